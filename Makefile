@@ -4,7 +4,7 @@ PYTHON ?= python3
 GPU_PYTHON ?= python3
 GPU_DEVICE ?= cuda
 OUT ?= out/gpu
-JOB ?= A B C D
+JOB ?=
 REHEARSAL ?= out/rehearsal
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,7 +19,7 @@ native = (test -d $(COMPILER) || $(PIP) --target $(COMPILER) mypy setuptools) &&
 	PYTHONPATH=$(COMPILER) $(BIN)/python -m blis_py.native
 NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core cluster latency metrics)))
 
-.PHONY: run native test fuzz soak lint aot bench docs gpu gpu-home gpu-rehearsal clean
+.PHONY: run native test fuzz soak lint aot bench docs gpu gpu-wheels gpu-home gpu-rehearsal clean
 
 run: $(VENV)/.native
 	@$(BIN)/blis run --workload-spec workloads/mixed-slo.yaml --model qwen3-14b --gpu h100 \
@@ -48,6 +48,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/pytest -q tests/lint/test_words.py
 
 # Every Triton kernel in every variant that an engine of a bundled model can launch, compiled for an H100 or H200 and
 # checked for spills, shared memory and instructions. No GPU is needed, but many minutes.
@@ -65,7 +66,15 @@ docs: $(VENV)/.installed-dev
 gpu: export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 gpu:
 	@$(GPU_PYTHON) benchmarks/gpu/campaign.py $(JOB) --out $(OUT) --device $(GPU_DEVICE) \
-		$(if $(GIVEN),--given $(GIVEN)) $(if $(AGAIN),--again $(AGAIN))
+		$(if $(GIVEN),--given $(GIVEN)) $(if $(WHEELS),--wheels $(WHEELS)) $(if $(AGAIN),--again $(AGAIN))
+
+# Wheels for Python 3.12 on a machine that cannot fetch any: constrained decoding and the simulator. WHEELS=... names
+# the folder, here and for `make gpu`.
+gpu-wheels: $(VENV)/.installed
+	$(BIN)/python -m pip download --quiet --no-deps --only-binary=:all: --constraint constraints.txt \
+		--python-version 3.12 --implementation cp $(addprefix --platform manylinux,_2_28_x86_64 _2_27_x86_64 \
+		_2_17_x86_64 2014_x86_64) --dest $(or $(WHEELS),wheels) xgrammar apache-tvm-ffi pydantic pydantic-core \
+		annotated-types typing-inspection simpy
 
 # What `make gpu` left in OUT, as results, tables and profiles of this checkout.
 gpu-home: $(VENV)/.installed-dev

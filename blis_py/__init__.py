@@ -7,7 +7,7 @@
     result.summary, result.requests, result.steps
 
 `blis.run(...)` and `blis.replay(trace=..., ...)` do both in one go, `blis.sweep(...)` many of them, and
-`blis.plan(...)` finds the cheapest configuration that keeps its targets. Keyword arguments are the flags of
+`blis.plan(...)` finds the cheapest configuration that meets its targets. Keyword arguments are the flags of
 the command line, or the keys of its YAML.
 """
 
@@ -65,14 +65,14 @@ _HOMES = {
     "__version__": "blis_py.version",
 }
 _SIMULATES = ("build", "explain", "plan", "replay", "run", "Simulation", "sweep")
-"""Before these are imported, the inner loop is taken from native code, where there is any."""
+"""Modules before whose import the native inner loop is activated, if compiled."""
 _TAKE_SETTINGS = ("build", "replay", "run")
 _described: dict[str, Any] = {}
-"""Functions whose documentation and signature list the settings by now."""
+"""Functions whose documentation and signature have been extended by the settings."""
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what is asked for when it is asked for: `import blis_py` itself costs nothing."""
+    """Import on first use: `import blis_py` itself costs nothing."""
     from importlib import import_module
 
     if name == "figures":

@@ -1,4 +1,4 @@
-"""`blis`, which is `python -m blis_py`."""
+"""The command `blis`, equal to `python -m blis_py`."""
 
 import sys
 
@@ -6,8 +6,8 @@ from blis_py import stopping
 
 
 def main() -> int:
-    """Runs the command line of this process and returns the exit code."""
-    stopping.listen()  # before anything is imported that takes time
+    """Run the command line of this process and return the exit code."""
+    stopping.listen()  # before any slow import
     code = _run()
     stopping.ignore()
     return code
@@ -23,13 +23,13 @@ def _run() -> int:
     if simulates or sys.argv[1:2] in (["explain"], ["plan"], ["sweep"]):
         native.activate()
     if simulates:
-        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for them takes long
-        gc.disable()  # what such a process leaves behind in cycles is little, and soon it is over
+        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # scanning for plugins is slow
+        gc.disable()  # a short-lived process leaves few reference cycles
     from blis_py import cli
 
     code = cli.main()
     if simulates:
-        gc.freeze()  # so that the interpreter does not look through all of it before it ends
+        gc.freeze()  # spares the interpreter a full collection at exit
     return code
 
 

@@ -1,4 +1,4 @@
-"""Build, run, records: the Python interface, and what the command line calls.
+"""The Python interface: build, run, results; also the basis of the command line.
 
 Keyword arguments are the flags of `blis run` (`num_instances=4`, `scheduler="priority-fcfs"`), sections
 of the configuration as mappings (`latency={"model": "linear"}`), or both.
@@ -18,14 +18,15 @@ from blis_py.result import Result
 from blis_py.setup.setup import Progress, Setup
 
 _LISTS = ("slo", "goodput")
-"""Lists of short texts, which may stand in one: `slo="ttft.p99=500ms tpot.p99=50ms"`."""
+"""Settings that are lists of short texts and may be given as one text: `slo="ttft.p99=500ms
+tpot.p99=50ms"`."""
 
 
 class Simulation(Setup):
-    """What `run` simulates."""
+    """A resolved configuration, ready to `run`."""
 
     def run(self, *, record_steps: bool = True, progress: Progress | bool | None = None) -> Result:
-        """Simulates until every request has ended, or until the horizon.
+        """Simulate until every request has ended, or until the horizon.
 
         Args:
             record_steps: keep the table of steps; without it `Result.steps` is not available.
@@ -41,7 +42,7 @@ class Simulation(Setup):
 
 
 def build(config: RunConfig | str | Path | None = None, /, **settings: Any) -> Simulation:
-    """Resolves a configuration: model, GPU, KV capacity, latency model, requests.
+    """Resolve a configuration: model, GPU, KV capacity, latency model, requests.
 
     Args:
         config: a `RunConfig`, or the path of a YAML file; the `settings` are laid over it.
@@ -54,7 +55,7 @@ def build(config: RunConfig | str | Path | None = None, /, **settings: Any) -> S
 
 
 def run(config: RunConfig | str | Path | None = None, /, **settings: Any) -> Result:
-    """Simulates a run: `build(...).run()`.
+    """Simulate a run: `build(...).run()`.
 
     Args:
         config: a `RunConfig`, or the path of a YAML file; the `settings` are laid over it.
@@ -70,7 +71,7 @@ def run(config: RunConfig | str | Path | None = None, /, **settings: Any) -> Res
 
 
 def replay(trace: str | Path, **settings: Any) -> Result:
-    """Simulates the requests of a trace, at the times they came: `run(trace=...)`.
+    """Simulate the requests of a trace, at the times they came: `run(trace=...)`.
 
     Args:
         trace: a file in any format of recorded traffic, as `blis replay --trace` takes it.

@@ -1,4 +1,4 @@
-"""The same run under every latency model that applies: how far the answer depends on the step times."""
+"""One run under every applicable latency model: sensitivity of the answer to the step times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from blis_py.api import Simulation
 from blis_py.errors import InputError
 
 MODELS = ("trained", "roofline", "trained-physics")
-"""Those that need nothing but a model and a GPU."""
+"""Latency models that need only a model and a GPU."""
 FIGURES = (("ttft_ms", "p50"), ("ttft_ms", "p99"), ("tpot_ms", "mean"), ("tpot_ms", "p99"), ("e2e_ms", "p99"))
 
 Progress = Callable[[int, int], None]
@@ -23,7 +23,7 @@ def cross_check(
 
     Args:
         simulation: the run, with its own latency model.
-        summary: what it came to.
+        summary: summary of that run.
 
     Returns:
         Rows of `latency_model`, `rests_on`, `verdict`, `requests_per_s` and `FIGURES` in ms; or, of a

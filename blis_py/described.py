@@ -1,4 +1,4 @@
-"""The settings in words: what `help(blis.run)` lists, from the models of the configuration."""
+"""Documentation of the settings: what `help(blis.run)` lists, from the configuration models."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _KINDS = {
     "dict[str, dict[str, float]]": "numbers by name, by part",
 }
 _BEYOND_SENSE = 10**6
-"""Bounds from here on only keep accidents away, and are not told."""
+"""Bounds from this size on only guard against accidents, and are not documented."""
 
 
 def described(function: F) -> F:
-    """The function with every setting in its signature and in its documentation."""
+    """The function with every setting added to its signature and documentation."""
     function.__doc__ = f"{inspect.getdoc(function)}\n\n{settings_text()}"
     function.__signature__ = _signature(function)  # type: ignore[attr-defined]
     return function
 
 
 def settings_text() -> str:
-    """Every setting with its meaning, kind, bounds and default, section by section."""
+    """Every setting with its meaning, type, bounds and default, section by section."""
     parts = [
         "Settings (a section can be given as a mapping instead: latency={'model': 'roofline'});",
         f"defaults are those of engine={DEFAULT_ENGINE!r}, and another engine brings its own.",
@@ -58,14 +58,14 @@ def settings_text() -> str:
 
 
 def _sections() -> Iterator[tuple[str, type, str]]:
-    """Every group of settings: its title, its model, and the beginning of its keys."""
+    """Sections of settings: title, model, and key prefix."""
     yield "Run", extended(RunConfig), ""
     for name, model in SECTIONS.items():
         yield f"{name.capitalize()}: {_first_line(model)}", extended(model), f"{name}."
 
 
 def _settings(section: Any, prefix: str) -> Iterator[tuple[str, Field[Any], str]]:
-    """The name of the keyword argument of each setting, and what it may be."""
+    """Keyword-argument name, field and type of each setting."""
     names: dict[str, str] = {}
     for name, key in NAMES.items():
         names.setdefault(key, name)
@@ -109,7 +109,7 @@ def bounds_of(key: str) -> str:
 
 
 def field_of(key: str) -> Field[Any]:
-    """The registration of a setting."""
+    """The field that registers a setting."""
     section, _, name = key.rpartition(".")
     model = extended(SECTIONS[section] if section else RunConfig)
     return next(field for field in fields(model) if field.name == name)
@@ -123,7 +123,7 @@ def _default(field: Field[Any], default: Any) -> str:
 
 
 def meanings(model: type) -> dict[str, str]:
-    """The text below each field in the source, else its help."""
+    """The docstring below each field in the source, else its help."""
     found: dict[str, str] = {}
     for field in fields(model):
         spelling = field.metadata.get("spelling")
@@ -135,7 +135,7 @@ def meanings(model: type) -> dict[str, str]:
 
 @cache
 def _all_meanings(module: str) -> dict[str, dict[str, str]]:
-    """Of every class in a module."""
+    """Field docstrings of every class in a module."""
     try:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
     except (OSError, TypeError):
@@ -158,12 +158,12 @@ def _first_line(model: Any) -> str:
 
 
 def _shown(default: Any) -> Any:
-    """A default, or None where it is made anew each time."""
+    """A default; None if it is created anew each time."""
     return None if default is MISSING else default
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """With every setting as a keyword argument, so that editors and notebooks complete them."""
+    """The signature with every setting as a keyword argument, for completion in editors and notebooks."""
     own = inspect.signature(function)
     kept = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     taken = {p.name for p in kept}

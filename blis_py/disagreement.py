@@ -1,8 +1,8 @@
-"""A cheap look at every run: would another latency model have said something else?
+"""An inexpensive check of every run: would another latency model change the answer?
 
-The busiest few minutes are simulated under another model as well: there step times matter most, and there
-the worst latencies of a run are from. Where what was asked for differs by more than a quarter, or a target
-would be missed that is met, the run says so. It costs a small share of the run itself.
+The busiest few minutes are simulated under another model as well: step times matter most there, and the worst
+latencies of a run come from there. If a requested figure differs by more than a quarter, or a met target
+would be missed, the run gets a note. The cost is a small share of the run itself.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from blis_py.errors import InputError
 from blis_py.result import Result
 
 MODELS = ("trained", "roofline")
-"""Whose word counts. `trained-physics` is not among them: it prices long prompts faster than a GPU's
-datasheet allows, so it would contradict nearly every run."""
+"""Models trusted for comparison, in order. `trained-physics` is excluded: it prices long prompts faster than
+a GPU's datasheet allows, so it would contradict nearly every run."""
 OWN_TRUTH = ("fitted", "linear")
-"""Step times that somebody measured on the engine itself, or gave: no formula knows better."""
+"""Models whose step times were measured on the engine itself, or given: no formula is better."""
 FIGURES = tuple((metric, stat) for metric in ("ttft", "tpot", "e2e") for stat in ("mean", "p99"))
 TOLERANCE = 0.25
 SHARE = 0.04
-"""Of the requests, for each of two simulations of them."""
+"""Share of the requests, for each of the two simulations."""
 FEWEST, FREE, MOST = 50, 200, 2000
-"""Requests below which nothing is said, that cost next to nothing, and that are enough."""
+"""Numbers of requests: fewest for a note, always affordable, and sufficient."""
 FREE_STEPS = 10_000
-"""The free ones are fewer where these have more steps than that."""
+"""Above this number of steps, the affordable number of requests is reduced."""
 _TOLD = 3
 
 Figures = dict[str, float]
 
 
 def disagreements(simulation: Simulation, result: Result) -> tuple[str, ...]:
-    """What other latency models say otherwise, a note for each of them that does.
+    """Notes on the other latency models that disagree.
 
-    Nothing under `--engine blis`, whose step times are to be BLIS's; of step times that were measured or
-    given; of several pools; where no other model applies; or where the requests are too few to tell.
+    Empty under `--engine blis`, whose step times are to be BLIS's; for measured or given step times; for
+    several pools; without another applicable model; or with too few requests.
     """
     if len(simulation.pools) > 1:
         return ()
@@ -66,7 +66,7 @@ def _others(simulation: Simulation) -> Iterator[Simulation]:
 
 
 def _sample(result: Result) -> int:
-    """How many requests to look at. It depends on the run alone: the same run, the same notes."""
+    """Number of requests to simulate. A function of the run alone: the same run, the same notes."""
     requests = len(result.record.table)
     steps = sum(instance.steps for instance in result.record.instances)
     free = min(FREE, requests, FREE_STEPS * requests // max(steps, 1))
@@ -80,11 +80,11 @@ def _run(simulation: Simulation) -> Mapping[str, Any]:
 def _note(
     whole: Mapping[str, Any], own: Mapping[str, Any], other: Mapping[str, Any], name: str, where: str
 ) -> str | None:
-    """What the other model says otherwise, or None.
+    """Note on the disagreement of another model, or None.
 
     Args:
-        whole, own: what the run came to, and its busiest requests.
-        other: what these came to under the other model.
+        whole, own: summaries of the run, and of its busiest requests.
+        other: summary of the latter under the other model.
     """
     told = [*_targets(whole, own, other), *_figures(own, other)]
     if not told:
@@ -93,7 +93,7 @@ def _note(
 
 
 def _targets(whole: Mapping[str, Any], own: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
-    """Targets that the whole run would miss, or meet, if it differs as the busiest requests do."""
+    """Targets that the whole run would miss, or meet, if it changed as the busiest requests do."""
     for verdict, here, there in zip(whole["slo"], own["slo"], other["slo"], strict=True):
         measured, before, after = verdict["measured_ms"], here["measured_ms"], there["measured_ms"]
         if not (measured and before and after):
@@ -104,7 +104,7 @@ def _targets(whole: Mapping[str, Any], own: Mapping[str, Any], other: Mapping[st
 
 
 def _figures(own: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
-    """Figures that differ by more than the tolerance, the worst first; where there are targets, theirs."""
+    """Figures that differ by more than the tolerance, largest change first; with targets, only theirs."""
     mine, theirs = _asked(own), _asked(other)
     changes = {name: theirs[name] / mine[name] - 1 for name in mine.keys() & theirs.keys() if mine[name]}
     for name in sorted(changes, key=lambda name: (-abs(changes[name]), name)):
@@ -114,7 +114,7 @@ def _figures(own: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _asked(summary: Mapping[str, Any]) -> Figures:
-    """In ms, by name."""
+    """Figures in ms, by name."""
     if summary["slo"]:
         of_class = {v["slo"]: f"{v['slo_class']} " if v["slo_class"] else "" for v in summary["slo"]}
         return {

@@ -1,4 +1,4 @@
-"""The one exception a user is meant to read."""
+"""The one exception meant for users."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 LONGEST_VALUE = 100
-"""Characters of a value in a message; the rest is left out."""
+"""Longest value shown in a message, in characters."""
 _LONGEST_PART, LONGEST_LINE = 300, 2000
 
 
 class _Short(reprlib.Repr):
-    """`repr`, cut where it becomes long; of anything, however large or deep."""
+    """`repr` with a bounded length, for objects of any size and depth."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ _short = _Short().repr
 
 
 class InputError(ValueError):
-    """Bad input: says where it is, what was found there and what to do.
+    """Bad input: location, value found, and remedy.
 
     The CLI prints it as a single line and exits with code 2.
 
@@ -57,7 +57,7 @@ class InputError(ValueError):
 
 
 def plain(text: str, longest: int = _LONGEST_PART) -> str:
-    """On one line and not too long, with nothing in it that a terminal would act on."""
+    """Text on one line of bounded length, without terminal control characters."""
     if len(text) > longest:
         text = f"{text[: longest // 2]}…{text[-longest // 2 :]}"
     if not text.isprintable():

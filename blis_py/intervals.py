@@ -1,8 +1,8 @@
-"""How far a result can be trusted: the same configuration again, with other random numbers and coefficients.
+"""Confidence intervals of a result: reruns with other random numbers and coefficients.
 
-Rerun i draws the workload with a seed that depends on the configured one and on i alone, so that
-configurations compared with each other meet the same requests in their i-th reruns (common random numbers).
-A latency model that knows how uncertain its coefficients are takes its i-th set of them.
+Rerun i draws the workload with a seed that depends on the configured one and on i alone, so that compared
+configurations have the same requests in their i-th reruns (common random numbers). A latency model with known
+coefficient uncertainty uses its i-th set of coefficients.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from blis_py.setup.setup import Progress
 
 LEVEL = 0.9
 FEWEST = 10
-"""Below so many reruns, the ends of a 90 % interval would be guesses."""
+"""Fewest reruns for a 90 % interval with meaningful ends."""
 
 
 @runtime_checkable
 class Redrawable(Protocol):
-    """A latency model that was fitted, with sets of coefficients from bootstrapped samples."""
+    """A fitted latency model, with sets of coefficients from bootstrapped samples."""
 
     def redrawn(self, index: int) -> LatencyModel:
         """The model with the coefficients of set `index`.
 
         Raises:
-            IndexError: there are not so many.
+            IndexError: no such set.
         """
         ...
 
@@ -43,7 +43,7 @@ class Reruns:
     """The reruns of a simulation.
 
     Raises:
-        InputError: too few, or all of them would be the same.
+        InputError: too few reruns, or all of them would be equal.
     """
 
     def __init__(self, simulation: Simulation, count: int) -> None:
@@ -63,7 +63,7 @@ class Reruns:
             )
 
     def intervals(self, progress: Progress | None = None) -> Intervals:
-        """Simulates them all, one after another."""
+        """Simulate all reruns, one after another."""
         metrics: dict[str, list[float | None]] = {}
         slo: dict[str, list[bool]] = {text: [] for text in self._simulation.config.slo}
         for index in range(self._count):

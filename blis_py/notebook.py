@@ -1,4 +1,4 @@
-"""Progress where somebody waits for a cell of a notebook."""
+"""Progress bar of a running notebook cell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PATIENCE_S, _REFRESH_S = 1.0, 0.2
 
 
 def in_notebook() -> bool:
-    """Whether this is a cell of Jupyter, and no terminal, script or test."""
+    """Whether this is a Jupyter cell, rather than a terminal, script or test."""
     if "ipykernel" not in sys.modules or "IPython" not in sys.modules:
         return False
     shell: Any = sys.modules["IPython"].get_ipython()
@@ -20,7 +20,7 @@ def in_notebook() -> bool:
 
 
 class CellProgress:
-    """A bar below the cell, once it has taken a second; it is gone when the run is over."""
+    """A bar below the cell, shown after one second and removed at the end of the run."""
 
     def __init__(self, what: str = "requests") -> None:
         self._what = what

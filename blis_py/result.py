@@ -1,4 +1,4 @@
-"""The one result object: it feeds the terminal, the files, the plots and the notebooks alike."""
+"""The result object, the common source of terminal output, files, plots and notebooks."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ if TYPE_CHECKING:
 
 
 class Result(Shown):
-    """A run that has ended.
+    """A completed run.
 
-    `summary` is what it comes to, `requests` and `steps` are data frames, `plot` draws them, `record` holds
-    the raw columns and `config` everything that decided it.
+    `summary` has its figures, `requests` and `steps` are data frames, `plot` draws them, `record` holds the
+    raw columns and `config` the complete configuration.
     """
 
     def __init__(self, record: RunRecord, simulation: Setup, notes: Sequence[str] = ()) -> None:
         self.record = record
         self.simulation = simulation
         self.notes = tuple(notes)
-        """What the reader should know before believing the figures."""
+        """Notes the reader should know before trusting the figures."""
         self.intervals: Intervals | None = None
-        """Error bars, where they have been asked for; see `blis_py.intervals`."""
+        """Error bars, if requested; see `blis_py.intervals`."""
         self.cross_check: list[dict[str, Any]] | None = None
-        """The same run under other latency models, where asked for; see `blis_py.cross_check`."""
+        """The same run under other latency models, if requested; see `blis_py.cross_check`."""
         self.fitness_weights: dict[str, float] | None = None
-        """By component, where one number is asked for."""
+        """Fitness weights by component, if a single score is requested."""
         self.saturation: Saturation | None = None
-        """What saturation detectors say of the run, where asked for; see `blis_py.metrics.detectors`."""
+        """Results of saturation detectors, if requested; see `blis_py.metrics.detectors`."""
 
     @property
     def fitness(self) -> dict[str, float]:
@@ -104,7 +104,7 @@ class Result(Shown):
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """One row per run of alike steps of an instance."""
+        """One row per run of identical steps of an instance."""
         from blis_py.metrics import steps_frame
 
         return steps_frame(self.record)
@@ -114,7 +114,7 @@ class Result(Shown):
         """One row per routing decision and candidate, in order of time, the best candidate first.
 
         Raises:
-            InputError: they have not been kept.
+            InputError: decisions were not recorded.
         """
         kept = self.record.decisions
         if kept is None:
@@ -123,7 +123,7 @@ class Result(Shown):
 
     @cached_property
     def view(self) -> RunView:
-        """What figures are drawn from."""
+        """Data behind the figures."""
         from blis_py.figures import RunView
 
         return RunView.of(self.record, self.simulation.targets)
@@ -137,7 +137,7 @@ class Result(Shown):
         return replace(times, request_id=request_numbers(self.record.table)[times.request_id])
 
     def vllm(self) -> dict[str, Any]:
-        """The result as `vllm bench serve` writes it."""
+        """The result in the format of `vllm bench serve`."""
         from blis_py.report.vllm import vllm_result
 
         return vllm_result(
@@ -145,7 +145,7 @@ class Result(Shown):
         )
 
     def blis(self, *, requests: bool = False) -> dict[str, Any]:
-        """The result as BLIS writes it; with `requests`, every request as well."""
+        """The result in the format of BLIS; with `requests`, every request as well."""
         from blis_py.report.blis import blis_metrics
 
         metrics = blis_metrics(
@@ -157,7 +157,7 @@ class Result(Shown):
         return metrics if self.saturation is None else {**metrics, "saturation": self.saturation.final}
 
     def blis_text(self) -> str:
-        """What BLIS prints: JSON blocks under their headings, and text."""
+        """The standard output of BLIS: JSON blocks under their headings, and text."""
         from blis_py.report.blis_text import blis_blocks, blis_sections
 
         asked: dict[str, Any] = {"goodput": self.simulation.targets, "everyone": bool(self.config.goodput)}
@@ -171,9 +171,9 @@ class Result(Shown):
         )
 
     def save(self, folder: str | Path, *, force: bool = False, plots: bool = True, itl: bool = False) -> Path:
-        """Writes `config.yaml`, `summary.json`, `requests.csv`, `steps.csv`, the trace and the plots.
+        """Write `config.yaml`, `summary.json`, `requests.csv`, `steps.csv`, the trace and the plots.
 
-        The folder appears as a whole or not at all; its `complete.json` lists what belongs to it.
+        The folder is written atomically; its `complete.json` lists its files.
 
         Args:
             folder: made if it does not exist.
@@ -182,7 +182,7 @@ class Result(Shown):
             itl: write `itl.csv` too, the time of every token.
 
         Raises:
-            InputError: the folder is not empty and `force` is off, or it holds something else than a result.
+            InputError: the folder is not empty and `force` is off, or it holds something other than a result.
         """
         from blis_py.outputs.staging import Outputs
 
@@ -191,7 +191,7 @@ class Result(Shown):
         return Path(folder)
 
     def fill(self, folder: Path, *, plots: bool = True, itl: bool = False) -> None:
-        """Writes what `save` writes into a folder that is there."""
+        """Write the files of `save` into an existing folder."""
         from blis_py.metrics import write_requests_csv, write_steps_csv
         from blis_py.outputs.staging import write_text
 
@@ -232,7 +232,7 @@ class Result(Shown):
         )
 
     def _instance_facts(self) -> dict[str, Any]:
-        """What the header of a trace says of the instances, where they are alike."""
+        """Properties of identical instances for a trace header."""
         if len(self.simulation.pools) > 1:
             return {}
         config, scheduler = self.config, self.simulation.scheduler
@@ -255,8 +255,8 @@ class Result(Shown):
 
 
 def to_json(data: Any, *, indent: int | None = 2) -> str:
-    """JSON text with a final newline; what has no value is null, never NaN.
+    """JSON text with a final newline; missing values are null, never NaN.
 
-    Without indentation it is written twenty times as fast, which matters for lists of every request.
+    Without indentation it is twenty times as fast, which matters for lists of all requests.
     """
     return json.dumps(data, indent=indent, allow_nan=False, ensure_ascii=False) + "\n"

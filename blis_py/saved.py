@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 CONFIG, SUMMARY, TRACE = "config.yaml", "summary.json", "trace.csv"
 REQUESTS, STEPS = "requests.csv", "steps.csv"
 _GONE = ("record", "simulation", "vllm", "blis", "save", "fill", "intervals", "cross_check", "saturation")
-"""What a `Result` has and its folder has not."""
+"""Attributes of `Result` that its folder lacks."""
 _LABELS = ("client", "tenant", "slo_class", "model", "outcome")
 _COUNTS = ("prompt_tokens", "output_tokens", "cached_tokens", "preemptions")
 _ALSO_COUNTS = ("blocks", "denoise_rounds", "round_index")
@@ -56,7 +56,7 @@ _ALSO_TIMES = ("client_ttft_ms", "client_e2e_ms", "client_wait_ms", "gateway_que
 
 
 class SavedResult(Shown):
-    """A result as its files tell it: `summary`, `requests`, `steps`, `config`, `notes`, `plot`.
+    """A result read from its files: `summary`, `requests`, `steps`, `config`, `notes`, `plot`.
 
     The raw columns (`record`), what is made of them (`vllm()`, `blis()`) and the resolved simulation are not
     written; ITL over all tokens only with `--record-itl`, and otherwise figures show each request's mean.
@@ -88,12 +88,12 @@ class SavedResult(Shown):
 
     @cached_property
     def config(self) -> RunConfig:
-        """The configuration; files named in it have to be there still."""
+        """The configuration; files named in it must still exist."""
         return load_config(self.folder / CONFIG)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the reader should know before believing the figures."""
+        """Notes the reader should know before trusting the figures."""
         return self._facts.notes
 
     @cached_property
@@ -114,14 +114,14 @@ class SavedResult(Shown):
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """One row per run of alike steps of an instance."""
+        """One row per run of identical steps of an instance."""
         import pandas as pd
 
         return pd.DataFrame(self._step_columns())
 
     @cached_property
     def view(self) -> RunView:
-        """What figures are drawn from."""
+        """Data behind the figures."""
         from blis_py.figures.run import RunView, limits_of
 
         columns = self._request_columns
@@ -152,7 +152,7 @@ class SavedResult(Shown):
 
     @cached_property
     def _request_columns(self) -> Columns | None:
-        """`None` where there is no request."""
+        """Request columns; `None` without requests."""
         if not self._facts.requests:
             return None
         kinds = _request_kinds()
@@ -210,11 +210,11 @@ class SavedResult(Shown):
 def load(folder: str | Path) -> SavedResult:
     """A result from the folder that `--out` or `Result.save` wrote.
 
-    It shows itself, has its summary, tables and configuration, and draws all its figures; what its files do
-    not hold, `SavedResult` tells.
+    It displays itself, has its summary, tables and configuration, and draws all its figures; see
+    `SavedResult` for what the files lack.
 
     Raises:
-        InputError: there is no such folder, it holds no result of a simulation, or one that is not whole.
+        InputError: no such folder, no simulation result in it, or an incomplete one.
     """
     path = full_path(str(folder))
     fix = "name the folder that --out or Result.save wrote"
@@ -232,7 +232,7 @@ def load(folder: str | Path) -> SavedResult:
 
 @dataclass(frozen=True)
 class _Facts:
-    """What is read of a summary here."""
+    """The entries of a summary that are used here."""
 
     requests: int
     steps: int
@@ -243,7 +243,7 @@ class _Facts:
 
 def _facts(summary: dict[str, Any], path: Path) -> _Facts:
     try:
-        json.dumps(summary, allow_nan=False)  # or nobody could write what is made of it
+        json.dumps(summary, allow_nan=False)  # NaN would break every output
         return _Facts(
             requests=int(summary["cluster"]["requests"]["injected"]),
             steps=int(summary["cluster"]["steps"]),
@@ -280,7 +280,7 @@ def _of(columns: dict[str, NDArray[Any]], instance: int) -> StepColumns:
 
 
 def _check_targets(settings: dict[str, Any], file: Path) -> None:
-    """What was promised of the run is in texts, as a configuration has it."""
+    """Check that the targets are texts, as in a configuration."""
     for key, kind, what in (
         ("slo", list, "a list of texts"),
         ("goodput", list, "a list of texts"),

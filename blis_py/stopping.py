@@ -1,7 +1,7 @@
-"""Ctrl-C and SIGTERM: the process ends at once, with a word and its exit code, leaving nothing half-written.
+"""Ctrl-C and SIGTERM: immediate exit with a message and an exit code, without partial output.
 
-An exception would have to find its way out, and anywhere on it (a library that is being imported, a callback)
-it can be swallowed or turned into another. Whoever has something to keep first asks for exceptions.
+An exception could be swallowed or replaced on its way out (by an import in progress, by a callback). Code
+with something to save requests exceptions explicitly.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ _raises = False
 
 
 class Terminated(BaseException):
-    """SIGTERM, where it is an exception."""
+    """SIGTERM as an exception."""
 
 
 def listen() -> None:
-    """From now on this process ends so. What it was told to ignore (in the background) it still ignores."""
+    """Install the handlers. Signals ignored on entry (background processes) stay ignored."""
     for number in _ENDS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _end)
 
 
 def ignore() -> None:
-    """All is done; nothing is left to be stopped."""
+    """Ignore both signals, once all work is done."""
     for number in _ENDS:
         signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
 def as_exceptions() -> Iterator[None]:
-    """In this block they are `KeyboardInterrupt` and `Terminated`."""
+    """Raise `KeyboardInterrupt` and `Terminated` instead, within the block."""
     global _raises
     before, _raises = _raises, True
     try:

@@ -1,4 +1,4 @@
-"""From a configuration to an engine: model, KV cache, scheduler, graphs."""
+"""Construction of an engine from a configuration: model, KV cache, scheduler, graphs."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def build_engine(
     tokenizer: Tokenizer | None = None,
     clock: Clock | None = None,
 ) -> LLMEngine:
-    """An engine, ready to serve; on CUDA its decode graphs are captured.
+    """Build an engine, ready to serve; on CUDA its decode graphs are captured.
 
     Args:
-        model: instead of loading the one the configuration names.
+        model: used instead of loading the configured one.
         tokenizer: the same.
 
     Raises:
-        InputError: the model is unknown, damaged, or does not fit; settings that cannot work.
+        InputError: an unknown or damaged model, one that does not fit, or invalid settings.
     """
     device = pick_device(config.device)
     dtype: torch.dtype = getattr(torch, config.dtype_on(device.type))
@@ -90,7 +90,7 @@ def pick_device(name: str) -> torch.device:
     """The device to run on.
 
     Raises:
-        InputError: CUDA is asked for and not there.
+        InputError: CUDA is requested and not available.
     """
     there = torch.cuda.is_available()
     if name == "cuda" and not there:
@@ -99,7 +99,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def watch_kernels(device: torch.device) -> Watch:
-    """Counts the kernels that an engine has to wait for. The library of CUDA C++ kernels is the first."""
+    """Count the kernels compiled while the engine waits, starting with the library of CUDA C++ kernels."""
     compilations = Watch()
     if device.type == "cuda":
         watch()
@@ -110,14 +110,11 @@ def watch_kernels(device: torch.device) -> Watch:
 def _load(
     config: EngineConfig, device: torch.device, dtype: torch.dtype, tokenizer: Tokenizer | None
 ) -> tuple[Model, Tokenizer]:
+    from engine.kinds import require_autoregressive
     from engine.models import load_model_config
 
     architecture = load_model_config(config.model)
-    if architecture.mask_block != 1:
-        fix = "use an autoregressive model"
-        raise InputError(
-            "is a block-diffusion model, not served yet", key="model", value=config.model, fix=fix
-        )
+    require_autoregressive(architecture, config.model)
     return load(config, architecture, device, dtype, tokenizer)
 
 
@@ -128,10 +125,10 @@ def load(
     dtype: torch.dtype,
     tokenizer: Tokenizer | None,
 ) -> tuple[Model, Tokenizer]:
-    """The model that the configuration names, and its tokenizer unless there is one.
+    """Load the configured model, and its tokenizer if it has one.
 
     Raises:
-        InputError: it is damaged, or does not fit.
+        InputError: a damaged model, or one that does not fit.
     """
     from engine.models import build_model, load_tokenizer
     from engine.models.weights import weight_bytes
@@ -152,10 +149,10 @@ def load(
 def make_executor(
     config: EngineConfig, forward: Forward, max_model_len: int, device: torch.device, capture: Capture | None
 ) -> Executor:
-    """What runs the steps, warmed up and with its decode graphs captured.
+    """Build the executor of steps, warmed up and with its decode graphs captured.
 
     Args:
-        capture: how; None where there are no kernels to warm up and no graphs, which is the CPU.
+        capture: the graph capture; None on the CPU, which has no kernels to warm up and no graphs.
     """
     graphs = expert_load = None
     if config.count_active_experts:
@@ -196,7 +193,7 @@ def _planner(forward: Forward) -> Callable[[torch.Tensor, int], torch.Tensor] | 
 
 @torch.inference_mode()
 def largest_forward(model: Model, config: EngineConfig, dtype: torch.dtype, device: torch.device) -> None:
-    """As many tokens as a step can have, in as many sequences, with as many rows of logits; stores nothing.
+    """Run the largest possible forward: most tokens, sequences and rows of logits; stores nothing.
 
     All sequences read the same single page. The tokens differ, so that they go to different experts.
     """
@@ -217,11 +214,12 @@ def largest_forward(model: Model, config: EngineConfig, dtype: torch.dtype, devi
     page = allocate(model.config, 1, config.block_size, dtype, device)
     hidden = model(ids, ForwardContext(zeros, zeros - 1, meta, page))
     logits = model.logits(hidden[:seqs])
-    torch.log_softmax(logits, dim=-1).sort(dim=-1)  # about what sampling takes at most
+    torch.log_softmax(logits, dim=-1).sort(dim=-1)  # roughly the peak of sampling
 
 
 def _lengths(config: EngineConfig, max_position_embeddings: int) -> torch.Tensor:
-    """New tokens of each sequence of the largest step: as many of one token as can be, then long ones."""
+    """New tokens `[S]` of each sequence of the largest step: as many single tokens as possible, then long
+    ones."""
     seqs = min(config.max_num_seqs, config.max_num_batched_tokens)
     longest = min(config.max_model_len or max_position_embeddings, max_position_embeddings)
     more = min(config.max_num_batched_tokens - seqs, seqs * (longest - 1))
@@ -241,7 +239,7 @@ def run_meta(
     dtype: torch.dtype,
     clock: Clock,
 ) -> dict[str, Any]:
-    """What a step log says of the engine that wrote it."""
+    """Metadata of the engine for its step log."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return {
         **clock_facts(clock),

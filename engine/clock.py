@@ -1,4 +1,4 @@
-"""What time it is for the engine. Every clock begins at 0."""
+"""Clocks of the engine. Every clock starts at 0."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any, Protocol
 from blis_py.errors import InputError
 
 _SLEEP_IS_LATE_NS = 500_000
-"""What a sleep may take longer than asked for; so much is waited for awake."""
+"""Possible oversleep of a sleep; this last part of a wait is spun."""
 
 _MEASURES = (5, 3)
-"""Last ones of either work of the yardstick whose median is its pace."""
+"""Number of recent yardstick measurements of each kind whose median is the current pace."""
 _YARDSTICK_EVERY = 2
-"""The engine works for so many times what the smaller work takes, then the yardstick is used again."""
+"""Engine work between yardstick measurements, in multiples of the smaller yardstick work."""
 
 
 class Clock(Protocol):
@@ -28,23 +28,23 @@ class Clock(Protocol):
     def now_ns(self) -> int: ...
 
     def wait_until(self, time_ns: int) -> None:
-        """Nothing to do before `time_ns`; returns at once if it has passed."""
+        """Idle until `time_ns`; returns at once if it has passed."""
         ...
 
     def elsewhere(self) -> AbstractContextManager[None]:
-        """For work that a client does on a computer of its own: it takes no CPU time of the engine."""
+        """Exclude client-side work, which would run on another machine, from the engine's CPU time."""
         ...
 
     def computing(self, tokens: int) -> None:
-        """A forward over so many tokens begins; what the clock does about it takes no time by it."""
+        """Notify the clock of a forward over `tokens` tokens; takes no time on the clock."""
         ...
 
     def between_steps(self) -> None:
-        """No step is under way: the clock may look after itself, which takes no time by it."""
+        """Let the clock maintain itself between steps; takes no time on the clock."""
         ...
 
     def restart(self) -> None:
-        """It is 0 again."""
+        """Restart at 0."""
         ...
 
 
@@ -82,8 +82,8 @@ class WallClock:
 class CpuClock:
     """CPU time of the calling thread; waiting takes none and moves the clock forward.
 
-    On a machine shared with others this is what the work costs. Meaningful where all of it happens on
-    one thread: torch on the CPU with one thread.
+    On a shared machine this is the cost of the work itself. Meaningful where all of it happens on one thread:
+    torch on the CPU with one thread.
     """
 
     name = "cpu"
@@ -114,20 +114,20 @@ class CpuClock:
 
 
 class SteadyClock:
-    """CPU time of the calling thread, as if the machine kept an even pace.
+    """CPU time of the calling thread, normalised to a constant machine speed.
 
-    A CPU shared with others takes 10 to 20 % more time for the same work at one moment than at another, in
-    CPU time too: caches, memory and hyper-threads are shared, and vector units may be clocked down. So work
-    that is always the same is done again and again beside that of the engine, and the clock goes slower by
-    as much as that took longer. The time it takes itself does not count.
+    On a shared CPU the same work takes 10 to 20 % more CPU time at some moments than at others: caches,
+    memory and hyper-threads are shared, and vector units may be clocked down. A constant piece of work (the
+    yardstick) is therefore timed repeatedly between steps, and the clock is slowed by the same ratio. The
+    yardstick's own time does not count.
 
-    What slows arithmetic down may leave reading memory alone, so there are two such works, steps over few
-    tokens and over many; the pace of a step lies between theirs, as its number of tokens does.
+    Compute-bound and memory-bound work are slowed differently, so there are two yardsticks, steps over few
+    tokens and over many; the pace of a step is interpolated by its number of tokens.
 
     Args:
-        yardstick: does one of the two works; returns which one (0, 1), and the CPU time that took, in ns.
-        tokens: computed by either, rising.
-        reference_ns: what either takes at the pace that times are told for.
+        yardstick: runs one of the two works; returns its index (0, 1) and its CPU time in ns.
+        tokens: computed by each, ascending.
+        reference_ns: time of each at the reference pace.
     """
 
     name = "steady"
@@ -178,12 +178,12 @@ class SteadyClock:
         self._worked_ns += spent_ns
 
     def _go_on(self, tokens: int) -> None:
-        """At the pace of a step over so many tokens."""
+        """Continue at the pace of a step over `tokens` tokens."""
         few, many = self._tokens
         share = min(max((tokens - few) / (many - few), 0.0), 1.0)
         (now_few, now_many), (few_ns, many_ns) = self._typical_ns, self.reference_ns
         self.pace = (now_few + share * (now_many - now_few)) / (few_ns + share * (many_ns - few_ns))
-        """CPU time that work takes just now, over what it takes at the reference."""
+        """Ratio of the current CPU time of work to its reference."""
         self._since_ns = time.thread_time_ns()
 
     def _measure(self) -> None:
@@ -193,18 +193,22 @@ class SteadyClock:
 
 
 CLOCKS: dict[str, type[WallClock] | type[CpuClock]] = {"wall": WallClock, "cpu": CpuClock}
-"""Those that need nothing else."""
+"""Clocks without further dependencies."""
 
 
 def make_clock(name: str) -> Clock:
-    """A new clock by its name."""
+    """A new clock by its name.
+
+    Raises:
+        InputError: unknown name.
+    """
     if name not in CLOCKS:
         raise InputError("unknown clock", key="clock", value=name, fix=f"use one of {', '.join(CLOCKS)}")
     return CLOCKS[name]()
 
 
 def clock_facts(clock: Clock) -> dict[str, Any]:
-    """What measurements say of the clock they were made by."""
+    """Metadata on the clock used for measurements."""
     facts: dict[str, Any] = {"clock": clock.name}
     if isinstance(clock, SteadyClock):
         facts["yardstick_us"] = [spent_ns / 1000 for spent_ns in clock.reference_ns]

@@ -1,4 +1,4 @@
-"""Everything that decides what an engine does, under vLLM's names."""
+"""Settings of an engine, under vLLM's names."""
 
 from dataclasses import dataclass, fields
 from math import inf
@@ -30,7 +30,7 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
     """Settings of one engine; the scheduler's own are those of `SchedulerConfig`.
 
     Raises:
-        InputError: a setting that cannot work.
+        InputError: an invalid setting.
     """
 
     model: str = setting(
@@ -48,50 +48,50 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
     )
     """Folder with a tokenizer.json; `None` = the model's."""
     device: str = setting("auto", flag="--device", help="cuda, cpu or auto.", group="Model")
-    """`cuda`, `cpu`, or `auto`: CUDA where there is any."""
+    """`cuda`, `cpu`, or `auto`: CUDA if available."""
     dtype: str = setting("auto", flag="--dtype", help="bfloat16, float16, float32 or auto.", group="Model")
     """`auto`: bfloat16 on CUDA, float32 on the CPU."""
     load_format: str = setting(
         "safetensors", flag="--load-format", help="safetensors or dummy.", group="Model"
     )
-    """`dummy`: random weights, for measuring."""
+    """`dummy`: random weights, for benchmarks."""
     seed: int = setting(0, flag="--seed", help="Of dummy weights, prompts and samples.", group="Model")
-    """Of dummy weights, and of requests that bring no seed."""
+    """Seed of dummy weights, and of requests without a seed."""
     kv_cache_memory_bytes: int | None = setting(
         None,
         flag="--kv-cache-memory",
         aliases=("--kv-cache-memory-bytes",),
         help="Bytes for the KV cache.",
     )
-    """Size of the KV cache; `None` = what is left on CUDA, a small default on the CPU."""
+    """Size of the KV cache; `None` = the remaining memory on CUDA, a small default on the CPU."""
     scheduler: str = queue_order("--scheduling-policy")
     """Order of the waiting queue."""
     check_relay: bool = setting(
         False, flag="--check-relay", help="With --async-scheduling: check tokens on the device. Slow."
     )
-    """With `async_scheduling`: see that every token is on the device when a forward takes it. Slow."""
+    """With `async_scheduling`: verify that every token is on the device when a forward reads it. Slow."""
     enforce_eager: bool = setting(False, flag="--enforce-eager", help="No CUDA graphs.")
-    """No CUDA graphs."""
+    """Disable CUDA graphs."""
     cudagraph_capture_sizes: tuple[int, ...] | None = None
     """Batch sizes of captured decode steps; `None` = 1, 2, 4, 8, 16, 24, … up to `max_num_seqs`."""
     count_active_experts: bool = False
-    """Log how many experts each step of an MoE model used: one small copy from the device per step."""
+    """Log the number of experts used by each step of an MoE model: one small device-to-host copy per step."""
     clock: str = setting(
         "wall",
         flag="--clock",
         help="wall, cpu (time of the engine's thread), or steady: that, at an even pace.",
         group="Model",
     )
-    """`wall`; `cpu`: the CPU time of the engine's thread; `steady`: that, at an even pace of the machine."""
+    """`wall`; `cpu`: CPU time of the engine's thread; `steady`: CPU time normalised to a constant machine
+    speed."""
     yardstick_us: tuple[float, float] | None = setting(
         None,
         flag="--yardstick",
         help="With --clock steady: its pace, two times in µs or a profile.",
         group="Model",
     )
-    """What steps of the yardstick take, without prompts and with them, at the pace that the steady clock
-    tells times for; `None` = what they take as the engine is built. Times of different engines compare where
-    it is the same."""
+    """Reference times of yardstick steps in µs, without and with prompts, for the steady clock; `None` = as
+    measured when the engine is built. Times of different engines are comparable if it is equal."""
 
     def __post_init__(self) -> None:
         for key, allowed in _CHOICES.items():
@@ -141,7 +141,7 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
         return _AUTO_DTYPE[device] if self.dtype == "auto" else self.dtype
 
     def scheduler_config(self, num_kv_blocks: int, max_model_len: int) -> SchedulerConfig:
-        """The scheduler's settings, once the KV cache has its size."""
+        """The scheduler's settings for a KV cache of known size."""
         kind = extended(SchedulerConfig)
         known = {field.name for field in fields(kind)} & {field.name for field in fields(self)}
         given = {name: getattr(self, name) for name in known}

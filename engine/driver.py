@@ -1,4 +1,4 @@
-"""Serves a workload: requests arrive by the engine's clock, as others end, or all at once."""
+"""Service of a workload: requests arrive by the engine's clock, as others end, or all at once."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
 from blis_py.traces.observed import Observer
 from blis_py.traces.tracev2_write import End
-from engine.diffusion.engine import DiffusionEngine, DiffusionOutput
-from engine.emission import StepOutput
-from engine.engine import LLMEngine
 from engine.grammar.params import StructuredOutputsParams
+from engine.kinds import Engine, EngineInBlocks, Output
 from engine.sampling_params import SamplingParams
 from engine.sequence import Sequence as Running
 
 Progress = Callable[[int, int], None]
-Engine = LLMEngine | DiffusionEngine
 
 
 def serve(
@@ -34,24 +31,24 @@ def serve(
     observer: Observer | None = None,
     progress: Progress | None = None,
 ) -> list[Running | InputError]:
-    """Serves every request of the table, each with as many output tokens as the table says.
+    """Serve every request of the table, each with as many output tokens as the table gives.
 
     Requests come at the times of the table whatever the engine does (an open loop), and are handed to it
     at the next step boundary. That work is part of the step, as it is in an engine that talks to clients.
-    A block-diffusion engine is handed them between two rounds of a batch too, where it lets somebody in
-    there. The engine must be as new (`reset`).
+    One whose answers come in blocks is handed them between two rounds of a batch too, where it lets somebody
+    in there. The engine must be as new (`reset`).
 
     Args:
         prompts: token ids, one list per request.
-        structured: the form of each request's output; None = of none. An output ends early where its grammar
-            does.
-        at_once: all requests are there from the beginning.
-        concurrency: so many requests are under way, and the next is sent when one of them ends (a closed
-            loop), whatever the times of the table.
-        observer: is told what a client sees, by the engine's clock.
+        structured: the form of each request's output; None = unconstrained. An output ends early where its
+        grammar does.
+        at_once: all requests arrive at 0.
+        concurrency: number of requests in progress; the next is sent when one of them ends (a closed loop),
+        regardless of the times in the table.
+        observer: receives the client-side events, by the engine's clock.
 
     Returns:
-        What became of each request; the refusal where it could never be served.
+        The outcome of each request; an InputError for one that could never be served.
     """
     clock = engine.clock
     client = _Client(engine, table, prompts, temperature, structured, observer or Observer(table))
@@ -59,7 +56,7 @@ def serve(
         client.send_at([0] * len(table))
     elif concurrency is not None:
         client.send_at([0] * concurrency, next_when_one_ends=True)
-    if isinstance(engine, DiffusionEngine):
+    if isinstance(engine, EngineInBlocks):
         engine.poll = lambda: client.send(clock.now_ns())
     try:
         while client.unsent or engine.has_unfinished:
@@ -74,13 +71,13 @@ def serve(
             elif client.unsent:
                 clock.wait_until(client.next_ns)
     finally:
-        if isinstance(engine, DiffusionEngine):
+        if isinstance(engine, EngineInBlocks):
             engine.poll = None
     return client.outcomes
 
 
 class _Client:
-    """Sends the requests of a table, in order, and notes what comes back."""
+    """Client that sends the requests of a table in order and records the responses."""
 
     def __init__(
         self,
@@ -101,7 +98,7 @@ class _Client:
         self._rows: dict[str, int] = {}
 
     def send_at(self, times_ns: list[int], *, next_when_one_ends: bool = False) -> None:
-        """Other times of sending than the table's."""
+        """Override the table's sending times."""
         self._times, self._replaces = deque(times_ns), next_when_one_ends
 
     @property
@@ -110,11 +107,11 @@ class _Client:
 
     @property
     def next_ns(self) -> int:
-        """When to send the next request."""
+        """Time of the next request, in ns."""
         return self._times[0] if self._times and self.unsent else NEVER_NS
 
     def send(self, now_ns: int) -> None:
-        """Sends what is due."""
+        """Send the requests that are due."""
         while self.next_ns <= now_ns:
             self._send(self._times.popleft())
 
@@ -145,7 +142,7 @@ class _Client:
             self._end(row, time_ns, ("error", _line(f"refused: {refusal}"), ""))
         self.outcomes.append(outcome)
 
-    def saw(self, output: StepOutput | DiffusionOutput, now_ns: int) -> None:
+    def saw(self, output: Output, now_ns: int) -> None:
         """A step has come back."""
         for sequence in output.sequences:
             self._observer.token(self._rows[sequence.request.id], now_ns)

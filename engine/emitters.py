@@ -15,30 +15,31 @@ NEVER = 1 << 62
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Emitters:
-    """In the order of the rows of logits; the same object step after step, as long as they are the same."""
+    """Emitting sequences in the order of the rows of logits; the same object as long as the set is
+    unchanged."""
 
     sequences: list[Sequence]
     outputs: list[list[int]]
-    """What each has emitted."""
+    """Tokens emitted so far by each."""
     rows: Ints
-    """Their slots."""
+    """`[R]` slots of the sequences."""
     first_end: int
-    """Value of the step counter at which the first of them has emitted all it may."""
+    """Step-counter value at which the first of them reaches its token limit."""
     stop_ids: frozenset[int]
-    """Tokens at which any of them ends."""
+    """Stop tokens of any of them."""
     watched: bool
-    """Whether every token of some of them has to be looked at."""
+    """Whether some of them need every token checked."""
     constrained: bool = False
-    """Whether a grammar says of some of them which token may come next."""
+    """Whether some of them are constrained by a grammar."""
     delivered: bool = False
-    """Whether anybody may want the text or the tokens of some of them, as they come."""
+    """Whether some of them deliver text or tokens as they are emitted."""
     ends: list[int] = field(default_factory=list)
-    """Value of the step counter at which each has emitted all it may."""
+    """`[R]` step-counter values at which each reaches its token limit."""
     requests: list[Request] = field(default_factory=list)
 
     @classmethod
     def of(cls, sequences: list[Sequence], rows: Ints, tick: int) -> Emitters:
-        """Those of the step of index `tick`."""
+        """Emitters of the step with index `tick`."""
         requests, decoding = [sequence.request for sequence in sequences], Status.DECODING
         ends = [r.finish_tick if r.status is decoding else tick + r.target - r.generated for r in requests]
         outputs = [sequence.output_ids for sequence in sequences]
@@ -56,7 +57,7 @@ class Emitters:
     ) -> Emitters:
         """
         Args:
-            before: others that these are among: what none of them is, none of these is.
+            before: a superset of these; properties that none of it has need no check.
         """
         stops = before is None or before.stop_ids
         special = before is None or before.watched or before.constrained or before.delivered
@@ -74,7 +75,7 @@ class Emitters:
         )
 
     def followed_by(self, others: Emitters) -> Emitters:
-        """Both, these first."""
+        """Concatenation, these first."""
         return Emitters(
             self.sequences + others.sequences,
             self.outputs + others.outputs,
@@ -89,7 +90,7 @@ class Emitters:
         )
 
     def only(self, roster: Roster) -> Emitters | None:
-        """Those that are in the roster; None where it has others, or another order.
+        """The emitters in the roster; None if it has others, or another order.
 
         A sequence that emits in one step decodes in the next, in the same slot, unless it has left. So these
         are the decodes, found without a walk over all of them.

@@ -4,11 +4,11 @@
     overlapped     schedule n + 1 -> prepare -> launch -> advance, then await n -> resolve
 
 The twins `run_sync` and `run_overlapped` stand side by side. In the first, host and device take turns. In the
-second, the scheduling side (CPU-S) plans step n + 1 and the launching side (CPU-L) has it in hand before
-anybody looks at what came of step n: what the host does is hidden behind the device's work.
+second, the scheduling side (CPU-S) plans step n + 1 and hands it to the launching side (CPU-L) before the
+outcome of step n is read, which hides host work behind device work.
 
 The simulator's instances (`blis_py.cluster.autoregressive`, `blis_py.cluster.overlapped`) are their twins:
-the same `Scheduler` forms the same batches there, and a latency model says how long they take.
+the same `Scheduler` forms the same batches there, and a latency model supplies their times.
 """
 
 from __future__ import annotations
@@ -35,29 +35,30 @@ from engine.timing import FlightTimer
 
 NO_STOP: frozenset[int] = frozenset()
 _IN_HAND = 2
-"""Steps that the launching side of the overlapped loop has: the one that runs, and the one behind it."""
+"""Steps in flight in the overlapped loop: the running one, and the one behind it."""
 
 
 class LLMEngine(EngineSteps):
-    """Requests in, tokens out, a step at a time. `engine.build` makes one from a config.
+    """Engine of an autoregressive model, driven a step at a time; built by `engine.build`.
 
-    With `async_scheduling` in the scheduler's settings it runs the overlapped loop. The parts of a step, and
-    what an engine is made of, are in `EngineSteps`.
+    With `async_scheduling` it runs the overlapped loop. The parts of a step, and of an engine, are in
+    `EngineSteps`.
     """
 
     def place_request(self, prompt: Ints, params: SamplingParams, shared: int = 0) -> Sequence:
-        """A request that runs from the next step on, all of its prompt but the last token in the cache.
+        """Place a request that runs from the next step on, with all of its prompt but the last token in the
+        cache.
 
-        Nobody has computed these tokens: their pages hold whatever they held. For whoever measures steps; to
-        be called between steps.
+        These tokens are not computed: their pages keep their former content. For measurements of steps; to be
+        called between steps.
 
         Args:
-            prompt: neither looked at nor named, so nobody shares its pages.
-            shared: but these, its first ones, are.
+            prompt: token ids, neither read nor hashed, so its pages are not shared,
+            shared: except its first `shared` tokens.
             params: with a seed, and no stop tokens of its own.
 
         Raises:
-            RuntimeError: there is no room; see `Scheduler.place`.
+            RuntimeError: no room; see `Scheduler.place`.
         """
         number = self._added
         keys = token_keys(prompt[:shared].tolist(), self.scheduler.config.block_size) if shared else []
@@ -68,19 +69,19 @@ class LLMEngine(EngineSteps):
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether there is anything to do: a step in flight has to be awaited, whoever still wants it."""
+        """Whether there is work: a step in flight has to be awaited even if all its requests have left."""
         return bool(self._sequences or self._flights)
 
     # -- the loops -------------------------------------------------------------------------------------
 
     def step(self, now_ns: int | None = None) -> StepOutput:
-        """One turn of the engine's loop.
+        """Run one iteration of the engine's loop.
 
         An error on the way ends the requests of the step, not the engine.
 
         Args:
-            now_ns: when the step began, where its caller had work to do first, such as bringing in what
-                had arrived by then; `None` = now.
+            now_ns: start of the step, if its caller had work to do first, such as admitting requests that had
+            arrived by then; `None` = now.
         """
         now_ns = self.clock.now_ns() if now_ns is None else now_ns
         return self.run_overlapped(now_ns) if self.overlapped else self.run_sync(now_ns)
@@ -107,8 +108,8 @@ class LLMEngine(EngineSteps):
     def run_overlapped(self, now_ns: int) -> StepOutput:
         """Schedule and launch step n + 1, then await and resolve step n.
 
-        Where nothing is in flight, two steps are launched at once (pipeline fill). Where nothing is left to
-        launch, the step in flight is awaited, and what it frees is planned with next time.
+        With nothing in flight, two steps are launched at once (pipeline fill). With nothing left to launch,
+        the step in flight is awaited, and the blocks it frees are available to the next plan.
         """
         self.recorder.boundary(now_ns, len(self._sequences))
         output = StepOutput(finished=self.let_go(now_ns))
@@ -118,7 +119,7 @@ class LLMEngine(EngineSteps):
                 break
             try:
                 self._flights.append(self.fly(step))
-                step = None  # it is in flight
+                step = None  # it is now in flight
                 if len(self._flights) == 1:
                     self._sample_next()
             except BaseException as error:
@@ -142,7 +143,7 @@ class LLMEngine(EngineSteps):
     # -- the end of a step -----------------------------------------------------------------------------
 
     def finish(self, step: Step, batch: Batch, outcome: Outcome) -> tuple[Emitted, list[Sequence]]:
-        """Tells the scheduler what came of the step; returns who emitted, and the sequences that are over."""
+        """Report a step's outcome to the scheduler; return the emitters, and the sequences that ended."""
         emitters, tick = batch.emitters, self.scheduler.tick
         emitted, stopped = self._emit(emitters, outcome)
         if stopped or emitters.first_end <= tick + 1:
@@ -153,9 +154,9 @@ class LLMEngine(EngineSteps):
         return emitted, self._over(step, batch, outcome, ended, self.timer, self._mask)
 
     def resolve(self, flight: Flight, outcome: Outcome) -> tuple[Emitted, list[Sequence]]:
-        """The same in the overlapped loop, where the step behind this one has been launched.
+        """Counterpart of `finish` in the overlapped loop, with the next step already launched.
 
-        Who has left in the meantime gets nothing: a token that comes behind the end is discarded.
+        Sequences that have left in the meantime get nothing: a token after the end is discarded.
         """
         emitted, stopped = self._emit(flight.batch.emitters, outcome, flight.complete)
         if stopped or flight.step.ending:
@@ -167,7 +168,7 @@ class LLMEngine(EngineSteps):
     # -- steps in flight -------------------------------------------------------------------------------
 
     def fly(self, step: Step) -> Flight:
-        """Prepares a step, hands it to the launching side, and books what is known by then."""
+        """Prepare a step, hand it to the launching side, and book what is already known."""
         assert isinstance(self.timer, FlightTimer)
         with self._inference:
             batch = self.prepare(step)
@@ -181,7 +182,7 @@ class LLMEngine(EngineSteps):
         return flight
 
     def _launched(self, step: Step, batch: Batch, plan: SamplingPlan | None, timer: FlightTimer) -> Flight:
-        """Hands a step over; of one with constrained rows the forward alone."""
+        """Hand over a step; with constrained rows, only its forward."""
         requests = self._computing(step)
         submit = self.executor.side.submit
         if not batch.emitters.constrained:
@@ -201,9 +202,9 @@ class LLMEngine(EngineSteps):
         return Flight(step, batch, requests, ticket, timer, mask=mask, to_sample=sampling)
 
     def _sample_next(self) -> None:
-        """Hands over the sampling of the first step in flight: its grammars know all that came before.
+        """Hand over the sampling of the first step in flight, once its grammars know all earlier tokens.
 
-        Its mask is computed beside its forward.
+        The mask is computed concurrently with the forward.
         """
         flight = self._flights[0] if self._flights else None
         if flight is None or flight.to_sample is None:
@@ -215,7 +216,7 @@ class LLMEngine(EngineSteps):
         flight.to_sample = None
 
     def land(self, flight: Flight) -> Outcome:
-        """Waits for what came of a step in flight."""
+        """Wait for the outcome of a step in flight."""
         flight.timer.resume()
         outcome = flight.ticket.wait()
         flight.timer.arrived()
@@ -224,27 +225,27 @@ class LLMEngine(EngineSteps):
     # -- trouble ---------------------------------------------------------------------------------------
 
     def _fail(self, step: Step, error: BaseException) -> list[Sequence]:
-        """Ends the requests of a step that broke; what it would have computed is forgotten."""
+        """End the requests of a failed step and discard its pending results."""
         failed = self._drop(step, error)
-        self.scheduler.finish(Step(StepFeatures()))  # a step in which nobody computed anything
+        self.scheduler.finish(Step(StepFeatures()))  # an empty step
         self._record_failure(step, self.timer, failed)
         return failed
 
     def _crash(self, error: BaseException, output: StepOutput, step: Step | None = None) -> StepOutput:
-        """The overlapped loop breaks: a step could not be launched, or one in flight failed.
+        """Recover from a failure in the overlapped loop, of a launch or of a step in flight.
 
-        A step that was launched before the one that could not be comes to its end. One that was launched
-        behind a failure has computed with what is not there, so its requests end, too.
+        A step launched before a failed launch is completed. A step launched behind a failure has computed
+        with missing inputs, so its requests end, too.
 
         Args:
-            output: what this turn has brought by now; the failure is added to it.
-            step: which could not be launched.
+            output: the output of this iteration so far; the failure is added to it.
+            step: the step whose launch failed.
         """
         if step is None:
             output.finished += self._fail_flights(error)
         else:
             timer, failed = self.timer, self._drop(step, error)
-            planned = Step(StepFeatures())  # a step in which nobody computed anything
+            planned = Step(StepFeatures())  # an empty step
             self.scheduler.advance(planned)
             self._resolve_flights(output)
             self.scheduler.resolve(planned)
@@ -255,7 +256,7 @@ class LLMEngine(EngineSteps):
         return output
 
     def _resolve_flights(self, output: StepOutput) -> None:
-        """Awaits what is in flight, with nothing behind it."""
+        """Await the steps in flight, with nothing behind them."""
         while self._flights:
             flight = self._flights[0]
             try:
@@ -276,7 +277,7 @@ class LLMEngine(EngineSteps):
                 return
 
     def _fail_flights(self, error: BaseException) -> list[Sequence]:
-        """Ends the requests of all steps in flight, and forgets what these may have left in the cache."""
+        """End the requests of all steps in flight and invalidate their blocks in the cache."""
         flights = list(self._flights)
         for flight in flights:
             with suppress(Exception):

@@ -18,18 +18,18 @@ from engine.timing import FlightTimer
 
 @dataclass(slots=True)
 class Flight:
-    """A step that is launched, and whose outcome is not known. All that its forward reads is kept here."""
+    """A launched step whose outcome is not known yet. Holds everything that its forward reads."""
 
     step: Step
     batch: Batch
     requests: list[Request]
-    """Who computes something in it."""
+    """Sequences that compute in this step."""
     ticket: Ticket[Outcome]
-    """Of its outcome; of its forward, as long as it is still to be sampled."""
+    """Ticket of its outcome; while sampling is pending, of its forward."""
     timer: FlightTimer
     complete: bool = True
-    """Whether none of them can have left since it was launched."""
+    """Whether none of them can have left since the launch."""
     mask: BatchMask | None = None
-    """Which tokens grammars allow, where there are any."""
+    """Grammar mask of the allowed tokens, if any row is constrained."""
     to_sample: Callable[[torch.Tensor], Outcome] | None = None
-    """With a mask, sampling waits for the tokens of the step before: they say what may come next."""
+    """With a mask, sampling waits for the tokens of the previous step, which determine the allowed ones."""

@@ -1,4 +1,4 @@
-"""What a forward reads beside token ids and weights, as one object for every layer."""
+"""Inputs of a forward other than token ids and weights, as one object for every layer."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ KVCache = Sequence[tuple[Tensor, Tensor]]
 class ForwardContext:
     """The T new tokens of a batch and the KV cache, passed down explicitly.
 
-    A captured CUDA graph holds the addresses of these tensors: a replay reads what lies there by then.
+    A captured CUDA graph holds the addresses of these tensors: a replay reads their current content.
     """
 
     positions: Tensor
-    """`[T]` int64, where each new token stands in its sequence."""
+    """`[T]` int64, position of each new token in its sequence."""
     slots: Tensor
-    """`[T]` int64, slot mapping: where its keys and values go, `page * page_size + offset`; -1 = nowhere."""
+    """`[T]` int64, slot mapping: cache location of each token's keys and values, `page * page_size + offset`;
+    -1 = nowhere."""
     attention: AttentionMetadata
     kv: KVCache

@@ -1,6 +1,6 @@
 """CUDA graphs of decode steps: a batch is padded to the next captured size, its bucket, and replayed.
 
-Rows of bucket padding read nothing and store nothing.
+Rows of bucket padding neither read nor store anything.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WARM_UPS = 2
 
 Replay = Callable[[], None]
 Capture = Callable[[Callable[[], torch.Tensor]], tuple[Replay, torch.Tensor]]
-"""Records what a function does on the device; returns how to do it again, and where its result appears."""
+"""Capture function: records the device work of its argument; returns the replay, and the output tensor."""
 
 
 def default_buckets(max_num_seqs: int) -> tuple[int, ...]:
@@ -30,7 +30,7 @@ def default_buckets(max_num_seqs: int) -> tuple[int, ...]:
 
 
 class CudaCapture:
-    """Captures one after another into a common memory pool: only one graph runs at a time."""
+    """Capture into a common memory pool: only one graph runs at a time."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
@@ -39,7 +39,7 @@ class CudaCapture:
     def __call__(self, run: Callable[[], torch.Tensor]) -> tuple[Replay, torch.Tensor]:
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            for _ in range(_WARM_UPS):  # lazy initialisation and autotuning may not happen in a capture
+            for _ in range(_WARM_UPS):  # lazy initialisation and autotuning are not allowed in a capture
                 run()
         torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
@@ -51,14 +51,14 @@ class CudaCapture:
 class DecodeGraphs:
     """One graph per bucket, from the inputs in the staging buffer to hidden states.
 
-    The inputs of a bucket always lie at the same place (`StagingBuffer.layout`), so filling and sending
-    that layout is all a replay needs. Padded rows have length 0 and slot -1: they read and store nothing.
-    Attention is told the longest length there can be, as a graph cannot depend on the lengths. The LM head
-    stays outside: its rows are exact then, and no graph keeps logits of a large vocabulary.
+    The inputs of a bucket always have the same addresses (`StagingBuffer.layout`), so filling and sending
+    that layout is all a replay needs. Padded rows have length 0 and slot -1: they neither read nor store
+    anything. Attention is captured with the longest possible length, as a graph cannot depend on the lengths.
+    The LM head stays outside: it runs on the exact rows, and no graph keeps logits of a large vocabulary.
 
     Args:
         buckets: batch sizes to capture.
-        capture: how; another one stands in for CUDA in tests.
+        capture: the capture function; replaced in tests.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class DecodeGraphs:
             self._graphs[size] = capture(partial(self._run, size, inputs))
 
     def bucket(self, decodes: int) -> int:
-        """The smallest captured size that holds so many; 0 if none does."""
+        """The smallest captured size of at least `decodes`; 0 if none."""
         index = bisect_left(self.buckets, decodes)
         return self.buckets[index] if index < len(self.buckets) else 0
 
     def replay(self, bucket: int, decodes: int) -> torch.Tensor:
-        """Hidden states `[decodes, d]` of the batch that has been sent. Overwritten by the next replay."""
+        """Hidden states `[decodes, d]` of the batch sent last. Overwritten by the next replay."""
         replay, hidden = self._graphs[bucket]
         replay()
         return hidden[:decodes]

@@ -1,4 +1,4 @@
-"""The pages that hold keys and values: how many there are, and the tensors themselves."""
+"""The paged KV pool: its capacity, and its tensors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from engine.config import EngineConfig
 from engine.forward_context import KVCache
 
 CPU_DEFAULT_BYTES = 256 << 20
-"""KV cache on the CPU unless something else is asked for."""
+"""Default size of the KV cache on the CPU, in bytes."""
 _GIB = float(1 << 30)
 
 
 class ModelSizes(Protocol):
-    """What the size of a page depends on, and the longest sequence; `ModelConfig` has these."""
+    """Model sizes that determine page size and longest sequence; implemented by `ModelConfig`."""
 
     @property
     def num_layers(self) -> int: ...
@@ -43,21 +43,21 @@ class Capacity:
     num_blocks: int
     max_model_len: int
     source: str
-    """Where the size comes from, for people."""
+    """Human-readable origin of the size."""
 
 
 def block_bytes(sizes: ModelSizes, block_size: int, dtype: torch.dtype) -> int:
-    """Keys and values of all layers in one page."""
+    """Bytes of the keys and values of all layers in one page."""
     return 2 * sizes.num_layers * sizes.num_kv_heads * sizes.head_dim * block_size * dtype.itemsize
 
 
 def allocate(
     sizes: ModelSizes, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
 ) -> KVCache:
-    """The pages, zeroed: what a mask hides is multiplied by zero, so it may not be NaN.
+    """Allocate zeroed pages: masked values are multiplied by zero, so they must not be NaN.
 
     Raises:
-        InputError: there is no room.
+        InputError: not enough memory.
     """
     shape = (num_blocks, sizes.num_kv_heads, block_size, sizes.head_dim)
     try:
@@ -81,10 +81,10 @@ def capacity(
     device: torch.device,
     profile: Callable[[], None],
 ) -> Capacity:
-    """How many pages, and how long a sequence they allow.
+    """Number of pages, and the resulting maximum sequence length.
 
     Args:
-        profile: runs the largest forward there can be; measured where memory is measured.
+        profile: runs the largest possible forward; called where memory is measured.
 
     Raises:
         InputError: the model does not fit, or `max_model_len` does not fit into the cache.
@@ -128,9 +128,9 @@ def _max_model_len(config: EngineConfig, sizes: ModelSizes, room: int) -> int:
 
 
 def _measured_bytes(config: EngineConfig, device: torch.device, profile: Callable[[], None]) -> int:
-    """Bytes left for the KV cache: the share of the memory, less the peak of a forward and other users.
+    """Bytes left for the KV cache: the memory share, less the peak of a forward and other users.
 
-    The forward runs twice: what it takes to choose the kernels' configurations is not taken again.
+    The forward runs twice: autotuning memory of the first run is not needed again.
     """
     try:
         profile()

@@ -1,8 +1,8 @@
-"""The launching side (CPU-L): carries out what the scheduling side (CPU-S) hands over, one after another.
+"""The launching side (CPU-L): carries out operations of the scheduling side (CPU-S) in order.
 
-An operation copies inputs to the device, or runs a forward and samples. Whoever hands it over gets a ticket,
-and goes on. On CUDA the operation is launched at once and the device does the work behind the host's back; on
-the CPU a worker thread does it. What is handed over later begins later: there is one stream.
+An operation copies inputs to the device, or runs a forward and samples. Submitting one returns a ticket
+without waiting. On CUDA the operation is launched at once and the device works asynchronously; on the CPU a
+worker thread does. Operations run in the order of submission: there is one stream.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Ticket(Protocol[T_co]):
-    """Of an operation that has been handed over."""
+    """Handle of a submitted operation."""
 
     def wait(self) -> T_co:
-        """Its result, when the device is done with it; raises what it raised."""
+        """Wait for the device; return the operation's result, or raise its exception."""
         ...
 
 
 class LaunchSide(Protocol):
-    """Carries out operations in the order in which they are handed over."""
+    """Executes operations in the order of submission."""
 
     def submit(self, operation: Callable[[], T], /) -> Ticket[T]: ...
 
     def recover(self) -> None:
-        """The failure of an operation has been dealt with: the next one is carried out again."""
+        """Resume execution after a failure has been handled."""
         ...
 
 
 class Done(Generic[T]):
-    """Of an operation that was over when it was handed over."""
+    """Ticket of an operation that completed on submission."""
 
     def __init__(self, result: T) -> None:
         self._result = result
@@ -46,17 +46,17 @@ class Done(Generic[T]):
 
 
 class HostLaunch:
-    """The calling thread does it at once: the synchronous loop on the CPU."""
+    """Synchronous execution in the calling thread: the synchronous loop on the CPU."""
 
     def submit(self, operation: Callable[[], T], /) -> Done[T]:
         return Done(operation())
 
     def recover(self) -> None:
-        """Nothing is left over."""
+        """Nothing to do."""
 
 
 class CudaTicket(Generic[T]):
-    """An event behind the operation, on the current stream."""
+    """Ticket with an event behind the operation, on the current stream."""
 
     def __init__(self, result: T) -> None:
         self._result, self._done = result, torch.cuda.Event()
@@ -68,13 +68,13 @@ class CudaTicket(Generic[T]):
 
 
 class CudaLaunch:
-    """Launched at once, done by the device in the order of its stream."""
+    """Immediate launch; execution by the device in stream order."""
 
     def submit(self, operation: Callable[[], T], /) -> CudaTicket[T]:
         return CudaTicket(operation())
 
     def recover(self) -> None:
-        """What was launched before a failure is done by now, or the device is lost."""
+        """Wait for everything launched before the failure; raises if the device is lost."""
 
 
 class FutureTicket(Generic[T]):
@@ -86,9 +86,9 @@ class FutureTicket(Generic[T]):
 
 
 class WorkerLaunch:
-    """A worker thread stands in for the device.
+    """A worker thread in place of a device.
 
-    Behind a failure nothing is done until somebody recovers: what is handed over fails for the same reason.
+    After a failure nothing runs until `recover`: submitted operations fail for the same reason.
     """
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class WorkerLaunch:
         if self._failure is not None:
             raise self._failure
         try:
-            with torch.inference_mode():  # each thread has its own
+            with torch.inference_mode():  # the mode is thread-local
                 return operation()
         except BaseException as error:
             self._failure = error
@@ -113,7 +113,7 @@ class WorkerLaunch:
 
 
 def launch_side(device: torch.device, overlapped: bool) -> LaunchSide:
-    """The one for a device and a loop."""
+    """The launch side for a device and a loop."""
     if device.type == "cuda":
         return CudaLaunch()
     return WorkerLaunch() if overlapped else HostLaunch()

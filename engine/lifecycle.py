@@ -1,10 +1,9 @@
-"""What every request goes through in an engine, whatever a step is.
+"""Request life cycle of an engine, independent of the kind of step.
 
     add -> (core: waiting, running, ...) -> let go, failed or finished -> removed
 
-The twin of `blis_py.core.lifecycle` on the engine's side of the clock. A kind of request (autoregressive,
-block diffusion) supplies which prompts and parameters it takes, how a batch is run, and what it held on the
-device.
+The twin of `blis_py.core.lifecycle` on the engine's side of the clock. A kind of requests supplies which
+prompts and parameters it takes, how a batch is run, and what it held on the device.
 """
 
 from __future__ import annotations
@@ -34,22 +33,22 @@ _Recorder = TypeVar("_Recorder", bound=StepRecorder)
 
 
 class Parts(TypedDict, Generic[_Scheduler, _Recorder]):
-    """What every engine is made of: the arguments of `EngineLifecycle`."""
+    """Components of every engine: the arguments of `EngineLifecycle`."""
 
     scheduler: _Scheduler
-    """Fresh; the engine is its only driver."""
+    """Fresh scheduler, driven by this engine only."""
     recorder: _Recorder
-    """Gets a row for every step."""
+    """Recorder of every step."""
     clock: Clock
     vocab_size: int
-    """Token ids are below it."""
+    """Vocabulary size: upper bound of token ids."""
     tokenizer: NotRequired[Tokenizer | None]
     compilations: NotRequired[Watch | None]
-    """Kernels that were compiled for it."""
+    """Kernel compilations on its behalf."""
 
 
 class EngineLifecycle(Generic[_Scheduler, _Recorder]):
-    """The requests of one engine, which is made of `Parts`."""
+    """The requests of one engine, built from `Parts`."""
 
     request_kind: type[Request] = Request
     default_params = SamplingParams()
@@ -67,23 +66,23 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
     # -- what a kind of request supplies ---------------------------------------------------------------
 
     def _check_params(self, prompt_ids: list[int], params: SamplingParams) -> None:
-        """Raises `InputError` for what this kind of engine does not serve."""
+        """Raise `InputError` for parameters that this kind of engine does not support."""
         raise NotImplementedError
 
     def _open_grammar(self, params: SamplingParams, stop_ids: frozenset[int]) -> Grammar | None:
-        """What an output keeps to; None where it is free."""
+        """The grammar of an output; None if unconstrained."""
         return None
 
     def _seed(self, params: SamplingParams, number: int) -> int:
-        """Of the random numbers of a request."""
+        """Seed of a request's random numbers."""
         raise NotImplementedError
 
     def _held(self, sequence: Sequence) -> None:
-        """It has left: what it held on the device is free."""
+        """Release a sequence's device state after it has left."""
         raise NotImplementedError
 
     def _forget(self) -> None:
-        """As if just built: fresh scheduler and recorder, and whatever else is remembered of requests."""
+        """Return to the initial state: fresh scheduler and recorder, no memory of requests."""
         raise NotImplementedError
 
     # -- requests come ---------------------------------------------------------------------------------
@@ -99,18 +98,19 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
         deadline_ns: int = -1,
         on_delta: OnDelta | None = None,
     ) -> Sequence:
-        """Puts a request into the queue.
+        """Add a request to the queue.
 
         Args:
             prompt: text, or token ids.
             arrival_ns: when the client sent it, by the engine's clock; `None` = now.
             priority: smaller is more urgent.
-            deadline_ns: when the client gives up, by the engine's clock; -1 = never.
-            on_delta: is told what every step brings, and of the end: always last, whatever the reason. It is
-                called in a thread of its own, and may call `abort_request`; if it raises, the request fails.
+            deadline_ns: client timeout as a time on the engine's clock; -1 = never.
+            on_delta: callback for the output of every step and for the end, which is always last, whatever
+            the reason. It runs in a thread of its own and may call `abort_request`; if it raises, the request
+            fails.
 
         Raises:
-            InputError: it can never be served; no other request is affected.
+            InputError: a request that can never be served; no other request is affected.
             RuntimeError: the engine has been shut down.
         """
         params = params or self.default_params
@@ -150,7 +150,7 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
         return self._enter(sequence)
 
     def _block_keys(self, prompt_ids: list[int]) -> Ordered[bytes]:
-        """What its full blocks are found by in the prefix cache, if there is one."""
+        """Prefix-cache keys of its full blocks, if there is a prefix cache."""
         caching = self.scheduler.kv.prefix_caching
         return token_keys(prompt_ids, self.scheduler.config.block_size) if caching else ()
 
@@ -161,7 +161,7 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
             raise InputError(f"the request cannot be served: {refusal}", key=request.id, fix=fix)
 
     def _enter(self, sequence: Sequence) -> Sequence:
-        """The scheduler has taken it, so does the engine."""
+        """Register a sequence accepted by the scheduler."""
         request = sequence.request
         self._sequences[request] = self._by_id[request.id] = sequence
         self.recorder.added(sequence)
@@ -191,20 +191,20 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether there is anything to do."""
+        """Whether there is work."""
         return bool(self._sequences)
 
     def abort_request(self, request_id: str) -> None:
-        """Ends a request before the next step; the step reports it. Unknown and ended ones are left alone."""
+        """Abort a request before the next step, which reports it. Unknown and ended requests are ignored."""
         sequence = self._by_id.get(request_id)
         if sequence is not None:
             self._to_abort.append(sequence)
 
     def reset(self) -> None:
-        """As if just built: an empty prefix cache, an empty step log, request numbers and the clock at 0.
+        """Return to the initial state: empty prefix cache and step log, request numbers and clock at 0.
 
         Raises:
-            RuntimeError: requests are unfinished, or a step is.
+            RuntimeError: unfinished requests or steps.
         """
         if self._sequences:
             raise RuntimeError(f"{len(self._sequences)} requests are unfinished")
@@ -213,7 +213,7 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
         self.clock.restart()
 
     def let_go(self, now_ns: int | None = None) -> list[Sequence]:
-        """Ends those whose deadline has come and those to be aborted; every step begins with it."""
+        """Release timed-out and aborted requests; the first action of every step."""
         now_ns = self.clock.now_ns() if now_ns is None else now_ns
         gone = []
         if self.scheduler.first_deadline_ns <= now_ns:
@@ -230,7 +230,7 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
         return gone
 
     def _note_failed_outputs(self) -> None:
-        """Whose text nobody can make, or nobody takes, is let go."""
+        """Mark requests with failed outputs for release."""
         failed = [self.outputs.failed.popleft() for _ in range(len(self.outputs.failed))]
         for sequence in self._sequences.values():
             if sequence.stream in failed:
@@ -238,14 +238,15 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
                 self._to_abort.append(sequence)
 
     def shutdown(self) -> None:
-        """Ends whoever is unfinished, and the output thread when it has told everybody; for good."""
+        """End all unfinished requests, then the output thread after its deliveries; final."""
         for request_id in list(self._by_id):
             self.abort_request(request_id)
         self.let_go()
         self.outputs.shutdown()
 
     def _abort_failed(self, requests: Iterable[Request], error: BaseException, now_ns: int) -> list[Sequence]:
-        """Ends those whose forward broke, the latest first: it may share blocks of an earlier one."""
+        """End the requests of a failed forward, latest first: a later one may share blocks of an earlier
+        one."""
         broken, failed = set(requests), []
         known = [*self.scheduler.waiting, *self.scheduler.running] if broken else []
         for request in [r for r in reversed(known) if r in broken]:
@@ -256,7 +257,7 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
         return failed
 
     def _remove(self, request: Request, now_ns: int) -> Sequence:
-        """The scheduler has let go of it, so does the engine."""
+        """Unregister a request released by the scheduler."""
         sequence = self._sequences.pop(request)
         del self._by_id[request.id]
         self._held(sequence)
@@ -269,7 +270,7 @@ def _token_ids(prompt: Ordered[int]) -> list[int]:
     """A prompt as plain integers.
 
     Raises:
-        InputError: it is no list of whole numbers.
+        InputError: not a list of whole numbers.
     """
     fix = "give text, or a list of token ids"
     if isinstance(prompt, bytes | bytearray | Mapping) or not isinstance(prompt, Iterable):

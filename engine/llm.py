@@ -1,4 +1,4 @@
-"""Offline use: prompts in, texts out, at the end or as they come.
+"""Offline inference: prompts in, texts out, at the end or as a stream.
 
 llm = LLM("path/to/checkpoint")
 for output in llm.generate(["Hello"], SamplingParams(temperature=0)):
@@ -28,28 +28,28 @@ Prompt = str | Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class RequestOutput:
-    """What became of one prompt."""
+    """Result of one prompt."""
 
     request_id: str
     prompt: str | None
-    """As given; `None` where token ids were given."""
+    """The prompt text; `None` for a prompt of token ids."""
     prompt_token_ids: list[int]
     token_ids: list[int]
-    """Emitted tokens, the one that ended it included."""
+    """Emitted tokens, including the final stop token."""
     text: str
-    """Without the token or (unless asked for) the string that ended it."""
+    """Output text without the stop token or (by default) the stop string."""
     finish_reason: str
     """`stop`, `length`, `abort`, `timeout` or `error`."""
     stop_reason: int | str | None
     logprobs: list[TokenLogprobs] | None
     error: str | None
-    """What went wrong in the forward or with the text, where `finish_reason` is `error`."""
+    """The error of the forward or of the text, if `finish_reason` is `error`."""
     cached_tokens: int
     """Prompt tokens found in the prefix cache."""
 
 
 class LLM:
-    """An engine with everything run to the end.
+    """An engine for offline use.
 
     Args:
         model: as `EngineConfig.model`.
@@ -73,12 +73,12 @@ class LLM:
         """Outputs in the order of the prompts.
 
         Args:
-            prompts: texts or lists of token ids; one of either stands for a list of one.
+            prompts: texts or lists of token ids; a single prompt is allowed in place of a list.
             params: for all prompts, or one each.
             progress: called with (requests ended, requests in all).
 
         Raises:
-            InputError: a prompt that can never be served; then none is.
+            InputError: a prompt that can never be served; then none is run.
         """
         return generate(self.engine, *_paired(prompts, params), progress)
 
@@ -87,32 +87,32 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> Iterator[OutputDelta]:
-        """What every step brings for each of the prompts, as it comes, and the end of each.
+        """Stream of deltas: the output of every step for each prompt, and its end.
 
-        `request_id` says whose it is; ids count up in the order of the prompts. Whoever stops asking ends the
-        requests.
+        `request_id` identifies the prompt; ids count up in the order of the prompts. Closing the iterator
+        aborts the requests.
 
         Args:
             prompts, params: as of `generate`.
 
         Raises:
-            InputError: a prompt that can never be served; then none is.
+            InputError: a prompt that can never be served; then none is run.
         """
         return stream(self.engine, *_paired(prompts, params))
 
     def shutdown(self) -> None:
-        """Ends what is unfinished, and the threads beside it; the engine serves nobody any more."""
+        """Abort unfinished requests and stop the engine's threads; final."""
         self.engine.shutdown()
 
 
 class Output(Protocol):
-    """What a step brought."""
+    """Output of a step."""
 
     finished: list[Running]
 
 
 class Engine(Protocol):
-    """What offline use asks of an engine, autoregressive or for block diffusion."""
+    """What offline use asks of an engine of any kind."""
 
     def add_request(
         self, prompt: Prompt, params: SamplingParams, /, *, on_delta: OnDelta | None = None
@@ -134,7 +134,7 @@ def generate(
     params: Sequence[SamplingParams],
     progress: Callable[[int, int], None] | None = None,
 ) -> list[RequestOutput]:
-    """Runs all prompts on an engine until the last is done."""
+    """Run all prompts on an engine until the last is done."""
     sequences: list[Running] = []
     try:
         for prompt, own in zip(prompts, params, strict=True):
@@ -155,7 +155,7 @@ def generate(
 def stream(
     engine: Engine, prompts: Sequence[Prompt], params: Sequence[SamplingParams]
 ) -> Iterator[OutputDelta]:
-    """Runs all prompts on an engine, and tells what comes of them while they run."""
+    """Run all prompts on an engine, yielding their deltas in the meantime."""
     deltas: SimpleQueue[OutputDelta] = SimpleQueue()
     sequences: list[Running] = []
     unfinished = len(prompts)
@@ -167,7 +167,7 @@ def stream(
                 engine.step()
             else:
                 for sequence in sequences:
-                    sequence.text()  # the output thread has told all
+                    sequence.text()  # the output thread has delivered everything
             while not deltas.empty():
                 delta = deltas.get()
                 unfinished -= delta.finish_reason is not None
@@ -181,7 +181,7 @@ def stream(
 def output_of(sequence: Running) -> RequestOutput:
     """The outcome of a finished sequence."""
     assert sequence.finish_reason is not None, "it has not ended"
-    text, failed = sequence.text(), sequence.output_error  # in this order: the text may have to be awaited
+    text, failed = sequence.text(), sequence.output_error  # in this order: `text` may wait
     return RequestOutput(
         request_id=sequence.request.id,
         prompt=sequence.prompt,
@@ -199,7 +199,7 @@ def output_of(sequence: Running) -> RequestOutput:
 def _paired(
     prompts: Prompt | Sequence[Prompt], params: SamplingParams | Sequence[SamplingParams] | None
 ) -> tuple[list[Prompt], Sequence[SamplingParams]]:
-    """Each prompt with its parameters."""
+    """Each prompt with its sampling parameters."""
     several = _several(prompts)
     if params is None or isinstance(params, SamplingParams):
         params = [params or SamplingParams()] * len(several)

@@ -1,4 +1,4 @@
-"""Whether an engine of these settings fits into memory, said before anything is allocated."""
+"""Memory check of an engine's settings before anything is allocated."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from engine.graphs import default_buckets
 from engine.kv_pool import block_bytes
 
 _POOL_BYTES = 40
-"""Of the host for each page of the KV cache: a Python integer and the list's reference to it."""
+"""Host bytes per KV page: a Python integer and the list's reference to it."""
 _GROUP_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
-"""What a control group may use, by version 2 and 1."""
+"""Files with the memory limit of the control group, version 2 and 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Memory that follows from one setting."""
+    """Memory required by one setting."""
 
     key: str
     value: Any
@@ -37,13 +37,14 @@ class Need:
 def check_memory(
     config: EngineConfig, sizes: Any, dtype: torch.dtype, device: torch.device, weights: int = 0
 ) -> None:
-    """
+    """Refuse settings whose allocations exceed the available memory.
+
     Args:
         sizes: the `ModelConfig`.
-        weights: bytes still to be loaded.
+        weights: bytes of weights still to be loaded.
 
     Raises:
-        InputError: host or device has less than is needed; names the setting that takes the most.
+        InputError: host or device has too little memory; names the setting that takes the most.
     """
     needs = memory_needs(config, sizes, dtype, device)
     needs.append(Need("model", config.model, "the weights", 0, weights, "use a smaller model"))
@@ -65,7 +66,7 @@ def _check(needs: Sequence[tuple[Need, int]], there: int, where: str) -> None:
 
 
 def memory_needs(config: EngineConfig, sizes: Any, dtype: torch.dtype, device: torch.device) -> list[Need]:
-    """What the settings have an engine allocate, in so far as it grows with them."""
+    """Allocations of an engine that grow with its settings."""
     block = getattr(sizes, "mask_block", 1)
     with_graphs = device.type == "cuda" and not config.enforce_eager
     buckets = config.cudagraph_capture_sizes or default_buckets(config.max_num_seqs)
@@ -98,7 +99,7 @@ def memory_needs(config: EngineConfig, sizes: Any, dtype: torch.dtype, device: t
 
 
 def _kv_cache(config: EngineConfig, page: int) -> list[Need]:
-    """Of the size that was asked for; where none was, it is what the memory allows."""
+    """KV cache of the configured size; without one, the cache adapts to the memory."""
     if config.num_kv_blocks is not None:
         key, blocks = "num_kv_blocks", config.num_kv_blocks
     elif config.kv_cache_memory_bytes is not None:
@@ -111,7 +112,7 @@ def _kv_cache(config: EngineConfig, page: int) -> list[Need]:
 
 
 def host_bytes() -> int:
-    """Memory that the host has to spare, within the limit of the control group."""
+    """Available host memory in bytes, within the limit of the control group."""
     here = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     lines = _text(Path("/proc/meminfo")).splitlines()
     free = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]

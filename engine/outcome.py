@@ -1,4 +1,4 @@
-"""What came of a step: tokens and log-probabilities, on the device, on their way, and on the host."""
+"""Outcome of a step: tokens and log-probabilities, on the device or on the host."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from numpy.typing import NDArray
 
 @dataclass(slots=True)
 class SampledLogprobs:
-    """Of the B rows that asked for them."""
+    """Log-probabilities of the B rows that request them."""
 
     own: torch.Tensor
-    """[B] of the token that was chosen."""
+    """[B] log-probability of the chosen token."""
     values: torch.Tensor
-    """[B, k] of the most likely tokens."""
+    """[B, k] log-probabilities of the most likely tokens."""
     ids: torch.Tensor
-    """[B, k]"""
+    """[B, k] ids of those tokens."""
     rows: list[int]
-    """Of the step, which these are."""
+    """Rows of the step to which these belong."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """Of one step; the tensors are on the device, or on the host behind `to_host`."""
+    """Outcome of one step; the tensors are on the device, or after `to_host` on the host."""
 
     tokens: torch.Tensor
-    """[R] int64, one for each emitting sequence."""
+    """[R] int64 sampled tokens, one for each emitting sequence."""
     logprobs: SampledLogprobs | None = None
     active_experts: torch.Tensor | None = None
-    """How many had a token, a single number; None where nobody counts."""
+    """Number of experts with a token, a single number; None if not counted."""
     _ids: NDArray[np.int64] | None = field(default=None, init=False)
 
     def ids(self) -> NDArray[np.int64]:
-        """The tokens, on the host."""
+        """[R] sampled tokens, on the host."""
         if self._ids is None:
             self._ids = self.tokens.numpy()
         return self._ids
 
     def to_host(self) -> Outcome:
-        """On the launching side: starts the copies into pinned memory. Read them when they are done."""
+        """Start copies into pinned memory, on the launching side. Read them after the ticket is done."""
         if self.tokens.is_cpu:
             return self
         told, active = self.logprobs, self.active_experts
@@ -52,12 +52,12 @@ class Outcome:
         )
 
     def experts(self) -> int:
-        """How many experts had a token; -1 where nobody counted. On the host."""
+        """Number of experts with a token; -1 if not counted. On the host."""
         return -1 if self.active_experts is None else int(self.active_experts)
 
 
 def nothing() -> Outcome:
-    """Of a step in which nobody emits."""
+    """Outcome of a step without emitting sequences."""
     return Outcome(torch.zeros(0, dtype=torch.int64))
 
 

@@ -1,4 +1,4 @@
-"""The engine's side of delivering outputs: hands over tokens, and learns which outputs have failed."""
+"""Engine side of output delivery: submits tokens and collects failed outputs."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from engine.sequence import Sequence
 
 
 class OutputProcessor:
-    """Turns tokens into text beside the engine's thread.
+    """Decodes tokens to text outside the engine's thread.
 
-    A text in which stop strings are looked for is decoded by the engine itself, since it decides who is over;
-    that one is handed over as it is. All others are decoded here.
+    Texts with stop strings are decoded by the engine itself, since they determine the end of the output; such
+    texts are passed on. All others are decoded here.
     """
 
     def __init__(self) -> None:
         self._thread = OutputThread()
         self.failed: deque[OutputStream] = deque()
-        """Outputs that nobody can make, or nobody takes, until somebody has dealt with them."""
+        """Failed outputs not yet handled by the engine."""
 
     def open(self, sequence: Sequence, tokenizer: Tokenizer | None, on_delta: OnDelta | None) -> None:
-        """Prepares the output of a request, where anybody may want one.
+        """Create the output of a request, if it delivers text or deltas.
 
         Args:
-            on_delta: is told of every step, in the output thread.
+            on_delta: callback for every step, in the output thread.
 
         Raises:
-            RuntimeError: the engine has been shut down, or the output thread has broken down.
+            RuntimeError: the engine has been shut down, or the output thread has failed.
         """
         params = sequence.params
         with_text = tokenizer is not None and params.detokenize
@@ -52,24 +52,24 @@ class OutputProcessor:
     def emitted(
         self, sequences: Ordered[Sequence], tokens: Ordered[int], stopped: Iterable[Request], *, decoded: bool
     ) -> None:
-        """What a step brought. The lists must not change any more.
+        """Submit the output of a step. The lists must not change afterwards.
 
         Args:
             tokens: one of each sequence; -1 = none.
-            stopped: whose token was told to be the end.
-            decoded: whether some texts have been decoded by the engine.
+            stopped: requests whose last token is a stop token.
+            decoded: whether the engine has decoded some texts.
         """
         texts = _texts(sequences) if decoded else None
         self._thread.put(partial(_emitted, sequences, tokens, stopped, texts))
 
     def committed(self, blocks: Ordered[tuple[Sequence, Ordered[int]]], stopped: Iterable[Request]) -> None:
-        """The same for the tokens of blocks."""
+        """Submit the tokens of committed blocks."""
         if any(sequence.stream is not None for sequence, _ in blocks):
             texts = _texts([sequence for sequence, _ in blocks])
             self._thread.put(partial(_committed, blocks, stopped, texts))
 
     def ended(self, sequence: Sequence) -> None:
-        """It is over, for whatever reason; all its tokens have been handed over."""
+        """Submit the end of a sequence, whatever the reason, after all its tokens."""
         if sequence.stream is None:
             return
         text = None
@@ -79,20 +79,20 @@ class OutputProcessor:
         self._thread.put(partial(_ended, sequence, text))
 
     def settle(self) -> None:
-        """Waits until everything that was handed over is delivered.
+        """Wait until everything submitted is delivered.
 
         Raises:
-            RuntimeError: the output thread has broken down.
+            RuntimeError: the output thread has failed.
         """
         self._thread.settle()
 
     def shutdown(self) -> None:
-        """Delivers what was handed over; nothing can be handed over any more."""
+        """Deliver everything submitted, then refuse further submissions."""
         self._thread.shutdown()
 
 
 def _texts(sequences: Ordered[Sequence]) -> list[str | None]:
-    """What has been decoded, where the engine does."""
+    """Texts decoded by the engine; None for others."""
     return [sequence.output_text.text if sequence.output_text else None for sequence in sequences]
 
 
@@ -122,7 +122,7 @@ def _committed(
 
 
 def _ended(sequence: Sequence, text: str | None) -> None:
-    """In the output thread. Nothing of the sequence changes any more."""
+    """In the output thread. The sequence no longer changes."""
     assert sequence.stream is not None
     assert sequence.finish_reason is not None
     sequence.stream.end(

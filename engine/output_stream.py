@@ -1,7 +1,7 @@
-"""What a client gets of one request, and the thread that gives it out beside the engine's.
+"""Output of one request, and the thread that delivers it beside the engine's.
 
-The engine's thread hands over token ids and goes on. The output thread decodes them and delivers the text,
-in the order in which it was handed over.
+The engine's thread submits token ids without waiting. The output thread decodes them and delivers the text in
+the order of submission.
 """
 
 from __future__ import annotations
@@ -15,21 +15,20 @@ from threading import Event, Thread, current_thread
 from engine.output_text import OutputText
 
 _STILL_THERE_S = 1.0
-"""While somebody waits for the output thread, how often to see that it lives."""
+"""Interval of liveness checks while waiting for the output thread, in s."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputDelta:
-    """What a step brought for one request."""
+    """Output of a step for one request."""
 
     request_id: str
     token_ids: list[int]
-    """New tokens; the one that ended it included."""
+    """New tokens, including the stop token."""
     text: str
-    """What can be said of the text by now beyond what was said before: whole characters, nothing that may
-    turn out to be a stop string."""
+    """New text that is final: whole characters, and no possible beginning of a stop string."""
     finish_reason: str | None = None
-    """Of the last delta, which has no tokens: as in `RequestOutput`."""
+    """Finish reason in the last delta, which has no tokens: as in `RequestOutput`."""
     stop_reason: int | str | None = None
     error: str | None = None
 
@@ -39,19 +38,20 @@ Work = Callable[[], None]
 
 
 class OutputThread:
-    """Carries out what it is handed, one after another. It begins with the first."""
+    """Thread that executes submitted work in order, started on first use."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
         self._failures: list[BaseException] = []
         self._thread: Thread | None = None
         self._closed = False
-        weakref.finalize(self, self._queue.put, None)  # nobody will hand over any more
+        weakref.finalize(self, self._queue.put, None)  # no more work can come
 
     def put(self, work: Work) -> None:
-        """
+        """Submit work.
+
         Raises:
-            RuntimeError: the thread has broken down, or was shut down.
+            RuntimeError: the thread has failed, or was shut down.
         """
         if self._thread is None or self._failures or self._closed:
             self.check()
@@ -59,10 +59,10 @@ class OutputThread:
         self._queue.put(work)
 
     def settle(self) -> None:
-        """Waits until all that was handed over is done; in the thread itself everything before is.
+        """Wait for all submitted work; in the thread itself earlier work is already done.
 
         Raises:
-            RuntimeError: the thread has broken down.
+            RuntimeError: the thread has failed.
         """
         thread = self._thread
         if thread is None or thread is current_thread():
@@ -75,16 +75,17 @@ class OutputThread:
             self.check()
 
     def shutdown(self) -> None:
-        """Does what was handed over, and ends."""
+        """Finish submitted work, then stop."""
         self._closed = True
         self._queue.put(None)
         if self._thread is not None and self._thread is not current_thread():
             self._thread.join()
 
     def check(self) -> None:
-        """
+        """Verify that the thread accepts work.
+
         Raises:
-            RuntimeError: the thread has broken down, or was shut down.
+            RuntimeError: the thread has failed, or was shut down.
         """
         if self._failures:
             problem = f"the output thread broke down: {told(self._failures[0])}"
@@ -93,7 +94,7 @@ class OutputThread:
             raise RuntimeError("the engine has been shut down")
 
     def _begin(self) -> None:
-        arguments = (self._queue, self._failures)  # not the object, which may go while its thread waits
+        arguments = (self._queue, self._failures)  # not `self`, which may be collected while the thread waits
         self._thread = Thread(target=_carry_out, args=arguments, name="output", daemon=True)
         self._thread.start()
 
@@ -104,18 +105,18 @@ def _carry_out(queue: SimpleQueue[Work | None], failures: list[BaseException]) -
             work()
         except BaseException as error:
             failures.append(error)
-        del work  # it would be kept until the next one comes
+        del work  # else it would be kept until the next item
 
 
 class OutputStream:
-    """The output of one request. The output thread works on it, and nobody else.
+    """The output of one request, processed only by the output thread.
 
     Args:
-        decoder: of its tokens; None where texts are handed over, or nobody wants one.
-        held_back: so many characters at the end may begin a stop string, and are not told yet.
-        on_delta: told of every step; None = nobody listens.
-        settle: waits until the output thread has done all it was handed.
-        on_error: told once that decoding or a listener has failed.
+        decoder: of its tokens; None if texts are submitted, or not requested.
+        held_back: number of final characters that may begin a stop string and are not yet delivered.
+        on_delta: callback for every step; None = no listener.
+        settle: waits for all work submitted to the output thread.
+        on_error: called once if decoding or the listener has failed.
     """
 
     __slots__ = (
@@ -141,7 +142,7 @@ class OutputStream:
         self.text = ""
         """The whole output so far."""
         self.error: str | None = None
-        """Why nothing more comes."""
+        """The error that ended delivery."""
         self.over = False
         self._decoder, self._held_back = decoder, held_back
         self._on_delta, self._settle, self._on_error = on_delta, settle, on_error
@@ -149,21 +150,21 @@ class OutputStream:
         """Characters that have been delivered."""
 
     def whole(self) -> str:
-        """To whoever asks: the text of all tokens that have been handed over.
+        """The text of all submitted tokens, for any thread.
 
         Raises:
-            RuntimeError: the output thread has broken down.
+            RuntimeError: the output thread has failed.
         """
         if not self.over:
             self._settle()
         return self.text
 
     def add(self, request_id: str, ids: list[int], is_text: bool, text: str | None) -> None:
-        """Further tokens.
+        """Add tokens.
 
         Args:
-            is_text: all of them are; else the last one only says that the output ends.
-            text: with them, where it has been decoded elsewhere.
+            is_text: whether all of them are text; else the last one only marks the end of the output.
+            text: their text, if decoded elsewhere.
         """
         if self.error is not None:
             return
@@ -187,7 +188,7 @@ class OutputStream:
         error: str | None,
         text: str | None,
     ) -> None:
-        """No more tokens come."""
+        """End the output."""
         try:
             if self._decoder is not None and self.error is None:
                 self._decoder.flush()
@@ -218,5 +219,5 @@ class OutputStream:
 
 
 def told(error: BaseException) -> str:
-    """What went wrong, in a line."""
+    """The error in one line."""
     return f"{type(error).__name__}: {error}"

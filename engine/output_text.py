@@ -16,17 +16,17 @@ class OutputText:
         self._stop, self._include = stop, include_stop
 
     def append(self, ids: Sequence[int]) -> None:
-        """Decodes further tokens."""
+        """Decode further tokens."""
         for token in ids:
             self.text += self._detokenizer.add(token)
 
     def append_and_stop(self, token: int, look: bool = True) -> str | None:
-        """Decodes one more token; returns the stop string that it completes, if any, and cuts the text.
+        """Decode one more token; return the first stop string it completes, if any, and cut the text there.
 
-        Of several the one that begins first.
+        Of several matches the one that begins first counts.
 
         Args:
-            look: otherwise the text goes on, whatever it says.
+            look: whether to search for stop strings.
         """
         before = len(self.text)
         self.append([token])
@@ -44,5 +44,5 @@ class OutputText:
         return stop
 
     def flush(self) -> None:
-        """Nothing follows: an incomplete character comes as it is."""
+        """End the text: an incomplete character is emitted as it is."""
         self.text += self._detokenizer.finish()

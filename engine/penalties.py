@@ -1,4 +1,4 @@
-"""What penalties depend on, kept on the device: which tokens a prompt has, and how often each was emitted."""
+"""Device state of penalties: the prompt's tokens, and how often each token was emitted."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _FEWEST_ROWS = 8
 
 Ints = NDArray[np.int64]
 Entrant = tuple[int, Ints, Ints]
-"""Row, prompt and output so far of a sequence whose tokens are not on the device yet."""
+"""Row, prompt and output so far of a sequence whose tokens are not yet on the device."""
 
 
 class TokenCounts:
     """A row for each sequence with penalties, from its first token to its end, preemptions included.
 
-    The host gives out rows (`rows_of`, `release`), the launching side fills them: every sampled token is
-    counted behind the sampling, so the host need not know it.
+    The host assigns rows (`rows_of`, `release`), the launching side fills them: every sampled token is
+    counted right after sampling, so the host need not know it.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -34,7 +34,7 @@ class TokenCounts:
         self._counts = torch.zeros((0, 0), dtype=torch.int32, device=device)
 
     def rows_of(self, sequences: Ordered[Sequence]) -> tuple[list[int], list[Entrant]]:
-        """Row of each, and who enters now: their tokens have all arrived."""
+        """Row of each sequence, and the newly entered ones, whose tokens are all known."""
         entrants: list[Entrant] = []
         for sequence in sequences:
             if sequence not in self._row_of:
@@ -45,7 +45,7 @@ class TokenCounts:
         return [self._row_of[sequence] for sequence in sequences], entrants
 
     def release(self, sequence: Sequence) -> None:
-        """The sequence has ended."""
+        """Release the row of an ended sequence."""
         row = self._row_of.pop(sequence, None)
         if row is not None:
             self._free.append(row)
@@ -55,7 +55,7 @@ class TokenCounts:
     def enter(self, entrants: Ordered[Entrant], vocabulary: int) -> None:
         """Fills the rows of entrants, which may have been used before.
 
-        Token ids alone are copied, and counted on the device: a row of counts is as long as the vocabulary.
+        Only token ids are copied, and counted on the device: a row of counts is as long as the vocabulary.
         """
         entering = np.array([row for row, _, _ in entrants], dtype=np.int64)
         if entering.max() >= len(self._counts):
@@ -82,10 +82,10 @@ class TokenCounts:
             setattr(self, name, grown)
 
     def penalise(self, logits: torch.Tensor, rows: torch.Tensor, penalties: torch.Tensor) -> torch.Tensor:
-        """Logits `[B, V]` of the sequences in these rows, with their penalties `[3, B]`."""
+        """Logits `[B, V]` of the sequences in `rows` `[B]`, with their penalties `[3, B]`."""
         return apply_penalties(logits, self._prompts[rows], self._counts[rows], *penalties)
 
     def count(self, rows: torch.Tensor, tokens: torch.Tensor) -> None:
-        """One more of these tokens `[B]` in each row."""
+        """Count these tokens `[B]` in `rows` `[B]`."""
         ones = torch.ones_like(tokens, dtype=torch.int32)
         self._counts.index_put_((rows, tokens), ones, accumulate=True)

@@ -1,4 +1,4 @@
-"""How well host and device work at the same time: the pipeline of a recorded run, out of its step log."""
+"""Overlap of host and device work in a recorded run, from its step log."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ Times = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Times of every step, in ns by the engine's clock."""
+    """Times of every step `[steps]`, in ns by the engine's clock."""
 
     launched_ns: Times
-    """The host has handed it over."""
+    """Hand-over by the host."""
     begin_ns: Times
-    """Its forward begins on the device,"""
+    """Start of its forward on the device."""
     end_ns: Times
-    """and ends, sampling included."""
+    """End of the forward, sampling included."""
     busy: NDArray[np.bool_]
-    """For every step but the first, whether anybody was there all the time since the one before it ended."""
+    """For every step but the first, whether requests were present without a gap since the previous step
+    ended."""
 
     @property
     def bubble(self) -> float:
-        """Share of the time in which requests were there and the device had no forward to do.
+        """Share of the time with requests present in which the device had no forward to run.
 
         The idle time between forwards over the time from one beginning to the next.
         """
@@ -37,24 +38,24 @@ class Pipeline:
 
     @property
     def launch_lead_ns(self) -> Times:
-        """How long before the end of the forward before it each step was handed over; negative = later."""
+        """Time from hand-over of each step to the end of the previous forward; negative = later."""
         leads: Times = (self.end_ns[:-1] - self.launched_ns[1:])[self.busy]
         return leads
 
     @property
     def run_ahead(self) -> float:
-        """Share of steps that were handed over before the forward before them had ended."""
+        """Share of steps handed over before the previous forward ended."""
         leads = self.launch_lead_ns
         return float((leads > 0).mean()) if len(leads) else 0.0
 
 
 def pipeline(log: StepLog) -> Pipeline:
-    """The pipeline of a run, whose steps have all been carried out, synchronous or overlapped."""
+    """Pipeline of a completed run, synchronous or overlapped."""
     ready = log.column("start_ns") + log.column("schedule_ns") + log.column("prepare_ns")
     launched = ready + log.column("launch_ns")
     if "forward_start_ns" in log.steps:
         begin, end = log.column("forward_start_ns"), log.column("forward_end_ns")
-    elif log.meta.get("device") == "cpu":  # the host itself computes what it launches
+    elif log.meta.get("device") == "cpu":  # the host executes its own launches
         begin, end, launched = ready, ready + log.column("gpu_ns"), ready
     else:
         end = launched + log.column("sample_ns")
@@ -74,7 +75,7 @@ def _somebody_there(log: StepLog, ends: Times) -> NDArray[np.bool_]:
 
 
 def summary(log: StepLog) -> dict[str, float]:
-    """In the units of people: bubble, launch lead, and host time per step by segment."""
+    """Readable figures: bubble, launch lead, and host time per step by segment."""
     found = pipeline(log)
     leads = found.launch_lead_ns
     segments = {f"{name.removesuffix('_ns')}_us": float(log.column(name).mean()) / 1000 for name in SEGMENTS}

@@ -1,25 +1,39 @@
-"""Which revision of the code this is, with git or without."""
+"""The revision of the code, with git or without."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 _CODE = ("engine", "blis_py", "benchmarks")
+_SOURCES = (".py", ".cu", ".cuh")
+_DIGITS = 12
 CHANGED = "-changed"
-"""At the end of a revision: files were changed since, so it may be any code."""
+"""At the end of a commit: files were changed since."""
+TREE = "tree:"
+"""Before the hash of the sources, which is a part of every revision: equal ones are of the same code."""
 
 
 def revision() -> str:
-    """The commit this engine was checked out from, with a mark if files were changed since; "" = unknown.
+    """The name of this revision and the hash of its sources, as in `0a1b2c tree:3d4e5f`.
 
-    Where there is no git or no repository, somebody else has to know: `$GPU_REVISION`, which wins, or a file
-    `REVISION` beside the packages.
+    The name is `$GPU_REVISION`, else the commit of the repository, else what a file `REVISION` beside the
+    packages holds; without any of these the hash stands alone.
     """
     told = os.environ.get("GPU_REVISION", "").strip()
-    return told or _checked_out() or _noted()
+    return f"{told or _checked_out() or _noted()} {TREE}{tree()}".strip()
+
+
+def tree() -> str:
+    """Hash of the sources' paths and contents as they are now, of the packages that are there."""
+    found = hashlib.sha256()
+    paths = (path for folder in _CODE for path in (ROOT / folder).rglob("*") if path.suffix in _SOURCES)
+    for path in sorted(paths):
+        found.update(f"{path.relative_to(ROOT)}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return found.hexdigest()[:_DIGITS]
 
 
 def _noted() -> str:
@@ -30,7 +44,7 @@ def _noted() -> str:
 
 
 def _checked_out() -> str:
-    """Of the repository that this package is part of, not of one around it."""
+    """Commit of the repository that contains this package, not of an enclosing one."""
     top = _git("rev-parse", "--show-toplevel")
     if not top or Path(top).resolve() != ROOT:
         return ""
@@ -40,7 +54,7 @@ def _checked_out() -> str:
 
 
 def _git(*arguments: str) -> str:
-    """What git prints; nothing where there is no git or no repository."""
+    """Output of git; empty without git or a repository."""
     try:
         done = subprocess.run(
             ("git", *arguments), cwd=ROOT, capture_output=True, text=True, check=True, timeout=30

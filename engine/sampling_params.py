@@ -1,4 +1,4 @@
-"""How the tokens of one request are chosen, and when it ends; names and defaults of vLLM."""
+"""Sampling parameters and end conditions of one request; names and defaults of vLLM."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.grammar.params import StructuredOutputsParams, form_of
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """Immutable; one object may serve many requests.
+    """Sampling parameters; immutable, so one object may serve many requests.
 
     Raises:
         InputError: a value out of range.
@@ -23,38 +23,39 @@ class SamplingParams:
     temperature: float = 1.0
     """0 = greedy."""
     top_k: int = 0
-    """Only the k most likely tokens; 0 or -1 = all."""
+    """Sample from the k most likely tokens; 0 or -1 = all."""
     top_p: float = 1.0
-    """Only the most likely tokens that together have this probability."""
+    """Sample from the most likely tokens that together have this probability."""
     min_p: float = 0.0
-    """Only tokens with at least this share of the most likely one's probability."""
+    """Sample from tokens with at least this share of the most likely one's probability."""
     seed: int | None = None
-    """Of this request; `None` = drawn from the engine's seed and the number of the request."""
+    """Seed of this request; `None` = derived from the engine's seed and the request number."""
     repetition_penalty: float = 1.0
     """Divides positive and multiplies negative logits of tokens in prompt or output."""
     presence_penalty: float = 0.0
-    """Taken from the logits of tokens in the output."""
+    """Subtracted from the logits of tokens in the output."""
     frequency_penalty: float = 0.0
-    """Taken from the logits of tokens in the output, as often as they occur there."""
+    """Subtracted from the logits of tokens in the output, once per occurrence."""
     max_tokens: int | None = 16
     """Most tokens to emit; `None` = up to `max_model_len`."""
     min_tokens: int = 0
-    """So many tokens come before an end of sequence or any stop condition."""
+    """Least number of tokens before an end of sequence or any stop condition."""
     stop: str | Sequence[str] = ()
-    """Strings that end the output as soon as they occur in it."""
+    """Strings that end the output on their first occurrence."""
     stop_token_ids: Sequence[int] = ()
-    """Tokens that end the output, beside the model's own."""
+    """Tokens that end the output, besides the model's own."""
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
-    """The model's end of sequence is a token like any other."""
+    """Treat the model's end of sequence as an ordinary token."""
     logprobs: int | None = None
-    """Log-probabilities of so many most likely tokens beside the chosen one; `None` = of none at all."""
+    """Number of most likely tokens whose log-probabilities are returned beside the chosen one's; `None` =
+    none at all."""
     detokenize: bool = True
     """Whether outputs carry text."""
     structured_outputs: StructuredOutputsParams | Mapping[str, Any] | None = None
     """The form of the output; always a `StructuredOutputsParams` once it has been given."""
     guided_json: InitVar[str | Mapping[str, Any] | None] = None
-    """Former names of the same."""
+    """Deprecated names of `structured_outputs`."""
     guided_regex: InitVar[str | None] = None
     guided_choice: InitVar[Sequence[str] | None] = None
     guided_grammar: InitVar[str | None] = None
@@ -102,7 +103,7 @@ class SamplingParams:
 
     @property
     def penalised(self) -> bool:
-        """Whether logits depend on the tokens so far."""
+        """Whether any penalty is active."""
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1.0, 0.0, 0.0)
 
 
@@ -119,15 +120,15 @@ _RANGES: dict[str, tuple[float, float, float | None]] = {
     "min_tokens": (0, math.inf, None),
     "logprobs": (0, math.inf, None),
 }
-"""Least, most, and a bound that does not itself belong."""
+"""Least value, most, and an excluded bound."""
 
 
 _FRACTIONS = frozenset(
     ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 )
-"""The others are whole numbers."""
+"""Fractional parameters; the others are whole numbers."""
 _ABSENT = frozenset(("seed", "max_tokens", "logprobs"))
-"""May be None."""
+"""Parameters that may be None."""
 _FLAGS = ("include_stop_str_in_output", "ignore_eos", "detokenize")
 
 

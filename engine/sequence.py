@@ -1,4 +1,4 @@
-"""A request with its tokens: what the engine knows beyond the scheduler's `Request`."""
+"""A request with its tokens: engine state beyond the scheduler's `Request`."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ NO_SLOT = -1
 _REASONS = {FinishReason.TIMEOUT: "timeout", FinishReason.ABORT: "abort"}
 
 TokenLogprobs = dict[int, float]
-"""Log-probability by token id, of one emitted token and of the most likely ones beside it."""
+"""Log-probability by token id, of one emitted token and of the most likely alternatives."""
 
 
 class Roster(list[Request]):
-    """The requests that decode in a step, in running order.
+    """The decoding requests of a step, in running order.
 
-    An object never changes. Engine, executor and step log keep it from step to step and know by `is` that the
-    same requests decode as before; another object may, but need not, list others.
+    Immutable. Engine, executor and step log keep it from step to step and recognise an unchanged set by `is`;
+    a different object may, but need not, list other requests.
     """
 
 
@@ -38,7 +38,7 @@ class Sequence:
         request: the scheduler's view; it owns status and block table.
         seed: of its random numbers.
         stop_ids: tokens that end it.
-        grammar: what its output keeps to, if anything.
+        grammar: grammar of its output, if constrained.
     """
 
     __slots__ = (
@@ -86,22 +86,22 @@ class Sequence:
         self.params = params
         self.seed = seed
         self.sampling = (params, seed)
-        """What its tokens are drawn with, known again by `is`."""
+        """Its sampling parameters in column form, compared by `is`."""
         self.stop_ids = stop_ids
         self.output_text: OutputText | None = None
-        """The text as far as the engine itself has to know it, to look for stop strings."""
+        """The text, if the engine itself decodes it to search for stop strings."""
         if params.stop_strings and tokenizer is not None:
             include = params.include_stop_str_in_output
             self.output_text = OutputText(tokenizer, params.stop_strings, include)
         self.stream: OutputStream | None = None
-        """Of what is delivered, where anybody may want it."""
+        """The output stream, if text or deltas are delivered."""
         self.grammar = grammar
         self.watched = bool(params.stop_strings) or grammar is not None
-        """Whether every token has to be looked at."""
+        """Whether every token has to be checked."""
         self.slot = NO_SLOT
         """Its row in the per-slot arrays while it runs."""
         self.table_changed = False
-        """Whether its block table may no longer be what stands in that row."""
+        """Whether its block table may differ from that row."""
         self.logprobs: list[TokenLogprobs] = []
         self.finish_reason: str | None = None
         """`stop`, `length`, `abort`, `timeout` or `error`; `None` while it is not finished."""
@@ -120,10 +120,10 @@ class Sequence:
         return np.concatenate((prompt[start:], np.array(emitted, dtype=np.int64)))
 
     def stops_at(self, token: int) -> bool:
-        """Whether `token`, the latest one, ends the sequence by what it is; notes why.
+        """Whether `token`, the latest one, ends the sequence; records the reason.
 
-        Where there are stop strings to look for, the text is brought up to date; a grammar goes on by the
-        token. Where that is none it allows, the sequence has failed, and the token is not part of it.
+        Updates the text if stop strings are searched for, and advances a grammar by the token. A token that
+        the grammar does not allow fails the sequence and is discarded.
         """
         grammar = self.grammar
         if grammar is None:
@@ -141,7 +141,7 @@ class Sequence:
             self.logprobs.pop()
 
     def _told_to_stop(self, token: int) -> bool:
-        """By a token or a string."""
+        """Whether a stop token or stop string ends the sequence."""
         late_enough = len(self.output_ids) > self.params.min_tokens
         if token in self.stop_ids and late_enough:
             self.finish_reason = "stop"
@@ -149,7 +149,7 @@ class Sequence:
         elif self.output_text is not None:
             try:
                 found = self.output_text.append_and_stop(token, look=late_enough)
-            except Exception as error:  # of the tokenizer: nobody can say whether it ends
+            except Exception as error:  # in the tokenizer: whether the output ends is unknown
                 self.finish_reason, self.error = "error", told(error)
             else:
                 if found is not None:
@@ -157,7 +157,7 @@ class Sequence:
         return self.finish_reason is not None
 
     def finished(self, now_ns: int) -> None:
-        """The scheduler has let it go."""
+        """Note the release by the scheduler."""
         self.finish_ns = now_ns
         if self.finish_reason is None:
             reason = self.request.finish_reason
@@ -165,7 +165,7 @@ class Sequence:
             self.finish_reason = _REASONS.get(reason, "length")
 
     def complete_text(self) -> None:
-        """It is over, and so is the text in which stop strings were looked for."""
+        """Complete the text in which stop strings were searched for."""
         if self.output_text is None or self.finish_reason == "error" or isinstance(self.stop_reason, str):
             return
         try:
@@ -179,5 +179,5 @@ class Sequence:
 
     @property
     def output_error(self) -> str | None:
-        """Why there is no text of an output, or nobody took it, though the engine may have gone on."""
+        """The error that ended text delivery, though the engine may have continued."""
         return None if self.stream is None else self.stream.error

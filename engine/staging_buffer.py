@@ -1,4 +1,4 @@
-"""The staging buffer: all that a forward reads, written by the host side by side and sent in one copy."""
+"""The staging buffer: all inputs of a forward, written side by side by the host and sent in one copy."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from engine.staging import PinnedRing
 Ints = NDArray[np.int64]
 _CACHED_LAYOUTS = 1024
 _ALIGNMENT = 16
-"""Bytes to which every array is aligned, whatever the batch. Triton compiles a kernel once for addresses that
-are multiples of 16, as wide as the widest load, and again for those that are not."""
+"""Alignment in bytes of every array, for any batch. Triton specialises a kernel for addresses that are
+multiples of 16, the widest load, and compiles it again for others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrays:
-    """The host's side of one layout of the staging buffer."""
+    """Host side of one layout of the staging buffer."""
 
     tokens: Ints
-    """[3, T], each row contiguous: input ids, positions, and the slot mapping, where keys and values go:
-    page * page_size + offset; -1 = nowhere."""
+    """[3, T], each row contiguous: input ids, positions, and the slot mapping (cache location of keys and
+    values, page * page_size + offset; -1 = nowhere)."""
     rows: Ints
     """[S] row of each sequence in the block tables."""
     emit: Ints
@@ -32,14 +32,14 @@ class Arrays:
     emit_rows: Ints
     """[R] rows of their sequences in the block tables."""
     query_start: NDArray[np.int32]
-    """[S + 1]"""
+    """[S + 1] first query row of each sequence; the last entry is T."""
     seq_lens: NDArray[np.int32]
     """[S] tokens in the cache after this step; 0 = a padded row."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The device's side of the same, `tokens` taken apart."""
+    """Device side of the same layout, with `tokens` split up."""
 
     input_ids: torch.Tensor
     positions: torch.Tensor
@@ -53,23 +53,23 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One way to divide the staging buffer among the arrays."""
+    """One division of the staging buffer among the arrays."""
 
     host: Arrays
     device: Inputs
     written: torch.Tensor
-    """The bytes that the host writes."""
+    """The bytes written by the host."""
 
 
 class StagingBuffer:
-    """Pinned host buffers in rotation and their image on the device; shared, they are one and the same.
+    """Rotating pinned host buffers and their device image; if shared, one and the same.
 
-    Equal sizes get equal places, so the inputs of a captured graph stay where they are. The copy to the
-    device runs while the host goes on, and the image is overwritten behind the forward that reads it.
+    Equal sizes have equal addresses, so the inputs of a captured graph stay in place. The copy to the device
+    is asynchronous, and the image is overwritten after the forward that reads it.
 
     Args:
-        shared: host and device use one buffer, for which no forward may run while the host writes; None = on
-            the CPU.
+        shared: host and device use one buffer, so no forward may run while the host writes; None = on the
+        CPU.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class StagingBuffer:
         self._layouts: dict[tuple[int, int, int, int], Layout] = {}
 
     def layout(self, tokens: int, seqs: int, emitted: int) -> Layout:
-        """The next buffer divided for T tokens of S sequences with R rows of logits, to be filled."""
+        """The next buffer, divided for T tokens of S sequences with R rows of logits, to be filled."""
         key = (self.ring.next(), tokens, seqs, emitted)
         layout = self._layouts.get(key)
         if layout is None:
@@ -112,7 +112,7 @@ class StagingBuffer:
         return Layout(host, Inputs(*parts(self._device)), written[:nbytes])
 
     def send(self, layout: Layout) -> None:
-        """On the launching side: to the device, in one copy."""
+        """Copy a layout to the device at once, on the launching side."""
         if not self.shared:
             self._device[: layout.written.nbytes].copy_(layout.written, non_blocking=True)
 
@@ -124,6 +124,6 @@ def _lengths(tokens: int, seqs: int, emitted: int) -> list[tuple[torch.dtype, in
 
 
 def _places(tokens: int, seqs: int, emitted: int) -> list[int]:
-    """Where each array begins, in bytes, and where the last one ends."""
+    """Offsets in bytes of each array, and the end of the last one."""
     sizes = (dtype.itemsize * length for dtype, length in _lengths(tokens, seqs, emitted))
     return list(accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0))

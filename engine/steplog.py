@@ -1,17 +1,16 @@
-"""Keeps what every step was and took. A step costs a few appends; tables are made when asked for."""
+"""Step recorder. A step costs a few appends; tables are built on demand."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.core.diffusion_request import Batch
-from blis_py.core.features import FEATURE_NAMES, SELDOM, further_names
+from blis_py.core.features import FEATURE_NAMES, SELDOM, StepFeatures, further_names
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
@@ -37,29 +36,37 @@ _STATE = tuple(name for name in _NUMBERS[9:-1] if name not in FEATURE_KINDS)
 assert ("step", *_TIMED, *_STATE, *FEATURE_KINDS, "launch_bound") == _NUMBERS
 
 _PACK = 1024
-"""Steps kept as tuples before they are packed."""
+"""Steps kept as tuples before packing."""
 
 Times = tuple[int, int, int, int, int, int, int, int]
 """start, end, schedule, prepare, launch, sample, finish and GPU time, in ns."""
 
 
+class Planned(Protocol):
+    """A step, or what the kind of requests has in its place."""
+
+    @property
+    def features(self) -> StepFeatures: ...
+
+
 class StepRecorder:
-    """The step log of a running engine.
+    """Step log of a running engine.
 
     Args:
-        meta: what ran; see `StepLog`.
+        meta: description of the run; see `StepLog`.
     """
 
     def __init__(self, meta: dict[str, Any]) -> None:
         self.meta = {"schema": SCHEMA, **meta}
         self.steps = 0
-        """Steps that are over."""
+        """Number of completed steps."""
         self._planned = 0
         self._overlapped = bool(self.meta.get("scheduler", {}).get("async_scheduling"))
         self._forwards: list[tuple[int, int]] = []
-        """With asynchronous scheduling: when the forward of each step began and ended."""
+        """Start and end of each step's forward in ns, with asynchronous scheduling."""
         self._seen: list[int] = []
-        """With it: when the first step was planned that could know the outcome of each."""
+        """With asynchronous scheduling: planning time in ns of the first step that could know the outcome of
+        each."""
         self._latest: list[tuple[float, ...]] = []
         self._packed: list[NDArray[np.float64]] = [np.zeros((0, len(_NUMBERS)))]
         self._lists: dict[str, dict[int, tuple[int, ...]]] = {
@@ -68,17 +75,17 @@ class StepRecorder:
         self._decoding: Roster | None = None
         self._optional = (*(name for name in SELDOM if name not in MASK_KINDS), *further_names())
         self._seldom: dict[str, dict[int, float]] = {name: {} for name in self._optional}
-        """Features that most runs have none of, of the steps that have some."""
+        """Features absent from most runs, by step."""
         self._masks: dict[int, MaskTimes] = {}
-        """Of the steps with constrained rows."""
+        """Mask times of steps with constrained rows."""
         self._states: deque[tuple[int, int, int]] = deque()
-        """Waiting and running requests and blocks in use in each step that is planned and not over."""
+        """Waiting and running requests and blocks in use, for each planned, unfinished step."""
         self._arrived: list[tuple[Sequence, int]] = []
         """Requests added since the last step boundary, with the number of their block keys."""
         self._open: dict[int, tuple[Sequence, int, int]] = {}
         """Requests by number, with the boundary at which they were added and the number of their keys."""
         self._closed: dict[int, tuple[Any, ...]] = {}
-        """Rows of requests that have ended, by number."""
+        """Rows of ended requests, by number."""
         self._abort_ns: dict[int, int] = {}
         self._key_numbers: dict[Hashable, int] = {}
         self._end_ns = 0
@@ -86,14 +93,14 @@ class StepRecorder:
     # -- requests --------------------------------------------------------------------------------
 
     def added(self, sequence: Sequence) -> None:
-        """A request has entered the queue."""
+        """Record that a request has entered the queue."""
         self._arrived.append((sequence, len(sequence.request.block_keys)))
 
     def boundary(self, now_ns: int, unfinished: int = 0) -> None:
-        """The scheduler is about to look at the queue: what was added since the last time is in it.
+        """Record a step boundary, at which the requests added since the last one become visible.
 
         Args:
-            unfinished: requests there are, these included; told with asynchronous scheduling.
+            unfinished: number of requests including these; given with asynchronous scheduling.
         """
         if self._overlapped and len(self._seen) < self.steps:
             idle = unfinished == len(self._arrived) and self._planned == self.steps
@@ -109,7 +116,7 @@ class StepRecorder:
     # -- steps -----------------------------------------------------------------------------------
 
     def planned(self, step: Step, scheduler: Scheduler, decoding: Roster) -> None:
-        """Notes who is in the step that has just been planned."""
+        """Record the members of a newly planned step."""
         index, lists = self._planned, self._lists
         self._planned += 1
         if decoding is not self._decoding:
@@ -125,12 +132,12 @@ class StepRecorder:
         self._states.append((len(scheduler.waiting), len(scheduler.running), scheduler.blocks_in_use()))
 
     def masked(self, times: MaskTimes) -> None:
-        """Notes the mask of the step that is about to be done."""
+        """Record the mask times of the step about to complete."""
         self._masks[self.steps] = times
 
     def done(
         self,
-        step: Step | Batch,
+        step: Planned,
         times: Times,
         finished: Iterable[Request],
         *,
@@ -140,10 +147,10 @@ class StepRecorder:
         launch_bound: bool = False,
         forward: tuple[int, int] = (-1, -1),
     ) -> None:
-        """The step planned longest ago is over.
+        """Record the end of the step planned longest ago.
 
         Args:
-            forward: when its work on the device began and ended, with asynchronous scheduling.
+            forward: start and end of its device work in ns, with asynchronous scheduling.
         """
         if self._overlapped:
             self._forwards.append(forward)
@@ -173,7 +180,7 @@ class StepRecorder:
         self.steps += 1
 
     def _pack(self) -> None:
-        """Keeps numbers as arrays and of ended requests a row, which takes a tenth of the memory."""
+        """Pack numbers into arrays and ended requests into rows, at a tenth of the memory."""
         for number, entry in list(self._open.items()):
             if entry[0].finish_reason is not None:
                 del self._open[number]
@@ -185,7 +192,7 @@ class StepRecorder:
     # -- the log ---------------------------------------------------------------------------------
 
     def log(self) -> StepLog:
-        """What has been recorded so far."""
+        """The recorded steps so far."""
         self._pack()
         numbers = np.concatenate(self._packed)
         steps: dict[str, list[Any]] = {}
@@ -213,7 +220,7 @@ class StepRecorder:
         return StepLog(self.meta, steps, self._requests())
 
     def write(self, path: str | Path) -> None:
-        """The log as `.csv`, `.csv.gz` or `.parquet`, with the requests in a second file beside it."""
+        """Write the log as `.csv`, `.csv.gz` or `.parquet`, with the requests in a second file beside it."""
         write_step_log(self.log(), path)
 
     def _requests(self) -> dict[str, list[Any]]:

@@ -1,4 +1,4 @@
-"""Prompts of token ids for a workload that only tells lengths and what is shared."""
+"""Synthetic prompts of token ids for a workload that gives only lengths and shared prefixes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _SEGMENTS, _OWN = "segment", "own"
 
 
 def as_prompted(table: RequestTable) -> RequestTable:
-    """The table with what the synthetic prompts of its requests share, and no more.
+    """The table restricted to the sharing that synthetic prompts reproduce.
 
-    In a table an answer can be part of a shared text (the next turn of a conversation repeats it). Prompts
-    made beforehand do not contain what the model will say, so sharing ends with the prompt.
+    In a table an answer can be part of a shared text (the next turn of a conversation repeats it). Synthetic
+    prompts cannot contain the model's future answers, so sharing ends with the prompt.
     """
     contents: dict[Content, int] = {}
     places = []
@@ -28,7 +28,7 @@ def as_prompted(table: RequestTable) -> RequestTable:
 
 
 def _beginning(runs: Content, tokens: int) -> Content:
-    """The first so many tokens of shared runs."""
+    """The first `tokens` tokens of shared runs."""
     kept = []
     for segment, length in runs:
         if tokens > 0:
@@ -38,10 +38,10 @@ def _beginning(runs: Content, tokens: int) -> Content:
 
 
 def synthetic_prompts(table: RequestTable, vocab_size: int, seed: int) -> list[list[int]]:
-    """One prompt per request. Prompts share tokens exactly where the table says that they do.
+    """One prompt per request, with exactly the shared tokens that the table describes.
 
-    Each segment is a random stream of tokens of its own, of which a prompt takes the beginning; what no
-    segment covers is random and the request's own.
+    Each segment is a random token stream of its own, of which a prompt takes a prefix; tokens outside of
+    segments are random and unique to the request.
     """
     segments: dict[str | int, NDArray[np.int64]] = {}
     longest: dict[str | int, int] = {}

@@ -1,4 +1,4 @@
-"""Where the time of a step goes."""
+"""Timing of the segments of a step."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from engine.clock import Clock
 from engine.steplog import Times
 
 _LAPS = 5
-"""Begin, and end of schedule, prepare, launch and sample."""
+"""Marks: start, and end of schedule, prepare, launch and sample."""
 _LAST_KERNELS = 1.1
 """What the GPU works on when the last kernel has been launched may take a tenth of launching them all."""
+_BASE_TRIES = 100
+_BASE_WITHIN_NS = 4000
+"""How far the base event of a timeline may be from where it is placed."""
 
 
 class GpuSpan:
-    """From one place of the stream to another: CUDA events, and the host's time from noting one to the other.
+    """Device interval between two points of the stream: CUDA events, and the host time between recording
+    them.
 
-    GPU time begins where the copies of the inputs end. A captured graph, or the first kernel, has to be
-    launched yet at that point: the GPU waits for that much. Where it still waits for the host towards the
-    end, the span is that of launching, however fast the GPU is: then it is launch-bound.
+    GPU time begins at the end of the input copies. A captured graph, or the first kernel, still has to be
+    launched at that point, so that much waiting is included. If the GPU still waits for the host near the
+    end, the interval is the launch time, however fast the GPU is: the step is launch-bound.
     """
 
     def __init__(self) -> None:
@@ -30,56 +34,73 @@ class GpuSpan:
 
     def begin(self) -> None:
         """The inputs are on their way; what comes next is the work."""
-        self._begin.record()
         self._begun_ns, self.ended = time.perf_counter_ns(), False
+        self._begin.record()
 
     def end(self) -> None:
-        """The last work has been launched."""
+        """Record the end, after the last launch."""
         self._end.record()
         self._launching_ns, self.ended = time.perf_counter_ns() - self._begun_ns, True
 
     def ends(self, timeline: GpuTimeline, origin_ns: int, seen_ns: int) -> tuple[int, int]:
-        """When it began and ended, by the engine's clock.
+        """Start and end, by the engine's clock, in ns.
 
         Args:
-            origin_ns: what that clock showed when `time.perf_counter_ns` showed 0.
-            seen_ns: what it shows now that the span is over.
+            origin_ns: the engine's time at which `time.perf_counter_ns` was 0.
+            seen_ns: the engine's current time, after the interval.
         """
         return timeline.place(self._begin, self._end, origin_ns + self._begun_ns, seen_ns)
 
     def measured(self) -> tuple[int, bool]:
-        """GPU time in ns, and whether it was launch-bound; waits for the end."""
+        """GPU time in ns, and whether the step was launch-bound; waits for the end."""
         self._end.synchronize()
         gpu_ns = int(self._begin.elapsed_time(self._end) * 1e6)
         return gpu_ns, gpu_ns <= _LAST_KERNELS * self._launching_ns
 
 
 class GpuTimeline:
-    """Where CUDA events lie on the engine's clock: so far behind the end of the step before.
+    """CUDA events on the engine's clock: GPU time counted from one base event, which the host has waited for.
 
-    The two clocks may drift apart, but no work can begin before it was launched, nor end after the host has
-    seen it to be over.
+    From there on each event lies as far behind the one before it as the GPU says, so forwards of one stream
+    never overlap, and are off by `_BASE_WITHIN_NS` at most while the two clocks agree. What these drift apart
+    is made good as far as causality shows it: no work begins before its launch or ends after the host has
+    seen its end.
     """
 
     def __init__(self) -> None:
-        self._anchor: torch.cuda.Event | None = None
-        self._anchor_ns = 0
+        self._last: torch.cuda.Event | None = None
+        self._last_ns = 0
+
+    def start(self, clock: Clock) -> None:
+        """Place the base event, the first time; of several tries the one that the host bracketed closest."""
+        if self._last is not None:
+            return
+        closest_ns = None
+        for _ in range(_BASE_TRIES):
+            event, before_ns = torch.cuda.Event(enable_timing=True), clock.now_ns()
+            event.record()
+            event.synchronize()
+            width_ns = clock.now_ns() - before_ns
+            if closest_ns is None or width_ns < closest_ns:
+                closest_ns = width_ns
+                self._last, self._last_ns = event, before_ns + width_ns // 2
+            if closest_ns <= 2 * _BASE_WITHIN_NS:
+                return
 
     def place(
         self, begin: torch.cuda.Event, end: torch.cuda.Event, launched_ns: int, seen_ns: int
     ) -> tuple[int, int]:
         """Times of two events: the first launched at `launched_ns`, the second seen at `seen_ns`."""
+        assert self._last is not None, "start comes first"
         took_ns = int(begin.elapsed_time(end) * 1e6)
-        end_ns = seen_ns
-        if self._anchor is not None:
-            end_ns = self._anchor_ns + int(self._anchor.elapsed_time(end) * 1e6)
-        end_ns = min(max(end_ns, launched_ns + took_ns), seen_ns)
-        self._anchor, self._anchor_ns = end, end_ns
-        return end_ns - took_ns, end_ns
+        begin_ns = self._last_ns + int(self._last.elapsed_time(begin) * 1e6)
+        begin_ns = max(min(max(begin_ns, launched_ns), seen_ns - took_ns), self._last_ns)
+        self._last, self._last_ns = end, begin_ns + took_ns
+        return begin_ns, self._last_ns
 
 
 class WorkerSpan:
-    """The same for a worker thread that stands in for the GPU."""
+    """Counterpart of `GpuSpan` for a worker thread in place of the GPU."""
 
     def __init__(self) -> None:
         self._begin_ns = self._end_ns = 0
@@ -99,7 +120,7 @@ class WorkerSpan:
 
 
 class StepTimer:
-    """A stop watch for the segments of a step, and for its work on the device."""
+    """Timer of a step's segments and of its device work."""
 
     def __init__(self, clock: Clock, device: torch.device) -> None:
         self._clock = clock
@@ -107,31 +128,31 @@ class StepTimer:
         self._marks: list[int] = []
         self._span: GpuSpan | WorkerSpan | None = GpuSpan() if device.type == "cuda" else None
         self.launch_bound = False
-        """Of the step whose times were told last: whether the GPU waited for the host to the end."""
+        """Whether the last reported step was launch-bound."""
 
     def start(self, now_ns: int) -> None:
-        """A step begins."""
+        """Start a step."""
         self._marks = [now_ns]
         self.launch_bound = False
         if self._span is not None:
             self._span.ended = False
 
     def lap(self) -> None:
-        """A segment is over."""
+        """End a segment."""
         self._marks.append(self._clock.now_ns())
 
     def gpu_begin(self) -> None:
-        """Between the copies of the inputs and the first work on the device."""
+        """Mark the point between the input copies and the first device work."""
         if self._span is not None:
             self._span.begin()
 
     def gpu_end(self) -> None:
-        """After the last work on the device has been launched."""
+        """Mark the point after the last launch of device work."""
         if self._span is not None:
             self._span.end()
 
     def times(self, end_ns: int) -> Times:
-        """The step ended at `end_ns`. A segment that was never reached took no time."""
+        """Times of the step, ended at `end_ns`. A segment that was not reached took no time."""
         marks = self._marks
         if len(marks) < _LAPS:
             marks += [end_ns] * (_LAPS - len(marks))
@@ -152,24 +173,26 @@ class StepTimer:
 
 
 class FlightTimer(StepTimer):
-    """Of one step of the overlapped loop: other steps are planned and finished while it runs.
+    """Timer of one step of the overlapped loop, during which other steps are planned and finished.
 
-    So its segments do not fill the time from its start to its end.
+    Its segments therefore do not add up to its duration.
     """
 
     def __init__(self, clock: Clock, device: torch.device, timeline: GpuTimeline) -> None:
         super().__init__(clock, device)
         self._timeline = timeline
+        if device.type == "cuda":
+            timeline.start(clock)
         self._span = GpuSpan() if device.type == "cuda" else WorkerSpan()
         self._origin_ns = clock.now_ns() - time.perf_counter_ns()
         self._resumed_ns = self._seen_ns = -1
 
     def resume(self) -> None:
-        """The host comes back to the step, to wait for what came of it."""
+        """Resume the step to await its outcome."""
         self._resumed_ns = self._clock.now_ns()
 
     def arrived(self) -> None:
-        """It is there."""
+        """Mark the arrival of the outcome."""
         self._seen_ns = self._clock.now_ns()
 
     def times(self, end_ns: int) -> Times:
@@ -190,7 +213,7 @@ class FlightTimer(StepTimer):
         )
 
     def forward(self) -> tuple[int, int]:
-        """When its work on the device began and ended; -1 if it never did."""
+        """Start and end of its device work in ns; -1 without any."""
         assert self._span is not None
         if not self._span.ended or self._seen_ns < 0:
             return -1, -1

@@ -1,7 +1,7 @@
-"""Small arrays on their way to the device: side by side in one pinned buffer and one copy.
+"""Upload of small arrays to the device: side by side in one pinned buffer and one copy.
 
-The host does not wait for it. For a copy out of pageable memory, even a non-blocking one, it may have to wait
-until the stream has done all it was given before.
+The host does not wait for it. A copy from pageable memory, even a non-blocking one, may have to wait for all
+earlier work in the stream.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import torch
 from numpy.typing import NDArray
 
 _ALIGNMENT = 16
-"""Bytes; see `engine.staging_buffer`."""
+"""Alignment in bytes; see `engine.staging_buffer`."""
 
 
 def upload(device: torch.device, *arrays: NDArray[Any]) -> tuple[torch.Tensor, ...]:
     """The arrays as tensors on the device, each aligned to 16 bytes; on the CPU they share its memory.
 
-    The pinned buffer can be forgotten at once: PyTorch gives it to no other copy before this one is over.
+    The pinned buffer may be dropped at once: PyTorch does not reuse it before this copy is over.
     """
     if device.type == "cpu":
         return tuple(torch.from_numpy(array) for array in arrays)

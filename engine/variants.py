@@ -1,8 +1,8 @@
-"""Every variant of every Triton kernel that an engine can launch, found without a GPU.
+"""All variants of the Triton kernels that an engine can launch, determined without a GPU.
 
-An engine is built as on a GPU, around a model without weights: the largest forward, the batches of its
-warm-up and the capture of its graphs are run dry (`engine.kernels.dry_run`). So the list is what an engine
-launches before it serves, and that is all it launches later (`engine.warm_up`).
+An engine is built as on a GPU, around a model without weights: the largest forward, the warm-up batches and
+the graph captures are dry runs (`engine.kernels.dry_run`). The list thus contains the launches of an engine
+before it serves, which include all later ones (`engine.warm_up`).
 """
 
 from __future__ import annotations
@@ -14,18 +14,11 @@ import torch
 
 from engine.build import largest_forward, make_executor
 from engine.config import EngineConfig
-from engine.diffusion.blocks import Algorithm
-from engine.diffusion.build import largest_round
-from engine.diffusion.build import make_executor as make_diffusion_executor
-from engine.diffusion.executor import DiffusionExecutor
-from engine.diffusion.joint_threshold import JointThreshold
-from engine.diffusion.low_confidence import LowConfidence
-from engine.diffusion.slots import BlockSlots
 from engine.executor import Executor, Forward
 from engine.graphs import Replay
-from engine.kernels import backend
 from engine.kernels.dry_run import Variant, recorded
 from engine.kernels.gpu import Gpu
+from engine.kinds import run_dry
 from engine.kv_pool import allocate
 from engine.memory import check_memory
 from engine.models.config import ModelConfig
@@ -34,14 +27,14 @@ from engine.models.weights import shapes_only
 
 META = torch.device("meta")
 _PAGES = 1024
-"""Of a KV cache without memory. How many there are makes no difference to any launch."""
+"""Pages of a KV cache without memory. Their number affects no launch."""
 
 
 def variants(model: ModelConfig, config: EngineConfig, gpu: Gpu) -> list[Variant]:
-    """Those of an engine of this model and configuration on this GPU, in the order in which it needs them.
+    """Variants for an engine of this model and configuration on this GPU, in order of first use.
 
     Raises:
-        InputError: settings for which this machine has no room.
+        InputError: settings that do not fit into this machine's memory.
     """
     dtype: torch.dtype = getattr(torch, config.dtype_on("cuda"))
     check_memory(config, model, dtype, META)
@@ -51,16 +44,12 @@ def variants(model: ModelConfig, config: EngineConfig, gpu: Gpu) -> list[Variant
             largest_forward(decoder, config, dtype, META)
             executor(decoder, config)
         else:
-            largest_round(decoder, config, dtype, META)
-            for algorithm in (LowConfidence(), JointThreshold()):
-                diffusion_executor(decoder, config, algorithm)
-                with backend.force("triton"):  # where there is no library of CUDA C++ kernels
-                    diffusion_executor(decoder, config, algorithm)
+            run_dry(decoder, config, dtype, _PAGES, capture_dry)
     return list(noted)
 
 
 def without_weights(model: ModelConfig, dtype: torch.dtype) -> Decoder:
-    """A decoder on the meta device with one layer of each kind behind the first."""
+    """A decoder on the meta device with one layer of each kind after the first."""
     sparse = [index in model.sparse_layers for index in range(model.num_layers)]
     layers = [sparse[0], *sorted(set(sparse))]
     kept = frozenset(index for index, is_sparse in enumerate(layers) if is_sparse)
@@ -70,21 +59,13 @@ def without_weights(model: ModelConfig, dtype: torch.dtype) -> Decoder:
 
 
 def executor(decoder: Decoder, config: EngineConfig) -> Executor:
-    """An executor to be run dry, warmed up."""
+    """A warmed-up executor for dry runs."""
     forward = Forward(decoder, allocate(decoder.config, _PAGES, config.block_size, _dtype(decoder), META))
     return make_executor(config, forward, _max_model_len(decoder, config), META, capture_dry)
 
 
-def diffusion_executor(decoder: Decoder, config: EngineConfig, algorithm: Algorithm) -> DiffusionExecutor:
-    """The same for block diffusion."""
-    kv = allocate(decoder.config, _PAGES, config.block_size, _dtype(decoder), META)
-    slots = BlockSlots(config.max_num_seqs, decoder.config.mask_block, 0, algorithm, META)
-    length = _max_model_len(decoder, config)
-    return make_diffusion_executor(config, decoder, kv, slots, length, capture_dry)
-
-
 def capture_dry(run: Callable[[], torch.Tensor]) -> tuple[Replay, torch.Tensor]:
-    """Stands in for the capture of a CUDA graph: runs once."""
+    """Stand-in for a CUDA graph capture: runs once."""
     return _nothing, run()
 
 

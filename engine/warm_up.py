@@ -1,8 +1,8 @@
-"""Batches that between them launch every kernel in every variant that serving can need.
+"""Warm-up batches that launch every kernel in every variant that serving can need.
 
-An engine on a GPU runs them before it serves: no request then waits for a compiler, nor for the timing of
-configurations. A variant follows from the model, which is given, and from a few choices that launches make
-by the size of their batch. So of all batches there can be, those are taken that lead to a new choice.
+An engine on a GPU runs them before it serves, so that no request waits for compilation or autotuning. A
+variant follows from the model, which is fixed, and from a few choices that launches make by batch size. Of
+all possible batches, those that lead to a new choice are run.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from engine.executor import Forward
 from engine.kernels.gpu import Gpu
 
 _LONG = 8192
-"""Tokens of a context that is long enough for whatever launches do about long ones."""
+"""Context length in tokens that triggers every long-context choice of a launch."""
 
 
 @dataclass(frozen=True, slots=True)
 class MadeUp:
-    """A made-up batch: sequences that decode, or others."""
+    """A synthetic batch: decodes, or other sequences."""
 
     decodes: int = 0
     chunks: tuple[tuple[int, int], ...] = ()
-    """Of each of the others the tokens that are in the cache, and the new ones."""
+    """For each non-decode sequence its cached tokens, and its new ones."""
 
     @property
     def tokens(self) -> int:
-        """Computed in all."""
+        """Tokens computed in all."""
         return self.decodes + sum(new for _, new in self.chunks)
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest sequence after the step."""
+        """Length of the longest sequence after the step."""
         return max((cached + new for cached, new in self.chunks), default=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How large the batches of an engine can be."""
+    """Upper bounds of an engine's batches."""
 
     seqs: int
     tokens: int
@@ -53,21 +53,21 @@ class Bounds:
     length: int
     """Tokens of one sequence."""
     block: int = 1
-    """New tokens of a sequence that is no decode come in multiples of this."""
+    """Granularity of the new tokens of a sequence that does not decode."""
 
     @classmethod
     def of(cls, config: EngineConfig, max_model_len: int, block: int = 1) -> Bounds:
-        """Those of an engine; `block` is that of block diffusion."""
+        """Those of an engine; `block` is that of answers in blocks."""
         tokens, length = (n // block * block for n in (config.max_num_batched_tokens, max_model_len))
         chunk = (config.long_prefill_token_threshold or tokens) // block * block
         return cls(config.max_num_seqs, tokens, max(block, min(chunk, tokens, length)), length, block)
 
 
 def batches(model: Any, bounds: Bounds, gpu: Gpu) -> list[MadeUp]:
-    """Some of those within the bounds, by which every choice is made that any of them leads to.
+    """Batches within the bounds that together cover every launch choice.
 
     Args:
-        model: the `ModelConfig`, of which the choices depend on heads and experts.
+        model: the `ModelConfig`, whose heads and experts determine the choices.
     """
     seen, chosen = set[Any](), []
     for batch in _candidates(bounds):
@@ -79,7 +79,7 @@ def batches(model: Any, bounds: Bounds, gpu: Gpu) -> list[MadeUp]:
 
 
 def choices(model: Any, batch: MadeUp, gpu: Gpu) -> set[Any]:
-    """What launches choose by the size of a batch, as far as kernels are compiled for it."""
+    """Size-dependent launch choices for which kernels are specialised."""
     from engine.kernels.triton import decode_attention, moe, prefill_attention
 
     found = set[Any]()
@@ -103,8 +103,8 @@ def choices(model: Any, batch: MadeUp, gpu: Gpu) -> set[Any]:
 
 
 def _candidates(bounds: Bounds) -> Iterator[MadeUp]:
-    """The largest first, and decodes, whose tokens are all alike, last: configurations are timed on the first
-    batch that needs them.
+    """Candidate batches: the largest first, and decodes, whose tokens are all equal, last, since
+    configurations are timed on the first batch that needs them.
     """
     block, long = bounds.block, min(bounds.length, _LONG // bounds.block * bounds.block)
     if block > 1:
@@ -129,9 +129,9 @@ def _down(*limits: int) -> Iterable[int]:
 
 @torch.inference_mode()
 def warm_up(forward: Forward, builder: BatchBuilder, bounds: Bounds, gpu: Gpu) -> None:
-    """Runs the batches through the model: different tokens, so that they go to different experts.
+    """Run the batches through the model, with different tokens for different experts.
 
-    They store nothing, and the pages they read are zeros.
+    They store nothing, and the pages they read are zero.
     """
     model, rng = forward.model.config, np.random.default_rng(0)
     for batch in batches(model, bounds, gpu):

@@ -1,4 +1,4 @@
-"""Work on many things at a time, each in a process that may fail without harm to the others."""
+"""Parallel work on many items, in processes whose failures are isolated."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What became of one item."""
+    """Result of one item."""
 
     index: int
     result: Any
     error: str
-    """What went wrong; empty if nothing did."""
+    """Error message; empty if none."""
     seconds: float
-    """Spent on it, once its process had begun."""
+    """Time spent on it in s, from the start of its process."""
 
 
 class _Worker:
-    """A process, and the item it works on."""
+    """A process, and its current item."""
 
     def __init__(self, work: Callable[[Any], Any]) -> None:
-        spawn = multiprocessing.get_context("spawn")  # not forked: a process may hold a GPU
+        spawn = multiprocessing.get_context("spawn")  # not forked: this process may hold a GPU
         self.pipe, theirs = spawn.Pipe()
         self.process = spawn.Process(target=_serve, args=(work, theirs), daemon=True)
         self.process.start()
@@ -37,11 +37,11 @@ class _Worker:
 
     def begin(self, index: int, item: Any) -> None:
         self.index = index
-        with suppress(OSError):  # it has just died, as `finish` will find
+        with suppress(OSError):  # it has just died, which `finish` detects
             self.pipe.send(item)
 
     def finish(self) -> Done:
-        """The outcome; to be called when there is one, or the process has died."""
+        """Wait for the result; to be called when there is one, or the process has died."""
         index, self.index = self.index, -1
         try:
             return Done(index, *self.pipe.recv())
@@ -58,13 +58,13 @@ class _Worker:
 def each(
     work: Callable[[Any], Any], items: Sequence[Any], jobs: int, budget_s: float | None = None
 ) -> Iterator[Done]:
-    """Calls `work` on every item in other processes; outcomes in the order in which they come.
+    """Call `work` on every item in other processes; yield the results in order of completion.
 
-    An item whose work raises an exception or kills its process has failed, the others go on. When the time is
-    up, what is not done by then has failed as well.
+    An item whose work raises an exception or kills its process has failed; the others continue. Items not
+    done at the time limit have failed as well.
 
     Args:
-        work: can be pickled, as the items and results can.
+        work: picklable, as are the items and results.
     """
     ends_s = None if budget_s is None else time.monotonic() + budget_s
     waiting = deque(enumerate(items))
@@ -91,7 +91,7 @@ def each(
 def _keep_busy(
     workers: list[_Worker], waiting: deque[tuple[int, Any]], work: Callable[[Any], Any], jobs: int
 ) -> None:
-    """Gives every idle worker an item, starts workers while there are items, lets go of those without any."""
+    """Give every idle worker an item, start workers while there are items, stop workers without any."""
     for worker in list(workers):
         if worker.index < 0:
             if waiting and worker.process.is_alive():

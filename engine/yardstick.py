@@ -1,8 +1,8 @@
-"""How fast the machine is just now: steps of an engine that are always the same.
+"""Yardstick of the machine's current speed: constant steps of an engine.
 
-Work of another kind does not tell: the speed of arithmetic alone, or of reading memory, moves differently
-from that of an engine's steps. So the yardstick is an engine of the same model, which serves the same few
-requests again and again.
+Other kinds of work are no measure: the speed of arithmetic alone, or of memory reads, varies differently from
+that of an engine's steps. So the yardstick is an engine of the same model that serves the same few requests
+repeatedly.
 """
 
 from __future__ import annotations
@@ -19,25 +19,24 @@ from engine.config import EngineConfig
 from engine.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from engine.diffusion.engine import DiffusionEngine
-    from engine.engine import LLMEngine
     from engine.executor import Model
+    from engine.kinds import Engine
 
 _SEQS, _OUTPUT_TOKENS = 4, 16
 _CYCLES = 15
-"""To find out what its steps take, after two that warm up."""
+"""Cycles that determine the reference times, after two for warm-up."""
 
 
 class Yardstick:
-    """Calling it makes the next step of the engine: one with all prompts, some without any, and so on.
+    """Callable that runs the next step of the yardstick: one with all prompts, some without any, in a cycle.
 
-    Those without differ a bit; each is told as what their mean would have taken.
+    Steps without prompts differ slightly; each is reported normalised to their mean.
 
     Args:
-        block_tokens: computed for a sequence in a step without prompts.
+        block_tokens: tokens computed per sequence in a step without prompts.
     """
 
-    def __init__(self, engine: LLMEngine | DiffusionEngine, block_tokens: int = 1) -> None:
+    def __init__(self, engine: Engine, block_tokens: int = 1) -> None:
         self._engine, self._at = engine, 0
         rng = Random(0)
         self._prompts = [
@@ -47,13 +46,13 @@ class Yardstick:
         cycles = [self._cycle() for _ in range(2 + _CYCLES)][2:]
         with_prompts, *without = np.median(cycles, axis=0).tolist()
         self.mean_ns = (float(np.mean(without)), float(with_prompts))
-        """What a step takes without prompts, and with them."""
+        """Reference times in ns of steps without prompts, and with them."""
         self.tokens = (_SEQS * block_tokens, _SEQS * _prompt_tokens(block_tokens))
-        """Computed by either."""
+        """Tokens computed by each."""
         self._shares = [1.0, *(spent_ns / self.mean_ns[0] for spent_ns in without)]
 
     def __call__(self) -> tuple[int, float]:
-        """Which of the two it was, and its CPU time in ns."""
+        """Index of the step's kind, and its CPU time in ns."""
         at, spent_ns = self._at, self._step()
         return int(at == 0), spent_ns / self._shares[at]
 
@@ -82,15 +81,15 @@ class Yardstick:
 def clock_for(
     config: EngineConfig,
     model: Model,
-    twin: Callable[[EngineConfig, Model | None], LLMEngine | DiffusionEngine],
+    twin: Callable[[EngineConfig, Model | None], Engine],
     block_tokens: int = 1,
 ) -> Clock:
-    """The clock of an engine of this configuration.
+    """The clock for an engine of this configuration.
 
     Args:
-        model: the engine's. A mixture of experts is not shared: forwards count their experts in it.
-        twin: builds another engine, around a model or around one of its own.
-        block_tokens: computed for a sequence in a step without prompts.
+        model: the engine's model. A mixture of experts is not shared, since forwards count its experts.
+        twin: builds another engine, around a given model or one of its own.
+        block_tokens: tokens computed per sequence in a step without prompts.
     """
     if config.clock != SteadyClock.name:
         return make_clock(config.clock)
@@ -107,7 +106,7 @@ def _prompt_tokens(block_tokens: int) -> int:
 
 
 def _small(config: EngineConfig, block_tokens: int) -> EngineConfig:
-    """As much as the yardstick needs, and none of the settings that one might want to compare."""
+    """A configuration of the size the yardstick needs, without the settings under comparison."""
     tokens = _prompt_tokens(block_tokens) + max(_OUTPUT_TOKENS, block_tokens)
     return EngineConfig(
         model=config.model,

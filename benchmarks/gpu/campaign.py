@@ -1,6 +1,6 @@
 """Runs jobs of measurements on a GPU, each within its time, and leaves what they found in one folder.
 
-    python benchmarks/gpu/campaign.py [JOB...] --out DIR [--given DIR] [--device cpu] [--again PART...]
+    PYTHONPATH=. python benchmarks/gpu/campaign.py [JOB...] --out DIR [--given DIR] [--wheels DIR]
 
 `make gpu` calls it; docs/gpu.md tells what the jobs and the files are. A job ends by itself: its parts are
 stopped when their time is over, and have written row by row what they found by then. Whatever ends the
@@ -31,8 +31,6 @@ from rows import RESULTS, Rows
 from engine.revision import revision
 
 LOG = "log.txt"
-OVER = ("done", "failed")
-"""States of parts that came to an end of their own."""
 PACKING_S = 6.0
 """Kept of a job for what comes behind its last part."""
 WITHIN_S = 20.0
@@ -53,18 +51,20 @@ class Campaign:
     device: str
     python: str
     again: tuple[str, ...]
+    packages: Path | None = None
+    """Folder of packages that this interpreter lacks."""
 
     def __post_init__(self) -> None:
         self.stopped = 0
         """The signal that told it to stop."""
         self.rows = Rows(self.out, "campaign", {"gpu": gpu_name(self.device), "revision": revision()})
-        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        further = [os.environ.get("PYTHONPATH"), self.packages and str(self.packages)]
+        paths = [str(ROOT), *filter(None, further)]
         self.environment = {
             **os.environ,
             **caches.environment(self.cache),
             "PYTHONPATH": os.pathsep.join(paths),
             "PYTHONUNBUFFERED": "1",
-            "GPU_REVISION": revision(),
         }
         self.packed = caches.content(self.cache)
 
@@ -94,8 +94,8 @@ class Campaign:
         """State and seconds."""
         before = self.rows.before(part.name)
         if before is not None and part.name not in self.again:
-            print(f"-- {part.name}: {before['state']} before", flush=True)
-            return f"{before['state']} before", 0.0
+            print(f"-- {part.name}: done before", flush=True)
+            return "done before", 0.0
         limit_s = min(part.limit_s, ends_s - time.monotonic() - ENDING_S)
         if limit_s < LEAST_S:
             print(f"-- {part.name}: no time left", flush=True)
@@ -104,7 +104,7 @@ class Campaign:
         ended = self.process(part, limit_s)
         state = "no GPU" if "there is no CUDA device here" in ended.tail else ended.state
         row = {"job": job, "state": state, "seconds": round(ended.seconds, 1), "exit_status": ended.code}
-        if state in OVER:
+        if state == "done":
             self.rows.add(part.name, row)
         else:
             self.rows.note(part.name, {**row, "error": state})
@@ -151,6 +151,17 @@ def gpu_name(device: str) -> str:
     return told.strip() or device
 
 
+def install(wheels: Path, python: str, folder: Path) -> Path | None:
+    """Unpack the wheels of a folder for an interpreter, from nowhere else; None where pip refuses them."""
+    files = sorted(map(str, wheels.glob("*.whl")))
+    command = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-index"]
+    command += ["--no-deps", "--no-compile", "--upgrade", "--target", str(folder), *files]
+    if files and subprocess.run(command, check=False).returncode == 0:
+        return folder
+    print(f"{wheels}: no wheels that could be installed; going on without", file=sys.stderr)
+    return None
+
+
 def bring(given: Path, out: Path) -> None:
     """What an earlier campaign left, where this one goes on; what is here already stays."""
     for path in sorted(given.rglob("*")):
@@ -174,18 +185,16 @@ def problems(out: Path) -> list[str]:
 
 def main() -> int:
     options = _options()
-    if not revision():
-        print(
-            "nobody knows which revision this is: set GPU_REVISION, or write it to REVISION", file=sys.stderr
-        )
-        return 2
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     if options.given is not None:
         bring(options.given, out)
     if unpacked := caches.unpack(out, options.cache):
         print(unpacked, flush=True)
-    campaign = Campaign(out, options.cache.resolve(), options.device, options.python, tuple(options.again))
+    cache = options.cache.resolve()
+    packages = options.wheels and install(options.wheels, options.python, cache / "packages")
+    again = tuple(options.again)
+    campaign = Campaign(out, cache, options.device, options.python, again, packages)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, campaign.stop)
     told = []
@@ -219,13 +228,16 @@ def _summary(told: list[tuple[str, str, float]], out: Path, jobs: list[str]) -> 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("job", nargs="*", default=DEFAULT, help=f"of {' '.join(JOBS)}; default: A B C D")
+    parser.add_argument(
+        "job", nargs="*", default=DEFAULT, help=f"default: {' '.join(DEFAULT)}, in this order"
+    )
     parser.add_argument("--out", type=Path, required=True, help=f"folder for {RESULTS} and the rest")
+    parser.add_argument("--wheels", type=Path, help="folder of wheels to unpack for the parts")
     parser.add_argument("--given", type=Path, help="what an earlier campaign left in its folder")
     parser.add_argument("--cache", type=Path, default=ROOT / "build" / "gpu-cache", help="compiled kernels")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: a rehearsal")
     parser.add_argument("--python", default=sys.executable, help="interpreter of the parts")
-    parser.add_argument("--again", nargs="+", default=[], help="parts to run although they were over")
+    parser.add_argument("--again", nargs="+", default=[], help="parts to run although they were done")
     options = parser.parse_args()
     for name in options.job:
         if name not in JOBS:

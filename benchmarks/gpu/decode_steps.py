@@ -27,7 +27,7 @@ from engine.engine import LLMEngine
 from engine.models import load_model_config
 from engine.sampling_params import SamplingParams
 
-MODELS = ("qwen3-0.6b", "qwen3-1.7b", "qwen3-8b", "llama-3.1-8b", "qwen3-14b", "qwen3-30b-a3b")
+MODELS = ("qwen3-8b", "llama-3.1-8b", "qwen3-0.6b", "qwen3-1.7b", "qwen3-14b", "qwen3-30b-a3b")
 
 
 def measure(

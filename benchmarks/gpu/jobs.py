@@ -10,6 +10,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = "benchmarks/gpu/"
+MEASURED = ("qwen3-8b", "llama-3.1-8b", "qwen3-0.6b", "llada2.0-mini")
+"""Models whose kernels are compiled ahead, beside those of the tests."""
 AR, DIFFUSION = "engine/tiny/checkpoints/ar", "engine/tiny/checkpoints/diffusion"
 _LIBRARY = "from engine.kernels.cuda import build; print(build.library())"
 _ONE_KERNEL = ("--target", "cuda:90", "--model", "qwen3-0.6b", "--only", "rms_norm", "--jobs", "1")
@@ -77,75 +79,82 @@ def profile(model: str, limit_s: float, on_cpu: bool = False) -> Part:
 JOBS: dict[str, Job] = {
     "A": Job(
         "the machine, its bandwidth, compiled kernels, and whether the tests pass",
-        420,
+        360,
         (
-            script("probe", 60),
-            script("bandwidth", 60),
+            script("probe", 40),
+            script("bandwidth", 40),
             Part(
                 "warm",
-                ("-m", "engine.kernels.warm", "--jobs", "{cores}"),
-                200,
+                ("-m", "engine.kernels.warm", "--jobs", "{cores}", "--model", *MEASURED, AR, DIFFUSION),
+                120,
                 ("-m", "engine.kernels.warm", *_ONE_KERNEL),
                 True,
             ),
-            Part("cuda-library", ("-c", _LIBRARY), 120, compiles=True),
-            *gpu_tests(120),
-        ),
-    ),
-    "B": Job(
-        "attention and every other kernel beside its floor",
-        360,
-        (script("attention", 200), script("ops", 200)),
-    ),
-    "C": Job(
-        "whole decode steps beside their floor, and attention under other launch settings",
-        360,
-        (
-            script(
-                "decode_steps",
-                260,
-                *("--model", "qwen3-8b", "llama-3.1-8b", "qwen3-0.6b"),
-                on_cpu=("--model", AR, "--batch", "1", "2", "--context", "24", "--steps", "6"),
-            ),
-            replace(script("attention", 200, "--only", "sweep", on_cpu=("--only", "sweep")), name="sweep"),
+            Part("cuda-library", ("-c", _LIBRARY), 80, compiles=True),
+            *gpu_tests(90),
         ),
     ),
     "D": Job(
         "step-time profiles, and block diffusion",
-        360,
+        295,
         (
-            profile("qwen3-8b", 190, on_cpu=True),
-            profile("qwen3-0.6b", 95),
+            profile("qwen3-8b", 165, on_cpu=True),
+            profile("qwen3-0.6b", 75),
             script(
                 "diffusion",
-                120,
-                *("--slots", "4", "16"),
+                80,
+                *("--model", "llada2.0-mini", "--slots", "4", "16"),
                 on_cpu=("--model", DIFFUSION, "--slots", "2", "--requests-per-slot", "1"),
             ),
         ),
     ),
+    "C": Job(
+        "whole decode steps beside their floor, and attention under other launch settings",
+        230,
+        (
+            script(
+                "decode_steps",
+                160,
+                *("--model", "qwen3-8b", "llama-3.1-8b", "qwen3-0.6b"),
+                on_cpu=("--model", AR, "--batch", "1", "2", "--context", "24", "--steps", "6"),
+            ),
+            replace(script("attention", 90, "--only", "sweep", on_cpu=("--only", "sweep")), name="sweep"),
+        ),
+    ),
+    "B": Job(
+        "attention and every other kernel beside its floor",
+        185,
+        (script("attention", 110), script("ops", 110)),
+    ),
     "E": Job(
         "both loops, throughput beside plain generation, kernels by their time, memory errors and races",
-        480,
+        245,
         (
             script(
                 "overlap",
-                90,
+                80,
+                *("--model", "qwen3-8b", "qwen3-0.6b"),
                 on_cpu=("--model", AR, "--batch", "2", "--context", "24", "--steps", "6"),
             ),
             script(
                 "throughput",
-                170,
+                100,
+                *("--model", "qwen3-8b", "qwen3-0.6b"),
                 on_cpu=("--model", AR, "--requests", "4", "--batch", "2", "--longest", "16"),
             ),
             script(
                 "kernel_profile",
-                90,
+                60,
+                *("--model", "qwen3-8b"),
                 on_cpu=("--model", AR, "--batch", "2", "--context", "16", "--prompt", "32", "--steps", "2"),
             ),
-            script("sanitizer", 240, "--seconds", "58", on_cpu=("--tool", "memcheck")),
+            script("sanitizer", 150, "--seconds", "32", on_cpu=("--tool", "memcheck")),
         ),
     ),
 }
 """In the order of their worth."""
-DEFAULT = ("A", "B", "C", "D")
+CALLS = (("A",), ("D", "C"), ("B", "E"))
+"""Jobs that go together where every call starts a machine of its own."""
+CALL_S, START_S, LEASE_S = 540.0, 120.0, 1680.0
+"""What a call may take, what starting a machine takes of the lease, and the lease."""
+DEFAULT = tuple(name for call in CALLS for name in call)

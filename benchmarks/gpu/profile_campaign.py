@@ -36,11 +36,11 @@ from engine.profile.run import (
 )
 
 MODELS = (
+    "qwen3-8b",
+    "llama-3.1-8b",
     "qwen3-0.6b",
     "qwen3-1.7b",
-    "qwen3-8b",
     "qwen3-14b",
-    "llama-3.1-8b",
     "qwen3-30b-a3b",
     "llada2.0-mini",
 )

@@ -2,9 +2,11 @@
 
     python benchmarks/gpu/rehearsal.py --to DIR [--python PYTHON] [--job JOB...]
 
-A copy of the tree without its repository, packages missing that the GPU's machine does not have, an empty
-folder for the results, every job under `timeout`; then what one would bring home is read back. It ends with
-exit code 0 if every part was done, the files can be brought home, tables are drawn and a profile is fitted.
+A copy of the tree without its repository, packages missing that the GPU's machine does not have, and the
+calls of `jobs.CALLS`, each as on a machine of its own: under `timeout`, no kernel compiled, a fresh folder
+that is given what the call before left; the last one without make. Then what one would bring home is read
+back. It ends with exit code 0 if every part was done and in order, the files can be brought home, tables are
+drawn and a profile is fitted.
 
 `--python` names the interpreter of the campaign: one with the versions of the machine it is rehearsed for.
 """
@@ -16,17 +18,17 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from campaign import problems
 from gpu_tables import gathered
-from jobs import JOBS, ROOT
+from jobs import CALL_S, CALLS, JOBS, ROOT
+from rows import read_rows
 
-MISSING = ("pydantic", "simpy")
+MISSING = ("pydantic", "simpy", "xgrammar")
 """Packages that a machine with a GPU has no use for."""
 _NO_SUCH = "raise ModuleNotFoundError(f'No module named {__name__!r}, as on the machine', name=__name__)\n"
-_GRACE_S = 30
-"""A job has to end by itself: so much later it is stopped, and that is a failure."""
 
 
 def export(target: Path) -> None:
@@ -46,16 +48,47 @@ def block(folder: Path) -> None:
         (folder / name / "__init__.py").write_text(_NO_SUCH, encoding="utf-8")
 
 
-def run_job(name: str, tree: Path, blocked: Path, out: Path, python: str) -> int:
-    """One job as somebody would call it; its exit status, 124 or 137 if it did not end by itself."""
-    limit_s = JOBS[name].limit_s + _GRACE_S
-    command = ["timeout", "--kill-after=10", str(limit_s), "make", "--no-print-directory", "gpu"]
-    command += [f"JOB={name}", f"OUT={out}", "GPU_DEVICE=cpu", f"GPU_PYTHON={python}"]
+@dataclass(frozen=True)
+class Machine:
+    """Where calls run."""
+
+    tree: Path
+    blocked: Path
+    python: str
+
+
+def with_make(call: list[str], out: Path, given: Path | None, python: str) -> list[str]:
+    command = ["make", "--no-print-directory", "gpu", f"JOB={' '.join(call)}", f"OUT={out}"]
+    return [*command, "GPU_DEVICE=cpu", f"GPU_PYTHON={python}", *([f"GIVEN={given}"] if given else [])]
+
+
+def without_make(call: list[str], out: Path, given: Path | None, python: str) -> list[str]:
+    command = [python, "benchmarks/gpu/campaign.py", *call, "--out", str(out), "--device", "cpu"]
+    return [*command, *(["--given", str(given)] if given else [])]
+
+
+def run_call(machine: Machine, command: list[str]) -> int:
+    """One call on a machine without compiled kernels; exit status, 124 or 137 if it did not end by itself."""
+    tree, blocked = machine.tree, machine.blocked
+    shutil.rmtree(tree / "build", ignore_errors=True)
+    command = ["timeout", "--kill-after=10", str(CALL_S), *command]
     ours = ("GPU_", "MAKE", "MFLAGS", "TRITON_INTERPRET")
     kept = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
-    environment = kept | {"PYTHONPATH": str(blocked), "GPU_REVISION": "rehearsal", "OMP_NUM_THREADS": "1"}
+    environment = kept | {"PYTHONPATH": f".:{blocked}", "GPU_REVISION": "rehearsal", "OMP_NUM_THREADS": "1"}
     environment["GIT_CEILING_DIRECTORIES"] = str(tree.parent)
     return subprocess.run(command, cwd=tree, env=environment, check=False).returncode
+
+
+def run_calls(calls: list[list[str]], folder: Path, machine: Machine) -> tuple[list[str], Path]:
+    """What went wrong, and what the last call left."""
+    found, out = [], None
+    for number, call in enumerate(calls, start=1):
+        given, out = out, folder / f"out-{number}"
+        command = (without_make if number == len(calls) else with_make)(call, out, given, machine.python)
+        if code := run_call(machine, command):
+            found.append(f"jobs {' '.join(call)}: exit status {code}")
+    assert out is not None
+    return found, out
 
 
 def read_back(out: Path, target: Path) -> int:
@@ -75,6 +108,10 @@ def shortcomings(out: Path, brought: Path, jobs: list[str]) -> list[str]:
         if state != "done":
             found.append(f"{part.name}: {state}")
     tables = (brought / "benchmarks/results/gpu/cpu/README.md").read_text(encoding="utf-8")
+    order = [row["key"] for row in read_rows(out) if row["script"] == "campaign" and "state" in row]
+    planned = [part.name for job in jobs for part in JOBS[job].parts if part.on_cpu is not None]
+    if order != planned:
+        found.append(f"the parts ran in the order {', '.join(order)}, not {', '.join(planned)}")
     if "Rehearsed on a CPU" not in tables:
         found.append("the tables do not say that they are of a rehearsal")
     fits = [path for path in brought.glob("profiles/fits/*/*/profile.yaml") if "\nfit:" in path.read_text()]
@@ -93,19 +130,15 @@ def main() -> int:
     if folder.exists():
         print(f"{folder} is there already: remove it, or choose another --to", file=sys.stderr)
         return 2
-    tree, blocked, out, brought = (folder / name for name in ("tree", "blocked", "out", "brought"))
+    tree, blocked, brought = (folder / name for name in ("tree", "blocked", "brought"))
     export(tree)
     block(blocked)
-    out.mkdir()
-    found = []
-    for name in options.job:
-        code = run_job(name, tree, blocked, out, options.python)
-        if code:
-            found.append(f"job {name}: exit status {code}")
+    calls = [call for jobs in CALLS if (call := [name for name in jobs if name in options.job])]
+    found, out = run_calls(calls, folder, Machine(tree, blocked, options.python))
     if read_back(out, brought):
         found.append("what came home could not be read")
     else:
-        found += shortcomings(out, brought, options.job)
+        found += shortcomings(out, brought, [name for call in calls for name in call])
     for line in found:
         print(f"rehearsal: {line}", file=sys.stderr)
     return int(bool(found))

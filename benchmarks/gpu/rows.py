@@ -16,14 +16,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
-from engine.revision import CHANGED
-
 Row = dict[str, Any]
 T = TypeVar("T")
 
 RESULTS = "results.jsonl"
 SAME = ("gpu", "revision")
-"""What has to be the same for a row of an earlier run to be as good as a new one."""
+"""What has to be the same for a row of an earlier run to be as good as a new one; a revision has the hash of
+its sources."""
 _LONGEST_ERROR = 2000
 
 
@@ -122,10 +121,12 @@ class Rows:
 
 
 def _alike(one: dict[str, Any] | None, other: dict[str, Any]) -> bool:
-    """Whether a row of the one run is as good as one of the other. Changed files may be any."""
-    if one is None or not other.get("revision") or other["revision"].endswith(CHANGED):
-        return False
-    return all(one.get(name) == other.get(name) for name in SAME)
+    """Whether a row of the one run is as good as one of the other."""
+    return (
+        one is not None
+        and bool(other.get("revision"))
+        and all(one.get(name) == other.get(name) for name in SAME)
+    )
 
 
 def _ends_in_newline(file: Any) -> bool:

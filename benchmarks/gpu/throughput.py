@@ -31,7 +31,7 @@ from engine.models import build_model, load_model_config
 from engine.models.decoder import Decoder
 from engine.sampling_params import SamplingParams
 
-MODELS = ("qwen3-0.6b", "qwen3-8b")
+MODELS = ("qwen3-8b", "qwen3-0.6b")
 SIGMA, SHORTEST = 1.0, 4
 MEDIAN_INPUT, MEDIAN_OUTPUT = 100, 200
 WARM_UP_REQUESTS, WARM_UP_TOKENS = 8, 16

@@ -1,10 +1,10 @@
-"""Why a prediction is wrong: the error of every metric, split into causes that sum to the whole.
+"""Autopsy of a prediction: the error of every metric, split into causes that sum to the whole.
 
-It is a waterfall. At the top stands the user's prediction; then one wrong input after the other is replaced
-by the engine's and the recorded requests are served again; at the bottom stands what was measured. What a
-metric changes by in a step of the waterfall is the share of that cause. Shares sum to the error, to the
-nanosecond. They depend on the order, which is fixed (`CAUSES`): from what is set to what is estimated, so
-that a wrong setting is not blamed on the step times that it leads to.
+It is a waterfall. It starts with the user's prediction; then one wrong input after the other is replaced by
+the engine's and the recorded requests are served again; it ends with the measurement. The change of a metric
+in a step of the waterfall is the share of that cause. Shares sum to the error, to the nanosecond. They depend
+on the order, which is fixed (`CAUSES`): from settings to estimates, so that a wrong setting is not attributed
+to the step times that result from it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from blis_py.calibrate import kinds
 from blis_py.calibrate.causes import Findings
+from blis_py.calibrate.kinds import Blocks, check_kinds, recorded_blocks
 from blis_py.calibrate.parity import Parity, predicted_steps
 from blis_py.calibrate.recorded import Lengths, recorded_lengths, scheduler_config
-from blis_py.calibrate.recorded_blocks import Blocks, recorded_blocks
 from blis_py.calibrate.rerun import measured_times, recorded_times, replay_record, rerun
 from blis_py.calibrate.step_bias import NONE, Corrected, Correction, StepBias, step_bias
 from blis_py.calibrate.token_times import Seconds, TokenTimes
@@ -47,10 +48,8 @@ CAUSES = {
     "client": "client and network",
 }
 """In the order in which they are put right."""
-BLOCK_CAUSES = {"rounds": "rounds per block", "denoise": "denoise rounds"}
-"""What block diffusion has: the one after the token counts, the other in place of decode steps."""
 NEGLIGIBLE = 0.001
-"""A cause whose share is below this part of the measured value, in every metric, contributes nothing."""
+"""Share of the measured value below which, in every metric, a cause counts as nothing."""
 
 Nanoseconds = tuple[int, ...]
 """One per metric of an autopsy."""
@@ -58,41 +57,41 @@ Nanoseconds = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A wrong input, and what it does to each metric."""
+    """A wrong input, and its effect on each metric."""
 
     name: str
-    """A key of `CAUSES` or `BLOCK_CAUSES`."""
+    """A key of `CAUSES`, or of `kinds.CAUSES`."""
     values_ns: Nanoseconds
-    """The metrics once this cause, like those before it, is put right."""
+    """The metrics once this cause, and those before it, are corrected."""
     shares_ns: Nanoseconds
-    """What it adds to each metric of the prediction."""
+    """Its contribution to each metric of the prediction."""
     found: str
-    """What differs, in words."""
+    """The difference, in words."""
     fix: str
-    """What to try; empty where nothing is to be done."""
+    """A suggested fix; empty if there is none."""
 
     @property
     def title(self) -> str:
-        return (CAUSES | BLOCK_CAUSES)[self.name]
+        return (CAUSES | kinds.CAUSES)[self.name]
 
 
 @dataclass(frozen=True)
 class Autopsy:
-    """The error of a prediction by its causes."""
+    """The error of a prediction, split by causes."""
 
     metrics: tuple[tuple[str, str], ...]
-    """Latency and statistic; of the tokens' gaps (ITL) only where they are known."""
+    """Latency and statistic; gaps between tokens (ITL) only if they are known."""
     requests: int
-    """Those that completed in every stage: the metrics are theirs."""
+    """Requests that completed in every stage, on which the metrics are based."""
     left_out: int
     """Requests that completed in the engine, but not in every stage."""
     predicted_ns: Nanoseconds
     measured_ns: Nanoseconds
     causes: tuple[Cause, ...]
-    """All that a run of its kind can have, in the order of `CAUSES`."""
+    """All possible causes for a run of its kind, in the order of `CAUSES`."""
     bias: StepBias
     batches: Parity
-    """The engine's steps beside those that the user's settings and latency model lead to."""
+    """The engine's steps compared with those under the user's settings and latency model."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -101,7 +100,7 @@ class Autopsy:
         return tuple(p - m for p, m in zip(self.predicted_ns, self.measured_ns, strict=True))
 
     def weight(self, cause: Cause) -> float:
-        """Mean over the metrics of |share| as a part of the measured value."""
+        """Mean over the metrics of |share| relative to the measured value."""
         pairs = zip(cause.shares_ns, self.measured_ns, strict=True)
         return float(np.mean([abs(share) / measured if measured else 0.0 for share, measured in pairs]))
 
@@ -133,7 +132,7 @@ def autopsy(
     warm_up_requests: int = 0,
     skip_first_s: float = 0.0,
 ) -> Autopsy:
-    """Splits the error of a prediction.
+    """Split the error of a prediction.
 
     Args:
         measured: the engine's step log.
@@ -144,17 +143,17 @@ def autopsy(
         predicted: the simulated run itself. What its own arrivals, shared prefixes and priorities make of
             it is then a cause of its own; without it, the prediction is that for the recorded requests.
         client: the run as a client measured it; without it, the engine's own record counts.
-        blocks: of block diffusion, how blocks were executed and the rounds they took in the simulation.
+        blocks: where answers come in blocks, how these were executed and the rounds they took when simulated.
         network_rtt_s: added to every predicted TTFT and E2E, as `calibrate` does.
         warm_up_requests: requests with a smaller id do not count in the metrics.
-        skip_first_s: nor do requests sent in the first so many seconds.
+        skip_first_s: requests sent in this initial period do not count either.
 
     Raises:
         InputError: no request completed in every stage, or settings that cannot work; one of the two runs
-            is of block diffusion and the other is not.
+            is of another kind of requests than the other.
     """
-    engine_blocks = recorded_blocks(measured) if "diffusion" in measured.meta else None
-    _check_kinds(engine_blocks, blocks)
+    engine_blocks = recorded_blocks(measured) if measured.kind else None
+    check_kinds(engine_blocks, blocks)
     bias = step_bias(measured, latency)
     user = (predicted_config, latency, predicted_lengths, predicted)
     stages = list(_stages(measured, *user, client, blocks, engine_blocks, bias, network_rtt_s))
@@ -192,7 +191,7 @@ def autopsy(
 
 
 def _counted(log: StepLog, warm_up_requests: int, skip_first_s: float) -> Ints:
-    """Ids of the requests that completed in the engine, but for those that are to be left out."""
+    """Ids of the requests that completed in the engine, without those to be left out."""
     times = measured_times(log)
     late = times.sent_s - times.sent_s.min(initial=np.inf) >= skip_first_s
     ids: Ints = times.request_id[(times.request_id >= warm_up_requests) & late]
@@ -212,20 +211,11 @@ def _in_every_stage(completed: Ints, stages: list[tuple[str, TokenTimes]]) -> In
 def _causes(
     names: list[str], metrics: tuple[tuple[str, str], ...], values: list[Nanoseconds], words: Findings
 ) -> Iterator[Cause]:
-    """What each stage but the first changes."""
+    """The effect of each stage after the first."""
     for name, before, after in zip(names[1:], values, values[1:], strict=False):
         shares = tuple(b - a for b, a in zip(before, after, strict=True))
         found, fix = words.of(name, dict(zip(metrics, shares, strict=True)))
         yield Cause(name, after, shares, found, fix)
-
-
-def _check_kinds(engine: Blocks | None, simulated: Blocks | None) -> None:
-    if engine is not None and simulated is None:
-        fix = "simulate the requests with --dllm-workload RUN_DIR/dllm.yaml"
-        raise InputError("the measured run is of block diffusion, the simulated one is not", fix=fix)
-    if simulated is not None and engine is None:
-        fix = "simulate autoregressive requests, as the engine served"
-        raise InputError("the simulated run is of block diffusion, the measured one is not", fix=fix)
 
 
 def _stages(
@@ -240,7 +230,7 @@ def _stages(
     bias: StepBias,
     rtt_s: float,
 ) -> Iterator[tuple[str, TokenTimes]]:
-    """The prediction, then what becomes of it as each cause is put right; nothing is simulated twice."""
+    """The prediction, then the result after each correction; equal stages are simulated once."""
     engine, nothing = scheduler_config(log), FrontendDelays()
 
     def simulated(
@@ -288,7 +278,7 @@ def _stages(
 
 
 def _served_together(times: TokenTimes) -> Seconds:
-    """When each request got its first token: requests that had begun and not ended, in the engine's time."""
+    """For each request the number of requests in progress at its first token, in the engine's time."""
     first_ns, last_ns = (np.rint((times.sent_s + s) * 1e9) for s in (times.ttft_s, times.e2e_s))
     begun = np.sort(first_ns).searchsorted(first_ns, side="right")
     counts: Seconds = (begun - np.sort(last_ns).searchsorted(first_ns)).astype(np.float64)
@@ -296,7 +286,7 @@ def _served_together(times: TokenTimes) -> Seconds:
 
 
 def _as_seen(times: TokenTimes, frontend: FrontendDelays, rtt_s: float) -> TokenTimes:
-    """With the time that the front end and the network add to what an engine does."""
+    """Times including the delays of front end and network."""
     around_s: float | Seconds = (frontend.before_enqueue_ns + frontend.behind_ns) / 1e9
     if frontend.behind_seq_ns:
         around_s = around_s + frontend.behind_seq_ns / 1e9 * _served_together(times)
@@ -313,7 +303,7 @@ def _as_seen(times: TokenTimes, frontend: FrontendDelays, rtt_s: float) -> Token
 def _values(
     stages: list[TokenTimes],
 ) -> tuple[tuple[tuple[str, str], ...], list[Nanoseconds], tuple[str, ...]]:
-    """The metrics that are defined in every stage, their values there, and what there is to say about it."""
+    """The metrics defined in every stage, their values there, and notes."""
     notes = []
     if stages[0].gaps is None:
         notes.append("the simulated run does not tell its ITL: that of the recorded requests stands for it")
@@ -327,7 +317,7 @@ def _values(
 
 
 def _metrics_ns(times: TokenTimes) -> dict[tuple[str, str], int]:
-    """Every metric that is defined, to the nanosecond."""
+    """Every defined metric, to the nanosecond."""
     assert times.gaps is not None
     columns = {"TTFT": times.ttft_s, "TPOT": times.tpot_s, "ITL": times.gaps.values, "E2E": times.e2e_s}
     metrics = {}
@@ -340,7 +330,7 @@ def _metrics_ns(times: TokenTimes) -> dict[tuple[str, str], int]:
 
 
 def as_dict(result: Autopsy) -> dict[str, Any]:
-    """Plain data: nanoseconds by metric, and null where a figure is not defined."""
+    """Plain data: nanoseconds by metric, and null for undefined figures."""
     names = [f"{latency.lower()}_{statistic}" for latency, statistic in result.metrics]
 
     def named(values: Nanoseconds) -> dict[str, int]:

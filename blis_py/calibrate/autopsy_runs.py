@@ -1,4 +1,4 @@
-"""The autopsy of two folders: a run of the engine, and the simulation that should have predicted it."""
+"""Autopsy of two folders: a run of the engine, and the simulation that predicted it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from blis_py.calibrate.autopsy import Autopsy, autopsy
+from blis_py.calibrate.kinds import Blocks, blocks_of
 from blis_py.calibrate.read_times import TRACE_NAMES, read_token_times
 from blis_py.calibrate.recorded import Lengths, recorded_lengths
-from blis_py.calibrate.recorded_blocks import Blocks, blocks_of
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.files.paths import is_file
@@ -21,14 +21,14 @@ STEP_LOG_NAMES = ("steps.csv.gz", "steps.csv", "steps.parquet")
 
 @dataclass(frozen=True)
 class Prediction:
-    """What decided a simulated run."""
+    """The inputs of a simulated run."""
 
     scheduler: SchedulerConfig
     latency: LatencyModel
     lengths: dict[int, tuple[int, int]]
     """Prompt and output tokens of its requests, by id."""
     blocks: Blocks | None = None
-    """Of block diffusion, how blocks were executed and the rounds they took."""
+    """Where answers come in blocks, how these were executed and the rounds they took."""
 
 
 def autopsy_of_runs(
@@ -43,16 +43,16 @@ def autopsy_of_runs(
     """See `autopsy`.
 
     Args:
-        measured: the folder of a run of the engine: its step log, and the trace that a client wrote.
+        measured: the folder of a run of the engine: its step log, and the client's trace.
         results: the `--out` folder of the simulated run.
-        itl: times of all measured tokens, where they are not in the folder.
+        itl: times of all measured tokens, if they are not in the folder.
         network_rtt_s: added to every predicted TTFT and E2E.
         warm_up_requests: requests with a smaller id do not count in the metrics.
-        skip_first_s: nor do requests sent in the first so many seconds.
+        skip_first_s: requests sent in this initial period do not count either.
 
     Raises:
         InputError: something is missing or cannot be read; the simulation has several instances, or is of
-            block diffusion where the engine's run is not.
+            another kind of requests than the engine's run.
     """
     log = read_run_log(measured)
     made = read_prediction(results)
@@ -75,12 +75,16 @@ def autopsy_of_runs(
 
 
 def has_step_log(folder: str | Path) -> bool:
-    """Whether an engine has left its step log there."""
+    """Whether the folder contains an engine's step log."""
     return any(is_file(Path(folder) / name) for name in STEP_LOG_NAMES)
 
 
 def read_run_log(folder: str | Path) -> StepLog:
-    """The step log in the folder of an engine's run."""
+    """The step log in the folder of an engine's run.
+
+    Raises:
+        InputError: there is none.
+    """
     found = next((path for name in STEP_LOG_NAMES if is_file(path := Path(folder) / name)), None)
     if found is None:
         fix = "give the folder that `blis engine run --out` wrote, not a trace alone"
@@ -89,8 +93,13 @@ def read_run_log(folder: str | Path) -> StepLog:
 
 
 def read_prediction(folder: str | Path) -> Prediction:
-    """Settings, latency model and lengths of a simulated run, from its `--out` folder."""
+    """Settings, latency model and lengths of a simulated run, from its `--out` folder.
+
+    Raises:
+        InputError: not the folder of a simulated run, or a run with several instances.
+    """
     from blis_py.config.loader import load_config
+    from blis_py.config.models import descriptions
     from blis_py.config.workload import WorkloadSection
     from blis_py.setup.setup import Setup
     from blis_py.traces import header_of
@@ -109,7 +118,7 @@ def read_prediction(folder: str | Path) -> Prediction:
         fix = "simulate one instance, as the engine is one"
         raise InputError("an autopsy is of one instance", file=path, key="num_instances", fix=fix)
     header = header_of(trace)
-    if header is None or kind_of(header[1]) is None or config.dllm.workload is not None:
+    if header is None or kind_of(header[1]) is None or any(name is not None for name in descriptions(config)):
         # Its own trace has the requests, wherever they once came from.
         config = replace(config, workload=WorkloadSection(trace=str(trace)))
     simulation = Setup.of(config)

@@ -1,4 +1,4 @@
-"""What BLIS and blis-py write of a run's requests.
+"""Request results written by BLIS and blis-py.
 
 --results-path   a list: {request_id, ttft_us, e2e_us, input_tokens, output_tokens, ...}, without times of
                  sending (BLIS calls it SimResult)
@@ -25,7 +25,7 @@ _NUMBER = re.compile(r"(?:request_)?(\d{1,18})")
 
 
 def is_results(document: Any) -> bool:
-    """Whether this is what `--results-path` writes."""
+    """Whether a document was written by `--results-path`."""
     return isinstance(document, list) and all(
         isinstance(one, Mapping) and {"request_id", "ttft_us", "e2e_us"} <= one.keys()
         for one in document[:10]
@@ -33,17 +33,17 @@ def is_results(document: Any) -> bool:
 
 
 def is_metrics(document: Any) -> bool:
-    """Whether this is what `--metrics-path` writes."""
+    """Whether a document was written by `--metrics-path`."""
     if not isinstance(document, Mapping) or not isinstance(document.get("requests"), list):
         return False
     return all(isinstance(one, Mapping) and "requestID" in one for one in document["requests"][:10])
 
 
 def read_results(path: Path, document: Sequence[Any]) -> TokenTimes:
-    """Completed requests, by their number in the trace. When they were sent is not told: NaN.
+    """Completed requests, by their number in the trace. Sending times are not known: NaN.
 
     Raises:
-        InputError: none, a number that is missing, or the same request twice.
+        InputError: no completed request, a missing number, or a duplicate request.
     """
     rows = [_numbers(one, _RESULT, f"{path}: [{index}]") for index, one in enumerate(document)]
     _require(rows, path)
@@ -57,7 +57,7 @@ def read_metrics(path: Path, document: Mapping[str, Any]) -> TokenTimes:
     """Completed requests: those with an E2E latency.
 
     Raises:
-        InputError: none, a number that is missing, or the same request twice.
+        InputError: no completed request, a missing number, or a duplicate request.
     """
     done = [one for one in document["requests"] if isinstance(one, Mapping) and one.get("e2e_ms")]
     rows = [_numbers(one, _REQUEST, f"{path}: {one.get('requestID')}") for one in done]

@@ -1,4 +1,4 @@
-"""What the autopsy says about a cause: the difference in numbers, and the fix to try."""
+"""Findings of the autopsy on a cause: the difference in numbers, and a suggested fix."""
 
 from __future__ import annotations
 
@@ -8,46 +8,45 @@ from typing import Any
 
 import numpy as np
 
+from blis_py.calibrate.kinds import ROUNDS_FIX, Blocks, flag
 from blis_py.calibrate.parity import Parity
 from blis_py.calibrate.recorded import Lengths
-from blis_py.calibrate.recorded_blocks import Blocks
 from blis_py.calibrate.step_bias import Bias, StepBias
 from blis_py.core.config import SchedulerConfig
 
 Shares = Mapping[tuple[str, str], int]
 """Nanoseconds by metric."""
 Words = tuple[str, str]
-"""What was found, and what to do; empty where nothing is to be done."""
+"""The finding and the suggested fix; empty if there is none."""
 
 _OF_CAPACITY = ("num_kv_blocks", "block_size")
-_SWITCHES = {"fdfo": "dllm-fdfo", "reuse_in_place": "dllm-in-place-reuse", "reloop": "dllm-re-loop"}
 _PROFILE = "`blis engine profile`, then `blis profile fit`"
 _ROUNDING_NS = 5_000
-"""Smaller shares come of traces that are in whole microseconds."""
+"""Smaller shares result from traces in whole microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All that is known about a prediction and the run it is compared with."""
+    """All facts about a prediction and the run it is compared with."""
 
     engine: SchedulerConfig
     simulated: SchedulerConfig
     recorded: Lengths
     """Prompt and output tokens of the requests compared, by id."""
     lengths: Lengths | None
-    """Those that were simulated, where they are others."""
+    """The simulated ones, if they differ."""
     bias: StepBias
     batches: Parity
     own_workload: bool
-    """Whether the simulated run had arrivals of its own."""
+    """Whether the simulated run had its own arrivals."""
     own_client: bool
-    """Whether a client measured."""
+    """Whether the run was measured by a client."""
     engine_blocks: Blocks | None = None
     simulated_blocks: Blocks | None = None
-    """Of block diffusion, both."""
+    """Both, where answers come in blocks."""
 
     def of(self, cause: str, shares: Shares) -> Words:
-        """The words for a cause: a key of `autopsy.CAUSES`."""
+        """The finding on a cause, a key of `autopsy.CAUSES`, and its fix."""
         if cause in self.bias.gpu:
             return self._regime(cause)
         words: dict[str, Callable[[Shares], Words]] = {
@@ -112,7 +111,7 @@ class Findings:
             f"{other:,} of {len(real):,} requests have others: a block takes {np.mean(own):,.1f} on average, "
             f"you simulated {np.mean(mine):,.1f}"
         )
-        return what, "replay the rounds of the run: `--dllm-workload RUN_DIR/dllm.yaml`"
+        return what, ROUNDS_FIX
 
     def _scheduler(self, shares: Shares) -> Words:
         other = _different(self.engine, self.simulated, _OF_CAPACITY)
@@ -184,7 +183,7 @@ class Findings:
 
 
 def _different(real: object, guess: object, known: Sequence[str] = ()) -> list[tuple[str, Any, Any]]:
-    """The settings that differ but for some: name, the engine's value, the simulated one."""
+    """The differing settings, except for some: name, the engine's value, the simulated one."""
     names = [field.name for field in fields(real) if field.name not in known]  # type: ignore[arg-type]
     both = [(name, getattr(real, name), getattr(guess, name)) for name in names]
     return [row for row in both if row[1] != row[2]]
@@ -205,10 +204,9 @@ def _priced(bias: Bias) -> str:
 
 def _flag(name: str, value: object) -> str:
     """How to ask for a setting."""
-    if name in _SWITCHES:
-        return f"--{'' if value else 'no-'}{_SWITCHES[name]}"
-    if name == "block_tokens":
-        return f"block_size: {value} in the file of --dllm-workload"
+    of_kind = flag(name, value)
+    if of_kind is not None:
+        return of_kind
     if name == "enable_prefix_caching":
         return "--enable-prefix-caching" if value else "--no-enable-prefix-caching"
     if value is None:

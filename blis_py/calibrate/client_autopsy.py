@@ -1,13 +1,13 @@
-"""Why a prediction is wrong, where nothing but a client's times is known: no step log, no engine to ask.
+"""Autopsy from a client's times alone, without a step log of the server.
 
-The mean error of a latency is split over what can be told apart from outside: requests of the warm-up,
-requests that waited in one run alone, and of all others a line
+The mean error of a latency is split over what can be distinguished from outside: requests of the warm-up,
+requests that queued in only one run, and for all others a line
 
     error = constant + a*step time + b*requests in flight
 
-by least squares, with as few terms as explain it: only those whose 90 % interval leaves out 0 (bootstrap over
-slices of time), and that do not merely cancel each other. Shares sum to the error; what no term explains is a
-share of its own.
+by least squares, with as few terms as explain it: only those whose 90 % interval excludes 0 (bootstrap over
+slices of time), and that do not merely cancel each other. Shares sum to the error; the unexplained remainder
+is a separate share.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from blis_py.calibrate.token_times import Seconds, TokenTimes
 
 WARM_UP_S = 20.0
-"""Kernels are compiled on first use: in recorded runs of vLLM that is over after 10 to 20 s."""
+"""Kernels are compiled on first use: in recorded runs of vLLM this ends after 10 to 20 s."""
 TITLES = {
     "warm_up": "warm-up",
     "queueing": "queueing",
@@ -34,15 +34,15 @@ TITLES = {
 _LINE = ("constant", "steps", "load")
 _SLICES, _DRAWS = 20, 200
 _CANCEL = 1.5
-"""Terms whose shares sum to so many times the error cancel each other."""
+"""Terms cancel each other if their shares sum to this multiple of the error."""
 _WAITED_STEPS = 10.0
-"""Who waits for so many steps more than usual has queued."""
+"""Extra waiting time, in steps, from which a request counts as queued."""
 NEGLIGIBLE = 0.001
-"""A part below this share of the measured mean is not worth a line."""
+"""Share of the measured mean below which a part is not shown."""
 _A_STEP = 0.8
-"""A constant of so many step times may be the step that an asynchronous engine is ahead."""
+"""A constant of this many step times may be the step by which an asynchronous engine is ahead."""
 _FEWEST = 30
-"""Requests from which on a line is worth looking for."""
+"""Minimum number of requests for a line."""
 
 Mask = NDArray[np.bool_]
 
@@ -54,13 +54,13 @@ class Part:
     name: str
     """A key of `TITLES`."""
     share_s: float
-    """Of the mean, predicted minus measured."""
+    """Share of the mean error, predicted minus measured."""
     low_s: float
     high_s: float
-    """90 % of what the share may be."""
+    """Upper end of the share's 90 % interval."""
     found: str
     fix: str
-    """What to try; empty where nothing is to be done."""
+    """A suggested fix; empty if there is none."""
 
     @property
     def title(self) -> str:
@@ -69,14 +69,14 @@ class Part:
 
 @dataclass(frozen=True)
 class ClientAutopsy:
-    """The mean error of one latency by its parts."""
+    """The mean error of one latency, split into parts."""
 
     latency: str
     requests: int
     measured_s: float
     predicted_s: float
     parts: tuple[Part, ...]
-    """In the order of `TITLES`; they sum to the error but for negligible ones."""
+    """Parts in the order of `TITLES`; they sum to the error except for negligible ones."""
 
     @property
     def error_s(self) -> float:
@@ -84,7 +84,7 @@ class ClientAutopsy:
 
 
 def client_autopsies(measured: TokenTimes, predicted: TokenTimes) -> tuple[ClientAutopsy, ...]:
-    """Of TTFT and TPOT.
+    """Autopsies of TTFT and TPOT.
 
     Args:
         measured, predicted: the same requests in the same places.
@@ -108,7 +108,7 @@ def client_autopsies(measured: TokenTimes, predicted: TokenTimes) -> tuple[Clien
 
 
 def requests_in_flight(times: TokenTimes) -> Seconds:
-    """When each request was sent, itself included."""
+    """Number of requests in flight when each request was sent, itself included."""
     ends = np.sort(times.sent_s + times.e2e_s)
     begun = np.sort(times.sent_s).searchsorted(times.sent_s, side="right")
     counts: Seconds = (begun - ends.searchsorted(times.sent_s, side="right")).astype(np.float64)
@@ -147,7 +147,7 @@ def _autopsy(
 
 
 def _waited_in_one(error: Seconds, steps: Seconds, warm: Mask) -> Mask:
-    """Far off the usual error, by many steps: one run queued and the other did not."""
+    """Requests whose error is many steps off the usual one: one run queued and the other did not."""
     usual = np.median(error[~warm]) if (~warm).any() else 0.0
     waited: Mask = np.abs(error - usual) > _WAITED_STEPS * steps
     return waited
@@ -158,7 +158,7 @@ def _shares(error: Seconds, columns: Seconds, warm: Mask, queued: Mask, kept: Ma
     count, rest = len(error), ~warm & ~queued
     usual = float(error[rest].mean()) if rest.any() else 0.0
     line = _line(error[rest], columns[rest], kept) if rest.any() else np.zeros(len(_LINE))
-    # requests of the first two kinds count with what they differ by from the others
+    # requests of the first two kinds count with their difference from the others
     terms = line * columns[rest].mean(axis=0) if rest.any() else line
     early = float((error[warm] - usual).sum()) / count
     waited = float((error[queued] - usual).sum()) / count
@@ -168,7 +168,7 @@ def _shares(error: Seconds, columns: Seconds, warm: Mask, queued: Mask, kept: Ma
 
 
 def _line(error: Seconds, columns: Seconds, kept: Mask) -> Seconds:
-    """Coefficients, 0 of what is not kept."""
+    """Coefficients of the line, 0 for terms that are not kept."""
     line = np.zeros(columns.shape[1])
     if kept.any() and len(error):
         line[kept] = np.linalg.lstsq(columns[:, kept], error, rcond=None)[0]
@@ -176,8 +176,8 @@ def _line(error: Seconds, columns: Seconds, kept: Mask) -> Seconds:
 
 
 def _kept(error: Seconds, columns: Seconds, since: Seconds) -> Mask:
-    """Terms added one by one, the one that explains most first, as long as the slices of time agree on all of
-    them and they do not merely cancel each other."""
+    """Terms added one by one, the most explanatory first, as long as the slices of time agree on all of them
+    and they do not merely cancel each other."""
     kept = np.zeros(columns.shape[1], dtype=np.bool_)
     if len(error) < _FEWEST:
         return np.array([True, False, False])
@@ -197,7 +197,7 @@ def _kept(error: Seconds, columns: Seconds, since: Seconds) -> Mask:
 
 
 def _agreed(products: list[tuple[Seconds, Seconds]], draws: NDArray[Any], at: NDArray[np.intp]) -> bool:
-    """No coefficient may as well be 0."""
+    """Whether no coefficient's interval contains 0."""
     lines = np.array([_solved([products[i] for i in draw], at) for draw in draws])
     low, high = np.percentile(lines, (5, 95), axis=0)
     return bool(((low > 0) | (high < 0)).all())
@@ -240,7 +240,7 @@ class _Words:
     line: Seconds
 
     def of(self, name: str) -> tuple[str, str]:
-        """What was found, and what to try."""
+        """The finding on a part and its fix."""
         say: dict[str, Callable[[], tuple[str, str]]] = {
             "warm_up": self._warm_up,
             "queueing": self._queueing,

@@ -1,4 +1,4 @@
-"""What a client measured of any server: results of benchmarks, and tables with a row per request.
+"""Client measurements of any server: benchmark results, and tables with a row per request.
 
     vLLM        `vllm bench serve --save-result --save-detailed` (JSON)
     GuideLLM    `benchmarks.json`, its first benchmark
@@ -7,7 +7,7 @@
                 `requests.csv` is one); `prompt_slot` or `prompt_id`, where rows of the same number sent the
                 same prompt
 
-Requests are known by their place in order of sending.
+Requests are identified by their position in order of sending.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FORMATS += "such as arrival_s, input_tokens, output_tokens, ttft_ms, e2e_ms"
 
 
 def is_client_table(path: Path) -> bool:
-    """Whether this is a CSV with latencies, and no TraceV2, which has times of tokens."""
+    """Whether a file is a CSV with latencies, and not a TraceV2, which has times of tokens."""
     if path.suffix not in (".csv", ".gz"):
         return False
     names = header_of(path)
@@ -50,10 +50,10 @@ def is_client_table(path: Path) -> bool:
 
 
 def read_json(path: Path) -> TokenTimes:
-    """A result of vLLM's or GuideLLM's benchmark.
+    """Read a result of vLLM's or GuideLLM's benchmark.
 
     Raises:
-        InputError: it is neither, was saved without its requests, or does not say when they were sent.
+        InputError: it is neither, or lacks its requests or their sending times.
     """
     document = load_object(path)
     if "benchmarks" in document:
@@ -64,7 +64,11 @@ def read_json(path: Path) -> TokenTimes:
 
 
 def read_table(path: Path) -> TokenTimes:
-    """A CSV with a row per request; rows without latencies are counted as incomplete."""
+    """Read a CSV with a row per request; rows without latencies are counted as incomplete.
+
+    Raises:
+        InputError: a missing column, or no request with latencies.
+    """
     names = header_of(path)
     sent, ttft, e2e = (_timed(names, stems) for stems in (_SENT, _TTFT, _E2E))
     tpot = _timed(names, _TPOT)
@@ -210,7 +214,7 @@ def _times(
     gaps: Sequence[Seconds] | None = None,
     concurrency: int | None = None,
 ) -> TokenTimes:
-    """In order of sending, from the first."""
+    """Times in order of sending, relative to the first."""
     if (e2e < ttft).any():
         row = int(np.argmax(e2e < ttft))
         value = f"TTFT {ttft[row]:g} s, E2E {e2e[row]:g} s"

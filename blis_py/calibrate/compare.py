@@ -1,4 +1,4 @@
-"""Predicted against measured latencies, request by request."""
+"""Predicted and measured latencies, compared request by request."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from blis_py.requests.table import Labels
 
 PERCENTILES = (50, 90, 99)
 BYTES_PER_TOKEN = 4
-"""On the network, as BLIS counts them."""
+"""Bytes per token on the network, as in BLIS."""
 QUALITIES = (("excellent", 0.10, 0.95), ("good", 0.20, 0.85), ("fair", 0.35, 0.70))
-"""Name, largest MAPE, smallest Pearson r: BLIS's grades; what meets none is poor."""
+"""Name, largest MAPE, smallest Pearson r: BLIS's grades; below all of them, poor."""
 
 
 @dataclass(frozen=True)
 class Statistic:
-    """One figure of a latency, in s, or of the throughput, per s."""
+    """A statistic of a latency, in s, or of the throughput, per s."""
 
     name: str
     measured: float
@@ -38,10 +38,10 @@ class Statistic:
 
 @dataclass(frozen=True)
 class LatencyError:
-    """How well one latency of a group of requests is predicted.
+    """Prediction error of one latency over a group of requests.
 
-    The statistics of ITL are over all gaps between tokens, pooled; what compares request by request takes
-    the mean gap of each.
+    The statistics of ITL are over all gaps between tokens, pooled; comparisons by request use the mean gap of
+    each.
     """
 
     latency: str
@@ -65,20 +65,20 @@ class LatencyError:
 
 @dataclass(frozen=True)
 class Calibration:
-    """A simulated run beside the measured one."""
+    """A simulated run compared with the measured one."""
 
     measured: TokenTimes
     predicted: TokenTimes
-    """Both hold the same requests in the same order."""
+    """Both contain the same requests in the same order."""
     only_measured: int
     only_predicted: int
     errors: tuple[LatencyError, ...]
     throughput: tuple[Statistic, ...]
     """Output tokens and requests per second, from the first sending to the last token."""
     notes: tuple[str, ...] = ()
-    """What could not be compared, and why."""
+    """Comparisons that were not possible, and why."""
     goodput: tuple[Good, ...] = ()
-    """By class, where targets are given."""
+    """Goodput by class, if targets are given."""
 
 
 def calibrate(
@@ -91,15 +91,16 @@ def calibrate(
     network_mbps: float = 0.0,
     targets: GoodputTargets | None = None,
 ) -> Calibration:
-    """Compares the requests both runs completed.
+    """Compare the requests that both runs completed.
 
     Args:
         warm_up_requests: requests with a smaller id are left out, as in BLIS.
-        skip_first_s: requests sent in the first so many seconds of the measured run are left out.
-        network_rtt_s: time on the network that the client measured and the simulation knows nothing of;
-            added to every predicted TTFT and E2E.
-        network_mbps: of that network; prompts and answers take their time, at 4 bytes a token. 0: none.
-        targets: what a good request meets.
+        skip_first_s: requests sent in this initial period of the measured run are left out.
+        network_rtt_s: network time included in the client's measurement but not in the simulation; added to
+            every predicted TTFT and E2E.
+        network_mbps: bandwidth of that network, for prompts and answers at 4 bytes per token. 0:
+            unlimited.
+        targets: targets of a good request.
 
     Raises:
         InputError: the runs are not of the same requests, or none is left.
@@ -139,7 +140,7 @@ def calibrate(
 
 
 def _groups(slo_class: Labels) -> dict[str, Rows]:
-    """All requests and, where there are several classes, those of each."""
+    """All requests and, if there are several classes, those of each."""
     codes = slo_class.codes
     groups: dict[str, Rows] = {"all": np.arange(len(codes))}
     if len(set(codes.tolist())) > 1:
@@ -152,7 +153,7 @@ def _groups(slo_class: Labels) -> dict[str, Rows]:
 def _sent_alike(
     measured: TokenTimes, predicted: TokenTimes, ours: Rows, theirs: Rows
 ) -> tuple[TokenTimes, TokenTimes]:
-    """Where one run does not tell when requests were sent, they were when they were in the other."""
+    """Copy sending times from the other run if one lacks them."""
     if not predicted.tells_sending and measured.tells_sending:
         sent_s = predicted.sent_s.copy()
         sent_s[theirs] = measured.sent_s[ours]
@@ -165,7 +166,11 @@ def _sent_alike(
 
 
 def _as_seen(sim: TokenTimes, rtt_s: float, mbps: float) -> TokenTimes:
-    """What a client behind the network would measure of it."""
+    """The simulated times as seen by a client behind the network.
+
+    Raises:
+        InputError: a bandwidth is given, and prompt lengths are not known.
+    """
     up_s, down_s = np.zeros(len(sim.request_id)), np.zeros(len(sim.request_id))
     if mbps:
         bytes_per_s = mbps * 1e6 / 8
@@ -177,7 +182,7 @@ def _as_seen(sim: TokenTimes, rtt_s: float, mbps: float) -> TokenTimes:
 
 
 def _notes(measured: TokenTimes, predicted: TokenTimes) -> tuple[str, ...]:
-    """Of ITL, where one side has it and the other has not."""
+    """Notes on ITL, if only one side has it."""
     if measured.gaps is not None and predicted.gaps is None:
         return (f"no ITL in {predicted.source}: simulate with --record-itl",)
     if measured.gaps is None and predicted.gaps is not None:
@@ -197,11 +202,11 @@ def _errors(group: str, real: TokenTimes, sim: TokenTimes) -> Iterator[LatencyEr
 def _error(
     latency: str, group: str, truth: Seconds, guess: Seconds, pooled: tuple[Seconds, Seconds] | None = None
 ) -> Iterator[LatencyError]:
-    """One, or none where no request has this latency in both runs.
+    """The error of one latency, or none if no request has it in both runs.
 
     Args:
-        truth, guess: of each request; NaN where it has none.
-        pooled: samples for the statistics, instead of these.
+        truth, guess: values by request; NaN if undefined.
+        pooled: samples for the statistics, in place of these.
     """
     known = ~(np.isnan(truth) | np.isnan(guess))
     if not known.any():
@@ -245,7 +250,7 @@ def _rates(times: TokenTimes) -> tuple[float, float]:
 
 
 def as_dict(calibration: Calibration) -> dict[str, Any]:
-    """Plain data: seconds, shares, and null where a figure is not defined."""
+    """Plain data: seconds, shares, and null for undefined figures."""
 
     def number(value: float) -> float | None:
         return None if np.isnan(value) else value

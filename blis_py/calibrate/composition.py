@@ -1,17 +1,16 @@
-"""Who does what in a step: what engine and simulator are compared by."""
+"""Composition of a step: the basis of the comparison of engine and simulator."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.core.features import StepFeatures
 from blis_py.traces.steplog import Numbers, StepLog
 
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """One step; requests by their number, in the order of the batch."""
+    """The composition of a step; requests by number, in batch order."""
 
     decodes: Numbers
     prefills: Numbers
@@ -22,40 +21,14 @@ class Composition:
     features: StepFeatures
 
 
-@dataclass(frozen=True, slots=True)
-class RoundComposition(Composition):
-    """One round of block diffusion: `decodes` are the requests whose blocks take part.
-
-    The features are without LM-head rows and commits: how a block fills up is the model's affair, and not
-    simulated.
-    """
-
-    batch: int
-    """Index of the batch it belongs to."""
-    committed: Numbers
-    """Requests whose block became final."""
-
-
-def recorded_composition(log: StepLog, index: int) -> Composition:
-    """Of a step, or round, of the engine."""
-    steps, features = log.steps, log.features(index)
-    shared = {
-        "decodes": steps["decode_ids"][index],
-        "prefills": steps["prefill_ids"][index],
-        "chunks": steps["prefill_chunks"][index],
-        "admitted": steps["admitted_ids"][index],
-        "preempted": steps["preempted_ids"][index],
-    }
-    if not isinstance(features, DiffusionFeatures):
-        return Composition(**shared, features=features)
-    return RoundComposition(
-        **shared,
-        features=without_outcome(features),
-        batch=steps["batch"][index],
-        committed=steps["committed_ids"][index],
+def recorded_step(log: StepLog, index: int) -> Composition:
+    """Of a step of the engine."""
+    steps = log.steps
+    return Composition(
+        decodes=steps["decode_ids"][index],
+        prefills=steps["prefill_ids"][index],
+        chunks=steps["prefill_chunks"][index],
+        admitted=steps["admitted_ids"][index],
+        preempted=steps["preempted_ids"][index],
+        features=log.features(index),
     )
-
-
-def without_outcome(features: DiffusionFeatures) -> DiffusionFeatures:
-    """The features as far as the scheduler decides them."""
-    return replace(features, emitted_rows=0, commit_blocks=0)

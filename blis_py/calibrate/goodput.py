@@ -1,4 +1,4 @@
-"""How many requests meet their targets, measured and predicted."""
+"""Measured and predicted goodput."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Good:
 
 
 def goodput(real: TokenTimes, sim: TokenTimes, targets: GoodputTargets) -> tuple[Good, ...]:
-    """By class of the measured run, of those that are held to anything; ITL where both runs have it.
+    """Goodput by class of the measured run, for classes with targets; ITL if both runs have it.
 
     Args:
-        real, sim: the same requests in the same order, as their clients saw them.
+        real, sim: the same requests in the same order, as seen by their clients.
     """
     both = real.gaps is not None and sim.gaps is not None
     found = []

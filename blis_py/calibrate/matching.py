@@ -1,9 +1,9 @@
-"""Which request of a measured run is which of a simulated one, or that the runs are not of the same requests.
+"""Matching of the requests of a measured and a simulated run; rejects runs of different requests.
 
-Requests of the same number are compared where most of them were sent at the same time with prompts about as
-long, or have the same lengths; if not, requests of the same lengths in order of sending. Where neither
-holds, the runs are not of the same workload, and no figure can say how well one predicts the other. Where a
-run does not tell when its requests were sent, numbers and lengths have to agree.
+Requests of the same number are compared if most of them were sent at the same time with prompts of similar
+length, or have the same lengths; if not, requests of the same lengths in order of sending. If neither holds,
+the runs have different workloads, and a comparison is meaningless. If a run lacks sending times, numbers and
+lengths have to agree.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ Rows = NDArray[np.intp]
 MOST = 0.9
 """Share of the requests that must agree."""
 _HALF = 0.5
-"""Of requests sent at the same time, so many are about as long."""
+"""Share of the requests sent at the same time that must have similar lengths."""
 _APART_S = 0.05
-"""Sending times this far apart are the same: clients are not exact."""
+"""Tolerance of sending times, since clients are not exact."""
 _PEAK = 0.1
-"""Two closed loops have as many requests in flight, to this part."""
+"""Relative tolerance of the requests in flight in two closed loops."""
 
 
 def matched(measured: TokenTimes, predicted: TokenTimes) -> tuple[Rows, Rows]:
-    """Rows of requests that are the same, in order of the measured run's ids.
+    """Rows of matching requests, in order of the measured run's ids.
 
     Raises:
-        InputError: the runs are not of the same requests.
+        InputError: the runs are of different requests.
     """
     _, ours, theirs = np.intersect1d(measured.request_id, predicted.request_id, return_indices=True)
     if not len(ours):
@@ -53,9 +53,9 @@ def matched(measured: TokenTimes, predicted: TokenTimes) -> tuple[Rows, Rows]:
 
 
 def related(measured: TokenTimes, predicted: TokenTimes) -> bool:
-    """Whether rows of the same place are the same request, most of them.
+    """Whether rows of the same index are mostly the same request.
 
-    Where one run does not tell when requests were sent, by their lengths alone.
+    If one run lacks sending times, by their lengths alone.
     """
     if not (measured.tells_sending and predicted.tells_sending):
         alike = _about_as_long(measured, predicted) & (measured.output_tokens == predicted.output_tokens)
@@ -72,14 +72,15 @@ def related(measured: TokenTimes, predicted: TokenTimes) -> bool:
 
 
 def _at_the_same_time(ours: Seconds, theirs: Seconds) -> NDArray[np.bool_]:
-    """Counted from a moment that suits most."""
+    """Requests sent at the same time, relative to an origin that suits most."""
     apart = ours - theirs
     same: NDArray[np.bool_] = np.abs(apart - np.median(apart)) <= _APART_S
     return same
 
 
 def _about_as_long(measured: TokenTimes, predicted: TokenTimes) -> NDArray[np.bool_]:
-    """Prompts, which tokenisers may count differently; answers where prompts are not known."""
+    """Requests of similar length by prompts, which tokenisers may count differently; by answers if prompts
+    are unknown."""
     ours, theirs = measured.prompt_tokens, predicted.prompt_tokens
     if ours is None or theirs is None:
         ours, theirs = measured.output_tokens, predicted.output_tokens
@@ -105,7 +106,7 @@ def _kinds(times: TokenTimes) -> int:
 
 
 def _by_lengths(measured: TokenTimes, predicted: TokenTimes) -> tuple[Rows, Rows]:
-    """The first of some lengths that was sent is the first of these lengths in the other run, and so on."""
+    """Match requests of equal lengths in order of sending."""
     prompts = measured.prompt_tokens is not None and predicted.prompt_tokens is not None
     places = []
     for times in (measured, predicted):

@@ -1,17 +1,17 @@
-"""Does the simulator form the batches that the engine formed?
+"""Parity: whether the simulator forms the same batches as the engine.
 
-The arrivals and step times of a recorded run are fed to the simulator's own instance. Its scheduler then
-sees what the engine's saw, at the same step boundaries, and must plan the same steps.
+The arrivals and step times of a recorded run are passed to a simulated instance. Its scheduler then has the
+inputs of the engine's scheduler, at the same step boundaries, and must plan the same steps.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from blis_py.calibrate.composition import Composition, recorded_composition
+from blis_py.calibrate.composition import Composition
+from blis_py.calibrate.kinds import Blocks, recorded_composition
 from blis_py.calibrate.playbacks import measured, predicted
 from blis_py.calibrate.recorded import Lengths
-from blis_py.calibrate.recorded_blocks import Blocks
 from blis_py.core.config import SchedulerConfig
 from blis_py.latency.base import LatencyModel
 from blis_py.traces.steplog import StepLog
@@ -19,11 +19,11 @@ from blis_py.traces.steplog import StepLog
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A step that the simulator planned otherwise."""
+    """A step that the simulator planned differently."""
 
     step: int
     part: str
-    """Which part of the `Composition` differs first; `steps` where one side has no such step."""
+    """The first differing part of the `Composition`; `steps` if one side has no such step."""
     engine: object
     simulator: object
 
@@ -33,27 +33,27 @@ class Parity:
     """The outcome of a replay."""
 
     steps: int
-    """Steps of the engine that were compared."""
+    """Number of the engine's steps that were compared."""
     identical: int
-    """Of these, steps with the same batch."""
+    """Number of those with the same batch."""
     first: Difference | None
     stopped_at: int | None
-    """The step with an error in the engine, where the comparison ended; `None` = it went to the end."""
+    """The step with an error in the engine, where the comparison ended; `None` if there was none."""
 
     @property
     def share(self) -> float:
-        """Of identical steps."""
+        """Share of identical steps."""
         return self.identical / self.steps if self.steps else 1.0
 
 
 def replay_steps(log: StepLog) -> Parity:
-    """Replays a recorded run through the simulator, with the measured step times.
+    """Replay a recorded run through the simulator, with the measured step times.
 
-    A step lasts until the next one begins. Requests become known to the scheduler at the boundary at which
-    the engine's saw them, and emit as many tokens as there; an abort is a deadline at its boundary.
+    A step lasts until the next one begins. Requests reach the scheduler at the same boundary as in the
+    engine, and emit as many tokens; an abort is a deadline at its boundary.
 
     Raises:
-        InputError: the log has no scheduler settings, or settings this version does not know.
+        InputError: the log has no scheduler settings, or unsupported ones.
     """
     return _compare(log, measured(log).compositions())
 
@@ -66,14 +66,14 @@ def predicted_steps(
     lengths: Lengths | None = None,
     blocks: Blocks | None = None,
 ) -> Parity:
-    """The same with step times from a latency model: how long do the batches stay those of the engine?
+    """The same with step times from a latency model: for how long the batches remain those of the engine.
 
-    Requests come when they came, not at the engine's step boundaries.
+    Requests arrive at their recorded times, not at the engine's step boundaries.
 
     Args:
         config: other settings than the engine's.
         lengths: other lengths than those recorded, see `recorded_requests`.
-        blocks: of block diffusion, another mode or other rounds than the engine's.
+        blocks: where answers come in blocks, another mode or other rounds than the engine's.
     """
     again = predicted(log, latency, config=config, lengths=lengths, blocks=blocks, track_longest=True)
     return _compare(log, again.compositions())

@@ -1,4 +1,4 @@
-"""A difference between engine and simulator, in words."""
+"""Differences between engine and simulator, in words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MOST_NAMES = 6
 
 
 def explain(parity: Parity, log: StepLog) -> str:
-    """One or two sentences: whether the batches are the same, and if not, where they part and how."""
+    """One or two sentences: whether the batches are the same, and if not, where they diverge and how."""
     stopped = ""
     if parity.stopped_at is not None:
         stopped = f" A forward failed in step {parity.stopped_at}; what follows was not compared."

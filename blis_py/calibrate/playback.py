@@ -1,4 +1,4 @@
-"""A recorded run, set up so that the simulator's own instance can serve it again."""
+"""Playback of a recorded run on a simulated instance."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from blis_py.traces.steplog import StepLog
 
 
 class Playback(ABC):
-    """The requests of a log and when they reach the queue; to be served once.
+    """The requests of a log with their queueing times; can be served once.
 
     Args:
-        recorded: fresh.
-        ready_ns: when each of them reaches the queue.
+        recorded: new requests.
+        ready_ns: queueing time of each request.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Playback(ABC):
         self.log, self.recorded, self.ready_ns, self.latency = log, recorded, ready_ns, latency
 
     def record(self) -> RunRecord:
-        """Everything that a simulation records; rows as in the log's requests."""
+        """The full record of the simulation; rows as in the log's requests."""
         recorder = self._recorder(requests_table(self.recorded))
         recorder.ready_ns = np.array(self.ready_ns, dtype=np.int64)
         recorder.instance[:] = 0
@@ -43,17 +43,17 @@ class Playback(ABC):
 
     @abstractmethod
     def compositions(self) -> list[Composition]:
-        """What the simulator does in each step."""
+        """The composition of each simulated step."""
 
     @abstractmethod
     def _recorder(self, table: RequestTable) -> Recorder: ...
 
     @abstractmethod
     def _served(self, recorder: Recorder) -> int:
-        """Serves the requests, and returns when that is done."""
+        """Serve the requests; returns the end time."""
 
     def _submitted(self, timeline: Timeline, instance: Instance, requests: Sequence[Request]) -> int:
-        """Lets an instance serve them; returns when it is done."""
+        """Serve requests on an instance; returns the end time."""
         arrivals = zip(self.ready_ns, requests, strict=True)
         instance.submit(sorted(arrivals, key=lambda pair: (pair[0], pair[1].row)))
         timeline.pass_until(NEVER_NS)
@@ -61,7 +61,7 @@ class Playback(ABC):
 
 
 class MeasuredTimes:
-    """A latency model that knows how long every step of a log took. For single steps of one instance.
+    """A latency model that replays the step times of a log. For single steps of one instance.
 
     Args:
         passed: steps so far.
@@ -90,5 +90,5 @@ class MeasuredTimes:
 
 
 def ready_times(recorded: Sequence[Recorded], latency: LatencyModel) -> list[int]:
-    """When requests reach the queue, if they come when they came."""
+    """Queueing times of requests that arrive at their recorded times."""
     return [one.request.arrival_ns + latency.frontend.before_enqueue_ns for one in recorded]

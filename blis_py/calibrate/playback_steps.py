@@ -1,4 +1,4 @@
-"""Recorded runs of autoregressive requests, served again."""
+"""Playback of recorded autoregressive runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from blis_py.traces.steplog import Numbers, StepLog
 
 
 class StepPlayback(Playback):
-    """The answers' blocks of the requests that end can be shared from then on, as in the engine."""
+    """The blocks of finished requests' answers can be shared afterwards, as in the engine."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class StepPlayback(Playback):
 
 
 def as_measured(log: StepLog) -> StepPlayback:
-    """With the measured step times; requests come at the engine's step boundaries."""
+    """A playback with measured step times; requests arrive at the engine's step boundaries."""
     scheduler = Scheduler(scheduler_config(log), track_longest=True)
     latency = MeasuredTimes(log, lambda: scheduler.tick)
     ready_ns = log.requests["enqueue_ns"]
@@ -94,14 +94,14 @@ def as_predicted(
     single_step: bool = False,
     track_longest: bool = False,
 ) -> StepPlayback:
-    """With step times from a latency model; requests come when they came."""
+    """A playback with step times from a latency model; requests arrive at their recorded times."""
     scheduler = Scheduler(config, track_longest=track_longest or latency.uses_max_context)
     recorded = recorded_requests(log, block_size=config.block_size, lengths=lengths)
     return StepPlayback(log, recorded, ready_times(recorded, latency), latency, scheduler, single_step)
 
 
 def _ending(scheduler: Scheduler, step: Step, steps: int) -> Iterable[Request]:
-    """Who ends with `steps` alike steps; the scheduler has not been told that they are over."""
+    """Requests that end with `steps` identical steps; the scheduler is not updated yet."""
     tick = scheduler.tick + steps
     yield from [r for r in scheduler.decoding if r.finish_tick == tick]
     for request, tokens in step.prefills:
@@ -110,15 +110,16 @@ def _ending(scheduler: Scheduler, step: Step, steps: int) -> Iterable[Request]:
 
 
 def _in_flight(step: Step) -> Iterable[Request]:
-    """Who ends with a step in flight and still has blocks; the scheduler does not know its outcome."""
+    """Requests that end with a step in flight and still have blocks; its outcome is not known to the
+    scheduler."""
     return [r for r in step.ending if r.status not in (Status.FINISHED, Status.WAITING)]
 
 
 class _Tap:
-    """Writes down who was in each step; see `StepEvents`.
+    """Recorder of the composition of each step; see `StepEvents`.
 
     Args:
-        unknown: features that the log does not tell; they are taken to be 0.
+        unknown: features missing in the log; they are taken as 0.
     """
 
     def __init__(self, scheduler: Scheduler, numbers: Sequence[int], unknown: Sequence[str]) -> None:

@@ -1,24 +1,24 @@
-"""The playback that suits a log: of autoregressive requests, or of block diffusion."""
+"""The playback that suits a log: of autoregressive requests, or of another kind."""
 
 from __future__ import annotations
 
-from blis_py.calibrate import playback_rounds, playback_steps
+from blis_py.calibrate import kinds, playback_steps
+from blis_py.calibrate.kinds import Blocks
 from blis_py.calibrate.playback import Playback
 from blis_py.calibrate.recorded import Lengths, scheduler_config
-from blis_py.calibrate.recorded_blocks import Blocks, of_blocks, recorded_blocks
 from blis_py.core.config import SchedulerConfig
 from blis_py.latency.base import LatencyModel
 from blis_py.traces.steplog import StepLog
 
 
 def measured(log: StepLog) -> Playback:
-    """With the measured step times, requests seen at the engine's step boundaries.
+    """A playback with measured step times; requests arrive at the engine's step boundaries.
 
     Raises:
-        InputError: the log has no scheduler settings, or settings this version does not know.
+        InputError: the log has no scheduler settings, or unsupported ones.
     """
-    if of_blocks(log):
-        return playback_rounds.as_measured(log)
+    if kinds.in_blocks(log):
+        return kinds.as_measured(log)
     return playback_steps.as_measured(log)
 
 
@@ -32,20 +32,20 @@ def predicted(
     single_step: bool = False,
     track_longest: bool = False,
 ) -> Playback:
-    """With step times from a latency model; requests come when they came.
+    """A playback with step times from a latency model; requests arrive at their recorded times.
 
     Args:
         config: other settings than the engine's.
         lengths: other prompt and output lengths than those recorded, see `recorded_requests`.
-        blocks: of block diffusion, another mode or other rounds than the engine's.
+        blocks: where answers come in blocks, another mode or other rounds than the engine's.
         single_step: simulate every decode step by itself. Slower, same result.
-        track_longest: features tell the longest context, though the model need not know.
+        track_longest: track the longest context in the features, even if the model does not use it.
 
     Raises:
-        InputError: the log does not tell the scheduler's settings, or the settings cannot work.
+        InputError: the log lacks the scheduler's settings, or the settings are invalid.
     """
     settings = config or scheduler_config(log)
-    if of_blocks(log):
-        executed = blocks or recorded_blocks(log)
-        return playback_rounds.as_predicted(log, latency, settings, executed, lengths)
+    if kinds.in_blocks(log):
+        executed = blocks or kinds.recorded_blocks(log)
+        return kinds.as_predicted(log, latency, settings, executed, lengths)
     return playback_steps.as_predicted(log, latency, settings, lengths, single_step, track_longest)

@@ -1,4 +1,4 @@
-"""Token times from whatever holds them: the folder of a run, a TraceV2, or what a client measured."""
+"""Token times from any supported source: the folder of a run, a TraceV2, or a client's measurements."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _TIMES = ("request_id", "send_time_us", "arrival_time_us", "first_chunk_time_us"
 _PROMPT = ("input_tokens", "prefix_length")
 _LAST_US = 2**53
 TRACE_NAMES = ("trace.csv", "trace.csv.gz")
-"""The trace in the folder of a run."""
+"""Names of the trace in the folder of a run."""
 
 
 def read_token_times(path: str | Path, itl: str | Path | None = None) -> TokenTimes:
-    """From a TraceV2 CSV with measured times, the folder of a run, which holds one, or what a client measured
-    of any server (`client_runs`).
+    """Read a TraceV2 CSV with measured times, the folder of a run, which contains one, or a client's
+    measurements of any server (`client_runs`).
 
     Args:
-        itl: the file with the times of all tokens; `None` = the folder's `itl.csv`, where there is one.
+        itl: the file with the times of all tokens; `None` = the folder's `itl.csv`, if there is one.
 
     Raises:
         InputError: no such file, not a TraceV2, or a trace in which no request has token times.
@@ -74,7 +74,7 @@ def _read_json(file: Path) -> TokenTimes:
 
 
 def is_client_run(path: str | Path) -> bool:
-    """Whether a file holds the latencies of requests, and no steps."""
+    """Whether a file contains latencies of requests, and no steps."""
     file = Path(path)
     if not paths.is_file(file):
         return False

@@ -1,4 +1,4 @@
-"""What a step log says of a run: settings, requests and step times, as the simulator needs them."""
+"""Contents of a step log: settings, requests and step times, in the simulator's terms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from blis_py.requests.table import Ints, RequestTable
 from blis_py.traces.steplog import Numbers, StepLog
 
 COMPLETE = ("stop", "length")
-"""Reasons for which a request ends with its whole answer."""
+"""Reasons with which a request ends with its complete answer."""
 
 Lengths = Mapping[int, tuple[int, int]]
 """Prompt and output tokens by request id (see `request_ids`), in place of the recorded ones."""
@@ -28,18 +28,18 @@ class Recorded:
     """A request as it arrived."""
 
     request: Request
-    """Fresh; its `row` is its place in the log's table."""
+    """A new request; its `row` is its index in the log's table."""
     enqueue_ns: int
     """The step boundary at which the engine's scheduler first saw it."""
     published: Numbers
-    """Block keys of its answer, known when it ends."""
+    """Block keys of its answer, known at its end."""
 
 
 def scheduler_config(log: StepLog) -> SchedulerConfig:
-    """The scheduler's settings in the engine.
+    """Settings of the engine's scheduler.
 
     Raises:
-        InputError: the log does not tell them, or tells one this version does not know.
+        InputError: the log lacks them, or contains an unsupported one.
     """
     settings = log.meta.get("scheduler")
     if not isinstance(settings, dict):
@@ -62,7 +62,7 @@ def scheduler_config(log: StepLog) -> SchedulerConfig:
 
 
 def request_ids(log: StepLog) -> Ints:
-    """Number of each request in a trace of the run: that in `request_<number>`, else its place there."""
+    """Number of each request in a trace of the run: that in `request_<number>`, else its index there."""
     names: list[str] = log.requests["id"]
     parts = [name.removeprefix("request_") for name in names]
     plain = all(
@@ -80,16 +80,16 @@ def recorded_lengths(log: StepLog) -> dict[int, tuple[int, int]]:
 def recorded_requests(
     log: StepLog, *, block_size: int | None = None, lengths: Lengths | None = None
 ) -> list[Recorded]:
-    """The requests of a log, in its order.
+    """The requests of a log, in order.
 
-    An abort is a deadline. Whoever was still there when the log ended, or ended with an error, gives up at
-    that time: how long its answer would have been is not known.
+    An abort is a deadline. A request that was still present at the end of the log, or ended with an error,
+    times out then: the length of its answer is not known.
 
     Args:
-        block_size: of the scheduler that is to serve them; the log's when `None`. With a size that is no
+        block_size: of the scheduler that will serve them; the log's when `None`. With a size that is no
             multiple of the log's, a shared prefix counts only as far as whole blocks of the log reach.
-        lengths: other lengths for requests that got their whole answer. Of a prompt of another length, the
-            blocks it has in common with the recorded one can be shared.
+        lengths: lengths in place of the recorded ones, for requests with a complete answer. For a prompt of
+            another length, the blocks in common with the recorded one can be shared.
     """
     table = log.requests
     recorded_size = scheduler_config(log).block_size
@@ -133,7 +133,7 @@ def recorded_requests(
 
 
 def requests_table(recorded: Sequence[Recorded]) -> RequestTable:
-    """The requests as the recorder of a simulation knows them; rows as in the log."""
+    """The requests as a table for the recorder of a simulation; rows as in the log."""
     requests = [one.request for one in recorded]
 
     def column(values: Sequence[int]) -> Ints:
@@ -150,7 +150,7 @@ def requests_table(recorded: Sequence[Recorded]) -> RequestTable:
 
 
 def _in_blocks(keys: Numbers, recorded_size: int, size: int) -> Sequence[object]:
-    """Keys for blocks of another size: where a block ends, and in which recorded block that is."""
+    """Keys for blocks of another size: the end of each block, and the recorded block that contains it."""
     if size == recorded_size:
         return keys
     count = len(keys) * recorded_size // size
@@ -158,11 +158,12 @@ def _in_blocks(keys: Numbers, recorded_size: int, size: int) -> Sequence[object]
 
 
 def step_durations(log: StepLog) -> Ints:
-    """What each step cost, in ns: until the next one began, where anybody was there in between, else its end.
+    """Duration of each step in ns: until the next one began if any request was present in between, else until
+    its end.
 
-    So what a synchronous loop does between two steps belongs to the first of them. With asynchronous
-    scheduling a step begins when the one before it is over, or it is planned with none in flight, and is over
-    when the next one is planned that can know its outcome.
+    So the work of a synchronous loop between two steps belongs to the first of them. With asynchronous
+    scheduling a step begins when the previous one ends, or when it is planned if none is in flight, and ends
+    when the next step that can know its outcome is planned.
     """
     if "seen_ns" in log.steps:
         seen = log.column("seen_ns")
@@ -172,7 +173,7 @@ def step_durations(log: StepLog) -> Ints:
     starts, ends = log.column("start_ns"), log.column("end_ns")
     came = np.sort(np.array(log.requests["enqueue_ns"], dtype=np.int64))
     went = np.array(log.requests["finish_ns"], dtype=np.int64)
-    # Whoever gave up after the last step did so at the boundary behind it.
+    # A timeout after the last step happened at the boundary behind it.
     following = np.append(starts[1:], max([*ends[-1:].tolist(), *went.tolist()], default=0))[: len(starts)]
     went = np.sort(went[went >= 0])
     unfinished = np.searchsorted(came, starts, side="right") - np.searchsorted(went, ends, side="right")

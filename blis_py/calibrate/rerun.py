@@ -1,4 +1,4 @@
-"""A recorded run through the simulator, and when the engine itself emitted its tokens."""
+"""Simulation of a recorded run, and the engine's own token times."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from blis_py.calibrate.kinds import Blocks
 from blis_py.calibrate.playbacks import measured, predicted
 from blis_py.calibrate.recorded import COMPLETE, Lengths, request_ids
-from blis_py.calibrate.recorded_blocks import Blocks
 from blis_py.calibrate.token_times import TokenTimes, token_times
 from blis_py.core.config import SchedulerConfig
 from blis_py.latency.base import LatencyModel
@@ -28,21 +28,21 @@ def rerun(
     blocks: Blocks | None = None,
     single_step: bool = False,
 ) -> TokenTimes:
-    """Serves the recorded requests again, with step times from a latency model.
+    """Serve the recorded requests again, with step times from a latency model.
 
-    They come when they came, with their lengths, priorities, deadlines and shared blocks.
+    They arrive at their recorded times, with their lengths, priorities, deadlines and shared blocks.
 
     Args:
         config: other settings than the engine's.
         lengths: other prompt and output lengths than those recorded, see `recorded_requests`.
-        blocks: of block diffusion, another mode or other rounds than the engine's.
+        blocks: where answers come in blocks, another mode or other rounds than the engine's.
         single_step: simulate every decode step by itself. Slower, same result.
 
     Returns:
         The requests that completed.
 
     Raises:
-        InputError: the log does not tell the scheduler's settings, or the settings cannot work.
+        InputError: the log lacks the scheduler's settings, or the settings are invalid.
     """
     record = rerun_record(
         log, latency, config=config, lengths=lengths, blocks=blocks, single_step=single_step
@@ -59,16 +59,16 @@ def rerun_record(
     blocks: Blocks | None = None,
     single_step: bool = False,
 ) -> RunRecord:
-    """`rerun` with everything that a simulation records; rows as in the log's requests."""
+    """`rerun` with the full record of the simulation; rows as in the log's requests."""
     return predicted(
         log, latency, config=config, lengths=lengths, blocks=blocks, single_step=single_step
     ).record()
 
 
 def replay_record(log: StepLog) -> RunRecord:
-    """The recorded run with its own step times, requests seen at the engine's step boundaries.
+    """The recorded run with its own step times; requests arrive at the engine's step boundaries.
 
-    Its batches are the engine's as long as `replay_steps` says so.
+    Its batches are the engine's as long as `replay_steps` confirms it.
     """
     return measured(log).record()
 
@@ -79,9 +79,9 @@ def recorded_times(log: StepLog, record: RunRecord, source: str) -> TokenTimes:
 
 
 def measured_times(log: StepLog) -> TokenTimes:
-    """When the engine emitted the tokens of the requests that completed, by its own clock and record.
+    """Token times of completed requests by the engine's own clock and record.
 
-    What a client, or anything in front of the engine, adds is not in it.
+    Delays of a client, or of anything else in front of the engine, are not included.
     """
     table = log.requests
     tokens = _token_ends(log)
@@ -110,7 +110,7 @@ def measured_times(log: StepLog) -> TokenTimes:
 
 
 def _by_id(log: StepLog, times: TokenTimes) -> TokenTimes:
-    """Requests were known by their rows in the log."""
+    """Times with the log's request ids in place of row numbers."""
     ids = request_ids(log)[times.request_id]
     return replace(times, request_id=ids).take(np.argsort(ids, kind="stable"))
 
@@ -124,15 +124,15 @@ def _token_ends(log: StepLog) -> dict[int, list[int]]:
                 ends[number].append(end_ns)
         return ends
     then: dict[int, str] = {}
-    """What each request does in the next step it is part of."""
+    """Activity of each request in the next step it is part of."""
     for i in reversed(range(len(log))):
         if steps["failed"][i]:
             continue
         end_ns, prefills = steps["end_ns"][i], steps["prefill_ids"][i]
         finished, admitted = steps["finished_ids"][i], steps["admitted_ids"][i]
         rows = steps["emitted_rows"][i] - steps["decode_seqs"][i]
-        # Whose prompt is complete decodes next, or is over. Where neither happened, for it was preempted or
-        # given up in between, the number of emitted rows tells, and the prompts are cut from the last one on.
+        # A request with a complete prompt decodes next, or has ended. If neither happened, after a preemption
+        # or timeout in between, the number of emitted rows decides, and prompts are cut from the last one on.
         sure = {n for n in prefills if n in finished or then.get(n) == "decode"}
         unsure = [n for n in prefills if n not in sure and then.get(n) != "prefill"]
         for number in [*sure, *unsure[: max(rows - len(sure), 0)], *steps["decode_ids"][i]]:

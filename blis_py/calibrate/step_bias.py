@@ -1,4 +1,4 @@
-"""By how much a latency model misprices the steps of a recorded run, and the same model put right."""
+"""Mispricing of the steps of a recorded run by a latency model, and the corrected model."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.calibrate import kinds
 from blis_py.calibrate.fit.accuracy import features_as
-from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.core.features import StepFeatures
+from blis_py.core.kinds import KINDS
 from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import LatencyModel, StepTime
 from blis_py.latency.step_run import PricedRun, StepRun
@@ -20,8 +21,6 @@ from blis_py.traces.steplog import StepLog
 
 REGIMES = ("decode", "prefill", "mixed", "padded")
 """Decodes alone, prefills alone, both, and decodes alone in a graph with more rows than they need."""
-BLOCK_REGIMES = ("denoise", "prefill", "mixed", "padded")
-"""Of block diffusion: rounds of blocks alone, of prompts alone, of both, and padded ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +29,19 @@ class Bias:
 
     steps: int
     measured_ns: int
-    """Their sum."""
+    """Total measured time."""
     predicted_ns: int
     mape: float
-    """Mean over steps of |predicted/measured - 1|; NaN where nothing was measured."""
+    """Mean over steps of |predicted/measured - 1|; NaN without measured time."""
 
     @property
     def error(self) -> float:
-        """Predicted over measured, minus one; NaN where nothing was measured."""
+        """Predicted over measured, minus one; NaN without measured time."""
         return self.predicted_ns / self.measured_ns - 1 if self.measured_ns else float("nan")
 
     @property
     def correction(self) -> Correction:
-        """What makes the sums equal: a factor, or where the model says nothing, the mean a step."""
+        """Correction that makes the sums equal: a factor, or the mean per step if the model predicts 0."""
         if self.predicted_ns:
             return Correction(max(self.measured_ns, 0) / self.predicted_ns, 0)
         return Correction(1.0, round(max(self.measured_ns, 0) / self.steps) if self.steps else 0)
@@ -50,7 +49,7 @@ class Bias:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A price becomes `factor` times what it was, plus `offset_ns`."""
+    """A price is replaced by `factor` times itself plus `offset_ns`."""
 
     factor: float = 1.0
     offset_ns: int = 0
@@ -64,20 +63,20 @@ NONE = Correction()
 
 @dataclass(frozen=True, slots=True)
 class StepBias:
-    """How the steps of a log are priced, each from its own features."""
+    """Errors of the prices of a log's steps, each from its own features."""
 
     gpu: Mapping[str, Bias]
-    """By regime: the time of forward and sampling."""
+    """By regime: the time of forward pass and sampling."""
     host: Bias
-    """The rest of all steps."""
+    """The remaining time of all steps."""
     buckets: tuple[int, ...]
     """Rows of the graphs in use."""
 
 
 def step_bias(log: StepLog, latency: LatencyModel) -> StepBias:
-    """Prices every step of a log, but for those that failed, as it was composed in the engine."""
+    """Price every step of a log, except failed ones, as it was composed in the engine."""
     samples = samples_of(log, "run")
-    kind = DiffusionFeatures if "diffusion" in log.meta else StepFeatures
+    kind = KINDS[log.kind].features if log.kind else StepFeatures
     features = list(features_as(kind, samples, but="constrained_rows"))  # masks are in no time of samples
     prices = [latency.step(of_step) for of_step in features]
     buckets = tuple(sorted({*log.meta.get("graph_buckets", ()), *samples["bucket"].tolist()} - {0}))
@@ -108,21 +107,18 @@ def step_bias(log: StepLog, latency: LatencyModel) -> StepBias:
 
 def regimes_of(log: StepLog) -> tuple[str, ...]:
     """Those that its steps can be of."""
-    return BLOCK_REGIMES if "diffusion" in log.meta else REGIMES
+    return kinds.REGIMES if log.kind else REGIMES
 
 
 def regime_of(features: StepFeatures, buckets: Sequence[int]) -> str:
-    """One of `REGIMES`, or of `BLOCK_REGIMES`.
+    """One of `REGIMES`, or of `kinds.REGIMES`.
 
     Args:
         buckets: rows of the graphs, or blocks, ascending.
     """
-    if isinstance(features, DiffusionFeatures):
-        blocks = features.denoise_blocks
-        if features.prefill_blocks:
-            return "mixed" if blocks else "prefill"
-        place = bisect_left(buckets, blocks)
-        return "padded" if place < len(buckets) and buckets[place] > blocks else "denoise"
+    of_kind = kinds.regime_of(features, buckets)
+    if of_kind is not None:
+        return of_kind
     if features.prefill_seqs:
         return "mixed" if features.decode_seqs else "prefill"
     place = bisect_left(buckets, features.decode_seqs)
@@ -130,12 +126,12 @@ def regime_of(features: StepFeatures, buckets: Sequence[int]) -> str:
 
 
 class Corrected:
-    """A latency model with other prices for the GPU part of some regimes, and for the host part.
+    """A latency model with corrected prices for the GPU part of some regimes, and for the host part.
 
     Args:
         base: the model.
-        gpu: by regime.
-        buckets: rows of the graphs, ascending: they tell the padded steps.
+        gpu: corrections by regime.
+        buckets: rows of the graphs, ascending; they determine the padded steps.
     """
 
     def __init__(

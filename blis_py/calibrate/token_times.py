@@ -1,4 +1,4 @@
-"""When each request of a run was sent, got its first token and its last: measured or simulated."""
+"""Sending, first and last token time of each request of a run: measured or simulated."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Seconds = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class TokenTimes:
-    """One row per request that completed, sorted by id."""
+    """One row per completed request, sorted by id."""
 
     source: str
     request_id: Ints
     slo_class: Labels
     output_tokens: Ints
     sent_s: Seconds
-    """NaN where it is not told."""
+    """NaN if unknown."""
     ttft_s: Seconds
     e2e_s: Seconds
     incomplete: int
@@ -36,15 +36,15 @@ class TokenTimes:
     prompt_tokens: Ints | None = None
     """`None` = not known."""
     same_prompt: Ints | None = None
-    """Requests of the same number sent the same prompt; `None` = not known."""
+    """Requests with the same number have the same prompt; `None` = not known."""
     concurrency: int | None = None
-    """Of a closed loop: requests in flight at once, at most; `None` = none is told."""
+    """For a closed loop: maximum number of requests in flight; `None` = unknown."""
     read_as: str = ""
-    """What the file was taken for."""
+    """The detected format of the file."""
 
     @property
     def tells_sending(self) -> bool:
-        """Whether it is known when requests were sent."""
+        """Whether sending times are known."""
         return not bool(np.isnan(self.sent_s).any())
 
     @property
@@ -70,7 +70,7 @@ class TokenTimes:
 
 
 def token_times(record: RunRecord, source: str) -> TokenTimes:
-    """Of a run that has just ended, without rounding and with all gaps. Requests are known by their rows."""
+    """Token times of a run in memory, unrounded and with all gaps. Requests are identified by row."""
     from blis_py.metrics.itl import TokenGaps
     from blis_py.metrics.latencies import completed_mask
 

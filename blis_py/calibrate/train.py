@@ -1,11 +1,11 @@
-"""Learns the coefficients of the `trained` latency model: non-negative least squares on relative errors.
+"""Training of the `trained` latency model: non-negative least squares on relative errors.
 
-A step's price is linear in the coefficients wherever it is known which side of each `max` is the larger, so
-sides and coefficients are settled in turn: pick the sides with the present coefficients, solve, and again
-until nothing changes. Every group of measurements (one model on one GPU at one TP degree, from one source)
-has the same weight in all. Learned first are the coefficients of kernels in 16 bits; after and on top of
-them those of 8-bit formats, on quantised models, so that these change nothing for models in 16 bits; and last
-what kernels cannot show, the host's, on real steps and on what the clients of real runs saw.
+A step's price is linear in the coefficients once it is known which side of each `max` is larger, so sides and
+coefficients are determined in turn: choose the sides with the current coefficients, solve, and repeat until
+nothing changes. Every group of measurements (one model on one GPU at one TP degree, from one source) has the
+same total weight. The coefficients of kernels in 16 bits are learned first; then, on top of them, those of
+8-bit formats, on quantised models, so that these change nothing for models in 16 bits; and last the host's,
+which kernels cannot show, on real steps and on client measurements of real runs.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from blis_py.latency.trained import COEFFICIENT_NAMES, TILE_KEYS, TILE_ROWS, Bas
 Array = NDArray[np.float64]
 
 DIGITS = 4
-"""Significant digits kept: far finer than the errors, far coarser than what differs between machines."""
+"""Significant digits kept: far finer than the errors, far coarser than the differences between machines."""
 _NOTHING = 1e-6
-"""Below this a coefficient is the remains of halving its way to 0."""
+"""Below this a coefficient is the remainder of repeated halving."""
 _ROUNDS = 60
 _START = Coefficients(
     matmul_arithmetic=1.3,
@@ -49,7 +49,7 @@ _START = Coefficients(
     host_seq_ns=1e3,
     rank_wait_ns=1e3,
 )
-"""Only chooses the first sides."""
+"""Used only for the first choice of sides."""
 _HOST = ("host_step_ns", "host_seq_ns", "rank_wait_ns")
 _PLACE = {name: i for i, name in enumerate(COEFFICIENT_NAMES)}
 _MOST_CHOICES = 6
@@ -69,18 +69,18 @@ class Group:
     steps: Sequence[StepFeatures]
     ns: Array
     with_host: bool = False
-    """Whether the times hold the engine's host work (steps) or not (kernels added up)."""
+    """Whether the times include the engine's host work (steps) or not (sums of kernels)."""
     part: Literal["step", "decode attention"] = "step"
-    """What was timed: the whole step, or only what its decodes add to the attention."""
+    """The timed part: the whole step, or only the decodes' addition to the attention."""
     quantised: bool = False
-    """8-bit weights, activations and KV cache; the others have 16-bit ones."""
+    """8-bit weights, activations and KV cache; otherwise 16-bit ones."""
     relative_to: Array | None = None
-    """What errors are measured against, in ns; the times themselves if absent."""
+    """Reference of errors in ns; the times themselves if absent."""
 
 
 @dataclass(frozen=True)
 class ServedRun:
-    """The mean TPOT of a real run, as far as the host and waiting ranks decide it; to first order."""
+    """The mean TPOT of a real run as a function of host and waiting ranks, to first order."""
 
     name: str
     model: str
@@ -88,11 +88,11 @@ class ServedRun:
     basis: Basis
     tpot_ns: float
     kernels_ns: float
-    """Predicted with kernels alone."""
+    """Prediction from kernels alone."""
     growth: float
-    """By how much TPOT grows with each ns by which every step does."""
+    """Derivative of TPOT with respect to the length of every step."""
     seqs: float
-    """Sequences of a step, in the mean."""
+    """Mean number of sequences in a step."""
 
 
 @dataclass(frozen=True)
@@ -129,11 +129,11 @@ def design(groups: Sequence[Group]) -> Design:
 
 
 def train(groups: Sequence[Group], runs: Sequence[ServedRun] = ()) -> Coefficients:
-    """Coefficients of least weighted squared relative error, rounded to `DIGITS` significant digits.
+    """Coefficients of minimal weighted squared relative error, rounded to `DIGITS` significant digits.
 
-    First those of 16-bit models, on these alone; then, on quantised ones, what is theirs; then the host's, on
-    steps that hold it and on runs. What nobody shows (the all-reduce where every TP degree is 1, the host
-    without engine steps) is 0.
+    First those of 16-bit models, on these alone; then, on quantised ones, the 8-bit ones; then the host's, on
+    steps that include it and on runs. Coefficients without data (the all-reduce if every TP degree is 1, the
+    host without engine steps) are 0.
     """
     kernels = [group for group in groups if not group.with_host]
     plain = [group for group in kernels if not group.quantised]
@@ -151,7 +151,8 @@ def train(groups: Sequence[Group], runs: Sequence[ServedRun] = ()) -> Coefficien
 
 
 def _host(steps: Sequence[Group], runs: Sequence[ServedRun], c: Array) -> Array:
-    """The coefficients `_HOST`, all others being known; every group of steps and every run has one weight."""
+    """The coefficients `_HOST`, with all others fixed; every group of steps and every run has the same
+    weight."""
     from scipy.optimize import nnls
 
     columns, left = [], []
@@ -174,7 +175,7 @@ def _host(steps: Sequence[Group], runs: Sequence[ServedRun], c: Array) -> Array:
 
 
 def _fit(groups: Sequence[Group], c: Array, free: NDArray[np.bool_]) -> Array:
-    """The coefficients `free`; the others stay as they are."""
+    """Fit the coefficients `free`; the others stay fixed."""
     from scipy.optimize import nnls
 
     data = design(groups)
@@ -187,10 +188,10 @@ def _fit(groups: Sequence[Group], c: Array, free: NDArray[np.bool_]) -> Array:
         left_ns = data.ns - columns[:, ~free] @ c[~free]
         columns = columns * scale[:, None]
         size = np.linalg.norm(columns, axis=0)
-        used = free & (size > 0)  # sides that nobody chose say nothing about their coefficients
+        used = free & (size > 0)  # sides that were never chosen carry no information on their coefficients
         found = c.copy()
         found[used] = nnls(columns[:, used] / size[used], left_ns * scale)[0] / size[used]
-        c = (c + found) / 2  # half way: full steps jump between sets of sides that call for each other
+        c = (c + found) / 2  # half way: full steps oscillate between sets of sides that imply each other
         best = min(best, c, found, key=data.error)
     return best
 
@@ -200,7 +201,7 @@ def _rounded(values: Array) -> Array:
 
 
 def predict(group: Group, coefficients: Coefficients) -> Array:
-    """Price of a group's steps in ns; with the host only where its times hold it."""
+    """Price of a group's steps in ns; with the host only if its times include it."""
     return design([group]).price(np.array([getattr(coefficients, name) for name in COEFFICIENT_NAMES]))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from blis_py.cli.flag import Flag, Group
 from blis_py.cli.registered import flags_of
-from blis_py.config.models import SECTIONS, RunConfig
+from blis_py.config.models import KIND_SECTIONS, SECTIONS, RunConfig
 
 _TITLES = {
     "scheduler": "Scheduler",
@@ -12,7 +12,7 @@ _TITLES = {
     "routing": "Cluster",
     "admission": "Cluster",
     "gateway": "Gateway queue",
-    "dllm": "Block diffusion",
+    **{name: kind.title for name, kind in KIND_SECTIONS.items()},
     "workload": "Workload",
 }
 """Heading of each section; of one that is new, its name."""

@@ -1,4 +1,4 @@
-"""Admission: who is let into the cluster.
+"""Admission policies: which requests enter the cluster.
 
 A policy is a class and one line in `ADMISSION_POLICIES`, or an entry point of a package that is installed:
 
@@ -26,10 +26,10 @@ TIER_SHED, SATURATED, OVER_BUDGET = "tier-shed", "saturated", "tenant budget"
 
 
 class AdmissionSetup:
-    """What a policy is made of.
+    """The inputs of an admission policy.
 
     Args:
-        signals: what it may know of the instances.
+        signals: the instance state visible to the policy.
         fleet: the instances.
         priorities: of SLO classes, on the cluster's side, that replace the defaults.
     """
@@ -46,25 +46,25 @@ class AdmissionSetup:
         by_class = CLUSTER_PRIORITY | dict(priorities or {})
         by_code = [by_class[name or DEFAULT_CLASS] for name in table.slo_class.names]
         self.priority = [by_code[code] for code in table.slo_class.codes.tolist()]
-        """Of each request by `request.row`; larger is more urgent, and below 0 it may be shed."""
+        """Cluster-side priority by `request.row`; larger is more urgent, below 0 the request is sheddable."""
         self.tenant = table.tenant.to_list()
-        """Of each request by `request.row`; empty where it has none."""
+        """Tenant by `request.row`; empty if there is none."""
 
     @property
     def slots(self) -> int:
-        """Requests that the ready instances can run at once, all together."""
+        """Requests that all ready instances together can run at once."""
         return self._fleet.slots
 
 
 class Admission(Protocol):
-    """Decides about every request, in order of arrival."""
+    """Admission decision for each request, called in order of arrival."""
 
     looks_at_load: bool
-    """Whether the answer depends on the state of the instances. Then `Signals.look` has been called when it
-    is asked; if not, it can be asked ahead of time."""
+    """Whether the answer depends on the state of the instances. If so, `Signals.look` is called before each
+    decision; if not, decisions may be made ahead of time."""
 
     def __call__(self, request: Request, now_ns: int) -> str:
-        """Why the request is rejected, in a few words; empty = it is admitted."""
+        """The reason for rejecting the request, in a few words; empty if it is admitted."""
         ...
 
 
@@ -72,7 +72,7 @@ MakeAdmission = Callable[[AdmissionSetup], Admission]
 
 
 class AlwaysAdmit:
-    """Everybody."""
+    """Admit every request."""
 
     looks_at_load = False
 
@@ -83,7 +83,7 @@ class AlwaysAdmit:
 
 
 class RejectAll:
-    """Nobody."""
+    """Reject every request."""
 
     looks_at_load = False
 
@@ -94,7 +94,7 @@ class RejectAll:
 
 
 class TokenBucket:
-    """A limit on prompt tokens per second. The bucket is full at first; a prompt takes its length."""
+    """Limit on prompt tokens per second: each prompt takes its length from a bucket that is full at first."""
 
     looks_at_load = False
 
@@ -113,7 +113,7 @@ class TokenBucket:
 
 
 class TierShed:
-    """Under load, only classes of a least priority. The most loaded instance decides whether there is any."""
+    """Under load, admit only classes of a minimum priority; load is that of the most loaded instance."""
 
     looks_at_load = True
 
@@ -133,7 +133,7 @@ class TierShed:
 
 
 class GaieLegacy:
-    """When the pool is saturated, no sheddable classes; as the Gateway API inference extension did it.
+    """Shed sheddable classes while the pool is saturated, as the Gateway API inference extension did.
 
     Saturation is the mean over instances of waiting requests or KV use over their thresholds, whichever is
     larger; 1 is saturated.
@@ -150,7 +150,7 @@ class GaieLegacy:
         return SATURATED if self._priority[request.row] < 0 and self.saturation() >= 1 else ""
 
     def saturation(self) -> float:
-        """Of the pool, as last reported."""
+        """Saturation of the pool, as last reported."""
         signals, total = self._signals, 0.0
         for index in signals.ready:
             queued, used = signals.queue_depth[index], signals.kv_utilization[index]
@@ -159,13 +159,13 @@ class GaieLegacy:
 
 
 class TenantBudgets:
-    """In front of another policy: tenants with more requests under way than their share have no sheddable
-    ones admitted.
+    """A filter before another policy: sheddable requests of tenants over their share are rejected.
 
-    Under way is what has been admitted and has not ended. A tenant without a budget has no limit.
+    A tenant's share counts its requests in progress: admitted and not ended. Tenants without a budget are
+    unlimited.
 
     Args:
-        then: asked about whoever is within the budget.
+        then: the policy applied to requests within the budget.
     """
 
     looks_at_load = True
@@ -190,7 +190,7 @@ class TenantBudgets:
         return why
 
     def ended(self, request: Request, seen_ns: int) -> None:
-        """One that was admitted is under way no more."""
+        """Remove an admitted request from its tenant's requests in progress."""
         tenant = self._tenant[request.row]
         if tenant in self._under_way:
             self._under_way[tenant] -= 1
@@ -203,7 +203,7 @@ ADMISSION_POLICIES: dict[str, MakeAdmission] = {
     "tier-shed": TierShed,
     "gaie-legacy": GaieLegacy,
 }
-"""Name -> what makes the policy. More of them can be installed; see `blis_py.cluster.policies`."""
+"""Name -> factory of the policy. Packages can add more; see `blis_py.cluster.policies`."""
 
 ADMISSION_GROUP = "blis_py.admission_policies"
-"""Of entry points."""
+"""Entry point group of admission policies."""

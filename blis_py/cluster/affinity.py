@@ -1,4 +1,4 @@
-"""What a router remembers by itself of the prompts that it has sent to each instance."""
+"""The router's own index of prompts sent to each instance."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class AffinityIndex:
-    """The blocks of prompts sent to each instance, the least recently sent forgotten first.
+    """LRU index of the prompt blocks sent to each instance.
 
-    Of blocks that no other prompt can share only the number is kept: they crowd out others.
+    Blocks that no other prompt can share are only counted: they displace others.
 
     Args:
         capacity: blocks of each instance.
@@ -27,14 +27,14 @@ class AffinityIndex:
         self._block_size, self._capacity = block_size, capacity
         self._everybody = 0
         self._holders: dict[Hashable, int] = {}
-        """Instances that hold a block, as bits."""
+        """Bitmask of the instances that hold each block."""
         self._recent: list[OrderedDict[Hashable, int]] = []
-        """How many blocks there are under each key: one, or all those of a prompt that nobody shares."""
+        """Blocks under each key: one, or all unshareable blocks of a prompt."""
         self._size: list[int] = []
         self._private = 0
 
     def change(self, index: int, state: MemberState) -> None:
-        """An instance is added, or takes no more requests and is forgotten."""
+        """Add an instance, or drop one that takes no more requests."""
         if state == "added":
             self._recent.append(OrderedDict())
             self._size.append(0)
@@ -64,7 +64,7 @@ class AffinityIndex:
         return levels
 
     def sent(self, request: Request, index: int) -> None:
-        """A request goes to an instance."""
+        """Record that a request is sent to an instance."""
         blocks = request.prompt_tokens // self._block_size
         recent, holders, bit = self._recent[index], self._holders, 1 << index
         shared = names_in(request.extra_key, request.block_keys[:blocks])

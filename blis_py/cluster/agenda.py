@@ -1,4 +1,4 @@
-"""Events that an extension schedules, such as an instance that is added at a certain time."""
+"""Events scheduled by extensions, such as adding an instance at a given time."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from blis_py.errors import InputError
 
 
 class Agenda:
-    """Events of extensions, before everything else of the same nanosecond.
+    """Events of extensions, before all other events of the same nanosecond.
 
-    A run that begins with one has no lookahead: what its events change cannot be known before.
+    A run that begins with such an event has no lookahead: its effects cannot be known in advance.
     """
 
     def __init__(self, events: EventQueue) -> None:
         self._events = events
         self._has_begun = False
         self.is_used = False
-        """Whether there has been an event to come."""
+        """Whether any event has been scheduled."""
 
     @property
     def now_ns(self) -> int:
         return self._events.now_ns
 
     def begin(self) -> None:
-        """The run begins."""
+        """Mark the beginning of the run."""
         self._has_begun = True
 
     def call_at(self, time_ns: int, action: Action) -> None:
-        """Calls `action` at a time.
+        """Call `action` at a time.
 
         Raises:
-            InputError: the time is over, or the run has begun without any event.
+            InputError: the time has passed, or the run has begun without any event.
         """
         self.require_used("call_at")
         if time_ns < self.now_ns:
@@ -40,7 +40,8 @@ class Agenda:
         self._events.call_at(time_ns, action, CHANGES)
 
     def require_used(self, what: str) -> None:
-        """
+        """Require that the run began with an event.
+
         Raises:
             InputError: the run has begun without any event, so that requests may have been dispatched ahead
                 of their time.
@@ -50,5 +51,5 @@ class Agenda:
             raise InputError("the run looks ahead, which no change may follow", key=what, fix=fix)
 
     def quiet_until_ns(self) -> int:
-        """See `blis_py.cluster.outlook.Part`; a part of runs that begin with an event."""
+        """See `blis_py.cluster.outlook.Part`; part of the outlook only in runs that begin with an event."""
         return NOT_AT_ALL_NS

@@ -1,4 +1,4 @@
-"""Simulated instances whose requests emit a token with every step."""
+"""Simulated instances whose requests emit a token in every step."""
 
 from __future__ import annotations
 
@@ -16,26 +16,27 @@ from blis_py.latency.step_run import PricedRun, StepRun
 
 
 class StepEvents(Events, Protocol):
-    """What an autoregressive instance tells whoever keeps notes."""
+    """Events of an autoregressive instance, for recorders and observers."""
 
     def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
-        """Alike steps are over, or launched; the scheduler has not been told yet."""
+        """Identical steps have ended, or been launched; the scheduler is not updated yet."""
         ...
 
     def in_progress(self, step: Step) -> None:
-        """A step that has been launched will not be over when the run ends."""
+        """A launched step that will not have ended when the run ends."""
         ...
 
 
 class AutoregressiveInstance(Instance):
-    """Where the scheduler says that the next steps are alike, they pass in one go.
+    """An instance that advances over identical steps at once.
 
-    An arrival in the meantime shortens such a run to the end of the step in progress; the outcome is that of
-    single steps.
+    An arrival during such a run of steps cuts it at the end of the step in progress; the result equals that
+    of single steps.
 
     Args:
-        single_step: pass every step by itself, for comparison.
-        before_finish: called with a step and how many like it are over, before the scheduler is told.
+        single_step: simulate every step by itself, for comparison.
+        before_finish: called with a step and the number of identical steps that ended, before the scheduler
+            is updated.
     """
 
     def __init__(
@@ -56,9 +57,9 @@ class AutoregressiveInstance(Instance):
         self._before_finish = before_finish
         self._step: Step | None = None
         self._run = StepRun(1, 0)
-        """The step, and those like it that follow."""
+        """The current step and the identical steps after it."""
         self._reach = 4
-        """Steps to price at once where an arrival may cut the run; adapts to how far runs get."""
+        """Number of steps priced at once when an arrival may cut the run; adapts to the lengths reached."""
 
     def _begin(self) -> int:
         now_ns, inbox, scheduler = self.now_ns, self._inbox, self.scheduler
@@ -72,7 +73,7 @@ class AutoregressiveInstance(Instance):
         return run.end_ns
 
     def _price(self, step: Step, now_ns: int) -> StepRun:
-        """The step, and those like it that may follow."""
+        """Prices the step and the identical steps that may follow."""
         features = step.features
         steps = 1 if step.prefills or self._single_step else self.scheduler.repeats(step)
         if steps == 1:
@@ -98,7 +99,7 @@ class AutoregressiveInstance(Instance):
             self._finished(finished)
 
     def _tell(self, step: Step, start_ns: int, run: StepRun) -> None:
-        """Alike steps are over, or launched."""
+        """Report identical steps that ended or were launched."""
         if self._log is not None:
             self._log.steps(step, start_ns, run)
         else:
@@ -108,7 +109,7 @@ class AutoregressiveInstance(Instance):
         return self._step is not None
 
     def _planned_by(self, now_ns: int) -> int:
-        """How many steps of the run have been planned before `now_ns`."""
+        """Number of steps of the run planned before `now_ns`."""
         return self._run.until(now_ns).steps
 
     def _blocks_in_use(self, now_ns: int) -> int:
@@ -119,7 +120,7 @@ class AutoregressiveInstance(Instance):
             self.scheduler.take_blocks(self._planned_by(now_ns))
 
     def _disturb(self, time_ns: int) -> None:
-        """The run ends with the step in progress then."""
+        """Cut the run after the step in progress at that time."""
         before = self._run
         self._run = before.until(time_ns)
         if self._run.steps < before.steps:

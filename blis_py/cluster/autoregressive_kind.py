@@ -1,4 +1,4 @@
-"""Requests that emit a token with every step, and who serves them."""
+"""Autoregressive requests and the instances that serve them."""
 
 from __future__ import annotations
 

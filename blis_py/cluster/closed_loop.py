@@ -1,4 +1,4 @@
-"""Closed loops: clients who wait for an answer before sending the next request, beside others who do not."""
+"""Closed-loop clients, which wait for a response before they send the next request, beside open loops."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _ANSWERED = (FinishReason.STOP, FinishReason.LENGTH)
 
 
 class ClosedLoops:
-    """Requests that need a permit of their loop to be sent, of which there are few.
+    """Requests that need one of the limited permits of their loop to be sent.
 
-    A request of a paced loop is due at its arrival in the table, and is sent then, or when a permit is free;
-    whoever was due first comes first. Of other loops the next one is due whenever a permit is. The end of a
-    request, as its client sees it, and a pause after it free the permit. What a request's patience and its
-    latencies count from is its sending. Requests of open loops (without permits) are sent when due.
+    A request of a paced loop is due at its arrival in the table, and is sent then or when a permit becomes
+    free, in the order of due times. In other loops the next request is due when a permit is free. A permit
+    becomes free at the end of a request, as seen by its client, plus a pause. Patience and latencies of a
+    request count from its sending. Requests of open loops (without permits) are sent when due.
 
-    What a client far away sends next reaches the cluster later by the round trip, its answer's way down the
-    line, and its own way up.
+    With a network delay the next request of a client reaches the cluster a round trip later: the response on
+    its way down, and the request on its way up.
 
-    The later turns of sessions are sent when their client has seen the answer before and thought. A turn
-    without an answer, for whatever reason, is the last of its session.
+    Later turns of a session are sent once the client has received the previous response and its think time
+    has passed. A turn without a response, for whatever reason, is the last of its session.
 
     Args:
-        table: the requests that may be sent; those of a loop in order of arrival.
+        table: the requests that may be sent, within a loop in order of arrival.
     """
 
     listens = True
@@ -61,7 +61,7 @@ class ClosedLoops:
             self.table = self._users.table
         self._network_ns = None if loops.as_blis else self.table.network_ns
         self._permit_of: dict[int, int] = {}
-        """Of requests under way, by row, the number of the permit they have."""
+        """Permit number of each request in progress, by row."""
         self._at_most = len(table) if loops.at_most is None else loops.at_most
 
     def start(self, env: Environment, make: Maker, send: Send, ahead: bool) -> None:
@@ -72,7 +72,7 @@ class ClosedLoops:
             env.process(self._run(loop, permits))
 
     def _first_permits(self, loop: Loop) -> Store:
-        """Those of a loop: all at the beginning, or spread over the first pause."""
+        """The permits of a loop: all available at the beginning, or spread over the first pause."""
         assert loop.permits is not None
         permits, pause_us = Store(self._env), loop.think_ns // 1000
         spread = self._as_blis and not loop.paced and pause_us > 0
@@ -105,7 +105,7 @@ class ClosedLoops:
                 self._after(self._upload_ns(request.row), partial(self._arrives, request))
 
     def _requests(self, loop: Loop) -> Iterator[Request]:
-        """Made as they are needed."""
+        """Create the requests of a loop lazily."""
         for first in range(loop.rows.start, loop.rows.stop, CHUNK):
             yield from self._make(slice(first, min(first + CHUNK, loop.rows.stop)))
 
@@ -117,7 +117,7 @@ class ClosedLoops:
         self._send([request])
 
     def quiet_until_ns(self) -> int:
-        """Not asked: it listens."""
+        """Never called: this source is a listening one."""
         raise NotImplementedError
 
     def ended(self, request: Request, seen_ns: int) -> None:
@@ -141,7 +141,7 @@ class ClosedLoops:
             self._at(seen_ns + self._loops[which].think_ns, partial(_free, permits, permit))
 
     def _send_turn(self, row: int, now_ns: int) -> None:
-        """Its client has the answer, and has thought."""
+        """Send a turn: its client has the previous response, and its think time has passed."""
         if self._left:
             self._left -= 1
             (request,) = self._make(slice(row, row + 1))
@@ -151,7 +151,7 @@ class ClosedLoops:
         self._send_now(request)
 
     def _upload_ns(self, row: int) -> int:
-        """How long a prompt is on the line."""
+        """Duration of a prompt's upload."""
         if self._network_ns is None:
             return 0
         return round(float(self.table.prompt_tokens[row] * self._network_ns[row, 1]))
@@ -168,10 +168,10 @@ def _free(permits: Store, permit: int, now_ns: int) -> None:
 
 
 class _Users:
-    """Who sends again and again, as BLIS writes it: a session without end for each permit.
+    """Users that send again and again, as in BLIS: an endless session for each permit.
 
     Args:
-        table: gets the columns; which request is whose turn is known when it is sent.
+        table: receives the columns; the user of a request is known when it is sent.
     """
 
     def __init__(self, table: RequestTable, loops: Sequence[Loop]) -> None:
@@ -179,7 +179,7 @@ class _Users:
         if table.session is not None and not names:
             names = [f"session_{number}" for number in range(int(table.session.max(initial=-1)) + 1)]
         self._first: dict[int, int] = {}
-        """Number of the first user of a loop, by the loop's first row."""
+        """Number of a loop's first user, by the loop's first row."""
         for loop in loops:
             if loop.permits is not None and not loop.paced:
                 self._first[loop.rows.start] = len(names)
@@ -193,18 +193,18 @@ class _Users:
         self.table = replace(table, session=self._session, session_names=names, round_index=self._round)
 
     def note(self, loop: Loop, user: int, row: int) -> None:
-        """A request of the loop is the next turn of that user."""
+        """Assign a request of the loop to a user, as its next turn."""
         number = self._first[loop.rows.start] + user
         self._session[row], self._round[row] = number, self._rounds[number]
         self._rounds[number] += 1
 
 
 class ClosedLoop(ClosedLoops):
-    """All requests of a table in one loop.
+    """A single loop with all requests of a table.
 
     Args:
-        concurrency: permits: requests under way at once, at most.
-        think_ns: a client's pause between an answer and its next request.
+        concurrency: permits: the maximum number of requests in progress.
+        think_ns: a client's pause between a response and its next request.
         paced, as_blis: see `Loop` and `Loops`.
     """
 

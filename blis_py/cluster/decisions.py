@@ -1,4 +1,4 @@
-"""Writes down what the router knew when it decided."""
+"""A log of routing decisions: what the router knew at each."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from blis_py.errors import InputError
 from blis_py.metrics.decisions import Decisions
 
 MOST_CANDIDATES = 20_000_000
-"""That are kept in memory; each takes 60 bytes."""
+"""Maximum number of candidates kept in memory; each takes 60 bytes."""
 
 _OF_DECISION = ("time_ns", "row", "instance", "found_blocks", "missed_blocks")
 _OF_CANDIDATE = ("candidates", "queue_depth", "batch_size", "in_flight", "cached_blocks")
 
 
 class DecisionLog:
-    """The candidates of each decision, as the router saw them.
+    """The candidates of each routing decision, as the router saw them.
 
-    A router that does not score is held against the smallest effective load.
+    For a router without scores the reference is the smallest effective load.
 
     Args:
-        candidates: how many to keep of each decision, the best first; 0 = all.
-        requests: decisions that may come.
+        candidates: number kept of each decision, best first; 0 = all.
+        requests: the maximum number of decisions.
 
     Raises:
         InputError: they would not fit into memory.
@@ -42,7 +42,7 @@ class DecisionLog:
             problem = f"{requests:,} decisions about {kept:,} instances are too many to keep"
             raise InputError(problem, key="counterfactual_k", value=candidates, fix="keep fewer candidates")
         self._kept: list[int] = []
-        """Candidates of each decision."""
+        """Number of candidates kept of each decision."""
         signals.watch_kv()
         self._signals, self._router = signals, router
         self._caches = signals.watch_prefixes()
@@ -52,7 +52,7 @@ class DecisionLog:
         }
 
     def note(self, request: Request, now_ns: int, index: int) -> None:
-        """A request is about to go to an instance."""
+        """Record the candidates of a request that is about to be sent to an instance."""
         signals, ints, floats = self._signals, self._ints, self._floats
         scores, ready = self._scores(), np.array(signals.ready)
         held = by_instance(self._caches.held(request), signals.count).astype(np.int64)
@@ -79,7 +79,7 @@ class DecisionLog:
         return -Known(self._signals).load if scores is None else scores
 
     def record(self) -> Decisions:
-        """What has been written down."""
+        """The log as columns."""
         columns: dict[str, Any] = {name: np.array(column, np.int64) for name, column in self._ints.items()}
         columns |= {name: np.array(column, np.float64) for name, column in self._floats.items()}
         for name in (*_OF_CANDIDATE, "candidate_scores", "kv_utilization"):
@@ -87,7 +87,8 @@ class DecisionLog:
         return Decisions(**columns, block_size=self._caches.block_size)
 
     def _in_rows(self, column: Any) -> Any:
-        """A row for each decision; where the fleet changes, those of fewer candidates end with -1 or NaN."""
+        """One row per decision; if the fleet changes, rows with fewer candidates are padded with -1 or
+        NaN."""
         kept = np.array(self._kept, np.int64)
         widest = int(kept.max(initial=1))
         if len(column) == len(kept) * widest:

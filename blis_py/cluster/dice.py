@@ -1,4 +1,4 @@
-"""Random choices between instances, many drawn at once."""
+"""Random choices between instances, drawn in batches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Dice:
         self._drawn: list[float] = []
 
     def below(self, count: int) -> int:
-        """A number from 0 to `count` - 1, each as likely."""
+        """A uniformly distributed integer from 0 to `count` - 1."""
         if not self._drawn:
             self._drawn = self.rng.random(_AT_ONCE).tolist()
         return int(self._drawn.pop() * count)

@@ -1,4 +1,4 @@
-"""Simulated block-diffusion instances: batches of blocks, each settled over several rounds.
+"""Simulated block-diffusion instances: batches of blocks, each denoised over several rounds.
 
 The twin of the engine's loop. The model is replaced by the number of rounds each block takes; everything
 else, from admission to the commit, is decided by `DiffusionScheduler`.
@@ -30,12 +30,12 @@ NewKeys = Callable[[DiffusionRequest], Sequence[Hashable]]
 
 @dataclass(frozen=True, slots=True)
 class DiffusionCosts:
-    """Host time that the execution switches are about; the rounds themselves are the latency model's."""
+    """Host time affected by the execution switches; the rounds themselves are priced by the latency model."""
 
     schedule_ns: int = 0
-    """Each return to the scheduler: what re-looping saves."""
+    """Per return to the scheduler: the cost that re-looping saves."""
     allocator_call_ns: int = 0
-    """Each call that takes or gives back a slot or KV blocks: what reuse in place saves."""
+    """Per call that allocates or frees a slot or KV blocks: the cost that reuse in place saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class BlockDiffusion:
     """What makes a workload one of block diffusion; a `blis_py.cluster.kinds.KindOfRequests`."""
 
     rounds: Sequence[Sequence[int]]
-    """Forwards that each block takes, of every request of the table."""
+    """Forward passes of each block, for every request of the table."""
     config: DiffusionConfig = field(default_factory=DiffusionConfig)
     costs: DiffusionCosts = field(default_factory=DiffusionCosts)
 
@@ -63,29 +63,31 @@ class BlockDiffusion:
 
 
 class RoundEvents(Events, Protocol):
-    """What a block-diffusion instance tells whoever keeps notes."""
+    """Events of a block-diffusion instance, for recorders and observers."""
 
     def round(self, batch: Batch, start_ns: int, end_ns: int) -> None:
-        """A round is over; `batch.features` are its own."""
+        """The end of a round; `batch.features` are those of the round."""
         ...
 
     def batch(self, batch: Batch, outcome: Outcome) -> None:
-        """A batch is over; the scheduler has not been told yet."""
+        """The end of a batch; the scheduler is not updated yet."""
         ...
 
     def commits(self, commits: Sequence[Commit], now_ns: int) -> None:
-        """Blocks became final."""
+        """Blocks that became final."""
         ...
 
 
 class DiffusionInstance(Instance):
-    """Rounds pass one by one; between two finishes the scheduler is not asked, which would decide the same.
+    """A block-diffusion instance, simulated round by round.
+
+    Within a batch the scheduler is not called, since its plan would not change.
 
     Args:
-        rounds: forwards that each block of each request takes, by `request.row`.
-        single_step: ask the scheduler after every round, for comparison (with `DiffusionCosts` of zero).
-        new_keys: content keys of the pages that the commit of a request's block completes, where answers can
-            be told apart; `None` = nobody shares them unless the request's own keys go on over its answer.
+        rounds: forward passes of each block of each request, by `request.row`.
+        single_step: call the scheduler after every round, for comparison (with `DiffusionCosts` of zero).
+        new_keys: content keys of the pages that the commit of a request's block completes, where answers have
+            identities; `None` = they are not shared unless the request's own keys extend over its answer.
     """
 
     def __init__(
@@ -111,19 +113,19 @@ class DiffusionInstance(Instance):
         self._fdfo = scheduler.diffusion.fdfo
         self._block = scheduler.diffusion.block_tokens
         self._batch: Batch | None = None
-        """What is under way, round by round."""
+        """The batch in progress, advanced round by round."""
         self._rounds_done = 0
-        """Of the batch."""
+        """Rounds of the batch that have ended."""
         self._left: list[int] = []
-        """Rounds that each of its blocks still took when it began."""
+        """Remaining rounds of each of its blocks when the batch began."""
         self._round_end_ns = 0
         self._calls = 0
-        """Allocator calls that have been paid for."""
+        """Allocator calls already charged."""
         self.rounds_passed = 0
-        """So far, those of the batch under way included."""
+        """Rounds so far, those of the batch in progress included."""
 
     def _begin(self) -> int:
-        """The next round of the batch, or the first of another."""
+        """Begin the next round of the batch, or the first round of a new one."""
         batch = self._batch
         if batch is None:
             self._receive(self.now_ns)
@@ -152,16 +154,16 @@ class DiffusionInstance(Instance):
             self._batch = None
             self._finish(batch, outcome)
 
-    # -- the two modes, twins of `engine.diffusion.loops`: whether the batch is over ----------------
+    # -- the two modes, twins of `engine.diffusion.loops`: the outcome once the batch is over -------
 
     def _outcome_sync(self) -> Outcome | None:
-        """Rounds until every block is final; those that are ride along."""
+        """Rounds until every block is final; blocks that are final ride along."""
         if self._rounds_done < max(self._left, default=1):
             return None
         return Outcome([self._block] * len(self._left), self._rounds_done, spent=self._left)
 
     def _outcome_fdfo(self, batch: Batch) -> Outcome | None:
-        """Rounds until the first block is final, or somebody could come in."""
+        """Rounds until the first block is final or a waiting request could be admitted."""
         left = [own - self._rounds_done for own in self._left]
         if not (0 in left or batch.prefills or self._single_step or self._must_yield()):
             return None
@@ -176,7 +178,8 @@ class DiffusionInstance(Instance):
     # -- parts ---------------------------------------------------------------------------------------
 
     def _rounds_left(self, request: DiffusionRequest) -> int:
-        """Rounds until its block is final. Carried on the request, as an engine carries token ids."""
+        """Rounds until the request's block is final, carried on the request as an engine carries token
+        ids."""
         if request.dllm_incomplete_ids is not None:
             return int(request.dllm_incomplete_ids)
         return self._rounds(request)
@@ -185,7 +188,7 @@ class DiffusionInstance(Instance):
         return self.rounds[request.row][len(request.rounds_per_block)]
 
     def _masked_rows(self, request: DiffusionRequest, left: int) -> int:
-        """Positions still masked before this round, unmasking being even; none when the block commits."""
+        """Positions masked before this round, with even unmasking; none when the block commits."""
         if left <= 1:
             return 0
         open_rows, rounds = self._block - request.known_tokens, self._rounds(request)

@@ -1,4 +1,4 @@
-"""What a small run of block diffusion brought: every batch and every block."""
+"""The record of a small block-diffusion run: every batch and every block."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _COMPLETED = (FinishReason.STOP, FinishReason.LENGTH)
 class DiffusionRun:
     """The record of a run.
 
-    Latencies follow those of any other request, a block standing for a token: TTFT ends with the first
+    Latencies are defined as for other requests, with a block in place of a token: TTFT ends with the first
     block, time per block is (E2E - TTFT) / (blocks - 1).
     """
 
     requests: Sequence[DiffusionRequest]
     commit_ns: dict[DiffusionRequest, list[int]]
-    """When each block of a request became final."""
+    """Commit time of each block, by request."""
     scheduler: DiffusionScheduler
-    """As it was at the end."""
+    """The scheduler in its final state."""
     batches: list[BatchRow]
     refused: list[DiffusionRequest]
 
@@ -40,7 +40,7 @@ class DiffusionRun:
         return self.scheduler.totals
 
     def summary(self) -> dict[str, Any]:
-        """Throughput, latencies in ms, vLLM's diffusion metrics and what was wasted."""
+        """Throughput, latencies in ms, vLLM's diffusion metrics and wasted work."""
         done = [(r, ends) for r, ends in self.commit_ns.items() if r.finish_reason in _COMPLETED]
         ttft = [ends[0] - r.arrival_ns for r, ends in done]
         e2e = [ends[-1] - r.arrival_ns for r, ends in done]
@@ -73,7 +73,7 @@ class DiffusionRun:
 
 
 class RunLog:
-    """Keeps what an instance tells, for `DiffusionRun`; see `blis_py.cluster.diffusion.RoundEvents`."""
+    """Event log of an instance, for `DiffusionRun`; see `blis_py.cluster.diffusion.RoundEvents`."""
 
     def __init__(self) -> None:
         self.log = DiffusionLog()

@@ -1,4 +1,4 @@
-"""Writes down what happens on block-diffusion instances, as the columns of any other run and some more."""
+"""Recorder of block-diffusion instances: the columns of any other run, and some more."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _FEATURES = (*FEATURE_NAMES, *ROUND_FEATURES)
 class DiffusionRecorder(Recorder):
     """The request columns of one run.
 
-    A request emits with the rounds that make its blocks final. Its client sees a block once the front end
-    has dealt with all of the block's tokens.
+    A request emits in the rounds that commit its blocks. Its client sees a block once the front end has
+    processed all of the block's tokens.
     """
 
     def __init__(
@@ -42,11 +42,11 @@ class DiffusionRecorder(Recorder):
         return record
 
     def first_tokens(self, prompt_tokens: Ints) -> Ints:
-        """New tokens of a full first block: the tail of the prompt stands at its beginning."""
+        """New tokens of a full first block, which begins with the tail of the prompt."""
         return self.block_tokens - prompt_tokens % self.block_tokens
 
     def _emission(self) -> Emission:
-        """Whole blocks but for the first, which begins with the tail of the prompt, and the last."""
+        """Whole blocks, except for the first, which begins with the tail of the prompt, and the last."""
         emission = super()._emission()
         emission.tokens_per_step, emission.as_blocks = self.block_tokens, True
         visits = np.flatnonzero(emission.first_step >= 0)
@@ -60,11 +60,11 @@ class DiffusionRecorder(Recorder):
         return emission
 
     def _forget_unseen_tokens(self, instances: Sequence[InstanceRecord]) -> None:
-        """Nothing: `DiffusionInstanceLog.timed_out` forgets whole blocks."""
+        """No-op: `DiffusionInstanceLog.timed_out` removes whole blocks."""
 
 
 class DiffusionInstanceLog(InstanceLog):
-    """What one instance did, round by round, and the fate of the requests dispatched to it."""
+    """Log of one instance, round by round, and the outcome of the requests dispatched to it."""
 
     def __init__(
         self, recorder: DiffusionRecorder, scheduler: DiffusionScheduler, record_steps: bool
@@ -76,10 +76,10 @@ class DiffusionInstanceLog(InstanceLog):
         self._note_run(batch.features, start_ns, StepRun(1, end_ns))
 
     def batch(self, batch: Batch, outcome: BatchOutcome) -> None:
-        """Nothing to note: its rounds are."""
+        """No-op: the rounds of a batch are recorded instead."""
 
     def commits(self, commits: Sequence[Commit], now_ns: int) -> None:
-        """What emitted is known of the requests, but not who did at the same time."""
+        """Record front-end delays of first blocks, which depend on the blocks that become final together."""
         if not self._behind_seq_ns:
             return
         for commit in commits:
@@ -94,7 +94,7 @@ class DiffusionInstanceLog(InstanceLog):
         super().timed_out(requests)
 
     def _forget_unseen_blocks(self, request: Request, finish_ns: int) -> None:
-        """Takes away the blocks that came after their client had given up."""
+        """Remove the blocks committed after the client had timed out."""
         if request.first_tick < 0:
             return
         first = int(self._recorder.first_tokens(np.array(request.prompt_tokens)))
@@ -127,7 +127,7 @@ class DiffusionInstanceLog(InstanceLog):
 
 
 def _emitting(request: Request) -> Iterator[int]:
-    """The rounds that made its blocks final."""
+    """The rounds that committed its blocks."""
     after = dict(request.gaps or ())
     step = request.first_tick
     while step < request.last_tick:

@@ -1,4 +1,4 @@
-"""Block diffusion on one instance: the smallest simulation there is."""
+"""Block diffusion on a single instance: the smallest simulation."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def run_alone(
     costs: DiffusionCosts | None = None,
     single_step: bool = False,
 ) -> DiffusionRun:
-    """Serves requests on one instance to the end, and keeps every batch.
+    """Serve requests on one instance to the end, and keep every batch.
 
     Args:
-        rounds: forwards that each block of each request takes, by `request.row`.
-        single_step: ask the scheduler after every round. Slower, same result.
+        rounds: forward passes of each block of each request, by `request.row`.
+        single_step: call the scheduler after every round. Slower, same result.
 
     Raises:
         InputError: settings that cannot work.

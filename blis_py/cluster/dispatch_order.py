@@ -1,4 +1,4 @@
-"""In which order requests leave the gateway queue.
+"""The order in which requests leave the gateway queue.
 
 An order is a line in `DISPATCH_ORDERS`, or an entry point of a package that is installed:
 
@@ -25,45 +25,46 @@ class Waiting:
     ) -> None:
         self.request = request
         self.since_ns = since_ns
-        """When it came."""
+        """Time of entry."""
         self.number = number
-        """Larger is later."""
+        """Order of entry: larger is later."""
         self.band = band
-        """Its priority on the cluster's side; larger is more urgent."""
+        """Cluster-side priority; larger is more urgent."""
         self.tenant = tenant
         self.target_ns = target_ns
-        """How long it should wait at most; -1 = nobody says."""
+        """Target for its time in the queue; -1 = no target."""
         self.key = 0
         self.gone = False
-        """It has left the queue."""
+        """Whether it has left the queue."""
 
 
 Key = Callable[[Waiting], int]
-"""The smallest goes first; of equals whoever came first."""
+"""Sort key: the smallest goes first, ties in the order of entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchOrder:
-    """Who of those that may be dispatched goes first."""
+    """Order of the requests that may be dispatched."""
 
     key: Key
-    """Among the requests of one priority and tenant."""
+    """Key among the requests of one priority and tenant."""
     by_priority: bool = True
-    """The more urgent first; else whoever has the smallest key, of whatever priority."""
+    """Whether more urgent requests always go first; if not, the smallest key goes first regardless of
+    priority."""
 
 
 def by_arrival(waiting: Waiting) -> int:
-    """Whoever came first."""
+    """Order of entry."""
     return waiting.number
 
 
 def by_target(waiting: Waiting) -> int:
-    """Whose SLO target is to be missed first; those without one come last."""
+    """Earliest SLO target first; requests without a target last."""
     return NEVER_NS if waiting.target_ns < 0 else waiting.since_ns + waiting.target_ns
 
 
 def by_patience(waiting: Waiting) -> int:
-    """Whose client gives up first; those whose clients never do come last."""
+    """Earliest deadline first; requests without a deadline last."""
     return NEVER_NS if waiting.request.deadline_ns < 0 else waiting.request.deadline_ns
 
 
@@ -73,12 +74,12 @@ DISPATCH_ORDERS: dict[str, DispatchOrder] = {
     "slo-deadline": DispatchOrder(by_target),
     "edf": DispatchOrder(by_patience),
 }
-"""More of them can be installed."""
+"""Name -> order. Packages can add more."""
 
 ORDER_GROUP = "blis_py.dispatch_orders"
-"""Of entry points."""
+"""Entry point group of dispatch orders."""
 
 
 def dispatch_order(name: str) -> DispatchOrder:
-    """The order of that name."""
+    """The dispatch order of that name."""
     return named(DISPATCH_ORDERS, ORDER_GROUP, name, "dispatch order")

@@ -1,4 +1,4 @@
-"""From the gateway to an instance: asks the router, hands requests over, and looks ahead anew."""
+"""Dispatch from the gateway to an instance: routing, hand-over, and renewal of the lookahead."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from blis_py.cluster.fleet import Membership, MemberState
 
 Progress = Callable[[int, int], None]
-"""Called now and then with (requests ended, requests in all)."""
+"""Called periodically with (requests ended, total requests)."""
 
 
 class Dispatcher:
-    """Sends every request to the instance that the router picks.
+    """Dispatch every request to the instance that the router picks.
 
-    Who asks for a model that none of them serves is rejected, and the router is not asked. Without a ready
-    instance requests are held until one is, or rejected if none has been added.
+    Requests for a model that no instance serves are rejected before routing. Without a ready instance
+    requests are held until there is one, or rejected if none has been added.
 
     Args:
-        signals: of the instances, for a router that looks at them.
-        log: of what the router decided, if anybody wants to know.
+        signals: instance state, for a router that reads it.
+        log: log of routing decisions; optional.
         unserved: rows of the table whose requests no instance serves.
     """
 
@@ -47,7 +47,7 @@ class Dispatcher:
     ) -> None:
         self._fleet, self._instances, self._ready = fleet, fleet.instances, fleet.ready
         self._held: list[tuple[int, Request]] = []
-        """Requests for which no instance is ready."""
+        """Requests held while no instance is ready."""
         self._router = router
         self._route: Callable[[Request, int], int] = router
         self._signals = signals
@@ -64,7 +64,7 @@ class Dispatcher:
         fleet.follow(self._change)
 
     def __call__(self, due: Sequence[tuple[int, Request]]) -> None:
-        """Dispatches requests, each at its time, in this order."""
+        """Dispatch requests in this order, each at its time."""
         if self._unserved:
             due = self._routable(due)
         if not self._ready:
@@ -79,7 +79,7 @@ class Dispatcher:
             self.report(self._dispatched)
 
     def _routable(self, due: Sequence[tuple[int, Request]]) -> list[tuple[int, Request]]:
-        """Those whom an instance serves. The others have ended."""
+        """The requests whose model is served; the others are rejected."""
         routable = []
         for now_ns, request in due:
             if request.row not in self._unserved:
@@ -89,7 +89,7 @@ class Dispatcher:
         return routable
 
     def _without_instance(self, due: Sequence[tuple[int, Request]]) -> list[tuple[int, Request]]:
-        """No instance is ready: holds requests, or rejects them."""
+        """Hold or reject requests while no instance is ready."""
         if self._fleet.coming:
             self._held.extend(due)
         else:
@@ -98,9 +98,9 @@ class Dispatcher:
         return []
 
     def _change(self, index: int, state: MemberState) -> None:
-        """Dispatches the requests held, once an instance is ready; rejects them, once none is to come.
+        """Dispatch held requests once an instance is ready; reject them once none is coming.
 
-        From the first instance on that is not ready, every choice of the router is checked.
+        As soon as one instance is not ready, every choice of the router is checked.
         """
         if len(self._ready) < len(self._instances):
             self._route = self._checked
@@ -113,7 +113,8 @@ class Dispatcher:
         self([(now_ns, request) for _, request in held])
 
     def _checked(self, request: Request, now_ns: int) -> int:
-        """
+        """The router's choice, checked.
+
         Raises:
             InputError: the policy chose an instance that is not ready.
         """
@@ -129,7 +130,7 @@ class Dispatcher:
             self._recorder.on_end(request, now_ns)
 
     def _together(self, due: Sequence[tuple[int, Request]]) -> None:
-        """Where they go does not depend on what becomes of those before them."""
+        """Dispatch requests whose routing does not depend on the outcome of earlier ones."""
         route, recorder, front_end_ns = self._route, self._recorder, self._front_end_ns
         inboxes: dict[int, list[tuple[int, Request]]] = {}
         for now_ns, request in due:
@@ -143,7 +144,7 @@ class Dispatcher:
             self._instances[index].submit(arrivals)
 
     def _one_by_one(self, due: Sequence[tuple[int, Request]]) -> None:
-        """All that happens before the time of a dispatch has happened when the router looks."""
+        """Dispatch requests one at a time, after all events before each dispatch."""
         for now_ns, request in due:
             self._signals.look(now_ns)
             index = self._route(request, now_ns)
@@ -153,7 +154,7 @@ class Dispatcher:
             self._instances[index].submit([(now_ns + self._front_end_ns, request)])
 
     def report(self, dispatched: int) -> None:
-        """Tells how far the run has come."""
+        """Report progress."""
         if self._progress is not None:
             under_way = sum(instance.in_flight for instance in self._instances)
             ended = dispatched + self._recorder.num_rejected - under_way

@@ -1,4 +1,4 @@
-"""What requests go through before the router, put together: admission and flow control, if there are any."""
+"""Assembly of the stages before the router: admission and flow control, where configured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from blis_py.cluster.topology import Ingress
 
 
 class Entrance:
-    """Who is let in, after how long, and where those wait who are.
+    """Admission and flow control of a cluster, with their delays.
 
     Raises:
         InputError: an unknown admission policy.
@@ -32,7 +32,7 @@ class Entrance:
 
     @property
     def first_ns(self) -> int:
-        """From an arrival to the first that anybody does about it."""
+        """Time from an arrival to the first decision about it."""
         if self._decides or self._flow_control is not None:
             return self._admission_ns
         return self._admission_ns + self._routing_ns
@@ -55,7 +55,7 @@ class Entrance:
         admit = self._admission(setup, recorder)
         queues: list[Part] = []
         if flow_control is not None:
-            from blis_py.cluster.flow_control import FlowControl  # costs importing only those who need it
+            from blis_py.cluster.flow_control import FlowControl  # imported only where needed
 
             there = fleet.instances, routing_ns, dispatch, outlook, recorder
             queue = FlowControl(events, flow_control, setup, *there, closed=admit.looks_at_load)
@@ -66,7 +66,7 @@ class Entrance:
         return (Gate(events, source, *delays_ns, dispatch, outlook, admit, signals, recorder), *queues)
 
     def _admission(self, setup: AdmissionSetup, recorder: Recorder) -> Admission:
-        """The policy, behind the tenants' budgets if there are any."""
+        """The admission policy, behind the tenants' budgets if there are any."""
         admit = self._make(setup)
         if not self._settings.tenant_budgets:
             return admit

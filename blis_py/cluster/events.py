@@ -4,11 +4,11 @@ Ties, the order of calls at the same nanosecond:
 
 | order | what is called |
 |---|---|
-| `CHANGES` | instances come and go: whatever an extension schedules |
-| `ARRIVALS` | requests are sent, decided about and dispatched, visits begin; SimPy's own events, too |
+| `CHANGES` | instances are added and drained: events of extensions |
+| `ARRIVALS` | requests are sent, admitted and dispatched, visits begin; SimPy's own events, too |
 | `EXPIRIES` | requests that wait at the gateway reach their deadline or time to live |
 | `EXAMINATIONS` | flow control examines its queue again |
-| `STEP_ENDS` | instances end a step and plan the next one, which so sees all of the above |
+| `STEP_ENDS` | instances end a step and plan the next one, which therefore sees all of the above |
 
 Within one order, the call that was scheduled first comes first; instances end their steps in the order in
 which they were added to the cluster.
@@ -43,7 +43,7 @@ class Call(Event):
         self._action: Action | None = action
 
     def cancel(self) -> None:
-        """Drops the call."""
+        """Cancel the call."""
         self._action = None
 
     def _happens(self, event: Event) -> None:
@@ -52,7 +52,7 @@ class Call(Event):
 
 
 class EventQueue:
-    """Schedules calls on the clock of a SimPy environment."""
+    """A queue of calls on the clock of a SimPy environment."""
 
     def __init__(self, env: Environment) -> None:
         self.env = env
@@ -63,7 +63,7 @@ class EventQueue:
         return int(self.env.now)
 
     def call_at(self, time_ns: int, action: Action, order: EventPriority = ARRIVALS) -> Call:
-        """Schedules `action(time_ns)`, not earlier than now.
+        """Schedule `action(time_ns)`, not earlier than now.
 
         Args:
             order: among calls of the same nanosecond; see the table above.

@@ -1,4 +1,4 @@
-"""Requests that instances work on and that can be told to leave for others."""
+"""In-flight requests that can be evicted in favour of others."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class Evictable:
     """The sheddable requests in flight.
 
     Args:
-        priority: of each request by `request.row`; below 0 it may be shed.
+        priority: priority by `request.row`; below 0 the request is sheddable.
     """
 
     def __init__(self, instances: Sequence[Instance], priority: Sequence[int]) -> None:
         self._instances, self._priority = instances, priority
         self._heap: list[tuple[int, int, Request]] = []
-        """The first to go at the top; some have ended."""
+        """Heap with the next victim at the top; some entries have ended."""
         self._instance_of: dict[int, int] = {}
-        """By row, of those that have not ended and not been told to leave."""
+        """Instance by row, of requests that neither ended nor are being evicted."""
         self._leaving: set[int] = set()
         self._sent = 0
 
     def sent(self, request: Request, instance: int) -> None:
-        """It goes to an instance."""
+        """Record a request dispatched to an instance."""
         priority = self._priority[request.row]
         if priority < 0:
             self._sent += 1
@@ -43,19 +43,19 @@ class Evictable:
         heapify(self._heap)
 
     def ended(self, request: Request) -> None:
-        """It is in flight no more."""
+        """Remove a request that is no longer in flight."""
         self._instance_of.pop(request.row, None)
         self._leaving.discard(request.row)
 
     @property
     def leaving(self) -> int:
-        """Told to leave, and not gone yet."""
+        """Number of requests being evicted that have not left yet."""
         return len(self._leaving)
 
     def evict(self, now_ns: int) -> Request | None:
-        """Tells the least urgent one to leave, of several the one that was sent last; `None` = there is none.
+        """Evict the least urgent request, among equals the one sent last; `None` if there is none.
 
-        Whoever has lost its client already leaves anyway.
+        Requests whose clients have timed out are skipped: they leave anyway.
         """
         while self._heap:
             request = heappop(self._heap)[2]

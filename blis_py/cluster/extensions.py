@@ -1,4 +1,4 @@
-"""Parts by name: those of a table here, and those that installed packages bring along."""
+"""Components by name: built-in tables and entry points of installed packages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def find(table: MutableMapping[str, T], group: str, name: str) -> T | None:
-    """The part of that name, of the table or else an entry point of the group; `None` if there is none."""
+    """The component of that name, from the table or else the entry point group; `None` if there is none."""
     if name not in table:
         for point in entry_points(group=group, name=name):
             table[name] = point.load()
@@ -20,14 +20,14 @@ def find(table: MutableMapping[str, T], group: str, name: str) -> T | None:
 
 
 def named(table: MutableMapping[str, T], group: str, name: str, what: str, *, key: str = "") -> T:
-    """The part of that name.
+    """The component of that name.
 
     Args:
-        what: it is, for the complaint.
-        key: the setting that names it; empty = called like `what`.
+        what: kind of component, for the error message.
+        key: the setting that names it; empty = same as `what`.
 
     Raises:
-        InputError: there is none, nor an installed package that brings one.
+        InputError: neither the table nor an installed package has it.
     """
     found = find(table, group, name)
     if found is None:
@@ -37,5 +37,5 @@ def named(table: MutableMapping[str, T], group: str, name: str, what: str, *, ke
 
 
 def names(table: Iterable[str], group: str) -> list[str]:
-    """All there are, those of the table first."""
+    """All names, those of the table first."""
     return [*table, *sorted({point.name for point in entry_points(group=group)} - set(table))]

@@ -1,4 +1,4 @@
-"""Whose turn it is among the tenants that wait at the gateway with the same priority.
+"""Fairness among tenants whose requests wait at the gateway with the same priority.
 
 A policy is a class and one line in `FAIRNESS_POLICIES`, or an entry point of a package that is installed:
 
@@ -18,21 +18,21 @@ from blis_py.cluster.extensions import named
 
 
 class Fairness(Protocol):
-    """The waiting requests of one priority. `key` says in which order those of one tenant go."""
+    """The waiting requests of one priority. `key` orders those of one tenant."""
 
     def add(self, waiting: Waiting) -> None:
-        """One more."""
+        """Add a request."""
         ...
 
     def head(self) -> Waiting:
-        """Whose turn it is; asking changes nothing. Somebody waits."""
+        """The next request, without side effects. The queue must not be empty."""
         ...
 
     def remove(self, waiting: Waiting, served: bool) -> None:
-        """It is gone.
+        """Remove a request.
 
         Args:
-            served: it was its turn.
+            served: it leaves because it was next.
         """
         ...
 
@@ -41,20 +41,20 @@ MakeFairness = Callable[[], Fairness]
 
 
 class Flow:
-    """Requests by their key, those first that came first. What has gone stays until it comes up."""
+    """Requests ordered by key, ties in the order of entry. Removed entries are dropped lazily."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Waiting]] = []
         self.count = 0
-        """Of those that have not gone."""
+        """Number of entries not removed."""
 
     def add(self, waiting: Waiting) -> None:
-        """One more."""
+        """Add a request."""
         heappush(self._heap, (waiting.key, waiting.number, waiting))
         self.count += 1
 
     def head(self) -> Waiting:
-        """The first; there is one."""
+        """The first request; there must be one."""
         heap = self._heap
         while heap[0][2].gone:
             heappop(heap)
@@ -62,37 +62,37 @@ class Flow:
 
 
 class GlobalStrict(Flow):
-    """Whoever is first, of whatever tenant."""
+    """The first request by key, regardless of tenant."""
 
     def remove(self, waiting: Waiting, served: bool) -> None:
-        """It is gone."""
+        """Remove a request."""
         self.count -= 1
 
 
 class RoundRobin:
-    """Tenants take turns, in the order of their names."""
+    """Tenants in turn, in the order of their names."""
 
     def __init__(self) -> None:
         self._flows: dict[str, Flow] = {}
         self._names: list[str] = []
-        """Of those that wait, in order."""
+        """Names of the waiting tenants, sorted."""
         self._last = ""
-        """Who had the latest turn."""
+        """Name of the tenant served last."""
 
     def add(self, waiting: Waiting) -> None:
-        """One more."""
+        """Add a request."""
         flow = self._flows.setdefault(waiting.tenant, Flow())
         if not flow.count:
             insort(self._names, waiting.tenant)
         flow.add(waiting)
 
     def head(self) -> Waiting:
-        """Of the tenant behind the one that had the latest turn."""
+        """The first request of the tenant after the one served last."""
         place = bisect_right(self._names, self._last)
         return self._flows[self._names[place % len(self._names)]].head()
 
     def remove(self, waiting: Waiting, served: bool) -> None:
-        """It is gone."""
+        """Remove a request."""
         flow = self._flows[waiting.tenant]
         flow.count -= 1
         if not flow.count:
@@ -106,10 +106,10 @@ FAIRNESS_POLICIES: dict[str, MakeFairness] = {
     "global-strict": GlobalStrict,
     "round-robin": RoundRobin,
 }
-"""Name -> what makes one for each priority. More of them can be installed."""
+"""Name -> factory, called once per priority. Packages can add more."""
 
 FAIRNESS_GROUP = "blis_py.fairness_policies"
-"""Of entry points."""
+"""Entry point group of fairness policies."""
 
 
 def fairness_policy(name: str) -> MakeFairness:

@@ -1,7 +1,7 @@
 """Membership: the instances of a cluster, their pools and states, and notice of every change.
 
-An index names an instance for the whole run and is never reused. A request is dispatched to ready instances
-alone; a draining one ends what it has, and is gone when it is empty.
+An instance's index identifies it for the whole run and is never reused. Requests are dispatched to ready
+instances only; a draining instance finishes its requests, and is gone when it is empty.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ class MemberState(StrEnum):
 
 @dataclass(slots=True)
 class Member:
-    """An instance of the fleet, as the cluster knows it."""
+    """An instance of the fleet, as seen by the cluster."""
 
     index: int
     pool: Pool
     added_ns: int
     state: MemberState = MemberState.ADDED
     gone_ns: int | None = None
-    """None = it lived to the end of the run."""
+    """When it left; None if it lived to the end of the run."""
 
 
 Follower = Callable[[int, MemberState], None]
-"""Called with the index and the new state of an instance, at every change."""
+"""Called with an instance's index and new state at every change."""
 
 
 class Membership(Protocol):
-    """The instances that requests may be dispatched to: a `Fleet`, or the part of one in view."""
+    """The instances to which requests may be dispatched: a `Fleet`, or the visible part of one."""
 
     cluster: Cluster
     instances: list[Instance]
@@ -58,7 +58,7 @@ class Membership(Protocol):
 
     @property
     def slots(self) -> int:
-        """Requests that the ready instances can run at once, all together."""
+        """Requests that all ready instances together can run at once."""
         ...
 
     @property
@@ -71,12 +71,12 @@ class Membership(Protocol):
         ...
 
     def follow(self, follower: Follower) -> None:
-        """Reports every change of state from now on, and first the ones that led to the present."""
+        """Report every change of state from now on, preceded by those that led to the present state."""
         ...
 
 
 class Fleet:
-    """The instances of a run. The lists are live: whoever keeps one sees every change.
+    """The instances of a run. Its lists are live: they change with the fleet.
 
     Args:
         make: builds an instance of a pool.
@@ -91,7 +91,7 @@ class Fleet:
         self.ready: list[int] = []
         """Indices of the ready instances, ascending."""
         self.slots: int = 0
-        """Requests that the ready instances can run at once, all together."""
+        """Requests that all ready instances together can run at once."""
         self._make, self._agenda = make, agenda
         self._outlets: dict[str, Outlet] = {}
         self._followers: list[Follower] = []
@@ -100,7 +100,7 @@ class Fleet:
                 self.add(pool.name)
 
     def follow(self, follower: Follower) -> None:
-        """Reports every change of state from now on, and first the ones that led to the present."""
+        """Report every change of state from now on, preceded by those that led to the present state."""
         for member in self.members:
             follower(member.index, MemberState.ADDED)
             if member.state is not MemberState.ADDED:
@@ -117,10 +117,10 @@ class Fleet:
         return self._agenda.now_ns
 
     def add(self, pool: str, ready_after_ns: int = 0) -> int:
-        """Adds an instance to a pool; returns its index.
+        """Add an instance to a pool; returns its index.
 
         Args:
-            ready_after_ns: its start-up time: GPUs are paid for, and no request is dispatched to it.
+            ready_after_ns: start-up time: its GPUs are billed, but no request is dispatched to it.
 
         Raises:
             InputError: no such pool, or the run has begun without any event (`Simulation.call_at`).
@@ -144,7 +144,7 @@ class Fleet:
         return self._outlets.keys()
 
     def connect(self, pool: str, outlet: Outlet) -> None:
-        """Gives the instances of a pool, and those that will be added to it, an outlet.
+        """Give the present and future instances of a pool an outlet.
 
         Raises:
             InputError: no such pool.
@@ -155,7 +155,7 @@ class Fleet:
                 instance.outlet = outlet
 
     def drain(self, index: int) -> None:
-        """Dispatches no more requests to an instance; it ends those it has, and is gone.
+        """Stop dispatching to an instance; it finishes its requests, and is gone.
 
         Raises:
             InputError: no such instance, it is draining or gone already, or the run has begun without any
@@ -177,18 +177,18 @@ class Fleet:
             instance.when_idle(partial(self._leave, member))
 
     def enter_lives(self, records: list[InstanceRecord]) -> None:
-        """Enters pools and life spans into the records of the instances."""
+        """Copy pools and life spans into the records of the instances."""
         for member, record in zip(self.members, records, strict=True):
             spec = member.pool.spec
             record.pool, record.gpus, record.price_per_hour = member.pool.name, spec.gpus, spec.price_per_hour
             record.added_ns, record.gone_ns = member.added_ns, member.gone_ns
 
     def covers(self, index: int) -> bool:
-        """Whether an instance is in view: all are; see `FleetView`."""
+        """Whether an instance is in view: always; see `FleetView`."""
         return True
 
     def close(self) -> None:
-        """Releases the instances and everything that follows; members keep what they say."""
+        """Release the instances and the followers; member states remain."""
         self.instances.clear()
         self._followers.clear()
 

@@ -1,4 +1,4 @@
-"""The instances of some pools, as those see them that dispatch to these pools alone."""
+"""A view of a fleet restricted to some pools, for their dispatcher."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from blis_py.cluster.fleet import Fleet, Follower, MemberState
 
 
 class FleetView:
-    """A fleet whose instances in other pools are never ready; indices are those of the fleet.
+    """A fleet in which instances of other pools are never ready; indices are those of the fleet.
 
     Args:
         pools: names of the pools in view.
@@ -45,7 +45,7 @@ class FleetView:
         return self._fleet.members[index].pool.name in self._pools
 
     def follow(self, follower: Follower) -> None:
-        """As `Fleet.follow`; of instances out of view, only that they have been added."""
+        """As `Fleet.follow`; for instances out of view, only that they were added."""
         self._fleet.follow(partial(self._pass_on, follower))
 
     def _pass_on(self, follower: Follower, index: int, state: MemberState) -> None:

@@ -1,10 +1,9 @@
-"""Flow control: requests wait at the gateway while the cluster is saturated, instead of at an instance.
+"""Flow control: while the cluster is saturated, requests wait at the gateway instead of at an instance.
 
 gateway (admission) -> flow control -> dispatcher (router)
 
-Who waits is looked at again when what it depends on can have changed: with an arrival, and with the end of a
-request or a report of the instances, whichever the saturation detector goes by; or, as by BLIS, at regular
-ticks.
+The queue is re-examined when its inputs may have changed: at each arrival, and at the end of a request or a
+report of the instances, whichever the saturation detector reads; or, as in BLIS, at regular ticks.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from blis_py.core.slo import DEFAULT_CLASS
 
 TTL, EVICTED = "gateway ttl", "evicted in flight"
 SHED: Final = "shed for {}"
-"""With the SLO class of whom it was shed for."""
+"""Format of the reason; takes the SLO class of the request that displaced it."""
 
 
 class FlowControl:
-    """The gateway queue at work. As a `Dispatch` it takes the place of the dispatcher behind it.
+    """The gateway queue and its event handling. As a `Dispatch` it replaces the dispatcher behind it.
 
-    Of the same nanosecond, arrivals come before requests that have waited too long, and these before
-    another look at who may go. An end is seen by the first look after it, a nanosecond later at the earliest.
+    Within a nanosecond, arrivals come before expiries, and these before examinations of the queue. The end of
+    a request is seen by the first examination after it, a nanosecond later at the earliest.
 
     Args:
-        setup: what is known of requests and instances.
+        setup: the requests and the visible instance state.
         routing_ns: from leaving the queue to the dispatch.
-        closed: nobody looks ahead at all, since what comes before it must not.
+        closed: no lookahead at all, because an earlier stage permits none.
     """
 
     def __init__(
@@ -72,11 +71,11 @@ class FlowControl:
         self._looks = saturation.counts_in_flight or saturation.reads_reports
         self._came = 0
         self._coming: deque[tuple[int, Request]] = deque()
-        """Sent here ahead of their time."""
+        """Requests sent ahead of their arrival time."""
         self._on_the_way: deque[tuple[int, Request]] = deque()
-        """Out of the queue and not yet dispatched."""
+        """Requests that left the queue and are not dispatched yet."""
         self._next_ns = NEVER_NS
-        """When to look again, as far as that is known."""
+        """Time of the next scheduled examination, if known."""
         recorder.keep_waits()
         recorder.tell(self.ended)
         if self._looks:
@@ -85,7 +84,7 @@ class FlowControl:
             self._signals.ring(self._changed)
 
     def __call__(self, due: Sequence[tuple[int, Request]]) -> None:
-        """Requests come, each at its time, in this order."""
+        """Accept requests in this order, each at its time."""
         for now_ns, request in due:
             if now_ns > self._events.now_ns:
                 self._coming.append((now_ns, request))
@@ -113,14 +112,14 @@ class FlowControl:
         if self._queue and self._after_ends:
             self._look_at(self._events.now_ns + 1)
 
-    # -- coming --------------------------------------------------------------------------------------
+    # -- entering ------------------------------------------------------------------------------------
 
     def _arrived(self, now_ns: int) -> None:
         self._take_in(*self._coming.popleft())
         self._outlook.look()
 
     def _take_in(self, now_ns: int, request: Request) -> None:
-        """It waits, if only for this moment, or is refused."""
+        """Queue a request, if only for this moment, or refuse it."""
         self._send_until(now_ns)
         priority = self._priority[request.row]
         why = self._queue.refusal(priority)
@@ -149,10 +148,10 @@ class FlowControl:
     def _class_of(self, request: Request) -> str:
         return self._table.slo_class[request.row] or DEFAULT_CLASS
 
-    # -- waiting too long ----------------------------------------------------------------------------
+    # -- expiry --------------------------------------------------------------------------------------
 
     def _expect_end_of_patience(self, waiting: Waiting) -> None:
-        """The gateway's, or the client's."""
+        """Schedule the expiry of a request: the gateway's time to live, or the client's deadline."""
         deadline_ns = waiting.request.deadline_ns
         until_ns = waiting.since_ns + self._ttl_ns if self._ttl_ns else NEVER_NS
         if deadline_ns >= 0:
@@ -171,12 +170,12 @@ class FlowControl:
             self._drop(request, now_ns, TTL)
         self._outlook.look()
 
-    # -- going ---------------------------------------------------------------------------------------
+    # -- leaving -------------------------------------------------------------------------------------
 
     def _attempt(self, now_ns: int) -> None:
-        """Dispatches who can be dispatched; with ticks, one request."""
+        """Dispatch every request that can be dispatched; with ticks, at most one."""
         if self._tick_ns is not None:
-            self._look_at(now_ns + self._tick_ns)  # unless one is to come
+            self._look_at(now_ns + self._tick_ns)  # unless a tick is scheduled
             self._act(now_ns)
             return
         while self._act(now_ns):
@@ -185,7 +184,7 @@ class FlowControl:
             self._look_at(self._signals.reported_ns + self._signals.refresh_ns)
 
     def _act(self, now_ns: int) -> bool:
-        """One request leaves the queue, or an instance for one in the queue; whether there was any."""
+        """Dispatch one queued request, or evict one in its favour; returns whether either happened."""
         if not self._queue:
             return False
         self._look(now_ns)
@@ -204,17 +203,18 @@ class FlowControl:
         return True
 
     def _in_flight(self) -> int:
-        """As the gateway counts: with those on the way, without those it has told to leave."""
+        """Requests in flight as counted by the gateway: those on the way included, those being evicted
+        not."""
         leaving = 0 if self._evictable is None else self._evictable.leaving
         return self._signals.total_in_flight + len(self._on_the_way) - leaving
 
     def _evicts(self, now_ns: int) -> bool:
-        """Whether somebody is told to leave for one who waits and may not be shed."""
+        """Evict a request in favour of a non-sheddable queued one, if possible; returns whether it did."""
         evictable = self._evictable
         if evictable is None or not self._queue.urgent:
             return False
         if not self._saturation.counts_in_flight and evictable.leaving >= self._queue.urgent:
-            return False  # there will be room, which is not seen yet
+            return False  # room is being made, though not visible yet
         request = evictable.evict(now_ns)
         if request is None:
             return False
@@ -222,7 +222,7 @@ class FlowControl:
         return True
 
     def _send_until(self, now_ns: int) -> None:
-        """Dispatches those whose time has come."""
+        """Dispatch the requests whose time has come."""
         on_the_way = self._on_the_way
         while on_the_way and on_the_way[0][0] <= now_ns:
             due = on_the_way.popleft()
@@ -239,14 +239,14 @@ class FlowControl:
         if self._recorder.on_end is not None:
             self._recorder.on_end(request, now_ns)
 
-    # -- looking again -------------------------------------------------------------------------------
+    # -- examining again -----------------------------------------------------------------------------
 
     def _look(self, now_ns: int) -> None:
         if self._looks:
             self._signals.look_at_load(now_ns)
 
     def _changed(self) -> None:
-        """Something has happened at an instance, and reports are live."""
+        """Schedule an examination: the state of an instance changed, and reports are immediate."""
         if self._queue:
             self._look_at(self._events.now_ns + 1)
 

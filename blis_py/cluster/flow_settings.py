@@ -1,4 +1,4 @@
-"""What flow control is told: when the cluster counts as saturated, who waits at the gateway, and how long."""
+"""Settings of flow control: when the cluster counts as saturated, which requests wait, and how long."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class FlowSettings:
-    """Of the gateway queue. 0 = no limit, where a number limits something."""
+    """Parameters of the gateway queue. For limits, 0 = unlimited."""
 
     saturation_detector: str = "never"
     queue_depth_threshold: float = 5
-    """With `utilization`: requests that wait at a saturated instance."""
+    """With `utilization`: queued requests of a saturated instance."""
     kv_cache_util_threshold: float = 0.8
     """The same for the share of its KV blocks in use."""
     max_concurrency_per_instance: int = 100
@@ -20,19 +20,19 @@ class FlowSettings:
     dispatch_order: str = "fifo"
     fairness_policy: str = "global-strict"
     max_gateway_queue_depth: int = 0
-    """Requests that wait, at most."""
+    """Maximum number of queued requests."""
     per_band_capacity: int = 0
-    """Requests of one priority that wait, at most."""
+    """Maximum number of queued requests of one priority."""
     usage_limit_threshold: float = 1.0
-    """Saturation up to which the least urgent are dispatched; the most urgent are up to 1."""
+    """Saturation up to which the least urgent requests are dispatched; for the most urgent it is 1."""
     request_ttl_ns: int = 0
-    """So long a request waits, at most."""
+    """Maximum time in the queue."""
     queue_shedding: bool = False
-    """Whoever comes to a full queue takes the place of a less urgent one that may be shed."""
+    """A request that reaches a full queue displaces a less urgent sheddable one."""
     in_flight_eviction: bool = False
-    """Whoever waits and may not be shed takes the place of a request that an instance works on and may be."""
+    """A non-sheddable queued request displaces a sheddable one in flight."""
     dispatch_tick_interval_ns: int | None = None
-    """At each arrival and each such tick one request is dispatched at most, as by BLIS; `None` = as many as
-    can be, whenever something has changed."""
+    """Interval of ticks, as in BLIS: at most one request is dispatched at each arrival and each tick; `None`
+    = as many as possible, at every change."""
     slo_targets_ns: Mapping[str, int] = field(default_factory=dict)
-    """With `slo-deadline`: how long after it came a request of an SLO class should be dispatched."""
+    """With `slo-deadline`: time from a request's arrival to its latest dispatch, by SLO class."""

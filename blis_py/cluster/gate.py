@@ -1,4 +1,4 @@
-"""The entrance of a cluster that does not let in everybody."""
+"""The entrance of a cluster with an admission policy."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from blis_py.core.request import NEVER_NS, Request
 
 
 class Gate(Gateway):
-    """Asks an admission policy about each request, some time after its arrival. Who is rejected has ended.
+    """Apply an admission policy to each request, some time after its arrival. Rejected requests end there.
 
-    What happens, happens in the order of time: decisions, and dispatches between them. Of the same
-    nanosecond, a dispatch comes first.
+    Decisions and dispatches happen in order of time; within a nanosecond, dispatches come first.
 
     Args:
-        admission_ns: from an arrival to the decision.
-        routing_ns: from there to the dispatch.
-        signals: of the instances, for a policy that looks at them.
+        admission_ns: time from an arrival to the decision.
+        routing_ns: time from the decision to the dispatch.
+        signals: instance state, for a policy that reads it.
     """
 
     def __init__(
@@ -44,7 +43,7 @@ class Gate(Gateway):
         self._admit, self._signals, self._recorder = admit, signals, recorder
         self._looks = admit.looks_at_load
         self._asking: deque[tuple[int, Request]] = deque()
-        """Those about whom there is no decision yet."""
+        """Requests not decided yet."""
         if self._looks:
             signals.watch()
 
@@ -64,7 +63,7 @@ class Gate(Gateway):
         self._decide([self._asking.popleft()])
 
     def _decide(self, due: Sequence[tuple[int, Request]]) -> None:
-        """In order of time, at the state of the cluster then."""
+        """Decide about requests in order of time, each on the state of the cluster at that time."""
         for now_ns, request in due:
             self._send_until(now_ns)
             self._signals.look(now_ns)
@@ -95,11 +94,11 @@ class Gate(Gateway):
         self._send_until(now_ns)
 
     def _send_until(self, now_ns: int) -> None:
-        """Dispatches those whose time has come."""
+        """Dispatch the requests whose time has come."""
         on_the_way = self._on_the_way
         while on_the_way and on_the_way[0][0] <= now_ns:
             one = on_the_way.popleft()
-            self._outlook.narrow(one[0] - 1)  # an earlier dispatch may have looked further ahead
+            self._outlook.narrow(one[0] - 1)  # an earlier dispatch may have extended the lookahead
             self._dispatch([one])
 
     def quiet_until_ns(self) -> int:

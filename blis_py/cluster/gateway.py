@@ -1,4 +1,4 @@
-"""The entrance of a cluster that lets in everybody: the way to the router."""
+"""The entrance of a cluster that admits every request."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from blis_py.cluster.source import Source
 from blis_py.core.request import NEVER_NS, Request
 
 Dispatch = Callable[[Sequence[tuple[int, Request]]], None]
-"""Sends requests to instances, each with the time of its dispatch, in this order."""
+"""Send requests to instances in this order, each at its dispatch time."""
 
 
 class Gateway:
-    """Admits everybody; a request is dispatched some time after its arrival.
+    """Admit every request and dispatch it a fixed delay after its arrival.
 
     Args:
-        source: whose requests they are.
-        delay_ns: of admission and routing together.
+        source: the source of the requests.
+        delay_ns: delay of admission and routing together.
     """
 
     def __init__(
@@ -31,15 +31,15 @@ class Gateway:
         self._dispatch = dispatch
         self._outlook = outlook
         self._on_the_way: deque[tuple[int, Request]] = deque()
-        """Admitted and not yet dispatched."""
+        """Admitted requests that are not dispatched yet."""
 
     def receive(self, requests: Sequence[Request]) -> None:
-        """Requests have been sent."""
+        """Accept requests that were sent."""
         delay_ns = self._delay_ns
         self._send_on([(request.arrival_ns + delay_ns, request) for request in requests])
 
     def _send_on(self, due: Sequence[tuple[int, Request]]) -> None:
-        """Dispatches them at their times, or ahead of them if nobody minds."""
+        """Dispatch requests at their times, or ahead of time where the lookahead permits."""
         if not self._delay_ns or self._outlook.is_open:
             self._dispatch(due)
             return
@@ -47,7 +47,7 @@ class Gateway:
             self._hold(one)
 
     def _hold(self, due: tuple[int, Request]) -> None:
-        """It is dispatched when its time has come."""
+        """Schedule the dispatch of a request."""
         self._on_the_way.append(due)
         self._events.call_at(due[0], self._arrived)
 
@@ -55,7 +55,7 @@ class Gateway:
         self._dispatch([self._on_the_way.popleft()])
 
     def quiet_until_ns(self) -> int:
-        """Nobody leaves it before or at this time."""
+        """No request leaves the gateway before or at this time."""
         if self._source.listens:
             return NOT_AT_ALL_NS
         coming_ns = self._source.quiet_until_ns()

@@ -1,4 +1,4 @@
-"""The queue at the gateway: bands of requests by priority, limits on them, and who goes next."""
+"""The queue at the gateway: requests in priority bands, with limits and an order of dispatch."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ class Band:
         self.priority = priority
         self.turns: Fairness = fairness()
         self.by_number: OrderedDict[int, Waiting] = OrderedDict()
-        """All of them, in the order in which they came."""
+        """All requests of the band, in the order of entry."""
 
     def latest(self) -> Waiting:
-        """Who came last; somebody waits."""
+        """The request that entered last; the band must not be empty."""
         return self.by_number[next(reversed(self.by_number))]
 
 
 class GatewayQueue:
-    """Requests that wait for the cluster to have room.
+    """Requests waiting for capacity in the cluster.
 
-    There is a band for each priority that anybody has had so far. Of saturation, band i of n bears up to
-    1 - i (1 - u) / (n - 1), where u is the usage limit: the most urgent go until the cluster is saturated,
-    the least urgent until it is so far.
+    There is a band for each priority seen so far. Band i of n is dispatched up to a saturation of 1 - i (1 -
+    u) / (n - 1), where u is the usage limit: the most urgent band up to 1, the least urgent up to u.
     """
 
     def __init__(self, settings: FlowSettings) -> None:
@@ -40,7 +39,7 @@ class GatewayQueue:
         self._most, self._most_of_band = settings.max_gateway_queue_depth, settings.per_band_capacity
         self._sheds, self._limit = settings.queue_shedding, settings.usage_limit_threshold
         self._bands: list[Band] = []
-        """The most urgent first."""
+        """Bands, the most urgent first."""
         self._band_of: dict[int, Band] = {}
         self._count = self._urgent = 0
 
@@ -49,13 +48,14 @@ class GatewayQueue:
 
     @property
     def urgent(self) -> int:
-        """Waiting requests that may not be shed."""
+        """Number of queued requests that are not sheddable."""
         return self._urgent
 
-    # -- coming --------------------------------------------------------------------------------------
+    # -- entering ------------------------------------------------------------------------------------
 
     def refusal(self, priority: int) -> str:
-        """Why a request cannot come in; empty = it can, in place of its victim where the queue is full."""
+        """The reason why a request cannot enter; empty if it can, displacing its victim where the queue is
+        full."""
         if self._most_of_band and len(self._band(priority).by_number) >= self._most_of_band:
             return BAND_FULL
         if self.is_full and self.victim(priority) is None:
@@ -64,11 +64,11 @@ class GatewayQueue:
 
     @property
     def is_full(self) -> bool:
-        """Whether nobody comes in without somebody else leaving."""
+        """Whether the queue is full: a new request must displace a queued one."""
         return 0 < self._most <= self._count
 
     def victim(self, priority: int) -> Waiting | None:
-        """Who is shed for a request of this priority: of the least urgent who may be, who came last."""
+        """The request to shed for one of this priority: the latest of the least urgent sheddable requests."""
         if not self._sheds:
             return None
         least = next((band for band in reversed(self._bands) if band.by_number), None)
@@ -77,7 +77,7 @@ class GatewayQueue:
         return least.latest()
 
     def add(self, waiting: Waiting) -> None:
-        """It waits; the limits have been looked at."""
+        """Add a request; limits have been checked."""
         waiting.key = self._order.key(waiting)
         band = self._band(waiting.band)
         band.turns.add(waiting)
@@ -88,7 +88,7 @@ class GatewayQueue:
     # -- leaving -------------------------------------------------------------------------------------
 
     def next(self, saturation: float) -> Waiting | None:
-        """Who is dispatched next; `None` = at this saturation, nobody of those who wait."""
+        """The next request to dispatch; `None` if no queued request may be dispatched at this saturation."""
         heads = []
         for place, band in enumerate(self._bands):
             if saturation >= self._ceiling(place):
@@ -103,10 +103,10 @@ class GatewayQueue:
         return 1.0 - place * (1.0 - self._limit) / (len(self._bands) - 1) if place else 1.0
 
     def remove(self, waiting: Waiting, served: bool = False) -> None:
-        """It leaves.
+        """Remove a request.
 
         Args:
-            served: because it was its turn.
+            served: it leaves because it was next.
         """
         waiting.gone = True
         band = self._band(waiting.band)

@@ -1,4 +1,4 @@
-"""One simulated engine instance: a scheduler core on SimPy's clock, whatever its steps are.
+"""A simulated engine instance: a scheduler core on SimPy's clock, independent of what its steps are.
 
 What differs between kinds of requests, how a step is begun and ended, is in a file of each; see `kinds`.
 """
@@ -21,64 +21,64 @@ from blis_py.metrics.record import Outcome
 from blis_py.metrics.visits import Onward
 
 IDLE_NS: Final = -1
-"""There is nothing to compute."""
+"""Returned when there is nothing to compute."""
 
 
 class Events(Protocol):
-    """What an instance tells whoever keeps notes: the fate of requests."""
+    """Events of an instance, for recorders and observers: the outcome of requests."""
 
     def idle(self, duration_ns: int) -> None:
-        """There was nothing to do before the next step."""
+        """Idle time before the next step."""
         ...
 
     def unservable(self, request: Request, now_ns: int) -> None:
-        """It can never be served."""
+        """A request that can never be served."""
         ...
 
     def timed_out(self, requests: list[Request]) -> None:
-        """Their clients gave up, at the latest during the step that has just ended."""
+        """Requests whose clients timed out, at the latest during the step that has just ended."""
         ...
 
     def finished(self, requests: list[Request], end_ns: int) -> None:
-        """Their last tokens were emitted with a step that ended then."""
+        """Requests whose last tokens were emitted by the step that ended then."""
         ...
 
     def goes_on(self, requests: list[Request], how: Onward, now_ns: int) -> None:
-        """The visits of requests end now; the requests go on elsewhere. They are settled."""
+        """Requests whose visits end now and that continue elsewhere. They are settled."""
         ...
 
     def ended(self, requests: list[Request], outcome: Outcome) -> None:
-        """Where requests stand, and how far they came. They are settled."""
+        """Final state of requests when the run ends. They are settled."""
         ...
 
 
 class Instance(Sleeper):
-    """An endless loop: begin a step, let its time pass, end it.
+    """A simulated instance, an endless loop: begin a step, let its time pass, end it.
 
-    The loop keeps its own time and waits for the clock of the simulation only where something might still
-    come in between: beyond the outlook.
+    The loop keeps its own time and yields to the simulation clock only where an external event may still
+    reach it: beyond the outlook.
 
     Args:
-        scheduler: fresh; the instance is its only driver.
-        events: told what happens.
+        scheduler: a new scheduler, driven by this instance only.
+        events: receives the events.
     """
 
     def __init__(self, timeline: Timeline, scheduler: Lifecycle, events: Events, outlook: Outlook) -> None:
         super().__init__(timeline)
         self.in_flight = 0
-        """Requests dispatched here that have not ended."""
+        """Requests dispatched to this instance that have not ended."""
         self.now_ns = 0
-        """The loop's time: the latest step boundary it has dealt with."""
+        """The loop's own time: the latest step boundary processed."""
         self._life = scheduler
         self._fate = events
         self.outlet: Outlet | None = None
-        """Takes requests further whose visit has ended; None = they are finished."""
+        """Destination of requests whose visit has ended; None if they are finished."""
         self._log = events if isinstance(events, InstanceLog) else None
-        """The same, where nobody stands between: native code calls it without looking its methods up."""
+        """The event receiver if it is an `InstanceLog` itself: native code calls it without method lookup."""
         self._outlook = outlook
         self._timeline = timeline
         self._inbox: deque[tuple[int, Request]] = deque()
-        """Requests on their way through the front end, with the time they are ready to be queued."""
+        """Requests passing through the front end, with the time at which they can be queued."""
         self._marks: Marks | None = None
         self._when_idle: Callable[[int], None] | None = None
         self._index = 0
@@ -87,7 +87,7 @@ class Instance(Sleeper):
         self._loop = self.run()
 
     def run(self) -> Generator[int, None, None]:
-        """The main loop. It yields the time it waits for, which may be moved while it waits."""
+        """The main loop. It yields the time it waits for, which may change while it waits."""
         inbox, outlook = self._inbox, self._outlook
         while True:
             if self._marks is not None:
@@ -111,7 +111,7 @@ class Instance(Sleeper):
                 self._resume(self._woken_ns)
 
     def wake(self, time_ns: int) -> None:
-        """The loop goes on, until it has to wait again."""
+        """Resume the loop until it has to wait again."""
         self._woken_ns = time_ns
         until_ns = next(self._loop)
         if until_ns != NEVER_NS:
@@ -120,31 +120,31 @@ class Instance(Sleeper):
     # -- what a kind of request supplies -----------------------------------------------------------
 
     def _begin(self) -> int:
-        """Begins what comes next, and says when it ends; `IDLE_NS` if there is nothing to do."""
+        """Begin the next unit of work and return its end time; `IDLE_NS` if there is nothing to do."""
         raise NotImplementedError
 
     def _end(self) -> None:
-        """It is over."""
+        """End the unit of work in progress."""
         raise NotImplementedError
 
     def _disturb(self, time_ns: int) -> None:
-        """Somebody comes at `time_ns`, and nobody was expected."""
+        """Handle an unforeseen arrival at `time_ns`."""
 
     def _blocks_in_use(self, now_ns: int) -> int:
-        """KV blocks in use at `now_ns`, while what has been begun goes on."""
+        """KV blocks in use at `now_ns`, during the work in progress."""
         return self._life.kv.pool.in_use
 
     def _take_blocks(self, now_ns: int) -> None:
-        """Takes from the pool the blocks of every step planned by now, the one in progress included."""
+        """Allocate the blocks of every step planned by now, the one in progress included."""
 
     def _cut(self, now_ns: int) -> None:
-        """The run ends at `now_ns`, maybe in the middle of steps: those that are over count."""
+        """Stop the run at `now_ns`, possibly within a step: steps that have ended count."""
         raise NotImplementedError
 
     # -- the router's side -----------------------------------------------------------------------
 
     def submit(self, arrivals: Sequence[tuple[int, Request]]) -> None:
-        """Requests dispatched to this instance, each with the time it reaches the queue, in this order."""
+        """Accept requests dispatched to this instance in this order, each with its time of queueing."""
         if self.outlet is not None:
             for _, request in arrivals:
                 self.outlet.enters(request)
@@ -157,7 +157,7 @@ class Instance(Sleeper):
             self._wake(arrivals[0][0])
 
     def call_off(self, request: Request, now_ns: int) -> None:
-        """A request leaves at the end of the step in progress, as if its client gave up now."""
+        """Evict a request at the end of the step in progress, as if its client timed out now."""
         if any(one is request for _, one in self._inbox):
             request.deadline_ns = now_ns
             return
@@ -173,15 +173,15 @@ class Instance(Sleeper):
         return not self.in_flight and not self._is_busy()
 
     def when_idle(self, call: Callable[[int], None]) -> None:
-        """Calls once, with the time, when the instance becomes idle."""
+        """Call once, with the time, when the instance becomes idle."""
         self._when_idle = call
 
     def watch(self, marks: Marks, index: int) -> None:
-        """From now on it marks itself, as the instance of that index, when its state may have changed."""
+        """From now on, add this instance to `marks` under that index when its state may have changed."""
         self._marks, self._index = marks, index
 
     def queue_depth(self, now_ns: int) -> int:
-        """Requests waiting to be scheduled."""
+        """Number of requests waiting to be scheduled."""
         waiting, inbox = self._life.queue_depth, self._inbox
         if inbox and inbox[0][0] <= now_ns:
             waiting += sum(ready_ns <= now_ns for ready_ns, _ in inbox)
@@ -189,32 +189,32 @@ class Instance(Sleeper):
 
     @property
     def batch_size(self) -> int:
-        """Requests in the running list."""
+        """Number of requests in the running list."""
         return len(self._life.running)
 
     def kv_utilization(self, now_ns: int) -> float:
-        """Share of its KV blocks in use, by the step in progress too."""
+        """Share of its KV blocks in use, the step in progress included."""
         pool = self._life.kv.pool
         return self._blocks_in_use(now_ns) / pool.total
 
     def log_cache(self) -> CacheChanges:
-        """From now on, the list to which its prefix cache appends what it begins and ceases to hold."""
+        """A log, from now on, of what the prefix cache begins and ceases to hold."""
         return self._life.kv.follow()
 
     def settle_cache(self, now_ns: int) -> None:
-        """Removes from the cache what the steps planned by now overwrite, the one in progress included."""
+        """Remove from the cache what the steps planned by now overwrite, the one in progress included."""
         self._take_blocks(now_ns)
         self._life.kv.pool.name_reserved()
 
     @property
     def expects(self) -> bool:
-        """Whether somebody is on the way to its queue."""
+        """Whether a request is on the way to its queue."""
         return bool(self._inbox)
 
-    # -- requests come and go ----------------------------------------------------------------------
+    # -- arrivals and departures -------------------------------------------------------------------
 
     def _receive(self, now_ns: int) -> None:
-        """Takes in what has arrived by now, and lets go who has waited too long."""
+        """Queue the requests that have arrived by now, and drop those whose deadline has passed."""
         inbox, life = self._inbox, self._life
         if inbox and inbox[0][0] <= now_ns:
             self._take_in(now_ns)
@@ -232,7 +232,7 @@ class Instance(Sleeper):
                 self.in_flight -= 1
 
     def _finished(self, requests: list[Request]) -> None:
-        """Their last tokens came with the step that has just ended."""
+        """Handle requests whose last tokens came with the step that has just ended."""
         self.in_flight -= len(requests)
         if self.outlet is not None:
             requests = self._hand_on(requests, self.outlet)
@@ -242,7 +242,7 @@ class Instance(Sleeper):
             self._fate.finished(requests, self.now_ns)
 
     def _hand_on(self, requests: list[Request], outlet: Outlet) -> list[Request]:
-        """Closes the visits of requests that go on elsewhere; returns those that are finished."""
+        """Close the visits of requests that continue elsewhere; returns those that are finished."""
         finished: list[Request] = []
         onward: list[Request] = []
         for request in requests:
@@ -259,28 +259,29 @@ class Instance(Sleeper):
     # -- time --------------------------------------------------------------------------------------
 
     def _resume(self, time_ns: int) -> None:
-        """There was nothing to do until now."""
+        """Resume after an idle period."""
         self._fate.idle(time_ns - self.now_ns)
         self.now_ns = time_ns
 
     def _wake(self, time_ns: int) -> None:
-        """Somebody comes at `time_ns`, and until now nobody was expected."""
+        """Handle an unforeseen arrival at `time_ns`, whether busy or idle."""
         if self._is_busy():
             self._disturb_at(time_ns)
         else:
             self._timeline.set(self, min(time_ns, self.wakes_ns))
 
     def _disturb_at(self, time_ns: int) -> None:
-        """Of a step that ends right then, the next one has begun where its turn at that time is over."""
+        """Handle an arrival during work. At the exact end of a step the next one has begun if this instance's
+        turn at that time has passed."""
         self._disturb(time_ns + 1 if self._timeline.has_passed(self, time_ns) else time_ns)
 
     def _is_busy(self) -> bool:
-        """Whether something has been begun and not ended."""
+        """Whether work has begun and not ended."""
         raise NotImplementedError
 
     def stop(self, now_ns: int) -> None:
-        """The run ends at `now_ns`: where everybody stands."""
+        """End the run at `now_ns`: report the final state of every request."""
         self._cut(now_ns)
         self._fate.ended(list(self._life.running), Outcome.RUNNING)
         self._fate.ended(self._life.queued, Outcome.QUEUED)
-        self._loop.close()  # it would keep itself, and all this, alive
+        self._loop.close()  # breaks the reference cycle

@@ -1,4 +1,4 @@
-"""The ready instances with the smallest load, kept up to date while loads change: no walk to find one."""
+"""Index of the ready instances with the smallest load, updated incrementally."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 class LeastLoad:
-    """A tournament of instances by effective load. Each node knows the least load of the instances below it,
-    and how many have it; node 1 is above all, and node i above 2 i and 2 i + 1."""
+    """A tournament tree of instances by effective load. Each node holds the minimum load of the instances
+    below it and how many have it; node 1 is the root, and the children of node i are 2 i and 2 i + 1."""
 
     def __init__(self, signals: Signals) -> None:
         signals.track_moves()
@@ -20,7 +20,7 @@ class LeastLoad:
         self._plays: list[bool] = []
         """Whether each instance is ready."""
         self._leaves = 1
-        """A power of two, so that the instances stand in the order of their indices."""
+        """A power of two, so that leaves are in index order."""
         self._least = [_NO_LOAD, _NO_LOAD]
         self._ties = [0, 1]
         signals.follow(self._change)
@@ -38,7 +38,7 @@ class LeastLoad:
             self._move(index, _NO_LOAD)
 
     def _grow(self) -> None:
-        """Doubles the leaves, and plays all matches again."""
+        """Double the leaves and rebuild the tree."""
         loads, leaves = self._least[self._leaves :], 2 * self._leaves
         self._leaves = leaves
         self._least = [_NO_LOAD] * (2 * leaves)
@@ -47,7 +47,7 @@ class LeastLoad:
             self._move(index, load)
 
     def ties(self) -> int:
-        """How many instances have the smallest load."""
+        """Number of instances with the smallest load."""
         signals = self._signals
         moved = signals.moved
         if moved:
@@ -58,7 +58,7 @@ class LeastLoad:
         return self._ties[1]
 
     def tied(self, number: int) -> int:
-        """One of them, counted from 0 in the order of their indices; after `ties`."""
+        """One of these instances, counted from 0 in index order; call after `ties`."""
         least, ties, node = self._least, self._ties, 1
         while node < self._leaves:
             node *= 2
@@ -90,4 +90,4 @@ class LeastLoad:
 
 
 _NO_LOAD = 1 << 60
-"""Of nobody."""
+"""Load of an absent instance."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Marks:
-    """Instances by index, cheap to add to and to empty."""
+    """A set of instance indices with cheap insertion and clearing."""
 
     def __init__(self) -> None:
         self._is_marked: list[bool] = []
@@ -14,15 +14,15 @@ class Marks:
         self._bell: Callable[[], None] | None = None
 
     def grow(self) -> None:
-        """Makes room for one more index."""
+        """Extend the range by one index."""
         self._is_marked.append(False)
 
     def ring(self, bell: Callable[[], None]) -> None:
-        """From now on it is called when the first one comes into the empty set."""
+        """Set a callback for the insertion of the first element into the empty set."""
         self._bell = bell
 
     def add(self, index: int) -> None:
-        """Once or more often is the same."""
+        """Add an index; idempotent."""
         if not self._is_marked[index]:
             self._is_marked[index] = True
             if self._bell is not None and not self._marked:
@@ -30,7 +30,7 @@ class Marks:
             self._marked.append(index)
 
     def take(self) -> list[int]:
-        """Who is in it, in the order in which they came; nobody is any more."""
+        """Remove and return all elements, in the order of insertion."""
         marked, self._marked = self._marked, []
         for index in marked:
             self._is_marked[index] = False

@@ -1,4 +1,4 @@
-"""The way on from an instance: what becomes of a visit that has ended there.
+"""Continuation of requests after a visit to an instance has ended.
 
 Without an outlet a request is finished when its visit ends. An outlet may take it further: hand it over
 through a link to an instance of another pool (prefill to decode), or dispatch it again.
@@ -15,21 +15,21 @@ from blis_py.metrics.visits import Onward
 
 
 class Outlet(Protocol):
-    """Takes requests further whose visit to an instance of a pool has ended."""
+    """Continuation of requests whose visit to an instance of a pool has ended."""
 
     def enters(self, request: Request) -> None:
-        """A visit begins: called when the request is dispatched to an instance of the pool.
+        """Begin a visit: called when the request is dispatched to an instance of the pool.
 
         The visit may get a limit of its own, such as `max_tokens` 1 where only the prompt is computed.
         """
         ...
 
     def way_on(self, request: Request) -> Onward | None:
-        """How a request goes on whose visit ends now; None = it is finished."""
+        """How a request continues whose visit ends now; None if it is finished."""
         ...
 
     def take(self, requests: Sequence[Request], end_ns: int) -> None:
-        """Takes over requests that go on, in the order in which their visits ended.
+        """Take over requests that continue, in the order in which their visits ended.
 
         Their visits are closed; `Request.next_visit`, `Recorder.revisit` and a dispatcher begin the next.
 
@@ -40,7 +40,7 @@ class Outlet(Protocol):
 
 
 class NoLookahead:
-    """The lookahead source of a cluster with outlets: a visit may begin anywhere, at any time."""
+    """Lookahead source of a cluster with outlets: a visit may begin anywhere at any time."""
 
     def quiet_until_ns(self) -> int:
         """See `blis_py.cluster.outlook.Part`."""

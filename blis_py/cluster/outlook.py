@@ -1,7 +1,8 @@
-"""Looking ahead: until when nobody outside disturbs an instance.
+"""Conservative lookahead: the time up to which no external event can reach an instance.
 
-An instance keeps its own time and may run ahead of the simulation's clock as long as nothing reaches it from
-outside and nobody looks at it. Who could, and when at the earliest, every part of the cluster says of itself.
+An instance keeps its own time and may run ahead of the simulation clock as long as no external event
+reaches it and its state is not read. Each part of the cluster states the earliest time at which it might
+do either.
 """
 
 from __future__ import annotations
@@ -12,50 +13,51 @@ from typing import Final, Protocol
 from blis_py.core.request import NEVER_NS
 
 NOT_AT_ALL_NS: Final = -NEVER_NS
-"""Somebody may come, or look, at any moment."""
+"""An event or a read is possible at any moment."""
 
 
 class Part(Protocol):
-    """What may reach or look at an instance."""
+    """A part of the cluster that may send events to instances or read their state."""
 
     def quiet_until_ns(self) -> int:
-        """It will not before or at this time, given everything that has happened so far."""
+        """The latest time up to which, after all events so far, the part does neither; inclusive."""
         ...
 
 
 class Outlook:
-    """What all parts together say, at the latest look at them.
+    """The minimum over all parts, as of the latest `look`.
 
     Args:
-        end_ns: when the run stops: nobody runs beyond.
-        none_ahead: no looking ahead at all; for comparison: the outcome is the same.
+        end_ns: when the run stops; no instance runs beyond it.
+        none_ahead: no lookahead, for comparison: the outcome is the same.
     """
 
     def __init__(self, end_ns: int = NEVER_NS, none_ahead: bool = False) -> None:
         self._parts: Sequence[Part] = ()
         self.end_ns = end_ns
-        """When the run stops."""
+        """End of the run."""
         self._none_ahead = none_ahead
         self.until_ns = NOT_AT_ALL_NS if none_ahead else end_ns
-        """Nobody looks at an instance, and nothing not submitted yet reaches it, before or at this time."""
+        """Up to and including this time no instance state is read and no event not yet submitted reaches an
+        instance."""
 
     def over(self, *parts: Part) -> None:
-        """From now on these are asked; nobody else disturbs."""
+        """Set the parts that bound the outlook from now on."""
         self._parts = parts
         self.look()
 
     @property
     def is_open(self) -> bool:
-        """Whether there is any looking ahead, so that requests may be dispatched before their time."""
+        """Whether lookahead is possible, so that requests may be dispatched ahead of their time."""
         return self.until_ns != NOT_AT_ALL_NS
 
     def narrow(self, until_ns: int) -> None:
-        """Somebody will look behind this time; nobody runs beyond it until `look`."""
+        """Bound the outlook for a later read of instance state; holds until `look`."""
         if not self._none_ahead:
             self.until_ns = min(until_ns, self.end_ns)
 
     def look(self) -> None:
-        """Something has changed: asks every part again."""
+        """Recompute the outlook after a change."""
         if self._none_ahead:
             return
         until_ns = self.end_ns

@@ -1,7 +1,7 @@
-"""Asynchronous scheduling: a step is planned and launched while the one before it runs.
+"""Asynchronous scheduling: a step is planned and launched while the previous one runs.
 
-The twin of `autoregressive.AutoregressiveInstance`, and of `run_overlapped` in the engine. Whatever comes
-during step n is seen when n ends; the step that is planned then is n + 2, since n + 1 has been launched.
+Twin of `run_overlapped` in the engine; the synchronous one is `autoregressive.AutoregressiveInstance`. An
+event during step n is seen when n ends; the step planned then is n + 2, since n + 1 has been launched.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from blis_py.latency.step_run import StepRun
 
 
 class OverlappedInstance(AutoregressiveInstance):
-    """One step in flight, one planned behind it.
+    """An instance with one step in flight and one planned behind it.
 
     `now_ns` is the time at which the next step is planned: the end of the step before the one in flight.
     """
@@ -37,15 +37,15 @@ class OverlappedInstance(AutoregressiveInstance):
     ) -> None:
         super().__init__(timeline, scheduler, latency, events, outlook, single_step, before_finish)
         self._behind = overlapped(latency)
-        """Prices steps behind others: what the host can do meanwhile is hidden."""
+        """Step times behind another step: host work that overlaps with it is hidden."""
         self._flight: Step | None = None
-        """Launched; its outcome is not known."""
+        """The launched step whose outcome is not known."""
         self._flight_end_ns = 0
         self._last_planned_ns = 0
-        """When the last step of the run is launched: the next one is planned then."""
+        """Launch time of the run's last step, at which the next one is planned."""
 
     def _begin(self) -> int:
-        """Plans what comes behind the step in flight; that one's end is the next thing to happen."""
+        """Plan the work behind the step in flight, whose end is the next event."""
         now_ns, inbox, scheduler = self.now_ns, self._inbox, self.scheduler
         if (inbox and inbox[0][0] <= now_ns) or scheduler.first_deadline_ns <= now_ns:
             self._receive(now_ns)
@@ -59,7 +59,7 @@ class OverlappedInstance(AutoregressiveInstance):
         return self._last_planned_ns
 
     def _price_behind(self, step: Step, start_ns: int, now_ns: int) -> None:
-        """The step, and those like it that may follow."""
+        """Prices the step and the identical steps that may follow."""
         features, latency = step.features, self._behind
         steps = 1 if step.prefills or self._single_step else self.scheduler.repeats(step)
         if steps > 1:
@@ -74,7 +74,7 @@ class OverlappedInstance(AutoregressiveInstance):
                 if run.steps == steps:
                     self._run = run
                     self._last_planned_ns = run.end_ns - latency.step_ns(features.after(steps - 1))
-                else:  # what sees the change is planned when this run ends, behind one more like these
+                else:  # the step that sees the change is planned when this run ends, behind one more of these
                     self._last_planned_ns = run.end_ns
                     self._run = run.then(run.end_ns + latency.step_ns(features.after(run.steps)))
                 return
@@ -82,7 +82,7 @@ class OverlappedInstance(AutoregressiveInstance):
         self._run = StepRun(1, start_ns + latency.step_ns(features))
 
     def _end(self) -> None:
-        """The planned steps are launched; the step before the last of them is over."""
+        """Launch the planned steps; the step before the last of them has ended."""
         flight, step, run = self._flight, self._step, self._run
         end_ns = self.now_ns if flight is None else self._flight_end_ns
         if step is not None:
@@ -101,7 +101,7 @@ class OverlappedInstance(AutoregressiveInstance):
         self._flight, self._flight_end_ns, self._step = step, run.end_ns, None
 
     def _note(self, step: Step, start_ns: int, run: StepRun) -> None:
-        """Writes down the steps, but for a last one that will not be over before the run ends."""
+        """Record the steps, except for a last one that does not end before the run does."""
         if run.end_ns > self._outlook.end_ns:
             self._events.in_progress(step)
             if run.steps == 1:
@@ -117,7 +117,7 @@ class OverlappedInstance(AutoregressiveInstance):
         return min(launched + 1, self._run.steps)
 
     def _disturb(self, time_ns: int) -> None:
-        """The run goes on until the first end of a step at which whoever comes is seen."""
+        """Cut the run at the first step end at which the arrival is seen."""
         if self._step is None or self._run.steps == 1:
             return
         before, steps = self._run, self._planned_by(time_ns)

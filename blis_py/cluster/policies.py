@@ -1,4 +1,4 @@
-"""The routing and admission policies to choose from, by name; see `blis_py.cluster.extensions.named`."""
+"""Routing and admission policies by name; see `blis_py.cluster.extensions.named`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from blis_py.cluster.scorers import DEFAULT_PROFILE, GROUP, SCORERS, MakeScorer
 from blis_py.cluster.weighted import Weighted
 
 POLICY_GROUP = "blis_py.routing_policies"
-"""Of entry points."""
+"""Entry point group of routing policies."""
 
 
 def weighted(setup: RouterSetup) -> Router:
-    """A weighted sum of scores, of the default profile where no other is given."""
+    """A router by weighted sum of scores, with the default profile where none is given."""
     setup.signals.watch_kv()
     makers = [(scorer(name), weight) for name, weight in setup.scorers or DEFAULT_PROFILE]
     return Weighted(setup, [(make(setup.signals), weight) for make, weight in makers])
@@ -38,7 +38,7 @@ ROUTING_POLICIES: dict[str, MakeRouter] = {
     "session-affinity": SessionAffinity,
     "always-busiest": AlwaysBusiest,
 }
-"""Name -> what makes the router. More of them can be installed; see `policy`."""
+"""Name -> factory of the router. Packages can add more; see `policy`."""
 
 
 def policy(name: str) -> MakeRouter:

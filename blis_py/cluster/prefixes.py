@@ -1,9 +1,8 @@
-"""Which instance holds the beginning of a prompt in its prefix cache, as far as others know.
+"""Which instances hold the beginning of a prompt in their prefix caches, as of the latest report.
 
-Caches tell what they begin and cease to hold, and one index of all of them follows: from the key of a block,
-which names everything before it too, to the instances that hold it, as the bits of a number. Nothing is
-copied, and a question costs the logarithm of the prompt for each group of instances that hold equally much
-of it.
+Caches log what they begin and cease to hold, and a single index follows all of them: from the key of a block,
+which implies everything before it, to a bitmask of the instances that hold it. Nothing is copied, and a
+lookup costs O(log n) in the length of the prompt for each group of instances with equal coverage.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ if TYPE_CHECKING:
     from blis_py.cluster.fleet import Membership, MemberState
 
 Level = tuple[int, int]
-"""Instances, as bits, and the blocks that each of them holds."""
+"""Bitmask of instances, and the number of blocks that each of them holds."""
 
 
 class PrefixReports:
-    """The prefix caches of all instances, as they were at the latest report.
+    """The prefix caches of all instances, as of the latest report.
 
-    A report is due when somebody looks and the one before is `delay_ns` old; before the first one nobody
-    holds anything. 0 = they are seen as they are.
+    A report is due when it is read and the previous one is `delay_ns` old; before the first report all caches
+    read as empty. 0 = always current.
     """
 
     def __init__(self, fleet: Membership, delay_ns: int) -> None:
         self.block_size = fleet.cluster.block_size
         self.reported_ns = 0
-        """When the latest report was made."""
+        """Time of the latest report."""
         self._fleet, self._instances = fleet, fleet.instances
         self._delay_ns = delay_ns
         self._logs: list[CacheChanges] = []
@@ -42,7 +41,7 @@ class PrefixReports:
         fleet.follow(self._change)
 
     def _change(self, index: int, state: MemberState) -> None:
-        """An instance is added, or gone with what its cache holds."""
+        """Add an instance, or remove one with the contents of its cache."""
         if state == "added":
             covered = self._fleet.covers(index)
             self._logs.append(self._instances[index].log_cache() if covered else [])
@@ -53,11 +52,11 @@ class PrefixReports:
             self._holders = {key: rest for key, held in self._holders.items() if (rest := held & ~bit)}
 
     def note(self, index: int) -> None:
-        """Something has happened at an instance."""
+        """Mark an instance as changed."""
         self._noted.add(index)
 
     def look(self, now_ns: int) -> None:
-        """A report, if it is due."""
+        """Update the report, if it is due."""
         if now_ns - self.reported_ns < self._delay_ns:
             return
         self.reported_ns = now_ns
@@ -68,7 +67,7 @@ class PrefixReports:
             instance.settle_cache(now_ns)
             self._follow(index, self._logs[index])
             if instance.batch_size:
-                self._noted.add(index)  # what it decodes overwrites blocks, and says nothing
+                self._noted.add(index)  # decoding overwrites cached blocks without an event
 
     def _follow(self, index: int, log: CacheChanges) -> None:
         holders, bit = self._holders, 1 << index
@@ -86,16 +85,16 @@ class PrefixReports:
         log.clear()
 
     def held(self, request: Request) -> list[Level]:
-        """Who holds how many leading full blocks of a prompt, from the fewest to the most blocks.
+        """Instances by number of leading full blocks of a prompt they hold, ascending.
 
-        Whoever holds more stands in the levels of fewer as well.
+        An instance also belongs to the levels of fewer blocks.
         """
         keys, holders = names_in(request.extra_key, request.block_keys), self._holders
         limit = min(len(keys), request.prompt_tokens // self.block_size)
         levels: list[Level] = []
         blocks = 0
         while blocks < limit and (mask := holders.get(keys[blocks], 0)):
-            # A cache gives no block up before those behind it: ever fewer hold the next ones.
+            # A cache evicts no block before those behind it: the holders of later blocks are a subset.
             end = limit
             blocks += 1
             while blocks < end:

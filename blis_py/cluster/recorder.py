@@ -1,4 +1,4 @@
-"""Writes down what happens in a run, as columns."""
+"""The recorder: the events of a run as columns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from blis_py.metrics.decisions import Decisions
 
 RUN_COLUMNS = ("start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks", "preemptions")
-"""Of the steps table; the features follow."""
+"""Columns of the steps table; the features follow."""
 
 _LENGTH: Final = FinishReason.LENGTH
 _COMPLETED: Final = Outcome.COMPLETED
@@ -44,17 +44,17 @@ _COLUMNS = (
 
 
 class Recorder:
-    """The visits of one run as columns; -1 where something has not happened.
+    """The visits of a run as columns; -1 where an event has not happened.
 
     Rows beyond the requests are for visits after the first; arrays grow with them.
 
     Args:
         table: the requests.
-        frontend: delays of the instances' front end.
-        on_the_way_ns: from a request's arrival to its dispatch.
+        frontend: front-end delays of the instances.
+        on_the_way_ns: time from a request's arrival to its dispatch.
 
     Attributes:
-        on_end: called with a request that was admitted and has ended, for whatever reason, and when its
+        on_end: called with an admitted request that has ended, for whatever reason, and the time at which its
             client sees that.
     """
 
@@ -62,26 +62,27 @@ class Recorder:
         self.table = table
         self.frontend = frontend
         self.logs: list[InstanceLog] = []
-        """One for each instance."""
+        """One log per instance."""
         self.spool = Spool()
-        """For what grows with the steps."""
+        """Spool of columns that grow with the steps."""
         self._sent: list[int] | None = None
-        """Rows in order of arrival, where that was not known beforehand."""
+        """Rows in order of arrival, where arrivals are not known in advance."""
         self.on_end: Callable[[Request, int], None] | None = None
         self._on_the_way_ns = on_the_way_ns
         rows = len(table)
         self.num_visits = rows
-        """Of all requests; the first of request r is visit r, dispatched or not."""
+        """Visits of all requests; the first visit of request r is visit r, dispatched or not."""
         self._latest: dict[int, int] = {}
-        """Row -> latest visit, of requests with several."""
+        """Row -> latest visit, of requests with several visits."""
         self.request: Ints = np.arange(rows, dtype=np.int64)
         self.ready_ns: Ints = table.arrival_ns + (on_the_way_ns + frontend.before_enqueue_ns)
-        """When each visit reaches the queue of its instance, if the run lasts so long."""
+        """When each visit reaches the queue of its instance, if that is before the end of the run."""
         self.outcome = np.full(rows, Outcome.QUEUED, dtype=np.int8)
         self.instance = np.full(rows, -1, dtype=np.int32)
         self._instance = self.instance.data
         self.late_ns = np.zeros(rows if frontend.behind_seq_ns else 0, dtype=np.int64)
-        """Of each visit, how late the client sees its tokens for those of others; empty if nobody is."""
+        """Of each visit, the delay of its client's tokens by those of others in the front end; empty without
+        such delays."""
         self.scheduled_ns, self.finish_ns = _unset(rows), _unset(rows)
         self.first_step, self.last_step = _unset(rows), _unset(rows)
         self.emitted_tokens, self.cached_tokens, self.preemptions = (
@@ -94,22 +95,22 @@ class Recorder:
         """See `Emission`."""
         self.decisions: Decisions | None = None
         self._rejections: dict[int, str] = {}
-        """Row -> why it was not let in."""
+        """Row -> reason of the rejection."""
         self._evictions: dict[int, str] = {}
-        """Visit -> why it was told to leave, which it may have done by itself meanwhile."""
+        """Visit -> reason of the eviction; the visit may have ended by itself since."""
         self._gave_up = 0
         self._queued_ns: Ints | None = None
-        """Since when each request has waited at the gateway; -1 = it does not."""
+        """Time of entry into the gateway queue, by request; -1 = not queued."""
         self._gateway_ns: Ints | None = None
-        """How long it did."""
+        """Time spent in the gateway queue, by request."""
 
     def listen(self, on_end: Callable[[Request, int], None]) -> None:
-        """The table's arrivals are not known beforehand: every request that is sent is to be told."""
+        """Expect every request to be reported when it is sent, since arrivals are not known in advance."""
         self._sent = []
         self.tell(on_end)
 
     def tell(self, on_end: Callable[[Request, int], None]) -> None:
-        """One more who wants to know of the end of every request that was admitted."""
+        """Add a listener to the end of every admitted request."""
         before = self.on_end
         if before is None:
             self.on_end = on_end
@@ -122,7 +123,7 @@ class Recorder:
         self.on_end = both
 
     def sent(self, requests: Sequence[Request]) -> None:
-        """These arrive now."""
+        """Record requests that arrive now."""
         assert self._sent is not None
         for request in requests:
             row, arrival_ns = request.row, request.arrival_ns
@@ -131,23 +132,26 @@ class Recorder:
             self.ready_ns[row] = arrival_ns + self._on_the_way_ns + self.frontend.before_enqueue_ns
 
     def dispatched(self, request: Request, instance: int, ready_ns: int = -1) -> None:
-        """Where it goes.
+        """Record the dispatch of a request.
 
         Args:
-            ready_ns: when it reaches the queue there; of a first visit that is known.
+            ready_ns: when it reaches the queue there; known already for a first visit.
         """
         self._instance[request.visit] = instance
         if ready_ns >= 0:
             self.ready_ns[request.visit] = ready_ns
 
     def revisit(self, request: Request, ready_ns: int = NEVER_NS) -> None:
-        """Opens the next visit of a request whose latest one has ended by `InstanceLog.goes_on`.
+        """Open the next visit of a request whose latest one was ended by `InstanceLog.goes_on`.
 
-        `dispatched` says where it goes; until then it is on its way to no instance yet.
+        `dispatched` records its instance; until then it has none.
 
         Args:
-            request: serves the next visit; it has emitted nothing yet. Its `visit` is set.
-            ready_ns: when it reaches the queue, if it is known.
+            request: the request of the next visit, which has emitted nothing yet. Its `visit` is set.
+            ready_ns: when it reaches the queue, if known.
+
+        Raises:
+            InternalError: the latest visit has not ended.
         """
         visit, row = self.num_visits, request.row
         if visit == len(self.outcome):
@@ -163,7 +167,7 @@ class Recorder:
             self.late_ns[visit] = self.late_ns[before]
 
     def _grow(self) -> None:
-        """Makes room for as many visits again."""
+        """Double the capacity for visits."""
         more = max(self.num_visits, 64)
         if not len(self.tokens_before):
             self.tokens_before = np.zeros(self.num_visits, dtype=np.int64)
@@ -178,22 +182,22 @@ class Recorder:
             log.bind()
 
     def held(self, request: Request, duration_ns: int) -> None:
-        """It has waited at dispatch, where no instance was ready."""
+        """Record the time a request was held at dispatch while no instance was ready."""
         self.ready_ns[request.visit] += duration_ns
 
     def rejected(self, request: Request, now_ns: int, why: str) -> None:
-        """It is not let in, or has nowhere to go."""
+        """Record a request that is rejected at admission or has no instance to go to."""
         visit = request.visit
         self.outcome[visit], self.finish_ns[visit] = Outcome.REJECTED, now_ns
         self._rejections[request.row] = why
 
     @property
     def num_rejected(self) -> int:
-        """Requests that ended without having been dispatched, so far."""
+        """Requests that have ended without being dispatched, so far."""
         return len(self._rejections) + self._gave_up
 
     def _reasons(self) -> Labels | None:
-        """Why requests were not let in, or evicted; `None` where nobody was."""
+        """Reasons of rejections and evictions; `None` if there were none."""
         evicted = {
             int(self.request[visit]): why
             for visit, why in self._evictions.items()
@@ -211,16 +215,16 @@ class Recorder:
     # -- the gateway queue ---------------------------------------------------------------------------
 
     def keep_waits(self) -> None:
-        """There is a gateway queue."""
+        """Allocate the columns of the gateway queue."""
         self._queued_ns, self._gateway_ns = _unset(len(self.table)), _unset(len(self.table))
 
     def queued(self, request: Request, now_ns: int) -> None:
-        """It waits at the gateway."""
+        """Record the entry of a request into the gateway queue."""
         assert self._queued_ns is not None
         self._queued_ns[request.row] = now_ns
 
     def left_gateway(self, request: Request, now_ns: int) -> None:
-        """It does not wait there any more."""
+        """Record that a request leaves the gateway queue."""
         assert self._queued_ns is not None
         assert self._gateway_ns is not None
         row = request.row
@@ -229,7 +233,7 @@ class Recorder:
         self.ready_ns[row] += waited_ns
 
     def gave_up(self, request: Request, now_ns: int) -> None:
-        """Its client did, before it was dispatched."""
+        """Record a client timeout before dispatch."""
         visit = request.visit
         self.outcome[visit], self.finish_ns[visit] = Outcome.TIMED_OUT, now_ns
         self._gave_up += 1
@@ -237,17 +241,17 @@ class Recorder:
             self.on_end(request, now_ns)
 
     def evicted(self, request: Request, why: str) -> None:
-        """It has been told to leave its instance, and will do so unless it ends before."""
+        """Record that a request is to be evicted; it leaves its instance unless it ends before."""
         self._evictions[request.visit] = why
 
     def _note_evictions(self) -> None:
-        """Whoever was told to leave, and did as if it gave up, was evicted."""
+        """Reclassify requests marked for eviction that left as timed out."""
         for visit in self._evictions:
             if self.outcome[visit] == Outcome.TIMED_OUT:
                 self.outcome[visit] = Outcome.EVICTED
 
     def _waits(self, end_ns: int) -> Ints | None:
-        """How long requests waited at the gateway, or have."""
+        """Time each request has spent in the gateway queue."""
         if self._queued_ns is None or self._gateway_ns is None:
             return None
         return np.where(self._queued_ns >= 0, end_ns - self._queued_ns, self._gateway_ns)
@@ -305,7 +309,7 @@ class Recorder:
         )
 
     def _emission(self) -> Emission:
-        """Who emitted what with which step."""
+        """Emissions by step."""
         first, last = self.first_step[: self.num_visits], self.last_step[: self.num_visits]
         others = _rows(self.others)
         visit, step, _ = others.T
@@ -313,7 +317,7 @@ class Recorder:
         return Emission(first, last, _rows(self.breaks), others)
 
     def _forget_unseen_tokens(self, instances: Sequence[InstanceRecord]) -> None:
-        """Takes away the tokens that came after their client had given up."""
+        """Remove the tokens emitted after the client had timed out."""
         visits = self._given_up()
         if not len(visits):
             return
@@ -349,7 +353,7 @@ class Recorder:
         self.others += [(visit, step, tokens) for (visit, step), tokens in several.items() if tokens > 1]
 
     def _given_up(self) -> Ints:
-        """All visits of requests whose clients gave up."""
+        """All visits of requests whose clients timed out."""
         last = np.flatnonzero(self.outcome[: self.num_visits] == Outcome.TIMED_OUT)
         if not self._latest or not len(last):
             return last
@@ -358,22 +362,23 @@ class Recorder:
         return np.flatnonzero(rows[self.request[: self.num_visits]])
 
     def _given_up_ns(self, visit: int) -> int:
-        """When the client of a visit's request gave up."""
+        """When the client of a visit's request timed out."""
         row = int(self.request[visit])
         return int(self.finish_ns[self._latest.get(row, row)])
 
     def late_by(self, visit: int) -> int:
-        """How late the client sees the tokens of a visit for those of others."""
+        """Delay of a visit's tokens at the client by those of others."""
         return int(self.late_ns[visit]) if self.frontend.behind_seq_ns else 0
 
     def earlier_tokens(self, visit: int) -> int:
-        """Tokens that earlier visits of its request emitted."""
+        """Tokens emitted by earlier visits of its request."""
         return int(self.tokens_before[visit]) if visit >= len(self.table) else 0
 
     def _token_times(self, instances: Sequence[InstanceRecord], emission: Emission) -> tuple[Ints, Ints]:
-        """First and last token of each visit as the client sees them, from the steps that emitted.
+        """First and last token of each visit as the client sees them, computed from the steps that
+        emitted.
 
-        A block is seen once the front end has dealt with all of its tokens.
+        A block is seen once the front end has processed all of its tokens.
         """
         count, per_token_ns = self.num_visits, self.frontend.per_token_ns
         first_token_ns, last_token_ns = _unset(count), _unset(count)
@@ -395,7 +400,7 @@ class Recorder:
 
 
 class InstanceLog:
-    """What one instance did, and the fate of the requests dispatched to it. Its methods are `StepEvents`.
+    """Log of one instance and the outcome of the requests dispatched to it. Its methods are `StepEvents`.
 
     Args:
         scheduler: the instance's: a `Scheduler`, or that of its kind of requests.
@@ -419,15 +424,15 @@ class InstanceLog:
         self._scheduler = scheduler
         self._ends = StepEnds()
         self._pauses: list[tuple[int, int]] = []
-        """The index of a step, and the time without work before it."""
+        """Index of a step and the idle time before it."""
         self._in_progress = StepFeatures()
-        """Of a step that was not over when the run ended."""
+        """Features of a step that had not ended when the run ended."""
         self._runs = StepsTable((*RUN_COLUMNS, *self._features), recorder.spool) if record_steps else None
         self._preempted = 0
-        """In all rows of the table so far."""
+        """Preemptions in all rows of the table so far."""
 
     def bind(self) -> None:
-        """Writes to the recorder's arrays as they are now: to write one by one, memory views are quicker."""
+        """Bind memory views of the recorder's current arrays, which are faster for single writes."""
         recorder = self._to
         self._outcome, self._scheduled_ns = recorder.outcome.data, recorder.scheduled_ns.data
         self._emitted_tokens, self._cached_tokens = recorder.emitted_tokens.data, recorder.cached_tokens.data
@@ -454,7 +459,7 @@ class InstanceLog:
             self._runs.append([start_ns, run.end_ns, run.steps, *state, self._preempted - before, *what])
 
     def in_progress(self, step: Step) -> None:
-        """What it has computed is booked, but it is not over when the run ends."""
+        """Book the work of a step that does not end before the run does."""
         self._in_progress = step.features
 
     def idle(self, duration_ns: int) -> None:
@@ -490,16 +495,17 @@ class InstanceLog:
                 self._to.on_end(request, end_ns + delay_ns)
 
     def goes_on(self, requests: list[Request], how: Onward, now_ns: int) -> None:
-        """Closes the visits of requests that leave now and go on elsewhere.
+        """Close the visits of requests that leave now and continue elsewhere.
 
-        They are settled. What they have emitted here is the client's. `Recorder.revisit` opens the next.
+        They are settled; what they emitted here has been delivered. `Recorder.revisit` opens the next
+        visit.
         """
         for request in requests:
             self._to.finish_ns[request.visit] = now_ns
         self.ended(requests, how)
 
     def ended(self, requests: list[Request], outcome: Outcome | Onward) -> None:
-        visit: Any  # one object; native code would make a new one for every column
+        visit: Any  # one object; native code would create a new one for every column
         for request in requests:
             visit = request.visit
             self._outcome[visit] = outcome

@@ -1,4 +1,4 @@
-"""Routing: which instance a request is dispatched to.
+"""Routing: the choice of an instance for a request.
 
 A policy is a class and one line in `ROUTING_POLICIES`, or an entry point of a package that is installed:
 
@@ -24,24 +24,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RouterSetup:
-    """What a router is made of."""
+    """The inputs of a router."""
 
     signals: Signals
-    """What it may know of the instances, which it calls by their index there."""
+    """The instance state visible to the router; instances are identified by their index there."""
     dice: Dice
-    """Its own random stream."""
+    """The router's random stream."""
     scorers: Sequence[tuple[str, float]] = ()
     """Names and weights, for `weighted`."""
     session_of_row: Sequence[int] | None = None
-    """The session of each request by `request.row`, -1 where it has none; `None` = there are no sessions."""
+    """Session of each request by `request.row`, -1 if it has none; `None` = there are no sessions."""
 
 
 class Router(Protocol):
-    """Picks one of `Signals.ready`, by its index, for a request dispatched now; there is one."""
+    """Choice of an instance from `Signals.ready`, by index, for a request dispatched now; there is at least
+    one."""
 
     looks_at_load: bool
-    """Whether the choice depends on the state of the instances. Then `Signals.look` has been called when it
-    is asked, and it is asked in the order of time; if not, it can be asked ahead of time."""
+    """Whether the choice depends on the state of the instances. If so, `Signals.look` is called before each
+    choice, and choices are made in order of time; if not, they may be made ahead of time."""
 
     def __call__(self, request: Request, now_ns: int) -> int: ...
 
@@ -66,7 +67,7 @@ class RoundRobin:
         return ready[self._turn]
 
     def _change(self, index: int, state: MemberState) -> None:
-        """The instances behind the place of one that comes or goes move by one."""
+        """Shift the instances behind one that was added or removed."""
         if bisect_left(self._ready, index) <= self._turn:
             if state == "ready":
                 self._turn += 1
@@ -75,7 +76,7 @@ class RoundRobin:
 
 
 class Random:
-    """Any ready instance, each as likely."""
+    """A ready instance, uniformly at random."""
 
     looks_at_load = False
 
@@ -120,7 +121,7 @@ class PowerOfTwo:
 
 
 class AlwaysBusiest:
-    """The instance with the largest effective load, the first of them: how bad routing can get."""
+    """The instance with the largest effective load, ties to the first: a worst case for comparison."""
 
     looks_at_load = True
 
@@ -135,8 +136,8 @@ class AlwaysBusiest:
 
 
 class SessionAffinity:
-    """Where the session was before. Its first request, and any without session, goes to the least loaded, as
-    does one whose instance takes no more requests: that is where the session goes on."""
+    """The instance that served the session before. Its first request, and any request without a session, goes
+    to the least loaded, as does one whose instance takes no more requests: the session then stays there."""
 
     looks_at_load = True
 

@@ -1,4 +1,4 @@
-"""Whether the cluster has more to do than it should: what holds requests back at the gateway.
+"""Saturation detectors: whether the cluster is overloaded, so that the gateway holds requests back.
 
 A detector is a class and a line in `SATURATION_DETECTORS`, or an entry point of a package that is installed:
 
@@ -17,21 +17,21 @@ from blis_py.cluster.signals import Signals
 
 
 class SaturationDetector(Protocol):
-    """Says how saturated the cluster is; from 1 on nobody is dispatched.
+    """Saturation of the cluster; at 1 and above no request is dispatched.
 
-    Without a ready instance the detectors here say 0: the dispatcher then holds requests or rejects them.
+    Without a ready instance the detectors here return 0: the dispatcher then holds or rejects requests.
     """
 
     counts_in_flight: bool
-    """Whether the answer depends on requests in flight, so that an end changes it."""
+    """Whether the answer depends on requests in flight, so that the end of one changes it."""
     reads_reports: bool
-    """Whether it depends on what instances report, so that a report changes it."""
+    """Whether it depends on the reports of instances, so that a report changes it."""
 
     def __call__(self, in_flight: int) -> float:
-        """Not below 0. `Signals` are as the gateway knows them now.
+        """The saturation, at least 0. `Signals` are as currently known to the gateway.
 
         Args:
-            in_flight: requests on the way to instances or there, less those that it has told to leave.
+            in_flight: requests on the way to instances or at them, minus those being evicted.
         """
         ...
 
@@ -40,7 +40,7 @@ MakeDetector = Callable[[FlowSettings, Signals], SaturationDetector]
 
 
 class Never:
-    """Nobody is held back."""
+    """Never saturated."""
 
     counts_in_flight = reads_reports = False
 
@@ -51,7 +51,8 @@ class Never:
 
 
 class Utilization:
-    """The mean over ready instances of waiting requests or KV use over their thresholds, the larger one."""
+    """The mean over ready instances of queued requests or KV use relative to their thresholds, whichever is
+    larger."""
 
     counts_in_flight, reads_reports = False, True
 
@@ -73,7 +74,7 @@ class Utilization:
 
 
 class Concurrency:
-    """Requests in flight over those that the instances should have, all together."""
+    """Requests in flight relative to the target of all instances together."""
 
     counts_in_flight, reads_reports = True, False
 
@@ -90,10 +91,10 @@ SATURATION_DETECTORS: dict[str, MakeDetector] = {
     "utilization": Utilization,
     "concurrency": Concurrency,
 }
-"""Name -> what makes the detector. More of them can be installed."""
+"""Name -> factory of the detector. Packages can add more."""
 
 DETECTOR_GROUP = "blis_py.saturation_detectors"
-"""Of entry points."""
+"""Entry point group of saturation detectors."""
 
 
 def detector(name: str) -> MakeDetector:

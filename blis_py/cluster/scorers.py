@@ -1,8 +1,8 @@
-"""Scorers: how much each instance is worth to a request, from 0 to 1.
+"""Scorers: the suitability of each instance for a request, from 0 to 1.
 
-A scorer of what is known of the instances is a function and one line in `SCORERS`: `of_reports` where only
-instances' reports are read, which spares scoring them with every request, `of_load` for anything else. One
-that looks at the request is a class like those below. Installed packages can bring their own:
+A scorer of instance state is a function and one line in `SCORERS`: `of_reports` if it reads only the reports
+of instances, so that scores are reused between reports, `of_load` otherwise. A scorer that looks at the
+request is a class like those below. Installed packages can add their own:
 
     [project.entry-points."blis_py.routing_scorers"]
     my-scorer = "my_package:my_scorer"
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
     from blis_py.cluster.fleet import MemberState
 
 Scores = NDArray[np.float64]
-"""By ready instance, in the order of `Signals.ready`."""
+"""Scores by ready instance, in the order of `Signals.ready`."""
 
 DEFAULT_PROFILE = (("precise-prefix-cache", 2.0), ("queue-depth", 1.0), ("kv-utilization", 1.0))
 AFFINITY_BLOCKS = 10_000
-"""Blocks that `prefix-affinity` remembers of each instance."""
+"""Blocks that `prefix-affinity` keeps per instance."""
 GROUP = "blis_py.routing_scorers"
-"""Of entry points."""
+"""Entry point group of scorers."""
 
 
 class Scorer(Protocol):
     """Scores the ready instances for a request."""
 
     def version(self) -> int:
-        """While it does not change, the scores do not either; -1 = they depend on the request."""
+        """Scores change only if this does; -1 = they depend on the request."""
         ...
 
     def __call__(self, request: Request) -> Scores: ...
 
     def sent(self, request: Request, index: int) -> None:
-        """The request goes there."""
+        """Record that the request is sent to an instance."""
         ...
 
 
@@ -82,7 +82,7 @@ class Known:
 
 
 def ready_only(values: Scores, signals: Signals) -> Scores:
-    """Of one value for each index, those of the ready instances."""
+    """The values of the ready instances, from values by index."""
     return values if signals.all_ready else values[signals.ready]
 
 
@@ -93,8 +93,8 @@ class OfSignals:
     """A scorer that does not look at the request.
 
     Args:
-        score: the function.
-        reports_only: it reads nothing but what instances report.
+        score: the scoring function.
+        reports_only: it reads only the reports of instances.
     """
 
     def __init__(self, signals: Signals, score: Score, reports_only: bool) -> None:
@@ -111,64 +111,64 @@ class OfSignals:
 
 
 def of_reports(score: Score) -> MakeScorer:
-    """Makes a scorer of a function of what instances report: queue depth, batch size, KV use."""
+    """Turn a function of instance reports (queue depth, batch size, KV use) into a scorer."""
     return lambda signals: OfSignals(signals, score, reports_only=True)
 
 
 def of_load(score: Score) -> MakeScorer:
-    """Makes a scorer of a function of anything that is known of the instances."""
+    """Turn a function of any instance state into a scorer."""
     return lambda signals: OfSignals(signals, score, reports_only=False)
 
 
 smallest, largest = np.minimum.reduce, np.maximum.reduce
-"""Quicker for short arrays than their methods."""
+"""Faster than the methods for short arrays."""
 
 
 def fewest(values: Scores) -> Scores:
-    """1 for the least, 0 for the most, in between by proportion; 1 for all if they are equal."""
+    """1 for the minimum, 0 for the maximum, linear in between; 1 for all if they are equal."""
     least, most = smallest(values), largest(values)
     return (most - values) / (most - least) if most > least else np.ones_like(values)
 
 
 def queue_depth(known: Known) -> Scores:
-    """The shortest queue."""
+    """Prefer the shortest queue."""
     return fewest(known.queue_depth)
 
 
 def running_requests(known: Known) -> Scores:
-    """The smallest batch."""
+    """Prefer the smallest batch."""
     return fewest(known.batch_size)
 
 
 def vllm_dp(known: Known) -> Scores:
-    """As vLLM balances its data-parallel ranks: who waits counts four times who runs."""
+    """Load balancing of vLLM's data-parallel ranks: a waiting request counts four times a running one."""
     return fewest(4 * known.queue_depth + known.batch_size)
 
 
 def kv_utilization(known: Known) -> Scores:
-    """The most free KV blocks."""
+    """Prefer the most free KV blocks."""
     return 1 - known.kv_utilization
 
 
 def load_aware(known: Known) -> Scores:
-    """A queue shorter than 128. At most a half, as in llm-d's."""
+    """Prefer queues shorter than 128. At most 0.5, as in llm-d."""
     return 0.5 * (1 - np.minimum(known.queue_depth, 128) / 128)
 
 
 def load_balance(known: Known) -> Scores:
-    """The smallest effective load, the first requests counting most."""
+    """Prefer the smallest effective load; the first requests count most."""
     return 1 / (1 + known.load)
 
 
 def active_requests(known: Known) -> Scores:
-    """The fewest requests in flight; 1 only for who has none, 0 for all who have equally many."""
+    """Prefer the fewest requests in flight; 1 only for instances with none, 0 for all if they are equal."""
     in_flight = known.in_flight
     most = largest(in_flight)
     return (most - in_flight) / most if most > 0 else np.ones_like(in_flight)
 
 
 class PrecisePrefixCache:
-    """The most blocks of the prompt in the instance's prefix cache, as last reported."""
+    """Prefer the most blocks of the prompt in the instance's prefix cache, as last reported."""
 
     def __init__(self, signals: Signals) -> None:
         self._caches, self._signals = signals.watch_prefixes(), signals
@@ -186,7 +186,7 @@ class PrecisePrefixCache:
 
 
 class PrefixAffinity:
-    """The share of the prompt that was sent there before, as the router remembers; it sees no eviction."""
+    """The share of the prompt sent there before, as recorded by the router; evictions are not seen."""
 
     def __init__(self, signals: Signals) -> None:
         self._signals, self._block_size = signals, signals.block_size
@@ -206,14 +206,14 @@ class PrefixAffinity:
 
 
 class NoHitLRU:
-    """Spreads prompts of which nobody holds anything: who has had none of them for longest scores 1."""
+    """Spread prompts that no instance has cached: the instance least recently sent one scores 1."""
 
     def __init__(self, signals: Signals) -> None:
         self._caches, self._signals = signals.watch_prefixes(), signals
         self._rank = np.zeros(0)
-        """By index: those without one so far first, in order; then the least recent."""
+        """By index: instances without such a prompt first, in order; then the least recent."""
         self._fresh = 0
-        """How many have had none so far."""
+        """Number of instances without one so far."""
         signals.follow(self._change)
 
     def version(self) -> int:
@@ -244,7 +244,7 @@ class NoHitLRU:
         return bool(ready_only(by_instance(held[:1], self._signals.count), self._signals).any())
 
     def _change(self, index: int, state: MemberState) -> None:
-        """An instance that is added has had none: it comes before those that had one."""
+        """Rank an added instance before those that have had one."""
         if state == "added":
             self._rank[self._rank >= self._fresh] += 1
             self._rank = np.append(self._rank, float(self._fresh))
@@ -252,7 +252,7 @@ class NoHitLRU:
 
 
 def by_instance(levels: Sequence[Level], count: int) -> Scores:
-    """The blocks that each instance holds."""
+    """The number of blocks held by each instance."""
     blocks = np.zeros(count)
     before = 0
     for mask, held in levels:

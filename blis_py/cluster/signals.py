@@ -1,11 +1,10 @@
-"""What is known of the instances outside of them: by routers, and by whoever else decides about requests.
+"""Instance state as seen from outside: by routers and every other policy that decides about requests.
 
-Every signal is as old as it would be in a real cluster. What the router counts by itself, the requests in
-flight, is always current. What instances report, queue depth, batch size and KV use, comes from the latest
-report, and what their prefix caches hold from the latest one about these (`blis_py.cluster.prefixes`).
-A report is made when somebody looks and the one before it has become too old; before the first one
-everything reads as zero. So nothing happens while nobody looks, and a report costs what has changed since
-the one before.
+Every signal is as stale as in a real cluster. What the router counts itself, the requests in flight, is
+always current. What instances report (queue depth, batch size and KV use) comes from the latest report, and
+the contents of their prefix caches from the latest report of these (`blis_py.cluster.prefixes`). A report is
+made on a read if the previous one is too old; before the first one everything reads as zero. Without reads
+there is no work, and a report costs only what has changed since the previous one.
 """
 
 from __future__ import annotations
@@ -23,63 +22,63 @@ if TYPE_CHECKING:
 
 
 class Signals:
-    """The instances as others see them; look before you read.
+    """The externally visible state of the instances; call `look` before reading.
 
     Args:
-        refresh_ns: age up to which a report is good enough.
-        cache_delay_ns: the same for the content of prefix caches.
+        refresh_ns: age up to which a report is still used.
+        cache_delay_ns: the same for the contents of prefix caches.
     """
 
     def __init__(
         self, fleet: Membership, refresh_ns: int, cache_delay_ns: int, timeline: Timeline, outlook: Outlook
     ) -> None:
         self.count = 0
-        """Instances that there have been so far: the length of every list by index."""
+        """Number of instances so far: the length of every list by index."""
         self.ready = fleet.ready
-        """Indices of the instances to which requests are dispatched, ascending; it changes with the fleet."""
+        """Indices of the instances to which requests are dispatched, ascending; changes with the fleet."""
         self.block_size = fleet.cluster.block_size
-        """Tokens of their KV blocks."""
+        """Tokens per KV block of the instances."""
         self.in_flight: list[int] = []
-        """Requests sent to each that have not ended."""
+        """Requests sent to each instance that have not ended."""
         self.total_in_flight = 0
-        """To all of them."""
+        """Requests in flight at all instances together."""
         self.queue_depth: list[int] = []
         self.batch_size: list[int] = []
         self.kv_utilization: list[float] = []
-        """Share of its KV blocks in use. Zero unless somebody has said `watch_kv`."""
+        """Share of its KV blocks in use. Zero unless `watch_kv` was called."""
         self.load: list[int] = []
-        """Effective load: waiting and running, as last reported, and in flight."""
+        """Effective load: waiting and running as last reported, plus in flight."""
         self.reports = 0
-        """How often there has been a report, or a change of the fleet."""
+        """Number of reports and fleet changes so far."""
         self.looks = 0
-        """How often somebody has looked."""
+        """Number of looks so far."""
         self.reported_ns = 0
-        """When the latest report was made."""
+        """Time of the latest report."""
         self.moved: list[int] = []
-        """Whose load may have changed since somebody emptied the list; kept if `track_moves`."""
+        """Instances whose load may have changed since the list was last emptied; kept after `track_moves`."""
         self._fleet = fleet
         self._instances = fleet.instances
         self.refresh_ns, self._cache_delay_ns = refresh_ns, cache_delay_ns
         self._timeline, self._outlook = timeline, outlook
         self._watches = self._watches_kv = self._tracks_moves = False
         self._noted, self._to_report = Marks(), Marks()
-        """Where something has happened since the latest look, and the latest report."""
+        """Instances that changed since the latest look, and since the latest report."""
         self._prefixes: PrefixReports | None = None
         fleet.follow(self._change)
 
     @property
     def all_ready(self) -> bool:
-        """Whether every instance that there has been is ready."""
+        """Whether every instance so far is ready."""
         return len(self.ready) == self.count
 
     # -- membership --------------------------------------------------------------------------------
 
     def follow(self, follower: Follower) -> None:
-        """See `Fleet.follow`; the signals themselves have followed before."""
+        """See `Fleet.follow`; the signals themselves are updated first."""
         self._fleet.follow(follower)
 
     def _change(self, index: int, state: MemberState) -> None:
-        """An instance is added, ready, draining or gone."""
+        """Handle an instance that is added, ready, draining or gone."""
         self.reports += 1
         if state == "added":
             self._add(index)
@@ -99,43 +98,43 @@ class Signals:
         if self._watches and self._fleet.covers(index):
             self._instances[index].watch(self._noted, index)
 
-    # -- who wants to know what --------------------------------------------------------------------
+    # -- subscriptions -----------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Somebody is going to look."""
+        """Enable tracking of changes; needed before `look`."""
         self._watches = True
         for index, instance in enumerate(self._instances):
             if self._fleet.covers(index):
                 instance.watch(self._noted, index)
 
     def ring(self, bell: Callable[[], None]) -> None:
-        """Calls somebody when something happens at an instance, for the first time since the latest look."""
+        """Set a callback for the first change of an instance after the latest look."""
         self._noted.ring(bell)
 
     def watch_kv(self) -> None:
-        """Somebody reads `kv_utilization`."""
+        """Enable `kv_utilization`."""
         self._watches_kv = True
 
     def watch_prefixes(self) -> PrefixReports:
-        """What the instances' prefix caches hold, as last reported."""
+        """The contents of the instances' prefix caches, as last reported."""
         if self._prefixes is None:
             self._prefixes = PrefixReports(self._fleet, self._cache_delay_ns)
         return self._prefixes
 
     def track_moves(self) -> None:
-        """Somebody empties `moved`."""
+        """Enable `moved`, which the caller empties."""
         self._tracks_moves = True
 
     # -- looking -------------------------------------------------------------------------------------
 
     def look(self, now_ns: int) -> None:
-        """Brings everything up to what is known now. Not earlier than the look before."""
+        """Bring all signals up to date. Time must not decrease between calls."""
         self.look_at_load(now_ns)
         if self._prefixes is not None:
             self._prefixes.look(now_ns)
 
     def look_at_load(self, now_ns: int) -> None:
-        """The same of all but what prefix caches hold."""
+        """The same without the contents of prefix caches."""
         self._outlook.narrow(now_ns - 1)
         self._timeline.pass_until(now_ns - 1)
         self.looks += 1
@@ -148,7 +147,7 @@ class Signals:
             self._report(now_ns)
 
     def _count(self, index: int) -> None:
-        """What the router knows by itself."""
+        """Update the router's own counts."""
         in_flight = self._instances[index].in_flight
         change = in_flight - self.in_flight[index]
         if change:
@@ -173,4 +172,4 @@ class Signals:
             if self._watches_kv:
                 self.kv_utilization[index] = instance.kv_utilization(now_ns)
             if instance.expects or (self._watches_kv and running):
-                self._to_report.add(index)  # it changes by and by, and says nothing
+                self._to_report.add(index)  # it changes continuously, without events

@@ -1,4 +1,4 @@
-"""A whole run: the parts of a cluster, put together, and requests on their way through them.
+"""A whole run: the parts of a cluster assembled, and the flow of requests through them.
 
 source -> gateway (admission, flow control) -> dispatcher (router) -> instance -> recorder -> source, if it
 listens
@@ -44,12 +44,13 @@ if TYPE_CHECKING:
     from blis_py.cluster.decisions import DecisionLog
 
 _ROUTER_STREAM = 0x726F757465
-"""Sets the router's random stream apart from those of the workload under the same seed."""
+"""Separates the router's random stream from those of the workload under the same seed."""
 
 
 @contextmanager
 def _without_garbage_collector() -> Iterator[None]:
-    """A run makes no cycles; the collector would only walk requests and free blocks again and again."""
+    """Disable the garbage collector: a run creates no cycles, and collection would only walk live requests
+    and blocks."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -60,7 +61,7 @@ def _without_garbage_collector() -> Iterator[None]:
 
 
 class Simulation:
-    """The parts of a run, put together; `run` lets time pass.
+    """The parts of a run, assembled; `run` advances time.
 
     Args:
         demand: the requests, or a source that sends them.
@@ -69,16 +70,17 @@ class Simulation:
             last request has ended.
         kind: of the requests; None = they are autoregressive.
         record_steps: keep the compact steps table.
-        record_decisions: keep what the router knew at each decision, of so many candidates; 0 = of all.
+        record_decisions: keep the state visible to the router at each decision, for this many candidates; 0 =
+            all.
         single_step: simulate every decode step by itself. Slower, same result.
         progress: called with (requests ended, requests in all).
-        watch: sees every step, and costs what it does with them.
+        watch: observer of every step.
 
     Attributes:
         env: SimPy's clock.
         events: the event queue on it.
         fleet: the instances; they can be added and drained in the events of `call_at`.
-        signals: what is known of the instances outside of them.
+        signals: instance state as seen from outside.
         dispatcher: from the gateway to an instance.
         recorder: the columns of the record.
 
@@ -136,17 +138,17 @@ class Simulation:
         self._maker = Maker(table, cluster.block_size, ingress.slo_priorities, served.request)
 
     def call_at(self, time_ns: int, action: Action) -> None:
-        """Calls `action` with the time, at that time, before everything else of the same nanosecond.
+        """Call `action` with the time, at that time, before all other events of the same nanosecond.
 
         A run that begins with such an event has no lookahead, and its events may schedule others.
 
         Raises:
-            InputError: the time is over, or the run has begun without any event.
+            InputError: the time has passed, or the run has begun without any event.
         """
         self._agenda.call_at(time_ns, action)
 
     def connect(self, pool: str, outlet: Outlet) -> None:
-        """Gives the requests whose visit to an instance of a pool has ended a way on; before the run.
+        """Connect the instances of a pool to an outlet for requests whose visit has ended; before the run.
 
         Such a run has no lookahead: a visit may begin anywhere, at any time.
 
@@ -157,7 +159,7 @@ class Simulation:
         self._parts.append(NoLookahead())
 
     def send_on(self, request: Request, pool: str, time_ns: int) -> None:
-        """Opens the next visit of a request and dispatches it to an instance of a pool at a time.
+        """Open the next visit of a request and dispatch it to an instance of a pool at a time.
 
         Args:
             request: as `Request.next_visit` returns it; its latest visit has ended.
@@ -180,10 +182,10 @@ class Simulation:
         return dispatcher
 
     def _routing(self, members: Membership, pool: Pool | None = None) -> tuple[Signals, Router]:
-        """A router among instances, and what it knows of them.
+        """A router among instances, and the signals it reads.
 
         Args:
-            pool: behind a link, with routing of its own; None = the ingress.
+            pool: a pool behind a link, with its own routing; None = the ingress.
         """
         ingress, table = self.cluster.ingress, self.source.table
         name, scorers, stream = ingress.routing_policy, ingress.routing_scorers, [self._seed, _ROUTER_STREAM]
@@ -197,7 +199,7 @@ class Simulation:
         return signals, policy(name)(RouterSetup(signals, dice, tuple((scorers or {}).items()), sessions))
 
     def run(self) -> RunRecord:
-        """Lets time pass until all is done, or until the horizon. To be called once.
+        """Run until all requests have ended, or to the horizon. To be called once.
 
         Raises:
             InputError: times that go beyond the clock; a pool that needs an outlet and has none.
@@ -212,7 +214,7 @@ class Simulation:
         self.recorder.decisions = None if log is None else log.record()
         self.dispatcher.report(len(self.source.table))
         self._dispatchers.clear()
-        self.outlook.over()  # the parts hold one another, and the instances with their KV pools
+        self.outlook.over()  # the parts form a reference cycle with the instances and their KV pools
         self.fleet.close()
         record = self.recorder.record(end_ns)
         self.fleet.enter_lives(record.instances)
@@ -221,7 +223,7 @@ class Simulation:
 
 @_without_garbage_collector()
 def simulate(demand: RequestTable | Source, cluster: Cluster, **options: Any) -> RunRecord:
-    """Serves requests on a cluster.
+    """Serve requests on a cluster.
 
     Args:
         demand: the requests, or a source that sends them.
@@ -241,7 +243,7 @@ def _decision_log(
 
 
 def _unserved(table: RequestTable, served_models: Collection[str] | None) -> frozenset[int]:
-    """Rows of requests for models that nobody serves."""
+    """Rows of requests for models that no instance serves."""
     if served_models is None:
         return frozenset()
     foreign = np.array([bool(name) and name not in served_models for name in table.model.names])
@@ -249,7 +251,7 @@ def _unserved(table: RequestTable, served_models: Collection[str] | None) -> fro
 
 
 def _way_in(source: Source, recorder: Recorder, gateway: Gateway) -> Send:
-    """Where the source sends to."""
+    """The first stage behind the source."""
     if not source.listens:
         return gateway.receive
     recorder.listen(source.ended)
@@ -262,7 +264,7 @@ def _way_in(source: Source, recorder: Recorder, gateway: Gateway) -> Send:
 
 
 def _run(env: Environment, instances: Sequence[Instance], horizon_ns: int | None) -> int:
-    """Lets time pass until all is done, or until the horizon; returns when that was."""
+    """Run until all requests have ended, or to the horizon; returns the end time."""
     with _within_the_clock():
         env.run(until=None if horizon_ns is None else horizon_ns + 1)
     end_ns = max(i.now_ns for i in instances) if horizon_ns is None else horizon_ns
@@ -272,7 +274,7 @@ def _run(env: Environment, instances: Sequence[Instance], horizon_ns: int | None
 
 
 def _source(demand: RequestTable | Source, horizon_ns: int | None, delay_ns: int) -> Source:
-    """Requests that would arrive after the horizon are not part of the run."""
+    """The source of requests. Those that would arrive after the horizon are not part of the run."""
     if not isinstance(demand, RequestTable):
         return demand
     if horizon_ns is None:
@@ -283,7 +285,11 @@ def _source(demand: RequestTable | Source, horizon_ns: int | None, delay_ns: int
 
 @contextmanager
 def _within_the_clock() -> Iterator[None]:
-    """Times are 64-bit nanoseconds."""
+    """Turn an overflow of 64-bit nanoseconds into an InputError.
+
+    Raises:
+        InputError: a time exceeds the range of the clock.
+    """
     try:
         yield
     except OverflowError as error:

@@ -1,4 +1,5 @@
-"""Where requests come from: the beginning of their journey, and its end where a source listens."""
+"""Sources of requests: open loops, and the interface of listening sources, which react to the end of
+requests."""
 
 from __future__ import annotations
 
@@ -16,46 +17,46 @@ from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
 
 CHUNK = 4096
-"""Requests to make, and to send ahead of time, at once."""
+"""Number of requests to create, and to send ahead of time, at once."""
 
 Send = Callable[[Sequence[Request]], None]
-"""Sends requests on their way, in order of arrival: when they arrive, or before."""
+"""Send requests in order of arrival: when they arrive, or before."""
 
 
 class Source(Protocol):
-    """Sends requests into the cluster."""
+    """A source of requests."""
 
     table: RequestTable
     """All requests that may come. A source that listens fills in arrivals and deadlines as it sends."""
     listens: bool
-    """Whether the end of one request may bring another. Then nobody can look ahead."""
+    """Whether the end of one request may cause another to be sent. If so, lookahead is impossible."""
 
     def start(self, env: Environment, make: Maker, send: Send, ahead: bool) -> None:
-        """Begins to send; as SimPy processes, if it likes.
+        """Begin to send; as SimPy processes, where needed.
 
         Args:
-            make: makes requests of the rows of the table.
-            ahead: requests may be sent before they arrive. Nobody looks at the cluster's state to decide
-                where they go.
+            make: creates requests from rows of the table.
+            ahead: requests may be sent before they arrive; their routing does not depend on the state of the
+                cluster.
         """
         ...
 
     def quiet_until_ns(self) -> int:
-        """No request that has not been sent yet arrives before or at this time. Not asked if it listens."""
+        """No unsent request arrives before or at this time. Not called if the source listens."""
         ...
 
     def ended(self, request: Request, seen_ns: int) -> None:
-        """A request has ended, for whatever reason. Called where the source listens.
+        """Handle the end of a request, for whatever reason. Called if the source listens.
 
         Args:
-            seen_ns: when its client sees that, which may be later than now, or, of one that has given up,
+            seen_ns: when its client sees that, which may be later than now or, after a client timeout,
                 earlier.
         """
         ...
 
 
 class Maker:
-    """Makes the requests of a table.
+    """Creates the requests of a table.
 
     Args:
         kind: their class.
@@ -83,7 +84,7 @@ class Maker:
         self._keys_of = KeySpace(block_size).keys
 
     def __call__(self, part: slice) -> list[Request]:
-        """Those of consecutive rows."""
+        """The requests of consecutive rows."""
         table, keys_of, contents = self._table, self._keys_of, self._table.contents
         constrained = () if table.constrained is None else (table.constrained[part].tolist(),)
         return list(
@@ -112,10 +113,10 @@ class Maker:
 
 
 class TableSource:
-    """Requests that come when they come, whatever becomes of the others: an open loop.
+    """An open loop: requests arrive at fixed times, independent of the progress of others.
 
     Args:
-        until_ns: those that arrive later do not come.
+        until_ns: requests that arrive later are left out.
     """
 
     listens = False
@@ -137,7 +138,7 @@ class TableSource:
                 send(together)
 
     def _chunks(self, make: Maker) -> Iterator[list[Request]]:
-        """Made as they are needed."""
+        """Create requests lazily, chunk by chunk."""
         for first in range(0, self._count, CHUNK):
             yield make(slice(first, min(first + CHUNK, self._count)))
 
@@ -145,4 +146,4 @@ class TableSource:
         return int(self.table.arrival_ns[self._sent]) - 1 if self._sent < self._count else NEVER_NS
 
     def ended(self, request: Request, seen_ns: int) -> None:
-        """It does not listen."""
+        """No-op: an open loop does not listen."""

@@ -1,7 +1,7 @@
-"""When sleeping instances go on: who is first, under SimPy's queue of events.
+"""Wake-up times of sleeping instances, beneath SimPy's event queue.
 
-Nobody sees what passes before the outlook ends. So only the first of many wakings is an event of SimPy's;
-the others follow at once, and its clock stands still.
+Until the outlook ends no instance state is read. So only the first of many wake-ups is a SimPy event; the
+others follow at once, while SimPy's clock stands still.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from blis_py.core.request import NEVER_NS
 
 
 class Sleeper:
-    """Whoever can wait for a time."""
+    """An object woken at a simulated time."""
 
     def __init__(self, timeline: Timeline) -> None:
         self.wakes_ns = NEVER_NS
-        """When."""
+        """The wake-up time."""
         self.place = timeline.add(self)
-        """Its number there."""
+        """Its index in the timeline."""
 
     def wake(self, time_ns: int) -> None:
-        """The time has come."""
+        """Resume at the wake-up time."""
         raise NotImplementedError
 
 
 class Timeline:
-    """Wakes sleepers in the order of their times; at equal times, in the order in which they were added.
+    """Wakes sleepers in the order of their times, ties in the order in which they were added.
 
-    Whatever else SimPy has for the same nanosecond comes first: what arrives at the end of a step is seen by
-    the next one.
+    Other SimPy events of the same nanosecond come first: an arrival at the end of a step is seen by the next
+    step.
     """
 
     def __init__(self, events: EventQueue, outlook: Outlook) -> None:
@@ -37,33 +37,33 @@ class Timeline:
         self._outlook = outlook
         self._sleepers: list[Sleeper] = []
         self._first: list[Sleeper] = []
-        """A tournament: who wakes first of all below each node. Node 1 is above everybody, node i above 2 i
-        and 2 i + 1; the second half of the list are the sleepers themselves."""
+        """A tournament tree: at each node the earliest sleeper below it. Node 1 is the root, the children of
+        node i are 2 i and 2 i + 1, and the second half of the list holds the sleepers themselves."""
         self._call: Call | None = None
         """The scheduled call for the first sleeper."""
         self._call_ns = NEVER_NS
         self._passing = False
         self._woken_ns, self._woken_place = -1, -1
-        """Who was woken last, and when."""
+        """Time and index of the latest wake-up."""
 
     def add(self, sleeper: Sleeper) -> int:
-        """One more; returns its number."""
+        """Add a sleeper; returns its index."""
         self._sleepers.append(sleeper)
         return len(self._sleepers) - 1
 
     def set(self, sleeper: Sleeper, time_ns: int) -> None:
-        """The sleeper wakes then, and not at the time that was set before."""
+        """Set the wake-up time of a sleeper, replacing the previous one."""
         sleeper.wakes_ns = time_ns
         self._play(sleeper)
         if time_ns < self._call_ns and not self._passing:
             self._schedule(time_ns)
 
     def has_passed(self, sleeper: Sleeper, time_ns: int) -> bool:
-        """Whether its turn at that time is over, since somebody behind it has been woken then."""
+        """Whether its turn at that time has passed: a sleeper behind it has been woken then."""
         return self._woken_ns == time_ns and sleeper.place < self._woken_place
 
     def pass_until(self, time_ns: int) -> None:
-        """Everybody wakes whose time is not later."""
+        """Wake every sleeper whose time is not later."""
         if self._first:
             time_ns = min(time_ns, NEVER_NS - 1)
             self._passing = True
@@ -77,13 +77,13 @@ class Timeline:
         self._call_ns = NEVER_NS
         if self._first[1].wakes_ns <= now_ns:
             self._passing = True
-            self._wake(self._first[1])  # one alone: what it leads to may come before the others of this time
+            self._wake(self._first[1])  # a single sleeper: its effects may precede the others of this time
             self._passing = False
         self.pass_until(self._outlook.until_ns)
 
     def _wake(self, sleeper: Sleeper) -> None:
-        """It is the first of all. Most set their next time while awake; only of the others is it told
-        that they wait for nothing, which everybody who compares with them finds anyway."""
+        """Wake the first sleeper. Most set their next time meanwhile, which replays their matches; for the
+        others this is done here. Comparisons in between read `NEVER_NS` from the sleeper itself."""
         time_ns, sleeper.wakes_ns = sleeper.wakes_ns, NEVER_NS
         self._woken_ns, self._woken_place = time_ns, sleeper.place
         sleeper.wake(time_ns)
@@ -91,7 +91,7 @@ class Timeline:
             self._play(sleeper)
 
     def _play(self, sleeper: Sleeper) -> None:
-        """Its time has changed: its matches are played again, as long as that changes who wins them."""
+        """Replay the matches of a sleeper whose time changed, up to the first whose winner stays."""
         first, count = self._first, len(self._sleepers)
         if len(first) != 2 * count:
             self._first = first = [sleeper] * count + self._sleepers

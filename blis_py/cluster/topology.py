@@ -1,4 +1,4 @@
-"""A cluster as data: pools of alike instances, the links between pools, and the ingress in front of them."""
+"""A cluster as data: pools of identical instances, the links between pools, and their ingress."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ ROLES = ("both", "prefill", "decode")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceSpec:
-    """What an instance is: a scheduler and its KV blocks, step times, GPUs, and a price."""
+    """The configuration of an instance: scheduler and KV blocks, step times, GPUs, and price."""
 
     scheduler: SchedulerConfig
-    """Its memory too: `num_kv_blocks` of `block_size` tokens."""
+    """Scheduler and memory: `num_kv_blocks` of `block_size` tokens."""
     latency: LatencyModel
     model: str = ""
     """Name of the model it serves; empty = unnamed."""
     kv_source: KVSource | None = None
-    """KV from outside the instance; None = there is none."""
+    """Source of KV outside the instance; None if there is none."""
     emission: Emission | None = None
-    """Requests whose decode steps emit several tokens; None = every step emits one."""
+    """Supplier of decode steps with several tokens; None = every step emits one."""
     gpus: int = 1
     price_per_hour: float | None = None
-    """Of the whole instance, in any currency; None = unknown."""
+    """Price of the whole instance, in any currency; None = unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """Alike instances."""
+    """A pool of identical instances."""
 
     spec: InstanceSpec
     name: str = DEFAULT_POOL
@@ -49,13 +49,13 @@ class Pool:
     count: int = 1
     """Instances at the beginning of a run."""
     routing_policy: str | None = None
-    """Routing among its instances behind a link; None = the ingress's."""
+    """Routing policy among its instances behind a link; None = that of the ingress."""
     routing_scorers: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """A way for KV blocks from the instances of one pool to those of another."""
+    """A path for KV blocks from the instances of one pool to those of another."""
 
     from_pool: str
     to_pool: str
@@ -66,29 +66,29 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ingress:
-    """What requests pass on their way to an instance: admission, flow control, routing."""
+    """The stages before an instance: admission, flow control, routing."""
 
     admission_policy: str = "always-admit"
     admission: AdmissionSettings | None = None
     """Settings of the admission policy; None = its defaults."""
     flow_control: FlowSettings | None = None
-    """The queue at the gateway; None = there is none."""
+    """Settings of the gateway queue; None if there is none."""
     routing_policy: str = "round-robin"
     routing_scorers: Mapping[str, float] | None = None
     """Weights by name, of the `weighted` policy; None = its default profile."""
     admission_latency_ns: int = 0
-    """From an arrival to the decision about it."""
+    """Time from an arrival to the admission decision."""
     routing_latency_ns: int = 0
-    """From there, or from the gateway queue, to the dispatch."""
+    """Time from there, or from the gateway queue, to the dispatch."""
     snapshot_refresh_ns: int = 50_000_000
-    """Age up to which the router works with an old report of an instance's load."""
+    """Age up to which the router uses a report of an instance's load."""
     cache_delay_ns: int = 50_000_000
-    """The same for the content of prefix caches."""
+    """The same for the contents of prefix caches."""
     slo_priorities: Mapping[str, int] | None = None
     """Cluster-side priorities of SLO classes that replace the defaults."""
     served_models: Collection[str] | None = None
-    """Names of models in requests that instances serve: a request for another one is rejected at routing, one
-    without a model goes anywhere. None = every name."""
+    """Model names that instances serve: a request for another model is rejected at routing, one without a
+    model goes to any instance. None = every name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class Cluster:
 
     Raises:
         InputError: no instances, two pools of one name, an unknown role, a link from or to nowhere, pools
-            with unlike KV block sizes or front-end delays.
+            with different KV block sizes or front-end delays.
     """
 
     pools: tuple[Pool, ...]
@@ -127,7 +127,7 @@ class Cluster:
         gpus: int = 1,
         **ingress: Any,
     ) -> Self:
-        """One pool of alike instances.
+        """A cluster with a single pool of identical instances.
 
         Args:
             ingress: fields of `Ingress`.
@@ -136,7 +136,8 @@ class Cluster:
         return cls(pools=(Pool(spec=spec, count=num_instances),), ingress=Ingress(**ingress))
 
     def pool(self, name: str) -> Pool:
-        """
+        """The pool of that name.
+
         Raises:
             InputError: there is no pool of that name.
         """
@@ -148,7 +149,7 @@ class Cluster:
 
     @property
     def block_size(self) -> int:
-        """Tokens of a KV block, the same on all instances."""
+        """Tokens per KV block, the same on all instances."""
         return self.pools[0].spec.scheduler.block_size
 
     @property
@@ -157,12 +158,13 @@ class Cluster:
         return self.pools[0].spec.latency.frontend
 
     def require_supported(self, connected: Collection[str] = ()) -> None:
-        """
+        """Check that every part of the data is supported.
+
         Args:
             connected: names of pools with an outlet (`Simulation.connect`).
 
         Raises:
-            InputError: a part of the data that no simulation heeds yet.
+            InputError: a part of the data that is not simulated yet.
         """
         for pool in self.pools:
             if connected:
@@ -180,9 +182,10 @@ class Cluster:
 
 
 def require_supported_role(pool: str, role: str) -> None:
-    """
+    """Check that a role is supported.
+
     Raises:
-        InputError: a role that no simulation heeds yet.
+        InputError: a role that is not simulated yet.
     """
     if role != "both":
         fix = "use both: each instance serves prefill and decode"
@@ -201,9 +204,10 @@ def _check_pool(pool: Pool, names: list[str]) -> None:
 
 
 def _alike(values: list[Any], key: str) -> None:
-    """
+    """Check that all pools agree on a cluster-wide setting.
+
     Raises:
-        InputError: the pools have different values of a setting of which a cluster has one.
+        InputError: they do not.
     """
     other = next((value for value in values if value != values[0]), None)
     if other is not None:

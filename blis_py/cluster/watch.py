@@ -1,4 +1,4 @@
-"""Somebody who looks on while instances work, for questions that the recorder's columns do not answer."""
+"""Observers of a running simulation, for questions beyond the recorder's columns."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any, Protocol
 
 
 class Watch(Protocol):
-    """Sees every step of every instance. It may look at anything and change nothing."""
+    """Observer of every step of every instance; read-only."""
 
     def beside(self, index: int, scheduler: Any, events: Any) -> Any:
-        """Who is told what instance `index` does, in place of `events`; it tells these in turn.
+        """The event receiver of instance `index`, in place of `events`, to which it forwards every event.
 
         Args:
             scheduler: of the instance, a `Lifecycle`.

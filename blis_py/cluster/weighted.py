@@ -19,10 +19,10 @@ class Part:
         self._weight = weight
         self._version = -1
         self._scores: Scores = np.zeros(0)
-        """Weighted, of this version."""
+        """Weighted scores of this version."""
 
     def scores(self, request: Request) -> Scores:
-        """Weighted."""
+        """The weighted scores."""
         version = self.scorer.version()
         if version < 0 or version != self._version:
             self._scores = np.minimum(np.maximum(self.scorer(request), 0), 1) * self._weight
@@ -33,7 +33,7 @@ class Part:
 class Weighted:
     """The ready instance with the largest weighted sum of scores; ties at random.
 
-    Weights are divided by their sum, and the products added in the order of the profile.
+    Weights are normalised to a sum of 1, and the products added in the order of the profile.
     """
 
     looks_at_load = True
@@ -43,7 +43,7 @@ class Weighted:
         self._parts = [Part(scorer, weight / total) for scorer, weight in scorers]
         self._dice, self._signals = setup.dice, setup.signals
         self.scores: Scores = np.zeros(0)
-        """Of the latest decision, by ready instance."""
+        """Scores of the latest decision, by ready instance."""
 
     def __call__(self, request: Request, now_ns: int) -> int:
         self.scores = scores = self.score(request)
@@ -55,7 +55,7 @@ class Weighted:
         return index
 
     def score(self, request: Request) -> Scores:
-        """What each ready instance is worth to the request."""
+        """The score of each ready instance for the request."""
         total = self._parts[0].scores(request)
         for part in self._parts[1:]:
             total = total + part.scores(request)

@@ -1,5 +1,5 @@
-"""Runs of the same requests beside each other: what differs, by how much, and who got better or paid for it.
+"""Comparison of runs of the same requests: what differs, by how much, and which requests gain or lose.
 
-`pairs.py` matches requests and refuses runs that are not of the same ones, `bootstrap.py` says how sure a
-difference is, `groups.py` looks at classes, tenants and lengths, and `compare.py` puts it together.
+`pairs.py` matches requests and rejects runs of other requests, `bootstrap.py` computes the confidence of a
+difference, `groups.py` breaks it down by class, tenant and length, and `compare.py` combines them.
 """

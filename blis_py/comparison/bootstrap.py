@@ -1,8 +1,8 @@
-"""How sure a difference between two runs is, from pairs of the same requests.
+"""Confidence of a difference between two runs, from pairs of the same requests.
 
-A simulation with one seed has no noise: whatever differs, differs. What is asked is whether it would with
-other requests of the same kind. So requests are drawn again, in pairs, with replacement; and since
-neighbours share queues and batches, they are drawn in blocks of consecutive arrivals and not one by one.
+A simulation with one seed has no noise: every difference is real. The question is whether it would persist
+for other requests of the same kind. So requests are resampled, in pairs, with replacement; and since
+neighbours share queues and batches, in blocks of consecutive arrivals and not one by one.
 """
 
 from __future__ import annotations
@@ -16,37 +16,38 @@ Floats = NDArray[np.float64]
 
 LEVEL = 0.95
 STATISTICS = {"mean": None, "p50": 50.0, "p90": 90.0, "p99": 99.0}
-"""By name, the percentile."""
+"""Percentile by name."""
 BLOCKS = 40
 FEWEST = 40
-"""Pairs, below which nothing is said of chance."""
+"""Minimum number of pairs for an interval."""
 _DRAWS, _DRAWS_OF_MANY, _MANY = 1000, 200, 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One statistic in both runs, over the requests that have the metric in both."""
+    """A statistic in both runs, over the requests with the metric in both."""
 
     first: float
     second: float
     relative: float | None
-    """(second - first) / first; None where the first is 0 and the second is not."""
+    """(second - first) / first; None if the first is 0 and the second is not."""
     interval: tuple[float, float] | None
-    """Of `relative`, 95 %; None where there are too few pairs, or no relative change."""
+    """95 % interval of `relative`; None if there are too few pairs, or no relative change."""
 
     @property
     def sure(self) -> bool | None:
-        """Whether the interval is on one side of zero; None where there is none."""
+        """Whether the interval is on one side of zero; None without an interval."""
         return None if self.interval is None else not self.interval[0] <= 0 <= self.interval[1]
 
 
 def changes(first: Floats, second: Floats, statistics: tuple[str, ...]) -> dict[str, Change]:
-    """
+    """The change of each statistic between two runs.
+
     Args:
         first, second: the metric of the same requests in both runs, by arrival; no NaN, at least one.
         statistics: names from `STATISTICS`.
     """
-    with np.errstate(all="ignore"):  # absurd numbers come to no change that could be told
+    with np.errstate(all="ignore"):  # absurd numbers give no meaningful change
         observed = {name: (_statistic(first, name), _statistic(second, name)) for name in statistics}
         drawn = _drawn(first, second, statistics) if len(first) >= FEWEST else {}
         return {name: _change(*values, drawn.get(name)) for name, values in observed.items()}
@@ -69,7 +70,7 @@ def _statistic(values: Floats, name: str) -> float:
 
 
 def _drawn(first: Floats, second: Floats, statistics: tuple[str, ...]) -> dict[str, tuple[Floats, Floats]]:
-    """The statistics of both runs in every draw of blocks."""
+    """The statistics of both runs in every resample."""
     count = len(first)
     rng = np.random.default_rng(0)
     block_of = np.arange(count) * BLOCKS // count
@@ -83,9 +84,10 @@ def _drawn(first: Floats, second: Floats, statistics: tuple[str, ...]) -> dict[s
 def _of_draws(
     values: Floats, block_of: NDArray[np.int64], times: NDArray[np.int64], statistics: tuple[str, ...]
 ) -> dict[str, Floats]:
-    """
+    """Weighted statistics of every resample.
+
     Args:
-        times: how often each block is in each draw.
+        times: multiplicity of each block in each draw.
     """
     order = np.argsort(values, kind="stable")
     ranked, blocks = values[order], block_of[order]

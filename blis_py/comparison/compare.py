@@ -1,10 +1,10 @@
-"""Two or more runs of the same requests beside each other.
+"""Comparison of two or more runs of the same requests.
 
     comparison = blis.compare("out/fcfs", "out/sjf")
     print(comparison)
     comparison.plot().save("fcfs-sjf.svg")
 
-The first run is what the others are compared with. Requests are matched by name; see `pairs`.
+The first run is the reference. Requests are matched by name; see `pairs`.
 """
 
 from __future__ import annotations
@@ -43,28 +43,29 @@ WHOLE = (
     "busy_pct",
     "mean_decode_batch",
 )
-"""Of the whole run: there are no pairs of these."""
+"""Metrics of the whole run, without pairs."""
 
 
 @dataclass(frozen=True)
 class Pairwise:
-    """One run beside the first."""
+    """A run compared with the first."""
 
     pairs: Pairs
     metrics: Mapping[str, Mapping[str, Change]]
-    """By metric and statistic; without those that nobody has in both."""
+    """Changes by metric and statistic; without metrics that no request has in both."""
     counts: Mapping[str, int]
-    """Requests that each metric is of."""
+    """Number of requests behind each metric."""
     everybody: Group
     groups: Sequence[Group]
 
 
 class Comparison:
-    """What `compare` returns. `print` shows it as the command does; `as_dict` is what the command writes.
+    """The result of `compare`. `print` shows it as the command does; `as_dict` is the content of the
+    command's file.
 
     Args:
-        runs: the first is the one to compare with.
-        names: of the runs.
+        runs: the runs, the first as reference.
+        names: names of the runs.
 
     Raises:
         InputError: they are not runs of the same requests.
@@ -85,14 +86,14 @@ class Comparison:
         return f"Comparison({', '.join(self.names)})"
 
     def plot(self) -> Picture:
-        """Latencies of all runs, and who got better and who paid."""
+        """Latencies of all runs, and the groups that gain and lose."""
         from blis_py.figures.comparison import comparison
 
         frames = [self.pairwise[0].pairs.first, *(each.pairs.second for each in self.pairwise)]
         return comparison(self.as_dict(), frames, self.runs[0].settings)
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as plain data; times in ms."""
+        """All results as plain data; times in ms."""
         return {**self._told}
 
     @cached_property
@@ -109,7 +110,7 @@ class Comparison:
         }
 
     def _settings(self) -> list[dict[str, Any]]:
-        """Those that are not the same in all runs."""
+        """The settings that differ between runs."""
         keys: dict[str, None] = {}
         for run in self.runs[1:]:
             keys |= dict.fromkeys(key for key, *_ in changed(self.runs[0].settings, run.settings))
@@ -129,14 +130,14 @@ def compare(
     *others: str | Path | Result | SavedResult,
     names: Sequence[str] | None = None,
 ) -> Comparison:
-    """Runs of the same requests beside each other, the others with the first.
+    """Compare runs of the same requests with the first one.
 
     Args:
         first, others: results, or the folders of saved ones.
-        names: what to call them; folders are called as they are.
+        names: their names; by default those of the folders.
 
     Raises:
-        InputError: nothing to compare with, a folder that is no saved run, or runs of other requests.
+        InputError: a single run, a folder that is not a saved run, or runs of different requests.
     """
     if not others:
         raise InputError("needs two runs or more", key="compare", fix="name the run to compare it with")
@@ -148,7 +149,7 @@ def compare(
 
 
 def _names(given: Sequence[str | Path | Result | SavedResult]) -> list[str]:
-    """Folders by their last part, or by as much of the path as tells them apart; results by number."""
+    """Folders by their last part, or by as much of the path as distinguishes them; results by number."""
     paths = [Path(each) if isinstance(each, str | Path) else getattr(each, "folder", None) for each in given]
     for parts in range(1, 1 + max((len(path.parts) for path in paths if path), default=1)):
         names = [
@@ -191,7 +192,7 @@ def _as_dict(name: str, each: Pairwise) -> dict[str, Any]:
 
 
 def _told(value: Any) -> Any:
-    """A setting as JSON can hold it; a file that nobody has run since may say anything."""
+    """A setting as a JSON value; the type is arbitrary in files that have not been run since."""
     return str(value) if isinstance(value, float) and not np.isfinite(value) else value
 
 

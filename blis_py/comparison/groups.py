@@ -1,4 +1,4 @@
-"""Who got better and who paid: by SLO class, by tenant, by length of the prompt."""
+"""Which requests gain and which lose: by SLO class, by tenant, by length of the prompt."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from blis_py.comparison.pairs import Pairs
 from blis_py.metrics.groups import SLO_CLASSES
 
 NOTICED = 0.01
-"""A request is better or worse off where its E2E changes by more than this share."""
+"""Relative change of a request's E2E from which it counts as better or worse."""
 _DECILES = 10
 METRICS = ("ttft_ms", "e2e_ms")
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Requests of one kind in both runs."""
+    """A group of requests in both runs."""
 
     by: str
-    """class, tenant, or prompt."""
+    """The criterion: class, tenant, or prompt."""
     name: str
     requests: int
     completed: tuple[int, int]
-    """In the first run, and in the second."""
+    """Completed requests in the first and the second run."""
     means: dict[str, Change]
-    """Of `METRICS`, where any request has it in both."""
+    """Changes of the means of `METRICS`, if any request has them in both."""
     better: float | None
-    """Share of the requests completed in both whose E2E is less."""
+    """Share of the requests completed in both with a lower E2E."""
     worse: float | None
 
     @property
     def verdict(self) -> str:
-        """By the mean E2E, else by the mean TTFT, and only where its interval is on one side of zero."""
+        """Verdict by the mean E2E, else by the mean TTFT, if its interval is on one side of zero."""
         for metric, of in (("e2e_ms", ""), ("ttft_ms", " in TTFT")):
             change = self.means.get(metric)
             if change is not None and change.sure and change.relative:
@@ -47,9 +47,10 @@ class Group:
 
 
 def groups(found: Pairs) -> list[Group]:
-    """Every class, tenant and tenth of the prompt lengths.
+    """A group for every class, tenant and tenth of the prompt lengths.
 
-    Left out is what tells nothing: a kind with one group alone, and tenants that are the classes.
+    Uninformative ones are left out: a criterion with a single group, and tenants that coincide with the
+    classes.
     """
     by = {"class": _labels(found, "slo_class"), "tenant": _labels(found, "tenant"), "prompt": _tenths(found)}
     if {rows.tobytes() for _, rows in by["class"]} == {rows.tobytes() for _, rows in by["tenant"]}:
@@ -79,7 +80,7 @@ def _report_order(name: str) -> tuple[int, str]:
 
 
 def _tenths(found: Pairs) -> list[Part]:
-    """Prompts by length; equal ones stay together, so there may be fewer than ten."""
+    """Deciles of prompt length; equal lengths stay together, so there may be fewer than ten."""
     tokens = found.first["prompt_tokens"].to_numpy()
     if not len(tokens):
         return []
@@ -119,7 +120,7 @@ def _group(found: Pairs, by: str, name: str, rows: NDArray[np.bool_]) -> Group:
 
 
 def as_dict(group: Group) -> dict[str, Any]:
-    """As plain data."""
+    """A group as plain data."""
     return {
         "by": group.by,
         "name": group.name,

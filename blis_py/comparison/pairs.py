@@ -1,4 +1,4 @@
-"""The same requests in two runs; a refusal where they are not the same."""
+"""Matching of the same requests in two runs; rejects runs of different requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 COMPLETED = ("completed", "length_capped")
 _MOSTLY = 0.9
-"""Share of the smaller run's requests that the other has to have, too."""
+"""Share of the smaller run's requests that the other must contain."""
 _MOVES_ARRIVALS = (
     "workload.rate",
     "workload.time_scale",
@@ -29,11 +29,11 @@ _MOVES_ARRIVALS = (
     "workload.arrival",
     "workload.cv",
 )
-"""Settings under which the same requests come at other times."""
+"""Settings that change the arrival times of the same requests."""
 
 
 class Shown(Protocol):
-    """What is needed of a result, saved or not."""
+    """The required part of a result, saved or not."""
 
     @property
     def summary(self) -> dict[str, Any]: ...
@@ -47,20 +47,20 @@ class Shown(Protocol):
 
 @dataclass(frozen=True)
 class Pairs:
-    """Requests that are in both runs, in order of arrival in the first; row i of both is the same request."""
+    """Requests in both runs, in order of arrival in the first; row i of both is the same request."""
 
     first: pd.DataFrame
     second: pd.DataFrame
     only: tuple[int, int]
-    """Requests that are in the first run alone, and in the second alone."""
+    """Number of requests only in the first run, and only in the second."""
     note: str | None = None
-    """What the reader should know of them."""
+    """A note for the reader."""
 
     def __len__(self) -> int:
         return len(self.first)
 
     def values(self, column: str) -> tuple[Floats, Floats]:
-        """A column of both; NaN where a request has none."""
+        """A column of both; NaN where undefined."""
         return self.first[column].to_numpy(dtype=float), self.second[column].to_numpy(dtype=float)
 
     def completed(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -71,10 +71,10 @@ class Pairs:
 
 
 def pairs(first: Shown, second: Shown, names: tuple[str, str]) -> Pairs:
-    """Matches requests by name.
+    """Match requests by name.
 
     Raises:
-        InputError: they are not of the same requests, and why.
+        InputError: the runs are of different requests; the message says why.
     """
     one, other = _by_name(first, names[0]), _by_name(second, names[1])
     if not (len(one) or len(other)):
@@ -91,7 +91,7 @@ def pairs(first: Shown, second: Shown, names: tuple[str, str]) -> Pairs:
 
 
 def _waits(run: Shown) -> bool:
-    """Whether what is sent depends on answers: permits, or sessions whose turns wait."""
+    """Whether sending depends on answers: permits, or sessions whose turns wait."""
     return "client_wait_ms" in run.requests or "cancelled_turns" in run.summary.get("sessions", {})
 
 
@@ -104,7 +104,11 @@ def _by_name(run: Shown, name: str) -> pd.DataFrame:
 
 
 def _check_same(one: pd.DataFrame, other: pd.DataFrame, names: tuple[str, str]) -> None:
-    """Equal prompts and, of those completed by themselves in both, equal answers."""
+    """Check for equal prompts and, for requests completed by themselves in both, equal answers.
+
+    Raises:
+        InputError: they differ.
+    """
     everybody = np.ones(len(one), dtype=np.bool_)
     done = ((one["outcome"] == "completed") & (other["outcome"] == "completed")).to_numpy()
     for column, where in (("prompt_tokens", everybody), ("output_tokens", done)):
@@ -124,7 +128,7 @@ def _note(
     second: Shown,
     names: tuple[str, str],
 ) -> str | None:
-    """Why the same requests come at other times, if they do."""
+    """The reason for different arrival times of the same requests, if there is one."""
     mine, theirs = one["arrival_s"].to_numpy(), other["arrival_s"].to_numpy()
     if np.array_equal(mine, theirs):
         return None

@@ -1,4 +1,4 @@
-"""What one setting alone cannot show: names that lead nowhere, and settings that contradict each other."""
+"""Cross-checks of settings: names that lead nowhere, and contradictions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TRACE_ONLY = (
     *("trace_header", "trace_format", "columns", "time_unit", "tokenizer"),
     *("time_scale", "limit", "skip_bad_rows", "slo_shares", "client_timeout_s"),
 )
-"""What only recordings heed."""
+"""Settings that apply to recordings only."""
 _LENGTHS = tuple(
     f.name
     for f in fields(WorkloadSection)
@@ -42,7 +42,7 @@ def duration_ns(value: str | int, key: str = "horizon") -> int:
 
 
 def check(config: RunConfig, layers: Layers) -> None:
-    """Names that lead nowhere, and settings that contradict each other."""
+    """Check names and contradictions of a configuration."""
     from blis_py.latency import LATENCY_MODELS, PRICES_LINKS
 
     name = config.latency.model
@@ -128,7 +128,7 @@ def _check_pools(config: RunConfig, layers: Layers) -> None:
 
 
 def _check_sessions(load: WorkloadSection, layers: Layers) -> None:
-    """Pauses are those of a closed loop, and one thing says how long they are."""
+    """Refuse pauses outside of a closed loop, and two definitions of their length."""
     if load.think_time_ms and load.concurrency is None and load.session_mode != "closed-loop":
         fix = "say how many requests may be under way with --concurrency, or drop it"
         if load.trace is not None:
@@ -174,7 +174,7 @@ def _check_routing(routing: RoutingSection, layers: Layers) -> None:
 
 
 SETTINGS_OF = {"token-bucket": "token_bucket_", "tier-shed": "tier_shed_", "gaie-legacy": "gaie_"}
-"""How the settings of an admission policy begin."""
+"""Prefix of an admission policy's settings."""
 
 
 def _check_admission(admission: AdmissionSection, layers: Layers) -> None:
@@ -228,7 +228,7 @@ def _check_gateway(gateway: GatewaySection, layers: Layers) -> None:
 
 
 def _check_parts(gateway: GatewaySection, layers: Layers) -> None:
-    """That there is what they name; what they name by default there is."""
+    """Check that named components exist; defaults do."""
     from blis_py.cluster import dispatch_order, fairness, saturation
     from blis_py.cluster.extensions import find, names
 
@@ -260,7 +260,7 @@ def _check_source(load: WorkloadSection, layers: Layers) -> None:
         for f in fields(load)
         if getattr(load, f.name) != _default(f) or layers.by_flag(f"workload.{f.name}")
     ]
-    of_flags = load.preset == "distribution"  # BLIS's name for what the flags say
+    of_flags = load.preset == "distribution"  # BLIS's name for the flags' workload
     sources = [name for name in ("trace", "spec", "preset") if name in given]
     if len(sources) > 1:
         first, second = (layers.label(f"workload.{name}") for name in sources[:2])

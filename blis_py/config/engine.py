@@ -1,4 +1,4 @@
-"""Engine presets: whose engine is simulated, as settings under everything that a user gives."""
+"""Engine presets: settings of a simulated engine, as defaults under those of the user."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from blis_py.files.yaml_files import load_mapping
 from blis_py.latency.hardware import load_gpu
 
 LARGE_GPU_BYTES = 70 << 30
-"""From here on vLLM's defaults are those of large GPUs, but for A100."""
+"""GPU memory in bytes from which vLLM applies the defaults of large GPUs, except for A100."""
 
 _KEYS = {"value", "small_gpu", "source"}
 
 
 class Engine(NamedTuple):
-    """A preset.
+    """An engine preset.
 
     Attributes:
-        title: what reports call the engine.
+        title: display name of the engine.
         settings: value by configuration key, on a large GPU.
-        small_gpu: the values that are others on a small one.
-        sources: where each value is from.
+        small_gpu: values that differ on a small GPU.
+        sources: source of each value.
     """
 
     file: Path
@@ -51,7 +51,7 @@ def load_engine(name: str) -> Engine:
     """A preset by its name, or from a file like the bundled ones.
 
     Raises:
-        InputError: there is none, a key is unknown, or a value does not say where it is from.
+        InputError: no such preset, an unknown key, or a value without a source.
     """
     path = root("profiles") / "engines" / f"{name}.yaml"
     if name not in names():
@@ -76,7 +76,7 @@ def load_engine(name: str) -> Engine:
 
 
 def usual_settings() -> dict[str, Any]:
-    """What the default engine sets on the default GPU, by configuration key."""
+    """Settings of the default engine on the default GPU, by configuration key."""
     return load_engine(DEFAULT_ENGINE).on(RunConfig.gpu)
 
 
@@ -84,5 +84,5 @@ def _is_large(gpu: str) -> bool:
     try:
         spec = load_gpu(gpu)
     except InputError:
-        return False  # a device without a datasheet; a wrong name is told where it is used
+        return False  # no datasheet; an unknown name is reported where it is used
     return spec.memory_bytes >= LARGE_GPU_BYTES and "a100" not in spec.name.lower()

@@ -18,7 +18,7 @@ _DECIDING = ("engine", "gpu", "latency.model", *_OF_AN_ENGINE)
 
 
 def from_preset(config: RunConfig, key: str, value: Any) -> bool:
-    """Whether the engine's preset says so, and no user."""
+    """Whether the value is from the engine's preset rather than from the user."""
     if config.given is not None and key in config.given:
         return False
     own = load_engine(config.engine).on(config.gpu)
@@ -26,17 +26,17 @@ def from_preset(config: RunConfig, key: str, value: Any) -> bool:
 
 
 def deciding(layers: Layers) -> dict[str, Any]:
-    """What the implied settings follow from."""
+    """The settings from which implied ones are derived."""
     return {key: layers.values[key] for key in _DECIDING if key in layers.values}
 
 
 def drop_outdated(layers: Layers, before: dict[str, Any], defaults: Callable[[], Mapping[str, Any]]) -> None:
-    """Drops what follows from other settings than those that there are now.
+    """Drop implied settings derived from settings that have changed.
 
-    What is not as it follows from them was changed by hand, and stays.
+    A value that differs from the derived one was changed by hand, and stays.
 
     Args:
-        before: what they were.
+        before: the previous settings.
     """
     values = layers.values
     open_ = values.keys() - layers.given
@@ -51,7 +51,7 @@ def drop_outdated(layers: Layers, before: dict[str, Any], defaults: Callable[[],
 
 
 def imply_fitted(layers: Layers, of_unknown_origin: bool) -> None:
-    """A profile of measured steps says by itself which latency model is meant, and how it was measured."""
+    """Settings implied by a profile of measured steps: the latency model, and the measured configuration."""
     key, values = "latency.model", layers.values
     profile = values.get("latency.profile")
     if not profile:
@@ -74,13 +74,13 @@ def _measured(profile: str) -> dict[str, Any]:
 
 
 def imply_engine(layers: Layers) -> None:
-    """The preset of the engine, under everything else.
+    """Settings implied by the engine's preset, overridden by everything else.
 
-    Step times measured on an engine of one's own, or told by coefficients, are those of no other one.
+    Its step times do not apply to measured profiles or given coefficients.
     """
     values = layers.values
     own = any(values.get(key) for key in _OF_AN_ENGINE) or values.get("latency.model") in ("fitted", "linear")
     layers.imply({"engine": PLAIN_ENGINE if own else DEFAULT_ENGINE})
     name = values["engine"]
-    if isinstance(name, str):  # else refused with the other settings of a wrong kind
+    if isinstance(name, str):  # other types are refused later
         layers.imply(load_engine(name).on(str(values.get("gpu", RunConfig.gpu))))

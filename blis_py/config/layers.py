@@ -25,8 +25,8 @@ _NAMES: dict[Any, str] = {str: "text", int: "a whole number", float: "a number",
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The fix to propose for an unknown word: the nearest known one, or all of them."""
-    from difflib import get_close_matches  # few make mistakes
+    """Suggestion for an unknown word: the nearest known one, or all of them."""
+    from difflib import get_close_matches  # errors are rare
 
     names = sorted(known)
     near = get_close_matches(word.lower(), names, n=1, cutoff=0.6)
@@ -34,7 +34,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def flatten(tree: Mapping[Any, Any], model: type, prefix: str = "") -> dict[str, Any]:
-    """Leaves of a nested mapping by dotted path; what is no section of `model` is a leaf, checked later."""
+    """Leaves of a nested mapping by dotted path; a value outside of `model`'s sections is a leaf, checked
+    later."""
     hints = _types(model)
     leaves: dict[str, Any] = {}
     for key, value in tree.items():
@@ -48,41 +49,42 @@ def flatten(tree: Mapping[Any, Any], model: type, prefix: str = "") -> dict[str,
 
 
 def _types(model: type) -> dict[str, Any]:
-    """Of the fields, whose annotations are no text."""
+    """Types of the fields, with text annotations evaluated."""
     return {f.name: f.type for f in fields(extended(model))}
 
 
 class Layers:
-    """Settings by dotted path, later layers over earlier ones, each remembering where it came from."""
+    """Settings by dotted path, later layers over earlier ones, each with its origin."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.given: set[str] = set()
-        """Paths that a user set; the values of others follow from these."""
+        """Paths set by a user; the values of others are derived from these."""
         self._origin: dict[str, tuple[str | Path | None, str]] = {}
         self._flag: dict[str, str] = {}
 
     def add(
         self, leaves: Mapping[str, Any], *, file: str | Path | None, labels: Mapping[str, str] | None = None
     ) -> None:
-        """Lays `leaves` over what is there; `labels` says what a path is called in that file, if not so."""
+        """Add `leaves` over the present settings; `labels` maps paths to their names in that file, if
+        different."""
         for path, value in leaves.items():
             self.values[path] = value
             self._origin[path] = (file, (labels or {}).get(path, path))
         self.given.update(leaves)
 
     def imply(self, leaves: Mapping[str, Any]) -> None:
-        """Lays `leaves`, which no user set, under what is there."""
+        """Add derived `leaves` under the present settings."""
         for path, value in leaves.items():
             self.values.setdefault(path, value)
 
     def forget(self, paths: Iterable[str]) -> None:
-        """Takes settings away again."""
+        """Remove settings."""
         for path in list(paths):
             del self.values[path]
 
     def flag(self, name: str, path: str, value: Any) -> None:
-        """Lays one flag over what is there; two flags that disagree are an error."""
+        """Add one flag over the present settings; two flags that disagree are an error."""
         other = self._flag.get(path)
         if other is not None and self.values[path] != value:
             raise InputError(
@@ -101,7 +103,7 @@ class Layers:
         return path in self._flag
 
     def label(self, path: str) -> str:
-        """How the user wrote `path`: the flag, or the key."""
+        """The user's name of `path`: the flag, or the key."""
         return self._origin[path][1] if path in self._origin else path
 
     def file(self, path: str) -> str | Path | None:
@@ -109,12 +111,12 @@ class Layers:
         return self._origin.get(path, (None, path))[0]
 
     def error(self, problem: str, path: str, *, fix: str | None = None, value: Any = None) -> InputError:
-        """An error about the setting at `path`, told in the words of where it was given."""
+        """An error on the setting at `path`, in the terms of its origin."""
         file, label = self._origin.get(path, (None, path))
         return InputError(problem, file=file, key=label, value=value, fix=fix)
 
     def build(self, model: type[T], prefix: str = "") -> T:
-        """The model with every given value checked and every other at its default."""
+        """The model with given values checked and the others at their defaults."""
         model = extended(model)
         hints = _types(model)
         known = {f.name: f for f in fields(model)}  # type: ignore[arg-type]
@@ -176,7 +178,7 @@ def _nested(base: Any, leaves: Mapping[str, Any]) -> dict[str, Any]:
 def coerce(value: Any, hint: Any) -> Any:
     """`value` as the annotated type, without guessing.
 
-    A whole number is fine where a number is asked for, and so is a number that YAML reads as text (`1e-6`).
+    A whole number is accepted as a number, and so is a number that YAML reads as text (`1e-6`).
     """
     options = get_args(hint) if get_origin(hint) in (types.UnionType, Union) else (hint,)
     for option in options:
@@ -213,7 +215,7 @@ def _coerce_one(value: Any, hint: Any) -> Any:
 
 
 def check_bounds(value: Any, limits: Mapping[str, Any]) -> None:
-    """Refuses a number out of bounds (NaN is out of every bound), and a word that is no choice."""
+    """Refuse a number out of bounds (NaN always is), and a word that is not a choice."""
     choices = choices_of(limits)
     if choices is not None and isinstance(value, str) and value not in choices:
         raise InputError("unknown value", fix=did_you_mean(value, choices))

@@ -1,8 +1,8 @@
 """The configuration of a run: one strict loader, and the way back to YAML.
 
-Layers, later over earlier: defaults, what the engine or a profile implies, the config file, a policy
-bundle, flags and `--set`. `RunConfig` (`config/models.py`) is what remains, and `dump` writes it so that
-loading it again gives the same run.
+Layers, later over earlier: defaults, settings implied by the engine or a profile, the config file, a policy
+bundle, flags and `--set`. The result is a `RunConfig` (`config/models.py`); `dump` writes it so that loading
+it again gives the same run.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ def load_config(
     policy_config: str | Path | None = None,
     base: RunConfig | None = None,
 ) -> RunConfig:
-    """The configuration of a run.
+    """Load the configuration of a run.
 
     Args:
-        path: YAML file; relative paths in it start at its own folder.
-        overrides: what goes over it: values by dotted key, or (flag, key, value) triples, where the
-            flag's name is what messages call it.
-        sets: `a.b.c=value` texts, the last word on everything but a flag that disagrees.
+        path: YAML file; relative paths in it are relative to its folder.
+        overrides: values by dotted key over the file, or (flag, key, value) triples, with the flag's name for
+        messages.
+        sets: `a.b.c=value` texts, which override everything but a contradicting flag.
         policy_config: a BLIS policy bundle, over the file and under the overrides.
-        base: a configuration to start from, in place of the defaults.
+        base: initial configuration, in place of the defaults.
 
     Raises:
         InputError: unknown key (with its full path and the nearest known one), a value of the wrong
@@ -85,18 +85,18 @@ def load_config(
     check(config, layers)
     config = with_full_paths(config)
     if config.pools:
-        pool_configs(config)  # every contradiction within one is told now
+        pool_configs(config)  # reports the contradictions within each pool
     return config
 
 
 def pool_configs(config: RunConfig) -> list[tuple[PoolSection, RunConfig]]:
-    """The pools of a configuration, each with the configuration of its instances by themselves.
+    """The pools of a configuration, each with the configuration of its instances alone.
 
     Without pools there is one, of `num_instances`. The preset of a pool's engine on its GPU replaces that of
     the configuration.
 
     Raises:
-        InputError: what a pool overrides is unknown, of the wrong type, or contradicts something.
+        InputError: an override that is unknown, of the wrong type, or contradictory.
     """
     if not config.pools:
         return [(PoolSection(name=DEFAULT_POOL, count=config.num_instances), config)]
@@ -118,9 +118,9 @@ def _pool_config(config: RunConfig, pool: PoolSection) -> RunConfig:
 def _known_of(
     base: RunConfig, overrides: Mapping[str, Any] | Sequence[tuple[str, str, Any]]
 ) -> dict[str, Any]:
-    """What a configuration says.
+    """The settings in a configuration that count as set.
 
-    Where it is unknown what of that was set, what its engine says, too, was not, if another is wanted.
+    If unknown, settings equal to its engine's preset do not count when another engine is selected.
     """
     leaves = flatten(as_dict(base), RunConfig)
     keys = overrides if isinstance(overrides, Mapping) else [key for _, key, _ in overrides]
@@ -131,7 +131,7 @@ def _known_of(
 
 
 def _lay_written(layers: Layers, leaves: dict[str, Any], file: str | Path | None) -> None:
-    """Settings as `dump` writes them, or all of them set."""
+    """Add settings as written by `dump`, or as all set."""
     given = leaves.pop(_GIVEN, None)
     layers.add(leaves, file=file)
     if given is None:
@@ -142,7 +142,7 @@ def _lay_written(layers: Layers, leaves: dict[str, Any], file: str | Path | None
 
 
 def _given(layers: Layers, config: RunConfig) -> tuple[str, ...]:
-    """The keys that were set, of mappings the whole."""
+    """The keys that were set; mappings count as a whole."""
     known = flatten(as_dict(config), RunConfig)
     found = (next((k for k in _upwards(path) if k in known), None) for path in layers.given)
     return tuple(sorted({key for key in found if key is not None}))
@@ -177,7 +177,7 @@ def as_dict(config: RunConfig) -> dict[str, Any]:
 
 
 def _overridden(pool: dict[str, Any]) -> dict[str, Any]:
-    """What a pool says."""
+    """The overrides of a pool."""
     return {key: value for key, value in pool.items() if value not in (None, {})}
 
 
@@ -189,7 +189,7 @@ def _yaml_value(key: str, text: str) -> Any:
 
 
 def _lay_flag(layers: Layers, name: str, key: str, value: Any) -> None:
-    """A flag that names a section (a mapping given to the Python API) sets what is in it."""
+    """Set a flag; one that names a section (a mapping in the Python API) sets its content."""
     section = {f.name: f.default_factory for f in fields(RunConfig)}.get(key)
     if key == "workload" and isinstance(value, str):
         layers.flag(name, workload_source(value), value)

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
+from blis_py.config.diffusion import DLLM, DllmSection
+from blis_py.config.kinds import KindSection
 from blis_py.config.pools import PoolSection
 from blis_py.config.workload import WorkloadSection
 from blis_py.core.bounds import MOST_INSTANCES, MOST_SEED
@@ -111,51 +113,6 @@ _OF_ONE_MODEL = {
     "profile": "fitted",
 }
 """Settings of step times -> the model that they are of."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DllmSection:
-    """Block diffusion: how the blocks of a workload of `kind: diffusion` are executed."""
-
-    workload: str | None = setting(
-        None, flag="--dllm-workload", help="Make all requests diffusion requests.", metavar="FILE"
-    )
-    """YAML with `kind: diffusion` that holds for all requests of a trace, or of the flags."""
-    algorithm: str | None = setting(
-        None, flag="--dllm-algorithm", help="Whose step counts of the workload. Default its first."
-    )
-    """Whose step counts to take, where the workload has those of several; null = the first."""
-    config: str | None = setting(
-        None, flag="--dllm-config", help="Parameters of the algorithm (YAML).", metavar="FILE"
-    )
-    """YAML with parameters of the algorithm that its step counts must have been measured with."""
-    fdfo: bool = setting(
-        True,
-        flag="--dllm-fdfo",
-        off="--no-dllm-fdfo",
-        help="First done, first out.",
-        off_help="A batch runs until all its blocks are final.",
-    )
-    """First done, first out; false = a batch runs until all its blocks are final."""
-    in_place_reuse: bool = setting(
-        True,
-        flag="--dllm-in-place-reuse",
-        off="--no-dllm-in-place-reuse",
-        off_help="An unfinished block gives up slot and KV blocks after every batch.",
-    )
-    """An unfinished block keeps its request slot and KV blocks."""
-    re_loop: bool = setting(
-        True, flag="--dllm-re-loop", off="--no-dllm-re-loop", off_help="Ask the scheduler after every round."
-    )
-    """Another round without the scheduler while no block is final and nobody can come in."""
-    schedule_us: float = setting(
-        0.0, least=0, most=_HOUR_US, flag="--dllm-schedule-us", help="Cost of asking the scheduler, µs."
-    )
-    """Host time of a return to the scheduler, on top of the latency model's steps: what `re_loop` saves."""
-    allocator_call_us: float = setting(
-        0.0, least=0, most=_HOUR_US, flag="--dllm-allocator-us", help="Cost of an allocator call, µs."
-    )
-    """Host time to take or give back a slot or KV blocks: what `in_place_reuse` saves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,6 +245,15 @@ SECTIONS: dict[str, type[Any]] = {
     f.name: f.type for f in fields(RunConfig) if isinstance(f.type, type) and is_dataclass(f.type)
 }
 """The sections by their keys."""
+KIND_SECTIONS: dict[str, KindSection] = {"dllm": DLLM}
+"""Those among them that are of a kind of requests."""
+DESCRIPTIONS = tuple(f"{name}.{kind.description}" for name, kind in KIND_SECTIONS.items())
+"""Settings that name a description of all requests."""
+
+
+def descriptions(config: RunConfig) -> tuple[str | None, ...]:
+    """The values of `DESCRIPTIONS`."""
+    return tuple(getattr(getattr(config, name), kind.description) for name, kind in KIND_SECTIONS.items())
 
 
 def _names() -> dict[str, str]:
@@ -299,7 +265,8 @@ def _names() -> dict[str, str]:
     found: dict[str, str] = {}
     for section in ("scheduler.", "workload."):
         found |= {f.name: f"{section}{f.name}" for f in fields(extended(by_key[section]))}
-    found |= {f"dllm_{f.name}": f"dllm.{f.name}" for f in fields(extended(DllmSection))}
+    for name in KIND_SECTIONS:
+        found |= {f"{name}_{f.name}": f"{name}.{f.name}" for f in fields(extended(SECTIONS[name]))}
     del found["policy"], found["timeout_s"]
     known = set(found.values())
     for prefix, model in by_key.items():

@@ -1,4 +1,4 @@
-"""Files named in a configuration: where a relative path starts, and what is a name and no file."""
+"""File names in a configuration: base of relative paths, and distinction from plain names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.config.layers import did_you_mean
-from blis_py.config.models import RunConfig
+from blis_py.config.models import KIND_SECTIONS, RunConfig
 from blis_py.config.pools import PoolSection
 from blis_py.errors import InputError
 from blis_py.files import bundled
@@ -16,7 +16,7 @@ from blis_py.files.paths import exists, expanded, full_path, is_file, is_folder
 
 
 def from_folder(leaves: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Settings by key, with the relative paths among them starting at `folder`."""
+    """Settings by key, with relative paths resolved against `folder`."""
 
     def moved(key: str, value: Any) -> Any:
         own = isinstance(value, str) and key in _IS_FILE and _IS_FILE[key](value)
@@ -31,7 +31,7 @@ def from_folder(leaves: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _moved_pool(pool: Any, moved: Callable[[str, Any], Any]) -> Any:
-    """A pool as plain data, with files of its own moved."""
+    """A pool as plain data, with its own files moved."""
     if not isinstance(pool, Mapping):
         return pool
     latency = pool.get("latency")
@@ -42,7 +42,7 @@ def _moved_pool(pool: Any, moved: Callable[[str, Any], Any]) -> Any:
 
 
 def with_full_paths(config: RunConfig) -> RunConfig:
-    """Files by their full path, so that the saved configuration works from any folder."""
+    """The configuration with absolute paths, so that a saved one works from any folder."""
 
     def full(key: str, value: str | None) -> str | None:
         return str(full_path(value, key=key)) if value and _IS_FILE[key](value) else value
@@ -66,11 +66,11 @@ def with_full_paths(config: RunConfig) -> RunConfig:
             tokenizer=full("workload.tokenizer", load.tokenizer),
             spec=full("workload.spec", load.spec),
         ),
-        dllm=replace(
-            config.dllm,
-            workload=full("dllm.workload", config.dllm.workload),
-            config=full("dllm.config", config.dllm.config),
-        ),
+        **{
+            name: replace(own, **{key: full(f"{name}.{key}", getattr(own, key)) for key in kind.files})
+            for name, kind in KIND_SECTIONS.items()
+            for own in (getattr(config, name),)
+        },
     )
 
 
@@ -83,7 +83,7 @@ def _full_pool(pool: PoolSection, full: Callable[[str, Any], Any]) -> PoolSectio
 
 
 def named_files(config: RunConfig) -> dict[str, Path]:
-    """The files and folders of the user's own that a configuration names, by key."""
+    """The user's files and folders named in a configuration, by key."""
     found = {}
     for pool in config.pools:
         values = {"gpu": pool.gpu, **{f"latency.{key}": value for key, value in pool.latency.items()}}
@@ -119,7 +119,7 @@ def workload_source(name: str) -> str:
 
 
 def spec_path(name: str) -> Path:
-    """The file of a workload spec: the bundled one of that name, or itself."""
+    """The file of a workload spec: the bundled one with that name, or itself."""
     return _bundled(name) if _is_bundled(name) else Path(name)
 
 
@@ -148,9 +148,8 @@ _IS_FILE = {
     "workload.trace_header": lambda name: True,
     "workload.tokenizer": lambda name: True,
     "workload.spec": lambda name: not _is_bundled(name),
-    "dllm.workload": lambda name: True,
-    "dllm.config": lambda name: True,
+    **{f"{name}.{key}": lambda name: True for name, kind in KIND_SECTIONS.items() for key in kind.files},
     "gpu": _looks_like_file,
     "engine": _looks_like_file,
 }
-"""Keys that can name a file, and when their value does."""
+"""Keys that can name a file, with the test whether a value does."""

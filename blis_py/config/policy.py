@@ -1,4 +1,4 @@
-"""BLIS policy bundles: the part of them that blis-py has, strictly."""
+"""BLIS policy bundles: the supported part, parsed strictly."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SETS: dict[str, str] = {
 """Key of the bundle -> key of the configuration."""
 
 KEYS = {own: theirs for theirs, own in _SETS.items()}
-"""What a key of the configuration is called in a bundle."""
+"""Names of configuration keys in a bundle."""
 
 _NOT_YET: dict[str, tuple[str, ...]] = {
     "": ("node_pools", "autoscaler", "instance_lifecycle"),
@@ -43,20 +43,20 @@ _NOT_YET: dict[str, tuple[str, ...]] = {
     "routing.": (),
     "preemption.": (),
 }
-"""Keys of BLIS's that blis-py does not know what to do with, by section."""
+"""Keys of BLIS without an equivalent, by section."""
 
 _TIER_SHED_MIN_PRIORITY = 3
-"""What BLIS takes where a bundle names `tier-shed` and no priority: that of standard requests."""
+"""Priority that BLIS uses for `tier-shed` without one: that of standard requests."""
 _SECTIONS = ("admission", "routing", "preemption")
 _WITHOUT_EFFECT = "priority"
-"""A section that every bundle of BLIS has and that BLIS ignores, whatever policy it names."""
+"""A section of every BLIS bundle that BLIS ignores, whatever policy it names."""
 
 
 def read_bundle(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Settings of a bundle by configuration key: what it says, and what holds where nothing else says it.
+    """Settings of a bundle by configuration key: explicit ones, and defaults under everything else.
 
     Raises:
-        InputError: a key no bundle has, or one that asks for what blis-py does not have yet.
+        InputError: a key not in BLIS bundles, or one that is not supported yet.
     """
     values = load_mapping(Path(path))
     _check_ignored(values.pop(_WITHOUT_EFFECT, None), path)
@@ -66,10 +66,10 @@ def read_bundle(path: str | Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def bundle_notes(path: str | Path, policy: str, admission: str, by_target: bool) -> list[str]:
-    """What a bundle says without effect, under these policies of routing and admission.
+    """Notes on bundle settings without effect under these policies of routing and admission.
 
     Args:
-        by_target: the gateway dispatches by SLO targets.
+        by_target: whether the gateway dispatches by SLO targets.
     """
     bundle, notes = load_mapping(Path(path)), []
     if bundle.get(_WITHOUT_EFFECT) is not None:

@@ -1,4 +1,4 @@
-"""Pools of unlike instances in the configuration: what each pool overrides, and its configuration by itself.
+"""Pools of different instances in the configuration: the overrides of each pool, and its own configuration.
 
 Annotations are evaluated here and no later, as in `blis_py.config.models`.
 """
@@ -36,7 +36,7 @@ class PoolSection:
     """Keys of the section `latency`."""
 
     def overrides(self) -> dict[str, Any]:
-        """What it says of its instances, by the keys of a configuration."""
+        """Its overrides, by configuration key."""
         own = {name: getattr(self, name) for name in OVERRIDES}
         return {name: value for name, value in own.items() if value not in (None, {})}
 
@@ -45,10 +45,10 @@ OVERRIDES = ("engine", "gpu", "tp", "link_gbps", "memory", "scheduler", "latency
 
 
 def read_pools(layers: Layers) -> None:
-    """Reads the list of pools, in place of its plain data.
+    """Parse the list of pools, replacing its plain data.
 
     Raises:
-        InputError: no list of mappings, an unknown key, or a value of the wrong type or out of bounds.
+        InputError: not a list of mappings, an unknown key, or a value of the wrong type or out of bounds.
     """
     given = layers.values.get("pools")
     if given is None:
@@ -74,6 +74,6 @@ def _pool(layers: Layers, number: int, given: Any) -> PoolSection:
 
 
 def of_pool(error: InputError, which: str) -> InputError:
-    """The same error, with the pool that it is about."""
+    """The error with the name of its pool."""
     key = f"pools{which}" if error.key is None else f"pools{which}.{error.key.removeprefix('--')}"
     return InputError(error.problem, file=error.file, key=key, value=error.value, fix=error.fix)

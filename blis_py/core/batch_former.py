@@ -1,4 +1,5 @@
-"""How a step is filled: who computes how many tokens, and who is preempted when blocks run out.
+"""Batch formation: how many tokens each request computes in a step, and which are preempted when blocks run
+out.
 
 A batch former is a class and one line in `BATCH_FORMERS`.
 """
@@ -18,26 +19,27 @@ from blis_py.core.step import Prefills, Step
 
 
 class Running:
-    """Who runs on an instance, by what they do next. `Lifecycle.running` has them all, in order."""
+    """The running requests of an instance by their next action. `Lifecycle.running` has all of them, in
+    order."""
 
     def __init__(self, decoding: DecodeSet, bursts: Bursts | None = None) -> None:
         self.prefilling: dict[Request, None] = {}
-        """Prompts that are not computed yet; and, since these are handled one by one too, all requests whose
+        """Prompts not fully computed yet; also, because they too are handled one by one, all requests whose
         decode steps may emit several tokens."""
         self.bursts = bursts
         self.decoding = decoding
         self.stalled: dict[Request, None] = {}
-        """Would decode, but the budget ended before their turn."""
+        """Decoding requests that the budget did not reach."""
         self.ending: dict[Request, None] = {}
-        """Have had their last step, whose outcome is not known yet."""
+        """Requests whose last step has been launched and whose outcome is not known yet."""
 
 
 class BatchFormer:
-    """Fills steps from the requests of one instance, under its token budget.
+    """Fills steps with tokens of one instance's requests, under its token budget.
 
     Args:
-        kv: blocks of the instance.
-        running: who runs there.
+        kv: the KV cache of the instance.
+        running: its running requests.
     """
 
     def __init__(self, config: SchedulerConfig, kv: KVCache, running: Running) -> None:
@@ -50,26 +52,26 @@ class BatchFormer:
 
     @property
     def admits_first(self) -> bool:
-        """Whether whoever waits is asked before this step's decodes take blocks and budget."""
+        """Whether waiting requests are admitted before the decodes of this step take blocks and budget."""
         return False
 
     def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
-        """Gives out the budget of step `tick`.
+        """Distribute the budget of step `tick`.
 
         Args:
-            prefills: the step's list; it grows.
-            life: who waits, and where the preempted go.
+            prefills: the step's list, which is appended to.
+            life: the queue of waiting requests, which also receives the preempted ones.
         """
         raise NotImplementedError
 
     def first_tokens(self, wanted: int, budget: int) -> int:
-        """Of a waiting request that lacks `wanted` tokens, those it computes in its first step."""
+        """Tokens that a waiting request lacking `wanted` tokens computes in its first step."""
         return min(wanted, min(self._chunk, budget))
 
     # -- running requests ----------------------------------------------------------------------------
 
     def _serve_running(self, step: Step, prefills: Prefills, life: Lifecycle, budget: int, tick: int) -> int:
-        """Every running request that has no tokens in the step yet; returns the budget left."""
+        """Serve every running request that has no tokens in the step yet; returns the budget left."""
         running = self._running
         decodes = running.decoding.count
         if decodes <= budget and not running.stalled:
@@ -90,7 +92,7 @@ class BatchFormer:
         return self._walk_running(step, prefills, life, budget, tick)
 
     def _next_chunks(self, prefills: Prefills, budget: int, free: int) -> Prefills | None:
-        """The next chunk of each unfinished prefill, all decodes being served; None if order matters."""
+        """The next chunk of each unfinished prefill when all decodes are served; None if order matters."""
         raise NotImplementedError
 
     def _walk_running(self, step: Step, prefills: Prefills, life: Lifecycle, budget: int, tick: int) -> int:
@@ -131,7 +133,7 @@ class BatchFormer:
                 i += 1
                 continue
             if granted:
-                break  # it gave up its own place; those behind it wait for the next step
+                break  # it preempted itself; those behind it wait for the next step
         prefills[:] = [(r, n) for r, n in granted.items() if r.status is PREFILLING]
         step.admitted = [r for r in step.admitted if r in granted]
         step.preempted = preempted
@@ -139,13 +141,14 @@ class BatchFormer:
         return budget
 
     def _wanted(self, request: Request, budget: int) -> int:
-        """Tokens the request may compute in this step. Never beyond max_model_len: lengths are capped."""
+        """Tokens the request may compute in this step. Never beyond max_model_len, since lengths are
+        capped."""
         if request.status is not PREFILLING:
             return 1
         return min(self._lacking(request), self._chunk, budget)
 
     def _lacking(self, request: Request) -> int:
-        """Tokens of a request until it emits; where it decodes in bursts, those it can use."""
+        """Tokens a request computes before it emits; if it decodes in bursts, those it can use."""
         if self._running.bursts is not None and request.bursting:
             return self._running.bursts.rows(request)
         return request.num_tokens - request.computed
@@ -162,18 +165,18 @@ class BatchFormer:
         return True
 
     def _victims(self, order: list[Request], step: Step, granted: Mapping[Request, int]) -> list[Request]:
-        """Whom to preempt so that an allocation may succeed."""
+        """Requests to preempt so that an allocation may succeed."""
         candidates = _not_ending(order)
         victim = candidates[self._pick_victim(candidates)]
         if victim.status is not PREFILLING or victim not in granted:
             return [victim]
-        # Whoever was admitted after it in this very step may share blocks it will now not compute.
+        # Requests admitted after it in this step may share blocks that it will not compute now.
         return [*reversed([r for r in step.admitted if r.seq > victim.seq and r in granted]), victim]
 
     def _free_ending(self) -> bool:
-        """Frees the pages of somebody who has had its last step, if there is any.
+        """Free the pages of a request whose last step has been launched, if there is any.
 
-        The forward that still reads them comes before the one that will write.
+        The forward pass that still reads them precedes the one that will write.
         """
         for request in self._running.ending:
             if request.block_table:
@@ -183,12 +186,12 @@ class BatchFormer:
         return False
 
     def _claim(self, request: Request, tick: int) -> None:
-        """The block that was taken for its token in this step is its own, and goes with it."""
+        """Turn the block reserved for its token in this step into its own, so that it is freed with it."""
         context = request.base + tick if request.status is DECODING else request.computed
         self._kv.settle(request, context, in_step=1)
 
     def _stall_all_but(self, granted: Mapping[Request, int], order: list[Request], tick: int) -> None:
-        """Keeps the decode aggregates to those that really compute a token in this step."""
+        """Restrict the decode aggregates to the requests that compute a token in this step."""
         running = self._running
         for request in order:
             if request.status is DECODING and request not in granted:
@@ -204,7 +207,7 @@ class BatchFormer:
     # -- waiting requests ----------------------------------------------------------------------------
 
     def _admit(self, step: Step, prefills: Prefills, life: Lifecycle, budget: int, now_ns: int) -> int:
-        """Waiting requests from the head, until one does not fit; returns the budget left."""
+        """Admit waiting requests from the head, until one does not fit; returns the budget left."""
         admitted = life.admit(budget, now_ns)
         step.admitted = [request for request, _ in admitted]
         prefills += admitted
@@ -214,7 +217,8 @@ class BatchFormer:
 
 
 class RunningFirst(BatchFormer):
-    """vLLM: decodes and unfinished prompts in running order, then whoever waits. Prompts come in chunks."""
+    """vLLM's order: decodes and unfinished prompts in running order, then waiting requests. Prompts are
+    chunked."""
 
     def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
         budget = self._serve_running(step, prefills, life, self._budget, tick)
@@ -227,7 +231,7 @@ class RunningFirst(BatchFormer):
         for request in prefilling:
             wanted = min(self._lacking(request), self._chunk)
             if wanted > budget and next(iter(prefilling)).seq < last_decode:
-                return None  # a decode behind this prefill would find the budget spent
+                return None  # a decode behind this prefill would have no budget left
             tokens = min(wanted, budget)
             free -= self._kv.shortfall(request, tokens)
             if free < 0:
@@ -239,10 +243,10 @@ class RunningFirst(BatchFormer):
 
 
 class PrefillFirst(BatchFormer):
-    """Waiting prompts before running decodes, both in the same step. Prompts come whole.
+    """Waiting prompts before running decodes, both in the same step. Prompts are not chunked.
 
-    One longer than any step begins a step, and goes on before anything else; while it lacks blocks, nobody
-    is admitted past it.
+    A prompt longer than any step starts a step and continues before anything else; while it lacks blocks, no
+    request is admitted past it.
     """
 
     @property
@@ -261,7 +265,7 @@ class PrefillFirst(BatchFormer):
         return 0 if tokens < wanted and budget < self._budget else tokens
 
     def _prompts(self) -> list[Request]:
-        """Those not computed yet."""
+        """Requests with an unfinished prompt."""
         if self._running.bursts is None:
             return list(self._running.prefilling)
         return [request for request in self._running.prefilling if not request.bursting]

@@ -8,8 +8,8 @@ from functools import lru_cache
 from itertools import islice
 
 CacheChanges = list[tuple[bool, Sequence[Hashable]]]
-"""What a cache has begun (True) and ceased to hold, in order, for a reader that empties the list. A key
-that was there already may begin again."""
+"""Log of what a cache begins (True) and ceases to hold, in order; the reader empties it. A key that is
+already present may begin again."""
 
 
 def names_in(extra_key: Hashable, keys: Sequence[Hashable]) -> Sequence[Hashable]:
@@ -24,39 +24,39 @@ class CacheLog:
         self.readers: list[CacheChanges] = []
 
     def follow(self) -> CacheChanges:
-        """A list of its own for one more reader, from now on."""
+        """A separate list for a new reader, from now on."""
         changes: CacheChanges = []
         self.readers.append(changes)
         return changes
 
     def note(self, begins: bool, keys: Sequence[Hashable]) -> None:
-        """Readers share the keys, which must not change any more."""
+        """Append an event. Readers share the keys, which must not be modified afterwards."""
         for changes in self.readers:
             changes.append((begins, keys))
 
 
 @lru_cache(maxsize=4)
 def _ids(total: int) -> tuple[int, ...]:
-    """0..total-1: the pools of a large cluster share the numbers."""
+    """0..total-1: integers shared by the pools of a large cluster."""
     return tuple(range(total))
 
 
 class BlockPool:
     """Block ids 0..total-1, first freed first reused.
 
-    A free block may still hold content that somebody asks for again, so the order of reuse matters
-    for those, and only for those. Hence two kinds of entries in the free queue, each of blocks freed
-    together: *chunks*, lists of blocks whose content nobody else can name, moved by slices; and *runs*
-    of cached blocks, any of which can be taken back by content.
+    A free block may still hold content that is requested again, so the order of reuse matters for those
+    blocks and only for those. Hence two kinds of entries in the free queue, each of blocks freed together:
+    *chunks*, lists of blocks whose content cannot be found by key, moved by slices; and *runs* of cached
+    blocks, any of which can be taken back by content.
 
     Within an entry the last block is reused first, as the tail of a sequence is worth less than its
     beginning. `num_free` counts both kinds.
 
-    Blocks may also be *reserved*, as many as decoding requests need, and be given their ids when somebody
-    asks (`redeem`): mostly when a request leaves, so that it takes its blocks once and not one by one.
+    Blocks may also be *reserved*, as many as decoding requests need, and be given their ids on demand
+    (`redeem`): usually when a request leaves, so that it takes its blocks at once and not one by one.
 
-    The pool also keeps the books of its use: with `tick` set by the owner, `in_use_ticks` is the sum
-    over past ticks of the blocks that were in use, at no cost per tick.
+    The pool also accounts for its use: with `tick` set by the owner, `in_use_ticks` is the sum over past
+    ticks of the blocks that were in use, at no cost per tick.
     """
 
     def __init__(self, total: int) -> None:
@@ -65,35 +65,35 @@ class BlockPool:
         self._least_free = total
         self.tick = 0
         self._in_use_ticks = 0
-        """Sum over blocks given back minus those taken of the tick at which it happened."""
+        """Sum of the ticks at which blocks were given back minus those at which they were taken."""
         self._unnamed = 0
         """Reserved blocks that are still in the free queue, at its front."""
         self._named: list[int] = []
-        """Reserved blocks that have left it."""
+        """Reserved blocks that have left the free queue."""
         self._ids = _ids(total)
         self._touched = 0
-        """Blocks from this one on have never been used; they are used first, and in this order."""
+        """Blocks from this one on have never been used; they are used first, in this order."""
         self._head: list[int] = []
-        """Then: the chunk being consumed; it has left the queue."""
+        """Used next: the chunk being consumed, which has left the queue."""
         self._queue: deque[list[int] | dict[int, None]] = deque()
-        """Chunks, and runs of cached blocks, some of them empty by now."""
+        """Chunks, and runs of cached blocks; some may be empty by now."""
         self._id_of: dict[Hashable, int] = {}
         """Content key -> block, whether in use or free."""
         self._twins: dict[Hashable, list[int]] = {}
-        """Content key -> further blocks with the same content, computed by requests side by side."""
+        """Content key -> further blocks with the same content, computed concurrently by several requests."""
         self._key_of: list[Hashable] = []
-        """Content key of each block, None where it has none. This and the next two are empty as long as no
-        block has one, and then as long as blocks have been used."""
+        """Content key of each block, None if it has none. This and the next two lists are empty until a block
+        gets a key, and then as long as blocks have been used."""
         self._users: list[int] = []
         """Requests using each block that has a content key."""
         self._run_of: list[dict[int, None]] = []
-        """The run in which a block that nobody uses lies."""
+        """The run that contains each unused block."""
         self.shared_uses = 0
         """Uses of cached blocks beyond the first of each."""
         self.log = CacheLog()
 
     def take(self, count: int) -> list[int]:
-        """Removes `count` blocks, at least one, from the free queue, forgetting what they held.
+        """Remove `count` blocks, at least one, from the free queue and forget their contents.
 
         The caller has checked `num_free`.
         """
@@ -102,7 +102,7 @@ class BlockPool:
         return self._remove(count)
 
     def reserve(self, count: int) -> None:
-        """Takes `count` blocks that get their ids later. The caller has checked `num_free`."""
+        """Take `count` blocks that get their ids later. The caller has checked `num_free`."""
         self.num_free -= count
         self._unnamed += count
 
@@ -116,7 +116,7 @@ class BlockPool:
         return blocks
 
     def name_reserved(self) -> None:
-        """Removes the reserved blocks from the free queue: nobody shall find what they held."""
+        """Remove the reserved blocks from the free queue, so that their old contents cannot be found."""
         if self._unnamed:
             self._named += self._remove(self._unnamed)
             self._unnamed = 0
@@ -140,7 +140,7 @@ class BlockPool:
         else:
             blocks = self._head.copy()
             self._head.clear()
-        # A chunk is shortened as its blocks go: the request that kept it sees what is left.
+        # A chunk is shortened as its blocks are reused: the request that kept it sees what is left.
         while len(blocks) < count:
             entry = self._queue.popleft()
             missing = count - len(blocks)
@@ -166,7 +166,7 @@ class BlockPool:
         return blocks
 
     def _oldest(self, run: dict[int, None], count: int) -> list[int]:
-        """Removes up to `count` blocks from the end of a run, and forgets what they held."""
+        """Remove up to `count` blocks from the end of a run, and forget their contents."""
         blocks = list(islice(reversed(run), count))
         for block in blocks:
             del run[block]
@@ -174,20 +174,20 @@ class BlockPool:
         return blocks
 
     def give_back(self, chunk: list[int]) -> None:
-        """Appends blocks to the free queue as one chunk; the pool keeps the list itself."""
+        """Append blocks to the free queue as one chunk; the pool keeps the list itself."""
         if chunk:
             self._queue.append(chunk)
             self._enter_queue(len(chunk))
 
     def reclaim(self, chunk: list[int], count: int) -> list[int]:
-        """Takes the first `count` blocks back out of a chunk that is still in the free queue."""
+        """Take the first `count` blocks back out of a chunk that is still in the free queue."""
         blocks = chunk[:count]
         del chunk[:count]
         self._leave_queue(count)
         return blocks
 
     def find(self, keys: Iterable[Hashable]) -> list[int]:
-        """The blocks that hold the contents `keys`, in order, up to the first that nobody holds."""
+        """The blocks that hold the contents `keys`, in order, up to the first key that is not cached."""
         blocks, id_of = list[int](), self._id_of
         for key in keys:
             block = id_of.get(key)
@@ -197,7 +197,7 @@ class BlockPool:
         return blocks
 
     def knows(self, key: Hashable) -> bool:
-        """Whether some block holds the content `key`."""
+        """Whether a block holds the content `key`."""
         return key in self._id_of
 
     def count_free(self, blocks: Iterable[int]) -> int:
@@ -209,7 +209,7 @@ class BlockPool:
         return block < len(self._key_of) and self._key_of[block] is not None
 
     def remember(self, keys: Sequence[Hashable], blocks: Sequence[int]) -> None:
-        """Names the contents of some blocks, each in use by one request."""
+        """Register the contents of some blocks, each in use by one request."""
         if len(self._key_of) < self._touched:
             self._cover_touched()
         id_of, key_of, users = self._id_of, self._key_of, self._users
@@ -228,7 +228,7 @@ class BlockPool:
         self._run_of += [{}] * more
 
     def forget(self, blocks: Sequence[int]) -> None:
-        """Takes back `remember`: these blocks are about to hold something else, or never held it."""
+        """Undo `remember`: these blocks are about to hold something else, or never held it."""
         if not self._key_of:
             return
         if len(self._key_of) < self._touched:
@@ -249,7 +249,7 @@ class BlockPool:
             self.log.note(False, gone)
 
     def forget_free(self) -> None:
-        """Of blocks that nobody uses, nobody finds the content any more."""
+        """Forget the contents of all unused blocks."""
         for entry in self._queue:
             if isinstance(entry, dict):
                 self.forget(list(entry))
@@ -264,14 +264,14 @@ class BlockPool:
             del self._twins[key]
 
     def use(self, blocks: Sequence[int]) -> None:
-        """One more request uses these cached blocks."""
+        """Add a user to these cached blocks."""
         users, run_of, free = self._users, self._run_of, 0
         for block in blocks:
             if users[block] == 0:
                 run = run_of[block]
                 del run[block]
                 if not run:
-                    run.clear()  # without the room it took
+                    run.clear()  # without the spare capacity
                 free += 1
             else:
                 self.shared_uses += 1
@@ -280,9 +280,9 @@ class BlockPool:
             self._leave_queue(free)
 
     def leave(self, blocks: Sequence[int]) -> None:
-        """One request less uses these cached blocks, given in the order of their content.
+        """Remove a user from these cached blocks, given in the order of their content.
 
-        Those nobody uses any more go to the end of the free queue.
+        Blocks without users go to the end of the free queue.
         """
         users, run_of = self._users, self._run_of
         run = dict[int, None]()
@@ -299,7 +299,7 @@ class BlockPool:
 
     @property
     def num_blank(self) -> int:
-        """Blocks, at least, that can be taken before any content is forgotten."""
+        """A lower bound on the blocks that can be taken before any content is forgotten."""
         return self.total - self._touched + len(self._head) - self._unnamed
 
     @property
@@ -309,12 +309,12 @@ class BlockPool:
 
     @property
     def least_free(self) -> int:
-        """The fewest free blocks there have been."""
+        """The minimum number of free blocks so far."""
         return min(self._least_free, self.num_free)
 
     @property
     def in_use_ticks(self) -> int:
-        """Sum over the ticks up to the present one of the blocks in use during each, reserved ones apart."""
+        """Sum over the ticks up to the present one of the blocks in use during each, except reserved ones."""
         return self._in_use_ticks + (self.in_use - self.num_reserved) * self.tick
 
     def _leave_queue(self, count: int) -> None:
@@ -332,10 +332,13 @@ class BlockPool:
         return [*range(self._touched, self.total), *self._head]
 
     def check(self, held: list[int]) -> None:
-        """Raises `AssertionError` unless free and held blocks are exactly the pool.
+        """Check that free and held blocks are exactly the pool.
 
         Args:
             held: every block of every request's table; cached blocks as often as they are used.
+
+        Raises:
+            AssertionError: they are not.
         """
         free = self._blank()
         for entry in self._queue:

@@ -1,7 +1,7 @@
-"""What the clock and the counters hold, and the one guard of whatever is turned into them.
+"""Bounds of the clock and the counters, and the checks for values converted to them.
 
-Beyond these bounds 64-bit numbers would begin anew, or memory would end: a number that is out of them is
-refused with the name of its file and key.
+Beyond these bounds 64-bit numbers would overflow, or memory would run out: a number out of bounds is rejected
+with the name of its file and key.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from blis_py.errors import InputError
 
 SECOND_NS = 10**9
 LAST_NS = 100 * 36525 * 864 * SECOND_NS
-"""A century. The clock goes on for another half (`NEVER_NS`), and two such times can be added."""
+"""A century. The clock extends half a century further (`NEVER_NS`), and two such times can be added."""
 MOST_TOKENS = 2**31 - 1
-"""Of one request: beyond any model's context, below any overflow of sums and products."""
+"""Per request: beyond any model's context, below any overflow of sums and products."""
 MOST_REQUESTS = 100_000_000
-"""At about 150 bytes per request this is the memory of a large machine."""
+"""At about 150 bytes per request this fills the memory of a large machine."""
 MOST_ARRIVALS_PER_S = 1_000_000.0
 """Generated arrivals are whole microseconds apart."""
 MOST_INSTANCES = 100_000
 MOST_KV_BLOCKS = 100_000_000
-"""Of one instance. Alike instances share 36 bytes for each; one that has been used takes 8 more."""
+"""Per instance. Identical instances share 36 bytes for each block; a used one takes 8 more."""
 MOST_BLOCK_ROUNDS = 1_000_000
 """Of a block that is denoised; those measured take up to twice its positions."""
 MOST_RERUNS = MOST_REDRAWS = 10_000
-"""Of a simulation, or of a fit, for intervals; a hundred do."""
+"""Repetitions of a simulation, or of a fit, for intervals; a hundred suffice."""
 MOST_SEED = 2**63 - 1
 
 
@@ -66,7 +66,7 @@ def check_count(
     """A count within its bounds.
 
     Raises:
-        InputError: it is not.
+        InputError: the count is out of bounds.
     """
     if value < least:
         raise InputError(f"must be at least {least:,}", file=file, key=key, value=value, fix=fix)

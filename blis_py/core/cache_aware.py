@@ -1,4 +1,4 @@
-"""The waiting queue of policies that look at the prefix cache."""
+"""Waiting queue of policies that look at the prefix cache."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ def by_arrival(request: Request) -> tuple[Any, ...]:
 
 
 class CacheAwareQueue(dict[Request, None]):
-    """Waiting requests, of which `best` picks one by what the cache holds at this moment.
+    """Waiting requests; `best` picks the next one by the current contents of the cache.
 
     - *Fairness*: a request that has waited `fairness_ms`, or while `fairness_tokens` of prefill work were
       done, goes first, by arrival. A bound of 0 is fcfs; without one a stream of hits may starve others.
     - *Long queues*: with more than `lpm_max_queue` waiting the order is that of arrival, as in SGLang.
-    - *In-batch sharing*: who shares uncached tokens with a prompt that is being computed is held back until
-      they are, instead of computing them too. Not for those who have waited too long.
+    - *In-batch sharing*: a request that shares uncached tokens with a prompt being computed is held back
+      until they are cached, instead of computing them too; not once it has waited too long.
 
-    The cache remembers each request's match until the tree changes there, so that asking again is cheap.
+    The cache remembers each request's match until the tree changes there, so repeated lookups are cheap.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:
@@ -38,33 +38,33 @@ class CacheAwareQueue(dict[Request, None]):
         self._sharing_blocks = 0 if sharing is None else -(-sharing // config.block_size)
         self._head: Request | None = None
         self.scanned_requests = 0
-        """Looked up in the cache since whoever plans steps has set it to 0."""
+        """Requests looked up in the cache since the planner of steps set it to 0."""
         self.kv: KVCache
         self._prefilling: Collection[Request]
         self._counters: Counters
 
     def attach(self, kv: KVCache, prefilling: Collection[Request], counters: Counters) -> None:
-        """Shows it the instance: the cache, who computes a prompt, and the token clock."""
+        """Connect the queue to the instance: its cache, its prefilling requests, and the token clock."""
         self.kv, self._prefilling, self._counters = kv, prefilling, counters
 
-    # -- what a policy decides -------------------------------------------------------------------
+    # -- the policy ------------------------------------------------------------------------------
 
     def best(self, waiting: Collection[Request]) -> Request:
-        """The one to admit next: that with the smallest `score`, unless a policy knows better."""
+        """The request to admit next: the one with the smallest `score`, unless a policy overrides this."""
         return min(waiting, key=self.score)
 
     def score(self, request: Request) -> tuple[Any, ...]:
-        """Smallest goes first; to end in arrival and id, so that there are no ties."""
+        """Sort key, smallest first; must end in arrival and id, so that there are no ties."""
         raise NotImplementedError
 
-    # -- what it may look at ---------------------------------------------------------------------
+    # -- the visible state -----------------------------------------------------------------------
 
     def matched_tokens(self, request: Request) -> int:
         """Length of the request's cached prefix."""
         return self.kv.match(request) * self._block_size
 
     def waited_tokens(self, request: Request) -> int:
-        """Prefill tokens the instance has computed since the request came."""
+        """Prefill tokens the instance has computed since the request arrived."""
         return self._counters.prefill_tokens - request.queued_at_tokens
 
     # -- the queue -------------------------------------------------------------------------------
@@ -99,12 +99,12 @@ class CacheAwareQueue(dict[Request, None]):
 
     @property
     def holds_all_back(self) -> bool:
-        """Whether the latest question for the head found nobody: all wait for prefixes in the making."""
+        """Whether the latest call of `head` returned None: all requests wait for prefixes being computed."""
         return self._head is None
 
     @property
     def looks_at_cache(self) -> bool:
-        """Whether the order depends on the cache at present."""
+        """Whether the order currently depends on the cache."""
         return len(self) <= self._max_queue
 
     def _choose(self, now_ns: int) -> Request | None:
@@ -124,7 +124,7 @@ class CacheAwareQueue(dict[Request, None]):
         )
 
     def _not_held_back(self) -> list[Request]:
-        """Those who share too little with the prompts that are being computed to wait for them."""
+        """The requests that share too little with the prompts being computed to wait for them."""
         computing: dict[Any, list[Request]] = {}
         for request in self._prefilling:
             if request.block_keys:
@@ -142,7 +142,7 @@ class CacheAwareQueue(dict[Request, None]):
         ]
 
     def _will_share(self, request: Request, other: Request) -> bool:
-        """Whether enough of what the request lacks is being computed by the other."""
+        """Whether the other request is computing enough of what this one lacks."""
         end = self.kv.match(request) + self._sharing_blocks
         keys, others = request.block_keys, other.block_keys
         limit = (request.num_tokens - 1) // self._block_size

@@ -1,4 +1,4 @@
-"""The prefix caches to choose from."""
+"""Prefix caches by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of the scheduler that cannot work."""
+"""Checks for invalid scheduler settings."""
 
 from __future__ import annotations
 
@@ -24,13 +24,17 @@ _DEFAULTS = {f.name: f.default for f in fields(SchedulerConfig) if f.default is 
 
 
 def choices_of(limits: Mapping[str, Any]) -> Collection[str] | None:
-    """The words that a setting may be; None = it is no choice of words."""
+    """The allowed values of a text setting; None if it is not limited to some."""
     choices: Collection[str] | str | None = limits.get("choices")
     return CHOICES[choices] if isinstance(choices, str) else choices
 
 
 def check_scheduler_config(config: SchedulerConfig) -> None:
-    """Raises one clear `InputError` for the first setting that cannot work."""
+    """Check the settings of a scheduler.
+
+    Raises:
+        InputError: for the first invalid setting.
+    """
     for field in fields(config):
         _check(field.name, getattr(config, field.name), field.metadata)
     for key, problem, fix in contradictions(config.scheduler, config):
@@ -54,11 +58,11 @@ def _check(key: str, value: Any, limits: Mapping[str, Any]) -> None:
 
 
 def contradictions(policy: str, settings: Any) -> Iterator[tuple[str, str, str]]:
-    """Settings that do not go together, as (key, problem, fix).
+    """Incompatible settings, as (key, problem, fix).
 
     Args:
-        policy: of the waiting queue.
-        settings: whatever has the fields of a `SchedulerConfig`.
+        policy: policy of the waiting queue.
+        settings: any object with the fields of a `SchedulerConfig`.
     """
 
     def given(key: str) -> bool:

@@ -1,7 +1,8 @@
-"""Settings of one instance's scheduler, under the names vLLM uses: each is registered here, once.
+"""Settings of one instance's scheduler, under vLLM's names; each is registered here, once.
 
-Annotations are evaluated here and no later: the configuration reads them. The groups of settings are parts of
-`SchedulerConfig`, of the section of the configuration and of the engine's: they have no methods of their own.
+Annotations are evaluated here and no later, because the configuration reads them. The groups of settings
+are parts of `SchedulerConfig`, of the configuration section and of the engine's settings; they have no
+methods.
 """
 
 from dataclasses import dataclass
@@ -25,24 +26,24 @@ def queue_order(*aliases: str) -> Any:
 
 
 class SchedulerSettings:
-    """What a scheduler can be set to, in the simulator and in the engine."""
+    """Scheduler settings, for the simulator and the engine."""
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Batching(SchedulerSettings):
-    """How much runs at once, and what goes first."""
+    """Batch limits and priorities."""
 
     preemption_policy: str = setting(
         "fcfs", choices="preemption_policy", flag="--preemption-policy", help="Victim: fcfs or priority."
     )
-    """Who gives up KV blocks when they run out: the latest admitted, or the least urgent."""
+    """Which request is preempted when KV blocks run out: the latest admitted, or the least urgent."""
     batch_former: str = setting(
         "running-first",
         choices="batch_former",
         flag="--batch-former",
         help="running-first or prefill-first.",
     )
-    """Whose tokens come first in a step: decodes and begun prompts (vLLM), or new prompts."""
+    """What a step is filled with first: decodes and unfinished prompts (vLLM), or new prompts."""
     max_num_seqs: int = setting(
         256,
         least=1,
@@ -51,7 +52,7 @@ class Batching(SchedulerSettings):
         aliases=("--max-num-running-reqs",),
         help="Most running requests per instance.",
     )
-    """Requests that run at once on an instance, at most."""
+    """Maximum number of running requests on an instance."""
     max_num_batched_tokens: int = setting(
         2048,
         least=1,
@@ -60,7 +61,7 @@ class Batching(SchedulerSettings):
         aliases=("--max-num-scheduled-tokens",),
         help="Tokens per step.",
     )
-    """Tokens that a step computes, at most: the budget."""
+    """Token budget: the maximum number of tokens that a step computes."""
     long_prefill_token_threshold: int = setting(
         0,
         least=0,
@@ -77,12 +78,12 @@ class Batching(SchedulerSettings):
         aliases=("--block-size-in-tokens",),
         help="Tokens per KV block.",
     )
-    """Tokens of a KV block."""
+    """Tokens per KV block."""
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Memory:
-    """How much the KV cache holds, where it is not yet known."""
+    """Size of the KV cache, before it is resolved."""
 
     num_kv_blocks: int | None = setting(
         None,
@@ -92,7 +93,7 @@ class Memory:
         aliases=("--total-kv-blocks", "--num-gpu-blocks-override"),
         help="KV blocks, instead of what fits.",
     )
-    """null = what fits in the GPU's memory."""
+    """null = as many as fit into the GPU's memory."""
     gpu_memory_utilization: float = setting(
         0.9, above=0, most=1, flag="--gpu-memory-utilization", help="Share of GPU memory in use."
     )
@@ -105,12 +106,12 @@ class Memory:
         null=0,
         help="Longest sequence; 0 = automatic, the default.",
     )
-    """null = the model's own, as far as the KV cache holds it."""
+    """null = the model's maximum, limited by the KV cache."""
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Overlap(SchedulerSettings):
-    """Planning beside the running step."""
+    """Planning that overlaps with the running step."""
 
     async_scheduling: bool = setting(
         False,
@@ -126,7 +127,7 @@ class Overlap(SchedulerSettings):
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class LateStops(SchedulerSettings):
-    """What asynchronous planning learns late."""
+    """Late detection of stops under asynchronous planning."""
 
     late_length_stops: bool = setting(
         False,
@@ -134,12 +135,13 @@ class LateStops(SchedulerSettings):
         off="--no-late-length-stops",
         help="With asynchronous scheduling, ends by length are learnt late too, as in SGLang.",
     )
-    """With it: that a request has reached its length is learnt from the outcome too, as in SGLang."""
+    """With it: that a request has reached its length is also detected from the step's outcome only, as in
+    SGLang."""
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class PrefixCaching(SchedulerSettings):
-    """What is kept of prompts, and the orders that go by it."""
+    """Prefix caching, and the queue orders that depend on it."""
 
     prefix_cache: str = setting(
         "hash",
@@ -154,14 +156,14 @@ class PrefixCaching(SchedulerSettings):
         off="--no-enable-prefix-caching",
         off_help="Compute every prompt in full: --prefix-cache none.",
     )
-    """false is vLLM's way to say `prefix_cache: none`."""
+    """false is vLLM's spelling of `prefix_cache: none`."""
     radix_eviction_policy: str = setting(
         "lru",
         choices="radix_eviction_policy",
         flag="--radix-eviction-policy",
         help="With radix: lru, lfu, fifo, mru, priority, cold-subtree.",
     )
-    """With `radix`: which cached prefix that nobody uses is given up first."""
+    """With `radix`: the order in which unused cached prefixes are evicted."""
     fairness_ms: float | None = setting(
         None,
         least=0,
@@ -169,7 +171,8 @@ class PrefixCaching(SchedulerSettings):
         flag="--fairness-ms",
         help="With lpm, hrrn, dfs-weight: who has waited this long goes first; 0 = fcfs. Default: never.",
     )
-    """With `lpm`, `hrrn`, `dfs-weight`: who has waited this long goes first, by arrival; null = never."""
+    """With `lpm`, `hrrn`, `dfs-weight`: a request that has waited this long goes first, by arrival; null =
+    never."""
     fairness_tokens: int | None = setting(
         None,
         least=0,
@@ -185,7 +188,7 @@ class PrefixCaching(SchedulerSettings):
         flag="--lpm-max-queue",
         help="With lpm, hrrn, dfs-weight: fcfs when more requests wait.",
     )
-    """With `lpm`, `hrrn`, `dfs-weight`: with more requests waiting the order is that of arrival."""
+    """With `lpm`, `hrrn`, `dfs-weight`: with more requests waiting, the order is by arrival."""
     in_batch_sharing_tokens: int | None = setting(
         32,
         least=1,
@@ -194,13 +197,13 @@ class PrefixCaching(SchedulerSettings):
         null=-1,
         help="With these: uncached tokens worth waiting for while another computes them; -1 = off.",
     )
-    """With `lpm`, `hrrn`, `dfs-weight`: whoever shares so many uncached tokens with a prompt that is being
-    computed waits until they are; null = nobody."""
+    """With `lpm`, `hrrn`, `dfs-weight`: a request that shares at least this many uncached tokens with a
+    prompt being computed waits until they are cached; null = no request waits."""
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Aging(SchedulerSettings):
-    """Limits of waiting."""
+    """Limits on waiting."""
 
     sjf_aging_ms: float | None = setting(None, above=0, most=_LAST_MS)
     """With `sjf`: a request that has waited this long goes first; null = never."""
@@ -208,7 +211,7 @@ class Aging(SchedulerSettings):
 
 @dataclass(frozen=True, init=False, repr=False, eq=False)
 class _Resolved:
-    """What is known once the KV cache has its size."""
+    """Settings that are known once the KV cache has its size."""
 
     num_kv_blocks: int = setting(least=1, most=MOST_KV_BLOCKS)
     """KV blocks in the pool."""
@@ -220,4 +223,4 @@ class _Resolved:
 
 @dataclass(frozen=True)
 class SchedulerConfig(Aging, PrefixCaching, LateStops, Overlap, Batching, _Resolved):
-    """Everything the scheduler core needs to know. Checked by `Scheduler`; values never change in a run."""
+    """All settings of the scheduler core. Checked by `Scheduler`; values never change in a run."""

@@ -1,4 +1,4 @@
-"""What an instance counts over its life."""
+"""Counters over the life of an instance."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ class Counters:
     priority_inversions: int = 0
     head_of_line_events: int = 0
     discarded_tokens: int = 0
-    """Of forwards launched for requests that had ended, which was not known yet."""
+    """Tokens of forward passes launched for requests whose end was not known yet."""

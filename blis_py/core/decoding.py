@@ -1,4 +1,4 @@
-"""The decoding requests of an instance, as aggregates: nothing here is walked from step to step."""
+"""The decoding requests of an instance as aggregates; no per-request work from step to step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from blis_py.core.request import DECODING, Request
 
 _FEWEST_ENTRIES = 64
-"""A heap smaller than this is not worth tidying up."""
+"""Smaller heaps are not compacted."""
 _NOWHERE: Final = -(1 << 62)
 """Base and finish tick of a request that does not decode."""
 
@@ -25,20 +25,21 @@ class DecodeSet:
     def __init__(self, block_size: int, track_longest: bool) -> None:
         self.count = 0
         self.constrained = 0
-        """Those among them that a grammar constrains."""
+        """Requests among them that are constrained by a grammar."""
         self.base_sum = 0
         self.crossings = [0] * block_size
         """Requests that need a new block at each phase of `tick`."""
         self.last_seq = -1
-        """No decoding request stands behind this place of the running list."""
+        """Upper bound on the places of decoding requests in the running list."""
         self._block_size = block_size
         self.finishing: list[tuple[int, int, Request]] = []
-        """Heap by the value of `tick` at which each will have all its tokens; some entries are stale."""
+        """Heap by the value of `tick` at which each request will have all its tokens; some entries are
+        stale."""
         self._track_longest = track_longest
         self._longest: list[tuple[int, int]] = []
         """Heap by minus the base, with the place in the running list; some entries are stale."""
         self._bases: dict[int, int] = {}
-        """Base by place in the running list, where anybody asks for the longest context."""
+        """Base by place in the running list, if the longest context is tracked."""
         self._computed = 0
 
     def computed_tokens(self, tick: int) -> int:
@@ -46,7 +47,7 @@ class DecodeSet:
         return self._computed + self.base_sum + self.count * tick
 
     def start(self, request: Request, tick: int) -> None:
-        """From step `tick` on the request decodes; `computed` is exact."""
+        """Add a request that decodes from step `tick` on; its `computed` is exact."""
         request.status = DECODING
         request.base = base = request.computed - tick
         self._computed -= request.computed
@@ -64,7 +65,7 @@ class DecodeSet:
             heappush(self._longest, (-base, request.seq))
 
     def stop(self, request: Request, tick: int) -> None:
-        """Takes it out before step `tick`, and makes its counts exact."""
+        """Remove a request before step `tick`, and make its counts exact."""
         base = request.base
         request.computed = computed = base + tick
         request.generated = computed + 1 - request.prompt_tokens
@@ -83,7 +84,7 @@ class DecodeSet:
                 heapify(self._longest)
 
     def next_finish_tick(self) -> int:
-        """Value of the step counter at which the first of them will have all its tokens."""
+        """Value of the step counter at which the first request will have all its tokens."""
         heap = self.finishing
         while heap[0][2].finish_tick != heap[0][0]:
             heappop(heap)
@@ -118,7 +119,7 @@ class DecodeSet:
         return cycles * self.count + sum(cycle[:rest])
 
     def steps_within(self, tick: int, blocks: int, limit: int) -> int:
-        """How many steps from `tick` on `blocks` blocks suffice for, `limit` at most."""
+        """Number of steps from `tick` on for which `blocks` blocks suffice, at most `limit`."""
         size = self._block_size
         if self.count * -(-limit // size) <= blocks:
             return limit

@@ -1,4 +1,4 @@
-"""Depth first by weight: the radix tree is walked where most of the waiting requests are."""
+"""Depth-first search by weight: requests below the heaviest branches of the radix tree first."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from blis_py.core.request import Request
 
 
 class DfsWeight(CacheAwareQueue):
-    """From the root to the child below which most waiting requests have their match, and so on down.
+    """Descend from the root, at each node into the child with most waiting requests below it.
 
     Requests that share a subtree are thus served one after the other while it is cached, the heaviest first
     (SGLang's `dfs-weight`). Among equally heavy children the one with the earliest arrival comes first; at
-    the end of the path, the longest match. Needs the radix cache.
+    the end of the path, the longest match. Requires the radix cache.
     """
 
     def best(self, waiting: Collection[Request]) -> Request:

@@ -1,16 +1,16 @@
-"""Block diffusion and FDFO: which blocks run together, and what follows when one of them is final.
+"""Scheduler for block diffusion and FDFO: which blocks run together, and the effects of a final block.
 
 A request fills one block of masked tokens at a time by rounds of forward and step. The scheduler plans
-batches of such blocks, is told per request an accept length, 0 (the block goes on) or the block's size
-(it is final), and knows nothing of tokens, algorithms or time. Engine and simulator run this very code:
+batches of such blocks, receives an accept length per request, 0 (the block goes on) or the block's size (it
+is final), and is independent of tokens, algorithms and time. Engine and simulator run the same code:
 
     batch = scheduler.schedule(now_ns)         # which blocks, and which prompt chunks
     ...                                        # run_sync or run_fdfo: one round, or several
     commits = scheduler.finish(batch, outcome)
 
-Two modes. *Synchronous*: a batch runs until all its blocks are final; prompts are computed in rounds of
-their own. *FDFO* (first done, first out): a batch ends with the first final block, the others go on in
-the next one, beside whoever came in and beside chunks of prompts.
+Two modes. *Synchronous*: a batch runs until all its blocks are final; prompts are computed in rounds of their
+own. *FDFO* (first done, first out): a batch ends with the first final block, the others continue in the next
+one, together with admitted requests and prompt chunks.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _DENOISING: Final = DECODING
 
 
 class DiffusionScheduler(Lifecycle):
-    """Slots, KV blocks and the life of diffusion blocks of one instance, for `DiffusionRequest`s.
+    """Slots, KV blocks and block life cycle of one instance's `DiffusionRequest`s.
 
     Args:
         config: limits and policies; `max_num_seqs` is the number of request slots.
         diffusion: block size and execution mode.
 
     Raises:
-        InputError: settings that cannot work.
+        InputError: invalid settings.
     """
 
     def __init__(self, config: SchedulerConfig, diffusion: DiffusionConfig) -> None:
@@ -56,7 +56,7 @@ class DiffusionScheduler(Lifecycle):
         super().__init__(config, totals, room, granularity=block)
         self.diffusion = diffusion
         self.totals = totals
-        """The counters, by their own type."""
+        """The counters, with their specific type."""
         self._block = block
         self._further = further_features()
         self._pick_victim = PREEMPTION_POLICIES[config.preemption_policy]
@@ -66,7 +66,11 @@ class DiffusionScheduler(Lifecycle):
     # -- one batch -----------------------------------------------------------------------------
 
     def schedule(self, now_ns: int) -> Batch | None:
-        """Plans the next batch, or returns None when there is nothing to compute."""
+        """Plan the next batch; None if there is nothing to compute.
+
+        Raises:
+            RuntimeError: no request can make progress, which is a bug.
+        """
         if not (self.waiting or self.running):
             return None
         batch = Batch()
@@ -88,9 +92,9 @@ class DiffusionScheduler(Lifecycle):
         return batch
 
     def must_yield(self, now_ns: int) -> bool:
-        """Whether a batch whose blocks all go on should come back to the scheduler nevertheless.
+        """Whether a batch whose blocks all go on should return to the scheduler nevertheless.
 
-        So it is when re-looping is off, when somebody waits who could be admitted, or has to go.
+        True if re-looping is off, or if a waiting request could be admitted or has to leave.
         """
         return (
             not self.diffusion.reloop
@@ -99,7 +103,11 @@ class DiffusionScheduler(Lifecycle):
         )
 
     def finish(self, batch: Batch, outcome: Outcome) -> list[Commit]:
-        """Applies the outcome of a batch; returns the blocks that became final, in running order."""
+        """Apply the outcome of a batch; returns the blocks that became final, in running order.
+
+        Raises:
+            ValueError: an accept length that is neither 0 nor the size of the block.
+        """
         counters = self.totals
         counters.batches += 1
         counters.rounds += outcome.rounds
@@ -124,26 +132,29 @@ class DiffusionScheduler(Lifecycle):
                 self._park(request)
         return commits
 
-    # -- what the driver may look at -----------------------------------------------------------
+    # -- state visible to the driver -----------------------------------------------------------
 
     @property
     def free_slots(self) -> int:
-        """Request slots nobody holds."""
+        """Free request slots."""
         return len(self._free_slots)
 
     @property
     def decode_tokens(self) -> int:
-        """Positions of blocks computed so far, those of finished blocks that rode along included."""
+        """Block positions computed so far, including those of finished blocks that rode along."""
         return self._block * (self.totals.block_rounds + self.totals.idle_block_rounds)
 
     def blocks_in_use(self, steps: int = 1) -> int:
-        """KV blocks that requests hold."""
+        """KV blocks held by requests."""
         return self.kv.pool.in_use
 
     def check(self) -> None:
-        """Raises `AssertionError` unless every slot and KV block is either free or held, by one request.
+        """Check that every slot and KV block is either free or held by exactly one request.
 
         To be called between batches.
+
+        Raises:
+            AssertionError: one is not.
         """
         slots = [request.slot for request in self._requests() if request.slot != NO_SLOT]
         assert sorted(slots + self._free_slots) == list(range(self.config.max_num_seqs)), "a slot is lost"
@@ -160,23 +171,24 @@ class DiffusionScheduler(Lifecycle):
     # -- planning ------------------------------------------------------------------------------
 
     def _requests(self) -> Iterator[DiffusionRequest]:
-        """Who runs, in running order."""
+        """The running requests, in running order."""
         return (cast(DiffusionRequest, request) for request in self.running)
 
     def _in_state(self, status: Status) -> list[DiffusionRequest]:
         return [request for request in self._requests() if request.status is status]
 
     def _make_room_for_blocks(self, batch: Batch) -> None:
-        """Slot and pages for the current block of every denoising request; those that have them keep them."""
+        """Allocate slot and pages for the current block of every denoising request that lacks them."""
         for request in self._in_state(_DENOISING):
             if request not in self.running:
-                continue  # preempted by one before it
+                continue  # preempted by an earlier request
             parked = request.slot == NO_SLOT
             if self._extend(request, self._block, batch, parked) and parked:
                 self._take_slot(request, parked)
 
     def _fill_with_prompts(self, batch: Batch, now_ns: int) -> None:
-        """Prompts under way go on, then waiting requests come in, as far as tokens, slots and pages reach."""
+        """Continue unfinished prompts, then admit waiting requests, within the limits of tokens, slots and
+        pages."""
         budget = self.config.max_num_batched_tokens
         if self.diffusion.fdfo:
             budget -= self._block * len(self._in_state(_DENOISING))
@@ -185,7 +197,7 @@ class DiffusionScheduler(Lifecycle):
             if tokens and request in self.running and self._extend(request, tokens, batch):
                 batch.prefills.append((request, tokens))
                 budget -= tokens
-        # Who was given tokens may have been preempted by one that came after it.
+        # A request with tokens may have been preempted by a later one.
         batch.prefills = [(r, n) for r, n in batch.prefills if r in self.running]
         if batch.preempted:
             return
@@ -216,7 +228,8 @@ class DiffusionScheduler(Lifecycle):
         return kv.blocks_needed(request, shared, own, tokens) <= kv.pool.num_free
 
     def _extend(self, request: DiffusionRequest, tokens: int, batch: Batch, parked: bool = False) -> bool:
-        """Pages for `tokens` more, preempting if need be; False if the request had to go itself."""
+        """Allocate pages for `tokens` more, with preemption if needed; False if the request itself was
+        preempted."""
         fresh = self.kv.shortfall(request, tokens)
         while not self.kv.extend(request, tokens):
             order = list(self.running)
@@ -270,7 +283,7 @@ class DiffusionScheduler(Lifecycle):
     # -- the life of a block -----------------------------------------------------------------------
 
     def _commit(self, request: DiffusionRequest, outcome: Outcome) -> Commit:
-        """The block is final; what it says beyond the end of the output is waste."""
+        """Commit a final block; its tokens beyond the end of the output are wasted."""
         new = self._block - request.known_tokens
         emitted = min(new, request.target - request.generated)
         if request in outcome.stopped:
@@ -298,9 +311,9 @@ class DiffusionScheduler(Lifecycle):
         request.block_rounds = 0
 
     def _park(self, request: DiffusionRequest) -> None:
-        """Without reuse in place, an unfinished block gives back slot and pages after every batch."""
+        """Without reuse in place: free slot and pages of an unfinished block after every batch."""
         page, table = self.config.block_size, request.block_table
-        if request.computed % page == 0:  # else the page also holds committed blocks
+        if request.computed % page == 0:  # otherwise the page also holds committed blocks
             own = table[request.computed // page :]
             del table[request.computed // page :]
             self.kv.pool.give_back(own)

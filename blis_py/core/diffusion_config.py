@@ -1,4 +1,4 @@
-"""How block diffusion is executed, and settings of it that cannot work."""
+"""Execution settings of block diffusion, and their checks."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from blis_py.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class DiffusionConfig:
-    """How blocks are executed; independent of the algorithm that fills them."""
+    """Execution of blocks, independent of the algorithm that fills them."""
 
     block_tokens: int = 32
     """Positions of a diffusion block; `SchedulerConfig.block_size` (the page) is a multiple of it."""
     fdfo: bool = True
-    """Finished blocks leave at once; otherwise a batch runs until all its blocks are final."""
+    """Whether finished blocks leave at once; if not, a batch runs until all its blocks are final."""
     reuse_in_place: bool = True
-    """An unfinished block keeps its request slot and KV blocks between rounds."""
+    """Whether an unfinished block keeps its request slot and KV blocks between rounds."""
     reloop: bool = True
-    """Run another round on the same batch while no block is final and nobody could be admitted."""
+    """Whether another round runs on the same batch while no block is final and no request could be
+    admitted."""
 
     def describe(self) -> str:
-        """In one line."""
+        """A one-line summary."""
         off = [
             name for name, on in (("in-place reuse", self.reuse_in_place), ("re-loop", self.reloop)) if not on
         ]
@@ -33,7 +34,11 @@ class DiffusionConfig:
 
 
 def check_diffusion_config(config: SchedulerConfig, diffusion: DiffusionConfig) -> None:
-    """Raises one clear `InputError` for the first setting that cannot work."""
+    """Check the settings of block diffusion.
+
+    Raises:
+        InputError: for the first invalid setting.
+    """
     check_scheduler_config(config)
     if config.scheduler in CACHE_AWARE:
         fix = f"use one of {', '.join(name for name in SCHEDULERS if name not in CACHE_AWARE)}"

@@ -1,4 +1,4 @@
-"""What a driver of diffusion blocks notes while it runs: the same rows in the simulator and in the engine."""
+"""Log of a driver of diffusion blocks, with the same rows in simulator and engine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from blis_py.core.diffusion_request import Batch, Commit, DiffusionRequest, Outc
 
 @dataclass(frozen=True, slots=True)
 class BatchRow:
-    """One batch: its round when it began (from 0), what ran in it, and for how long."""
+    """A batch: the round at which it began (from 0), its contents, and its length."""
 
     first_round: int
     rounds: int
@@ -23,7 +23,7 @@ class BatchRow:
 
 @dataclass(slots=True)
 class DiffusionLog:
-    """Batches, and when the blocks of each request became final."""
+    """Batches, and the commit times of each request's blocks."""
 
     rows: list[BatchRow] = field(default_factory=list)
     commit_ns: dict[DiffusionRequest, list[int]] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class DiffusionLog:
     _round: int = 0
 
     def batch(self, batch: Batch, outcome: Outcome) -> None:
-        """A batch is over; to be called before the scheduler is told."""
+        """Record a batch that ended; call before the scheduler is updated."""
         lengths = zip(batch.denoise, outcome.accept_lengths, strict=True)
         row = BatchRow(
             self._round,
@@ -44,10 +44,10 @@ class DiffusionLog:
         self.rows.append(row)
 
     def commits(self, commits: Iterable[Commit], now_ns: int) -> None:
-        """Blocks that became final at this time."""
+        """Record blocks that became final at this time."""
         for commit in commits:
             self.commit_ns.setdefault(commit.request, []).append(now_ns)
 
     def refused(self, request: DiffusionRequest) -> None:
-        """A request that can never be served."""
+        """Record a request that can never be served."""
         self.refusals.append(request)

@@ -1,4 +1,4 @@
-"""A block-diffusion request as the scheduler sees it, and what passes between scheduler and driver."""
+"""A block-diffusion request as seen by the scheduler, and the data exchanged with the driver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NO_SLOT = -1
 
 
 class DiffusionRequest(Request):
-    """A request whose output comes in blocks, each settled over several rounds.
+    """A request whose output comes in blocks, each denoised over several rounds.
 
     `computed` counts tokens whose final keys and values are in the cache, always whole blocks. Its
     `DECODING` status means that it denoises the block that starts there.
@@ -53,19 +53,19 @@ class DiffusionRequest(Request):
             constrained,
         )
         self.slot = NO_SLOT
-        """Request slot it holds."""
+        """The request slot it holds."""
         self.dllm_incomplete_ids: Any = None
-        """Work in progress on its block, carried verbatim; None = no block has been begun."""
+        """Unfinished token ids of its block, carried verbatim; None if no block has been begun."""
         self.dllm_algo_state: Any = None
-        """The algorithm's own notes on that block, carried verbatim."""
+        """State of the algorithm for that block, carried verbatim."""
         self.block_rounds = 0
         """Rounds spent on that block."""
         self.rounds_per_block: list[int] = []
-        """Rounds (forwards) that each committed block took."""
+        """Rounds (forward passes) of each committed block."""
 
     @property
     def known_tokens(self) -> int:
-        """Leading positions of its block that the prompt has filled; above 0 in the first block only."""
+        """Leading positions of its block that are filled from the prompt; above 0 in the first block only."""
         return self.num_tokens - self.computed
 
 
@@ -75,12 +75,12 @@ ROUND_FEATURES: Final = {
     "prefill_blocks": Feature("blocks"),
     "begins_batch": Feature("batches"),
 }
-"""What the features of a round have beyond those of other steps; see `FEATURES`."""
+"""Features of a round beyond those of other steps; see `FEATURES`."""
 
 
 @dataclass(slots=True, init=False)
 class DiffusionFeatures(StepFeatures):
-    """A round as a latency model sees it.
+    """A round as seen by a latency model.
 
     A block of L tokens on a context of P is a prefill of L tokens, but for the mask: all L positions see
     one another, so it has L*P + L*L query-key pairs, and a prompt chunk has them block by block.
@@ -94,7 +94,8 @@ class DiffusionFeatures(StepFeatures):
     prefill_blocks: int
     """Blocks of prompt."""
     begins_batch: int
-    """1 in the first round of a batch, for which the host has planned and prepared it; 0 in the others."""
+    """1 in the first round of a batch, which includes planning and preparation on the host; 0 in the
+    others."""
 
     def __init__(
         self,
@@ -105,7 +106,8 @@ class DiffusionFeatures(StepFeatures):
         begins_batch: int = 0,
         **common: Any,
     ) -> None:
-        """Spelled out: mypyc neither puts a generated one on that of `StepFeatures` nor hands on `common`."""
+        """Written out because mypyc neither generates it on top of that of `StepFeatures` nor passes on
+        `common`."""
         StepFeatures.__init__(self)
         self.denoise_blocks = denoise_blocks
         self.commit_blocks = commit_blocks
@@ -123,7 +125,7 @@ _ATTRIBUTES: Final = (*StepFeatures().names(), *ROUND_FEATURES)
 
 @dataclass(slots=True)
 class Batch:
-    """What runs until the scheduler is asked again: one round, or as many as its mode allows."""
+    """The work until the next call of the scheduler: one round, or as many as its mode allows."""
 
     prefills: list[tuple[DiffusionRequest, int]] = field(default_factory=list)
     """Requests computing (part of) a prompt, with the number of tokens: a multiple of the block."""
@@ -132,10 +134,10 @@ class Batch:
     admitted: list[DiffusionRequest] = field(default_factory=list)
     preempted: list[DiffusionRequest] = field(default_factory=list)
     features: DiffusionFeatures = field(default_factory=DiffusionFeatures)
-    """But for what only the driver knows; see `round_features`."""
+    """The features, except those known only to the driver; see `round_features`."""
 
     def round_features(self, lm_head_rows: int, commit_blocks: int, is_first: bool) -> DiffusionFeatures:
-        """The features of one round of the batch, maybe its first: always the same object, for speed."""
+        """The features of one round of the batch, possibly its first: always the same object, for speed."""
         features = self.features
         features.emitted_rows, features.commit_blocks = lm_head_rows, commit_blocks
         features.begins_batch = 1 if is_first else 0
@@ -144,18 +146,18 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a batch. Sequences are parallel to `Batch.denoise`."""
+    """The outcome of a batch. Sequences are parallel to `Batch.denoise`."""
 
     accept_lengths: Sequence[int] = ()
     """0 = the block goes on, block size = it is final and its keys and values are in the cache."""
     rounds: int = 1
-    """Forwards that were run."""
+    """Number of forward passes."""
     spent: Sequence[int] | None = None
-    """In how many of them each block was still at work; None = in all."""
+    """For each block, the number of rounds in which it was active; None = all."""
     stopped: Mapping[Request, int] = field(default_factory=dict)
-    """Requests whose committed block holds an end of sequence, with the tokens up to and including it."""
+    """Requests whose committed block contains an end of sequence, with the tokens up to and including it."""
     keys: Mapping[Request, Sequence[Hashable]] = field(default_factory=dict)
-    """Content keys of the pages that a commit completes: how others can find them."""
+    """Content keys of the pages that a commit completes, under which other requests can find them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ class Commit:
 
     request: DiffusionRequest
     emitted_tokens: int
-    """Tokens the client gets of it."""
+    """Tokens of the block that the client receives."""
     wasted_tokens: int
     """Tokens past the end of the output."""
     finished: bool
@@ -177,7 +179,7 @@ class DiffusionCounters(Counters):
     batches: int = 0
     rounds: int = 0
     block_rounds: int = 0
-    """Sum over rounds of the blocks at work in them."""
+    """Sum over rounds of the blocks active in them."""
     idle_block_rounds: int = 0
     """Sum over rounds of the blocks that were finished and rode along (synchronous mode)."""
     committed_blocks: int = 0
@@ -185,9 +187,9 @@ class DiffusionCounters(Counters):
     wasted_tokens: int = 0
     """Committed positions past the end of an output."""
     allocator_calls: int = 0
-    """Calls that take or give back slots or KV blocks."""
+    """Calls that allocate or free slots or KV blocks."""
     unfinished_allocator_calls: int = 0
-    """Those made for a block that goes on: none with reuse in place."""
+    """Calls made for a block that goes on: none with reuse in place."""
 
     @property
     def steps_per_block(self) -> float:

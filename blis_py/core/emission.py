@@ -1,7 +1,7 @@
 """Decode steps that emit several tokens: speculation, multi-token prediction.
 
-How many tokens a step emits for a request is data, not a kind of request. Without a supplier of that data,
-and for all requests that it does not concern, it is one.
+The number of tokens a step emits for a request is data, not a kind of request. Without a supplier of that
+data, and for all requests it does not concern, the number is one.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from blis_py.core.request import Request
 
 
 class Emission(Protocol):
-    """How many tokens the decode steps of a request compute and emit."""
+    """Supplier of the number of tokens that a request's decode steps compute and emit."""
 
     def is_irregular(self, request: Request) -> bool:
-        """Whether a step may emit more than one token for it; fixed when it comes to the instance."""
+        """Whether a step may emit more than one token for it; fixed when it arrives at the instance."""
         ...
 
     def rows(self, request: Request) -> int:
-        """Positions its next decode step computes: one, and its drafts."""
+        """Positions of its next decode step: one, plus its drafts."""
         ...
 
     def tokens(self, request: Request, step: int, rows: int) -> int:
-        """Of the `rows` that step computes, those it emits: at least 1. Called once per step.
+        """Number of tokens emitted of the `rows` that step computes: at least 1. Called once per step.
 
         Args:
             step: index on the instance.
-            rows: may be fewer than asked for, where budget or length end.
+            rows: may be fewer than requested, at the limit of budget or length.
         """
         ...
 
@@ -37,7 +37,7 @@ class Bursts:
     """An `Emission` within the limits of an instance.
 
     Args:
-        max_tokens: of the longest sequence.
+        max_tokens: length of the longest sequence.
     """
 
     def __init__(self, emission: Emission, max_tokens: int) -> None:
@@ -45,12 +45,12 @@ class Bursts:
         self._max_tokens = max_tokens
 
     def rows(self, request: Request) -> int:
-        """Positions a decode step computes: never beyond what the client or the pool permits."""
+        """Positions a decode step computes, within the limits of client and pool."""
         limit = request.max_tokens or self._max_tokens - request.prompt_tokens
         return max(min(self.emission.rows(request), limit - request.generated), 1)
 
     def emissions(self, prefills: Iterable[tuple[Request, int]], step: int) -> dict[Request, int] | None:
-        """Tokens that a step emits for each request, but for those that get one."""
+        """Tokens that a step emits for each request, except for those with one."""
         found: dict[Request, int] = {}
         for request, rows in prefills:
             if request.bursting:

@@ -1,7 +1,7 @@
-"""Eviction strategies of the radix cache: which leaf nobody uses is given up first.
+"""Eviction strategies of the radix cache: the order in which unused leaves are evicted.
 
 A strategy is a function from a node to its worth and one line in `EVICTION_POLICIES`; the leaf with the
-smallest worth goes first, block by block from its end. While nobody uses a node its worth may only grow.
+smallest worth is evicted first, block by block from its end. The worth of an unused node may only grow.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ def lfu(node: Node) -> Worth:
 
 
 def fifo(node: Node) -> Worth:
-    """Oldest first, however often it is used."""
+    """Oldest first, regardless of use."""
     return (node.created,)
 
 
 def mru(node: Node) -> Worth:
-    """Most recently used first: good for loops over more than fits."""
+    """Most recently used first: suitable for loops over more content than fits."""
     return (-node.last_use,)
 
 
 def priority(node: Node) -> Worth:
-    """What only less urgent requests have used first (their largest number), then the least recently used."""
+    """Used only by the least urgent requests first (largest number), then the least recently used."""
     return (-node.priority, node.last_use)
 
 
 def cold_subtree(node: Node) -> Worth:
-    """From the family (everything below one child of the root) that has saved the fewest blocks."""
+    """From the family (everything below one child of the root) that has saved the fewest blocks first."""
     return (node.family.saved_blocks, node.last_use)
 
 

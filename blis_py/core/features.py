@@ -1,14 +1,14 @@
-"""What one engine step consists of, as far as its duration is concerned: the schema, and the row of one step.
+"""Step features: the schema of everything that determines a step's duration, and the row of one step.
 
-`FEATURES` is the schema. From it follow what a feature is some steps later (`StepFeatures.after`), in a step
+`FEATURES` is the schema. It determines what a feature is some steps later (`StepFeatures.after`), in a step
 with more or fewer sequences (`+`, `-`), and the columns of steps tables, step logs and samples. A further
 feature is one entry with the function that computes it:
 
     FEATURES["waiting_tokens"] = Feature("tokens", compute=lambda step, scheduler: ...)
 
-Every scheduler that is made from then on computes it; where there is none it costs nothing. A latency model
-reads it as `features["waiting_tokens"]`. What every step has is an attribute of `StepFeatures` instead, for
-speed: an entry of the schema and a parameter of its constructor.
+Every scheduler created afterwards computes it; without further features there is no cost. A latency model
+reads it as `features["waiting_tokens"]`. A feature of every step is an attribute of `StepFeatures` instead,
+for speed: an entry of the schema and a parameter of its constructor.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class Feature(NamedTuple):
 
     unit: str
     optional: bool = False
-    """0 in most runs: a log has the column only where some step has some of it."""
+    """Whether it is 0 in most runs: a log has the column only if some step has a value."""
     grows: str | int | None = 0
-    """What the next of alike decode steps has more of it: so many, or as many as it has of the named feature.
-    None = that cannot be foreseen, so every step is planned by itself. A value below 0 (unknown) stays."""
+    """Growth from one of several identical decode steps to the next: a constant, or the value of the named
+    feature. None = not predictable, so every step is planned by itself. A value below 0 (unknown) stays."""
     largest: bool = False
-    """A step has the largest value among its sequences, not the sum."""
+    """Whether a step has the maximum over its sequences, not the sum."""
     whole: bool = True
-    """A whole number."""
+    """Whether it is a whole number."""
     compute: Compute | None = None
-    """Of a further feature."""
+    """The function that computes a further feature."""
 
 
 FEATURES: Final[dict[str, Feature]] = {
@@ -55,7 +55,7 @@ FEATURES: Final[dict[str, Feature]] = {
     "shared_kv_tokens": Feature("tokens", optional=True),
     "scanned_requests": Feature("requests", optional=True),
 }
-"""By name, in the order of columns."""
+"""Features by name, in the order of columns."""
 
 _NONE: Final[Mapping[str, Any]] = {}
 F = TypeVar("F", bound="StepFeatures")
@@ -63,7 +63,7 @@ F = TypeVar("F", bound="StepFeatures")
 
 @dataclass(slots=True, init=False)
 class StepFeatures:
-    """The only thing a latency model sees, and the row an engine logs.
+    """The only input of a latency model, and the row that an engine logs.
 
     A prefill sequence computes T new tokens on top of P tokens already in the KV cache; a decode
     sequence computes one token on top of its context. All counts are sums over the sequences that
@@ -79,24 +79,25 @@ class StepFeatures:
     prefill_kv_tokens: int
     """KV entries the prefills read back: sum of P."""
     prefill_prompt_pairs: float
-    """Sum of T*(length + T/2), length being what the prefill has to compute in the end (the prompt, and
-    after a preemption what had been emitted too): the attention measure `trained-physics` was fitted with."""
+    """Sum of T*(length + T/2), where length is the prefill's total (the prompt and, after a preemption, the
+    tokens emitted before): the attention measure `trained-physics` was fitted with."""
     decode_seqs: int
     """Sequences computing one token; of a burst (`blis_py.core.emission`), every position it computes."""
     decode_kv_tokens: int
     """KV entries the decodes read: sum of their contexts, the new tokens not counted."""
     max_context: int
-    """Longest context among all sequences, the new tokens not counted; -1 where it is not tracked."""
+    """Longest context among all sequences, excluding the new tokens; -1 if it is not tracked."""
     emitted_rows: int
     """Sequences that emit a token when the step ends (rows through the LM head)."""
     constrained_rows: int
-    """Those among them whose next token a grammar constrains: the host computes a mask for each."""
+    """Sequences among them whose next token is constrained by a grammar: the host computes a mask for
+    each."""
     shared_kv_tokens: int
-    """KV entries of running sequences in pages that others hold too, for each but one of these: what is read
-    again. Without them the entries read are distinct."""
+    """KV entries of running sequences in shared pages, for each holder but one: repeated reads. Minus these,
+    the entries read are distinct."""
     scanned_requests: int
-    """Waiting requests that the host looked up in the prefix cache to plan the step: a policy that orders by
-    the cache looks at all of them, once for each that it admits and once for the one that has to wait."""
+    """Waiting requests looked up in the prefix cache to plan the step: a policy that orders by the cache
+    looks up all of them, once for each admission and once for the request that has to wait."""
     further: Mapping[str, Any]
     """Further features of `FEATURES`, by name."""
 
@@ -117,7 +118,7 @@ class StepFeatures:
         scanned_requests: int = 0,
         further: Mapping[str, Any] = _NONE,
     ) -> None:
-        """Spelled out, since native code would run a generated one as Python, at every step."""
+        """Written out because native code would run a generated one as Python, at every step."""
         self.prefill_seqs = prefill_seqs
         self.prefill_tokens = prefill_tokens
         self.prefill_pairs = prefill_pairs
@@ -143,11 +144,11 @@ class StepFeatures:
         return self.prefill_seqs + self.decode_seqs
 
     def names(self) -> tuple[str, ...]:
-        """The features that are attributes."""
+        """Names of the features that are attributes."""
         return _ATTRIBUTES
 
     def __getitem__(self, name: str) -> Any:
-        """A feature by name; a further one is 0 where it was not computed."""
+        """A feature by name; a further one is 0 if it was not computed."""
         if name in self.further:
             return self.further[name]
         return 0 if _is_further(name) else getattr(self, name)
@@ -159,7 +160,7 @@ class StepFeatures:
         return [self[name] for name in names]
 
     def but(self, values: Mapping[str, Any]) -> StepFeatures:
-        """The same step with other values of some features."""
+        """A copy with other values of some features."""
         other, further = type(self)(), dict(self.further)
         for name in self.names():
             value = getattr(self, name)
@@ -175,7 +176,11 @@ class StepFeatures:
         return other
 
     def after(self, steps: int) -> StepFeatures:
-        """The features of a pure decode step after `steps` more of its kind: contexts have grown."""
+        """The features of a pure decode step `steps` steps later, with longer contexts.
+
+        Raises:
+            ValueError: the step has prefills, or a feature that is not predictable.
+        """
         if self.prefill_seqs:
             raise ValueError("only a pure decode step repeats itself")
         later = self._decodes()
@@ -186,7 +191,7 @@ class StepFeatures:
         return later
 
     def _decodes(self) -> StepFeatures:
-        """A copy of a pure decode step. Spelled out, since an overlapped engine prices one each run."""
+        """A copy of a pure decode step. Written out because an overlapped engine prices one per run."""
         return StepFeatures(
             decode_seqs=self.decode_seqs,
             decode_kv_tokens=self.decode_kv_tokens,
@@ -206,11 +211,11 @@ class StepFeatures:
         return value + steps * (self[grows] if isinstance(grows, str) else grows)
 
     def __add__(self, other: StepFeatures) -> StepFeatures:
-        """The step with the sequences of another one too."""
+        """The step with the sequences of another one added."""
         return self._joined(other, 1)
 
     def __sub__(self, other: StepFeatures) -> StepFeatures:
-        """The step without the sequences of another one; the largest of all may be one of them, and stays."""
+        """The step without the sequences of another one; maxima over sequences are left as they are."""
         return self._joined(other, -1)
 
     def _joined(self, other: StepFeatures, sign: int) -> StepFeatures:
@@ -227,9 +232,9 @@ class StepFeatures:
 _ATTRIBUTES: Final = tuple(FEATURES)
 _GROWING: Final = tuple(name for name, feature in FEATURES.items() if feature.grows)
 SELDOM: Final = tuple(name for name, feature in FEATURES.items() if feature.optional)
-"""Features that are 0 in most runs: a log has them where they are not."""
+"""Features that are 0 in most runs; logs contain them only if they are not."""
 FEATURE_NAMES: Final = tuple(name for name in FEATURES if name not in SELDOM)
-"""Those that every log has."""
+"""Features contained in every log."""
 
 
 def _is_further(name: str) -> bool:
@@ -237,27 +242,27 @@ def _is_further(name: str) -> bool:
 
 
 def further_names() -> tuple[str, ...]:
-    """The features that are no attributes of every step."""
+    """Names of the features that are not attributes."""
     return tuple(FEATURES)[len(_ATTRIBUTES) :]
 
 
 def is_whole(name: str) -> bool:
-    """Whether a column of steps has whole numbers."""
+    """Whether a column of steps contains whole numbers."""
     return name not in FEATURES or FEATURES[name].whole
 
 
 def features_from(kind: type[F], values: Mapping[str, Any]) -> F:
-    """The features of a step by name, further ones among them."""
+    """The features of a step from values by name, including further ones."""
     further = {name: values[name] for name in further_names() if name in values}
     own: dict[str, Any] = {name: value for name, value in values.items() if name not in further}
     return kind(**own, further=further or _NONE)
 
 
 def further_features() -> tuple[tuple[str, Compute], ...]:
-    """What a scheduler has to compute, by name.
+    """The further features that a scheduler has to compute, by name.
 
     Raises:
-        InputError: an entry that says nothing of how, or takes the name of another feature.
+        InputError: an entry without `compute`, or with the name of another feature.
     """
     for name, feature in FEATURES.items():
         if (feature.compute is None) != (name in _ATTRIBUTES):

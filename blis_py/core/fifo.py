@@ -1,4 +1,4 @@
-"""The waiting queue of most runs: first come, first served."""
+"""The first-come, first-served waiting queue."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from blis_py.core.request import Request
 class FifoQueue:
     """Order of arrival; preempted requests at the front. See `WaitingQueue`.
 
-    It has a deque and is none, so that it can be native code: every step asks it.
+    It contains a deque instead of deriving from it, so that it can be native code: it is called in every
+    step.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""KV cache that finds blocks by the hash of their content (vLLM's design)."""
+"""KV cache with blocks found by the hash of their content (vLLM's design)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from blis_py.core.request import Request
 
 
 class HashKV(KVCache):
-    """Full blocks under their content keys, in use or free.
+    """Full blocks by content key, in use or free.
 
-    Full blocks of a prompt that others may ask for are registered under their content key as soon
-    as the step that computes them is planned, so a request planned later in the same step shares
-    them already; those of an answer when the request leaves. A released block stays findable until it
-    is reused.
+    Shareable full blocks of a prompt are registered under their content key as soon as the step that computes
+    them is planned, so a request planned later in the same step shares them already; those of an answer when
+    the request leaves. A released block can be found until it is reused.
     """
 
     def __init__(self, num_blocks: int, block_size: int, prefix_caching: bool) -> None:
@@ -24,7 +23,7 @@ class HashKV(KVCache):
 
     def match(self, request: Request) -> int:
         """See `KVCache`. A block is never forgotten before those behind it, so the prefix ends where one is
-        known and the next is not.
+        cached and the next is not.
         """
         if not self.prefix_caching:
             return 0
@@ -78,7 +77,7 @@ class HashKV(KVCache):
             request.block_table += self.pool.reclaim(request.kept_blocks, own)
 
     def publish(self, request: Request) -> None:
-        """Nothing to do: blocks were registered when their step was planned."""
+        """No-op: blocks were registered when their step was planned."""
 
     def publish_supplied(self, request: Request, first_tokens: int) -> None:
         if request.block_keys and self.prefix_caching:
@@ -105,7 +104,7 @@ class HashKV(KVCache):
             request.kept_full = max(request.computed // self.block_size - len(named), 0)
 
     def _register_answer(self, request: Request, table: list[int]) -> None:
-        """Names the full blocks of an answer that others may ask for; nobody did while it decoded."""
+        """Register the shareable full blocks of an answer, which is not done while it decodes."""
         end = min(request.computed // self.block_size, len(request.block_keys))
         first = end
         while first and not self.pool.is_cached(table[first - 1]):
@@ -113,9 +112,9 @@ class HashKV(KVCache):
         self.pool.remember(_names(request, first, end), table[first:end])
 
     def _release_named(self, blocks: list[int], full: int) -> None:
-        """The blocks that may be shared; `full` of them have been computed."""
+        """Release the blocks that may be shared; `full` of them have been computed."""
         pool = self.pool
-        planned = blocks[full:]  # but they will not be computed
+        planned = blocks[full:]  # but never computed
         pool.forget(planned)
         for block in reversed(planned):
             pool.give_back([block])

@@ -9,11 +9,11 @@ from blis_py.core.request import Request
 
 
 class HighestResponseRatio(CacheAwareQueue):
-    """Largest ratio of work waited for to work asked for, both in prefill tokens.
+    """Largest ratio of work waited for to work requested, both in prefill tokens.
 
-    The first is what the instance has computed since the request came, the second what the cache does not
-    have of it. So it ages by itself: nobody waits for ever. (Brinch Hansen's rule, 1 + wait / service, with
-    tokens for time.)
+    The first is the work the instance has computed since the request arrived, the second the request's
+    uncached tokens. The ratio grows with waiting, so no request starves. (Brinch Hansen's rule, 1 + wait /
+    service, with tokens for time.)
     """
 
     def score(self, request: Request) -> tuple[Any, ...]:

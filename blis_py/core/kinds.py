@@ -20,7 +20,9 @@ class StepKind(NamedTuple):
     """What its features have beyond `FEATURES`."""
 
 
-KINDS: Final = {"diffusion": StepKind(DiffusionFeatures, ROUND_FEATURES)}
+IN_BLOCKS: Final = StepKind(DiffusionFeatures, ROUND_FEATURES)
+"""Answers come in blocks, each settled over several steps."""
+KINDS: Final[Mapping[str, StepKind]] = {"diffusion": IN_BLOCKS}
 """By name: the key of its settings in the metadata of a step log, and of its part of a summary."""
 
 KIND_FEATURES: Final[dict[str, Feature]] = {

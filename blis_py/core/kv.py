@@ -1,4 +1,4 @@
-"""The KV cache of one instance: which blocks a request holds, and which prefixes can be shared.
+"""The KV cache of one instance: the blocks held by each request, and the prefixes that can be shared.
 
 A cache is a subclass of `KVCache` and one line in `caches.PREFIX_CACHES`.
 """
@@ -14,9 +14,9 @@ from blis_py.core.request import Request
 class KeySpace:
     """Content keys for prompts described as (segment, tokens) runs.
 
-    The key of a block names the whole prompt up to the block's end, as a chained hash would, but
-    without collisions: every distinct path of runs gets a number, and the key is that number with
-    the block's index. An engine that has real tokens chains real hashes instead.
+    The key of a block identifies the whole prompt up to the block's end, as a chained hash would, but without
+    collisions: every distinct path of runs gets a number, and the key is that number with the block's index.
+    An engine with real tokens chains real hashes instead.
     """
 
     _INDEX_BITS = 24
@@ -46,7 +46,7 @@ class KVCache:
 
     A request goes through `match`, `admit`, any number of `extend`, `publish` and `settle`, and `release`.
     Lengths are in blocks where a name says so and in tokens otherwise. Methods that need blocks return False
-    where too few are free, and change nothing then; nothing here raises.
+    and change nothing if too few are free; nothing here raises.
 
     Blocks without a content key hold a request's private tokens; only the same request, after a preemption,
     can find them again.
@@ -57,14 +57,14 @@ class KVCache:
         self.block_size = block_size
         """Tokens per block."""
         self.prefix_caching = prefix_caching
-        """Whether anything can be found again."""
+        """Whether released content can be found again."""
 
-    # -- what a cache supplies --------------------------------------------------------------------
+    # -- supplied by the subclass -----------------------------------------------------------------
 
     def match(self, request: Request) -> int:
         """Length in blocks of the longest cached prefix of a waiting request; never all of its tokens.
 
-        Remembered on the request: cheap to repeat. Changes nothing.
+        Cached on the request, so repeated calls are cheap. Changes nothing.
         """
         raise NotImplementedError
 
@@ -73,32 +73,33 @@ class KVCache:
         raise NotImplementedError
 
     def blocks_needed(self, request: Request, shared: list[int], own: int, new_tokens: int) -> int:
-        """Free blocks that `admit` takes: fresh ones, and cached ones that no request uses."""
+        """Free blocks that `admit` takes: new ones, and cached ones that no request uses."""
         raise NotImplementedError
 
     def admit(
         self, request: Request, shared: list[int], own: int, new_tokens: int, computed: bool = True
     ) -> bool:
-        """Gives a waiting request its cached blocks and room for `new_tokens` more.
+        """Give a waiting request its cached blocks and allocate `new_tokens` more.
 
         Args:
             shared: its `cached_blocks`.
             own: its `own_blocks` behind them.
-            computed: the step being planned computes the new tokens; otherwise they are on their way from
-                elsewhere, and others find them after `publish_supplied`.
+            computed: the step being planned computes the new tokens; otherwise they are being loaded, and
+                other requests find them after `publish_supplied`.
         """
         raise NotImplementedError
 
     def publish(self, request: Request) -> None:
-        """Lets others find the full blocks that a step has computed."""
+        """Make the full blocks computed by a step available to other requests."""
         raise NotImplementedError
 
     def publish_supplied(self, request: Request, first_tokens: int) -> None:
-        """Lets others find the full blocks that came from elsewhere: from `first_tokens` to `computed`."""
+        """Make the full blocks loaded from a KV source available to others: from `first_tokens` to
+        `computed`."""
         raise NotImplementedError
 
     def release(self, request: Request, keep: bool = False) -> None:
-        """Frees all blocks of a request, last one first. Its `computed` is exact.
+        """Free all blocks of a request, last one first. Its `computed` is exact.
 
         Args:
             keep: remember the private blocks, so that the request may find them again.
@@ -106,20 +107,21 @@ class KVCache:
         raise NotImplementedError
 
     def follow(self) -> CacheChanges:
-        """A new log of contents the cache begins and ceases to hold from now on; the reader empties it."""
+        """A new log of contents that the cache begins and ceases to hold from now on; the reader empties
+        it."""
         raise NotImplementedError
 
     def _register(self, request: Request, first: int, end: int) -> None:
-        """The step being planned computes the full blocks `first` to `end` of a request."""
+        """Register the full blocks `first` to `end` of a request, which the step being planned computes."""
 
-    # -- what all have in common ------------------------------------------------------------------
+    # -- common to all ----------------------------------------------------------------------------
 
     def blocks_of(self, tokens: int) -> int:
-        """Blocks that so many tokens fill or begin."""
+        """Number of blocks that this many tokens fill or begin."""
         return -(-tokens // self.block_size)
 
     def own_blocks(self, request: Request, shared: int) -> int:
-        """How many of its own blocks a preempted request can still continue a full match with."""
+        """Number of its own blocks with which a preempted request can still extend a full match."""
         kept = request.kept_blocks
         if kept is None or shared != min(
             len(request.block_keys), (request.num_tokens - 1) // self.block_size
@@ -133,7 +135,7 @@ class KVCache:
         return -(-(request.computed + tokens) // self.block_size) - len(request.block_table)
 
     def extend(self, request: Request, tokens: int) -> bool:
-        """Room for `tokens` more of a running request, which the step being planned computes."""
+        """Allocate `tokens` more for a running request, which the step being planned computes."""
         fresh = self.shortfall(request, tokens)
         if fresh > self.pool.num_free:
             return False
@@ -145,12 +147,12 @@ class KVCache:
         return True
 
     def settle(self, request: Request, computed: int, in_step: int = 0) -> None:
-        """Completes the block table of a request that has decoded up to `computed` tokens.
+        """Complete the block table of a request that has decoded up to `computed` tokens.
 
         Its blocks have been reserved, each when it was needed.
 
         Args:
-            in_step: 1 if the token it computes in the planned step shall have its block, too.
+            in_step: 1 to include the block of the token computed in the planned step.
         """
         size, held = self.block_size, len(request.block_table)
         missing = -(-(computed + in_step) // size) - held
@@ -159,5 +161,5 @@ class KVCache:
             request.block_table += self.pool.redeem(missing, first_tick, size)
 
     def forget_unused(self) -> None:
-        """Nothing that no request holds can be found again: some of it may never have been computed."""
+        """Drop cached content that no request holds, since some of it may never have been computed."""
         self.pool.forget_free()

@@ -1,4 +1,4 @@
-"""Requests that wait for KV on its way to their blocks, and those that have got it and wait to run."""
+"""Requests waiting for KV loads, and those whose load is complete and that wait to run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from blis_py.core.request import NEVER_NS, WAITING, WAITING_FOR_KV, Request
 
 
 class _Load:
-    """Tokens `first_tokens` to `first_tokens + tokens` of a request."""
+    """A load of tokens `first_tokens` to `first_tokens + tokens` of a request."""
 
     def __init__(self, request: Request, first_tokens: int, tokens: int, ready_ns: int) -> None:
         self.request = request
@@ -21,21 +21,21 @@ class _Load:
 
 
 class KVLoads:
-    """All of them hold blocks and have left the waiting queue."""
+    """Requests that hold blocks for loaded KV and have left the waiting queue."""
 
     def __init__(self, source: KVSource, kv: KVCache) -> None:
         self.first_ready_ns = NEVER_NS
         """No load is ready before this time."""
         self.arrived: deque[Request] = deque()
-        """Requests that have got their KV, in the order in which it came."""
+        """Requests whose KV has arrived, in the order of arrival."""
         self.supplied_tokens = 0
         self.begun = False
-        """Whether the step being planned has begun a load."""
+        """Whether the step being planned has started a load."""
         self._source, self._kv = source, kv
         self._holders: dict[Request, _Load | None] = {}
-        """In the order in which loads began; None = it has arrived."""
+        """Loads in the order of their start; None = it has arrived."""
         self._heap: list[tuple[int, int, _Load]] = []
-        """Loads by the time they are ready; some entries are stale."""
+        """Loads by ready time; some entries are stale."""
         self._entries = 0
 
     def __len__(self) -> int:
@@ -46,16 +46,16 @@ class KVLoads:
 
     @property
     def requests(self) -> list[Request]:
-        """Those that hold blocks without running, in the order in which their loads began."""
+        """Requests that hold blocks without running, in the order in which their loads started."""
         return list(self._holders)
 
     @property
     def under_way(self) -> bool:
-        """Whether a load is not ready yet."""
+        """Whether a load is in progress."""
         return len(self._holders) > len(self.arrived)
 
     def offer(self, request: Request, computed: int, now_ns: int) -> Supply | None:
-        """What the source can supply, but for the one token that every step has to compute."""
+        """The source's offer, minus the one token that every step has to compute."""
         most = request.num_tokens - 1 - computed
         supply = self._source.offer(request, computed, now_ns) if most > 0 else None
         if supply is None or supply.tokens <= 0:
@@ -63,7 +63,7 @@ class KVLoads:
         return supply if supply.tokens <= most else Supply(most, supply.ready_ns)
 
     def begin(self, request: Request, computed: int, supply: Supply, now_ns: int) -> None:
-        """The request has taken the offer, and blocks for it."""
+        """Start the load of an accepted offer; the request has its blocks."""
         self._source.load(request, computed, supply, now_ns)
         if supply.ready_ns <= now_ns:
             self._supply(request, computed + supply.tokens, supply.tokens)
@@ -74,14 +74,14 @@ class KVLoads:
         self._schedule(load)
 
     def move(self, request: Request, ready_ns: int) -> None:
-        """A load under way is ready earlier or later than was said."""
+        """Change the ready time of a load in progress."""
         load = self._holders.get(request)
         if load is not None:
             load.ready_ns = ready_ns
             self._schedule(load)
 
     def receive(self, now_ns: int) -> bool:
-        """Loads that are ready have come; returns whether any request that has its KV waits to run."""
+        """Complete the loads that are ready; returns whether a request with its KV waits to run."""
         self.begun = False
         while self.first_ready_ns <= now_ns:
             self._receive_one(heappop(self._heap)[2], now_ns)
@@ -89,7 +89,7 @@ class KVLoads:
         return bool(self.arrived)
 
     def remove(self, request: Request) -> None:
-        """The request gives up its load and its blocks; its `computed` becomes 0."""
+        """Cancel a request's load and free its blocks; its `computed` becomes 0."""
         if self._holders.pop(request) is None:
             self.arrived.remove(request)
         else:
@@ -99,18 +99,22 @@ class KVLoads:
         request.computed = 0
 
     def next_arrived(self) -> Request:
-        """Takes out the first that has got its KV: it runs."""
+        """Remove and return the first request whose KV has arrived, which is to run."""
         request = self.arrived.popleft()
         del self._holders[request]
         return request
 
     @property
     def latest(self) -> Request | None:
-        """The one whose load began last."""
+        """The request whose load started last."""
         return next(reversed(self._holders), None)
 
     def check_blocks(self) -> list[int]:
-        """The blocks they hold; raises `AssertionError` if one holds a wrong number of them."""
+        """The blocks held by these requests.
+
+        Raises:
+            AssertionError: a request holds a wrong number of blocks.
+        """
         held: list[int] = []
         for request, load in self._holders.items():
             tokens = request.computed if load is None else load.first_tokens + load.tokens

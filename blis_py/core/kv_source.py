@@ -1,9 +1,9 @@
 """KV from outside an instance: a tier, a remote prefix store, a transfer from a prefill instance, an adapter.
 
-At the head of the waiting queue a request is matched with the local prefix cache first; the source then says
-how many further tokens it can supply and when they are there (vLLM's KV connector). What is there at once
-counts as computed. Otherwise the request takes its blocks, leaves the queue with status `WAITING_FOR_KV`, and
-goes on when the tokens have come, before all others that wait.
+At the head of the waiting queue a request is matched with the local prefix cache first; the source then
+returns how many further tokens it can supply and when they are ready (vLLM's KV connector). Tokens ready at
+once count as computed. Otherwise the request takes its blocks, leaves the queue with status `WAITING_FOR_KV`,
+and continues when the tokens have arrived, before all other waiting requests.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ class Supply:
 
 
 class KVSource(Protocol):
-    """Where KV comes from. Tokens count from the beginning of the sequence."""
+    """A source of KV outside the instance. Tokens count from the beginning of the sequence."""
 
     def offer(self, request: Request, computed_tokens: int, now_ns: int) -> Supply | None:
-        """What it can supply behind the first `computed_tokens`; None = nothing.
+        """The KV it can supply behind the first `computed_tokens`; None = nothing.
 
-        The scheduler may repeat the question at every step, so it changes nothing.
+        The scheduler may repeat the call at every step, so it must not change anything.
         """
         ...
 
     def load(self, request: Request, computed_tokens: int, supply: Supply, now_ns: int) -> None:
-        """The offer is taken, maybe for fewer tokens: the request has its blocks, and the load begins."""
+        """Start the load of an accepted offer, possibly for fewer tokens; the request has its blocks."""
         ...
 
     def arrived(self, request: Request, now_ns: int) -> int:
-        """How many tokens of a load that was not there at once have come; fewer than offered: the others are
-        gone, and will be computed."""
+        """Number of tokens that arrived with a load that was not ready at once; if fewer than offered, the
+        others are lost and will be computed."""
         ...
 
     def cancel(self, request: Request) -> None:
-        """A load under way has become needless; its blocks are free."""
+        """Cancel a load in progress; its blocks are free."""
         ...

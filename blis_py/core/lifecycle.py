@@ -1,4 +1,4 @@
-"""What every request goes through on one instance, whatever a step is.
+"""Life cycle of requests on one instance, independent of what a step is.
 
     add -> waiting -> admitted -> running -> completed
               ^                      |
@@ -26,11 +26,11 @@ from blis_py.core.policies import SCHEDULERS
 from blis_py.core.request import FINISHED, NEVER_NS, WAITING, FinishReason, Request
 
 _LOADING: Final = -1
-"""It waits for KV: others may be admitted past it."""
+"""It waits for KV: other requests may be admitted past it."""
 
 
 class _Count:
-    """Of requests."""
+    """A number of requests."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -41,8 +41,8 @@ class Lifecycle:
 
     Args:
         config: limits and policies.
-        counters: fresh.
-        max_tokens: of the longest sequence there is room for; longer ones are refused, or cut.
+        counters: new.
+        max_tokens: length of the longest sequence that fits; longer ones are refused, or cut.
         granularity: tokens of the smallest piece of work.
         source: KV from outside the instance.
     """
@@ -72,42 +72,43 @@ class Lifecycle:
         self._async, self._late_length_stops = config.async_scheduling, config.late_length_stops
         self._admissions = 0
         self._deadlines: list[tuple[int, int]] = []
-        """Heap of deadlines, each with the number of its request; the first is of one that has not ended."""
+        """Heap of deadlines, each with the number of its request; the first belongs to one that has not
+        ended."""
         self._impatient: dict[int, Request] = {}
-        """By number, those with a deadline that have not ended."""
+        """Requests with a deadline that have not ended, by number."""
         self._submitted = 0
         self._waiting_priorities: dict[int, _Count] = {}
         """Waiting requests by priority."""
 
-    # -- what a kind of request supplies ----------------------------------------------------------
+    # -- supplied by the kind of request ----------------------------------------------------------
 
     def _refusal(self, tokens: int) -> str:
-        """Why a sequence of so many tokens can never be served."""
+        """The reason why a sequence of this length can never be served."""
         raise NotImplementedError
 
     def _first_tokens(self, request: Request, cached: int, budget: int) -> int:
-        """Tokens a waiting request computes in its first step, on top of those cached; 0 = not now."""
+        """Tokens a waiting request computes in its first step, in addition to cached ones; 0 = not now."""
         raise NotImplementedError
 
     def _admitted(self, request: Request) -> None:
-        """It has its blocks and begins to run."""
+        """Start a request that has its blocks."""
         raise NotImplementedError
 
     def _leave(self, request: Request, keep: bool = False) -> None:
-        """Takes it out of the running list, with all it holds.
+        """Remove a request from the running list and release what it holds.
 
         Args:
-            keep: it will come back, and may find its blocks again.
+            keep: the request will return and may find its blocks again.
         """
         raise NotImplementedError
 
     def _forget(self, request: Request) -> None:
-        """It will not come back: what else was kept for it goes."""
+        """Release remaining per-request state after the final exit."""
 
-    # -- requests come and go ---------------------------------------------------------------------
+    # -- arrivals and departures ------------------------------------------------------------------
 
     def add(self, request: Request) -> str | None:
-        """Puts a request into the waiting queue, or says why it can never be served here."""
+        """Add a request to the waiting queue; returns the reason if it can never be served here."""
         limit, prompt = request.max_tokens, request.prompt_tokens
         least = prompt + (limit or 1)
         if least > self._max_tokens:
@@ -134,7 +135,7 @@ class Lifecycle:
 
     @property
     def queue_depth(self) -> int:
-        """Requests that do not run: in the queue, or waiting for KV."""
+        """Requests that do not run: queued, or waiting for KV."""
         return len(self.waiting) + (0 if self.loads is None else len(self.loads))
 
     @property
@@ -144,22 +145,22 @@ class Lifecycle:
 
     @property
     def asks_in(self) -> bool:
-        """Whether a request could be admitted, were there room."""
+        """Whether a request could be admitted if there were capacity."""
         return bool(self.waiting) or (self.loads is not None and bool(self.loads.arrived))
 
     def kv_ready_at(self, request: Request, ready_ns: int) -> None:
-        """The KV a request waits for comes at another time than offered; call it between steps."""
+        """Change the ready time of the KV a request waits for; call between steps."""
         if self.loads is not None:
             self.loads.move(request, ready_ns)
 
     def next_change_ns(self, now_ns: int) -> int:
-        """Earliest time at which a step boundary may bring a change that depends on time alone."""
+        """Earliest time at which the state at a step boundary may change due to time alone."""
         change = self.waiting.next_change_ns(now_ns) if self.waiting else None
         first_ns = self.first_deadline_ns if change is None else min(change, self.first_deadline_ns)
         return first_ns if self.loads is None else min(first_ns, self.loads.first_ready_ns)
 
     def expire(self, now_ns: int) -> list[Request]:
-        """Drops the requests whose deadline has come; call it between steps."""
+        """Drop the requests whose deadline has passed; call between steps."""
         expired: list[Request] = []
         deadlines = self._deadlines
         while deadlines and deadlines[0][0] <= now_ns:
@@ -170,7 +171,7 @@ class Lifecycle:
         return expired
 
     def call_off(self, request: Request, now_ns: int) -> None:
-        """Its deadline is now, whatever it was: the next `expire` drops it."""
+        """Set its deadline to now: the next `expire` drops it."""
         request.deadline_ns = now_ns
         if request.number < 0:
             self._submitted += 1
@@ -180,19 +181,19 @@ class Lifecycle:
         self.first_deadline_ns = min(self.first_deadline_ns, now_ns)
 
     def abort(self, request: Request, reason: FinishReason = FinishReason.ABORT) -> None:
-        """Drops a request, waiting or running; call it between steps."""
+        """Drop a request, waiting or running; call between steps."""
         self._part_with(request)
         self._forget(request)
         request.finish_reason = reason
 
     def place(self, request: Request, computed: int) -> None:
-        """Lets a request run with the first `computed` tokens in the cache, though nobody computed them.
+        """Run a request with its first `computed` tokens in the cache, without computing them.
 
-        The next step computes what its prompt has beyond them. Whoever measures steps gets to any composition
-        like this; call it between steps. What is in the prefix cache already is shared.
+        The next step computes the rest of its prompt. Step measurements use this to reach an arbitrary batch
+        composition; call between steps. Content already in the prefix cache is shared.
 
         Raises:
-            RuntimeError: there is no place for another, or too few blocks are free.
+            RuntimeError: there is no free place in the running list, or too few blocks are free.
         """
         room = len(self.running) < self._max_num_seqs
         shared = self.kv.cached_blocks(request) if request.block_keys else []
@@ -205,13 +206,13 @@ class Lifecycle:
         self._run(request)
 
     def admit(self, budget: int, now_ns: int) -> list[tuple[Request, int]]:
-        """Lets waiting requests in until one does not fit: those that have got their KV, then the queue.
+        """Admit waiting requests until one does not fit: first those whose KV has arrived, then the queue.
 
         Args:
             budget: tokens the step has left.
 
         Returns:
-            Who came in, with the tokens it computes in its first step.
+            The admitted requests, with the tokens each computes in its first step.
         """
         waiting, running = self.waiting, self.running
         admitted: list[tuple[Request, int]] = []
@@ -236,14 +237,14 @@ class Lifecycle:
         return admitted
 
     def _run(self, request: Request) -> None:
-        """Behind all who run already."""
+        """Append a request to the running list."""
         request.seq = self._admissions
         self._admissions += 1
         self.running[request] = None
         self._admitted(request)
 
     def _admit_arrived(self, admitted: list[tuple[Request, int]], budget: int) -> int:
-        """Requests whose KV has come, in that order; returns the budget left."""
+        """Admit requests whose KV has arrived, in that order; returns the budget left."""
         loads = self.loads
         assert loads is not None
         while loads.arrived and budget >= self._granularity and len(self.running) < self._max_num_seqs:
@@ -257,7 +258,7 @@ class Lifecycle:
         return budget
 
     def _find_room(self, request: Request, budget: int, now_ns: int) -> int:
-        """Finds KV of the head of the queue, and blocks for its first step; 0 if it must wait."""
+        """Find KV of the head of the queue, and blocks for its first step; 0 if it must wait."""
         kv = self.kv
         shared = kv.cached_blocks(request) if request.block_keys else []
         own = kv.own_blocks(request, len(shared)) if request.kept_blocks else 0
@@ -281,13 +282,13 @@ class Lifecycle:
         return tokens if supply is None else self._load(request, supply, tokens, now_ns)
 
     def _load(self, request: Request, supply: Supply, tokens: int, now_ns: int) -> int:
-        """Begins the load of what the head of the queue has been offered and has blocks for."""
+        """Start the load of an offer for which the head of the queue has blocks."""
         assert self.loads is not None
         self.loads.begin(request, request.computed, supply, now_ns)
         return _LOADING if supply.ready_ns > now_ns else tokens
 
     def drop_load(self) -> Request | None:
-        """Sends the request whose load began last back to the queue, so that its blocks are free."""
+        """Return the request whose load started last to the queue, which frees its blocks."""
         request = None if self.loads is None else self.loads.latest
         if request is not None:
             assert self.loads is not None
@@ -296,7 +297,7 @@ class Lifecycle:
         return request
 
     def preempt(self, request: Request) -> None:
-        """Back to the queue; what it had computed is computed again, what it had emitted stays."""
+        """Return a request to the queue; its computed tokens are recomputed, its emitted ones stay."""
         self._leave(request, keep=True)
         self._back_to_queue(request)
 
@@ -309,10 +310,10 @@ class Lifecycle:
         self.waiting.push_front(request)
 
     def _complete(self, request: Request) -> None:
-        """It has all its output."""
+        """Finish a request that has all its output."""
         self._part_with(request)
         if request.finish_reason is None:
-            # At the cap, and neither the client nor the model wanted to stop there.
+            # At the cap, without a stop by client or model at that length.
             capped = request.generated == self._max_tokens - request.prompt_tokens
             if capped and request.generated not in (request.max_tokens, request.output_tokens):
                 request.finish_reason = FinishReason.LENGTH
@@ -320,7 +321,7 @@ class Lifecycle:
                 request.finish_reason = FinishReason.STOP
 
     def _part_with(self, request: Request) -> None:
-        """It leaves for good, from the queue or from the running list."""
+        """Remove a request for good, from the queue or from the running list."""
         if self.loads is not None and request in self.loads:
             self.loads.remove(request)
         elif request.status is WAITING:
@@ -334,13 +335,13 @@ class Lifecycle:
         request.status = FINISHED
 
     def _drop_ended_deadlines(self) -> None:
-        """The earliest deadline is that of a request that has not ended."""
+        """Remove ended requests from the top of the deadline heap."""
         deadlines, impatient = self._deadlines, self._impatient
         while deadlines and deadlines[0][1] not in impatient:
             heappop(deadlines)
         self.first_deadline_ns = deadlines[0][0] if deadlines else NEVER_NS
 
-    # -- notes ------------------------------------------------------------------------------------
+    # -- bookkeeping ------------------------------------------------------------------------------
 
     def _count_waiting(self, priority: int, change: int) -> None:
         waiting = self._waiting_priorities.get(priority)
@@ -356,7 +357,7 @@ class Lifecycle:
 
 
 def note_scheduled(admitted: Iterable[Request], now_ns: int) -> None:
-    """The step in which they come in begins now."""
+    """Record that the step into which requests are admitted begins now."""
     for request in admitted:
         if request.scheduled_ns < 0:
             request.scheduled_ns = now_ns

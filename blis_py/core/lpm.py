@@ -1,4 +1,4 @@
-"""Longest prefix match: whoever finds most of its prompt in the cache goes first."""
+"""Longest prefix match: the request with the longest cached prefix first."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def shortest_job_first(request: Request) -> tuple[Any, ...]:
 
 
 def reverse_priority(request: Request) -> tuple[Any, ...]:
-    """Least urgent first: deliberately wrong, to show what priorities are worth."""
+    """Least urgent first: deliberately wrong, to show the value of priorities."""
     return (-request.priority, request.arrival_ns, request.id)
 
 
@@ -49,7 +49,7 @@ SCHEDULERS: dict[str, Callable[[SchedulerConfig], WaitingQueue]] = {
 }
 
 CACHE_AWARE = ("lpm", "hrrn", "dfs-weight")
-"""Those that look at the prefix cache, see `cache_aware.CacheAwareQueue`."""
+"""Policies that look at the prefix cache, see `cache_aware.CacheAwareQueue`."""
 
 
 def last_running(running: list[Request]) -> int:

@@ -1,4 +1,4 @@
-"""Waiting queues. Finding the next request costs O(log n) at most, never a sort of the whole queue."""
+"""Waiting queues. Finding the next request takes O(log n) at most, never a sort of the whole queue."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class WaitingQueue(Protocol):
         ...
 
     def push(self, request: Request) -> None:
-        """A new arrival."""
+        """Add a new arrival."""
         ...
 
     def push_front(self, request: Request) -> None:
-        """A preempted request. Goes first, unless the policy sorts it elsewhere."""
+        """Add a preempted request. Goes first, unless the policy sorts it elsewhere."""
         ...
 
     def head(self, now_ns: int) -> Request | None:
@@ -33,15 +33,15 @@ class WaitingQueue(Protocol):
         ...
 
     def pop_head(self, now_ns: int) -> Request:
-        """Removes and returns the request that `head` has just named."""
+        """Remove and return the request that `head` has just returned."""
         ...
 
     def remove(self, request: Request) -> None:
-        """Takes out a request that gave up."""
+        """Remove a request whose client timed out."""
         ...
 
     def next_change_ns(self, now_ns: int) -> int | None:
-        """Earliest later time at which the head may change though nothing came or went."""
+        """Earliest later time at which the head may change without arrivals or departures."""
         ...
 
 
@@ -80,7 +80,7 @@ class SortedQueue(dict[Request, int]):
 
 
 class AgingQueue(SortedQueue):
-    """Smallest key first, but requests that have waited for a bound go before them, by arrival."""
+    """Smallest key first, except that requests that have waited for a bound go before them, by arrival."""
 
     def __init__(self, key: Key, aging_ns: int) -> None:
         super().__init__(key)

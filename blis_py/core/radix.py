@@ -1,10 +1,10 @@
-"""The radix tree: which block holds the tokens of a prefix, for prefixes that share beginnings.
+"""The radix tree: the blocks that hold the tokens of shared prefixes.
 
-    match = tree.match(keys, len(keys))   # how far the tree knows them; changes nothing
-    node = tree.lock(match)               # from now on nobody evicts what was matched
+    match = tree.match(keys, len(keys))   # the longest cached prefix; no side effects
+    node = tree.lock(match)               # protects the match from eviction
     node, present = tree.insert(node, keys[match.blocks:], blocks)   # computed since; the lock moves along
     tree.unlock(node)
-    blocks = tree.evict(3)                # what nobody locks, leaves first
+    blocks = tree.evict(3)                # unlocked blocks, leaves first
 
 It knows block keys and block ids, neither requests nor tokens. A key is anything hashable that names the
 content of one block; two blocks are the same when all keys from the root on are *equal*, so keys whose hashes
@@ -23,25 +23,25 @@ from blis_py.core.eviction import Worth, lru
 from blis_py.core.radix_node import Family, Keys, Node
 
 _FEWEST_ENTRIES = 64
-"""A heap smaller than this is not worth tidying up."""
+"""Smaller heaps are not compacted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The longest known beginning of some keys."""
+    """The longest cached prefix of some keys."""
 
     node: Node
-    """Where it ends."""
+    """The node where it ends."""
     inside: int
-    """How many blocks of that node belong to it."""
+    """Number of blocks of that node that belong to it."""
     blocks: int
-    """Its length."""
+    """Its length in blocks."""
     version: int
-    """The node's at that time."""
+    """Version of the node at the time of the match."""
 
 
 class RadixTree:
-    """See the module.
+    """A radix tree of KV blocks; see the module.
 
     Args:
         worth: eviction strategy, see `eviction.EVICTION_POLICIES`.
@@ -56,32 +56,32 @@ class RadixTree:
         self.shared_uses = 0
         """Locks of blocks beyond the first of each."""
         self._now = 0
-        """Counts uses: the clock of the strategies."""
+        """Counter of uses: the clock of the strategies."""
         self._leaves: list[tuple[Worth, int, Node]] = []
-        """Heap of what can be evicted next; some entries are stale."""
+        """Heap of eviction candidates; some entries are stale."""
         self._entries = 0
         self._tidy_at = _FEWEST_ENTRIES
         self.log = CacheLog()
 
     def evictable_size(self) -> int:
-        """Blocks that nobody locks. All of them can be evicted."""
+        """Blocks that are not locked. All of them can be evicted."""
         return self._evictable
 
     def protected_size(self) -> int:
-        """Blocks that somebody locks."""
+        """Blocks that are locked."""
         return self._size - self._evictable
 
     def root(self, extra_key: Hashable = None) -> Node:
-        """Where the prefixes of a namespace begin: those of one adapter, one salt."""
+        """Root of the prefixes of a namespace: an adapter, a salt."""
         root = self._roots.get(extra_key)
         if root is None:
             root = self._roots[extra_key] = Node([], [], None, Family(extra_key))
         return root
 
-    # -- looking ---------------------------------------------------------------------------------
+    # -- lookup ----------------------------------------------------------------------------------
 
     def match(self, keys: Keys, limit: int, extra_key: Hashable = None) -> Match:
-        """The longest known beginning of `keys[:limit]`. Leaves no trace: asking is not using."""
+        """The longest cached prefix of `keys[:limit]`. A lookup does not count as a use."""
         node = self.root(extra_key)
         inside = found = 0
         while found < limit:
@@ -97,9 +97,10 @@ class RadixTree:
         return Match(node, inside, found, node.version)
 
     def holds(self, match: Match, keys: Keys, limit: int) -> bool:
-        """Whether matching the same keys again would find the same.
+        """Whether matching the same keys again would give the same result.
 
-        True until the tree changes just there: not for what happens in other branches, nor further up.
+        True until the tree changes at the end of the match; changes in other branches, or further up, do not
+        matter.
         """
         node = match.node
         return node.version == match.version and (
@@ -116,7 +117,7 @@ class RadixTree:
         return [block for part in reversed(parts) for block in part]
 
     def unlocked(self, match: Match) -> int:
-        """How many blocks of a match could be evicted."""
+        """Number of blocks of a match that could be evicted."""
         node, count = match.node, match.inside
         if node.locks:
             return 0
@@ -128,10 +129,10 @@ class RadixTree:
     # -- using -----------------------------------------------------------------------------------
 
     def lock(self, match: Match, priority: int = 0) -> Node:
-        """Protects what a match that still holds has found, until `unlock`. Counts as a hit.
+        """Protect the blocks of a valid match until `unlock`. Counts as a hit.
 
         Returns:
-            The node to go on from; it ends where the match ends.
+            The node to continue from; it ends where the match ends.
         """
         node = match.node
         if match.inside < len(node.keys):
@@ -147,15 +148,15 @@ class RadixTree:
         return node
 
     def insert(self, node: Node, keys: Keys, blocks: list[int], priority: int = 0) -> tuple[Node, list[int]]:
-        """Adds what has been computed beyond `node`, which the caller has locked; the lock moves along.
+        """Add what has been computed beyond `node`, which the caller has locked; the lock moves along.
 
         Args:
             keys: of the new blocks, at least one.
             blocks: as many.
 
         Returns:
-            The node to go on from, and the blocks that were there already: they stand for the first
-            ones of `blocks`, which the caller keeps and should free.
+            The node to continue from, and the blocks already present: they replace the first ones of
+            `blocks`, which the caller keeps and should free.
         """
         present: list[int] = []
         while len(present) < len(keys):
@@ -170,7 +171,7 @@ class RadixTree:
         return node, present
 
     def unlock(self, node: Node) -> None:
-        """Ends a use that began with `lock`."""
+        """End a use that began with `lock`."""
         self._now += 1
         step: Node | None = node
         while step is not None:
@@ -185,9 +186,9 @@ class RadixTree:
             step = step.parent
 
     def evict(self, count: int) -> list[int]:
-        """Forgets `count` blocks that nobody locks, the least worth first, and returns them.
+        """Remove `count` unlocked blocks, the smallest worth first, and return them.
 
-        In several goes or in one, they are the same blocks. There must be so many.
+        Several calls evict the same blocks as one. There must be enough of them.
         """
         evicted: list[int] = []
         while len(evicted) < count:
@@ -205,7 +206,7 @@ class RadixTree:
         self._size -= count
         return evicted
 
-    # -- shape -----------------------------------------------------------------------------------
+    # -- structure -------------------------------------------------------------------------------
 
     def _lock_one(self, node: Node) -> None:
         if node.locks:
@@ -215,7 +216,7 @@ class RadixTree:
         node.locks += 1
 
     def _append(self, node: Node, keys: Keys, blocks: list[int], priority: int) -> Node:
-        """New blocks behind a locked node: in the node itself if only the caller ends there."""
+        """Append blocks behind a locked node: in the node itself if only the caller ends there."""
         self._size += len(keys)
         if self.log.readers:
             self.log.note(True, names_in(node.family.extra_key, list(keys)))
@@ -234,7 +235,7 @@ class RadixTree:
         return child
 
     def _split(self, node: Node, first: int) -> Node:
-        """Cuts the first blocks of a node off; whoever ends in it goes on ending in the rest.
+        """Split off the first blocks of a node; users that end in it continue to end in the rest.
 
         Returns:
             The new node above it, with the same users: all of them pass through.
@@ -260,7 +261,8 @@ class RadixTree:
             self._now_leaf(parent)
 
     def _now_leaf(self, node: Node) -> None:
-        """A node nobody uses has lost its last child, or a leaf its last user."""
+        """Register an eviction candidate: an unused node that lost its last child, or a leaf that lost its
+        last user."""
         if node.parent is None:
             node.version += 1
             del self._roots[node.family.extra_key]
@@ -295,7 +297,11 @@ class RadixTree:
             stack += node.children.values()
 
     def check(self) -> None:
-        """Raises `AssertionError` unless the books agree with the tree."""
+        """Check that the counters agree with the tree.
+
+        Raises:
+            AssertionError: they do not.
+        """
         size = evictable = 0
         queued = {entry[2] for entry in self._leaves if _valid(entry)}
         for node in self.nodes():
@@ -311,13 +317,13 @@ class RadixTree:
 
 
 def _valid(entry: tuple[Worth, int, Node]) -> bool:
-    """Whether a leaf's entry is its latest one, and it is still a leaf that nobody uses."""
+    """Whether a leaf's entry is its latest one, and it is still an unused leaf."""
     _, serial, node = entry
     return node.entry == serial and not node.locks and not node.children
 
 
 def _common(run: Keys, keys: Keys) -> int:
-    """Length of the common beginning of two lists."""
+    """Length of the common prefix of two lists."""
     length = min(len(run), len(keys))
     if run[:length] == keys[:length]:
         return length

@@ -11,7 +11,7 @@ from blis_py.core.request import Request
 
 
 class RadixPool(BlockPool):
-    """A pool that counts as free what nobody holds: blank blocks, and those of the tree nobody locks.
+    """A pool whose free blocks are the blank ones and the unlocked ones of the tree.
 
     Blank ones are taken first; when they run out, the tree evicts.
     """
@@ -41,17 +41,17 @@ class RadixPool(BlockPool):
         self._make_room(self.num_free)
 
     def locked(self, count: int) -> None:
-        """So many blocks of the tree can no longer be evicted."""
+        """Mark this many blocks of the tree as no longer evictable."""
         if count:
             self._leave_queue(count)
 
     def unlocked(self, count: int) -> None:
-        """So many blocks of the tree can be evicted from now on."""
+        """Mark this many blocks of the tree as evictable."""
         if count:
             self._enter_queue(count)
 
     def replace(self, duplicates: list[int], locked: int) -> None:
-        """Takes back blocks whose content the tree has in others, of which `locked` were unlocked so far."""
+        """Take back duplicates of the tree's blocks, of which `locked` were unlocked so far."""
         self._queue.append(duplicates)
         self.unlocked(len(duplicates) - locked)
 
@@ -71,10 +71,10 @@ class RadixPool(BlockPool):
 class RadixKV(KVCache):
     """Block tables over a `RadixTree`.
 
-    A running request locks the node where its published blocks end and goes on from there: nothing is
-    matched or inserted twice. What it computes is published when a prefill step ends, so requests planned
-    for the same step do not share it yet; its answer when it leaves. Where the tree has the same content
-    already, the request's own block is given back and its table rewritten to the tree's.
+    A running request locks the node where its published blocks end and continues from there: nothing is
+    matched or inserted twice. Its computed blocks are published when a prefill step ends, so requests planned
+    for the same step do not share them yet; its answer when it leaves. If the tree has the same content
+    already, the request's own block is freed and its table rewritten to the tree's.
 
     A preempted request finds its named blocks in the tree and its private ones as with every cache.
     """
@@ -119,7 +119,7 @@ class RadixKV(KVCache):
         if self.blocks_needed(request, shared, own, new_tokens) > pool.num_free:
             return False
         if match is not None:
-            # First of all: taking blocks may evict whatever nobody has locked.
+            # First of all: taking blocks may evict any unlocked content.
             unlocked = self._unlocked(request)
             request.node = self.tree.lock(match, request.priority)
             request.published = match.blocks
@@ -137,14 +137,14 @@ class RadixKV(KVCache):
         self.publish(request)
 
     def publish(self, request: Request) -> None:
-        """Hands the full blocks computed so far to the tree; the request goes on using them."""
+        """Hand the full blocks computed so far to the tree; the request continues to use them."""
         keys, node = request.block_keys, request.node
         first = 0 if node is None else request.published
         end = min(request.computed // self.block_size, len(keys))
         if end <= first:
             return
         tree, table = self.tree, request.block_table
-        if node is None:  # its first keys have come while it ran
+        if node is None:  # its first keys were added while it ran
             node = tree.lock(tree.match([], 0, request.extra_key))
         before = tree.evictable_size()
         new: Keys = list(keys[first:end])

@@ -1,4 +1,4 @@
-"""What a radix tree consists of."""
+"""Nodes of the radix tree."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ class Node:
         self.parent = parent
         self.family = family
         self.children: dict[Hashable, Node] = {}
-        """By the first key of each."""
+        """Children by the first key of each."""
         self.locks = 0
         """Users of this node or of one below it."""
         self.version = 0
-        """Changes whenever a match that ended in this node may be out of date; see `RadixTree.holds`."""
+        """Changes whenever a match that ended in this node may be stale; see `RadixTree.holds`."""
         self.hits = 0
         """Matches locked in it or below."""
         self.created = self.last_use = 0
         self.priority = 1 << 30
-        """The most urgent one of its users so far: smaller is more urgent."""
+        """Priority of its most urgent user so far: smaller is more urgent."""
         self.entry = -1
-        """Serial number of its valid entry among the leaves to evict."""
+        """Serial number of its valid entry among the eviction candidates."""

@@ -1,4 +1,4 @@
-"""A request as the scheduler sees it."""
+"""A request as seen by the scheduler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NEVER_NS: Final = (1 << 62) - 1
 
 
 class Status(IntEnum):
-    """Where a request is in its life. Only forward, but for preemption (back to WAITING)."""
+    """State of a request. Transitions are forward only, except for preemption (back to WAITING)."""
 
     WAITING = 0
     PREFILLING = 1
@@ -21,15 +21,15 @@ class Status(IntEnum):
     DECODING = 2
     """In the running list, one token a step."""
     STALLED = 3
-    """Would decode, but the token budget ran out before its turn."""
+    """Would decode, but the token budget did not reach it."""
     ENDING = 4
     """In the running list until the outcome of its last step is known; no more steps."""
     FINISHED = 5
     WAITING_FOR_KV = 6
-    """Holds blocks, to which KV is on its way; then WAITING again, before the others that wait."""
+    """Holds blocks into which KV is being loaded; then WAITING again, before other waiting requests."""
 
 
-# Under these names native code finds them without looking anything up.
+# Under these names native code accesses them without a lookup.
 WAITING: Final = Status.WAITING
 PREFILLING: Final = Status.PREFILLING
 DECODING: Final = Status.DECODING
@@ -53,32 +53,31 @@ class FinishReason(IntEnum):
 class Request:
     """One request on one instance.
 
-    While a request decodes, nobody touches it: its KV length is `base + scheduler.tick`, so a step
-    costs nothing per running request. `computed` and `generated` are exact at all other times, and
+    While a request decodes, it is not updated: its KV length is `base + scheduler.tick`, so a step costs
+    nothing per running request. `computed` and `generated` are exact at all other times, and
     `Scheduler.settle` brings them up to date on demand.
 
     Args:
         id: name; the last tie-breaker of every order.
         arrival_ns: when the client sent it.
         prompt_tokens: length of the prompt, at least 1.
-        output_tokens: tokens the model emits before it stops by itself. Only a simulated model
-            knows; policies may not read it. An engine leaves it `None`.
+        output_tokens: tokens the model emits before it stops by itself. Known only for a simulated model;
+            policies may not read it. An engine leaves it `None`.
         max_tokens: the client's limit on output tokens; 0 = none.
         priority: smaller is more urgent (vLLM's convention).
-        deadline_ns: absolute time at which the client gives up; -1 = never.
-        block_keys: content keys of the leading full blocks that others may share, of the prompt and, where
-            it is known, of the answer. A key names the content and everything before it. An engine may
-            append keys of its answer until it hands over the step that ends the request.
-        extra_key: what else has to be equal for a block to be shared: an adapter, a salt.
-        constrained: a grammar says of each of its tokens what may come next.
-        ends_by_eos: the `output_tokens` end with an end of sequence, which nobody knows before it is there.
-        row: where the driver keeps its own notes on this request.
+        deadline_ns: absolute time at which the client times out; -1 = never.
+        block_keys: content keys of the leading full blocks that other requests may share, of the prompt and,
+            where it is known, of the answer. A key identifies the content and everything before it. An engine
+            may append keys of its answer until it hands over the step that ends the request.
+        extra_key: further condition for sharing a block: an adapter, a salt.
+        constrained: a grammar restricts each of its tokens.
+        ends_by_eos: the `output_tokens` end with an end of sequence, which cannot be foreseen.
+        row: index of this request in the driver's own tables.
         carried: output tokens that earlier visits to other instances emitted. They count towards the output;
             their KV, but for the last one's, is computed again unless a `KVSource` supplies it.
 
     Attributes:
-        visit: where the driver keeps its notes on this stay at an instance; `row`, unless it has been at
-            another before.
+        visit: index of this visit to an instance in the driver's tables; `row` for the first visit.
     """
 
     __slots__ = (
@@ -127,15 +126,15 @@ class Request:
     computed: int
     """Tokens whose KV is in the cache; stale while decoding."""
     generated: int
-    """Tokens emitted, one in flight included; stale while decoding."""
+    """Tokens emitted, including one in flight; stale while decoding."""
     target: int
-    """Output tokens after which it finishes, from every limit that is known in advance."""
+    """Output tokens after which it finishes, from every limit known in advance."""
     ends_late: bool
-    """The scheduler learns that `target` is reached from the outcome of the step."""
+    """Whether the scheduler detects that `target` is reached only from the outcome of the step."""
     block_table: list[int]
     """Physical block ids in order; while decoding it may lag, see `KVCache.settle`."""
     cached_tokens: int
-    """Tokens found in the prefix cache, or supplied by a `KVSource`, at the first admission; -1 = not yet."""
+    """Tokens found in the prefix cache, or supplied by a `KVSource`, at the first admission; -1 before it."""
     scheduled_ns: int
     preemptions: int
     finish_reason: FinishReason | None
@@ -145,13 +144,13 @@ class Request:
     last_tick: int
     """Index of the step that emitted the latest token; stale while decoding."""
     gaps: list[tuple[int, int]] | None
-    """(step, next step) pairs between which it emitted nothing though it had begun."""
+    """(step, next step) pairs between which it emitted nothing although it had begun to."""
 
     bursts: list[tuple[int, int]] | None
-    """(step, tokens) of steps that emitted more than one token; None = none will, see `Emission`."""
+    """(step, tokens) of steps that emitted more than one token; None = there are none, see `Emission`."""
 
     number: int
-    """Of a request with a deadline, on its instance."""
+    """Number of a request with a deadline, unique on its instance."""
     base: int
     seq: int
     """Position in the running list: larger is later."""
@@ -162,13 +161,13 @@ class Request:
     blocked_at_head: bool
 
     match: Any
-    """What the prefix cache remembers of its last answer about this request."""
+    """State of the prefix cache for this request: its latest match."""
     node: Node | None
-    """Where in the radix tree its published blocks end; None while it does not run."""
+    """Node of the radix tree where its published blocks end; None while it does not run."""
     published: int
-    """Blocks of its table that belong to the tree, where it has a node."""
+    """Blocks of its table that belong to the tree, if it has a node."""
     queued_at_tokens: int
-    """Prefill tokens the instance had computed when it came, where the policy asks."""
+    """Prefill tokens the instance had computed when the request arrived, if the policy uses it."""
 
     def __init__(
         self,
@@ -213,7 +212,7 @@ class Request:
 
     @property
     def num_tokens(self) -> int:
-        """Prompt plus emitted tokens: what must be in the cache, but for the last, before the next."""
+        """Prompt plus emitted tokens: all but the last must be in the cache before the next token."""
         return self.prompt_tokens + self.generated
 
     @property
@@ -229,10 +228,11 @@ class Request:
         return alone and self.generated > 0 and self.computed + 1 == self.num_tokens
 
     def next_visit(self, output_tokens: int | None, max_tokens: int) -> Request:
-        """The request as another instance goes on with it, from the tokens emitted so far.
+        """The request as continued by another instance, from the tokens emitted so far.
 
         Args:
-            output_tokens, max_tokens: of the whole output, as this visit may have had limits of its own.
+            output_tokens, max_tokens: limits of the whole output, as this visit may have had limits of its
+                own.
         """
         return Request(
             self.id,
@@ -251,7 +251,7 @@ class Request:
         )
 
     def note_emission(self, tick: int) -> None:
-        """The step of this index, counted from 0, emits for it."""
+        """Record that the step of this index, counted from 0, emits for it."""
         if self.first_tick < 0:
             self.first_tick = tick
         else:
@@ -259,7 +259,7 @@ class Request:
         self.last_tick = tick
 
     def forget_since(self, tick: int) -> None:
-        """Nothing that steps from this index on would have emitted will reach anybody."""
+        """Forget emissions of steps from this index on, which will never be delivered."""
         while self.generated > self.carried and self.last_tick >= tick:
             in_burst = self.bursts and self.bursts[-1][0] == self.last_tick
             self.generated -= self.bursts.pop()[1] if self.bursts and in_burst else 1
@@ -271,7 +271,7 @@ class Request:
             self.first_tick = self.last_tick = -1
 
     def note_gap(self, tick: int) -> None:
-        """It has begun to emit, and does so again with the step of this index."""
+        """Record a gap: it emitted before, and does so again in the step of this index."""
         if tick > self.last_tick + 1:
             if self.gaps is None:
                 self.gaps = []

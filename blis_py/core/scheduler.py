@@ -1,15 +1,15 @@
 """The scheduler: decides what one engine instance computes in each step.
 
-It plans a step, is told when the step is over, and knows neither SimPy nor torch, nor the time
-except for the `now_ns` it is given. The simulator and the engine run this very code:
+It plans a step and is notified when the step has ended; it depends neither on SimPy nor on torch, nor on any
+time but the `now_ns` passed in. Simulator and engine run the same code:
 
     step = scheduler.schedule(now_ns)          # what to compute
     ...                                        # the engine computes it, the simulator prices it
     finished = scheduler.finish(step)           # what came of it
 
-The cost of a step is that of its changes: decoding requests are kept as aggregates (`DecodeSet`) and
-touched when something happens to them. The simulator may also ask how many steps would look alike
-(`repeats`) and finish them all at once.
+The cost of a step is that of its changes: decoding requests are kept as aggregates (`DecodeSet`) and touched
+only when their state changes. The simulator may also query the number of identical steps ahead (`repeats`)
+and finish them all at once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Scheduler(Lifecycle):
         emission: requests whose decode steps emit several tokens; None = every step emits one.
 
     Raises:
-        InputError: a setting that cannot work.
+        InputError: an invalid setting.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Scheduler(Lifecycle):
         emission: Emission | None = None,
     ) -> None:
         check_scheduler_config(config)
-        # A sequence can be no longer than the pool, or it could never finish.
+        # A sequence cannot be longer than the pool, or it could never finish.
         room = config.num_kv_blocks * config.block_size + 1
         super().__init__(config, Counters(), min(config.max_model_len, room), source=source)
         self.tick = 0
@@ -75,7 +75,8 @@ class Scheduler(Lifecycle):
         self._unsettled = 0
         """Requests that end with a step whose outcome is not known yet."""
         self._owed_blocks = 0
-        """Blocks the decodes of the planned step need, not yet reserved; negative where that is ahead."""
+        """Blocks the decodes of the planned step need and that are not reserved yet; negative if reserved
+        ahead."""
         self._cache_aware: CacheAwareQueue | None = None
         """The waiting queue, if its order depends on the cache."""
         if isinstance(self.waiting, CacheAwareQueue):
@@ -90,9 +91,12 @@ class Scheduler(Lifecycle):
     # -- one step ------------------------------------------------------------------------------
 
     def schedule(self, now_ns: int) -> Step | None:
-        """Plans the next step, or returns None when there is nothing to compute, at least for now.
+        """Plan the next step; None if there is nothing to compute at present.
 
         Allocates the blocks the step needs and, if there are too few, preempts.
+
+        Raises:
+            RuntimeError: no request can make progress, which is a bug.
         """
         arrived = self.loads is not None and self.loads.receive(now_ns)
         if not (self.waiting or self._prefilling or self._stalled or arrived):
@@ -125,11 +129,11 @@ class Scheduler(Lifecycle):
         self._former.fill(step, prefills, self, self.tick, now_ns)
         if not prefills and not self._decoding.count:
             if self.resolved < self.tick:
-                return None  # what is in flight holds what it takes
+                return None  # steps in flight hold the blocks
             if self.loads is not None and self.loads.under_way:
                 return None
             if self.drop_load() is not None:
-                return self.schedule(now_ns)  # what has arrived held the blocks it lacked
+                return self.schedule(now_ns)  # arrived loads held the missing blocks
             raise RuntimeError(f"the scheduler is stuck: {self!r}")  # work-conserving by construction
         note_scheduled(step.admitted, now_ns)
         if self._bursts is not None:
@@ -140,23 +144,23 @@ class Scheduler(Lifecycle):
         return step
 
     def finish(self, step: Step, steps: int = 1, stopped: Iterable[Request] = ()) -> list[Request]:
-        """Applies the outcome of a step, or of `steps` alike ones; returns the requests that finished.
+        """Apply the outcome of a step, or of `steps` identical ones; returns the requests that finished.
 
         A request whose computed tokens have reached its length emits one token. `steps` may not
         exceed `repeats(step)`.
 
         Args:
-            stopped: requests whose token was an end of sequence or completed a stop string, where a real
-                model says so.
+            stopped: requests whose token was an end of sequence or completed a stop string, as determined by
+                a real model.
         """
         self.advance(step, steps)
         return self.resolve(step, steps, stopped)
 
     def advance(self, step: Step, steps: int = 1) -> None:
-        """Books what is known when the step, or `steps` alike ones, are launched.
+        """Book what is known when the step, or `steps` identical ones, are launched.
 
-        Tokens count as computed, whoever has its whole prompt behind it decodes next, and who has reached its
-        length gets no more steps. Slots and blocks stay, until the outcome is known.
+        Tokens count as computed, requests with a complete prompt decode next, and those that have reached
+        their length get no more steps. Slots and blocks are kept until the outcome is known.
         """
         pool, decoding, tick = self.kv.pool, self._decoding, self.tick
         blocks = self._owed_blocks
@@ -165,7 +169,7 @@ class Scheduler(Lifecycle):
         if blocks > 0:
             pool.reserve(blocks)
             blocks = 0
-        self._owed_blocks = blocks  # negative: reserved already for the step behind these
+        self._owed_blocks = blocks  # negative: already reserved for the step behind these
         self.tick = pool.tick = step.end_tick = tick = tick + steps
         if step.prefills:
             self._advance_prefills(step, tick)
@@ -175,7 +179,7 @@ class Scheduler(Lifecycle):
         self._unsettled += len(step.ending)
 
     def _advance_prefills(self, step: Step, tick: int) -> None:
-        """Who has its whole prompt in the cache begins to decode, if it has to."""
+        """Start decoding for requests whose whole prompt is in the cache, if they have more to emit."""
         kv = self.kv
         for request, tokens in step.prefills:
             if request.bursts is not None and request.bursting:
@@ -202,7 +206,7 @@ class Scheduler(Lifecycle):
                 self._decoding.start(request, tick)
 
     def _advance_burst(self, step: Step, request: Request, rows: int, tick: int) -> None:
-        """A decode step that may emit several tokens; drafts that were refused are computed anew."""
+        """Book a decode step that may emit several tokens; rejected drafts are recomputed."""
         emitted = 1 if step.emissions is None else step.emissions.get(request, 1)
         self._rows_alone += rows
         before = request.generated
@@ -219,7 +223,7 @@ class Scheduler(Lifecycle):
                 self._expects_no_more(request)
 
     def _advance_decodes(self, step: Step, tick: int) -> None:
-        """Whose last token comes with this step gets no more, unless that is not known yet."""
+        """End requests whose last token comes with this step, unless that is not known yet."""
         for request in self._decoding.due(tick):
             step.ending.append(request)
             if not request.ends_late:
@@ -228,21 +232,22 @@ class Scheduler(Lifecycle):
 
     def _expects_no_more(self, request: Request) -> None:
         request.status = ENDING
-        if self._async:  # others plan steps while it is here
+        if self._async:  # other steps are planned while it is here
             self.kv.settle(request, request.computed)
             self._running.ending[request] = None
 
     def resolve(self, step: Step, steps: int = 1, stopped: Iterable[Request] = ()) -> list[Request]:
-        """Applies the outcome of a step, or of `steps` more of those launched with it; returns who finished.
+        """Apply the outcome of a step, or of `steps` more of those launched with it; returns the finished
+        requests.
 
-        Whatever has become of them since: waiting, because they were preempted; stalled; at work again.
+        The requests may have changed state since: preempted, stalled, or running again.
 
         Args:
             stopped: as for `finish`.
         """
         self.resolved += steps
         if self.resolved < step.end_tick:
-            return []  # nobody ends before the last of alike steps
+            return []  # no request ends before the last of identical steps
         finished = step.ending
         self._unsettled -= len(finished)
         if stopped or (self._async and finished):
@@ -254,7 +259,7 @@ class Scheduler(Lifecycle):
         return finished
 
     def _ended(self, expected: Iterable[Request], stopped: Iterable[Request], tick: int) -> list[Request]:
-        """Whose last token came with step `tick`, if they are still here; what comes after is discarded."""
+        """Requests whose last token came with step `tick`, if still present; later tokens are discarded."""
         ended = dict.fromkeys([r for r in (*expected, *stopped) if r.status is not FINISHED])
         for request in ended:
             if request.status is DECODING:
@@ -269,34 +274,34 @@ class Scheduler(Lifecycle):
         return list(ended)
 
     def repeats(self, step: Step) -> int:
-        """How many steps, this one included, are alike if nobody arrives or gives up.
+        """Number of consecutive identical decode steps, this one included, absent arrivals and timeouts.
 
-        For that many steps the same requests decode one token each, nobody finishes before the
-        last of them, every block allocation succeeds, and whoever waits goes on waiting: free
-        blocks only become fewer, so a head of the queue that does not fit now will not fit then.
+        For that many steps the same requests decode one token each, none finishes before the last of them,
+        every block allocation succeeds, and waiting requests keep waiting: the number of free blocks only
+        decreases, so a head of the queue that does not fit now will not fit then.
         """
         if step.prefills or step.preempted or self._unsettled or not self._foresees:
             return 1
         if self.loads is not None and (self.loads.begun or (self.waiting and self._room_to_admit())):
-            return 1  # what the source can supply to the head of the queue may change with time
+            return 1  # the source's offer to the head of the queue may change with time
         decoding, tick = self._decoding, self.tick
         steps = decoding.next_finish_tick() - tick
         if steps == 1:
             return 1
         free = self.kv.pool.num_free - self._owed_blocks
         if self._cache_aware and self._cache_aware.looks_at_cache and self._room_to_admit():
-            # What is evicted may put another request, one that fits, at the head of the queue.
+            # Eviction may put another request, one that fits, at the head of the queue.
             if self._former.admits_first and decoding.crossings[tick % self._block_size]:
-                return 1  # it was asked before this step's decodes took blocks
+                return 1  # it was checked before this step's decodes took blocks
             free = max(min(free, self.kv.pool.num_blank - self._owed_blocks), 0)
         return 1 + decoding.steps_within(tick + 1, free, steps - 1)
 
     def _room_to_admit(self) -> bool:
-        """Whether whoever waits, waits for blocks: places and token budget are left in a decode step."""
+        """Whether waiting requests lack only blocks: a decode step leaves places and token budget."""
         budget_left = self._former.admits_first or self._decoding.count < self._budget
         return budget_left and len(self.running) < self._max_num_seqs
 
-    # -- what the driver may look at -------------------------------------------------------------
+    # -- state visible to the driver -------------------------------------------------------------
 
     @property
     def decoding(self) -> Iterator[Request]:
@@ -314,20 +319,20 @@ class Scheduler(Lifecycle):
         return self.kv.pool.in_use + self._owed_blocks + more
 
     def take_blocks(self, steps: int) -> None:
-        """Reserves the blocks of the first `steps` of the planned alike steps, ahead of `advance`."""
+        """Reserve the blocks of the first `steps` of the planned identical steps, ahead of `advance`."""
         blocks = self._owed_blocks + self._decoding.blocks_for(self.tick + 1, steps - 1)
         if blocks:
             self.kv.pool.reserve(blocks)
             self._owed_blocks -= blocks
 
     def plan_alike(self) -> None:
-        """Plans the next of alike steps, of which fewer than planned have been launched."""
+        """Plan the next of identical steps, of which fewer than planned have been launched."""
         self._owed_blocks += self._decoding.crossings[self.tick % self._block_size]
 
     def settle(self, request: Request) -> None:
-        """Brings `computed`, `generated` and the block table of a decoding request up to date.
+        """Bring `computed`, `generated` and the block table of a decoding request up to date.
 
-        During a step, too, it gets what it had when the step began.
+        During a step they have their values from the beginning of the step.
         """
         if request.status is DECODING:
             request.computed = request.base + self.tick
@@ -336,7 +341,7 @@ class Scheduler(Lifecycle):
             self.kv.settle(request, request.computed)
 
     def block_table(self, request: Request) -> list[int]:
-        """The blocks of a request that computes tokens in the planned step, these tokens included."""
+        """The block table of a request in the planned step, including the tokens computed there."""
         if self._owed_blocks:
             self.kv.pool.reserve(self._owed_blocks)
             self._owed_blocks = 0
@@ -351,9 +356,12 @@ class Scheduler(Lifecycle):
         )
 
     def check(self) -> None:
-        """Raises `AssertionError` unless every block is either free or held by a running request.
+        """Check that every block is either free or held by a running request.
 
         To be called between steps; settles all requests, so it costs a walk.
+
+        Raises:
+            AssertionError: one is not.
         """
         for request in self.running:
             self.settle(request)
@@ -367,7 +375,7 @@ class Scheduler(Lifecycle):
             held += self.loads.check_blocks()
         self.kv.pool.check(held)
 
-    # -- what a kind of request supplies ----------------------------------------------------------
+    # -- supplied by the kind of request ----------------------------------------------------------
 
     def _refusal(self, tokens: int) -> str:
         if tokens > self.config.max_model_len:
@@ -399,7 +407,7 @@ class Scheduler(Lifecycle):
         request.forget_since(self.resolved)
 
     def _features(self, prefills: Sequence[tuple[Request, int]]) -> StepFeatures:
-        """What the planned step consists of."""
+        """The features of the planned step."""
         decoding, tick = self._decoding, self.tick
         decodes = rows = decoding.count
         kv_tokens = decoding.base_sum + decodes * tick

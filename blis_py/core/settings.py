@@ -1,7 +1,7 @@
-"""Settings: a field of a dataclass, with everything that is said of it in one place.
+"""Settings: a field of a dataclass, with all its properties in one place.
 
-From the field follow the YAML key (its name), the flags of the command lines, the help, the documentation,
-the checks, and what the resolved configuration holds. `add` registers one more from outside of the package.
+The field determines the YAML key (its name), the command-line flags, the help, the documentation, the checks,
+and the entry in the resolved configuration. `add` registers one more from outside the package.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ T = TypeVar("T")
 
 
 class Spelling(NamedTuple):
-    """How a setting is given on a command line; the empty string: it is not."""
+    """Spelling of a setting on the command line; an empty string means that it has none."""
 
     flag: str
     aliases: tuple[str, ...]
     off: str
-    """Of a switch: the flag that turns it off."""
+    """Flag that turns a switch off."""
     off_aliases: tuple[str, ...]
     help: str
-    """One sentence or two; without it the flag is hidden from the help."""
+    """One or two sentences; without it the flag is hidden from the help."""
     off_help: str
     metavar: str | None
     null: float | None
-    """The value that means null there: 0 for automatic, -1 for never."""
+    """The value that means null on the command line: 0 for automatic, -1 for never."""
     group: str
-    """The heading of the help, where it is not that of the section."""
+    """Heading in the help, if it is not that of the section."""
 
 
 def setting(
@@ -53,7 +53,7 @@ def setting(
     """A dataclass field with bounds (`least` <= value <= `most`, `above` < value), choices, and flags.
 
     Args:
-        choices: the words that there are, or the name of their table in `core.checks.CHOICES`.
+        choices: the allowed words, or the name of their table in `core.checks.CHOICES`.
     """
     metadata: dict[str, Any] = {"least": least, "above": above, "most": most, "choices": choices}
     if flag:
@@ -62,20 +62,20 @@ def setting(
 
 
 ADDED: dict[type, list[tuple[str, Any, Any]]] = {}
-"""Name, type and field of settings from outside of the package, by the class of settings they belong to."""
+"""Name, type and field of settings from outside the package, by settings class."""
 _extended: dict[tuple[type, int], type] = {}
 
 
 def add(settings: type, name: str, kind: Any, spec: Any) -> None:
-    """Registers a setting of a class of settings (`SchedulerSettings`) and of all that derive from it.
+    """Register a setting of a settings class (`SchedulerSettings`) and of all classes that derive from it.
 
-    To be done before the command line is read: the tables of flags are made when they are imported.
+    Call it before the command line is imported: the tables of flags are built then.
     """
     ADDED.setdefault(settings, []).append((name, kind, spec))
 
 
 def extended(settings: type[T]) -> type[T]:
-    """The class with the settings that have been added to it or to what it derives from."""
+    """The class with the settings that were added to it or to its bases."""
     if not ADDED:
         return settings
     own = [each for base in settings.__mro__ for each in ADDED.get(base, ())]

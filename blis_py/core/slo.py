@@ -1,4 +1,4 @@
-"""SLO classes and their priority, on the cluster's side and on the instance's."""
+"""SLO classes and their priorities, on the cluster's side and on the instance's."""
 
 from __future__ import annotations
 
@@ -26,6 +26,9 @@ def instance_priorities(overrides: Mapping[str, int] | None = None) -> dict[str,
 
     Args:
         overrides: cluster-side priorities that replace or extend the defaults, each in [-100, 100].
+
+    Raises:
+        InputError: a priority out of bounds.
     """
     priorities = CLUSTER_PRIORITY | dict(overrides or {})
     for name, value in priorities.items():

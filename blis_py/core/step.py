@@ -29,8 +29,8 @@ class Step:
         self.admitted = admitted
         self.preempted = preempted
         self.emissions: dict[Request, int] | None = None
-        """Tokens the step emits for a request, where they are more than one."""
+        """Tokens the step emits for a request, if more than one."""
         self.end_tick = -1
-        """Index of the step that follows it, or the last of the steps like it; known once it is launched."""
+        """Index of the step after it and the steps launched with it; -1 until then."""
         self.ending: list[Request] = []
-        """Those who end with it as far as is known when it is launched."""
+        """Requests that end with it, as far as known at launch."""

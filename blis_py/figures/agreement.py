@@ -22,7 +22,7 @@ _COLUMNS = 2
 
 @in_house_style
 def predicted_measured(calibration: Calibration, config: Mapping[str, Any] | None = None) -> Picture:
-    """Every latency of every request (of ITL its mean), with a band of 10 % either side.
+    """Predicted over measured latencies of every request (for ITL its mean), with a ±10 % band.
 
     Args:
         config: of the predicted run, for the foot.
@@ -56,7 +56,7 @@ def scatter(
     """Predicted over measured times of the same requests.
 
     Args:
-        narrow: there is room for few labels.
+        narrow: whether the axes have room for few labels only.
     """
     shown = (measured_ms > 0) & (predicted_ms > 0)
     if not shown.any():
@@ -75,7 +75,7 @@ def scatter(
 
 
 def _scale(ax: Axes, span: float, narrow: bool) -> None:
-    """The same on both axes: logarithmic from a factor of twenty."""
+    """Identical scales on both axes: logarithmic from a factor of twenty."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     subs = (1.0, 2.0, 5.0) if span < 200 and not narrow else (1.0, 3.0) if span < 2000 else (1.0,)

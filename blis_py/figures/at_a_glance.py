@@ -30,7 +30,7 @@ _HEADLINE = 0.65
 
 @in_house_style
 def overview(run: RunView) -> Picture:
-    """How long users wait, and how full the cluster is."""
+    """Latencies of users and occupancy of the cluster."""
     state, legend = timeline(run), legend_room_of(run)
     height = 6.35 + _HEADLINE + legend
     figure, axes = grid(2, 2, height=height, above=_HEADLINE + legend, foot=foot(run.config))
@@ -52,7 +52,7 @@ def overview(run: RunView) -> Picture:
 
 
 def summary_line(run: RunView) -> str:
-    """What ran on what, and what came of it."""
+    """The deployment and its outcome in one line."""
     done = int(run.completed.sum())
     text = f"{done:,} of {len(run):,} requests completed on {cluster(run.config)}"
     window_s = run.finish_s[run.completed].max() - run.arrival_s[0] if done else 0.0

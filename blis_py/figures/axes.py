@@ -1,4 +1,4 @@
-"""Axes of latencies, of simulated time and of counts, with few labels that never touch."""
+"""Axes of latencies, of simulated time and of counts, with few, non-overlapping labels."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
 
 _LOG_FROM = 30.0
-"""Largest over smallest value, beyond which an axis is logarithmic."""
+"""Ratio of largest to smallest value beyond which an axis is logarithmic."""
 
 
 def latency_axis(ax: Axes, extent_ms: Sequence[float], along: str = "x", text: str = "latency") -> None:
-    """Logarithmic where values span more than a decade and a half, labelled in the unit that reads best."""
+    """Scale and label a latency axis: logarithmic beyond a decade and a half, in the most readable unit."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis: Axis = ax.xaxis if along == "x" else ax.yaxis
@@ -34,7 +34,7 @@ def _logarithmic(ax: Axes, axis: Axis, along: str, span: float) -> None:
     from matplotlib.ticker import LogLocator, NullFormatter
 
     ax.set_xscale("log") if along == "x" else ax.set_yscale("log")
-    # As many labels as have room beside each other, where two columns share the width.
+    # As many labels as fit side by side when two columns share the width.
     labelled = (1.0, 2.0, 5.0) if span < 50 else (1.0, 3.0) if span < 300 else (1.0,)
     axis.set_major_locator(LogLocator(subs=labelled, numticks=5))
     axis.set_minor_locator(LogLocator(subs=range(2, 10)))
@@ -42,7 +42,7 @@ def _logarithmic(ax: Axes, axis: Axis, along: str, span: float) -> None:
 
 
 def in_words(ms: float) -> str:
-    """A time in the unit that reads best."""
+    """A time in the most readable unit."""
     if ms >= 1000:
         return f"{ms / 1000:,.9g} s"
     if ms >= 1:
@@ -51,19 +51,19 @@ def in_words(ms: float) -> str:
 
 
 def time_unit(until_s: float) -> tuple[str, float]:
-    """The unit for a run of this length, and its seconds."""
+    """The time unit for a run of this length, and its seconds."""
     return ("s", 1.0) if until_s < 300 else ("min", 60.0) if until_s < 3 * 3600 else ("h", 3600.0)
 
 
 def time_axis(ax: Axes, until_s: float) -> None:
-    """Simulated time from 0 to the end of the run."""
+    """Scale and label an axis of simulated time from 0 to the end of the run."""
     unit, seconds = time_unit(until_s)
     ax.set_xlim(0, until_s / seconds)
     ax.set_xlabel(f"simulated time, {unit}")
 
 
 def count_axis(ax: Axes) -> None:
-    """Whole things, from zero to at least one."""
+    """Scale an axis of whole numbers, from zero to at least one."""
     from matplotlib.ticker import MaxNLocator
 
     ax.set_ylim(0, max(1.0, ax.get_ylim()[1]))
@@ -71,7 +71,7 @@ def count_axis(ax: Axes) -> None:
 
 
 def rate_axis(ax: Axes, along: str = "y") -> None:
-    """Numbers from zero, with commas between thousands."""
+    """Scale an axis from zero, with commas between thousands."""
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axis: Axis = ax.xaxis if along == "x" else ax.yaxis
@@ -81,7 +81,7 @@ def rate_axis(ax: Axes, along: str = "y") -> None:
 
 
 def limit_line(ax: Axes, value: float, text: str, along: str = "x", colour: str = INK, row: int = 0) -> None:
-    """A limit that should not be exceeded, with its name beside it; `row` keeps several names apart."""
+    """Draw a labelled line at an upper limit; `row` keeps several labels apart."""
     line: Any = {"color": colour, "linewidth": 1.1, "linestyle": (0, (3, 2)), "zorder": 1.5}
     note: Any = {"size": 8, "color": colour, "parse_math": False}
     box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.4}

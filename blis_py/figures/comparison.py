@@ -1,4 +1,4 @@
-"""Runs of the same requests beside each other: their latencies, and who got better and who paid."""
+"""Comparison of runs of the same requests: their latencies, and the change by group."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _MOST_GROUPS = 22
 
 @in_house_style
 def comparison(told: Told, frames: Sequence[pd.DataFrame], settings: Told) -> Picture:
-    """Distributions of all runs, and how the last one differs from the first by group.
+    """Distributions of all runs, and the difference between the last and the first by group.
 
     Args:
         told: `Comparison.as_dict()`.
@@ -65,7 +65,7 @@ def comparison(told: Told, frames: Sequence[pd.DataFrame], settings: Told) -> Pi
 
 
 def _without(settings: Told, varied: Sequence[str], inside: str = "") -> dict[str, Any]:
-    """What all runs have in common."""
+    """Settings common to all runs."""
     return {
         key: _without(value, varied, f"{inside}{key}.") if isinstance(value, Mapping) else value
         for key, value in settings.items()
@@ -74,7 +74,7 @@ def _without(settings: Told, varied: Sequence[str], inside: str = "") -> dict[st
 
 
 def _place(figure: Picture, axes: Sequence[Axes], tall: float) -> None:
-    """Three distributions on the left above one another would be small: they share the left half."""
+    """Arrange three distributions side by side in the left half; stacked they would be too small."""
     wide, high = figure.get_size_inches()
     box = axes[0].get_position()
     bottom, top = box.y0, box.y1
@@ -110,7 +110,7 @@ def _draw_latencies(ax: Axes, metric: str, names: Sequence[str], frames: Sequenc
 
 
 def _draw_groups(ax: Axes, metric: str, groups: Sequence[Told]) -> None:
-    """The change of a mean of each group, with its interval."""
+    """Mean change of each group, with its interval."""
     ax.set_title(_MEANS[metric])
     known = [group.get(metric) for group in groups]
     if not any(change and change["relative"] is not None for change in known):

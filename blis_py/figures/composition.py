@@ -1,4 +1,4 @@
-"""What the steps consist of: prompts and answers."""
+"""Token composition of steps: prefill and decode."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def batch(run: RunView) -> Picture | None:
     _stack(per_second, moments, prefill / state.slice_s, decode / state.slice_s)
     per_second.set_title("Tokens computed per second, whole cluster")
     if steps.any():
-        some = np.maximum(steps, 1e-9)  # slices without a step have no tokens either
+        some = np.maximum(steps, 1e-9)  # no tokens in slices without a step
         mean = prefill / some, decode / some
         _stack(per_step, moments, *mean)
         _draw_budget(per_step, run, float((mean[0] + mean[1]).max()))
@@ -46,7 +46,7 @@ def batch(run: RunView) -> Picture | None:
 
 
 def _stack(ax: Axes, moments: Floats, prefill: Floats, decode: Floats) -> None:
-    """Decodes below, prompts on top."""
+    """Stacked areas: decode tokens below, prefill tokens on top."""
     look: Any = {"linewidth": 0, "step": "mid"}
     ax.fill_between(moments, decode, color=BLUE, label="decode", **look)
     ax.fill_between(moments, decode, decode + prefill, color=ORANGE, label="prefill", **look)
@@ -54,7 +54,7 @@ def _stack(ax: Axes, moments: Floats, prefill: Floats, decode: Floats) -> None:
 
 
 def _draw_budget(ax: Axes, run: RunView, largest: float) -> None:
-    """The most that a step may compute, where steps come near it."""
+    """Draw the token budget of a step, if steps come near it."""
     budget = (run.config.get("scheduler") or {}).get("max_num_batched_tokens")
     if budget and budget < 4 * largest:
         ax.axhline(budget, color=INK, linewidth=1.1, linestyle=(0, (3, 2)), label=f"budget {budget:,}")

@@ -1,4 +1,4 @@
-"""How latencies are distributed, by SLO class where there are several."""
+"""Latency distributions, by SLO class where there are several."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 _FOUR = ("ttft", "tpot", "itl", "e2e")
 _MOST_CLASSES = 8
 _FAR = 20.0
-"""A limit so many times beyond all values is named, but not drawn: it would press them into a corner."""
+"""Multiple of the largest value beyond which a limit is named but not drawn, to keep the curves readable."""
 
 
 @in_house_style
 def latency_cdf(run: RunView) -> Picture:
-    """Cumulative distributions of TTFT, TPOT, ITL and E2E, with the limits that were promised."""
+    """Cumulative distributions of TTFT, TPOT, ITL and E2E, with their limits."""
     legend = legend_room_of(run)
     figure, axes = grid(2, 2, height=6.4 + legend, above=legend, foot=foot(run.config))
     for metric, ax in zip(_FOUR, axes, strict=True):
@@ -55,7 +55,7 @@ def one_latency(run: RunView, metric: str) -> Picture:
 
 
 def legend_room_of(run: RunView) -> float:
-    """The height of the legend of classes, in inches."""
+    """Height of the legend of classes, in inches."""
     curves = 1 + min(_MOST_CLASSES, len(run.classes))
     return legend_room(curves) if curves > 2 else 0.0
 
@@ -69,7 +69,7 @@ def draw_cdf(ax: Axes, run: RunView, metric: str) -> None:
         samples = run.samples(metric, rows)
         if samples.count:
             reached, shares = samples.curve()
-            # A single value is a step from 0, not a point that nobody sees.
+            # Draw a single value as a step from 0, since a point would be invisible.
             values, share = np.concatenate((reached[:1], reached)), np.concatenate(([0.0], shares))
             ax.step(values, 100 * share, where="post", label=label(name), **look)
             extent += [values[0], values[-1]]
@@ -84,7 +84,7 @@ def draw_cdf(ax: Axes, run: RunView, metric: str) -> None:
 
 
 def fate(run: RunView) -> str:
-    """What became of requests of which there is nothing to show."""
+    """Outcomes of requests without a latency to show."""
     if not len(run):
         return "there were no requests"
     done = int(run.completed.sum())
@@ -102,7 +102,7 @@ def _lines(run: RunView) -> list[tuple[str, Rows, dict[str, Any]]]:
 
 
 def _draw_limits(ax: Axes, run: RunView, metric: str, largest_ms: float) -> list[float]:
-    """Lines for what was promised; where they are."""
+    """Draw the limits of a metric; return their positions."""
     limits: Sequence[Limit] = [limit for limit in run.limits if limit.metric == metric]
     looks = class_lines(list(run.classes))
     drawn = []
@@ -122,5 +122,5 @@ def _draw_limits(ax: Axes, run: RunView, metric: str, largest_ms: float) -> list
 
 
 def _fullest(axes: Sequence[Axes]) -> Axes:
-    """The axes with most curves."""
+    """The axes with the most curves."""
     return max(axes, key=lambda ax: len(ax.get_legend_handles_labels()[1]))

@@ -1,4 +1,4 @@
-"""What was run, in a line: the foot of every figure."""
+"""The settings of a run in one line: the foot of every figure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Config = Mapping[str, Any]
 
 
 def foot(config: Config) -> str:
-    """Workload, cluster, scheduler, engine preset and step-time model; empty where nothing is known."""
+    """Workload, cluster, scheduler, engine preset and step-time model; empty if unknown."""
     if not config:
         return ""
     parts = (workload(config), cluster(config), scheduler(config), engine(config), step_times(config))
@@ -19,7 +19,7 @@ def foot(config: Config) -> str:
 
 
 def workload(config: Config) -> str:
-    """Where the requests came from, and how fast."""
+    """Source and rate of the requests."""
     load = config.get("workload") or {}
     named = load.get("trace") or load.get("spec") or load.get("preset")
     lengths = [load.get(name) for name in ("prompt_tokens", "output_tokens")]
@@ -34,7 +34,7 @@ def workload(config: Config) -> str:
 
 
 def cluster(config: Config) -> str:
-    """How many instances of what, on which GPUs."""
+    """Number and type of instances and GPUs."""
     if config.get("pools"):
         own = ({**config, **one, "num_instances": one["count"], "pools": None} for one in config["pools"])
         return ", ".join(map(cluster, own))
@@ -50,7 +50,7 @@ def cluster(config: Config) -> str:
 
 
 def scheduler(config: Config) -> str:
-    """Whose turn it is, and which prefix cache serves it."""
+    """Scheduling policy and prefix cache."""
     settings, routing = config.get("scheduler") or {}, config.get("routing") or {}
     parts = [f"scheduler {settings['policy']}"] if settings.get("policy") else []
     if settings.get("batch_former", "running-first") != "running-first":
@@ -63,12 +63,12 @@ def scheduler(config: Config) -> str:
 
 
 def engine(config: Config) -> str:
-    """The preset of the engine."""
+    """Preset of the engine."""
     return f"engine {_name(config['engine'])}" if config.get("engine") else ""
 
 
 def step_times(config: Config) -> str:
-    """The latency model, and the profile it reads."""
+    """Latency model and its profile."""
     settings = config.get("latency") or {}
     if not settings.get("model"):
         return ""
@@ -77,13 +77,13 @@ def step_times(config: Config) -> str:
 
 
 def foot_of_several(common: Config, varied: Sequence[str]) -> str:
-    """What the runs have in `common`, and which settings differ."""
+    """Foot of a figure of several runs: `common` settings, and the names of those that differ."""
     told = f"varied: {', '.join(varied)}" if varied else ""
     return " · ".join(part for part in (foot(common), told) if part)
 
 
 def _name(path: str) -> str:
-    """Of a file its name without the ending, and of a trace in a result the folder's."""
+    """Short name of a path: a file's stem; for a trace in a result folder, the folder's name."""
     name = Path(str(path))
     if name.suffix not in (".yaml", ".yml", ".csv", ".json", ".jsonl", ".gz"):
         return name.name

@@ -1,4 +1,4 @@
-"""Every instance over time, as a map: where it is full, and where it stands idle."""
+"""Heat maps of every instance over time, showing full and idle phases."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def instances(run: RunView) -> Picture | None:
 
 
 def _draw_map(ax: Axes, rows: Floats, end_s: float, title: str, most: float | None = None) -> None:
-    """A row of colours for each instance, and what they mean on the right."""
+    """Heat map with one row per instance, and a colour scale on the right."""
     unit = time_unit(end_s)[1]
     top = most or max(1.0, float(rows.max()))
     image = ax.imshow(

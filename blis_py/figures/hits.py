@@ -1,4 +1,4 @@
-"""How much of the prompts the prefix cache finds, against how long requests wait for it."""
+"""Prefix hit rate against the queueing delay of requests."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _WAITS = {"p50": "Waiting before the first step, median", "p99": "Waiting before
 
 @in_house_style
 def hit_rate(runs: Runs, by: Sequence[str] = ()) -> Picture:
-    """Prefix hit rate over the median and the p99 scheduling delay, and the rate that no cache exceeds.
+    """Prefix hit rate over the median and p99 scheduling delay, with the upper bound for any cache.
 
     Args:
         runs: results, or the table of a sweep.
-        by: settings that make a line of their own; see `blis_py.figures.several`.
+        by: settings that separate lines; see `blis_py.figures.several`.
     """
     drawn = several(runs, by)
     above = room_for(drawn)

@@ -1,4 +1,4 @@
-"""An explanation as a picture: the ledger as bars, and what the what-ifs came to."""
+"""Picture of an explanation: the ledger as bars, and the results of the what-ifs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "host": (style.SKY, ("host",)),
     "cut by the end of the run": (style.EARTH, ("unfinished",)),
 }
-"""Colour and lines of each kind of time."""
+"""Colour and ledger lines of each kind of time."""
 _MOST_WHAT_IFS = 12
 
 
@@ -78,7 +78,7 @@ def _title(told: Told) -> str:
 
 
 def _draw_ledger(ax: Axes, lines: Sequence[Told]) -> None:
-    """A bar for each line: until the first token in full colour, then lighter."""
+    """Draw a bar for each cause: full colour until the first token, then lighter."""
     looks = {line: colour for colour, names in KINDS.values() for line in names}
     for row, line in enumerate(lines):
         first, whole = (line["first_token_ns"] or 0) / 1e6, line["whole_ns"] / 1e6
@@ -97,7 +97,7 @@ def _draw_ledger(ax: Axes, lines: Sequence[Told]) -> None:
 
 
 def _draw_what_ifs(ax: Axes, changes: Sequence[Told], told: Told) -> None:
-    """How much less, or more, of what was asked for."""
+    """Draw the change of the explained quantity by each what-if."""
     asked = "its E2E" if told["metric"] is None else told["question"]
     ax.set_title("What if: each a run")
     if not changes:

@@ -1,4 +1,4 @@
-"""Lines through several runs, and the legend that tells them apart."""
+"""Lines through several runs, and their legend."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MOST_SERIES = 16
-"""So many lines can be told apart; further ones are grey."""
+"""Number of distinguishable lines; further ones are grey."""
 _HEADLINE = 0.3
 _HOLLOW = "hollow: could not keep up"
 
@@ -22,11 +22,11 @@ _HOLLOW = "hollow: could not keep up"
 def draw_line(
     ax: Axes, series: Series, index: int, across: str, up: str, of_x: Callable[[float], float] = float
 ) -> None:
-    """The medians of a series over those of another figure, with a band where there are several seeds.
+    """Draw medians of one figure over another, with a band where there are several seeds.
 
     Args:
         across, up: names of the figures, as in `summary.json`.
-        of_x: what to make of the first before it is drawn.
+        of_x: transformation of the x values before drawing.
     """
     known = [group for group in series.groups if group.values(across) and group.values(up)]
     if not known:
@@ -54,7 +54,7 @@ def room_for(drawn: Several) -> float:
 
 
 def legend_of_series(figure: Picture, drawn: Several) -> None:
-    """One legend for all axes: the series, and what a hollow point is."""
+    """Draw one legend for all axes: the series, and the meaning of a hollow point."""
     from matplotlib.lines import Line2D
 
     entries = _legend(drawn)
@@ -72,7 +72,7 @@ def legend_of_series(figure: Picture, drawn: Several) -> None:
 
 
 def _legend(drawn: Several) -> dict[str, dict[str, Any]]:
-    """What the legend names, and how it looks."""
+    """Legend labels and their line styles."""
     shown = drawn.series[:MOST_SERIES] if len(drawn.series) > 1 else ()
     entries = {each.name: {**series_lines(index), "ms": 5} for index, each in enumerate(shown)}
     if any(group.saturated for series in drawn.series for group in series.groups):
@@ -83,6 +83,6 @@ def _legend(drawn: Several) -> dict[str, dict[str, Any]]:
 
 
 def _columns(drawn: Several) -> int:
-    """As many as have room beside each other."""
+    """Legend columns that fit side by side."""
     longest = max([len(label(name)) for name in _legend(drawn)], default=1)
     return max(1, min(LEGEND_COLUMNS, 135 // (longest + 7)))

@@ -23,13 +23,13 @@ _THROUGHPUT = "throughput.output_tokens_per_s"
 
 @in_house_style
 def throughput_latency(runs: Runs, by: Sequence[str] = ()) -> Picture:
-    """TTFT, TPOT and E2E over the output tokens per second, a line for each setting.
+    """TTFT, TPOT and E2E over output tokens per second, a line for each setting.
 
-    The statistic is p99, or what the runs' `--slo` is about. Hollow points are runs that could not keep up.
+    The statistic is p99, or that of the runs' `--slo`. Hollow points are runs that could not keep up.
 
     Args:
         runs: results, or the table of a sweep.
-        by: settings that make a line of their own; see `blis_py.figures.several`.
+        by: settings that separate lines; see `blis_py.figures.several`.
     """
     drawn = several(runs, by)
     above = room_for(drawn)

@@ -1,4 +1,4 @@
-"""The cluster over time: who runs, who waits, how full the caches are, who is preempted."""
+"""The cluster over time: running and waiting requests, KV use, preemptions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NO_STEPS = "the run did not record its steps"
 _MOST_FAINT = 32
-"""Instances that get a line of their own; more of them are a grey smear, and `instances` shows them."""
+"""Most instances with a line of their own; beyond, see `instances`."""
 
 
 @in_house_style
@@ -61,13 +61,13 @@ def draw_state(ax: Axes, state: Timeline, rows: Floats, end_s: float, title: str
 
 
 def draw_kv(ax: Axes, state: Timeline, end_s: float) -> None:
-    """KV blocks in use, of those there are."""
+    """Draw KV blocks in use, and the total."""
     draw_state(ax, state, state.kv_pct, end_s, "KV cache in use, %", mean=True)
     ax.set_ylim(top=101)
 
 
 def _draw_at_work(ax: Axes, state: Timeline, there: int, end_s: float) -> None:
-    """Instances with a step under way, and those that there are."""
+    """Draw the number of instances with a step in progress, and the total."""
     moments = state.time_s / time_unit(end_s)[1]
     busy = state.busy.sum(axis=0)
     ax.plot(moments, np.full_like(moments, there), color=BLUE, linewidth=1.6, label="there")
@@ -77,7 +77,7 @@ def _draw_at_work(ax: Axes, state: Timeline, there: int, end_s: float) -> None:
 
 
 def _draw_preemptions(ax: Axes, rows: Floats, state: Timeline, end_s: float) -> None:
-    """How many there have been, in the whole cluster, up to each moment."""
+    """Draw the cumulative number of preemptions in the cluster."""
     moments = state.time_s / time_unit(end_s)[1]
     ax.plot(moments, np.cumsum(rows.sum(axis=0)), color=VERMILLION, linewidth=1.6)
     ax.set_title("Preemptions so far")

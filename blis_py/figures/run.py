@@ -1,4 +1,4 @@
-"""What the figures of a run are drawn from: one that has just ended, or one read from its files."""
+"""Data behind the figures of a run, whether just simulated or read from files."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Columns = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A latency that somebody promised."""
+    """A latency limit."""
 
     metric: str
     ms: float
     text: str
     slo_class: str | None = None
     share: float | None = None
-    """The percentile that should be below, where it is one."""
+    """The percentile the limit applies to, if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +40,12 @@ class InstanceView:
 
     num_kv_blocks: int
     steps: Columns | None
-    """Columns of the steps table; `None` = they were not recorded."""
+    """Columns of the steps table; `None` = not recorded."""
 
 
 @dataclass(frozen=True)
 class RunView:
-    """See the module; request columns have one row per request, in order of arrival."""
+    """Data of one run; request columns have one row per request, in order of arrival."""
 
     config: Mapping[str, Any]
     classes: Mapping[str, Rows]
@@ -55,18 +55,18 @@ class RunView:
     finish_s: Floats
     output_tokens: NDArray[np.int64]
     latency_ms: Mapping[str, Floats]
-    """`ttft`, `tpot`, `itl_mean`, `e2e`, `scheduling_delay`; NaN where a request did not get that far."""
+    """Latencies in ns: `ttft`, `tpot`, `itl_mean`, `e2e`, `scheduling_delay`; NaN if not reached."""
     instances: Sequence[InstanceView]
     end_s: float
     gaps: Callable[[Rows], Distribution] | None
-    """All inter-token latencies of some requests, in ns; `None` = only each request's mean is known."""
+    """All inter-token latencies of some requests, in ns; `None` = only means per request are known."""
     limits: Sequence[Limit] = ()
 
     def __len__(self) -> int:
         return len(self.completed)
 
     def samples(self, metric: str, rows: Rows) -> Distribution:
-        """A latency of these requests in ms; of ITL the gaps of all tokens, where they are known."""
+        """A latency of these requests in ms; for ITL the gaps of all tokens, if known."""
         if metric == "itl" and self.gaps is not None:
             gaps = self.gaps(rows[self.completed[rows]])
             return Distribution(gaps.values / NS_PER_MS, gaps.weights, gaps.upto)
@@ -75,7 +75,7 @@ class RunView:
 
     @classmethod
     def of(cls, record: RunRecord, targets: GoodputTargets | None = None) -> RunView:
-        """A run that has just ended; `targets` are what its good requests meet."""
+        """View of a run that was just simulated; `targets` are the goodput targets."""
         columns = latencies(record)
         return cls(
             config=record.config,
@@ -101,7 +101,7 @@ def _columns(runs: Any) -> Columns | None:
 
 
 def limits_of(config: Mapping[str, Any], targets: GoodputTargets | None = None) -> list[Limit]:
-    """What was promised of the run (`--slo`), and of every request (`--goodput` and its like)."""
+    """Limits on the run (`--slo`), and on every request (`--goodput` and similar)."""
     found = []
     for check in parse_slos(config.get("slo") or ()):
         share = float(check.stat[1:]) if check.stat.startswith("p") else None

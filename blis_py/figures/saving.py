@@ -1,4 +1,4 @@
-"""The figures of a run, by name, and the pictures that lie in the folder of its result."""
+"""Figures of a run by name, and the picture files of a result folder."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ FIGURES: dict[str, Callable[[RunView], Picture | None]] = {
     "batch": batch,
     **{name: partial(one_latency, metric=name) for name in limitable()},
 }
-"""Of one run. One that has nothing to be drawn from gives `None`."""
+"""Figures of one run; `None` without data to draw."""
 OF_SEVERAL = {"throughput_latency": throughput_latency, "pareto": pareto, "hit_rate": hit_rate}
-"""Of several runs: results, or the table of a sweep."""
+"""Figures of several runs: results, or the table of a sweep."""
 USUAL = ("overview", "latency_cdf", "timeline")
-"""What every saved result has."""
+"""Figures in every saved result."""
 
 
 def save_plots(
     run: RunView, folder: str | Path, names: Iterable[str] = USUAL, kinds: Iterable[str] = ("png",)
 ) -> list[Path]:
-    """Writes the figures that this run has data for, 1200 pixels wide.
+    """Write the figures that this run has data for, 1200 pixels wide.
 
     Returns:
-        The files, named after their content.
+        The written files, named after their content.
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
     written = []

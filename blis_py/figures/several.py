@@ -1,4 +1,4 @@
-"""Several runs, as lines to draw: which settings differ, and which runs stand on one line."""
+"""Several runs as lines to draw: the settings that differ, and the runs on each line."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LOADS = ("workload.rate", "workload.concurrency", "workload.time_scale", "num_instances")
-"""What runs of one line differ in, the first of them that differs at all."""
+"""Settings that may vary along a line; the first one that differs is used."""
 _FIGURES = ("ttft_ms", "tpot_ms", "e2e_ms", "throughput", "output_tokens_per_s", "cluster.")
-"""How columns begin that are figures of a run."""
+"""Prefixes of columns with figures of a run."""
 _SECTIONS = frozenset(key.partition(".")[0] for key in NAMES.values() if "." in key)
 _NUMBERS = frozenset(
     f"{section}.{one.name}" if section else one.name
@@ -33,15 +33,15 @@ _NUMBERS = frozenset(
     for one in fields(model)
     if str(one.type).partition(" ")[0] in ("int", "float")
 )
-"""Settings that are told in figures, as numbers."""
+"""Settings with numeric values."""
 _RAN = "ok"
-"""The status of a run in a sweep that was neither refused nor failed."""
+"""Status of a run in a sweep that was neither refused nor failed."""
 _NO_LINE = ("seed", "slo", "goodput", "goodput_by_class")
-"""What runs may differ in and still stand on one line."""
+"""Keys in which runs on one line may differ."""
 
 
 class Summarised(Protocol):
-    """What is needed of a result."""
+    """The part of a result that is needed here."""
 
     @property
     def summary(self) -> dict[str, Any]: ...
@@ -51,7 +51,7 @@ class Summarised(Protocol):
 
 
 class Table(Protocol):
-    """What is needed of a sweep."""
+    """The part of a sweep that is needed here."""
 
     @property
     def table(self) -> pd.DataFrame: ...
@@ -59,13 +59,13 @@ class Table(Protocol):
 
 @dataclass(frozen=True)
 class Point:
-    """One run: its settings by dotted key, and what came of it by the names of `summary.json`."""
+    """One run: its settings by dotted key, and its figures by the names of `summary.json`."""
 
     settings: Mapping[str, Any]
     values: Mapping[str, Any]
 
     def value(self, name: str) -> float:
-        """A figure of the whole cluster (`ttft_ms.p99`); NaN where the run has none."""
+        """A figure of the whole cluster (`ttft_ms.p99`); NaN if the run has none."""
         for spelling in (name, f"cluster.{name}", name.replace(".", "_")):
             found = self.values.get(spelling)
             if isinstance(found, int | float) and not isinstance(found, bool):
@@ -74,19 +74,19 @@ class Point:
 
     @property
     def saturated(self) -> bool:
-        """Whether it could not keep up, so that its latencies tell how long the run was."""
+        """Whether the run could not keep up, so that its latencies depend on its length."""
         return SATURATED in (self.values.get("load.verdict"), self.values.get("verdict"))
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs with the same settings, but for the seed."""
+    """Runs with equal settings except the seed."""
 
     load: Any
     runs: Sequence[Point]
 
     def values(self, name: str) -> list[float]:
-        """A figure of every run that has it."""
+        """A figure of each run that has it."""
         found = [run.value(name) for run in self.runs]
         return [value for value in found if not np.isnan(value)]
 
@@ -96,7 +96,7 @@ class Group:
 
     @property
     def saturated(self) -> bool:
-        """Most of them could not keep up."""
+        """Whether most of the runs could not keep up."""
         return 2 * sum(run.saturated for run in self.runs) > len(self.runs)
 
 
@@ -114,19 +114,19 @@ class Several:
 
     points: Sequence[Point]
     along: str | None
-    """The setting that differs along a line; `None` = every line is a point."""
+    """The setting that varies along a line; `None` = every line is a point."""
     by: Sequence[str]
-    """The settings that differ from line to line."""
+    """The settings that differ between lines."""
     series: Sequence[Series]
     foot: str
     seeds: int = 1
-    """Most runs that differ in nothing but their seed."""
+    """Most runs that differ only in their seed."""
     slos: Sequence[str] = field(default_factory=tuple)
-    """Limits that all runs were held to."""
+    """Limits common to all runs."""
 
     @property
     def about(self) -> str:
-        """What a line and a band are, in words."""
+        """Meaning of lines and bands, in words."""
         parts = []
         if self.along:
             loads = [group.load for series in self.series for group in series.groups]
@@ -141,15 +141,15 @@ Runs: TypeAlias = "Iterable[Summarised] | Table | pd.DataFrame | str | Path"
 
 
 def several(runs: Runs, by: Sequence[str] = ()) -> Several:
-    """Sorts runs into lines.
+    """Sort runs into lines.
 
     Args:
         runs: results, or a table with a row for each run: columns are settings by dotted key or by the name
             of their flag, and figures by their names in `summary.json`.
-        by: settings that make a line of their own; by default all that differ but the load and the seed.
+        by: settings that separate lines; by default all that differ except load and seed.
 
     Raises:
-        InputError: there is no run; nothing differs in a setting of `by`.
+        InputError: no run, or a setting in `by` does not differ.
     """
     points = points_of(runs)
     if not points:
@@ -174,7 +174,7 @@ def several(runs: Runs, by: Sequence[str] = ()) -> Several:
 
 
 def points_of(runs: Any) -> list[Point]:
-    """Every run as settings and figures; of a sweep those that ran. `runs` are `Runs`."""
+    """Settings and figures of every run; of a sweep, those that ran. `runs` are `Runs`."""
     if isinstance(runs, str | Path):
         table = read_table(runs)
         if not any(name.startswith(_FIGURES) for name in map(str, table.columns)):
@@ -188,7 +188,7 @@ def points_of(runs: Any) -> list[Point]:
 
 
 def _beside(table: Path) -> dict[str, Any]:
-    """What all runs of a sweep have in common, where it lies beside its table."""
+    """Common settings of a sweep, from the file beside its table."""
     told = table.with_name("sweep.yaml")
     first = load_mapping(told).get("first") if exists(told) else None
     if not isinstance(first, Mapping | None):
@@ -206,7 +206,7 @@ def _of_table(table: pd.DataFrame, common: Mapping[str, Any]) -> list[Point]:
 def _check_settings(settings: Mapping[str, Any]) -> None:
     """
     Raises:
-        InputError: a text where a number is meant, or something where there is a section.
+        InputError: text in place of a number, or a value in place of a section.
     """
     for key, value in settings.items():
         if key in _SECTIONS:
@@ -222,7 +222,7 @@ def _of_result(run: Summarised) -> Point:
 
 
 def _of_row(row: Mapping[Any, Any], common: Mapping[str, Any]) -> Point:
-    """Columns named like settings are settings, and `slo.TEXT` says that there was such a target."""
+    """A table row as a point: columns named like settings are settings; `slo.TEXT` marks a target."""
     known = {key.partition(".")[0] for key in NAMES.values()}
     settings, values = dict(common), {}
     slos = [str(name).removeprefix("slo.") for name in row if str(name).startswith("slo.")]
@@ -243,7 +243,7 @@ def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _common(points: Sequence[Point]) -> dict[str, Any]:
-    """The settings that all runs share, nested as in a configuration."""
+    """Settings common to all runs, nested as in a configuration."""
     tree: dict[str, Any] = {}
     first = points[0].settings
     for key, value in first.items():
@@ -258,7 +258,7 @@ def _common(points: Sequence[Point]) -> dict[str, Any]:
 
 
 def _varied(points: Sequence[Point]) -> list[str]:
-    """Settings in which runs differ, and not in their seed or targets alone."""
+    """Settings in which runs differ, except seed and targets."""
     keys = dict.fromkeys(key for point in points for key in point.settings)
     return [
         key
@@ -282,7 +282,7 @@ def _series(points: Sequence[Point], by: Sequence[str], along: str | None) -> li
 
 
 def _order(load: Any) -> tuple[bool, float]:
-    """Runs without the setting come first."""
+    """Sort key by load; runs without the setting come first."""
     return (load is not None, float(load) if isinstance(load, int | float) else 0.0)
 
 
@@ -293,7 +293,7 @@ def _shared_slos(points: Sequence[Point]) -> list[str]:
 
 
 def _said(key: str, value: Any) -> str:
-    """A setting in a legend: names speak for themselves, numbers do not."""
+    """A setting in a legend: names alone, numbers with their key."""
     return _word(value) if isinstance(value, str) else f"{key.rpartition('.')[2]} {_word(value)}"
 
 

@@ -1,7 +1,7 @@
-"""The house style: colours that everybody can tell apart, margins in inches, what was run at the foot.
+"""The house style: colour-blind-safe colours, margins in inches, the settings at the foot.
 
-Colours are those of Okabe and Ito, which stay apart in every common kind of colour blindness; lines differ
-in their dashes too, so that a black-and-white copy can be read.
+The colours are those of Okabe and Ito, distinguishable with every common kind of colour blindness; lines also
+differ in their dashes, for black-and-white copies.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 DPI = 120
 WIDTH = 10.0
-"""Inches: 1200 pixels."""
+"""Width in inches: 1200 pixels."""
 LEGEND_COLUMNS = 6
 
 INK, QUIET, FAINT = "#222222", "#666666", "#e4e4e4"
@@ -43,7 +43,7 @@ CLASS_LINES: dict[str, dict[str, Any]] = {
 }
 _OTHER_COLOURS = (PURPLE, SKY, EARTH)
 SEQUENTIAL = "cividis"
-"""From little to much."""
+"""Colour map from low to high values."""
 
 _STYLE: Any = {
     "font.family": "DejaVu Sans",
@@ -82,14 +82,14 @@ _UNSIGNED: dict[str, dict[str, None]] = {
     ".svg": {"Date": None, "Creator": None},
     ".pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-"""What else would be in a file, and differ from one to the next."""
+"""File metadata to suppress, which would differ from one file to the next."""
 KINDS = tuple(_UNSIGNED)
 _FOOT_SIZE, _FOOT_LINE, _FOOT_CHARACTERS = 8.0, 0.16, 145
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Whatever is drawn inside has the house style, whoever has changed matplotlib's settings."""
+    """Apply the house style within the block, overriding matplotlib's current settings."""
     import matplotlib
 
     with matplotlib.rc_context(_STYLE):
@@ -97,7 +97,7 @@ def style() -> Iterator[None]:
 
 
 def in_house_style(draw: Callable[P, T]) -> Callable[P, T]:
-    """A function that draws, in the house style."""
+    """Decorator that draws in the house style."""
 
     @wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -111,17 +111,17 @@ class Picture(Figure):
     """A figure that is saved without date and version, and shows itself in a notebook."""
 
     def savefig(self, fname: Any, **kwargs: Any) -> None:
-        """As matplotlib's; the same picture gives the same bytes."""
+        """Save as matplotlib does; the same picture gives the same bytes."""
         kind = f".{kwargs['format']}" if kwargs.get("format") else Path(str(fname)).suffix.lower()
         given = {"dpi": DPI, "metadata": _UNSIGNED.get(kind), **kwargs}
         with style():
             super().savefig(fname, **given)
 
     def save(self, path: str | Path) -> Path:
-        """Writes the picture, whole or not at all; the name says as what: .png, .svg or .pdf.
+        """Write the picture atomically; the extension selects the format: .png, .svg or .pdf.
 
         Raises:
-            InputError: the name ends otherwise.
+            InputError: another extension.
         """
         from blis_py.errors import InputError
         from blis_py.outputs.staging import replacing
@@ -151,12 +151,12 @@ def grid(
     right: float = 0.3,
     beside: float = 0.75,
 ) -> tuple[Picture, list[Axes]]:
-    """A figure `WIDTH` by `height` inches, and more for the foot, with a grid of axes.
+    """A figure `WIDTH` by `height` inches, plus the foot, with a grid of axes.
 
     Margins are fixed: measuring every label, as matplotlib's layout engines do, takes as long as drawing.
 
     Args:
-        foot: what was run; see `blis_py.figures.facts`.
+        foot: the settings; see `blis_py.figures.facts`.
         above: room above the axes, in inches.
         gap: between rows of axes; `beside` between columns.
         left, right: margins.
@@ -183,18 +183,18 @@ def grid(
 
 
 def sign(figure: Figure, foot: str) -> None:
-    """Writes the foot below a figure that another layout has arranged."""
+    """Add the foot to a figure arranged by another layout."""
     figure.supxlabel(foot, x=0.01, ha="left", size=_FOOT_SIZE, color=QUIET, parse_math=False)
 
 
 def headline(figure: Picture, text: str) -> None:
-    """What the figure shows, above everything."""
+    """Add a headline above everything."""
     height = figure.get_figheight()
     figure.suptitle(text, x=0.012, y=1 - 0.12 / height, ha="left", va="top", fontsize=12, parse_math=False)
 
 
 def say(ax: Axes, text: str) -> None:
-    """Why there is nothing to see in these axes."""
+    """Show a reason in axes without data."""
     look: Any = {"ha": "center", "va": "center", "color": QUIET, "parse_math": False}
     ax.text(0.5, 0.5, "\n".join(textwrap.wrap(text, 44)), transform=ax.transAxes, **look)
     ax.set(xticks=[], yticks=[], xlabel="", ylabel="")
@@ -202,7 +202,7 @@ def say(ax: Axes, text: str) -> None:
 
 
 def label(name: str) -> str:
-    """A name that others gave, as a legend shows it: no formula, not hidden by an underscore, not endless."""
+    """A user-supplied name as legend text: no formula, not hidden by an underscore, limited in length."""
     short = name if len(name) <= 40 else f"{name[:24]}…{name[-14:]}"
     return f"{'​' if short.startswith('_') else ''}{short}".replace("$", r"\$")
 

@@ -23,14 +23,14 @@ class Timeline:
     waiting: Floats
     kv_pct: Floats
     busy: Floats
-    """Share of the slice in which a step was under way."""
+    """Share of the slice with a step in progress."""
     preemptions: Floats | None
-    """In each slice; `None` where the table of steps does not tell."""
+    """Preemptions in each slice; `None` if the steps table lacks them."""
     prefill_tokens: Floats
-    """Computed in each slice."""
+    """Tokens computed in each slice."""
     decode_tokens: Floats
     steps: Floats
-    """That each slice had, in parts where a step reaches beyond it."""
+    """Steps in each slice, fractional for steps that extend beyond it."""
 
     @property
     def slice_s(self) -> float:
@@ -71,19 +71,19 @@ def _prefill_tokens(steps: Columns) -> Floats:
 
 
 def _decode_tokens(steps: Columns) -> Floats:
-    """Of answers: all steps of a run of alike ones have as many."""
+    """Decode tokens: equal for all steps of a run of identical ones."""
     decoding = _of("decode_seqs")(steps) * _of("steps")(steps)
     return decoding + _of("prefill_tokens")(steps) * _denoising(steps)
 
 
 def _denoising(steps: Columns) -> Floats:
-    """Share of the blocks in a round that are no prompt; 0 where nothing comes in blocks."""
+    """Share of denoising blocks in a round; 0 without block diffusion."""
     answers, prompts = _of("denoise_blocks")(steps), _of("prefill_blocks")(steps)
     return np.divide(answers, answers + prompts, out=np.zeros_like(answers), where=answers > 0)
 
 
 def _of(column: str) -> Callable[[Columns], Floats]:
-    """A column, or zeros where the table has none such."""
+    """A column accessor; zeros if the table lacks the column."""
 
     def amount(steps: Columns) -> Floats:
         found = steps[column] if column in steps else np.zeros(len(steps["start_ns"]))
@@ -93,7 +93,7 @@ def _of(column: str) -> Callable[[Columns], Floats]:
 
 
 def _lasting(column: str) -> Callable[[Columns], Floats]:
-    """A state, times how long it lasted."""
+    """A state multiplied by its duration."""
     return lambda steps: _duration(steps) * steps[column]
 
 
@@ -102,7 +102,7 @@ def _duration(steps: Columns) -> Floats:
 
 
 def _sums(steps: Columns, edges: Floats, amount: Callable[[Columns], Floats]) -> Floats:
-    """What falls between the edges, when each row's amount is spread evenly over its time; 0 while idle."""
+    """Sums between the edges, with each row's amount spread evenly over its time; 0 while idle."""
     if not len(steps["start_ns"]):
         return np.zeros(len(edges) - 1)
     start, end = steps["start_ns"].astype(np.float64), steps["end_ns"].astype(np.float64)

@@ -1,4 +1,4 @@
-"""What a GPU gives against what a user sees: the trade that every serving setting is."""
+"""GPU throughput against user-perceived speed, the trade-off of every serving setting."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 PER_GPU = "output_tokens_per_s_per_gpu"
 TPOT = "tpot_ms.p50"
 _APART = 0.09
-"""Of the width, below which two names would touch."""
+"""Share of the width below which two labels would overlap."""
 
 
 @in_house_style
 def pareto(runs: Runs, by: Sequence[str] = ()) -> Picture:
-    """Output tokens per second and GPU over tokens per second and user (one over the median TPOT).
+    """Output tokens per second and GPU over tokens per second and user (the inverse of the median TPOT).
 
-    The stairs join the runs that keep up and that no other such run beats in both.
+    The step line joins the Pareto-optimal runs among those that keep up.
 
     Args:
         runs: results, or the table of a sweep.
-        by: settings that make a line of their own; see `blis_py.figures.several`.
+        by: settings that separate lines; see `blis_py.figures.several`.
     """
     drawn = several(runs, by)
     above = room_for(drawn)
@@ -70,7 +70,7 @@ def _draw_frontier(ax: Axes, drawn: Several) -> None:
 
 
 def _name_loads(ax: Axes, best: Sequence[tuple[float, float, Any]], what: str) -> None:
-    """The load at points that are far enough from each other to be named."""
+    """Label points with their load where they are far enough apart."""
     (_, right), (_, top) = ax.get_xlim(), ax.get_ylim()
     named: list[tuple[float, float]] = []
     for x, y, load in best:
@@ -84,7 +84,7 @@ def _name_loads(ax: Axes, best: Sequence[tuple[float, float, Any]], what: str) -
 
 
 def frontier(spots: Sequence[tuple[float, float]]) -> list[int]:
-    """Which of the points no other one beats in both coordinates, from left to right."""
+    """Indices of the Pareto-optimal points, from left to right."""
     best, highest = [], -np.inf
     for place in sorted(range(len(spots)), key=lambda place: (-spots[place][0], -spots[place][1])):
         if spots[place][1] > highest:
@@ -94,7 +94,7 @@ def frontier(spots: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def _draw_limit(ax: Axes, drawn: Several) -> None:
-    """The speed that a limit on TPOT asks for."""
+    """Draw the speed implied by a limit on TPOT."""
     for check in parse_slos(drawn.slos):
         if check.metric == "tpot" and not check.slo_class:
             limit_line(ax, 1e9 / check.limit_ns, label(check.text))

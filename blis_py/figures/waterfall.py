@@ -1,4 +1,4 @@
-"""The causes of a prediction's error as a picture: from what was predicted down to what was measured."""
+"""Waterfall of the causes of a prediction's error, from the predicted to the measured value."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def autopsy(
 
 
 def waterfall(axes: Axes, result: Autopsy, latency: str, statistic: str) -> None:
-    """A bar per cause that contributes, from the value before it is put right to the value after.
+    """A bar per contributing cause, from the value before its correction to the value after.
 
     Vermillion: the cause makes the prediction too high; blue: too low. Grey: predicted and measured.
     """

@@ -1,4 +1,4 @@
-"""Where the bundled profiles and workloads lie: inside the wheel, or at the root of a checkout."""
+"""Location of the bundled profiles and workloads: inside the wheel, or at the root of a checkout."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Free text in a table that a spreadsheet may open: what it would run as a formula is given a quote in front.
+"""Escaping of free text in tables that a spreadsheet may open: formulas get a leading quote.
 
-A quote before what begins like a formula is such a quote, and is taken away on reading, so that any text is
-read back as it was written.
+A text that begins with a quote before a formula is escaped as well, and reading removes one quote, so that
+any text survives a round trip.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def harmless(text: str) -> str:
-    """What to write into the cell."""
+    """Escaped cell content."""
     return f"'{text}" if text.lstrip("'").startswith(_FORMULA) else text
 
 
 def meant(cell: str) -> str:
-    """What was written there."""
+    """Unescaped cell content."""
     return cell[1:] if cell.startswith("'") and cell.lstrip("'").startswith(_FORMULA) else cell
 
 

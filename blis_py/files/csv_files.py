@@ -1,4 +1,4 @@
-"""CSV read in one place: rows with their line numbers, and a header without surprises."""
+"""CSV reading: rows with their line numbers, and checked headers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from blis_py.errors import InputError
 from blis_py.files.opening import LONGEST_LINE_BYTES, reading
 
 csv.field_size_limit(LONGEST_LINE_BYTES)
-"""The csv module's own, 131,072 characters, is less than the block keys of a long prompt take."""
+"""Largest cell; the csv module's default of 131,072 characters is too small for block keys of a long
+prompt."""
 
 
 def csv_rows(text: Iterable[str], path: Path, *, lines_before: int = 0) -> Iterator[tuple[int, list[str]]]:
-    """The cells of every row that has any, the header's names first, and the line on which the row ends.
+    """Cells of every non-empty row, starting with the header, and the line on which the row ends.
 
     Args:
-        lines_before: what has been read of the file already.
+        lines_before: lines already read from the file.
 
     Raises:
-        InputError: quotes that are not closed, or a cell beyond all measure; with the line.
+        InputError: unclosed quotes, or an oversized cell; with the line.
     """
     rows = csv.reader(text, strict=True)
     try:
@@ -34,7 +35,7 @@ def csv_rows(text: Iterable[str], path: Path, *, lines_before: int = 0) -> Itera
 
 
 def header_of(path: Path) -> list[str]:
-    """The names in the first row of a file; none if it is empty."""
+    """Column names in the first row of a file; empty for an empty file."""
     with reading(path) as text:
         return next((stripped(names) for _, names in csv_rows(text, path)), [])
 
@@ -52,10 +53,10 @@ def check_header(
     others: bool = False,
     line: int = 1,
 ) -> None:
-    """Refuses a header with a name given twice, missing, or (unless `others` may be there) unknown.
+    """Refuse a header with duplicate, missing, or (unless `others` are allowed) unknown names.
 
     Raises:
-        InputError: with the columns there may be.
+        InputError: names the allowed columns.
     """
     place = f"{path}:{line}"
     seen: set[str] = set()
@@ -81,13 +82,13 @@ def check_header(
 def table_rows(
     path: Path, columns: Sequence[str], *, needed: Sequence[str] | None = None
 ) -> Iterator[tuple[int, list[str]]]:
-    """The line and the cells of some columns of every row of a file, in the order of `columns`.
+    """Line number and selected cells of every row of a file, in the order of `columns`.
 
     Args:
-        needed: those that must be there; None = all of them.
+        needed: required columns; None = all of them.
 
     Raises:
-        InputError: a column is missing or given twice, or a row has too few cells; with the line.
+        InputError: a missing or duplicate column, or a row with too few cells; with the line.
     """
     with reading(path) as text:
         rows = csv_rows(text, path)

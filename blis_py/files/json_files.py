@@ -1,4 +1,4 @@
-"""JSON read strictly, in one place: bounded depth, no key twice, text that is text."""
+"""Strict JSON reading: bounded depth, no duplicate keys, valid text."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ MOST_LEVELS = 64
 
 
 def load_object(path: Path, *, fix: str = "is it the right file?") -> dict[str, Any]:
-    """The object that a file consists of; `fix` is what to do if it does not.
+    """The JSON object in a file; `fix` is the remedy in errors.
 
     Raises:
-        InputError: the file cannot be read, is no JSON, is nested too deeply, or is no object.
+        InputError: an unreadable file, invalid JSON, too deep nesting, or not an object.
     """
     data = parse_json(read_text(path), path, fix=fix)
     if not isinstance(data, dict):
@@ -25,14 +25,14 @@ def load_object(path: Path, *, fix: str = "is it the right file?") -> dict[str, 
 
 
 def parse_json(text: str, place: str | Path | None = None, *, fix: str | None = None) -> Any:
-    """The value a text stands for; `place` is where it was read, `fix` what to do if it is no JSON.
+    """The parsed value; `place` is the origin of the text, `fix` the remedy for invalid JSON.
 
     Raises:
-        InputError: it is not JSON, or nested too deeply.
+        InputError: invalid JSON, or nested too deeply.
     """
     try:
         value = json.loads(text)
-        if not (type(value) is dict and len(value) == text.count(":")):  # as many keys as there are colons
+        if not (type(value) is dict and len(value) == text.count(":")):  # as many keys as colons
             value = json.loads(text, object_pairs_hook=_object)
         if text.count("[") + text.count("{") > MOST_LEVELS:
             _check_depth(value)

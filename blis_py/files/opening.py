@@ -1,4 +1,4 @@
-"""Opening text: plain or gzip, of bounded size, and never waiting for somebody to write it."""
+"""Opening of text files: plain or gzip, of bounded size, without blocking on pipes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import IO, Any
 from blis_py.errors import InputError
 
 LONGEST_LINE_BYTES = 1 << 24
-"""Of a table. The longest that occur, the block keys of a prompt of a million tokens, take half a MiB."""
+"""Longest line of a table, in bytes; the block keys of a prompt of a million tokens take half a MiB."""
 MOST_TEXT_BYTES = 1 << 26
-"""Of what is read as a whole, YAML and JSON."""
+"""Largest file read as a whole, YAML and JSON."""
 MOST_EXPANSION = 200
-"""Times its size to which a gzip file may expand; tables of measurements come to 5 to 30."""
+"""Largest expansion factor of a gzip file; tables of measurements reach 5 to 30."""
 ALWAYS_EXPANDED_BYTES = 1 << 26
-"""As much as any gzip file may come to."""
+"""Expanded size allowed for any gzip file."""
 _CHUNK_BYTES = 1 << 16
 _NOT_WAITING = getattr(os, "O_NONBLOCK", 0)
 
@@ -31,8 +31,8 @@ def reading(path: Path) -> Iterator[IO[str]]:
     """A table as text, decompressed if it is gzip (whatever its name).
 
     Raises:
-        InputError: it cannot be opened, is no ordinary file, is damaged, is not text, has a line beyond all
-            measure, or expands without end.
+        InputError: not readable, not a regular file, damaged, not text, a line that is too long, or excessive
+        expansion.
     """
     with _told(path), _opened(path) as raw:
         size = os.fstat(raw.fileno())
@@ -43,15 +43,15 @@ def reading(path: Path) -> Iterator[IO[str]]:
         raw.seek(0)
         source: Any = gzip.GzipFile(fileobj=raw) if packed else raw
         most = max(ALWAYS_EXPANDED_BYTES, MOST_EXPANSION * size.st_size) if packed else None
-        lines: Any = _Lines(source, path, most)  # a buffer without a name, which text does not mind
+        lines: Any = _Lines(source, path, most)  # the buffer has no name, which TextIOWrapper accepts
         yield io.TextIOWrapper(lines, encoding="utf-8-sig", newline="")
 
 
 def read_text(path: Path, *, most_bytes: int = MOST_TEXT_BYTES) -> str:
-    """All of a file, which may be a pipe, and gzip.
+    """Content of a file, which may be a pipe, and gzip.
 
     Raises:
-        InputError: it cannot be opened, is damaged, is not text, or is too large.
+        InputError: not readable, damaged, not text, or too large.
     """
     with _told(path), _opened(path) as raw:
         start = raw.read(most_bytes + 1)
@@ -64,7 +64,7 @@ def read_text(path: Path, *, most_bytes: int = MOST_TEXT_BYTES) -> str:
 
 
 def _opened(path: Path) -> IO[bytes]:
-    """A named pipe that nobody writes to reads as empty, where others would wait for ever."""
+    """Open a file without blocking: a named pipe without a writer reads as empty."""
 
     def without_waiting(name: str, flags: int) -> int:
         opened = os.open(name, flags | _NOT_WAITING)
@@ -74,13 +74,13 @@ def _opened(path: Path) -> IO[bytes]:
 
     try:
         return open(path, "rb", opener=without_waiting)
-    except ValueError as error:  # a NUL, or half a pair of surrogates
+    except ValueError as error:  # a NUL, or an unpaired surrogate
         raise InputError(f"not a path: {error}", file=path, fix="check the path") from None
 
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """What can go wrong with a file, in words."""
+    """Translate file errors to InputError."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -93,9 +93,9 @@ def _told(path: Path) -> Iterator[None]:
 
 
 class _Lines(io.BufferedIOBase):
-    """Hands on what it reads, as long as lines end somewhere and the whole does, too.
+    """Reader that limits the length of lines and of the whole.
 
-    A piece is as long as suits a decompressor and a decoder, whatever was asked for: text asks for little.
+    Chunks have a size that suits decompressor and decoder, not the small one that text readers request.
     """
 
     def __init__(self, source: IO[bytes], path: Path, most_bytes: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Parquet, which needs a package that not everybody has."""
+"""Parquet, which needs an optional package."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from blis_py.errors import InputError
 
 
 def pyarrow() -> Any:
-    """The package, with its reader and writer of Parquet.
+    """The pyarrow package, with its Parquet reader and writer.
 
     Raises:
-        InputError: it is not installed.
+        InputError: not installed.
     """
     try:
         import pyarrow.parquet
@@ -23,19 +23,19 @@ def pyarrow() -> Any:
 
 
 def is_parquet(path: Path) -> bool:
-    """By its first bytes; what cannot be opened is none."""
+    """Whether a file is Parquet, by its first bytes; False if unreadable."""
     try:
         with path.open("rb") as raw:
             return raw.read(4) == b"PAR1"
     except (OSError, ValueError):
-        return False  # whoever reads it as text says why
+        return False  # the text reader reports the reason
 
 
 def open_parquet(path: Path) -> Any:
-    """The file, to be read piece by piece.
+    """An open Parquet file, to be read in batches.
 
     Raises:
-        InputError: it is damaged, or the package is not installed.
+        InputError: a damaged file, or a missing package.
     """
     pa = pyarrow()
     try:

@@ -1,4 +1,4 @@
-"""Values of a file that has been read, asked for what they should be: every complaint names file and key."""
+"""Typed access to values of a parsed file; errors name file and key."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from blis_py.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A value of the file, and where it stands."""
+    """A value in a file, and its location."""
 
     value: Any
     path: Path
     key: str
-    """Empty for the file as a whole."""
+    """Dotted key; empty for the file as a whole."""
     fix: str | None = None
-    """What to do about whatever is wrong with it."""
+    """Remedy appended to errors."""
 
     def error(self, problem: str) -> InputError:
         return InputError(problem, file=self.path, key=self.key, value=self.value, fix=self.fix)
 
     def of(self, name: Any) -> Part:
-        """What a mapping has under a name, which may be null."""
+        """The value of a mapping under a name; may be null."""
         values = self.mapping(type(name))
         if name not in values:
             raise InputError("missing key", file=self.path, key=self._below(name), fix=self.fix)
@@ -45,7 +45,7 @@ class Part:
         return self.value
 
     def check_finite(self) -> None:
-        """Refuses infinity and what is no number, however deep inside."""
+        """Refuse infinity and NaN at any depth."""
         if isinstance(self.value, Mapping):
             for name, value in self.value.items():
                 Part(value, self.path, self._below(name), self.fix).check_finite()

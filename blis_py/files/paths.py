@@ -1,4 +1,4 @@
-"""Paths as users write them, which may be none at all: too long, with a NUL, of a user who does not exist."""
+"""Paths given by users, possibly invalid: too long, with a NUL, of an unknown user."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from blis_py.errors import InputError
 
 
 def is_file(path: str | Path) -> bool:
-    """Whether a file is there; no path is too odd to ask."""
+    """Whether a file exists; False for an invalid path."""
     return os.path.isfile(path)
 
 
@@ -23,10 +23,10 @@ def exists(path: str | Path) -> bool:
 
 
 def check_text(text: str, *, key: str | None = None, file: str | Path | None = None) -> str:
-    """The text, if it can be written to any file and named in any message.
+    """The text, if it can be written to any file and shown in any message.
 
     Raises:
-        InputError: it has a NUL, or half a pair of surrogates: bytes that are no UTF-8.
+        InputError: a NUL, or unpaired surrogates (bytes that are not UTF-8).
     """
     if "\0" in text:
         raise InputError("must not contain a NUL", file=file, key=key, value=text)
@@ -38,10 +38,10 @@ def check_text(text: str, *, key: str | None = None, file: str | Path | None = N
 
 
 def check_name(text: str, *, key: str | None = None) -> str:
-    """The text, if something of that name can be written.
+    """The text, if it is a valid file name.
 
     Raises:
-        InputError: it is empty or longer than the file system permits, or see `check_text`.
+        InputError: empty, too long for the file system, or see `check_text`.
     """
     if not check_text(text, key=key):
         raise InputError("must not be empty", key=key, fix="write . for the folder you are in")
@@ -57,7 +57,7 @@ def expanded(text: str | Path, *, key: str | None = None) -> Path:
     """The path, with `~` resolved.
 
     Raises:
-        InputError: it cannot be a path.
+        InputError: not a valid path.
     """
     try:
         return Path(check_text(str(text), key=key)).expanduser()
@@ -66,10 +66,10 @@ def expanded(text: str | Path, *, key: str | None = None) -> Path:
 
 
 def full_path(text: str | Path, *, key: str | None = None) -> Path:
-    """The same from the root of the file system; nothing need be there.
+    """The absolute path; it need not exist.
 
     Raises:
-        InputError: it cannot be a path.
+        InputError: not a valid path.
     """
     try:
         return expanded(text, key=key).resolve()

@@ -1,4 +1,4 @@
-"""Finding a bundled profile by any of the names people call it."""
+"""Look-up of bundled profiles by any of their names."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _SUFFIXES = {"gpus": ".yaml", "models": ".json"}
 _FLAGS = {"gpus": "--gpu", "models": "--model"}
 _OWN_FILE = {"gpus": "a path to your own .yaml", "models": "--model-config with a HuggingFace config.json"}
 _REFUSED = "refused"
-"""Folder of the models that are known and cannot be priced."""
+"""Folder of known models that cannot be priced."""
 _VARIANT = (
     r"(?i)^meta[-_](?=llama)|[-_](instruct|chat|base|hf|it|thinking|preview|\d{4})(?=([-_](fp8|nvfp4))?$)"
 )
-"""What a name may begin or end with without another architecture: who made it, what it was trained for, year
-and month."""
+"""Prefixes and suffixes of model names that do not change the architecture: organisation, training variant,
+year and month."""
 
 
 def find_profile(kind: str, name: str) -> Path:
@@ -30,7 +30,7 @@ def find_profile(kind: str, name: str) -> Path:
     (`-Instruct`, `-2507`).
 
     Raises:
-        InputError: nothing of that name; lists what there is.
+        InputError: unknown name; lists the known ones.
     """
     stem = stem_of(kind, name)
     if stem is None:
@@ -40,7 +40,7 @@ def find_profile(kind: str, name: str) -> Path:
 
 
 def stem_of(kind: str, name: str) -> str | None:
-    """The profile of that name, a variant's that of the model it was made from; None if there is none."""
+    """Stem of the profile with that name, or of a variant's base model; None if unknown."""
     short = name.rsplit("/", 1)[-1]
     while True:
         stem = listed_as(kind, short)
@@ -53,23 +53,23 @@ def stem_of(kind: str, name: str) -> str | None:
 
 
 def listed_as(kind: str, name: str) -> str | None:
-    """The profile of exactly that name, in any spelling."""
+    """Stem of the profile with exactly that name, in any spelling."""
     short = squeeze(name.rsplit("/", 1)[-1])
     return _stems(kind).get(short) or _further_names(kind).get(short)
 
 
 def known_names(kind: str) -> list[str]:
-    """The bundled profiles, by file name."""
+    """Bundled profiles by file name."""
     return [stem for stem, path in _files(kind).items() if path.parent.name != _REFUSED]
 
 
 def refused_names(kind: str) -> list[str]:
-    """Those that are known, and refused."""
+    """Known models that are refused."""
     return [stem for stem, path in _files(kind).items() if path.parent.name == _REFUSED]
 
 
 def published_name(kind: str, stem: str) -> str:
-    """Where the profile comes from: its first further spelling."""
+    """Origin of the profile: its first further spelling."""
     names: dict[str, list[str]] = load_mapping(_folder(kind) / "names.yaml")
     return (names.get(stem) or [stem])[0]
 

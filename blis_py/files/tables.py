@@ -1,4 +1,4 @@
-"""Tables of any columns, such as sweeps write: numbers where a column holds nothing else, otherwise text."""
+"""Tables with arbitrary columns, such as those of sweeps: numeric columns as numbers, others as text."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _FIX = "give the table of a sweep, with a row for each run"
 
 
 def read_table(path: str | Path) -> pd.DataFrame:
-    """A CSV or Parquet file as a data frame; what is empty is NaN, or None in a column of text.
+    """A CSV or Parquet file as a data frame; empty cells are NaN, or None in a text column.
 
     Raises:
-        InputError: it cannot be read, has no rows, or rows of another width than its header.
+        InputError: an unreadable file, no rows, or rows of another width than the header.
     """
     path = Path(path)
     frame = _parquet(path) if path.suffix == ".parquet" else _csv(path)

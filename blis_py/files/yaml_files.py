@@ -1,7 +1,7 @@
-"""YAML read strictly, in one place: bounded depth and size, no key twice, numbers such as 1e6 are numbers.
+"""Strict YAML reading: bounded depth and size, no duplicate keys, numbers such as 1e6 are numbers.
 
-What comes out is plain data as JSON knows it: mappings, lists, text, numbers, booleans and null. A date is
-text. So is what only YAML 1.1 takes for a number to the base of 60: `1:30`.
+The result is plain data as in JSON: mappings, lists, text, numbers, booleans and null. Dates are text, as are
+YAML 1.1's base-60 numbers: `1:30`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from blis_py.files.opening import read_text
 
 MOST_LEVELS = 64
 MOST_NODES = 2_000_000
-"""With every alias counted as what it stands for."""
+"""Largest number of nodes, with every alias expanded."""
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""Of libyaml where PyYAML has it: the same data in a tenth of the time."""
+"""libyaml's loader if PyYAML has it: the same data in a tenth of the time."""
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -33,7 +33,8 @@ def _error(problem: str, node: yaml.Node) -> yaml.MarkedYAMLError:
 
 
 def _scalar(kind: str, construct: Any) -> Any:
-    """The constructor of a scalar: PyYAML lets through whatever int(), float() and the like raise."""
+    """The constructor of a scalar: converts errors of int(), float() and similar, which PyYAML lets
+    through."""
 
     def checked(loader: Any, node: yaml.ScalarNode) -> Any:
         try:
@@ -60,7 +61,7 @@ def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Hashable, Any]:
 
 
 def _resolvers() -> dict[str, list[tuple[str, Any]]]:
-    """What an unquoted scalar may be, by its first letter."""
+    """Resolvers of unquoted scalars, by first letter."""
     own = ("int", "float", "timestamp")
     return {
         first: [(tag, shape) for tag, shape in known if tag.removeprefix(_TAG) not in own]
@@ -69,11 +70,11 @@ def _resolvers() -> dict[str, list[tuple[str, Any]]]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quotes what the loader, or another one, would not take for text."""
+    """Quotes text that this loader, or another, would not read as text."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """In double quotes where there are ends of lines that only YAML knows: elsewhere they are not escaped."""
+    """In double quotes if there are line ends known only to YAML, which are not escaped otherwise."""
     style = '"' if any(mark in text for mark in "\x85\u2028\u2029\ufeff") else None
     return dumper.represent_scalar(f"{_TAG}str", text, style=style)
 
@@ -97,10 +98,10 @@ for _kind in ("binary", "set", "omap", "pairs"):
 
 
 def load_mapping(path: Path) -> dict[str, Any]:
-    """The mapping a YAML file consists of.
+    """The mapping in a YAML file.
 
     Raises:
-        InputError: the file cannot be read, is not YAML (with the line), or is not a mapping.
+        InputError: not readable, not YAML (with the line), or not a mapping.
     """
     data = parse_yaml(read_text(path), path)
     if not isinstance(data, dict):
@@ -109,10 +110,10 @@ def load_mapping(path: Path) -> dict[str, Any]:
 
 
 def parse_yaml(text: str, path: Path | None = None) -> Any:
-    """The data a text stands for; `path` is where it was read.
+    """The parsed data; `path` is the origin of the text.
 
     Raises:
-        InputError: it is not YAML (with the line), nested too deeply, or far too large.
+        InputError: not YAML (with the line), nested too deeply, or far too large.
     """
     try:
         _check_extent(text, path)
@@ -133,15 +134,15 @@ def dump_yaml(data: Any) -> str:
 
 
 def _check_extent(text: str, path: Path | None) -> None:
-    """Refuses what would take the loader beyond its stack, or whoever walks the data beyond all time.
+    """Refuse data that would overflow the loader's stack, or expand excessively through aliases.
 
-    Only the events of the parser are read, which takes a quarter of the time of loading.
+    Only the parser's events are read, which takes a quarter of the loading time.
     """
     nodes = deepest = 0
     opened: list[tuple[str | None, int, int]] = []
-    """Of every collection that is open: its anchor, the nodes and the deepest level before it."""
+    """For every open collection: its anchor, and the nodes and deepest level before it."""
     known: dict[str, tuple[int, int]] = {}
-    """Of every anchor: nodes and levels of what it stands for."""
+    """For every anchor: nodes and levels of its target."""
     event: Any
     for event in yaml.parse(text, Loader=_Loader):
         kind, mark = type(event), event.start_mark

@@ -1,4 +1,4 @@
-"""Step features in, nanoseconds out: the latency models and the one place that builds them."""
+"""Latency models: step features in, nanoseconds out; and their factory."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ LATENCY_MODELS: dict[str, Callable[..., LatencyModel]] = {
 """Name -> constructor(shape, gpu, tp, options of its own)."""
 
 PRICES_LINKS = ("trained", "roofline")
-"""Models whose all-reduces depend on the GPU's link alone."""
+"""Models whose all-reduces depend on the GPU's link only."""
 
 _OPTIONS = {
     "trained": ("server",),
@@ -115,21 +115,21 @@ def build(
     profile: str | Path | FittedProfile | None = None,
     server: ServerTerms | None = None,
 ) -> LatencyModel:
-    """A latency model by the name given to `--latency-model`.
+    """A latency model by its name in `--latency-model`.
 
     Args:
         name: a key of `LATENCY_MODELS`.
-        shape, gpu, tp: model, accelerator (None for `fitted` alone, which was measured on one),
+        shape, gpu, tp: model, accelerator (None for `fitted` only, which was measured on one),
             tensor-parallel degree.
         alpha, beta: coefficients of `trained-physics`, both or neither.
         linear: coefficients of `linear`, as an object or as `{gpu: {feature: ns}, host: {...}}`.
         kernel_profile: folder of measured kernels for `kernel-tables`.
         profile: fitted profile for `fitted`: its folder, or what was read from there.
-        server: how one server's step times differ from those of `trained`.
+        server: deviation of one server's step times from those of `trained`.
 
     Raises:
-        InputError: unknown name, a TP degree that does not divide the model, coefficients missing or
-            given to a model that has none.
+        InputError: unknown name, a TP degree that does not divide the model, coefficients missing, or given
+            to a model without any.
     """
     if name not in LATENCY_MODELS:
         fix = f"use one of {', '.join(LATENCY_MODELS)}"

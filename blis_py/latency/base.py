@@ -12,28 +12,29 @@ from blis_py.latency.step_run import StepRun
 
 @dataclass(frozen=True, slots=True)
 class FrontendDelays:
-    """What the API server adds around the engine. It shifts what the client sees and blocks nothing."""
+    """Delays of the API server around the engine. They shift the client's view and block nothing."""
 
     before_enqueue_ns: int = 0
     """From dispatch to the instance's waiting queue (tokenisation, HTTP)."""
     per_token_ns: int = 0
-    """Per output token; accumulates, so token j (from 1) is seen j times this late."""
+    """Per output token; accumulates, so token j (from 1) is delayed by j times this."""
     at_end_ns: int = 0
     """Once, between the last token and the completion the client sees."""
     behind_ns: int = 0
-    """From the engine to the client, for every token alike: it does not accumulate."""
+    """From the engine to the client, the same for every token: it does not accumulate."""
     behind_seq_ns: int = 0
-    """The same for each sequence with a token in the step that brings a request's first: all whom the server
-    streams to at the time. Every token of the request is that late."""
+    """The same for each sequence with a token in the step that emits a request's first token: all sequences
+    the server streams to at that time. Every token of the request is delayed by it."""
 
     def token_ns(self, number: int) -> int:
-        """From the end of its step until the client sees token `number`, from 1."""
+        """From the end of its step until the client receives token `number`, from 1."""
         return self.behind_ns + number * self.per_token_ns
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Duration of one step: its parts in turn in a synchronous engine, side by side in an overlapped one."""
+    """Duration of a step: its parts are sequential in a synchronous engine, concurrent in an overlapped
+    one."""
 
     gpu_ns: int
     host_ns: int
@@ -44,7 +45,7 @@ class StepTime:
 
     @property
     def overlapped_ns(self) -> int:
-        """Behind another step, whose GPU time covers the host's work on this one."""
+        """The duration behind another step, whose GPU time covers the host's work on this one."""
         return max(self.gpu_ns, self.host_ns)
 
 
@@ -57,19 +58,19 @@ class LatencyModel(Protocol):
     """
 
     name: str
-    """As given to `--latency-model`."""
+    """The name in `--latency-model`."""
     provenance: str
     """One line for reports: measured, fitted or datasheet-derived, and from what."""
     frontend: FrontendDelays
     uses_max_context: bool
-    """Whether `StepFeatures.max_context` enters the price; if not, nobody need keep track of it."""
+    """Whether `StepFeatures.max_context` enters the price; if not, it need not be tracked."""
 
     def step(self, features: StepFeatures) -> StepTime:
         """Duration of one step; at least 1 ns in all."""
         ...
 
     def step_ns(self, features: StepFeatures) -> int:
-        """`step(features).synchronous_ns`, without building the pair."""
+        """`step(features).synchronous_ns`, without creating the pair."""
         ...
 
     def decode_run(
@@ -77,7 +78,7 @@ class LatencyModel(Protocol):
     ) -> StepRun:
         """`steps` consecutive pure decode steps, the first of which begins at `start_ns`.
 
-        Fewer where one ends at `until_ns` or later: that is the last.
+        The run is cut at the first step that ends at `until_ns` or later.
         """
         ...
 
@@ -85,8 +86,8 @@ class LatencyModel(Protocol):
 def overlapped(model: LatencyModel) -> LatencyModel:
     """The model for steps that are planned and launched while the one before them runs.
 
-    A model that tells host time which can be hidden has a method `overlapped`. Of the others all time that
-    was learnt as the host's is a gap between two steps: nothing is hidden without data.
+    A model with a separate, hideable host time has a method `overlapped`. In all others the learned host time
+    is a gap between two steps: nothing is hidden without data.
     """
     hide = getattr(model, "overlapped", None)
     hidden: LatencyModel = model if hide is None else hide()

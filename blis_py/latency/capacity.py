@@ -1,4 +1,4 @@
-"""How many KV blocks fit beside the model: the one formula, per tensor-parallel rank.
+"""KV capacity: the number of KV blocks that fit beside the model, per tensor-parallel rank.
 
     blocks = floor((memory*utilisation - weights/tp - activations - overhead) / KV bytes of a block)
 
@@ -20,11 +20,11 @@ from blis_py.models.model_shape import ModelShape
 _TP_DEGREES = (1, 2, 4, 8, 16, 32)
 _FEWER_SEQS = (512, 256, 128, 64, 32)
 _USEFUL_TOKENS = 2048
-"""A suggestion is worth making if it leaves room for this many tokens."""
+"""Minimum number of tokens for which a suggestion leaves room."""
 
 
 class KvCapacity(NamedTuple):
-    """What a rank's memory is spent on, and the KV blocks that remain. Bytes are per rank."""
+    """Breakdown of a rank's memory, and the KV blocks that remain. Bytes are per rank."""
 
     model: str
     gpu: str
@@ -32,24 +32,24 @@ class KvCapacity(NamedTuple):
     gpu_memory_utilization: float
     block_size: int
     memory_bytes: int
-    """That of which the utilisation is a share."""
+    """Memory to which the utilisation applies."""
     memory_basis: str
-    """Whose figure that is; empty for the datasheet's."""
+    """Origin of that figure; empty for the datasheet."""
     usable_bytes: int
     """Memory times utilisation."""
     weight_bytes: int
     activation_bytes: int
     activation_basis: str
-    """What needs them; empty for a constant."""
+    """Reason for the activation memory; empty for a constant."""
     overhead_bytes: int
     block_bytes: int
     """Keys and values of one block on one rank."""
     blocks: int
-    """Zero or negative when the model does not fit."""
+    """Zero or negative if the model does not fit."""
 
     @property
     def kv_bytes(self) -> int:
-        """What is left for KV, before rounding down to blocks."""
+        """Memory left for KV, before rounding down to blocks."""
         return self.usable_bytes - self.weight_bytes - self.activation_bytes - self.overhead_bytes
 
     @property
@@ -57,7 +57,7 @@ class KvCapacity(NamedTuple):
         return self.blocks * self.block_size
 
     def describe(self) -> str:
-        """One line for the head of a report."""
+        """A one-line summary for a report."""
         memory = activations = ""
         if self.memory_basis:
             share = f"{self.gpu_memory_utilization:g} of the {self.memory_bytes / GIB:.2f}"
@@ -75,7 +75,7 @@ class KvCapacity(NamedTuple):
 
 
 class _Plan(NamedTuple):
-    """What the capacity depends on."""
+    """Inputs of the capacity."""
 
     shape: ModelShape
     gpu: GpuSpec
@@ -101,12 +101,12 @@ def kv_capacity(
     """KV blocks of one instance of `tp` GPUs.
 
     Args:
-        max_num_batched_tokens, max_num_seqs: limits of a step, which the engine keeps memory free for.
-        overheads: what the engine needs beside weights and KV.
+        max_num_batched_tokens, max_num_seqs: limits of a step, for which the engine reserves memory.
+        overheads: the engine's memory beyond weights and KV.
 
     Raises:
-        InputError: `tp` does not divide the model, a setting is out of range, or the model does not
-            fit (says what would make it fit).
+        InputError: `tp` does not divide the model, a setting is out of range, or the model does not fit (the
+            message suggests a fix).
     """
     check_tp(shape, tp)
     if block_size < 1:
@@ -125,7 +125,11 @@ def kv_capacity(
 
 
 def check_tp(shape: ModelShape, tp: int) -> None:
-    """Refuse a TP degree that would split a head. KV heads fewer than `tp` are replicated."""
+    """Check that a TP degree does not split a head. KV heads fewer than `tp` are replicated.
+
+    Raises:
+        InputError: it does.
+    """
     if tp < 1:
         raise InputError("must be at least 1", key="--tp", value=tp)
     if not _divides(shape, tp):
@@ -135,12 +139,12 @@ def check_tp(shape: ModelShape, tp: int) -> None:
 
 
 def kv_heads_per_rank(shape: ModelShape, tp: int) -> int:
-    """At least one: a KV head is copied where there are fewer of them than ranks."""
+    """At least one: KV heads are replicated if there are fewer of them than ranks."""
     return ceil(shape.kv_heads / tp)
 
 
 def model_weight_bytes(shape: ModelShape) -> float:
-    """Weights of the whole model: every matrix in its own format, what is never quantised in that of the
+    """Bytes of the whole model's weights: every matrix in its own format, unquantised parts in that of the
     activations. Biases are left out."""
     w = shape.weights
     sparse_layer = shape.shared_parameters * w.shared + shape.experts * shape.expert_parameters * w.experts
@@ -155,7 +159,7 @@ def model_weight_bytes(shape: ModelShape) -> float:
 
 
 def default_max_model_len(shape: ModelShape, blocks: int, block_size: int) -> int:
-    """The model's longest sequence (RoPE scaling applied), capped to what the KV blocks hold."""
+    """The model's longest sequence (RoPE scaling applied), capped to the capacity of the KV blocks."""
     return min(shape.max_position_embeddings, blocks * block_size)
 
 
@@ -206,7 +210,7 @@ def _does_not_fit(plan: _Plan, found: KvCapacity) -> InputError:
 
 
 def _ways_to_fit(plan: _Plan) -> list[str]:
-    """Single changes after which there is useful room."""
+    """Single changes that would leave useful room."""
 
     def fits(changed: _Plan) -> bool:
         return _budget(changed).tokens >= _USEFUL_TOKENS

@@ -1,4 +1,4 @@
-"""The shape most models' pure decode step has: a constant plus the larger of two lines in Σ context."""
+"""The price of a pure decode step in most models: a constant plus the maximum of two lines in Σ context."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from mypy_extensions import i64
 
 SCALAR_STEPS = 10 if __file__.endswith(".py") else 1 << 60
-"""Runs up to this long are summed step by step, longer ones in numpy. About here the two cost the same in
-Python; as native code a step costs less than numpy's share of it, however many there are."""
+"""Runs up to this length are summed step by step, longer ones in numpy. At about this length the two cost the
+same in Python; as native code a step costs less than numpy's share of it at any length."""
 
 
 _cell = lru_cache(maxsize=None, typed=True)(np.array)
-"""A number as an array, which numpy adds or multiplies in half the time that a Python number takes."""
+"""A number as an array, which numpy adds or multiplies twice as fast as a Python number."""
 
 
 class DecodeLine(NamedTuple):
-    """Price of a decode step of a fixed set of sequences that have S cached tokens in all.
+    """Price of a decode step of a fixed set of sequences with S cached tokens in total.
 
     The step lasts `unit_ns * max(1, trunc(base + max(x0 + x1*S, y0 + y1*S))) + fixed_ns`.
     """
@@ -53,7 +53,7 @@ class DecodeLine(NamedTuple):
 
 
 class LineRun(StepRun):
-    """A run along a line. Only its end has been worked out; see `PackedRuns`."""
+    """A run along a line. Only its end is computed; see `PackedRuns`."""
 
     def __init__(
         self, line: DecodeLine, kv_tokens: int, growth: int, start_ns: int, steps: int, end_ns: int
@@ -75,7 +75,7 @@ class LineRun(StepRun):
         return run_along(self.line, self.kv_tokens, self.growth, steps, self.start_ns, LAST_NS)
 
     def then(self, end_ns: int) -> StepRun:
-        """By a step along the same line."""
+        """Extend the run by a step along the same line."""
         return LineRun(self.line, self.kv_tokens, self.growth, self.start_ns, self.steps + 1, end_ns)
 
     def ends_ns(self) -> Ints:
@@ -87,17 +87,17 @@ def run_along(
 ) -> StepRun:
     """Up to `steps` decode steps, S growing by `growth` tokens from step to step.
 
-    See `LatencyModel.decode_run`. All paths do the same IEEE operations in the same order and truncate
+    See `LatencyModel.decode_run`. All paths perform the same IEEE operations in the same order and truncate
     every step on its own, so they agree to the bit with each other and with single steps.
 
     Raises:
-        OverflowError: the first step is longer than the clock can tell, or one ends after it does.
+        OverflowError: the first step exceeds the range of the clock, or a step ends after it.
     """
     base, x0, x1, y0, y1, unit_ns, fixed_ns = line
     if steps > SCALAR_STEPS:
         x, y = x0 + x1 * kv_tokens, y0 + y1 * kv_tokens
         first_ns = (int(base + (x if x > y else y)) or 1) * unit_ns + fixed_ns
-        # Coefficients are not negative: no later step is shorter, so this many are enough.
+        # Coefficients are non-negative: no later step is shorter, so this many suffice.
         enough = (until_ns - start_ns - 1) // first_ns + 1
         if enough > SCALAR_STEPS:
             steps = enough if enough < steps else steps
@@ -106,7 +106,7 @@ def run_along(
     longest = LONGEST_NS / unit_ns
     unit: i64 = unit_ns
     fixed: i64 = fixed_ns
-    until: i64 = until_ns if until_ns < LAST_NS else LAST_NS  # where no sum of 64 bits has begun anew
+    until: i64 = until_ns if until_ns < LAST_NS else LAST_NS  # before 64-bit sums overflow
     end: i64 = start_ns
     most: i64 = steps
     done: i64 = 0
@@ -115,7 +115,7 @@ def run_along(
         price = base + (x if x > y else y)
         if not price < longest:
             if done:
-                break  # whoever gets there is told
+                break  # raises an error if reached
             raise beyond_the_clock()
         units: i64 = int(price)
         if units == 0:
@@ -129,15 +129,15 @@ def run_along(
 
 
 _AT_AN_END = DecodeLine(0.0, 0.0, 0.0, 0.0, 0.0, unit_ns=0)
-"""Of a single step of which only the end is known: it "begins" there."""
+"""A single step of which only the end is known: it "begins" there."""
 
 
 PACKED_BYTES = 48
-"""Of one run in `PackedRuns`."""
+"""Size of one run in `PackedRuns`."""
 
 
 class PackedRuns:
-    """Runs along lines, and single steps, as numbers; the end of each of their steps can be worked out."""
+    """Runs along lines, and single steps, as numbers from which the end of each step can be computed."""
 
     def __init__(self, runs: Sequence[StepRun]) -> None:
         lines: dict[int, DecodeLine] = {}
@@ -158,17 +158,17 @@ class PackedRuns:
         self._facts = np.fromiter(facts, np.int64, len(facts)).reshape(-1, 6)
 
     def ends_ns(self) -> Ints:
-        """End of each step of each of the runs, one run after the other: many of them at a time."""
+        """End of each step of each run, one run after the other, vectorised."""
         steps, kv_tokens, growth, start_ns, end_ns, places = self._facts.T
         base, x0, x1, y0, y1, unit_ns, fixed_ns = np.array(self._lines).T[:, places]
         firsts = steps.cumsum() - steps
 
         def each(values: Any) -> Any:
-            """Of each run -> of each step."""
+            """Expand values per run to values per step."""
             return values[0] if (values == values[0]).all() else values.repeat(steps)
 
         def summed(terms: Any, begin: Ints, end: Ints) -> Any:
-            """Running sums; those of a run start from its `begin` and come to its `end`."""
+            """Cumulative sums; those of a run start at its `begin` and reach its `end`."""
             terms[firsts] += begin
             terms[firsts[1:]] -= end[:-1]
             return terms.cumsum()

@@ -1,15 +1,15 @@
-"""Step time from measured steps: prices of a physical basis, fitted to what an engine took.
+"""Step time from measured steps: prices of a physical basis, fitted to the step times of an engine.
 
     GPU  = surface(tokens, decode KV) + Σ price * term        terms: `fitted_terms`
     host = Σ price * term
 
-less what KV entries cost less that are read again in the same step, being in pages that sequences share
-(`repeated_read_ns`, as far as that was measured).
+minus the savings for KV entries read again in the same step, being in pages that sequences share
+(`repeated_read_ns`, if it was measured).
 
 One set of prices per regime: a pure decode step that fits a captured graph is priced by those of `graph`,
-with its batch padded to the graph's size; everything else by those of `eager`. Nothing is refused beyond what
-was measured, but every such step is counted (`Fitted.outside`), and the notes of a run tell. Where the GPU
-has a datasheet, prices go on there as those of `trained` (`fitted_beyond`), elsewhere along their own lines.
+with its batch padded to the graph's size; everything else by those of `eager`. Steps outside the measured
+range are priced too, but each is counted (`Fitted.outside`) and reported in the notes of a run. If the GPU
+has a datasheet, they are extrapolated as in `trained` (`fitted_beyond`), otherwise along their own lines.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ from blis_py.latency.step_run import LAST_NS, PricedRun, StepRun, run_of, within
 from blis_py.models.model_shape import ModelShape
 
 SCALAR_STEPS = 10
-"""Runs up to this long are summed in plain Python, longer ones in numpy; about here the two cost the same."""
+"""Runs up to this length are summed in plain Python, longer ones in numpy; at about this length the two cost
+the same."""
 
 _UNLIMITED = 1 << 62
 
@@ -42,23 +43,23 @@ Array = NDArray[np.float64]
 
 
 class _Decode(NamedTuple):
-    """Price of a decode step of a fixed number of sequences: a curve over Σ context, and what the longest
-    adds."""
+    """Price of a decode step of a fixed number of sequences: a curve over Σ context, plus a term for the
+    longest."""
 
     curve: Curve
-    """The constant part and the rounding included."""
+    """Includes the constant part and the rounding."""
     arrays: tuple[Array, Array, Array] | None
-    """The same for many steps at once; None where the curve is one line."""
+    """The curve for many steps at once; None if it is a single line."""
     per_context: float
     host_ns: int
     kv_limit: int
     context_limit: int
-    """Up to where it was measured; -1 where the batch itself lies outside."""
+    """Upper end of the measured range; -1 if the batch itself lies outside."""
     limits: dict[str, tuple[int, int]]
 
 
 class _Regime:
-    """The prices of one regime, ready for use."""
+    """The prices of one regime, prepared for evaluation."""
 
     def __init__(self, fit: RegimeFit, gpu: Prices, host: Prices) -> None:
         self.fit = fit
@@ -93,14 +94,14 @@ def _line(prices: Prices) -> tuple[float, float, float, float, float, float]:
 class Fitted:
     """Prices steps from a fitted profile; see `LatencyModel`.
 
-    Immutable but for `outside`, which counts.
+    Immutable except for the counter `outside`.
 
     Args:
-        profile: what was fitted.
-        shape: the model it was measured on; tells how many experts a batch reads.
+        profile: the fitted profile.
+        shape: the model it was measured on; determines how many experts a batch reads.
         draw: the bootstrap set of prices to use; None = the fit itself.
-        hides_host: price steps that follow each other without a break, see `overlapped`.
-        guide: how prices go on beyond what was measured; None = along their own lines.
+        hides_host: price back-to-back steps, see `overlapped`.
+        guide: model for extrapolation beyond the measured range; None = along their own lines.
     """
 
     name = "fitted"
@@ -136,9 +137,9 @@ class Fitted:
         return Fitted(self.profile, self.shape, index, guide=self._guide)
 
     def overlapped(self) -> Fitted:
-        """The model where the host works while the GPU does: a step takes as long as the slower of the two.
+        """The model for overlapped host work: a step takes the maximum of GPU and host time.
 
-        What the profile calls host was measured apart from the GPU, on the engine that can hide it. Both
+        The profile's host time was measured apart from the GPU, on an engine that can hide it. Both models
         count the steps outside together.
         """
         model = Fitted(self.profile, self.shape, self.index, hides_host=True, guide=self._guide)
@@ -156,7 +157,7 @@ class Fitted:
         return found
 
     def _bucket(self, f: StepFeatures) -> int:
-        """Padded size of the graph that replays the step; 0 if none does."""
+        """Padded size of the graph that replays the step; 0 if none."""
         blocks = getattr(f, "denoise_blocks", 0)
         count = blocks if blocks and not f.decode_seqs else f.decode_seqs
         if not count or f.prefill_seqs != blocks or not self._buckets:
@@ -186,7 +187,7 @@ class Fitted:
         return x
 
     def _curve(self, regime: _Regime, tokens: int) -> Curve:
-        """What depends on tokens and decode KV alone, experts and rounding included."""
+        """The part that depends on tokens and decode KV only, experts and rounding included."""
         found = regime.curves.get(tokens)
         if found is None:
             bare = regime.surface.curve(tokens)
@@ -240,7 +241,7 @@ class Fitted:
         return self._less(int(gpu) or 1, f), int(host + 0.5)
 
     def _less(self, gpu_ns: int, f: StepFeatures) -> int:
-        """Without what is saved where pages are read again."""
+        """The GPU time minus the savings for repeated page reads."""
         if not f.shared_kv_tokens:
             return gpu_ns
         return max(gpu_ns - int(self._saved_ns * f.shared_kv_tokens), 1)
@@ -298,7 +299,7 @@ class Fitted:
             ends = list(accumulate([self.step_ns(features) for _ in range(steps)], initial=start_ns))[1:]
             return PricedRun(ends).until(until_ns)
         decode = self._decode(seqs, features.emitted_rows)
-        # No later step is shorter, so this many are enough.
+        # No later step is shorter, so this many suffice.
         gpu_ns, hides = self._less(_decode_ns(decode, kv, longest), features), self._hides_host
         least_ns = max(gpu_ns, decode.host_ns) if hides else gpu_ns + decode.host_ns
         steps = min(steps, max(1, (until_ns - start_ns - 1) // least_ns + 1))
@@ -310,7 +311,7 @@ class Fitted:
 
 
 def expected_experts(shape: ModelShape | None, tokens: int, in_use: float) -> float:
-    """Experts that so many tokens read, summed over the sparse layers.
+    """Experts read by this many tokens, summed over the sparse layers.
 
     Args:
         in_use: experts among which they are routed evenly; 0 = all.
@@ -318,7 +319,7 @@ def expected_experts(shape: ModelShape | None, tokens: int, in_use: float) -> fl
     if shape is None or not shape.is_moe:
         return 0.0
     experts = max(in_use or shape.experts, shape.experts_per_token)
-    # One expert per choice: with as many experts as choices all of them are read.
+    # One expert per choice: with as many experts as choices, all of them are read.
     share = min(shape.experts_per_token / experts, 1.0)
     return shape.moe_layers * experts * (1.0 - (1.0 - share) ** tokens)
 

@@ -1,10 +1,10 @@
-"""Beyond what was measured: a fitted price goes on as that of a model that knows the hardware.
+"""Extrapolation of a fitted price beyond its measurements, by a model that knows the hardware.
 
     price(step) = fitted(step inside) + guide(step) - guide(step inside)
 
-The step inside has every feature cut to the largest value that was measured, so the price is the fitted one
-at the edge, and what lies beyond it costs what arithmetic and traffic cost on that GPU. The prices of a fit
-would go on instead as the noise of its last points has it, and for what was not measured at all as 0.
+The inside step has every feature clipped to the largest measured value, so the price is the fitted one at the
+edge, and the part beyond is priced by arithmetic and traffic on that GPU. The prices of the fit itself would
+extrapolate the noise of its last points, and price unmeasured features as 0.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from blis_py.latency.base import LatencyModel
 from blis_py.latency.fitted_surface import Curve
 
 Limits = Sequence[tuple[str, int]]
-"""Feature, and the largest value measured."""
+"""Feature and its largest measured value."""
 
 
 def inside(f: StepFeatures, limits: Limits) -> StepFeatures:
-    """The step with no feature beyond what was measured."""
+    """The step with every feature clipped to the measured range."""
     return f.but({name: min(f[name], most) for name, most in limits if name in FEATURE_NAMES})
 
 
 def further_ns(guide: LatencyModel, f: StepFeatures, limits: Limits) -> int:
-    """What the guide adds for the part of a step that lies beyond."""
+    """The guide's addition for the part of a step beyond the range."""
     return max(guide.step_ns(f) - guide.step_ns(inside(f, limits)), 0)
 
 
 def continued_decodes(curve: Curve, guide: LatencyModel, f: StepFeatures, limits: Limits) -> Curve:
-    """The curve of decode steps over Σ context, where their number or their contexts lie beyond.
+    """The curve of decode steps over Σ context, if their number or contexts lie beyond the range.
 
     Args:
-        curve: that of as many decodes as were measured at most.
+        curve: the curve of the largest measured number of decodes.
         f: the step, without context.
     """
     kv_most = dict(limits).get("decode_kv_tokens", 0)

@@ -1,7 +1,7 @@
-"""A fitted profile: coefficients of measured step times, and the file they lie in.
+"""Fitted profiles: coefficients of measured step times, and their file format.
 
-`profile.yaml` says at its top level what was measured, on what and how (the `meta` of the samples), and under
-`fit` what was made of it.
+The top level of `profile.yaml` describes the measurement (the `meta` of the samples), and `fit` holds the
+coefficients.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from blis_py.latency.host_work import MaskPrices
 from blis_py.outputs.profile_file import FILE, write_with_fit
 
 SCHEMA = 1
-"""Of the `fit` section; raised whenever a key changes its meaning."""
+"""Version of the `fit` section; raised whenever a key changes its meaning."""
 REGIMES = ("graph", "eager")
 _LARGEST = 1e15
-"""Of a price, in ns: eleven days for a token."""
+"""Upper bound of a price, in ns: eleven days per token."""
 _RATIOS = (1e-6, 1e6)
 _WHOLE = {
     "tp": 4096,
@@ -33,7 +33,7 @@ _WHOLE = {
     "num_kv_blocks": MOST_KV_BLOCKS,
     "max_model_len": MOST_TOKENS,
 }
-"""Whole numbers at the top level of the file, and the largest each may be."""
+"""Integers at the top level of the file, with their upper bounds."""
 
 Prices = dict[str, float]
 """ns per unit of a term of `fitted_terms.TERMS`."""
@@ -41,13 +41,13 @@ Prices = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """How far predictions are from measured steps: shares, 0.05 = 5 %."""
+    """Deviation of predictions from measured steps: shares, 0.05 = 5 %."""
 
     steps: int
     mape: float
     """Mean of the absolute relative error."""
     bias: float
-    """Mean of the relative error: positive = predicted too slow."""
+    """Mean of the relative error: positive = predictions too slow."""
     p95: float
     """95th percentile of the absolute relative error."""
     total: float
@@ -56,7 +56,7 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """A table over (tokens, decode KV) of what the surface terms are multiplied with."""
+    """A table over (tokens, decode KV) of factors for the surface terms."""
 
     tokens: tuple[float, ...]
     kv_tokens: tuple[float, ...]
@@ -73,20 +73,20 @@ class RegimeFit:
     knee: int = 0
     correction: Correction | None = None
     domain: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Feature -> least and largest value measured."""
+    """Feature -> smallest and largest measured value."""
     gpu_draws: tuple[tuple[float, ...], ...] = ()
     """Bootstrap: prices in the order of `gpu`, one row per draw."""
     host_draws: tuple[tuple[float, ...], ...] = ()
     shapes: int = 0
-    """Compositions measured; in a run every step is one."""
+    """Number of measured compositions; in a run every step is one."""
     excluded: int = 0
-    """Of them, left out as interruptions: more than three times, or less than a third, of what the others
-    say."""
+    """Compositions excluded as interruptions: more than three times, or less than a third, of the
+    consensus."""
     in_sample: Accuracy | None = None
     cross_validated: Accuracy | None = None
-    """Over groups of shapes left out; of the synchronous step time."""
+    """Accuracy over held-out groups of shapes, for the synchronous step time."""
     without_correction: Accuracy | None = None
-    """The same with no table."""
+    """The same without the table."""
 
     def draw(self, index: int) -> tuple[Prices, Prices]:
         """GPU and host prices of one bootstrap draw."""
@@ -98,33 +98,33 @@ class RegimeFit:
 
 @dataclass(frozen=True, slots=True)
 class FittedProfile:
-    """Everything that prices a step, and where it comes from."""
+    """All inputs of a step's price, and their origin."""
 
     meta: dict[str, Any]
     """As in `StepSamples.meta`."""
     regimes: dict[str, RegimeFit]
     experts_in_use: float = 0.0
-    """Experts among which tokens seem to be routed evenly: fewer than there are where routing is skewed;
-    0 = all of them."""
+    """Effective number of evenly routed experts: fewer than there are if routing is skewed; 0 = all of
+    them."""
     masks: MaskPrices | None = None
-    """Of structured outputs; None = no constrained row was measured."""
+    """Prices of structured outputs; None if no constrained row was measured."""
     sources: dict[str, int] = field(default_factory=dict)
     """Measured steps by the source of their samples."""
     repeated_read_ns: float = 0.0
-    """What a KV entry costs less where another decode of the step has read it."""
+    """Savings for a KV entry that another decode of the step has read."""
     scan_ns: float | None = None
-    """Host time for each waiting request that a policy looks up in the cache; None = none was measured."""
+    """Host time for each waiting request that a policy looks up in the cache; None if not measured."""
     file: str | None = None
-    """Where it was read from."""
+    """The file it was read from."""
 
     @property
     def draws(self) -> int:
-        """Bootstrap sets of coefficients."""
+        """Number of bootstrap sets of coefficients."""
         return min((len(fit.gpu_draws) for fit in self.regimes.values()), default=0)
 
     @property
     def steps(self) -> int:
-        """Measured steps it rests on, repetitions included."""
+        """Number of measured steps, repetitions included."""
         return sum(self.sources.values())
 
     @property
@@ -137,7 +137,8 @@ class FittedProfile:
         return int(self.meta.get("tp") or 1)
 
     def require_tp(self, tp: int) -> None:
-        """
+        """Check the tensor-parallel degree.
+
         Raises:
             InputError: it was measured at another degree.
         """
@@ -165,7 +166,7 @@ def profile_path(name: str | Path, flag: str = "--profile") -> Path:
     """The `profile.yaml` of a folder, of a file, or of a bundled fit such as `cpu/tiny-ar`.
 
     Raises:
-        InputError: there is none.
+        InputError: it does not exist.
     """
     path = expanded(name, key=flag)
     places = (path, path / FILE, bundled.root("profiles") / "fits" / str(name) / FILE)
@@ -181,7 +182,7 @@ def profile_path(name: str | Path, flag: str = "--profile") -> Path:
 
 
 def read_meta(name: str | Path, flag: str = "--profile") -> tuple[Path, dict[str, Any]]:
-    """The file of a profile and all it says. `flag` is what an error calls the name."""
+    """The file of a profile and its content. `flag` is the name used in error messages."""
     path = profile_path(name, flag)
     values = load_mapping(path)
     _check_meta(values, path)
@@ -192,7 +193,7 @@ def read_profile(name: str | Path) -> FittedProfile:
     """A fitted profile from its folder.
 
     Raises:
-        InputError: there is none, nothing has been fitted yet, or the file is damaged.
+        InputError: it does not exist, nothing has been fitted yet, or the file is damaged.
     """
     path, values = read_meta(name)
     fit = values.pop("fit", None)
@@ -208,7 +209,7 @@ def read_profile(name: str | Path) -> FittedProfile:
 
 
 def write_profile(folder: str | Path, meta: Mapping[str, Any], profile: FittedProfile) -> Path:
-    """Writes `profile.yaml` into the folder, which is made where it does not exist; returns its path."""
+    """Write `profile.yaml` into the folder, creating it if needed; returns its path."""
     fit = {
         "schema": SCHEMA,
         "provenance": replace(profile, meta=dict(meta)).describe(),
@@ -223,7 +224,7 @@ def write_profile(folder: str | Path, meta: Mapping[str, Any], profile: FittedPr
 
 
 def _plain(value: Any) -> Any:
-    """Lists for tuples, seven digits for numbers."""
+    """Convert tuples to lists and numbers to seven digits."""
     if isinstance(value, Mapping):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -232,7 +233,11 @@ def _plain(value: Any) -> Any:
 
 
 def _check_meta(values: Mapping[str, Any], path: Path) -> None:
-    """Refuses what a run takes from the top level of a profile, if it is no number of that kind."""
+    """Check the values that a run reads from the top level of a profile.
+
+    Raises:
+        InputError: one is not a number of the right kind.
+    """
     Part(values, path, "").check_finite()
     for name, most in _WHOLE.items():
         if values.get(name) is not None:
@@ -248,7 +253,7 @@ def _read_fit(
     """Regimes, experts in use, masks, and measured steps by source.
 
     Raises:
-        InputError: with the key of what is missing or cannot be.
+        InputError: names the missing or invalid key.
     """
     fit = Part(values, path, "fit", "fit again")
     if fit.of("schema").value != SCHEMA:
@@ -269,7 +274,7 @@ def _read_fit(
 
 
 def _masks(fit: Part) -> MaskPrices | None:
-    """Profiles without structured outputs do not speak of them."""
+    """Prices of masks; absent in profiles without structured outputs."""
     if "masks" not in fit.mapping():
         return None
     masks = fit.of("masks")

@@ -17,7 +17,7 @@ _PRICED = tuple(f.name for f in fields(ModelShape) if f.name not in _UNPRICED)
 
 
 def model_name(meta: Mapping[str, Any]) -> str:
-    """What the model is called: the last part of a path."""
+    """Name of the model: the last part of a path."""
     return Path(str(meta.get("model") or "unnamed")).name
 
 
@@ -38,7 +38,7 @@ def shape_of(meta: Mapping[str, Any], file: str | Path | None = None) -> ModelSh
 
 
 def datasheet_of(meta: Mapping[str, Any]) -> GpuSpec | None:
-    """The GPU that was measured; None where there is no datasheet of the device."""
+    """The measured GPU; None if there is no datasheet of the device."""
     device = str(meta.get("device") or "cpu")
     if meta.get("device_kind") == "cpu" or device == "cpu":
         return None
@@ -49,7 +49,7 @@ def datasheet_of(meta: Mapping[str, Any]) -> GpuSpec | None:
 
 
 def facts_of(shape: ModelShape) -> dict[str, Any]:
-    """The shape as plain values, which `shape_of` reads back."""
+    """The shape as plain values, which `shape_of` can read."""
     return {name: value for name, value in asdict(shape).items() if name != "notes"}
 
 
@@ -67,9 +67,10 @@ def _from_facts(name: str, values: Mapping[str, Any], file: str | Path | None) -
 
 
 def require_same(measured: ModelShape, wanted: ModelShape, file: str | None) -> None:
-    """
+    """Check that a profile was measured on the wanted model.
+
     Raises:
-        InputError: the two are different models.
+        InputError: the models differ.
     """
     for name in _PRICED:
         ours, theirs = getattr(wanted, name), getattr(measured, name)

@@ -1,10 +1,10 @@
-"""What a step pays for its tokens and its decode KV: a plane with a kink, bent by a table.
+"""Price surface over tokens and decode KV: a plane with a kink, multiplied by a correction table.
 
     plane(t, s) = step + tokens*t + tokens_beyond_knee*max(0, t - knee) + decode_kv_tokens*s
 
-Without a table that is all. With one, the plane's values at the table's points are multiplied by its
-ratios, made monotone, and joined bilinearly; beyond the table the plane's own slopes go on. So the surface
-never falls in either direction, whatever the table says.
+Without a table the plane is the price. With one, the plane's values at the table's points are multiplied by
+its ratios, made monotone, and interpolated bilinearly; beyond the table the plane's own slopes apply. So the
+surface never falls in either direction, for any table.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Curve:
 
 
 class Surface:
-    """See the module. Curves are kept: a step's price is one look-up and one line."""
+    """See the module. Curves are cached: a step's price is one lookup and one line."""
 
     def __init__(self, prices: Prices, knee: int, correction: Correction | None) -> None:
         self._step = prices.get("step", 0.0)
@@ -50,7 +50,7 @@ class Surface:
         return self._step + self._token * tokens + self._beyond * max(0.0, tokens - self._knee)
 
     def curve(self, tokens: float) -> Curve:
-        """The surface over decode KV at so many tokens."""
+        """The surface over decode KV at a number of tokens."""
         if self._table is None:
             return Curve([0.0], [self._plane(tokens)], [self._kv])
         at, kv, table = self._table
@@ -65,8 +65,8 @@ class Surface:
 
 
 def monotone(table: Array) -> Array:
-    """The nearest simple table that never falls along either axis: midway between the least one above it
-    and the largest one below it."""
+    """A nearby monotone table, non-decreasing along both axes: the mean of the least one above it and the
+    largest one below it."""
     above = np.maximum.accumulate(np.maximum.accumulate(table, axis=0), axis=1)
     turned = table[::-1, ::-1]
     below = np.minimum.accumulate(np.minimum.accumulate(turned, axis=0), axis=1)[::-1, ::-1]

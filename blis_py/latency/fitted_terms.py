@@ -1,7 +1,7 @@
-"""The physical basis of a fitted step time: what a step is charged for, each with a price in ns.
+"""The physical basis of a fitted step time: the quantities a step is charged for, each with a price in ns.
 
 The terms are written once, for numbers and for arrays: a fit evaluates them on columns of measured steps, the
-latency model on one step at a time.
+latency model on a single step.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ Point = Any
 
 
 FEW_TOKENS, FIRST_TOKENS = 4, 16
-"""Up to about these a further row of a CPU's matrix product costs more than one of a larger product."""
+"""Up to about these sizes a further row of a CPU's matrix product costs more than one of a larger product."""
 
 
 class StepPoint:
-    """What the terms look at: the features of a step, and what follows from them."""
+    """Inputs of the terms: the features of a step, and values derived from them."""
 
     __slots__ = (
         "active_experts",
@@ -37,7 +37,7 @@ class StepPoint:
     )
 
     tokens: Any
-    """Through the dense layers, padding of a captured graph included."""
+    """Tokens through the dense layers, padding of a captured graph included."""
     seqs: Any
     attended: Any
     """Sequences that read their whole context with one or few queries: decodes and denoised blocks."""
@@ -45,7 +45,7 @@ class StepPoint:
     """Of denoising rounds: 1 in the first round of a batch."""
     decode_kv_tokens: Any
     max_context: Any
-    """Not negative: 0 where nobody keeps track."""
+    """Not negative: 0 if it is not tracked."""
     prefill_seqs: Any
     """Prompts; blocks being denoised are none."""
     prefill_tokens: Any
@@ -55,7 +55,7 @@ class StepPoint:
     active_experts: Any
     """Experts read, summed over the sparse layers."""
     knee: int
-    """Tokens from which matrix products are bound by arithmetic."""
+    """Number of tokens from which matrix products are compute-bound."""
 
 
 TERMS: dict[str, Callable[[Point], Any]] = {
@@ -68,7 +68,7 @@ TERMS: dict[str, Callable[[Point], Any]] = {
     "first_tokens": lambda x: x.tokens - (x.tokens > FIRST_TOKENS) * (x.tokens - FIRST_TOKENS),
     "few_tokens": lambda x: x.tokens - (x.tokens > FEW_TOKENS) * (x.tokens - FEW_TOKENS),
     "any_decode": lambda x: (x.attended > 0) * 1.0,  # the attention call of all decodes together
-    "any_prefill": lambda x: (x.prefill_seqs > 0) * 1.0,  # the host makes a batch of another kind
+    "any_prefill": lambda x: (x.prefill_seqs > 0) * 1.0,  # the host creates a batch of another kind
     "seqs": lambda x: x.seqs,
     "prefill_seqs": lambda x: x.prefill_seqs,
     "prefill_tokens": lambda x: x.prefill_tokens,
@@ -76,17 +76,17 @@ TERMS: dict[str, Callable[[Point], Any]] = {
     "prefill_kv_tokens": lambda x: x.prefill_kv_tokens,
     "emitted_rows": lambda x: x.emitted_rows,
     "active_experts": lambda x: x.active_experts,
-    "begins_batch": lambda x: x.begins_batch,  # between two batches of rounds the scheduler is asked
+    "begins_batch": lambda x: x.begins_batch,  # the scheduler runs between two batches of rounds
 }
-"""Name -> how much of it a step has. No term shrinks when a feature grows, so prices of at least 0 make a
+"""Name -> amount of it in a step. No term shrinks when a feature grows, so non-negative prices give a
 monotone model."""
 
 SURFACE = ("step", "tokens", "tokens_beyond_knee", "decode_kv_tokens")
-"""The terms that depend on tokens and decode KV alone: the part that a tabulated correction bends."""
+"""The terms that depend on tokens and decode KV only: the part corrected by a table."""
 GROWING = ("decode_kv_tokens", "max_context", "padded_kv_tokens")
 """The terms that change from one decode step to the next."""
 RARE = ("first_tokens", "few_tokens", "any_decode", "max_context", "padded_kv_tokens")
-"""The terms that some devices have and others do not."""
+"""The terms that only some devices have."""
 TRACKED = ("max_context", "padded_kv_tokens")
 """The terms that need `StepFeatures.max_context`."""
 
@@ -106,7 +106,7 @@ GPU_TERMS: dict[str, tuple[str, ...]] = {
     "cuda": (*_COMMON, "max_context"),
     "cpu": (*_COMMON, "first_tokens", "few_tokens", "any_decode", "padded_kv_tokens"),
 }
-"""Kind of device -> terms of the forward. On the CPU, decodes are attended in one call, padded to the
+"""Kind of device -> terms of the forward pass. On the CPU, decodes are attended in one call, padded to the
 longest, and each prefill in another."""
 HOST_TERMS = (
     "step",

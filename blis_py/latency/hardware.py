@@ -1,4 +1,4 @@
-"""What an accelerator can do on paper, and which part of it a serving engine gets."""
+"""Datasheets of accelerators, and the share of their peaks that a serving engine reaches."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ class GpuSpec:
 
     name: str
     memory_bytes: int
-    """Datasheet gigabytes read as GiB, which is what the drivers report (within 2 %, ECC apart)."""
+    """Datasheet gigabytes taken as GiB, as reported by drivers (within 2 %, without ECC)."""
     visible_memory_bytes: int
-    """What CUDA reports: without ECC and what the driver keeps. An engine's utilisation is a share of it."""
+    """Memory reported by CUDA: without ECC and the driver's share. An engine's utilisation is a share of
+    it."""
     visible_known: bool
-    """Whether that was read off a GPU, and not assumed."""
+    """Whether that was read from a GPU, not assumed."""
     hbm_bytes_per_s: float
     fp16_flops: float
     """Also BF16; with FP32 accumulation."""
@@ -34,17 +35,17 @@ class GpuSpec:
     link_bytes_per_s: float
     """To the other GPUs, one direction (NVLink, or PCIe where there is none)."""
     link_gpus: int
-    """How many GPUs that link joins."""
+    """Number of GPUs joined by that link."""
     link_source: str
-    """What kind of link it is, and where its figures come from."""
+    """Kind of link and source of its figures."""
     source: str
-    """Where the other figures above come from."""
+    """Source of the other figures above."""
     has_roofline: bool
-    """Whether the profile has the section from which the rest comes; otherwise that is assumed."""
+    """Whether the profile has the section with the remaining values; if not, they are assumed."""
     gemm_efficiency: float
     """Share of the 16-bit peak that large matrix products reach."""
     fp8_gemm_efficiency: float
-    """The same of the FP8 and INT8 peaks."""
+    """The same for the FP8 and INT8 peaks."""
     attention_efficiency: float
     """Share of the 16-bit peak that prefill attention reaches."""
     hbm_efficiency: float
@@ -62,21 +63,24 @@ class GpuSpec:
     host_seq_ns: float
     """CPU time per sequence of a step."""
     roofline_basis: str
-    """Where the efficiencies and overheads come from."""
+    """Source of the efficiencies and overheads."""
 
     def narrow_flops(self, arithmetic: str) -> float:
-        """Peak of matrix products in a format of 8 bits; 0 for other formats, and where the GPU lacks it."""
+        """Peak of matrix products in an 8-bit format; 0 for other formats, or if the GPU lacks it."""
         return {"fp8": self.fp8_flops, "int8": self.int8_flops}.get(arithmetic, 0.0)
 
     def linked_at(self, gb_per_s: float) -> GpuSpec:
-        """The same with another link, which joins as many GPUs as there are."""
+        """A copy with another link, which joins any number of GPUs."""
         return replace(self, link_bytes_per_s=gb_per_s * 1e9, link_gpus=MOST_LINKED, link_source=GIVEN_LINK)
 
     def require_roofline(self, who: str) -> None:
-        """Refuses a GPU of which there is a datasheet alone.
+        """Check that the roofline section exists, beyond the datasheet.
 
         Args:
-            who: needs more.
+            who: the feature that needs it, for the message.
+
+        Raises:
+            InputError: it does not.
         """
         if not self.has_roofline:
             fix = "use --latency-model trained, or add a `roofline` section to a GPU file of your own"
@@ -85,11 +89,15 @@ class GpuSpec:
 
     @property
     def has_fabric(self) -> bool:
-        """Whether every GPU has a fast link to every other: NVLink or Infinity Fabric, and not PCIe."""
+        """Whether every GPU has a fast link to every other: NVLink or Infinity Fabric, not PCIe."""
         return self.link_bytes_per_s >= _SLOWEST_FABRIC_BYTES_PER_S
 
     def require_links(self, tp: int) -> None:
-        """Refuses more GPUs than share a link."""
+        """Check that this many GPUs share a link.
+
+        Raises:
+            InputError: they do not.
+        """
         if tp > self.link_gpus:
             problem = (
                 f"the link of the {self.name} joins {self.link_gpus} GPUs, and what joins {tp} is not known"
@@ -122,7 +130,8 @@ _OVERHEADS = (
 )
 _ROOFLINE = (*_SHARES, *_OVERHEADS, "basis")
 _LEAST, _MOST = 1e-6, 1e9
-"""Of any figure but 0. Beyond, quotients of two of them would leave the range of floating point."""
+"""Bounds of all figures other than 0. Beyond, quotients of two of them would exceed the range of floating
+point."""
 _ASSUMED = {
     "gemm_efficiency": 0.8,
     "fp8_gemm_efficiency": 0.6,
@@ -134,21 +143,20 @@ _ASSUMED = {
     "host_seq_us": 1.0,
     "basis": "assumed, in the range measured on H100 and RTX 4090",
 }
-"""Where a profile has no `roofline` section. Links: see `_assumed`."""
+"""Values for profiles without a `roofline` section. Links: see `_assumed`."""
 _VISIBLE_SHARE = 0.98
-"""Of a card's memory, where nobody has looked: 0.98 to 0.99 on those known, 0.92 with ECC in GDDR6."""
+"""Assumed share of a card's memory reported by CUDA: 0.98 to 0.99 on known cards, 0.92 with ECC in GDDR6."""
 _PCIE_GB_PER_S, _NODE_GPUS = 32.0, 8
-"""PCIe 4 x16, and a usual server."""
+"""PCIe 4 x16, and a typical server."""
 _FAST_LINK_GB_PER_S = 100.0
-"""No PCIe slot reaches it."""
+"""Beyond any PCIe slot."""
 
 
 def load_gpu(name_or_path: str | Path) -> GpuSpec:
     """A bundled GPU in any usual spelling (`H100`, `h100-sxm`, `NVIDIA GeForce RTX 4090`), or a file.
 
     Raises:
-        InputError: unknown name (lists the known ones), unreadable file, missing, unknown or
-            nonsensical key.
+        InputError: unknown name (lists the known ones), unreadable file, missing, unknown or invalid key.
     """
     path = Path(name_or_path)
     is_file = path.suffix in (".yaml", ".yml")
@@ -156,7 +164,7 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
 
 
 def known_gpus() -> list[str]:
-    """Bundled GPUs, by the name of their profile."""
+    """Names of the bundled GPU profiles."""
     return known_names("gpus")
 
 
@@ -214,7 +222,7 @@ _PCIE = "assumed: PCIe 4 x16, no NVLink"
 
 
 def _assumed(top: Mapping[str, Any], link_gb_per_s: float, path: Path) -> Mapping[str, Any]:
-    """A `roofline` section where there is none: fast links as on the H100, others as PCIe."""
+    """A default `roofline` section: fast links as on the H100, others as PCIe."""
     fast = link_gb_per_s >= _FAST_LINK_GB_PER_S
     latency = {"link_latency_us": 5.0 if fast else 30.0, **top}
     return {
@@ -227,7 +235,11 @@ def _assumed(top: Mapping[str, Any], link_gb_per_s: float, path: Path) -> Mappin
 def _section(
     values: Any, keys: Sequence[str], path: Path, prefix: str, optional: Sequence[str] = ()
 ) -> Mapping[str, Any]:
-    """A mapping with these keys, perhaps the optional ones, and no others."""
+    """A mapping with exactly these keys, and possibly the optional ones.
+
+    Raises:
+        InputError: it has others, or lacks one.
+    """
     if not isinstance(values, dict):
         raise InputError("must be a mapping", file=path, key=prefix.rstrip(".") or None)
     for key in values:

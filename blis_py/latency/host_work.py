@@ -1,12 +1,11 @@
-"""What the host does in some steps beside what it does in all of them.
+"""Host work that occurs in some steps only.
 
     masks = step_ns + row_ns * constrained rows        where there are any (structured outputs)
     scans = scan_ns * scanned requests                 a policy looks the waiting requests up in the cache
 
-In an engine that takes turns both add to the step; masks may be computed beside the forward, on a GPU, but a
-step has to be planned before it is launched. With asynchronous scheduling both are done beside the forward of
-another step, and only what takes longer than that shows; where the model hides host time too, all of it has
-to fit there.
+In a synchronous engine both add to the step; masks may be computed beside the forward pass, on a GPU, but a
+step has to be planned before it is launched. With asynchronous scheduling both run beside the forward pass of
+another step, and only the excess shows; if the model hides host time too, all of it has to fit there.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ class MaskPrices:
     """Host time for the masks of a step, in ns."""
 
     row_ns: float
-    """A constrained row."""
+    """Per constrained row."""
     step_ns: float = 0.0
-    """A step that has any."""
+    """Per step with any constrained rows."""
 
     def of(self, rows: int) -> int:
-        """For so many rows."""
+        """Time for a number of rows."""
         return int(self.step_ns + self.row_ns * rows + 0.5) if rows else 0
 
 
@@ -39,13 +38,13 @@ NO_MASKS = MaskPrices(0.0)
 
 
 class WithHostWork:
-    """A latency model for steps in some of which the host has more to do; see `LatencyModel`.
+    """A latency model with additional host work in some steps; see `LatencyModel`.
 
     Args:
         base: prices the rest of the step.
         masks: host time for masks.
         scan_ns: host time for each request that a policy looks up in the cache.
-        masks_beside: masks are computed while the forward of their step runs.
+        masks_beside: masks are computed while the forward pass of their step runs.
         behind: price steps behind others, in which the host works on the next one.
     """
 
@@ -66,11 +65,11 @@ class WithHostWork:
         self._hides = behind and self._bare is not base
 
     def overlapped(self) -> LatencyModel:
-        """For steps that follow each other without a break."""
+        """The model for back-to-back steps."""
         return WithHostWork(self._base, self._masks, self._scan_ns, masks_beside=True, behind=True)
 
     def step(self, features: StepFeatures) -> StepTime:
-        """With what shows of the work as host time."""
+        """The step with the visible part of the work as host time."""
         time = self._base.step(features)
         beside_ns, added_ns = self._work_ns(features)
         if not self._hides:
@@ -89,7 +88,7 @@ class WithHostWork:
         if not self._has_work(features) or self._stays_hidden(features):
             return self._bare.decode_run(features, steps, start_ns, until_ns)
         beside_ns, added_ns = self._work_ns(features)
-        if not beside_ns:  # so the bare run, which goes faster, has all steps that are wanted
+        if not beside_ns:  # so the faster run without it contains all steps that are needed
             ends_ns = self._bare.decode_run(features, steps, start_ns, until_ns).ends_ns()
             durations = np.diff(ends_ns, prepend=start_ns) + added_ns
             return run_of(durations, start_ns, until_ns, rising=False)
@@ -102,7 +101,7 @@ class WithHostWork:
         return PricedRun(ends)
 
     def _stays_hidden(self, features: StepFeatures) -> bool:
-        """Whether nothing of the work shows in any step of a run: no later one takes half as long."""
+        """Whether none of the work shows in any step of a run: no later step is half as long."""
         beside_ns, added_ns = self._work_ns(features)
         if added_ns or not beside_ns:
             return not added_ns
@@ -113,7 +112,7 @@ class WithHostWork:
         return features.constrained_rows > 0 or features.scanned_requests > 0
 
     def _work_ns(self, features: StepFeatures) -> tuple[int, int]:
-        """What is done beside a forward, and what adds to the step."""
+        """Time of work beside a forward pass, and of work that adds to the step."""
         mask_ns = self._masks.of(features.constrained_rows)
         scan_ns = int(self._scan_ns * features.scanned_requests + 0.5)
         if self._behind:
@@ -122,10 +121,10 @@ class WithHostWork:
 
 
 class RedrawnHostWork(WithHostWork):
-    """The same of a model that has several sets of coefficients."""
+    """The same for a model with several sets of coefficients."""
 
     def redrawn(self, index: int) -> RedrawnHostWork:
-        """With another set of them."""
+        """The model with another set of them."""
         redrawn = self._base.redrawn(index)  # type: ignore[attr-defined]
         return RedrawnHostWork(redrawn, self._masks, self._scan_ns, self._masks_beside, self._behind)
 
@@ -133,7 +132,7 @@ class RedrawnHostWork(WithHostWork):
 def with_host_work(
     base: LatencyModel, masks: MaskPrices | None, scan_ns: float, masks_beside: bool
 ) -> LatencyModel:
-    """The model, with what of the host's work has a price."""
+    """The model, extended by the host work that has a price."""
     if masks is None and not scan_ns:
         return base
     kind = RedrawnHostWork if hasattr(base, "redrawn") else WithHostWork

@@ -1,4 +1,4 @@
-"""A folder of measured kernels, in whichever layout."""
+"""Folders of measured kernels, in any supported layout."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from blis_py.models.model_shape import ModelShape
 
 
 def load_kernel_profile(folder: str | Path, shape: ModelShape, gpu: GpuSpec, tp: int) -> KernelProfile:
-    """Reads a folder in one of two layouts: kernels measured in the model's own layers
-    (`layer_profile`), or tables of operators over their shapes (`operator_tables`).
+    """Read a folder in one of two layouts: kernels measured in the model's own layers (`layer_profile`), or
+    tables of operators over their shapes (`operator_tables`).
 
     Raises:
         InputError: the folder is neither, is damaged, or does not cover the model.

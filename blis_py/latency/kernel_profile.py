@@ -1,4 +1,4 @@
-"""Kernel times of one model on one GPU, whatever folder they were read from."""
+"""Kernel times of one model on one GPU, independent of the folder layout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from blis_py.errors import InputError
 Array = NDArray[np.float64]
 Axes = tuple[Array, Array, Array, Array]
 LARGEST_IN_TABLE = 1e12
-"""Of any time or size in a table of kernel times."""
+"""Upper bound of any time or size in a table of kernel times."""
 _MOST_CELLS = 20_000_000
 
 
@@ -26,7 +26,7 @@ class Curve:
     at: Array
     ns: Array
     measured_to: float
-    """Up to where the points were measured; infinite if they follow from a formula."""
+    """Upper end of the measured points; infinite if they follow from a formula."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class KernelProfile:
     """Kernel times of one model at one TP degree, in ns."""
 
     source: str
-    """What was measured with what, for reports."""
+    """Description of the measurement, for reports."""
     tokens: Curve
-    """Everything that depends on the number of tokens alone: projections, norms, FFN or experts
-    (by expected active experts), all-reduce, embedding."""
+    """Everything that depends on the number of tokens only: projections, norms, FFN or experts (by expected
+    active experts), all-reduce, embedding."""
     sequences: Curve
     """LM head and sampler."""
     axes: Axes
@@ -45,15 +45,15 @@ class KernelProfile:
     attention: Array
     """Attention of all layers on that grid."""
     skew: float
-    """How far a batch's attention lies between that of its mean context (0) and of its longest (1)."""
+    """Position of a batch's attention between that of its mean context (0) and of its longest (1)."""
     mixed_decodes: float
-    """Most decodes measured beside a chunk."""
+    """Largest number of decodes measured beside a chunk."""
     longest: Array
     """Longest context measured for each number of decodes on the grid."""
 
 
 def empty_grid(axes: Sequence[Array], table: Path) -> Array:
-    """A cell for every combination, none of which is known yet.
+    """A grid with a cell for every combination, all unknown.
 
     Raises:
         InputError: there are too many; a table that was measured on a grid has some thousands.
@@ -66,7 +66,7 @@ def empty_grid(axes: Sequence[Array], table: Path) -> Array:
 
 
 def weighted_sum(parts: list[tuple[float, Curve]]) -> Curve:
-    """Of curves, on the union of their points; measured as far as all of them were."""
+    """Weighted sum of curves on the union of their points; measured as far as all of them."""
     at = np.unique(np.concatenate([curve.at for _, curve in parts]))
     ns = np.zeros_like(at)
     for weight, curve in parts:
@@ -83,7 +83,7 @@ def lines(grid: Array, axis: int) -> Iterator[Array]:
 
 
 def fill_gaps(axis: Array, line: Array) -> None:
-    """Closes gaps (NaN) between measured points: a profile may be made of several sweeps."""
+    """Fill gaps (NaN) between measured points: a profile may combine several sweeps."""
     known = ~np.isnan(line)
     inside = np.flatnonzero(known)
     if len(inside) >= 2:
@@ -92,11 +92,11 @@ def fill_gaps(axis: Array, line: Array) -> None:
 
 
 def slope_beyond(axis: Array, values: Array) -> Array:
-    """Slope along the last axis of `values` to go on with beyond the last point.
+    """Slope along the last axis of `values` for extrapolation beyond the last point.
 
-    It is that of the last octave: a kernel's times climb a staircase of tiles, and over a doubling neither
-    a single step nor the noise of a point counts for much. Never negative, and at most twice what a unit
-    costs on average at the last point, which is all that a doubling can show.
+    It is that of the last octave: a kernel's times form a staircase of tiles, and over a doubling neither a
+    single step nor the noise of a point matters much. Never negative, and at most twice the average cost per
+    unit at the last point, the maximum that a doubling can show.
     """
     if len(axis) == 1:
         return np.zeros_like(values[..., -1])
@@ -107,7 +107,7 @@ def slope_beyond(axis: Array, values: Array) -> Array:
 
 
 def extend(axis: Array, line: Array) -> None:
-    """Continues a line beyond its last measured point."""
+    """Extrapolate a line beyond its last measured point."""
     known = np.flatnonzero(~np.isnan(line))
     if 2 <= len(known) < len(line) and known[-1] == len(known) - 1:
         last, end = known[-1], len(known)
@@ -116,9 +116,9 @@ def extend(axis: Array, line: Array) -> None:
 
 
 def continued(axes: Sequence[Array], grid: Array, along: Iterable[int]) -> tuple[list[Array], Array]:
-    """The grid with one point more at twice the end of each of the axes `along`, so that looking up beyond
-    the end follows `slope_beyond`. The new points are raised where the noise of the old ones would make
-    them fall along another axis."""
+    """The grid with an additional point at twice the end of each of the axes `along`, so that lookups beyond
+    the end follow `slope_beyond`. The new points are raised where the noise of the old ones would make them
+    fall along another axis."""
     longer = list(axes)
     for i in along:
         axis = axes[i]
@@ -139,19 +139,19 @@ def continued_curve(curve: Curve) -> Curve:
 
 
 def longest_known(contexts: Array, table: Array) -> Array:
-    """The last context that is not NaN in each row of (decodes, contexts); 0 where none is."""
+    """The last context that is not NaN in each row of (decodes, contexts); 0 if none is."""
     known: Array = np.where(np.isnan(table), 0.0, contexts).max(axis=1)
     return known
 
 
 def cell(axis: Array, value: float) -> tuple[int, float]:
-    """The grid cell a value lies in (the last one if beyond), and how far into it."""
+    """Index of the grid cell of a value (the last one if beyond), and the position in it."""
     i = min(max(int(np.searchsorted(axis, value, side="right")) - 1, 0), len(axis) - 2)
     return i, float((value - axis[i]) / (axis[i + 1] - axis[i]))
 
 
 def value_at(curve: Curve, value: float) -> float:
-    """Linear between the points and beyond them."""
+    """Linear interpolation between the points, and extrapolation beyond them."""
     if len(curve.at) == 1:
         return float(curve.ns[0])
     i, weight = cell(curve.at, value)
@@ -159,7 +159,7 @@ def value_at(curve: Curve, value: float) -> float:
 
 
 def interpolate(axes: Sequence[Array], grid: Array, point: Sequence[float]) -> float:
-    """Multilinear in a grid; beyond its edge along the last slope."""
+    """Multilinear interpolation in a grid; beyond its edge along the last slope."""
     for axis, value in zip(axes, point, strict=True):
         i, weight = cell(axis, value)
         grid = (1 - weight) * grid[i] + weight * grid[i + 1]

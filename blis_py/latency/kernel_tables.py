@@ -1,17 +1,18 @@
-"""Step time from measured kernels: what each kernel of a step took, added up.
+"""Step time from measured kernels: the sum of the times of a step's kernels.
 
     step = operators(tokens) + attention(batch) + LM head and sampler(sequences)
 
-The table of attention kernels was measured with one chunk and decodes of equal context. A step's
-chunks are looked up as the one chunk with as many tokens and query-key pairs (fewer tokens where
-several prompts have fewer pairs than one), its decodes at their mean context. Where the profile measured
-what unequal contexts cost, attention moves from there towards its price at the longest context by the
-profile's one coefficient. Kernels run back to back: host work is taken to be hidden behind them, as in
-an engine that schedules asynchronously.
+The table of attention kernels was measured with one chunk and decodes of equal context. A step's chunks are
+looked up as the one chunk with as many tokens and query-key pairs (fewer tokens where several prompts have
+fewer pairs than one), its decodes at their mean context. If the profile measured the cost of unequal
+contexts, attention moves from there towards its price at the longest context by the profile's one
+coefficient. Kernels run back to back: host work is assumed to be hidden behind them, as in an engine with
+asynchronous scheduling.
 
-Beyond what was measured, times go on along the slope of the last octave (`kernel_profile.slope_beyond`), and
-a longer chunk than was measured costs what it would in pieces, each on top of the ones before: it attends
-to as many tokens. Every such step is counted (`KernelTables.outside`), and the notes of a run tell.
+Beyond the measured range, times are extrapolated along the slope of the last octave
+(`kernel_profile.slope_beyond`), and a chunk longer than measured costs as much as in pieces, each on top of
+the previous ones: it attends to as many tokens. Every such step is counted (`KernelTables.outside`) and
+reported in the notes of a run.
 """
 
 from __future__ import annotations
@@ -45,23 +46,23 @@ _NO_LIMIT = 1 << 62
 
 
 class _Decode(NamedTuple):
-    """Price of a pure decode step of so many sequences over Σ context, and where it was measured."""
+    """Price of a pure decode step of a fixed number of sequences over Σ context, and its measured range."""
 
     at: list[float]
     ns: list[float]
     slopes: list[float]
-    """After each of the points `at`."""
+    """Slope after each of the points `at`."""
     longest: int
     """Longest mean context measured."""
     kv_limit: int
     context_limit: int
-    """-1, -2 where the batch itself lies outside."""
+    """-1, -2 if the batch itself lies outside."""
 
 
 class KernelTables:
     """Prices steps from a folder of measured kernel times (`kernel_profile`); see `LatencyModel`.
 
-    Immutable but for `outside`, which counts.
+    Immutable except for the counter `outside`.
     """
 
     name = "kernel-tables"
@@ -153,7 +154,7 @@ class KernelTables:
             self._far(f, chunk, past)
 
     def _far(self, f: StepFeatures, chunk: float = 0, past: float = 0) -> None:
-        """Remembers what lies outside of a step that does."""
+        """Record the excess of a step that lies outside."""
         seqs = f.decode_seqs
         seen = {
             "tokens": f.prefill_tokens + seqs,
@@ -202,7 +203,7 @@ class KernelTables:
             ns += skew * (self._decodes_ns(seqs, seqs * features.max_context + grown) - ns)
         whole = np.maximum(within_the_clock(ns, rising=False).astype(np.int64), 1)
         run = run_of(whole, start_ns, until_ns, rising=False)
-        self._count_decodes(features, run.steps)  # not what nobody asks for
+        self._count_decodes(features, run.steps)  # unless it is needed
         return run
 
     def _decode_ns(self, seqs: int, kv_tokens: int) -> float:
@@ -219,11 +220,11 @@ class KernelTables:
 
 
 _OF_DECODES = ("tokens", "sequences", "decodes")
-"""Which limits hold a batch of decodes."""
+"""The limits that apply to a batch of decodes."""
 
 
 def _limits(profile: KernelProfile) -> dict[str, int]:
-    """Up to where was measured, by what a reader of the notes would call it."""
+    """Measured ranges, by the names used in notes."""
     chunks, pasts, counts, _ = profile.axes
     limits = {
         "tokens": profile.tokens.measured_to,
@@ -237,7 +238,7 @@ def _limits(profile: KernelProfile) -> dict[str, int]:
 
 
 def _one_chunk(f: StepFeatures) -> tuple[float, float]:
-    """The chunk, and the cached tokens before it, with as many query-key pairs as all of a step's."""
+    """The chunk, and the cached tokens before it, with as many query-key pairs as all chunks of a step."""
     chunk: float = f.prefill_tokens
     past = (f.prefill_pairs - chunk * (chunk + 1) / 2) / chunk
     if past < 0:  # several prompts, each attending only to itself

@@ -1,4 +1,4 @@
-"""Reads kernel times measured layer by layer: the folder layout of LLMServingSim's vLLM profiler.
+"""Reader of kernel times measured layer by layer: the folder layout of LLMServingSim's vLLM profiler.
 
 A folder holds `meta.yaml` and, beside it or under `tp<N>/`, tables in µs (plain or gzipped):
 
@@ -45,13 +45,13 @@ from blis_py.latency.work import distinct_experts
 from blis_py.models.model_shape import ModelShape, known_models, load_model, same_sizes
 
 _ONCE = ("embedding", "final_layernorm")
-"""Operators that run once a step; all others run in every layer."""
+"""Operators that run once per step; all others run in every layer."""
 _TWICE = ("layernorm",)
 """Before attention and before the FFN."""
 
 
 def read_layer_profile(root: Path, shape: ModelShape, gpu: GpuSpec, tp: int) -> KernelProfile:
-    """Reads the profile of a model.
+    """Read the profile of a model.
 
     Raises:
         InputError: a table is missing or damaged, measured for another model, or there is none for
@@ -108,9 +108,9 @@ def _check_model(measured: str, shape: ModelShape, folder: Path) -> None:
 
 
 def _skew(meta: Part, tp: int) -> float:
-    """The one coefficient fitted to all of the profile's skewed batches, where it says to apply it.
+    """The coefficient fitted to all of the profile's skewed batches, if the profile enables it.
 
-    Its finer tables hold two to eight samples a cell and scatter from -1 to 5.
+    Its finer tables hold two to eight samples per cell and scatter from -1 to 5.
     """
     if not meta.mapping().get("skew_fit") or not meta.of("skew_fit").mapping().get("enabled"):
         return 0.0
@@ -155,7 +155,7 @@ def _curves(folder: Path, name: str, axis: str) -> dict[str, Curve]:
 
 
 class _Attention(NamedTuple):
-    """See `KernelProfile`; of one layer."""
+    """See `KernelProfile`; for one layer."""
 
     axes: Axes
     grid: Array
@@ -164,7 +164,7 @@ class _Attention(NamedTuple):
 
 
 def _attention(folder: Path) -> _Attention:
-    """The attention table on a full grid; what was too large to be measured is extrapolated.
+    """The attention table on a full grid; cells too large to be measured are extrapolated.
 
     An axis value of 0 means that the part is absent, so its length axis has no meaning there.
     """
@@ -186,7 +186,7 @@ def _attention(folder: Path) -> _Attention:
     grid[0, :, 0, :] = 0.0
     grid[0, 1:] = grid[0, :1]
     grid[:, :, 0, 1:] = grid[:, :, 0, :1]
-    # A decode has at least a token in the cache: below the first measured context it costs as much.
+    # A decode has at least one cached token: below the first measured context it costs the same.
     grid[:, :, 1:, 0] = grid[:, :, 1:, 1]
     for i in (3, 1, 0, 2):
         for column in lines(grid, i):
@@ -201,10 +201,10 @@ def _attention(folder: Path) -> _Attention:
 
 
 def _fill_mixed(decodes: Array, grid: Array) -> None:
-    """Batches of a chunk and decodes that were not measured together.
+    """Fill in batches of a chunk and decodes that were not measured together.
 
-    The two costs add up at least. Decodes beside a chunk take longer than by themselves, though, so more of
-    them than were measured go on from those that were. And more work never costs less than less of it.
+    The two costs at least add up. Decodes beside a chunk take longer than alone, though, so larger numbers of
+    them are extrapolated from the measured ones. And more work never costs less.
     """
     missing = np.isnan(grid)
     added = grid.copy()
@@ -240,11 +240,11 @@ def _moe(folder: Path, shape: ModelShape, like: Curve) -> Curve:
 
 
 def _fill_corners(grid: Array) -> None:
-    """Completes a table (tokens, active experts) that is a triangle or a band.
+    """Complete a table (tokens, active experts) that is a triangle or a band.
 
-    Few tokens cannot activate many experts, and many hardly few: nobody can measure such cells. They are
-    hardly looked up, but take part in the sums of those that are. Each goes on as the line of the next number
-    of tokens does there, relative to the last cell that both have, and never costs less than less work.
+    Few tokens cannot activate many experts, and many hardly few: such cells cannot be measured. They are
+    rarely looked up, but contribute to sums with those that are. Each follows the line of the next number of
+    tokens, relative to the last cell that both have, and never costs less than less work.
     """
     missing = np.isnan(grid)
     known = [np.flatnonzero(~np.isnan(line)) for line in grid]
@@ -261,7 +261,7 @@ def _fill_corners(grid: Array) -> None:
 
 
 def _relative(line: Array, at: int) -> Array:
-    """A line over its value at a cell; 1 where either is not known."""
+    """A line divided by its value at a cell; 1 if either is unknown."""
     relative: Array = np.nan_to_num(line / line[at], nan=1.0)
     return relative
 

@@ -1,4 +1,4 @@
-"""What the `trained` latency model was learned on, and what of a run lies beyond it."""
+"""Training range of the `trained` latency model, and the parts of a run beyond it."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _FORMATS = {"fp8": "FP8", "int8": "INT8", "fp4": "FP4"}
 
 @dataclass(frozen=True)
 class Learned:
-    """What there were measurements of."""
+    """Summary of the measurements in the training data."""
 
     gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Kind and format of the weights, as `dense FP8` -> names of GPUs."""
     tp: tuple[int, ...] = ()
     longest_tokens: int = 0
-    """Of a context."""
+    """Longest context."""
 
     def beyond(self, shape: ModelShape, gpu: GpuSpec, tp: int, longest_tokens: int = 0) -> str:
-        """In one line, what nobody measured; empty if there is nothing, or nothing is known of it.
+        """The unmeasured aspects in one line; empty if there are none, or if the range is unknown.
 
         Args:
-            longest_tokens: of the longest sequence.
+            longest_tokens: length of the longest sequence.
         """
         missing = list(self._missing(shape, gpu, tp, longest_tokens)) if self.gpus else []
         if not missing:
@@ -53,7 +53,7 @@ NOTHING_KNOWN = Learned()
 
 
 def kind_of(shape: ModelShape) -> str:
-    """Dense or sparse, and the format in which the weights of its feed-forward are multiplied."""
+    """Dense or sparse, and the format in which its feed-forward weights are multiplied."""
     sparse = bool(shape.moe_layers)
     size = shape.weights.experts if sparse else shape.weights.dense
     form = (
@@ -68,7 +68,7 @@ def _told(kind: str) -> str:
 
 
 def learned_on(measured: Iterable[tuple[ModelShape, GpuSpec, int, int]]) -> Learned:
-    """From the model, the GPU, the TP degree and the longest context of each group of measurements."""
+    """A summary from the model, GPU, TP degree and longest context of each group of measurements."""
     gpus: dict[str, list[str]] = {}
     degrees, longest = set(), 0
     for shape, gpu, tp, tokens in measured:
@@ -81,7 +81,7 @@ def learned_on(measured: Iterable[tuple[ModelShape, GpuSpec, int, int]]) -> Lear
 
 
 def read_learned(values: Mapping[str, Any]) -> Learned:
-    """From the section of the coefficients' file; nothing is known where there is none.
+    """Read the section of the coefficients' file; empty if it is absent.
 
     Raises:
         ValueError, TypeError: damaged.

@@ -1,4 +1,4 @@
-"""What `roofline` and `trained` share: decode steps of fixed sequences are one line in Σ context."""
+"""Common base of `roofline` and `trained`: decode steps of fixed sequences are a line in Σ context."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from blis_py.latency.step_run import StepRun
 
 
 class LineModel(ABC):
-    """A sum of what tokens, emitted rows, attention and the host take; a subclass prices each.
+    """A sum of the times for tokens, emitted rows, attention and the host; a subclass prices each.
 
-    It sets `_pair_ns`, a query-key pair, and `_kv_ns`, a KV token moved, both for all layers.
+    It sets `_pair_ns` per query-key pair and `_kv_ns` per KV token moved, both for all layers.
     """
 
     name: str
@@ -29,7 +29,7 @@ class LineModel(ABC):
 
     @abstractmethod
     def _tokens_ns(self, tokens: int) -> float:
-        """Everything but attention and LM head, for `tokens` tokens; half a ns added for rounding."""
+        """Everything except attention and LM head, for `tokens` tokens; half a ns added for rounding."""
 
     @abstractmethod
     def _rows_ns(self, rows: int) -> float:
@@ -47,7 +47,7 @@ class LineModel(ABC):
         return DecodeLine(base, pair * seqs, pair, kv * 2 * seqs, kv, fixed_ns=host_ns)
 
     def _decode(self, seqs: int, rows: int) -> DecodeLine:
-        """A pure decode step; fixed is its host part."""
+        """A pure decode step; its host part is constant."""
         found = self._decodes.get((seqs, rows))
         if found is None:
             base = self._tokens_ns(seqs) + self._rows_ns(rows)
@@ -55,7 +55,7 @@ class LineModel(ABC):
         return found
 
     def _prefill_ns(self, f: StepFeatures) -> float:
-        """Attention of the prefills, bound by arithmetic or by traffic."""
+        """Attention of the prefills, compute-bound or bandwidth-bound."""
         compute = self._pair_ns * f.prefill_pairs
         moved = self._kv_ns * (f.prefill_kv_tokens + 2 * f.prefill_tokens)
         return compute if compute > moved else moved

@@ -1,4 +1,4 @@
-"""Explicit coefficients per step feature: for queueing theory, parity tests and back-of-envelope models."""
+"""Explicit coefficients per step feature, for queueing theory, parity tests and back-of-envelope models."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.latency.step_run import LAST_NS, PricedRun, StepRun, run_of, within_the_clock
 
 _LARGEST_NS = 3.6e12
-"""An hour: for one step, one sequence or one token there is no such price."""
+"""An hour: beyond any realistic price of a step, a sequence or a token."""
 SCALAR_STEPS = 14
-"""Runs up to this long are summed one by one, longer ones in numpy; about here the two cost the same."""
+"""Runs up to this length are summed one by one, longer ones in numpy; at about this length the two cost the
+same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class LinearCosts:
             _check(f"linear.{name}", getattr(self, name))
 
     def fixed_ns(self, f: StepFeatures) -> float:
-        """The part that does not grow with the context of the decodes."""
+        """The part that does not depend on the context of the decodes."""
         return (
             self.step
             + self.prefill_seqs * f.prefill_seqs
@@ -67,7 +68,8 @@ class LinearCoefficients:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any], file: str | None = None) -> LinearCoefficients:
-        """From `{gpu: {feature: ns}, host: {...}, frontend: {...}}`; all parts and keys optional."""
+        """Coefficients from `{gpu: {feature: ns}, host: {...}, frontend: {...}}`; all parts and keys
+        optional."""
         _check_keys("linear", values, ("gpu", "host", "frontend"), file)
         gpu, host = (_numbers(part, values.get(part, {}), _COSTS, file) for part in ("gpu", "host"))
         frontend = _numbers("frontend", values.get("frontend", {}), _DELAYS, file)
@@ -78,7 +80,7 @@ class LinearCoefficients:
 class Linear:
     """Each part of a step costs `step` plus coefficient times feature, to the nearest ns.
 
-    Together at least 1 ns. See `LatencyModel`.
+    At least 1 ns in total. See `LatencyModel`.
     """
 
     name = "linear"
@@ -90,7 +92,7 @@ class Linear:
         self.uses_max_context = coefficients.gpu.max_context > 0 or coefficients.host.max_context > 0
 
     def overlapped(self) -> Linear:
-        """The model where the host works while the GPU does: a step takes as long as the slower of both."""
+        """The model for overlapped host work: a step takes the maximum of GPU and host time."""
         return Linear(self.coefficients, hides_host=True)
 
     def step(self, features: StepFeatures) -> StepTime:
@@ -108,7 +110,7 @@ class Linear:
     def decode_run(
         self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
     ) -> StepRun:
-        # Coefficients are not negative: no later step is shorter, so this many are enough.
+        # Coefficients are non-negative: no later step is shorter, so this many suffice.
         steps = min(steps, max(1, (until_ns - start_ns - 1) // self.step_ns(features) + 1))
         if steps > SCALAR_STEPS:
             return self._in_numpy(features, steps, start_ns, until_ns)

@@ -1,4 +1,4 @@
-"""What a rank's memory holds beside weights and KV cache, by engine.
+"""Memory of a rank beyond weights and KV cache, by engine.
 
 vLLM measures it at start: a forward pass of `max_num_batched_tokens` tokens, then the sampling of
 `max_num_seqs` sequences; the larger of the two peaks is kept free of KV. In bytes, on one rank, with e bytes
@@ -22,37 +22,37 @@ from blis_py.models.model_shape import ModelShape
 
 
 class Activations(NamedTuple):
-    """Memory that a rank keeps for activations."""
+    """Memory that a rank reserves for activations."""
 
     bytes: float
     basis: str
-    """What needs them, for the line that tells the capacity; empty for a constant."""
+    """Reason for the reservation, for the line with the capacity; empty for a constant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryOverheads:
-    """See the formulas above. A constant adds to them; what is 0 is left out."""
+    """See the formulas above. A constant adds to them; parts that are 0 are left out."""
 
     activation_gib: float = 0.0
     """Constant, dense model, shared by the ranks."""
     sparse_activation_gib: float = 0.0
     """The same of a model with experts."""
     hidden_vectors: float = 0.0
-    """Vectors of the hidden size that one token of a forward pass holds at once; 0 = no profiling."""
+    """Vectors of the hidden size that one token of a forward pass occupies at once; 0 = no profiling."""
     sampling_bytes_per_logit: float = 0.0
     rope_tables: int = 0
     """Tables of rotary embeddings loaded with the weights, as long as the model's longest sequence."""
     single_gpu_gib: float = 0.0
-    """Outside the allocator, on one GPU: context and libraries."""
+    """Memory outside the allocator, on one GPU: context and libraries."""
     rank_gib: float = 0.0
-    """The same of each rank where there are several: with communication buffers."""
+    """The same per rank with several ranks: includes communication buffers."""
     visible_memory: bool = False
-    """The utilisation is a share of the memory that CUDA reports, and not of the datasheet's."""
+    """Whether the utilisation is a share of the memory reported by CUDA, not of the datasheet's."""
     source: str = ""
-    """Where the figures come from."""
+    """Source of the figures."""
 
     def activations(self, shape: ModelShape, tp: int, tokens: int, seqs: int) -> Activations:
-        """What the engine keeps free, on one rank.
+        """Memory the engine reserves, on one rank.
 
         Args:
             tokens: `max_num_batched_tokens`.
@@ -91,7 +91,7 @@ VLLM_OVERHEADS = MemoryOverheads(
     source="learned on KV pools that vLLM 0.9 to 0.31 reported (benchmarks/accuracy/kv_pools.py)",
 )
 OVERHEADS = {"blis": BLIS_OVERHEADS, "vllm": VLLM_OVERHEADS}
-"""By the name that configurations use."""
+"""Overheads by the name used in configurations."""
 
 
 def _widest(shape: ModelShape, tp: int) -> float:

@@ -1,4 +1,4 @@
-"""What is to be known before a result is believed: of the model, and of the steps that were priced."""
+"""Notes on the reliability of a result: on the model, and on the priced steps."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from blis_py.models.model_shape import ModelShape
 
 
 def model_notes(shape: ModelShape, gpu: GpuSpec | None) -> tuple[str, ...]:
-    """What was assumed where the model's config says more, or less, than is priced.
+    """Assumptions where the model's config contains more, or less, than is priced.
 
     Args:
-        gpu: None where the device has no datasheet.
+        gpu: None if the device has no datasheet.
     """
     if gpu is None:
         return shape.notes
@@ -34,7 +34,7 @@ def model_notes(shape: ModelShape, gpu: GpuSpec | None) -> tuple[str, ...]:
 
 
 def link_notes(gpu: GpuSpec | None, tp: int) -> tuple[str, ...]:
-    """What is assumed of links that are not as the GPU's profile has them, or not priced."""
+    """Assumptions about links that differ from the GPU's profile, or are not priced."""
     if gpu is None or tp == 1:
         return ()
     if gpu.link_source == GIVEN_LINK:
@@ -53,30 +53,30 @@ def link_notes(gpu: GpuSpec | None, tp: int) -> tuple[str, ...]:
 
 @dataclass(slots=True)
 class Outside:
-    """Steps priced so far, and those of them that lie outside what was measured."""
+    """Steps priced so far, and those of them outside the measured range."""
 
     how: str = ""
-    """How prices go on there, for the end of the note."""
+    """Method of extrapolation, for the end of the note."""
     priced: int = 0
     steps: int = 0
     farthest: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Feature -> largest value priced, largest value measured."""
+    """Feature -> largest priced value, largest measured value."""
 
     def clear(self) -> None:
-        """Begins anew."""
+        """Reset the counters."""
         self.priced = self.steps = 0
         self.farthest.clear()
 
     def count_run(self, f: StepFeatures, steps: int, kv_limit: int, context_limit: int) -> bool:
-        """Counts a run of decode steps measured up to so many tokens in the cache and such a longest context;
-        only its last step is looked at unless that lies outside.
+        """Count a run of decode steps with a measured range of cached tokens and longest context; only its
+        last step is examined unless that lies outside.
 
         Args:
             f: features of the first step; an unknown (negative) longest context lies inside.
             kv_limit, context_limit: -1, -2 if the batch itself lies outside.
 
         Returns:
-            whether any step lies outside; the caller then tells the `farthest` of the last one.
+            Whether any step lies outside; the caller then reports the `farthest` of the last one.
         """
         self.priced += steps
         seqs, done = f.decode_seqs, steps - 1
@@ -90,12 +90,12 @@ class Outside:
         return True
 
     def saw(self, name: str, value: int, measured: int) -> None:
-        """Remembers a value that is larger than what was measured."""
+        """Record a value above the measured range."""
         if value > measured:
             self.farthest[name] = max(self.farthest.get(name, (0, 0)), (value, measured))
 
     def notes(self) -> list[str]:
-        """What a reader of the results should know; nothing if all steps lie inside."""
+        """Notes for the reader of the results; empty if all steps lie inside."""
         if not self.steps:
             return []
         worst = sorted(self.farthest.items(), key=lambda item: -item[1][0] / max(item[1][1], 1))
@@ -106,13 +106,13 @@ class Outside:
 
 
 def domain_notes(latency: LatencyModel) -> tuple[str, ...]:
-    """Whether steps lay outside what was measured; nothing for models without a measured domain."""
+    """Notes on steps outside the measured range; empty for models without one."""
     outside = getattr(latency, "outside", None)
     return tuple(outside.notes()) if outside is not None else ()
 
 
 def forget(latency: LatencyModel) -> None:
-    """Begins to count anew."""
+    """Reset the counters of a model."""
     outside = getattr(latency, "outside", None)
     if outside is not None:
         outside.clear()

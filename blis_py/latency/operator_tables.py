@@ -1,4 +1,4 @@
-"""Reads operator tables over shapes: the layout of AIConfigurator's database, as CSV (plain or gzipped).
+"""Reader of operator tables over shapes, in the layout of AIConfigurator's database: plain or gzipped CSV.
 
 A folder holds, in ms, for one GPU and one engine:
 
@@ -9,10 +9,10 @@ A folder holds, in ms, for one GPU and one engine:
     moe_perf                    moe_dtype, num_tokens, hidden_size, inter_size, topk, num_experts,
                                 moe_tp_size, moe_ep_size, distribution            sparse models
 
-Heads are per GPU. What the tables leave out is estimated, and the report says so: matrix shapes that
-were not measured, from the share of the roofline that the four nearest shapes reach; the small kernels
-(two norms, rotary embedding with KV store, activation), from their memory traffic and a launch each;
-chunks on top of cached tokens, from the time per query-key pair of a prompt as long as both.
+Heads are per GPU. Missing values are estimated, and the report states it: matrix shapes that were not
+measured, from the share of the roofline that the four nearest shapes reach; the small kernels (two norms,
+rotary embedding with KV store, activation), from their memory traffic and a launch each; chunks on top of
+cached tokens, from the time per query-key pair of a prompt as long as both.
 
 FP8 weights of dense models and FP8 KV caches have rows of their own. The activations of FP8 products are
 quantised before each of a layer's four, which is estimated like the other small kernels.
@@ -50,13 +50,14 @@ from blis_py.models.weights import Weights
 
 _DTYPE, _FP8 = "bfloat16", "fp8"
 _SMALL_KERNELS = 4
-"""A layer's: two norms (each with the residual sum), rotary embedding with KV store, activation."""
+"""Per layer: two norms (each with the residual sum), rotary embedding with KV store, activation."""
 _QUANTISED_INPUTS = 4
-"""A layer's: those of the projections of q, k and v, of o, and of both of the feed-forward."""
+"""Per layer: inputs of the projections of q, k and v, of o, and of both of the feed-forward."""
 _SMALL_KERNEL_NS = 2_200.0
-"""Of one of them on few tokens. Layer profiles of an RTX 4090 and an RTX PRO 6000 show 1.9 to 3.2 µs."""
+"""Time of a small kernel on few tokens. Layer profiles of an RTX 4090 and an RTX PRO 6000 show 1.9 to 3.2
+µs."""
 _ROUTING = "power_law_1.01"
-"""Skew of the expert load, of the three measured: even is faster than real, 1.2 slower."""
+"""Skew of the expert load, out of three measured: even is faster than real, 1.2 slower."""
 
 
 def is_operator_folder(folder: Path) -> bool:
@@ -64,7 +65,7 @@ def is_operator_folder(folder: Path) -> bool:
 
 
 def read_operator_tables(folder: Path, shape: ModelShape, gpu: GpuSpec, tp: int) -> KernelProfile:
-    """Composes a model's step from the tables.
+    """Compose a model's step from the tables.
 
     Raises:
         InputError: a table is missing or damaged, or does not cover the model (its heads, experts or
@@ -209,8 +210,8 @@ def _all_reduce(folder: Path, shape: ModelShape, tp: int) -> Curve:
 
 
 def _attention(folder: Path, shape: ModelShape, tp: int) -> tuple[Axes, Array, Array]:
-    """One layer's attention on the grid of `KernelProfile`: prompts and decodes, one after the other. And
-    the longest context measured for each number of decodes."""
+    """One layer's attention on the grid of `KernelProfile`, prompts and decodes separately, and the longest
+    context measured for each number of decodes."""
     heads = {
         "num_heads": str(shape.heads // tp),
         "num_key_value_heads": str(kv_heads_per_rank(shape, tp)),
@@ -262,8 +263,12 @@ Wanted = Mapping[str, str | Callable[[str], bool]]
 
 
 def _table(folder: Path, name: str, columns: tuple[str, ...], wanted: Wanted) -> Iterator[tuple[float, ...]]:
-    """Rows with the wanted values: the columns and the latency in ns. Columns that are the same in every
-    row may have been dropped from a table, so a wanted one that is absent is taken to fit."""
+    """Rows with the wanted values: the columns and the latency in ns. Columns with a constant value may have
+    been dropped from a table, so an absent wanted column matches.
+
+    Raises:
+        InputError: no row matches.
+    """
     plain = folder / f"{name}.csv"
     path = plain if exists(plain) else folder / f"{name}.csv.gz"
     found = False

@@ -1,4 +1,4 @@
-"""Step time from architecture and datasheet alone: no measurement of the model is needed.
+"""Step time from architecture and datasheet alone; no measurement of the model is needed.
 
 Every group of operators costs the larger of its arithmetic and its memory traffic (one crossover per
 group, since they run one after the other and a step is usually bound by different things in different
@@ -33,7 +33,7 @@ from blis_py.models.model_shape import ModelShape
 class Roofline(LineModel):
     """Prices a step with the formulas above, to the nearest ns; see `LatencyModel`.
 
-    It has no front-end delays: the datasheet says nothing about them.
+    It has no front-end delays, since the datasheet does not contain them.
     """
 
     name = "roofline"
@@ -61,7 +61,7 @@ class Roofline(LineModel):
     # --- groups that depend on the number of tokens only ---------------------------------------------
 
     def _tokens_ns(self, tokens: int) -> float:
-        """Everything but attention and LM head, for `tokens` tokens; half a ns added for rounding."""
+        """Everything except attention and LM head, for `tokens` tokens; half a ns added for rounding."""
         ns = self._token_cache.get(tokens)
         if ns is None:
             shape, gpu = self._shape, self._gpu

@@ -1,4 +1,4 @@
-"""Another model's step times, multiplied: a faster GPU, a faster host, or an error of the model itself."""
+"""Another model's step times, scaled: a faster GPU, a faster host, or an error of the model itself."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from blis_py.latency.step_run import Ints, PricedRun, StepRun, run_of
 
 
 def scaled(model: LatencyModel, gpu: float = 1.0, host: float = 1.0) -> LatencyModel:
-    """The model with the two parts of every step multiplied; its front end stays."""
+    """The model with both parts of every step scaled; front-end delays are unchanged."""
     return ScaledLine(model, gpu, host) if isinstance(model, LineModel) else Scaled(model, gpu, host)
 
 
 class ScaledLine(LineModel):
-    """Of a model whose decode steps lie on a line: so do the scaled ones."""
+    """A scaled model whose decode steps lie on a line."""
 
     def __init__(self, model: LineModel, gpu: float, host: float) -> None:
         super().__init__()
@@ -39,12 +39,12 @@ class ScaledLine(LineModel):
 
 
 class Scaled:
-    """Of any other; see `LatencyModel`.
+    """Any other scaled model; see `LatencyModel`.
 
     Args:
-        model: whose step times they are.
-        gpu, host: what the two parts of every step are multiplied with.
-        hides_host: price steps that hide their host time, of a model that tells what can be hidden.
+        model: the model to scale.
+        gpu, host: factors of the two parts of every step.
+        hides_host: price overlapped steps, for a model with hideable host time.
     """
 
     def __init__(self, model: LatencyModel, gpu: float, host: float, hides_host: bool = False) -> None:
@@ -53,7 +53,7 @@ class Scaled:
         self.uses_max_context = model.uses_max_context
 
     def overlapped(self) -> Scaled:
-        """The model where the host works while the GPU does, as far as the other one can tell."""
+        """The model for overlapped host work, as far as the base model separates it."""
         hidden = overlapped(self._model)
         return Scaled(hidden, self._gpu, self._host, hides_host=hidden is not self._model)
 
@@ -85,7 +85,7 @@ class Scaled:
         return PricedRun(ends)
 
     def _with_host(self, features: StepFeatures, steps: int, host_ns: int) -> Ints:
-        """Durations of decode steps whose host time is the same in all."""
+        """Durations of decode steps with a constant host time."""
         whole_ns = np.diff(self._model.decode_run(features, steps).ends_ns(), prepend=0)
         gpu_ns = np.maximum(((whole_ns - host_ns) * self._gpu + 0.5).astype(np.int64), 1)
         durations: Ints = gpu_ns + int(host_ns * self._host + 0.5)

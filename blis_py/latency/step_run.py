@@ -1,4 +1,4 @@
-"""Steps of the same kind that follow each other: how many, and when they end."""
+"""Runs of consecutive similar steps: their number and end times."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 
 LAST_NS: Final = (1 << 62) - 1
-"""The end of the clock: no step ends later. Whatever begins before, and is no longer, ends within 64 bits."""
+"""End of the clock: no step ends later. A step that begins before it, and is no longer than it, ends within
+64 bits."""
 LONGEST_NS: Final = 4611686018427387904.0
-"""2^62: no step is as long."""
+"""2^62: an upper bound of a step's length."""
 
 
 def beyond_the_clock() -> OverflowError:
@@ -21,10 +22,10 @@ def beyond_the_clock() -> OverflowError:
 
 
 class StepRun:
-    """Consecutive steps, at least one; of one there is nothing more to know than its end.
+    """Consecutive steps, at least one; a single step is described by its end.
 
     Raises:
-        OverflowError: they end after the clock does.
+        OverflowError: they end after the end of the clock.
     """
 
     def __init__(self, steps: int, end_ns: int) -> None:
@@ -32,18 +33,18 @@ class StepRun:
             raise beyond_the_clock()
         self.steps = steps
         self.end_ns = end_ns
-        """When the last one ends."""
+        """End of the last step."""
 
     def until(self, time_ns: int) -> StepRun:
-        """The run as far as the first step that ends at `time_ns` or later."""
+        """The run up to the first step that ends at `time_ns` or later."""
         return self
 
     def first(self, steps: int) -> StepRun:
-        """The first so many steps of it."""
+        """The first steps of the run."""
         return self
 
     def then(self, end_ns: int) -> StepRun:
-        """The run with one more step, which ends at this time."""
+        """The run extended by one step that ends at this time."""
         return PricedRun(np.append(self.ends_ns(), end_ns))
 
     def ends_ns(self) -> Ints:
@@ -52,7 +53,7 @@ class StepRun:
 
 
 class PricedRun(StepRun):
-    """A run of which the end of every step has been worked out.
+    """A run with known ends of all steps.
 
     Args:
         ends_ns: strictly increasing.
@@ -76,13 +77,13 @@ class PricedRun(StepRun):
 
 
 def within_the_clock(price: Any, longest: float = LONGEST_NS, rising: bool = True) -> Any:
-    """Prices of steps that follow each other, as far as they are below `longest`.
+    """Prices of consecutive steps, up to the first that is not below `longest`.
 
     Args:
-        rising: none is less than the one before.
+        rising: the prices do not decrease.
 
     Raises:
-        OverflowError: not even the first one is.
+        OverflowError: the first price is not below it.
     """
     if (price[-1] if rising else price.max()) < longest:
         return price
@@ -93,13 +94,13 @@ def within_the_clock(price: Any, longest: float = LONGEST_NS, rising: bool = Tru
 
 
 def run_of(ns: Ints, start_ns: int, until_ns: int, rising: bool = True) -> PricedRun:
-    """Steps of these durations, as far as the first that ends at `until_ns` or later. The array is used up.
+    """Steps of these durations, up to the first that ends at `until_ns` or later. The array is modified.
 
     Args:
-        rising: none is shorter than the one before.
+        rising: the durations do not decrease.
 
     Raises:
-        OverflowError: it ends after the clock does.
+        OverflowError: it ends after the end of the clock.
     """
     if start_ns + float(ns[-1] if rising else ns.max()) * len(ns) >= LONGEST_NS:
         rough_ends = start_ns + np.add.accumulate(ns, dtype=np.float64)

@@ -20,12 +20,12 @@ ranks, T tokens, B sequences, D decode sequences with contexts S:
                       narrow_layer_ns*L more where activations are quantised to 8 bits
     host              host_step_ns + host_seq_ns*B
 
-`unhidden_arithmetic` is the share of arithmetic that a product bound by memory does not hide behind it.
-A mixed batch is one attention launch, in which an unpacked kernel gives a decode's only query a tile of 64
-rows by 128 keys, the last one as good as empty; FlashAttention 3 and FlashInfer pack the query heads of a
-KV head into the tile instead. Experts have fewer rows each than a dense layer, so their products reach less
-of the peak. With R ranks each of the two all-reduces of a layer waits for the last of them, which kernels
-measured alone do not show.
+`unhidden_arithmetic` is the share of arithmetic that a product bound by memory does not hide behind it. A
+mixed batch is one attention launch, in which an unpacked kernel gives a decode's only query a tile of 64 rows
+by 128 keys, the last one almost empty; FlashAttention 3 and FlashInfer pack the query heads of a KV head into
+the tile instead. Experts have fewer rows each than a dense layer, so their products reach less of the peak.
+With R ranks each of the two all-reduces of a layer waits for the last of them, which kernels measured alone
+do not show.
 
 FP8 and INT8 products count with the peak of their format; measured were FP8 ones of dense models. 4-bit
 weights count as expanded to 16 bits, with their own bytes. Windowed attention layers are priced as full ones.
@@ -52,13 +52,13 @@ from blis_py.latency.work import AllReduce, Work
 from blis_py.models.model_shape import ModelShape
 
 PACKED_ATTENTION_GPUS = frozenset({"H100", "H200", "B200"})
-"""Where vLLM runs FlashAttention 3 (Hopper) or FlashInfer's kernels (B200) by default."""
+"""GPUs on which vLLM runs FlashAttention 3 (Hopper) or FlashInfer's kernels (B200) by default."""
 TILE_ROWS, TILE_KEYS = 64, 128
 
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """See the formulas above. Without unit: a multiple of the datasheet's time."""
+    """See the formulas above. Coefficients without a unit are multiples of the datasheet's time."""
 
     matmul_arithmetic: float
     traffic: float
@@ -87,7 +87,7 @@ COEFFICIENT_NAMES = tuple(field.name for field in fields(Coefficients))
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Coefficients and what they were learned on."""
+    """Coefficients and their training data."""
 
     coefficients: Coefficients
     gpus: tuple[str, ...]
@@ -97,17 +97,17 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class ServerTerms:
-    """What one server adds to step times that were learned on others."""
+    """Deviation of one server's step times from those learned on others."""
 
     scale: float = 1.0
-    """Of the GPU's part."""
+    """Factor of the GPU's part."""
     gap_ns: float = 0.0
-    """Between two steps."""
+    """Time between two steps."""
     gap_seq_ns: float = 0.0
     """The same per sequence of the step."""
 
     def on(self, c: Coefficients) -> Coefficients:
-        """The coefficients of that server."""
+        """The coefficients for that server."""
         scaled = {name: getattr(c, name) * self.scale for name in COEFFICIENT_NAMES}
         scaled["host_step_ns"] = c.host_step_ns + self.gap_ns
         scaled["host_seq_ns"] = c.host_seq_ns + self.gap_seq_ns
@@ -127,10 +127,11 @@ class Trained(LineModel):
     Args:
         shape, gpu, tp: model, accelerator, tensor-parallel degree.
         training: coefficients to use instead of the bundled ones.
-        server: how one server differs.
+        server: deviation of one server.
 
     Raises:
-        InputError: a TP degree that does not divide the model, or is larger than the GPU's link joins.
+        InputError: a TP degree that does not divide the model, or exceeds the number of GPUs joined by the
+            link.
     """
 
     name = "trained"
@@ -169,18 +170,19 @@ class Trained(LineModel):
         self._row_cache: dict[int, float] = {}
 
     def beyond(self, longest_tokens: int = 0) -> str:
-        """In one line, what of a run with sequences of so many tokens was not learned on; maybe nothing."""
+        """Aspects of a run with sequences of this length that are outside the training data, in one line; may
+        be empty."""
         shape, gpu, tp, _ = self._made_of
         return self._learned.beyond(shape, gpu, tp, longest_tokens)
 
     def on_server(self, server: ServerTerms) -> Trained:
-        """The same model for a server that differs so, and in nothing else."""
+        """The same model for another server."""
         return Trained(*self._made_of, server)
 
     # --- groups --------------------------------------------------------------------------------------
 
     def _tokens_ns(self, tokens: int) -> float:
-        """Everything but attention and LM head, for `tokens` tokens; half a ns added for rounding."""
+        """Everything except attention and LM head, for `tokens` tokens; half a ns added for rounding."""
         ns = self._token_cache.get(tokens)
         if ns is None:
             c, basis = self._c, self._basis
@@ -223,7 +225,7 @@ class Trained(LineModel):
 
 
 Kind = Literal["dense", "sparse", "narrow"]
-"""Of matrix products: in 16 bits, those of experts, and of any layer with 8-bit numbers."""
+"""Kind of matrix products: in 16 bits, those of experts, and of any layer with 8-bit numbers."""
 Product = tuple[float, float, Kind]
 """ns of arithmetic and of memory traffic that a group of matrix products takes at the datasheet's peaks."""
 
@@ -265,15 +267,15 @@ class Basis:
         return work.sampling_bytes(self.shape, rows) / self._bytes_per_ns
 
     def waits(self, tokens: int) -> int:
-        """Ranks that others wait for, in all stages of all all-reduces."""
+        """Ranks that are waited for, over all stages of all all-reduces."""
         return 2 * self.shape.layers * self._all_reduce(tokens).stages * (self._tp - 1)
 
     def all_reduce_latency_ns(self, tokens: int) -> float:
-        """Of all their stages."""
+        """Latency of all stages of the all-reduces."""
         return 2 * self.shape.layers * self._all_reduce(tokens).stages * self._gpu.all_reduce_overhead_ns
 
     def all_reduce_ns(self, tokens: int) -> float:
-        """Without the latency."""
+        """Time of the all-reduces without the latency."""
         volume = 2 * self.shape.layers * self._all_reduce(tokens).read_bytes
         return volume / (self._gpu.link_bytes_per_s / 1e9)
 
@@ -294,10 +296,10 @@ def bundled_training() -> Training:
 
 
 def read_training(path: Path) -> Training:
-    """Reads a file that `benchmarks/accuracy/train.py` wrote.
+    """Read a file written by `benchmarks/accuracy/train.py`.
 
     Raises:
-        InputError: unreadable, or a coefficient missing, unknown, negative or no number.
+        InputError: unreadable, or a coefficient missing, unknown, negative or not a number.
     """
     top = load_mapping(path)
     try:

@@ -15,8 +15,8 @@ bytes/us. Per step, sums over the sequences that compute something: P prefill to
          + b5*L + b6*B + b7 + b8*[interleaved MoE]*n_moe
 
 in us, truncated to a whole microsecond, at least 1. FFN(x) = x*6*d*(n_moe*k*I_moe + n_moe*I_shared +
-n_dense*I_dense)/tp. The coefficients were fitted with exactly these definitions, so they are kept where
-our own roofline counts better: the prompt instead of the progress in A, d/H for the head size, HBM
+n_dense*I_dense)/tp. The coefficients were fitted with exactly these definitions, so they are kept even where
+our own roofline is more accurate: the prompt instead of the progress in A, d/H for the head size, HBM
 bandwidth for the all-reduce; every layer of a MoE model sparse or, where the config interleaves them with
 step s, every (s+1)-th; no shared experts unless the config mentions them (Llama 4's does not). Only w, of
 which BLIS has one, and c, which it takes as 2, are those of the checkpoint.
@@ -46,8 +46,8 @@ PUBLISHED_BETA = (
 """b1a, b2a, b3, b4, b5, b6, b7, b8, b1b, b2b, b_EP (the last only matters with data parallelism)."""
 
 _PUBLISHED_FP8_FLOPS = {"L40S": 1466e12}
-"""FP8 peaks the formula uses where they are not the dense datasheet figure of our profile (this one is
-the figure with sparsity)."""
+"""FP8 peaks of the formula that differ from the dense datasheet figure of our profile (this one includes
+sparsity)."""
 
 _US: Final = 1000
 
@@ -55,7 +55,7 @@ _US: Final = 1000
 class TrainedPhysics:
     """Prices a step with the formula above; see `LatencyModel`.
 
-    The published fit covers the step as a whole, so nothing of it is set apart as host time.
+    The published fit covers the step as a whole, so no part of it is host time.
 
     Args:
         shape: the model.
@@ -92,10 +92,10 @@ class TrainedPhysics:
         self._fold(_terms(shape, gpu, tp), b, shape.layers)
 
     def _fold(self, terms: _Terms, b: list[float], layers: int) -> None:
-        """One coefficient per feature, in us.
+        """Reduce the terms to one coefficient per feature, in us.
 
-        Prefill and decode are each the larger of two lines, (compute, KV). With a KV coefficient of its
-        own the two add up to one line, which then stands on both sides.
+        Prefill and decode are each the maximum of two lines, (compute, KV). With a separate KV coefficient
+        the two add up to one line, which is then used for both.
         """
         b1, b2, b3, b4, b5, b6, b7 = b[:7]
         gemm, pair, kv = terms.gemm_us, terms.pair_us, terms.kv_us
@@ -210,7 +210,7 @@ def _peak_flops(shape: ModelShape, gpu: GpuSpec) -> float:
 
 
 def _layer_kinds(shape: ModelShape) -> tuple[int, int]:
-    """(sparse, dense) layers as the formula counts them."""
+    """(sparse, dense) layers as counted by the formula."""
     if not shape.is_moe:
         return 0, shape.layers
     sparse = shape.layers // (shape.interleave_step + 1) if shape.interleave_step else shape.layers

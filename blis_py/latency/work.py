@@ -1,4 +1,4 @@
-"""What a step has to compute and to move, from the architecture alone: FLOPs and bytes of one rank.
+"""Work of a step, from the architecture alone: FLOPs and bytes of one rank.
 
 Per layer, with d hidden size, H and K heads per rank of size h, I width per rank, b bytes per activation,
 w bytes per weight of that kind; T tokens, R emitted rows:
@@ -28,7 +28,7 @@ from blis_py.models.model_shape import ModelShape
 
 
 class Work(NamedTuple):
-    """Of one group of operators."""
+    """FLOPs and bytes of a group of operators."""
 
     flops: float
     moved_bytes: float
@@ -63,7 +63,8 @@ def sparse_ffn(shape: ModelShape, tp: int, tokens: int) -> Work:
 
 
 def distinct_experts(experts: int, per_token: int, tokens: int) -> float:
-    """Expected experts that at least one of `tokens` tokens is routed to, routing being uniform.
+    """Expected number of experts to which at least one of `tokens` tokens is routed, under uniform
+    routing.
 
     Real routing is skewed, so this is an upper bound.
     """
@@ -76,7 +77,7 @@ def active_width(shape: ModelShape) -> int:
 
 
 def head(shape: ModelShape, tp: int, rows: int) -> Work:
-    """LM head for the sequences that emit a token; nothing is read when none does."""
+    """LM head for the sequences that emit a token; nothing is read if none does."""
     if not rows:
         return Work(0.0, 0.0)
     weights = shape.embedding_parameters / tp
@@ -102,21 +103,22 @@ def all_reduce_bytes(shape: ModelShape, tp: int, tokens: int) -> float:
 
 
 class AllReduce(NamedTuple):
-    """How the ranks of a layer add up what each has."""
+    """The all-reduce of a layer over its ranks."""
 
     stages: int
     read_bytes: float
-    """By each rank."""
+    """Bytes read by each rank."""
 
 
 def all_reduce(shape: ModelShape, tp: int, tokens: int, fabric: bool) -> AllReduce:
-    """One of a layer's two, as vLLM and SGLang make it (custom_all_reduce.cuh).
+    """One of a layer's two all-reduces, as implemented by vLLM and SGLang (custom_all_reduce.cuh).
 
-    Every rank reads the whole message of every other while it is small; from 512 KiB on (256 KiB beyond four
-    ranks) each adds up its share and then reads those of the others, which moves as much as a ring.
+    While the message is small, every rank reads the whole message of every other; from 512 KiB on (256 KiB
+    beyond four ranks) each sums its share and then reads those of the others, which moves as much as a
+    ring.
 
     Args:
-        fabric: every GPU has a fast link to every other; otherwise more than two make a ring.
+        fabric: every GPU has a fast link to every other; otherwise more than two form a ring.
     """
     if tp == 1:
         return AllReduce(0, 0.0)

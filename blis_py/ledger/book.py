@@ -1,4 +1,4 @@
-"""From what a witness noted to ledgers: every nanosecond of a request's life on one line."""
+"""Ledgers from a witness's records: every nanosecond of a request's life on one line."""
 
 from __future__ import annotations
 
@@ -18,87 +18,88 @@ from blis_py.metrics.visits import Onward
 
 @dataclass(slots=True)
 class InTheWay:
-    """What another request had to do with it."""
+    """The effect of another request on the explained one."""
 
     request: str
     waited_ns: int = 0
-    """So long it held a slot and KV blocks, or computed its prompt, while the request waited for such."""
+    """Time during which it held a slot and KV blocks, or computed its prompt, while the request waited for
+    such."""
     in_steps_ns: int = 0
     """Its prompt's share of the steps in which the request computed."""
     went_ahead: bool = False
-    """It arrived later, and was let in earlier."""
+    """Whether it arrived later and was admitted earlier."""
 
 
 @dataclass(slots=True)
 class Ledger:
-    """Where the time of one request went."""
+    """The ledger of one request's time."""
 
     request: str
     outcome: Outcome
     total_ns: int
-    """From arrival to the end: E2E of a completed request; of another, until its client gave up, it was
-    refused, or the run ended."""
+    """From arrival to the end: E2E of a completed request; otherwise until its client timed out, it was
+    rejected, or the run ended."""
     ttft_ns: int | None
-    """None = it got nothing."""
+    """Time to first token; None if there was none."""
     client_ns: int
-    """In a closed loop, how long it waited at its client before it was sent: no part of the total."""
+    """Closed loop: time it waited at its client before it was sent; not part of the total."""
     whole: Times = field(default_factory=dict)
-    """Adds up to `total_ns`."""
+    """Times that add up to `total_ns`."""
     first: Times = field(default_factory=dict)
-    """Adds up to `ttft_ns`."""
+    """Times that add up to `ttft_ns`."""
     decode_steps: int = 0
     decode_seqs: int = 0
-    """Sequences, or blocks, that decoded in these steps, itself included, summed up."""
+    """Decoding sequences, or blocks, in these steps, itself included, summed up."""
     prefill_steps: int = 0
     preemptions: int = 0
     in_the_way: dict[str, InTheWay] = field(default_factory=dict)
-    """By request."""
+    """Effects of other requests, by name."""
 
     @property
     def batch_size(self) -> float | None:
-        """Mean over the steps in which it decoded."""
+        """Mean batch size over the steps in which it decoded."""
         return self.decode_seqs / self.decode_steps if self.decode_steps else None
 
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """A visit: the moments on its instance, in ns."""
+    """A visit: its times on its instance, in ns."""
 
     instance: int
     enqueue: int
-    """It reaches the queue; -1 = it did not."""
+    """Entry into the queue; -1 if it did not reach it."""
     cut: int
-    """End of what happens on the instance, as far as it matters."""
+    """End of the relevant time on the instance."""
     goes_on: bool
-    """Its request is served elsewhere then."""
+    """Whether its request continues elsewhere afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """The moments of a request, in ns."""
+    """The times of a request, in ns."""
 
     arrival: int
     stays: tuple[Stay, ...]
-    """Those that reached an instance, in turn."""
+    """Visits that reached an instance, in order."""
     first_step: int
-    """End of the step that brought its first token; -1 = none did."""
+    """End of the step with its first token; -1 if there is none."""
     cut: int
-    """End of what happens on instances, as far as it matters."""
+    """End of the relevant time on instances."""
     end: int
 
     @property
     def enqueue(self) -> int:
-        """It reaches the queue of its first instance; -1 = it did not."""
+        """Entry into the queue of its first instance; -1 if it did not reach it."""
         return self.stays[0].enqueue if self.stays else -1
 
 
 class Bookkeeper:
-    """Makes ledgers of the requests of a run.
+    """Builds ledgers for the requests of a run.
 
     Args:
         record: the run.
-        notes: of each instance, see `Witness`.
-        arrivals: when each request was sent, by name, where it matters who came first.
+        notes: records of each instance, see `Witness`.
+        arrivals: sending time of each request, by name, if the order of arrival matters.
     """
 
     def __init__(
@@ -113,7 +114,7 @@ class Bookkeeper:
         self._starts = {index: [run.start_ns for run in runs] for index, runs in notes.items()}
 
     def ledger(self, row: int) -> Ledger:
-        """Of one request; it has been watched."""
+        """The ledger of one watched request."""
         record = self._record
         life, due_ns = life_of(record, row), record.table.due_ns
         got = bool(record.first_token_ns[row] >= 0)
@@ -137,12 +138,12 @@ class Bookkeeper:
         return ledger
 
     def _noted_from(self, instance: int, from_ns: int) -> Iterable[Noted]:
-        """What was noted on an instance, from the step that was running then."""
+        """Records of an instance, from the step running at that time."""
         begin = max(bisect_right(self._starts.get(instance, ()), from_ns) - 1, 0)
         return islice(self._notes.get(instance, ()), begin, None)
 
     def _on_the_way(self, ledger: Ledger, life: Life, row: int) -> None:
-        """Before it reaches the queue of its instance."""
+        """Book the time before it reaches the queue of its instance."""
         until = life.enqueue if life.enqueue >= 0 else life.cut
         way_ns = until - life.arrival
         front_ns = min(self._record.frontend.before_enqueue_ns, way_ns) if life.enqueue >= 0 else 0
@@ -155,12 +156,12 @@ class Bookkeeper:
 
 
 def _in_order(times: Times) -> Times:
-    """Without the lines that nothing is on."""
+    """Lines with a non-zero time, in order."""
     return {line: times[line] for line in Line if times.get(line)}
 
 
 def life_of(record: RunRecord, row: int) -> Life:
-    """When what happened to a request."""
+    """The times of a request."""
     visits, emission = record.visits, record.visits.emission
     arrival, finish = int(record.table.arrival_ns[row]), int(visits.last(visits.finish_ns)[row])
     end = finish if finish >= 0 else max(record.end_ns, arrival)
@@ -184,7 +185,7 @@ def life_of(record: RunRecord, row: int) -> Life:
 
 
 class _Page:
-    """Writes what happened on instances into a ledger."""
+    """Writes the events on instances into a ledger."""
 
     def __init__(self, ledger: Ledger, life: Life, divider: Divider, arrivals: Mapping[str, int]) -> None:
         self._ledger, self._life, self._divider = ledger, life, divider
@@ -192,11 +193,11 @@ class _Page:
         self._now_ns = life.enqueue
         self._stay: Stay
         self._computed, self._decoded = 0, False
-        """Tokens it has computed here, and whether it has its prompt behind it."""
+        """Tokens it has computed here, and whether its prompt is complete."""
         self._admitted = False
 
     def read(self, stay: Stay, noted: Iterable[Noted]) -> None:
-        """Everything that was noted on an instance while it was there, in order."""
+        """Book all records of an instance during its visit, in order."""
         self._stay, self._computed, self._decoded = stay, 0, False
         self.leave(stay.enqueue)
         name = self._ledger.request
@@ -217,13 +218,13 @@ class _Page:
             self._book(self._now_ns, stay.cut, {Line.UNFINISHED: stay.cut - self._now_ns})
 
     def leave(self, until_ns: int) -> None:
-        """The time since it left an instance, until it reaches the next one or ends."""
+        """Book the time from leaving an instance to reaching the next one or ending."""
         if self._life.stays and self._now_ns < until_ns:
             self._book(self._now_ns, until_ns, {Line.HAND_OVER: until_ns - self._now_ns})
 
     def _step(self, run: Noted, index: int, start_ns: int, end_ns: int, line: Line) -> None:
         if line is Line.RUNNING_STEP and start_ns >= self._stay.enqueue:
-            line = Line.COMPOSED_STEP  # of a run of alike steps, the last one
+            line = Line.COMPOSED_STEP  # the last of a run of identical steps
         begin_ns, until_ns = max(start_ns, self._now_ns), min(end_ns, self._stay.cut)
         times = self._times(run, index, end_ns - start_ns, line)
         if until_ns - begin_ns < end_ns - start_ns:
@@ -245,7 +246,7 @@ class _Page:
         self._now_ns = until_ns
 
     def _times(self, run: Noted, index: int, duration_ns: int, line: Line) -> Times:
-        """Of a whole step."""
+        """Times of a whole step."""
         if line is Line.DECODE:
             step = run.features.after(index) if index else run.features
             self._ledger.decode_steps += 1
@@ -260,9 +261,9 @@ class _Page:
         return {line: duration_ns}
 
     def _recomputed(self, times: Times, own: Chunk) -> Times:
-        """Its own share of a step, split into what it computes again and what it computes for the first time.
+        """Its own share of a step, split into recomputation and first-time computation.
 
-        Once it has had an answer, a preemption takes the prompt and all of the answer.
+        After it has emitted, a preemption discards the prompt and all of the answer.
         """
         known = own.length if self._decoded else self._computed
         again = min(max(known - own.past, 0), own.tokens)
@@ -286,7 +287,7 @@ class _Page:
                 self._other(name).waited_ns += ns
 
     def _note_others(self, run: Noted) -> None:
-        """Who is let in before it, and came after it."""
+        """Record requests that arrived after it and were admitted before it."""
         if self._admitted or self._ledger.request in run.admitted:
             self._admitted = True
             return
@@ -299,7 +300,7 @@ class _Page:
 
 
 def _steps(run: Noted, line: Line) -> Iterator[tuple[int, int, int]]:
-    """Number, beginning and end of each, or of all together where nothing is divided."""
+    """Index, begin and end of each step, or of all together if nothing is divided."""
     start_ns = run.start_ns
     if line not in (Line.DECODE, Line.OWN_PREFILL, Line.RUNNING_STEP):
         yield 0, start_ns, int(run.ends_ns[-1])

@@ -1,16 +1,16 @@
-"""The time of a step, divided among those who compute in it. Exact: the parts add up to the step.
+"""Division of a step's time among the requests in it. Exact: the parts add up to the step.
 
-A step has no owner: its sequences share the weights that are read once and the launches. So the division is a
-convention, made of the prices of the steps that could have been instead:
+A step has no owner: its sequences share the weights, which are read once, and the launches. So the division
+is a convention, based on the prices of hypothetical steps:
 
-- The host's part is what the step took beyond its GPU time. What an overlapped engine hides is no part.
+- The host's part is the time of the step beyond its GPU time, without time hidden by an overlapped engine.
 - Of a request that decodes: the price of the step without any prefill is *decode*, at the batch size it had.
   The rest is *others' prefill*.
 - Of a request that computes its prompt: the price of the step if it were alone is *own prefill* (after a
-  preemption *computing again*); what the decodes of the step add to that is *others' decode*; the rest, which
-  the prefills of the others add, is *others' prefill*.
+  preemption *computing again*); the addition by the decodes of the step is *others' decode*; the rest, added
+  by the prefills of the others, is *others' prefill*.
 
-No part is negative, or larger than what is left, whatever a latency model says.
+No part is negative, or larger than the remainder, for any latency model.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from blis_py.ledger.lines import Line, Times
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Part of a prompt that is computed in a step."""
+    """A part of a prompt computed in a step."""
 
     request: str
     tokens: int
     past: int
     """Tokens before it in the cache."""
     length: int
-    """What the prefill has to compute in the end."""
+    """Total length of the prefill."""
 
 
 def chunk_alone(chunk: Chunk) -> StepFeatures:
@@ -50,7 +50,7 @@ def chunk_alone(chunk: Chunk) -> StepFeatures:
 
 
 class Divider:
-    """Divides steps of one run.
+    """Divides the steps of a run.
 
     Args:
         latency: what prices them; its GPU part is what is divided.
@@ -61,14 +61,14 @@ class Divider:
         self._latency, self._alone = latency, alone or chunk_alone
 
     def of_decode(self, duration_ns: int, step: StepFeatures, chunks: Sequence[Chunk]) -> Times:
-        """For a request that decodes in the step, or denoises a block."""
+        """Parts for a request that decodes in the step, or denoises a block."""
         gpu_ns = self._gpu_ns(step, duration_ns)
         times = {Line.HOST: duration_ns - gpu_ns}
         own_ns = self._gpu_ns(self._without(step, chunks), gpu_ns) if chunks else gpu_ns
         return times | {Line.DECODE: own_ns, Line.OTHERS_PREFILL: gpu_ns - own_ns}
 
     def of_prefill(self, duration_ns: int, step: StepFeatures, chunks: Sequence[Chunk], own: Chunk) -> Times:
-        """For the request of the chunk `own`."""
+        """Parts for the request of the chunk `own`."""
         gpu_ns = self._gpu_ns(step, duration_ns)
         times = {Line.HOST: duration_ns - gpu_ns}
         decodes = self._without(step, chunks)

@@ -1,11 +1,11 @@
-"""Why a request took as long as it did, and what would have changed it.
+"""Explanation of a request's latency, and of what would have changed it.
 
     explanation = blis.explain("out/chat", metric="critical.ttft.p99")
     explanation = blis.explain(model="llama-3.1-8b", rate=20, request="request_17")
     print(explanation)
 
 The run is simulated twice: once to find the request in question, and once more with a witness beside the
-instances. A run that nobody asks about keeps none of this.
+instances. Runs without an explanation keep none of this.
 """
 
 from __future__ import annotations
@@ -51,34 +51,34 @@ if TYPE_CHECKING:
     from blis_py.figures.style import Picture
 
 _MOST_OTHERS = 10
-"""Requests in the way to name; the others are counted."""
+"""Number of interfering requests listed by name; the others are counted."""
 
 Run = str | Path | RunConfig | Simulation | Result | SavedResult
 Stage = Callable[[str], Progress | None]
-"""Told what comes next, and hands out how to tell its progress."""
+"""Called with the next stage; returns its progress callback."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The answer. `print` shows it as the command does; `as_dict` is what the command writes as JSON."""
+    """The result of `explain`. `print` shows it as the command does; `as_dict` is the command's JSON."""
 
     question: Question
     found: Found
     simulation: Simulation
     record: RunRecord
     ledger: Ledger | None
-    """Of the request in question; None = there is nobody, and `found.nobody` says why."""
+    """Ledger of the request in question; None if there is none, and `found.nobody` has the reason."""
     slowest: tuple[Ledger, ...] = ()
-    """Of a statistic, those who are as slow or slower, the request among them."""
+    """For a statistic: the requests that are as slow or slower, including the request itself."""
     typical: Ledger | None = None
-    """Of a statistic, that of the request in the middle."""
+    """For a statistic: the ledger of the median request."""
     before: Measured | None = None
-    """Figures of the run itself, beside which what-ifs are read."""
+    """Figures of the run itself, as reference for the what-ifs."""
     what_ifs: tuple[WhatIf, ...] = ()
     source: str | None = None
-    """The folder of a saved run."""
+    """Folder of a saved run."""
     not_reproduced: str | None = None
-    """What the run simulated again has otherwise than the saved one."""
+    """Differences between the run simulated again and the saved one."""
 
     def __str__(self) -> str:
         from blis_py.report.explain import text_of
@@ -96,7 +96,7 @@ class Explanation:
         return ledger(self.as_dict(), as_dict(self.simulation.config))
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as plain data; times in whole ns. A new one with every call."""
+        """All results as plain data; times in whole ns. A new object with every call."""
         return {**self._told}
 
     @cached_property
@@ -206,21 +206,22 @@ def explain(
     stage: Stage | None = None,
     **settings: Any,
 ) -> Explanation:
-    """Where the time of a request went, who was in its way, and what would have changed it.
+    """Explain the latency of a request: where its time went, which requests interfered, and what would have
+    changed it.
 
     Args:
         run: the folder of a saved run, a result, a simulation, or what `build` takes.
         request: the request to explain, by name.
-        metric: the request that a statistic points at: `ttft.p99`, `critical.e2e.max`. Without it and
+        metric: the request that determines a statistic: `ttft.p99`, `critical.e2e.max`. Without it and
             without a request: `ttft.p99`.
-        slo_class: of the metric, where it does not name one.
-        what_if: simulate the same requests with other settings: those worth a try, those that you name
+        slo_class: class of the metric, if that names none.
+        what_if: simulate the same requests with other settings: suggested ones, given ones
             (`"scheduler=sjf"`), or none.
-        stage: told what is simulated next.
+        stage: called before each simulation.
         settings: as of `build`.
 
     Raises:
-        InputError: no such request, metric or class; a folder that is no saved run; a setting that is wrong.
+        InputError: no such request, metric or class; a folder that is not a saved run; an invalid setting.
     """
     question = ask(request, metric, slo_class)
     told: Stage = stage or (lambda what: None)
@@ -255,7 +256,11 @@ def explain(
 def _resolved(
     run: Run | None, settings: dict[str, Any]
 ) -> tuple[Simulation, Result | None, SavedResult | None]:
-    """What to simulate, what it came to where that is known, and the result that was saved of it."""
+    """The simulation, its result if known, and the saved result.
+
+    Raises:
+        InputError: both a run and settings are given.
+    """
     if isinstance(run, str | Path) and is_folder(run):
         run = load(run)
     if settings and isinstance(run, Result | SavedResult | Simulation):
@@ -270,7 +275,11 @@ def _resolved(
 
 
 def _check_names(record: RunRecord) -> None:
-    """Requests are followed by their names."""
+    """Check that request names are unique, because requests are followed by name.
+
+    Raises:
+        InputError: several requests have the same name.
+    """
     seen: set[str] = set()
     for name in record.table.ids():
         if name in seen:
@@ -288,7 +297,7 @@ def _changes(simulation: Simulation, what_if: bool | Sequence[str]) -> list[Chan
 def _ledgers(
     simulation: Simulation, record: RunRecord, found: Found, progress: Progress | None
 ) -> dict[int, Ledger]:
-    """Of all requests that matter, by row."""
+    """Ledgers of all relevant requests, by row."""
     assert found.row is not None
     rows = sorted({found.row, *found.slowest, *([] if found.typical is None else [found.typical])})
     return ledgers(simulation, record, rows, progress)
@@ -300,7 +309,7 @@ def ledgers(
     """Ledgers of some requests of a run, by row.
 
     Args:
-        record: what the simulation came to.
+        record: the record of the simulation.
     """
     witness = Witness(watched(record, rows), kinds.noting(simulation.kind))
     again = simulation.simulate(False, progress, witness)[0]
@@ -312,7 +321,7 @@ def ledgers(
 
 
 def watched(record: RunRecord, rows: Sequence[int]) -> list[Watched]:
-    """Where and when a witness has to look for these requests."""
+    """The instances and times at which a witness has to watch these requests."""
     return [
         Watched(
             record.table.id_of(row),

@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Line(Enum):
-    """What time was spent on, in the order of the page that shows it. The value is what it says."""
+    """The purpose on which time was spent, in the order of display. The value is its label."""
 
     ADMISSION = "admission and routing"
     GATEWAY = "waiting at the gateway"
@@ -45,24 +45,24 @@ QUEUEING = (
     Line.BEHIND_BUDGET,
     Line.HELD_BACK,
 )
-"""Before a request is scheduled for the first time."""
+"""Lines before a request is scheduled for the first time."""
 FOR_TOKENS = (Line.NO_BUDGET, Line.BEHIND_BUDGET)
-"""Others compute their prompts instead."""
+"""Other requests compute their prompts instead."""
 FOR_A_PLACE = (*(line for line in QUEUEING[2:] if line not in FOR_TOKENS), Line.STALLED, Line.PREEMPTED)
-"""Others hold the slot or the KV blocks that it needs."""
+"""Other requests hold the slot or the KV blocks that it needs."""
 
 Times = dict[Line, int]
-"""Nanoseconds by line; lines of which there are none are absent."""
+"""Nanoseconds by line; lines of zero are absent."""
 
 
 def add(times: Times, more: Times) -> None:
-    """Adds to every line."""
+    """Add `more` to `times`, line by line."""
     for line, ns in more.items():
         times[line] = times.get(line, 0) + ns
 
 
 def split(total: int, weights: list[int]) -> list[int]:
-    """A whole number in parts proportional to `weights`, which are not negative; the parts add up to it.
+    """Split an integer in parts proportional to non-negative `weights`; the parts add up to it.
 
     Each running sum is rounded down, so no part is off by a whole unit.
     """

@@ -1,4 +1,4 @@
-"""What is to be explained: one request, or the one that a statistic such as the p99 of a class points at."""
+"""The subject of an explanation: a request, or the one at a statistic such as the p99 of a class."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Question:
     rank: float = 99.0
     """Percentile, 0 to 100."""
     slo_class: str | None = None
-    """None = of all."""
+    """None = all classes."""
 
     def in_words(self) -> str:
         if self.request is not None:
@@ -51,7 +51,7 @@ class Question:
         return f"{METRICS[self.metric]} {stat}{of}"
 
     def values(self, record: RunRecord) -> NDArray[np.float64]:
-        """The metric of every request, in ns; NaN where it has none or is not asked about."""
+        """The metric of every request, in ns; NaN if undefined or not in question."""
         column = latencies(record).column(self.metric).copy()
         if self.slo_class is not None:
             classes = rows_by_name(slo_classes(record))
@@ -63,15 +63,15 @@ class Question:
 
 
 def ask(request: str | None = None, metric: str | None = None, slo_class: str | None = None) -> Question:
-    """A question as users put it.
+    """A question from user input.
 
     Args:
-        metric: `[CLASS.]METRIC.STAT`, such as `ttft.p99` or `critical.e2e.max`; without it and without a
-            request, `DEFAULT`.
-        slo_class: the class, where the metric does not name it.
+        metric: `[CLASS.]METRIC.STAT`, such as `ttft.p99` or `critical.e2e.max`; `DEFAULT` if neither it nor a
+            request is given.
+        slo_class: the class, if the metric names none.
 
     Raises:
-        InputError: not such a metric; a request and a statistic; two classes.
+        InputError: an invalid metric; both a request and a statistic; two classes.
     """
     if request is not None:
         if metric is not None or slo_class is not None:
@@ -100,29 +100,29 @@ def ask(request: str | None = None, metric: str | None = None, slo_class: str | 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Who answers a question."""
+    """The requests that answer a question."""
 
     row: int | None
-    """None = nobody."""
+    """Row of the request; None if there is none."""
     value_ns: float | None = None
-    """The statistic, interpolated as everywhere; None of a request."""
+    """The statistic, interpolated as elsewhere; None for a request."""
     count: int = 0
-    """Requests that the statistic is of."""
+    """Number of requests behind the statistic."""
     slowest: tuple[int, ...] = ()
-    """Rows at the statistic or beyond, at most 100 of them, evenly by rank."""
+    """Rows at the statistic or beyond, at most 100, evenly spaced by rank."""
     slower: int = 0
-    """How many these are in all."""
+    """Total number of these."""
     typical: int | None = None
-    """The row in the middle of all."""
+    """Row of the median request."""
     nobody: str = ""
-    """Why there is nobody."""
+    """The reason if no request matches."""
 
 
 def find(record: RunRecord, question: Question) -> Found:
-    """The request in question.
+    """Find the request in question.
 
     Raises:
-        InputError: no request has that name; a class that nobody knows.
+        InputError: no request has that name; an unknown class.
     """
     if question.request is not None:
         return Found(_row_of(record, question.request))
@@ -154,7 +154,7 @@ def _row_of(record: RunRecord, name: str) -> int:
 
 
 def _nobody(record: RunRecord, question: Question) -> str:
-    """Why nobody has such a latency."""
+    """The reason why no request has such a latency."""
     classes = rows_by_name(slo_classes(record))
     rows = np.arange(len(record.table))
     of = ""

@@ -1,4 +1,4 @@
-"""Whether a saved run, simulated again, comes to the same figures."""
+"""Whether a saved run, simulated again, gives the same figures."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 _FIGURES = ("cluster", "classes", "tenants")
-"""Parts of a summary that have to be the same."""
+"""Parts of a summary that must be equal."""
 _SHOWN = 3
 
 
 def differences(saved: Mapping[str, Any], again: Mapping[str, Any]) -> str | None:
-    """What is not as it was, in a few words; None = everything is the same.
+    """The differences in a few words; None if everything is equal.
 
     Args:
         saved, again: summaries, see `blis_py.metrics.summarise`.

@@ -1,8 +1,8 @@
-"""Why a request that waits was not let into a step.
+"""Why a waiting request was not admitted to a step.
 
-The question is asked as if it had stood first in line. If it would not have come in even then, what it lacked
-is the cause: a slot, KV blocks, token budget. If it would have, those ahead of it are, and what they took or
-lacked is told.
+The check assumes that the request is at the head of the queue. If it would not have been admitted even then,
+the cause is what it lacked: a slot, KV blocks, token budget. Otherwise the cause is the requests ahead of it,
+and what they took or lacked is reported.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from blis_py.ledger.lines import Line
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """What a step had to give to whoever waited, before and after it let some of them in."""
+    """The resources of a step for waiting requests, before and after its admissions."""
 
     slots: int
     slots_left: int
     budget: int
-    """Tokens that those who run left."""
+    """Tokens left by the running requests."""
     budget_left: int
     whole_budget: int
-    """Of a step."""
+    """Token budget of a whole step."""
     least_tokens: int
-    """Less budget than this is none."""
+    """A budget below this counts as none."""
     longest_chunk: int
     whole_prompts: bool
-    """A prompt comes whole or not at all, unless it is longer than any step."""
+    """Whether a prompt is computed whole or not at all, unless it is longer than any step."""
     free_blocks: int
     block_size: int
     closed: bool
-    """Somebody was preempted in the step, so nobody is let in."""
+    """Whether a request was preempted in the step, so that none is admitted."""
     held_back: bool
-    """Everybody who waits shares a prefix with somebody who computes it."""
+    """Whether all waiting requests share a prefix with a prompt being computed."""
 
     def refuses(self, tokens: int) -> Line:
-        """Why a request that lacks so many tokens, as if nothing of them were cached, is not in the step."""
+        """Why a request that lacks so many tokens, assuming no cache hits, is not in the step."""
         if self.slots <= 0:
             return Line.NO_SLOT
         if self.closed:

@@ -1,7 +1,7 @@
-"""What would have changed it: the same requests again, each time with one setting changed.
+"""What-if runs: the same requests simulated again, each time with one setting changed.
 
-Nothing is estimated from the ledger. A ledger says where time went, not where it would have gone: whoever is
-let in sooner is in somebody else's way. So every what-if is a run.
+Nothing is estimated from the ledger. A ledger states where time went, not where it would have gone: a request
+admitted earlier delays other requests. So every what-if is a run.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ FIGURES = {
     "completed": "completed",
     "output_tokens_per_s": "tokens/s",
 }
-"""Beside the figure in question, what a change may cost."""
+"""Figures that a change may worsen, shown beside the one in question."""
 _LEAST_BUDGET = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One setting, and another value for it."""
+    """A setting and an alternative value for it."""
 
     title: str
     settings: tuple[tuple[str, Any], ...]
-    """Keys with dots, and values."""
+    """Dotted keys and values."""
 
     def of(self, config: RunConfig) -> RunConfig:
         return load_config(overrides=[(key, key, value) for key, value in self.settings], base=config)
@@ -49,31 +49,31 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a run comes to."""
+    """Figures of a run."""
 
     asked_ns: float | None
-    """The figure in question; None where nobody has one."""
+    """The figure in question; None if undefined."""
     figures: dict[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A change, and what came of it."""
+    """A change and its effect."""
 
     change: Change
     measured: Measured | None
     refused: str | None = None
-    """Why there is no such run."""
+    """Reason why the run is impossible."""
 
     def gain(self, before: Measured) -> float | None:
-        """Change of the figure in question, relative; negative = less."""
+        """Relative change of the figure in question; negative = less."""
         if self.measured is None:
             return None
         return relative(before.asked_ns, self.measured.asked_ns)
 
 
 def relative(before: float | None, after: float | None) -> float | None:
-    """(after - before) / before, where that means anything."""
+    """(after - before) / before, if defined."""
     if before is None or after is None:
         return None
     if before == 0:
@@ -88,7 +88,7 @@ def run_all(
     before: Measured,
     progress: Progress | None = None,
 ) -> list[WhatIf]:
-    """Every change by itself; the best first, then those that answer nothing, then those that cannot be."""
+    """Run every change separately; the best first, then those without a figure, then impossible ones."""
     tried = [
         _run(simulation.config, change, question, _part(progress, index, len(changes)))
         for index, change in enumerate(changes)
@@ -148,13 +148,16 @@ def _asked_ns(record: RunRecord, question: Question) -> float | None:
 
 
 def candidates(simulation: Simulation) -> list[Change]:
-    """Changes worth a run, whatever the ledger says: its largest line need not be what helps."""
+    """Changes worth a run, regardless of the ledger: its largest line need not be the remedy."""
     common = [*_instances(simulation), *_sizes(simulation), *_orders(simulation)]
     return [*common, *(_of_kind(simulation.kind) if simulation.kind else _of_steps(simulation))]
 
 
 def _change(config: RunConfig, title: str, key: str, value: Any) -> Change:
-    """Args: title: with a place for the value there is, which follows `instead of`."""
+    """A change from a title, which may have a placeholder for the current value after `instead of`.
+
+    Args: title: with a place for the value there is, which follows `instead of`.
+    """
     return Change(f"{title} instead of {_in_words(value_at(config, key))}", ((key, value),))
 
 
@@ -212,10 +215,10 @@ def _of_kind(kind: KindOfRequests) -> Iterator[Change]:
 
 
 def parse_changes(texts: Sequence[str], config: RunConfig) -> list[Change]:
-    """What users want to try: `KEY=VALUE`, several at a time with commas.
+    """Changes from user input: `KEY=VALUE`, several at a time with commas.
 
     Raises:
-        InputError: not KEY=VALUE, an unknown key, or a value that the key cannot have.
+        InputError: not KEY=VALUE, an unknown key, or an invalid value.
     """
     from blis_py.files.yaml_files import parse_yaml
 
@@ -242,7 +245,7 @@ def parse_changes(texts: Sequence[str], config: RunConfig) -> list[Change]:
 
 
 def value_at(config: RunConfig, key: str) -> Any:
-    """What a configuration says under a key with dots; None where it says nothing."""
+    """A configured value by dotted key; None if unset."""
     value: Any = as_dict(config)
     for name in key.split("."):
         value = value.get(name) if isinstance(value, dict) else None

@@ -1,7 +1,7 @@
-"""What happens to some requests while a run is simulated, step by step; everything else passes unseen.
+"""Step-by-step records of some requests during a simulation; all others are ignored.
 
-The witness is told what the recorder is told, and looks at the scheduler at the same moment: when a step, or
-a run of alike steps, has been planned and is over or launched, and the scheduler has not been told.
+The witness receives the recorder's events, and reads the scheduler at the same moment: when a step, or a run
+of identical steps, has been planned and has ended or been launched, and the scheduler is not updated yet.
 """
 
 from __future__ import annotations
@@ -25,43 +25,43 @@ from blis_py.metrics.visits import Onward
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A request in question, as an earlier run of the same told it."""
+    """A request in question, located by an earlier identical run."""
 
     request: str
     instance: int
     from_ns: int
-    """It reaches the queue of its instance."""
+    """Entry into the queue of its instance."""
     until_ns: int
-    """Nothing that begins later concerns it."""
+    """Events that begin later are irrelevant."""
     prompt_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A run of alike steps in which somebody in question was on the instance."""
+    """A run of identical steps with a request in question on the instance."""
 
     start_ns: int
     ends_ns: Ints
     features: StepFeatures
-    """Of the first of them."""
+    """Features of the first step."""
     chunks: tuple[Chunk, ...]
     doing: Mapping[str, Line]
-    """What each request in question does, by name: `OWN_PREFILL`, `DECODE`, or why it does nothing."""
+    """Activity of each request in question, by name: `OWN_PREFILL`, `DECODE`, or the reason for none."""
     running: tuple[str, ...]
-    """Who has a slot, where somebody in question waits."""
+    """Requests with a slot, if a request in question waits."""
     admitted: tuple[str, ...]
 
 
 @dataclass(slots=True)
 class Notes:
-    """Of one instance, in order of time."""
+    """Records of one instance, in order of time."""
 
     runs: list[Noted] = field(default_factory=list)
     last: tuple[int, StepRun] | None = None
-    """The latest alike steps, noted or not, and when the first of them began."""
+    """The latest identical steps, recorded or not, and the begin of the first of them."""
 
     def last_step(self) -> tuple[int, int]:
-        """When the latest step began, and when it ended; -1 where there was none."""
+        """Begin and end of the latest step; -1 if there was none."""
         if self.last is None:
             return -1, -1
         start_ns, run = self.last
@@ -73,7 +73,7 @@ MakeNoting = Callable[[Any, Any, Notes, Sequence[Watched]], "Noting"]
 
 
 class Witness:
-    """Notes what concerns some requests; a `Watch`.
+    """Recorder of the events that concern some requests; a `Watch`.
 
     Args:
         watched: the requests in question.
@@ -82,7 +82,7 @@ class Witness:
 
     def __init__(self, watched: Iterable[Watched], noting: MakeNoting | None = None) -> None:
         self.notes: dict[int, Notes] = {}
-        """By instance, where there is any."""
+        """Records by instance, if there are any."""
         self._watched: dict[int, list[Watched]] = {}
         for one in watched:
             self._watched.setdefault(one.instance, []).append(one)
@@ -103,14 +103,14 @@ class Noting:
         self._scheduler, self._events, self._notes = scheduler, events, notes
         self._config: SchedulerConfig = scheduler.config
         self._coming = sorted(watched, key=lambda one: -one.from_ns)
-        """Who has not come yet; the next one is the last of them."""
+        """Requests that have not arrived yet; the next one is last."""
         self._here: list[Watched] = []
         self._until_ns = max(one.until_ns for one in watched)
         self._known: dict[str, Request] = {}
-        """Those in question that have been admitted."""
+        """Requests in question that have been admitted."""
         self._names = {one.request for one in watched}
 
-    # -- told on ---------------------------------------------------------------------------------
+    # -- forwarded -------------------------------------------------------------------------------
 
     def idle(self, duration_ns: int) -> None:
         self._events.idle(duration_ns)
@@ -130,7 +130,7 @@ class Noting:
     def ended(self, requests: list[Request], outcome: Outcome) -> None:
         self._events.ended(requests, outcome)
 
-    # -- noted -----------------------------------------------------------------------------------
+    # -- recorded --------------------------------------------------------------------------------
 
     def _note(
         self,
@@ -142,13 +142,13 @@ class Noting:
         admitted: Sequence[Request],
         preempted: bool,
     ) -> None:
-        """Alike steps are planned; the scheduler has not been told of them.
+        """Record identical steps that are planned; the scheduler is not updated yet.
 
-        What lies between the step before and these belongs to them.
+        The time between the previous step and these belongs to them.
 
         Args:
-            planned_ns: when the first of them was composed: who came later is not in it.
-            preempted: somebody was, and the door was closed for it.
+            planned_ns: when the first of them was planned: later arrivals are not in it.
+            preempted: whether a request was preempted, which blocks admissions.
         """
         since_ns = self._notes.last[1].end_ns if self._notes.last else start_ns
         self._notes.last = start_ns, run
@@ -179,7 +179,7 @@ class Noting:
         )
 
     def _come_and_go(self, since_ns: int, until_ns: int) -> None:
-        """Who in question is here at any time in between."""
+        """Update the requests in question present at any time in the interval."""
         while self._coming and self._coming[-1].from_ns < until_ns:
             self._here.append(self._coming.pop())
         for one in self._here:
@@ -212,7 +212,7 @@ class Noting:
         return doing
 
     def _line_of(self, request: Request, computing: set[str]) -> Line | None:
-        """What a request that has been admitted does in the step; None = it is over."""
+        """The activity of an admitted request in the step; None if it has ended."""
         if request.id in computing:
             return self._decoding(request) if request.continues else Line.OWN_PREFILL
         if request.status is Status.WAITING:
@@ -260,7 +260,7 @@ class Noting:
         return 1
 
     def _served_before(self, tokens: int) -> int:
-        """Budget that goes to those who run before anybody is let in, `tokens` of it for prompts."""
+        """Budget spent on running requests before any admission, `tokens` of it on prompts."""
         raise NotImplementedError
 
 
@@ -271,7 +271,7 @@ class NotingSteps(Noting):
         alone = sum(tokens for request, tokens in step.prefills if request.continues)
         self._decodes = step.features.decode_seqs - alone
         planned_ns = self._planned_ns(start_ns, step)
-        # Where prompts come first, a preemption comes after whoever was let in.
+        # With prompts first, a preemption follows the admissions.
         closed = bool(step.preempted) and self._config.batch_former != "prefill-first"
         self._note(start_ns, run, planned_ns, step.features, step.prefills, step.admitted, closed)
         self._events.steps(step, start_ns, run)
@@ -280,9 +280,10 @@ class NotingSteps(Noting):
         self._events.in_progress(step)
 
     def _planned_ns(self, start_ns: int, step: Step) -> int:
-        """An asynchronous step is composed when the one before it is launched, if there is one.
+        """The planning time of a step: with asynchronous scheduling, the launch of the step before it, if
+        there is one.
 
-        Unless there was nobody to compose it of: then it is of those who came since.
+        If there was nothing to plan then, it contains the requests that arrived since.
         """
         if not self._config.async_scheduling or start_ns >= self._until_ns:
             return start_ns

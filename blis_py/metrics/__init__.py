@@ -1,4 +1,4 @@
-"""From the raw record of a run to everything printed, plotted and written: start with `summarise`."""
+"""From the raw record of a run to everything printed, plotted and written; start with `summarise`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Tables are imported when they are asked for: most runs print their summary and nothing else."""
+    """Import tables on demand: most runs print only their summary."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from blis_py.metrics import frames

@@ -1,8 +1,8 @@
 """CSV text from columns without a Python object per field.
 
-Each column becomes a matrix of characters, one row per line and 0 where there is no character; the
-matrices are laid side by side and the zeros left out. Printing a million requests field by field would
-take longer than simulating them.
+Each column becomes a matrix of characters, one row per line and 0 for no character; the matrices are placed
+side by side and the zeros removed. Printing a million requests field by field would take longer than
+simulating them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SPECIAL = (",", '"', "\n", "\r")
 
 
 def lines(columns: Sequence[Characters]) -> bytes:
-    """The CSV lines that these columns make, in order."""
+    """The CSV lines of these columns, in order."""
     rows = len(columns[0])
     pieces = []
     for index, column in enumerate(columns):
@@ -33,7 +33,7 @@ def lines(columns: Sequence[Characters]) -> bytes:
 
 
 def header(names: Iterable[str]) -> bytes:
-    """The first line."""
+    """The header line."""
     return (",".join(names) + "\n").encode()
 
 
@@ -64,7 +64,7 @@ def labels(column: Labels) -> Characters:
 
 
 def texts(values: Sequence[str]) -> Characters:
-    """Any strings, quoted where CSV asks for it."""
+    """Arbitrary strings, quoted where CSV requires it."""
     together = "".join(values)
     if any(mark in together for mark in _SPECIAL):
         values = [_quoted(value) for value in values]

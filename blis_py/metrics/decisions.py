@@ -1,4 +1,4 @@
-"""What a router knew when it decided, and what its decisions cost."""
+"""Routing decisions: the state visible to the router, and the cost of its choices."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """One row per decision, in order of time; what belongs to candidates has a column for each of them, the
-    best first."""
+    """One row per decision, in order of time; candidate columns have one column per candidate, the best
+    first."""
 
     time_ns: Ints
     row: Ints
-    """Of the request, in the table."""
+    """Row of the request in the table."""
     instance: Ints
-    """Where it was sent."""
+    """Index of the chosen instance."""
     score: Floats
-    """Of that instance."""
+    """Score of the chosen instance."""
     regret: Floats
-    """By how much the best candidate scored more."""
+    """Score of the best candidate minus that of the chosen one."""
     found_blocks: Ints
-    """Leading blocks of the prompt that the instance held, as far as the router could know."""
+    """Leading blocks of the prompt held by the chosen instance, as far as known to the router."""
     missed_blocks: Ints
-    """By how many the candidate that held most held more."""
+    """Blocks of the prompt that the candidate with most of them held beyond these."""
     candidates: Ints
-    """Shape (decisions, candidates kept), by score; at equal scores by index."""
+    """Candidate indices, shape (decisions, candidates kept), by score; at equal scores by index."""
     candidate_scores: Floats
     queue_depth: Ints
     batch_size: Ints
@@ -47,11 +47,11 @@ class Decisions:
         return len(self.time_ns)
 
     def moved(self, place: Ints) -> Decisions:
-        """The same, of requests that stand at other places: -1 for those that are gone."""
+        """A copy with requests renumbered: -1 for those that are gone."""
         return replace(self, row=place[self.row])
 
     def summary(self) -> dict[str, Any]:
-        """What the decisions come to."""
+        """Summary statistics of the decisions."""
         found, missed = int(self.found_blocks.sum()), int(self.missed_blocks.sum())
         return {
             "decisions": len(self),
@@ -66,7 +66,7 @@ class Decisions:
         """One row per decision and candidate.
 
         Args:
-            ids: of the requests, by row.
+            ids: names of the requests, by row.
         """
         import pandas as pd
 

@@ -1,9 +1,10 @@
-"""Saturation detectors after the fact: what each says after every arrival and end of a run, and why.
+"""Saturation detectors in retrospect: the level each reports after every arrival and end of a run, and
+why.
 
-They are those of BLIS, which shows them completed requests only, so that a cluster that turns half of its
-requests away looks stable. Here every arrival counts, and one that is not answered stays unanswered.
+They are those of BLIS, where they see only completed requests, so that a cluster that rejects half of its
+requests looks stable. Here every arrival counts, and an unanswered request stays unanswered.
 
-A detector is a class and a line in `DETECTORS`. The verdict that every run comes with is another one, see
+A detector is a class and a line in `DETECTORS`. The verdict reported with every run is a different one, see
 `blis_py.metrics.load`.
 """
 
@@ -28,12 +29,12 @@ LEVELS = (STABLE, BACKLOGGED, OVERLOADED)
 
 @dataclass(frozen=True, slots=True)
 class DetectorSettings:
-    """What the detectors are told."""
+    """Parameters of the detectors."""
 
     threshold_ns: int = 5 * SECOND_NS
-    """Of `threshold`: mean E2E from which the cluster is overloaded."""
+    """For `threshold`: mean E2E at which the cluster is overloaded."""
     window_ns: int = 60 * SECOND_NS
-    """Of `backlog-drift`: the backlog is looked at so often."""
+    """For `backlog-drift`: interval at which the backlog is sampled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,12 @@ class Event:
     time_ns: int
     arrives: bool
     e2e_ns: int | None = None
-    """Of one that ends completed."""
+    """E2E of a completed request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a detector says, and its evidence."""
+    """A detector's level, and its evidence."""
 
     level: str
     score: float
@@ -57,24 +58,24 @@ class Finding:
 
 
 class Detector(Protocol):
-    """Sees one event after another, and says what it makes of them so far."""
+    """A detector receives one event after another, and reports its finding so far."""
 
     def __call__(self, event: Event) -> Finding: ...
 
 
 class Composite:
-    """Answers that lag behind arrivals, or latencies that rise from quarter to quarter.
+    """Completions that lag behind arrivals, or latencies that rise from quarter to quarter.
 
-    Both count as far as they exceed the noise of so many arrivals, 1 / sqrt(arrivals).
+    Both count only above the noise of this many arrivals, 1 / sqrt(arrivals).
     """
 
     _FEWEST = 20
-    """Completions, below which no trend is believed; arrivals, from which on there is full confidence."""
+    """Completions below which trends are ignored; arrivals from which on confidence is full."""
 
     def __init__(self, settings: DetectorSettings) -> None:
         self._arrivals = 0
         self._sums = [0]
-        """Of the first so many latencies, in the order of completion, ns."""
+        """Prefix sums of latencies in the order of completion, ns."""
 
     def __call__(self, event: Event) -> Finding:
         self._arrivals += event.arrives
@@ -91,7 +92,7 @@ class Composite:
         return Finding(level, score, min(1.0, self._arrivals / self._FEWEST), signals)
 
     def _trend(self, completed: int) -> float:
-        """By how much the second half takes longer than the first, as a share of it; at most 1."""
+        """Relative increase of latency from the first half to the second; at most 1."""
         if completed < 2:
             return 0.0
         first = self._mean(0, completed // 2)
@@ -110,7 +111,7 @@ class Composite:
 
 
 class Threshold:
-    """The mean E2E of all completions so far against a limit."""
+    """The mean E2E of all completions so far, compared with a limit."""
 
     def __init__(self, settings: DetectorSettings) -> None:
         self._limit_ns, self._sum_ns, self._completed = settings.threshold_ns, 0, 0
@@ -131,15 +132,15 @@ class Threshold:
 
 
 class BacklogDrift:
-    """The slope of a line through the backlog at the end of each window, against the noise."""
+    """The slope of a line through the backlog at the end of each window, compared with the noise."""
 
     def __init__(self, settings: DetectorSettings) -> None:
         self._window_ns = settings.window_ns
         self._arrivals = self._completed = self._in_flight = 0
         self._window = -1
-        """The latest that has been seen."""
+        """The latest window seen."""
         self._windows = self._sum = self._weighted = 0
-        """How many there are, the sum of their backlogs, and that of backlog times place."""
+        """Number of windows, the sum of their backlogs, and of backlog times index."""
 
     def __call__(self, event: Event) -> Finding:
         before = self._in_flight
@@ -158,7 +159,7 @@ class BacklogDrift:
         )
 
     def _advance(self, window: int, before: int) -> None:
-        """Windows in which nothing happened have the backlog of the one before."""
+        """Windows without events have the backlog of the previous one."""
         new = 1 if self._window < 0 else window - self._window
         for place in range(self._windows, self._windows + new):
             self._sum += before
@@ -169,7 +170,7 @@ class BacklogDrift:
         self._weighted += change * (self._windows - 1)
 
     def _slope(self) -> float:
-        """By least squares, per window."""
+        """Slope per window, by least squares."""
         n = self._windows
         if n < 2:
             return 0.0
@@ -182,23 +183,23 @@ DETECTORS: dict[str, Callable[[DetectorSettings], Detector]] = {
     "threshold": Threshold,
     "backlog-drift": BacklogDrift,
 }
-"""Name -> what makes the detector."""
+"""Name -> factory of the detector."""
 
 
 @dataclass(frozen=True)
 class Saturation:
-    """What detectors say of a run."""
+    """Findings of detectors for a run."""
 
     times_ns: list[int]
-    """Of the events."""
+    """Times of the events."""
     findings: dict[str, list[Finding]]
-    """By detector, one for each event."""
+    """One finding per event, by detector."""
     window_ns: int
-    """So much of the end of the run counts for the final level."""
+    """Length of the end of the run that determines the final level."""
 
     @property
     def final(self) -> dict[str, str]:
-        """By detector, the level it says most often towards the end; of equals the worse."""
+        """The most frequent level towards the end, by detector; ties go to the worse."""
         if not self.times_ns:
             return dict.fromkeys(self.findings, STABLE)
         begin_ns = self.times_ns[-1] - self.window_ns
@@ -206,7 +207,7 @@ class Saturation:
         return {name: _most_often(found[first:]) for name, found in self.findings.items()}
 
     def report(self) -> dict[str, Any]:
-        """As BLIS writes it: the final levels, and every finding, at times in µs."""
+        """BLIS's format: the final levels, and every finding, at times in µs."""
         trace = [
             {"timestamp": time_ns // 1000, "detector": name, "result": asdict(found[index])}
             for index, time_ns in enumerate(self.times_ns)
@@ -223,11 +224,11 @@ def _most_often(found: Sequence[Finding]) -> str:
 def detect(
     events: Iterable[Event], names: Iterable[str], settings: DetectorSettings, window_ns: int
 ) -> Saturation:
-    """What the detectors of these names say after each event.
+    """The findings of the named detectors after each event.
 
     Args:
         events: in order of time.
-        window_ns: of the final level.
+        window_ns: window of the final level.
     """
     detectors = {name: DETECTORS[name](settings) for name in names}
     times_ns: list[int] = []

@@ -1,4 +1,4 @@
-"""Block diffusion in numbers, beside what every run is judged by. Definitions: docs/metrics.md."""
+"""Metrics of block diffusion, in addition to those of every run. Definitions: docs/metrics.md."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def block_sizes(record: RunRecord, rows: Rows) -> tuple[Ints, Ints]:
 
 
 def totals(instances: Sequence[InstanceRecord]) -> dict[str, Any]:
-    """vLLM's diffusion metrics, and what was wasted, over one or several instances."""
+    """vLLM's diffusion metrics and wasted work, over one or several instances."""
 
     def total(name: str) -> int:
         return sum(getattr(each.of_kind, name) for each in instances)

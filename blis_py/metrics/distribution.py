@@ -1,4 +1,4 @@
-"""Sorted samples with integer weights, and their statistics as numpy would give them on the expanded list."""
+"""Sorted samples with integer weights, and their statistics as numpy computes them on the expanded list."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NS_PER_MS = 1e6
 
 
 def in_ms(value_ns: float) -> float:
-    """Of a latency; 0 where nobody reached it, as in formats without a word for that."""
+    """A latency in ms; 0 if undefined, for formats without a null value."""
     return 0.0 if np.isnan(value_ns) else value_ns / NS_PER_MS
 
 
@@ -31,13 +31,13 @@ class Distribution:
     values: Numbers
     """Sorted ascending."""
     weights: Ints
-    """How often each occurs; may be zero."""
+    """Multiplicity of each value; may be zero."""
     upto: Ints
-    """Running sum of the weights."""
+    """Cumulative sum of the weights."""
 
     @classmethod
     def of(cls, samples: Numbers) -> Distribution:
-        """Every sample counts once."""
+        """A distribution of samples with weight 1."""
         values = samples.copy()
         values.sort()
         upto = np.arange(1, len(values) + 1, dtype=np.int64)
@@ -45,7 +45,7 @@ class Distribution:
 
     @classmethod
     def weighted(cls, values: Numbers, weights: Ints) -> Distribution:
-        """Sorted `values`, each occurring as often as its weight says."""
+        """A distribution of sorted `values` with the given multiplicities."""
         return cls(values, weights, np.cumsum(weights, dtype=np.int64))
 
     @property
@@ -53,7 +53,7 @@ class Distribution:
         return int(self.upto[-1]) if len(self.upto) else 0
 
     def percentile(self, q: float) -> float:
-        """The `q`-th percentile (0 to 100) as numpy has it for the expanded list; NaN if empty."""
+        """The `q`-th percentile (0 to 100) as numpy computes it for the expanded list; NaN if empty."""
         if not self.count:
             return float("nan")
         rank = (self.count - 1) * (q / 100)
@@ -92,20 +92,20 @@ class Distribution:
 
 
 class Tally:
-    """Counts values as they come; they are kept once each, however often they occur."""
+    """Incremental counts of values; distinct values are stored once."""
 
     _MOST_PARTS = 1 << 20
-    """Values to gather before equal ones are put together."""
+    """Values to collect before equal ones are merged."""
 
     def __init__(self) -> None:
         self._values: list[Ints] = []
         self._counts: list[Ints] = []
         self._kept = 0
-        """Different values when they were last put together."""
+        """Number of distinct values at the latest merge."""
         self._parts = 0
 
     def add(self, values: Ints, counts: Ints) -> None:
-        """Each value so many times."""
+        """Add counts of values."""
         self._values.append(values)
         self._counts.append(counts)
         self._parts += len(values)
@@ -114,7 +114,7 @@ class Tally:
 
     def _put_together(self) -> None:
         values = np.concatenate([*self._values, np.zeros(0, np.int64)])
-        order = np.argsort(values, kind="stable")  # merges what is in order already, as most parts are
+        order = np.argsort(values, kind="stable")  # merges presorted parts, as most are
         values = values[order]
         firsts = np.flatnonzero(np.diff(values, prepend=values[:1] - 1))
         counts = np.concatenate([*self._counts, np.zeros(0, np.int64)])[order]
@@ -122,12 +122,12 @@ class Tally:
         self._kept = self._parts = len(firsts)
 
     def distribution(self) -> Distribution:
-        """What has been counted."""
+        """The distribution of the values so far."""
         self._put_together()
         return Distribution.weighted(self._values[0], self._counts[0])
 
 
 def statistics(samples: Distribution) -> dict[str, Any]:
-    """Count and `STATISTICS` of samples in ns, in ms; all `None` where there are no samples."""
+    """Count and `STATISTICS` of samples in ns, in ms; all `None` if there are no samples."""
     values = {name: samples.stat(name) / NS_PER_MS if samples.count else None for name in STATISTICS}
     return {**values, "count": samples.count}

@@ -1,4 +1,4 @@
-"""Which steps emitted how many tokens for which visit: one per step unless said otherwise.
+"""Tokens emitted by each step for each visit: one per step unless recorded otherwise.
 
 Most visits emit one token with every step from their first to their last. What differs is stored sparsely:
 steps in between that emitted nothing (`breaks`) and steps that emitted another number (`others`), as
@@ -29,22 +29,22 @@ class Emission:
     last_step: Ints
     breaks: Ints = field(default_factory=_no_rows)
     """Rows (visit, before, after), sorted: it emitted with step `before`, next with step `after`, and with
-    none in between (it was preempted, or the budget ran out before its turn)."""
+    none in between (it was preempted, or the budget did not reach it)."""
     others: Ints = field(default_factory=_no_rows)
-    """Rows (visit, step, tokens), sorted: an emitting step whose number is not `tokens_per_step`."""
+    """Rows (visit, step, tokens), sorted: emitting steps whose number is not `tokens_per_step`."""
     tokens_per_step: int = 1
     as_blocks: bool = False
-    """The tokens of a step reach the client as one output, a block; otherwise one by one."""
+    """Whether the tokens of a step reach the client as one output, a block; if not, one by one."""
 
     def steps(self) -> Ints:
-        """Steps that emitted, of each visit."""
+        """Number of emitting steps of each visit."""
         steps = np.where(self.first_step < 0, 0, self.last_step - self.first_step + 1)
         if len(self.breaks):
             np.subtract.at(steps, self.breaks[:, 0], self.breaks[:, 2] - self.breaks[:, 1] - 1)
         return steps
 
     def tokens(self) -> Ints:
-        """Tokens emitted, of each visit."""
+        """Number of tokens emitted by each visit."""
         tokens = self.steps() * self.tokens_per_step
         if len(self.others):
             np.add.at(tokens, self.others[:, 0], self.others[:, 2] - self.tokens_per_step)
@@ -76,7 +76,7 @@ class Emission:
         return sizes
 
     def rank(self, visit: Ints, step: Ints) -> Ints:
-        """How many steps of its visit emitted before each of these, which did."""
+        """Number of earlier emitting steps of the same visit, for each of these emitting steps."""
         rank: Ints = step - self.first_step[visit]
         if len(self.breaks) and len(rank):
             owner, before, after = self.breaks.T
@@ -101,7 +101,7 @@ class Emission:
 
 
 def _moved(rows: Ints, place: Ints) -> Ints:
-    """Rows of the visits that have a place, under their new numbers, sorted."""
+    """Rows of the visits with a new index, renumbered and sorted."""
     moved: Ints = np.column_stack((place[rows[:, 0]], rows[:, 1:]))
     moved = moved[moved[:, 0] >= 0]
     moved = moved[np.lexsort(moved.T[::-1])]
@@ -109,7 +109,7 @@ def _moved(rows: Ints, place: Ints) -> Ints:
 
 
 def rows_of(rows: Ints, visits: Rows) -> tuple[Rows, Ints]:
-    """Which of sorted rows are of one visit after another, and how many each has."""
+    """Indices of the sorted rows of each visit in turn, and the number of rows of each."""
     start = np.searchsorted(rows[:, 0], visits)
     counts = np.searchsorted(rows[:, 0], visits, side="right") - start
     return ranges(start, counts), counts

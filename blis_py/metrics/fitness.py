@@ -1,4 +1,4 @@
-"""One number for a run, as BLIS has with `--fitness-weights`: a weighted sum of figures from 0 to 1."""
+"""A single score for a run, as in BLIS's `--fitness-weights`: a weighted sum of figures from 0 to 1."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _STATS: dict[str, Callable[[Distribution], float]] = {
     "p99": lambda times: times.percentile(99),
 }
 _REQUESTS_PER_S, _TOKENS_PER_S, _MS = 100.0, 10_000.0, 1e6
-"""What is worth one half; latencies are in ns here."""
+"""Values that score one half; latencies are in ns here."""
 COMPONENTS = ("throughput", "tokens_per_sec", *(f"{stat}_{of}" for of in ("ttft", "e2e") for stat in _STATS))
 
 
 def parse_weights(text: str, *, key: str = "--fitness-weights") -> dict[str, float]:
-    """`throughput:0.5,p99_ttft:0.3,mean_e2e:0.2`.
+    """Weights from text such as `throughput:0.5,p99_ttft:0.3,mean_e2e:0.2`.
 
     Raises:
-        InputError: not NAME:WEIGHT, an unknown name, a name given twice, a weight that is negative.
+        InputError: not NAME:WEIGHT, an unknown name, a name given twice, a negative weight.
     """
     weights: dict[str, float] = {}
     for part in text.split(","):
@@ -46,8 +46,8 @@ def parse_weights(text: str, *, key: str = "--fitness-weights") -> dict[str, flo
 def fitness(record: RunRecord, weights: Mapping[str, float]) -> dict[str, float]:
     """The components that have a weight, by name, and their weighted sum as `score`.
 
-    Rates x are x / (x + 100) of requests and x / (x + 10,000) of tokens per second, latencies t are
-    1 / (1 + t) in ms, and 0 where nobody has one.
+    Rates x score x / (x + 100) for requests and x / (x + 10,000) for tokens per second, latencies t score 1 /
+    (1 + t) in ms, and 0 if undefined.
     """
     columns = latencies(record)
     ends = [one.step_ends.last_ns for one in record.instances if one.steps]

@@ -1,4 +1,4 @@
-"""One row per request, one row per run of alike steps: as data frames and as CSV files."""
+"""One row per request, or per run of identical steps: as data frames and as CSV files."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def request_columns(record: RunRecord) -> dict[str, Column]:
 
 
 def _admission_columns(record: RunRecord) -> dict[str, Column]:
-    """Why a request was rejected or evicted, where some were, and how long each waited at the gateway."""
+    """Reasons of rejections and evictions, if there are any, and the time of each request at the gateway."""
     reasons = {} if record.rejection is None else {"rejected_because": record.rejection}
     if record.gateway_ns is None:
         return {**reasons}
@@ -71,7 +71,7 @@ def _admission_columns(record: RunRecord) -> dict[str, Column]:
 
 
 def _session_columns(record: RunRecord) -> dict[str, Column]:
-    """Which session a request belongs to, and its place there."""
+    """The session of each request, and its position there."""
     table = record.table
     if table.session is None:
         return {}
@@ -80,7 +80,7 @@ def _session_columns(record: RunRecord) -> dict[str, Column]:
 
 
 def _closed_loop_columns(record: RunRecord) -> dict[str, Column]:
-    """How long each request waited at its client for others to end; of open loops it is undefined."""
+    """Time each request waited at its client for others to end; undefined for open loops."""
     due_ns = record.table.due_ns
     if due_ns is None:
         return {}
@@ -96,8 +96,8 @@ def _columns_of_kind(record: RunRecord) -> dict[str, Column]:
 def requests_frame(record: RunRecord) -> pd.DataFrame:
     """One row per request, in order of arrival.
 
-    Times are absolute seconds (`_s`), latencies ms (`_ms`, to the nanosecond), NaN where a request never
-    got that far; `instance` is <NA> where it was never dispatched; labels are categories.
+    Times are absolute seconds (`_s`), latencies ms (`_ms`, to the nanosecond), NaN if not reached; `instance`
+    is <NA> if the request was never dispatched; labels are categories.
     """
     import pandas as pd
 
@@ -107,7 +107,7 @@ def requests_frame(record: RunRecord) -> pd.DataFrame:
 
 
 def visit_columns(record: RunRecord) -> dict[str, Column]:
-    """The columns of the visits table: all visits to an instance, of one request after another, in turn."""
+    """The columns of the visits table: all visits to an instance, request by request, in order."""
     visits = record.visits
     order, _ = visits.of(np.arange(len(record.table)))
     order = order[visits.instance[order] >= 0]
@@ -126,7 +126,7 @@ def visit_columns(record: RunRecord) -> dict[str, Column]:
 
 
 def _visit_ends(outcome: NDArray[np.int8]) -> NDArray[np.int32]:
-    """Places among the outcomes of requests, followed by those of visits that go on."""
+    """Codes among the outcomes of requests, followed by those of visits whose request continues elsewhere."""
     goes_on = outcome >= Onward.HANDED_OVER
     return np.where(goes_on, outcome - Onward.HANDED_OVER + len(_OUTCOMES), outcome).astype(np.int32)
 
@@ -154,7 +154,7 @@ def step_columns(record: RunRecord) -> dict[str, NDArray[Any]]:
 
 
 def _step_parts(record: RunRecord) -> Iterator[dict[str, NDArray[Any]]]:
-    """The same, some thousand rows at a time."""
+    """The same in parts of some thousand rows."""
     recorded = [(index, run.runs) for index, run in enumerate(record.instances) if run.runs is not None]
     if not recorded:
         raise InputError(
@@ -166,7 +166,7 @@ def _step_parts(record: RunRecord) -> Iterator[dict[str, NDArray[Any]]]:
 
 
 def steps_frame(record: RunRecord) -> pd.DataFrame:
-    """One row per run of alike steps (`InstanceRecord.runs`), with the instance it ran on."""
+    """One row per run of identical steps (`InstanceRecord.runs`), with its instance."""
     import pandas as pd
 
     return pd.DataFrame(step_columns(record))
@@ -213,9 +213,9 @@ def _characters(column: Column, part: slice) -> csv_bytes.Characters:
 
 @contextmanager
 def _binary_file(path: Path) -> Iterator[BinaryFile]:
-    """A file to write to, in its place when it is whole.
+    """A file to write to, moved into place when it is complete.
 
-    Gzip has no time of day in its header, so that the bytes are the same.
+    The gzip header contains no timestamp, so that equal contents give equal bytes.
     """
     from blis_py.outputs.staging import replacing
 

@@ -1,4 +1,4 @@
-"""Cutting a run's requests by a label: by SLO class, by tenant."""
+"""Partition of a run's requests by a label: by SLO class, by tenant."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from blis_py.requests.table import Labels
 Rows = NDArray[np.intp]
 
 SLO_CLASSES = tuple(sorted(CLUSTER_PRIORITY, key=lambda name: -CLUSTER_PRIORITY[name]))
-"""The usual ones, most urgent first; reports follow this order, then the alphabet."""
+"""The standard classes, most urgent first; reports follow this order, then the alphabet."""
 
 
 def slo_classes(record: RunRecord) -> Labels:
-    """The class of every request; a request without one counts as `standard`, as it is scheduled."""
+    """The class of every request; requests without one count as `standard`, as in scheduling."""
     return _filled(record.table.slo_class, DEFAULT_CLASS)
 
 
 def tenants(record: RunRecord) -> Labels:
-    """The tenant of every request; `default` where there is none."""
+    """The tenant of every request; `default` if it has none."""
     return _filled(record.table.tenant, "default")
 
 

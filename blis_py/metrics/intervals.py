@@ -1,4 +1,4 @@
-"""Error bars of a result."""
+"""Confidence intervals of a result."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """What many reruns came to."""
+    """Aggregate of many reruns."""
 
     reruns: int
     level: float
-    """Share of the reruns within an interval; as many lie below as above."""
+    """Share of the reruns within an interval; the rest is split evenly below and above."""
     varied: tuple[str, ...]
-    """What was different from one rerun to the next."""
+    """What differs between reruns."""
     metrics: dict[str, tuple[float, float] | None]
-    """Low and high by name, such as `ttft_ms.p99`; `None` where some rerun has no such figure."""
+    """Low and high by name, such as `ttft_ms.p99`; `None` if undefined in any rerun."""
     slo: dict[str, float | None]
-    """Probability that each target is met; `None` where it speaks of requests that never come."""
+    """Probability that each target is met; `None` if its requests do not occur."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

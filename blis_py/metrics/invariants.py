@@ -1,4 +1,4 @@
-"""Facts that hold for every run, checked on every run: a violation is our bug, never the user's."""
+"""Invariants checked on every run: a violation is a bug in the simulator, never the user's error."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from blis_py.metrics.visits import Onward
 
 
 class InternalError(RuntimeError):
-    """The simulator contradicts itself; please report it with the command that shows it."""
+    """A contradiction inside the simulator; please report it with the command that shows it."""
 
 
 def check(record: RunRecord) -> None:
-    """Conservation of requests and a lifecycle that only goes forward.
+    """Check conservation of requests and a life cycle that only goes forward.
 
     Raises:
-        InternalError: naming the fact that does not hold and the first request that shows it.
+        InternalError: names the violated invariant and the first request that violates it.
     """
     if len(record.outcome) != len(record.table):
         raise InternalError(f"{len(record.table)} requests went in, {len(record.outcome)} outcomes came out")
@@ -34,7 +34,8 @@ def check(record: RunRecord) -> None:
 
 
 def _check_visits(record: RunRecord) -> None:
-    """All visits of a request but its last go on elsewhere; none begins before the one before ended."""
+    """Check that all visits of a request but its last continue elsewhere, and none begins before the previous
+    one ended."""
     visits = record.visits
     if visits.single:
         return
@@ -54,7 +55,7 @@ def _check_visits(record: RunRecord) -> None:
 
 
 def _check_rejections(record: RunRecord) -> None:
-    """Who is rejected was never dispatched, who is evicted was; both have a reason, and nobody else."""
+    """Check that rejected requests were never dispatched, evicted ones were, and only these have a reason."""
     rejected, evicted = record.outcome == Outcome.REJECTED, record.outcome == Outcome.EVICTED
     _require(record, ~rejected | (record.instance < 0), "a rejected request was dispatched")
     _require(record, ~evicted | (record.instance >= 0), "an evicted request was never dispatched")
@@ -67,7 +68,7 @@ def _check_rejections(record: RunRecord) -> None:
 
 
 def _check_lifecycle(record: RunRecord) -> None:
-    """arrival <= enqueue <= scheduled <= first token <= last token <= finish, as far as each request got."""
+    """Check arrival <= enqueue <= scheduled <= first token <= last token <= finish, as far as reached."""
     latest = record.table.arrival_ns
     for name in ("enqueue", "scheduled", "first_token", "last_token"):
         moment = getattr(record, f"{name}_ns")
@@ -79,7 +80,8 @@ def _check_lifecycle(record: RunRecord) -> None:
 
 
 def _check_tokens(record: RunRecord) -> None:
-    """Every step of a visit from its first token to its last emitted one, but for what `Emission` says."""
+    """Check that each visit emits in every step from its first to its last, with the exceptions in
+    `Emission`."""
     visits, emission = record.visits, record.visits.emission
     over = (visits.outcome <= Outcome.LENGTH_CAPPED) | (visits.outcome >= Onward.HANDED_OVER)
     agree = ~over | (visits.emitted_tokens == emission.tokens())
@@ -92,9 +94,13 @@ def _check_tokens(record: RunRecord) -> None:
 def _require(
     record: RunRecord, holds: NDArray[np.bool_], fact: str, requests: NDArray[np.int64] | None = None
 ) -> None:
-    """
+    """Require that a condition holds for every entry.
+
     Args:
-        requests: of each entry; without it, they are the requests in order.
+        requests: the request of each entry; without it, the requests in order.
+
+    Raises:
+        InternalError: it does not.
     """
     if not holds.all():
         place = int(np.argmin(holds))

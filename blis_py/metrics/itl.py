@@ -1,11 +1,11 @@
-"""Inter-token latencies of a million requests without storing one number per token.
+"""Inter-token latencies of a million requests without one stored number per token.
 
-Within an instance, everybody who emitted with two consecutive steps saw the same gap between them:
-the step's duration plus the front end's cost per token. So a gap is counted once per step, weighted by
-the number of visits that saw it, which a difference array over each visit's steps gives. Interrupted
-visits (`Emission.breaks`) saw one long gap instead of the steps they missed. Between the last token of a
-visit and the first of the request's next one is one gap more; of several tokens of one step, all but the
-first come without a gap but for the front end's cost.
+Within an instance, all visits that emitted with two consecutive steps saw the same gap between them: the
+step's duration plus the front end's cost per token. So a gap is counted once per step, weighted by the number
+of visits that saw it, computed by a difference array over each visit's steps. Interrupted visits
+(`Emission.breaks`) saw one long gap instead of the steps they missed. Between the last token of a visit and
+the first of the request's next one is one more gap; of several tokens of one step, all but the first follow
+without a gap except for the front end's cost.
 
 Steps are looked at some hundred thousand at a time: memory follows the requests and the number of different
 gaps, not the steps. Where answers come in blocks, the gaps are those between blocks, counting the front end's
@@ -28,7 +28,7 @@ from blis_py.requests.table import Ints
 
 
 class TokenGaps:
-    """The gaps between the output tokens of a run."""
+    """Gaps between the output tokens of a run."""
 
     def __init__(self, record: RunRecord) -> None:
         self._record, self._visits, self._emission = record, record.visits, record.visits.emission
@@ -46,7 +46,7 @@ class TokenGaps:
         """The same for several groups, in one pass over the steps.
 
         Args:
-            instances: the instance that all of a group's requests visited last; None = various.
+            instances: the instance that all requests of a group visited last; None = several.
         """
         where = instances or [None] * len(groups)
         all_steps = sum(self._num_steps)
@@ -65,9 +65,9 @@ class TokenGaps:
         return [found[place] for place in range(len(groups))]
 
     def _look_at(self, rows: Rows, seen: dict[int, dict[bytes, _Seen]]) -> Tally:
-        """Where a group's gaps will be counted, and what is to be counted for it on each instance.
+        """A tally for a group's gaps, and registration of what to count for it on each instance.
 
-        What several groups see alike on an instance is counted once.
+        Sets of visits that several groups share on an instance are counted once.
         """
         tally, visits = Tally(), self._emitting(rows)
         for index, places in by_instance(self._visits.instance[visits]):
@@ -78,12 +78,12 @@ class TokenGaps:
         return tally
 
     def _emitting(self, rows: Rows) -> Rows:
-        """The visits of one request after another that emitted."""
+        """The visits that emitted, request by request."""
         visits, _ = self._visits.of(rows)
         return visits[self._emission.first_step[visits] >= 0]
 
     def _count(self, index: int, views: Sequence[_Seen]) -> None:
-        """Adds what was seen on one instance."""
+        """Add the gaps seen on one instance."""
         for view in views:
             stalled = view.prepare(self._emission)
             view.add(self._break_gaps_ns[stalled] + self._front_end_ns, np.ones(len(stalled), dtype=np.int64))
@@ -95,9 +95,9 @@ class TokenGaps:
                 view.add(gap_ns[listed], weights[listed].astype(np.int64))
 
     def _step_gaps(self, index: int) -> Iterator[tuple[int, Ints]]:
-        """Parts of an instance's steps: the index of the first, and the time from the end before to each end.
+        """Parts of an instance's steps: index of the first step, and the time between consecutive ends.
 
-        The very first step has no end before it, and nobody asks.
+        The first step has no previous end; its value is never used.
         """
         before_ns = None
         for first, ends_ns in self._record.instances[index].step_ends.parts():
@@ -116,7 +116,7 @@ class TokenGaps:
 
     @cached_property
     def _handover_gaps_ns(self) -> Ints:
-        """From the last token before each visit to its first; -1 where there is none before or none."""
+        """From the last token before each visit to its first; -1 if either does not exist."""
         visits = self._visits
         gaps_ns = np.full(len(visits), -1, dtype=np.int64)
         if not visits.single:
@@ -131,10 +131,11 @@ class TokenGaps:
         """Gaps that are not between two steps of an instance: before a visit, and within a step.
 
         Args:
-            visits: all of them emitted.
+            visits: visits that emitted.
 
         Returns:
-            Before which of all gaps between steps of these visits each of them comes, in order; the gaps.
+            The index of the gap between steps of these visits before which each is inserted, in order; the
+            gaps.
         """
         emission = self._emission
         if self._visits.single and (emission.as_blocks or not len(emission.others)):
@@ -153,7 +154,7 @@ class TokenGaps:
         return before[order], gap_ns[order]
 
     def of_each(self, rows: Rows) -> tuple[Ints, Ints]:
-        """The gaps, in ns, of one request after another, and how many each has: one number per token."""
+        """The gaps in ns, request by request, and the number of gaps of each: one number per token."""
         visits = self._emitting(rows)
         steps = self._emission.last_step[visits] - self._emission.first_step[visits]
         ends = self._ends(visits, steps + 1)
@@ -170,7 +171,7 @@ class TokenGaps:
         return gaps, np.asarray(self._outputs[rows] - 1)
 
     def _ends(self, visits: Rows, count: Ints) -> Ints:
-        """The ends of every visit's steps, from its first token's to its last one's."""
+        """Step ends of every visit, from the step of its first token to that of its last."""
         ends = np.empty(int(count.sum()), dtype=np.int64)
         place = np.cumsum(count) - count
         for index, own in by_instance(self._visits.instance[visits]):
@@ -185,7 +186,7 @@ class TokenGaps:
         return ends
 
     def _opens(self, visits: Rows, steps: Ints) -> NDArray[np.bool_]:
-        """Of every visit's steps after its first, whether a gap between its tokens begins there."""
+        """For every step of a visit after its first, whether a gap between its tokens begins there."""
         opens = np.ones(int(steps.sum()), dtype=np.bool_)
         shift = np.cumsum(steps) - steps - self._emission.first_step[visits] - 1
         which, counts = rows_of(self._emission.breaks, visits)
@@ -194,7 +195,7 @@ class TokenGaps:
         return opens
 
     def times(self, rows: Rows) -> tuple[Ints, Ints]:
-        """When the tokens of one request after another were emitted, in ns, and how many each has."""
+        """Emission times of tokens in ns, request by request, and the number of tokens of each."""
         gap_ns, gaps = self.of_each(rows)
         counts = gaps + 1
         firsts = np.cumsum(counts) - counts
@@ -207,20 +208,20 @@ class TokenGaps:
 
 
 class _Seen:
-    """How many of some visits to one instance saw each step's gap."""
+    """Number of visits, out of a set of visits to one instance, that saw each step's gap."""
 
     def __init__(self, visits: Rows) -> None:
         self.visits = visits
         self.tallies: list[Tally] = []
-        """Of all groups that have these visits there, and no others."""
+        """Tallies of all groups with exactly this set of visits there."""
         self._places: Ints
         self._level: Ints
 
     def prepare(self, emission: Emission) -> Rows:
-        """The number changes only where a visit begins or ends: few places among the steps.
+        """Precompute the changes of that number, which occur only at the begin and end of visits.
 
         Returns:
-            Which of all breaks are theirs.
+            Indices of the breaks of these visits.
         """
         stalled, _ = rows_of(emission.breaks, self.visits)
         stalls = emission.breaks[stalled]
@@ -234,22 +235,22 @@ class _Seen:
         return stalled
 
     def weights(self, first: int, count: int) -> NDArray[np.float64]:
-        """Of the steps from `first` on."""
+        """Counts of the steps from `first` on."""
         low, high = np.searchsorted(self._places, (first, first + count), side="right")
         edges = np.concatenate(([first], self._places[low:high], [first + count]))
         return np.repeat(self._level[low - 1 : high].astype(np.float64), np.diff(edges))
 
     def add(self, gap_ns: Ints, counts: Ints) -> None:
-        """Each gap was seen so often."""
+        """Add gaps with their counts."""
         for tally in self.tallies:
             tally.add(gap_ns, counts)
 
 
 def _places(values: Ints) -> tuple[Ints, Rows]:
-    """`np.unique(values, return_inverse=True)` of numbers that are not negative, in a fifth of the time.
+    """`np.unique(values, return_inverse=True)` for non-negative numbers, in a fifth of the time.
 
-    numpy sorts. Whole microseconds need no sorting: up to a limit that few of them exceed (gaps with a pause
-    in them), all multiples can be counted.
+    numpy sorts. Whole microseconds need no sorting: all multiples up to a limit, which few gaps exceed (those
+    with a pause), can be counted.
     """
     multiple = values // 1000
     beyond = np.flatnonzero(multiple > len(values))

@@ -1,4 +1,4 @@
-"""The latencies of every request, as columns in ns; NaN where a request never got that far."""
+"""Latencies of every request, as columns in ns; NaN if not reached."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Latencies(NamedTuple):
     """One row per request; definitions in docs/metrics.md."""
 
     completed: NDArray[np.bool_]
-    """By itself or capped at max_model_len."""
+    """Completed by itself or capped at max_model_len."""
     ttft_ns: Floats
-    """First token - arrival, for all who got one, even if they timed out later."""
+    """First token - arrival, for all requests with a first token, including those that timed out later."""
     tpot_ns: Floats
     """(E2E - TTFT) / (tokens - 1), completed requests with at least two tokens."""
     itl_mean_ns: Floats
@@ -29,7 +29,7 @@ class Latencies(NamedTuple):
     e2e_ns: Floats
     """Finish - arrival, completed requests."""
     scheduling_delay_ns: Floats
-    """First time scheduled - arrival, for all who were scheduled."""
+    """First time scheduled - arrival, for all requests that were scheduled."""
 
     more: Mapping[str, Floats] = {}
     """Of metrics from outside of the package."""

@@ -1,4 +1,4 @@
-"""Whether a cluster keeps up with what it is offered: the verdict on every run."""
+"""Whether a cluster keeps up with its offered load: the verdict on every run."""
 
 from __future__ import annotations
 
@@ -13,28 +13,29 @@ from blis_py.requests.table import Ints
 SATURATED, OVERLOADED, STABLE = "saturated", "overloaded at times", "stable"
 TOO_SHORT, CLOSED = "too short to tell", "closed loop"
 LATE_NS = 10**9
-"""A request that waits longer than this for its first step says that the cluster is overloaded."""
+"""Waiting time for the first step above which a request indicates an overloaded cluster."""
 FEWEST = 50
-"""Requests in the second half of the arrivals, below which nothing is said."""
+"""Minimum number of requests in the second half of the arrivals for a verdict."""
 SERVICES = 5
-"""So many times as long as a request is in service must the second half last: until the first ones end, the
-backlog grows in any case."""
+"""Minimum length of the second half in mean service times: until the first requests end, the backlog grows in
+any case."""
 GAVE_UP = 0.01
-"""Share of the requests that give up, at which a cluster does not keep up, however long the others wait."""
+"""Share of client timeouts at which a cluster does not keep up, regardless of the other requests' waits."""
 _BLOCKS, _TOGETHER, _DRAWS, _GROWTH = 40, 5, 1000, 0.01
 
 
 def load(record: RunRecord) -> dict[str, Any]:
-    """Offered and served requests per second in the second half of the arrivals, and what follows from them.
+    """Offered and served requests per second in the second half of the arrivals, and the verdict.
 
-    *Saturated*: the backlog, which is the requests that have arrived and not ended, grows through the second
-    half of the arrivals; the drain after the last arrival does not count. It grows if the mean growth per
-    block of time is positive with 95 % probability (block bootstrap, 5 of 40 blocks drawn together) and at
-    least 1 % of what is offered; or if more than 1 % of the requests give up. *Overloaded at times*: some
-    wait for more than a second, but it drains. `overloaded_s` is how long somebody has waited so long.
+    *Saturated*: the backlog, the requests that have arrived and not ended, grows through the second half of
+    the arrivals; the drain after the last arrival does not count. It grows if the mean growth per block of
+    time is positive with 95 % probability (block bootstrap, 5 of 40 blocks drawn together) and at least 1 %
+    of the offered load; or if more than 1 % of the clients time out. *Overloaded at times*: some requests
+    wait for more than a second, but the backlog drains. `overloaded_s` is the length of time during which any
+    request has waited that long.
 
-    Requests of closed loops wait for each other and have no backlog: where there are others the verdict, with
-    its rates, is on those, and `closed_loop_requests` says how many are not; where not, it is *closed loop*.
+    Requests of closed loops wait for each other and have no backlog: if there are others, the verdict, with
+    its rates, is on those, and `closed_loop_requests` counts the rest; if not, it is *closed loop*.
     """
     due_ns = record.table.due_ns
     if due_ns is not None:
@@ -86,7 +87,7 @@ def _end_ns(record: RunRecord) -> int:
 
 
 def _rates(record: RunRecord, begin_ns: int, end_ns: int) -> tuple[float, float]:
-    """Requests that arrived, and that were completed, per second between these times."""
+    """Arrived and completed requests per second between these times."""
     span_s = (end_ns - begin_ns) / 1e9
     if span_s <= 0:
         return 0.0, 0.0
@@ -106,7 +107,7 @@ def _backlog(record: RunRecord, times_ns: NDArray[np.float64]) -> NDArray[np.flo
 
 
 def _low(growth: NDArray[np.float64]) -> float:
-    """What the mean exceeds with 95 % probability; neighbours, which are alike, are drawn together."""
+    """Lower 95 % bound of the mean; neighbours, which are correlated, are drawn together."""
     rng = np.random.default_rng(0)
     starts = rng.integers(0, len(growth) - _TOGETHER + 1, (_DRAWS, len(growth) // _TOGETHER))
     drawn = growth[starts[:, :, None] + np.arange(_TOGETHER)]
@@ -114,7 +115,7 @@ def _low(growth: NDArray[np.float64]) -> float:
 
 
 def _overloaded_s(record: RunRecord) -> float:
-    """Length of the time during which somebody has waited too long for the first step, at the gateway too."""
+    """Total time during which any request has waited too long for its first step, the gateway included."""
     come = record.enqueue_ns >= 0
     since_ns = record.enqueue_ns[come] + LATE_NS
     if record.gateway_ns is not None:

@@ -1,7 +1,7 @@
-"""Latencies as clients far away see them: those of the cluster, and the time on the line.
+"""Latencies seen by remote clients: those of the cluster plus network time.
 
-As BLIS's calibrate reckons: TTFT and the round trip and the prompt's upload; E2E and these and the answer's
-download.
+As in BLIS's calibrate: TTFT plus round trip and upload of the prompt; E2E plus these and the download of the
+answer.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ Floats = NDArray[np.float64]
 
 
 def client_latencies_ns(record: RunRecord, columns: Latencies) -> dict[str, Floats]:
-    """`client_ttft` and `client_e2e` of every request, NaN where it never got that far.
+    """`client_ttft` and `client_e2e` of every request, NaN if not reached.
 
-    Of clients at the door they are TTFT and E2E. Nothing where all are.
+    For local clients they equal TTFT and E2E. Empty if all clients are local.
     """
     network_ns = record.table.network_ns
     if network_ns is None:

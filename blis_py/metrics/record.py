@@ -20,48 +20,48 @@ if TYPE_CHECKING:
     from blis_py.metrics.decisions import Decisions
 
 NOT_SERVED = "model not served"
-"""Why a request is rejected at routing: no instance serves the model that it asks for."""
+"""Reason of a rejection at routing: no instance serves the requested model."""
 
 NO_INSTANCE = "no instance"
-"""Why a request is rejected at dispatch: no instance is ready, and none is to come."""
+"""Reason of a rejection at dispatch: no instance is ready, and none is coming."""
 
 
 class Outcome(IntEnum):
-    """Where a request ended. Every injected request is in exactly one."""
+    """Final state of a request. Every injected request has exactly one."""
 
     COMPLETED = 0
     LENGTH_CAPPED = 1
     """Completed by reaching max_model_len; a sub-bucket of completed in reports."""
     REJECTED = 2
-    """Never got to an instance: refused by admission, dropped at the gateway, or at routing;
-    `RunRecord.rejection` says why."""
+    """Never reached an instance: rejected by admission, dropped at the gateway, or at routing;
+    `RunRecord.rejection` has the reason."""
     UNSERVABLE = 3
-    """Could never fit: more blocks than exist, or beyond max_model_len."""
+    """Could never fit: needs more blocks than exist, or exceeds max_model_len."""
     TIMED_OUT = 4
     QUEUED = 5
     """Still waiting (on the way to an instance, or in its queue) when the run ended."""
     RUNNING = 6
     """Still in an instance's running list when the run ended."""
     EVICTED = 7
-    """Taken off its instance for somebody more urgent; `RunRecord.rejection` says so."""
+    """Removed from its instance in favour of a more urgent request; `RunRecord.rejection` has the reason."""
 
 
 class UnsentTurns(NamedTuple):
-    """Turns of sessions that had begun and whose turns wait for answers. They were never requests."""
+    """Unsent turns of started sessions whose turns wait for answers. They were never requests."""
 
     cancelled: int
-    """A turn before them got no answer: rejected, unservable, timed out."""
+    """An earlier turn got no answer: rejected, unservable, timed out."""
     not_reached: int
-    """The run ended first."""
+    """The run ended before."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class InstanceRecord:
-    """What one instance did."""
+    """The record of one instance."""
 
     num_kv_blocks: int
     step_ends: StepEnds
-    """End of every step, in order; steps of a jump included one by one."""
+    """End of every step, in order; steps of a jump are included individually."""
     busy_ns: int
     """Total duration of its steps."""
     peak_kv_blocks: int
@@ -72,16 +72,16 @@ class InstanceRecord:
     decode_tokens: int
     """Tokens computed by decode sequences."""
     prefix_queried_tokens: int
-    """Prompt tokens of first admissions (what the prefix cache was asked for)."""
+    """Prompt tokens of first admissions (looked up in the prefix cache)."""
     prefix_hit_tokens: int
-    """Of these, tokens found in the cache."""
+    """Those of them found in the cache."""
     preemptions: int
     priority_inversions: int
     """Admissions made while a more urgent request was waiting at the same instance."""
     head_of_line_events: int
-    """Requests that, at the head of the queue with others behind them, waited for KV blocks."""
+    """Requests that waited for KV blocks at the head of the queue, with others behind them."""
     discarded_tokens: int = 0
-    """Decode tokens of requests that had ended, which was not known yet: with asynchronous scheduling."""
+    """Decode tokens of requests whose end was not known yet: with asynchronous scheduling."""
     runs: StepsTable | None = None
     """The compact steps table (when recorded): one row per run of alike steps, in time order, with columns
     start_ns, end_ns, steps, waiting, running, kv_blocks (in use during the last step), preemptions (since
@@ -94,21 +94,21 @@ class InstanceRecord:
     price_per_hour: float | None = None
     added_ns: int = 0
     gone_ns: int | None = None
-    """None = it lived to the end of the run."""
+    """When it left; None if it lived to the end of the run."""
 
     def lived_ns(self, since_ns: int, end_ns: int) -> int:
-        """How much of a span of time it lived."""
+        """The part of a time span during which it lived."""
         until_ns = end_ns if self.gone_ns is None else min(self.gone_ns, end_ns)
         return max(0, until_ns - max(self.added_ns, since_ns))
 
     @property
     def steps(self) -> int:
-        """How many there were."""
+        """Number of steps."""
         return self.step_ends.steps
 
     @property
     def step_end_ns(self) -> Ints:
-        """`step_ends` in one array."""
+        """`step_ends` as one array."""
         return self.step_ends.ns()
 
     def __repr__(self) -> str:
@@ -136,23 +136,23 @@ class RunRecord:
     block_rounds: Ints | None = None
     """Where answers come in blocks: rounds that the blocks of each request took."""
     decisions: Decisions | None = None
-    """What the router knew when it decided, where that was recorded."""
+    """The state visible to the router at each decision, if recorded."""
     rejection: Labels | None = None
-    """Why each request was rejected or evicted, empty for those that were not; `None` where nobody was."""
+    """Reason of the rejection or eviction of each request, empty for others; `None` if there were none."""
     gateway_ns: Ints | None = None
-    """How long each request waited in the gateway queue, -1 where it was never there; `None` = there is
-    none."""
+    """Time of each request in the gateway queue, -1 if it was never there; `None` if there is no such
+    queue."""
     unsent_turns: UnsentTurns | None = None
-    """What was left of sessions in closed loops; `None` where there are none."""
+    """Unsent turns of sessions in closed loops; `None` without such sessions."""
 
     @property
     def outcome(self) -> NDArray[np.int8]:
-        """That of the last visit."""
+        """Outcome of the last visit."""
         return self.visits.last(self.visits.outcome)
 
     @property
     def instance(self) -> NDArray[np.int32]:
-        """That of the last visit; -1 where the request was never dispatched."""
+        """Instance of the last visit; -1 if the request was never dispatched."""
         return self.visits.last_known(self.visits.instance)
 
     @property
@@ -162,28 +162,28 @@ class RunRecord:
 
     @property
     def scheduled_ns(self) -> Ints:
-        """Start of the first step that computed anything for it, on any instance."""
+        """Start of the first step that computed tokens for it, on any instance."""
         return self.visits.first_known(self.visits.scheduled_ns)
 
     @property
     def first_token_ns(self) -> Ints:
-        """That of the first visit that emitted; neither preemption nor another visit resets it."""
+        """First token of the first visit that emitted; neither preemption nor another visit resets it."""
         return self.visits.first_known(self.visits.first_token_ns)
 
     @property
     def last_token_ns(self) -> Ints:
-        """That of the last visit that emitted."""
+        """Last token of the last visit that emitted."""
         return self.visits.last_known(self.visits.last_token_ns)
 
     @property
     def finish_ns(self) -> Ints:
-        """Completion as the client sees it (last token + end delay), or the moment it timed out, was
-        rejected or found unservable."""
+        """Completion as the client sees it (last token + end delay), or the time of the timeout, the
+        rejection or the detection as unservable."""
         return self.visits.last(self.visits.finish_ns)
 
     @property
     def emitted_tokens(self) -> Ints:
-        """Over all visits."""
+        """Tokens emitted over all visits."""
         return self.visits.total(self.visits.emitted_tokens)
 
     @property
@@ -193,7 +193,7 @@ class RunRecord:
 
     @property
     def preemptions(self) -> Ints:
-        """Over all visits."""
+        """Preemptions over all visits."""
         return self.visits.total(self.visits.preemptions)
 
     @property
@@ -204,7 +204,7 @@ class RunRecord:
 
     @property
     def outputs(self) -> Ints:
-        """How often something came out of each request: its tokens, or its blocks."""
+        """Number of outputs of each request: its tokens, or its blocks."""
         blocks = self.blocks
         return self.emitted_tokens if blocks is None else blocks
 
@@ -227,7 +227,7 @@ class RunRecord:
         return replace(self, table=self.table.take(rows), **moved, **columns)
 
     def on(self, index: int) -> RunRecord:
-        """The visits to one instance as the requests of a run of its own; see `Visits.alone`."""
+        """The visits to one instance, as the requests of a run of its own; see `Visits.alone`."""
         visits = self.visits
         there = np.flatnonzero((visits.instance == index) & (visits.outcome != Onward.REDISPATCHED))
         rows = visits.request[there]

@@ -1,12 +1,12 @@
-"""How much of a workload's prompts a prefix cache could find: bounds to read a hit rate against.
+"""Upper bounds on a prefix cache's hit rate for a workload.
 
-- `unlimited`: a cache that forgets nothing. No cache, no order of the requests and no routing finds more.
-- `clairvoyant`: a cache of so many blocks that knows the future and always drops the block whose next use is
+- `unlimited`: a cache without eviction. No cache, no order of the requests and no routing finds more.
+- `clairvoyant`: a cache of limited size that knows the future and always evicts the block whose next use is
   furthest away (Belady's MIN), with the requests served one by one in order of arrival. No eviction policy
   finds more in that order; a scheduler that reorders the queue can.
 
-Both count what the schedulers count: full blocks from the beginning of a prompt, and at least one token of
-every prompt computed.
+Both count as the schedulers do: full blocks from the beginning of a prompt, and at least one token of every
+prompt computed.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ class Reuse:
 
     @property
     def hit_rate(self) -> float | None:
-        """Found / looked up; None where nothing was looked up."""
+        """Found / looked up; None without lookups."""
         return self.hit_tokens / self.queried_tokens if self.queried_tokens else None
 
 
 def unlimited(table: RequestTable, block_size: int) -> Reuse:
-    """What is found if nothing is ever forgotten and every request finds all that another one computes.
+    """Hits without eviction, if every request finds all blocks that another one computes.
 
-    Requests are taken in the order of their prompts' lengths. Then those who compute a block in any case, as
-    their prompt ends there, come before those who can find it; any other block is computed by the first who
-    needs it, which nobody can avoid. So no order finds more.
+    Requests are taken in the order of their prompts' lengths, so that those that compute a block in any case,
+    because their prompt ends there, come before those that can find it; any other block is computed by the
+    first request that needs it, which is unavoidable. So no order finds more.
     """
     kinds, kind_of_row = _kinds(table, block_size)
     counts = np.bincount(kind_of_row, minlength=len(kinds)).tolist()
     tree = _Tree(block_size)
     seen: dict[int, int] = {}
-    """Node -> the block after the last that somebody computed."""
+    """Node -> end of the blocks that any request has computed."""
     hits = 0
     for (content, findable), count in sorted(zip(kinds, counts, strict=True), key=lambda kind: kind[0][1]):
         for node, first, end in tree.spans(table.contents[content]):
@@ -60,13 +60,13 @@ def unlimited(table: RequestTable, block_size: int) -> Reuse:
 
 
 def clairvoyant(table: RequestTable, block_size: int, num_blocks: int) -> Reuse:
-    """What Belady's MIN finds with `num_blocks` blocks, requests one after the other as they arrive.
+    """Hits of Belady's MIN with `num_blocks` blocks, requests one after the other in order of arrival.
 
-    Every request is finished, its answer included, before the next begins, and needs no room but in the
-    cache. It is optimistic where requests run side by side and their blocks compete with the cache.
+    Every request is finished, its answer included, before the next begins, and takes no space outside the
+    cache. It is optimistic if requests run concurrently and their blocks compete with the cache.
 
     Raises:
-        InputError: fewer than no blocks.
+        InputError: a negative number of blocks.
     """
     if num_blocks < 0:
         raise InputError("must not be negative", key="num_blocks", value=num_blocks)
@@ -78,13 +78,14 @@ def clairvoyant(table: RequestTable, block_size: int, num_blocks: int) -> Reuse:
 
 
 def _min(paths: _Pieces, order: list[int], next_uses: list[list[int]], num_blocks: int) -> int:
-    """Blocks found. Pieces are dropped block by block, from their end."""
+    """Number of blocks found. Pieces are evicted block by block, from their end."""
     kept: dict[int, int] = {}
-    """Piece -> blocks of it in the cache."""
+    """Piece -> its cached blocks."""
     due: dict[int, int] = {}
     """Piece -> its next use."""
     furthest: list[tuple[int, int, int]] = []
-    """(-next use, -place in its prompt, piece), some out of date; of one prompt the last goes first."""
+    """Heap of (-next use, -position in its prompt, piece), some stale; the last piece of a prompt goes
+    first."""
     used = hits = 0
     for at, kind in enumerate(order):
         findable, rest = paths.of_kind(kind)
@@ -106,10 +107,11 @@ def _min(paths: _Pieces, order: list[int], next_uses: list[list[int]], num_block
 
 
 def _next_uses(paths: _Pieces, order: list[int]) -> list[list[int]]:
-    """For each request and each of its pieces the request that finds the piece next, if it is still there.
+    """For each request and each of its pieces, the request that finds the piece next if it is still
+    cached.
 
-    A request that computes the piece anyway (as its prompt ends there) puts it back, so nothing is won by
-    keeping it until then.
+    A request that computes the piece anyway (its prompt ends there) restores it, so keeping it until then
+    gains nothing.
     """
     coming: dict[int, int] = {}
     found = []
@@ -135,7 +137,8 @@ def _kinds(table: RequestTable, block_size: int) -> tuple[list[tuple[int, int]],
 
 
 class _Pieces:
-    """The blocks of all requests, cut where requests part: pieces that everybody has whole or not at all.
+    """The blocks of all requests, cut where requests diverge: every request has a piece whole or not at
+    all.
 
     `blocks` holds the size of each piece. It makes the bounds cost one operation per run of content and not
     one per block.
@@ -159,7 +162,7 @@ class _Pieces:
         self._known: dict[int, tuple[list[int], list[int]]] = {}
 
     def of_kind(self, kind: int) -> tuple[list[int], list[int]]:
-        """The pieces a request can find, in order, and those after them that it computes in any case."""
+        """The pieces a request can find, in order, and the later ones that it computes in any case."""
         if kind not in self._known:
             self._known[kind] = self._split(kind)
         return self._known[kind]
@@ -185,7 +188,7 @@ class _Tree:
         self._nodes: dict[tuple[int, int, str | int], int] = {}
 
     def spans(self, runs: Content) -> list[tuple[int, int, int]]:
-        """(node, first block, block after the last) of each run; a block belongs to the run it ends in."""
+        """(node, first block, end block) of each run; a block belongs to the run it ends in."""
         node = begin = 0
         spans = []
         for segment, tokens in runs:

@@ -1,4 +1,4 @@
-"""Sessions: how many went to their end, which turns were never sent, and how first and later turns did."""
+"""Session statistics: completed sessions, unsent turns, and latencies of first and later turns."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _OPEN = (Outcome.QUEUED, Outcome.RUNNING)
 
 
 def unsent_turns(table: RequestTable, outcome: NDArray[np.int8], sent: Ints) -> UnsentTurns | None:
-    """The turns of sessions that had begun which were not sent; `None` where no turn waits for another.
+    """The unsent turns of started sessions; `None` if no turn waits for another.
 
     Args:
-        table, outcome: of all requests that might have been sent.
-        sent: rows of those that were.
+        table, outcome: columns of all requests that might have been sent.
+        sent: rows of those that were sent.
     """
     if table.think_ns is None or table.session is None:
         return None
@@ -34,20 +34,21 @@ def unsent_turns(table: RequestTable, outcome: NDArray[np.int8], sent: Ints) -> 
 
 
 class _Sessions(NamedTuple):
-    """One row for each session that began."""
+    """One row for each started session."""
 
     first_ns: Ints
     last_ns: Ints
-    """When its latest turn ended, -1 where a turn has not."""
+    """End of its latest turn, -1 if a turn has not ended."""
     failed: Ints
-    """Turns without an answer that have ended."""
+    """Turns that ended without an answer."""
 
 
 def session_summary(record: RunRecord, columns: Latencies) -> dict[str, Any]:
-    """Sessions and their turns; nothing where no request belongs to a session.
+    """Sessions and their turns; empty if no request belongs to a session.
 
-    `broken_off` are sessions with a turn that got no answer. `duration_ms` goes from the first turn's arrival
-    to the end of the last, of sessions that are over; of turns, `ttft_ms` apart for first and later ones.
+    `broken_off` are sessions with an unanswered turn. `duration_ms` is from the first turn's arrival to
+    the end of the last, of sessions that have ended; `ttft_ms` is reported separately for first and later
+    turns.
     """
     session, rounds = record.table.session, record.table.round_index
     if session is None or not (session >= 0).any():

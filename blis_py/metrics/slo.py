@@ -1,4 +1,4 @@
-"""Service level objectives: goodput targets every request should meet, and limits on a run's statistics."""
+"""Service level objectives: goodput targets for each request, and limits on a run's statistics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from blis_py.metrics.record import RunRecord
 from blis_py.metrics.registry import METRICS, limitable
 
 ANY_CLASS = "default"
-"""Targets under this name hold for every class that has none of its own."""
+"""Targets under this name apply to every class without its own."""
 
 _IN_MS = {"ttft_ms": "ttft", "itl_ms": "itl", "e2e_ms": "e2e"}
 _ALIASES = {"e2el": "e2e"}
@@ -31,19 +31,19 @@ _STAT = r"\.(?P<stat>mean|median|min|max|std|p\d+(?:\.\d+)?)=(?P<limit>.+)"
 
 @dataclass(frozen=True, slots=True)
 class GoodputTargets:
-    """Latencies a request may not exceed, by class and dimension, in ns.
+    """Latency limits of each request, by class and dimension, in ns.
 
-    A class is held to its own limits and, in dimensions where it has none, to those of `default`.
+    A class has its own limits and, in dimensions where it has none, those of `default`.
     """
 
     limits_ns: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def of_class(self, name: str) -> dict[str, int]:
-        """Limit by dimension; empty where the class is held to nothing."""
+        """Limits by dimension; empty if the class has none."""
         return {**self.limits_ns.get(ANY_CLASS, {}), **self.limits_ns.get(name, {})}
 
     def under(self, other: GoodputTargets, classes: Iterable[str]) -> GoodputTargets:
-        """`other`, and these where it says nothing, of these classes and the usual ones."""
+        """`other`, completed by these where it has none, for these classes and the standard ones."""
         said, known = other.limits_ns.get(ANY_CLASS, {}), {*classes, *SLO_CLASSES, ANY_CLASS}
         kept = {
             name: {dimension: limit for dimension, limit in limits.items() if dimension not in said}
@@ -53,7 +53,7 @@ class GoodputTargets:
         return GoodputTargets({name: limits for name, limits in kept.items() if limits}).merged(other)
 
     def merged(self, other: GoodputTargets) -> GoodputTargets:
-        """Both; where they name the same class and dimension, `other` wins."""
+        """The union of both; `other` wins for the same class and dimension."""
         names = [*self.limits_ns, *(name for name in other.limits_ns if name not in self.limits_ns)]
         return GoodputTargets(
             {n: {**self.limits_ns.get(n, {}), **other.limits_ns.get(n, {})} for n in names},
@@ -71,12 +71,13 @@ class SloCheck(NamedTuple):
 
 
 def parse_goodput(pairs: Iterable[str], *, key: str = "--goodput") -> GoodputTargets:
-    """vLLM's syntax: `ttft:500`, `tpot:50`, `e2el:5000`, limits in ms; `itl` and `e2e` are understood too.
+    """Goodput targets in vLLM's syntax: `ttft:500`, `tpot:50`, `e2el:5000`, limits in ms; `itl` and `e2e` are
+    accepted too.
 
-    A limit may have a unit of its own, as in `--slo-ttft`: `ttft:500ms`, `e2el:5s`.
+    A limit may have its own unit, as in `--slo-ttft`: `ttft:500ms`, `e2el:5s`.
 
     Raises:
-        InputError: not NAME:LIMIT, an unknown name, a name given twice or a limit that is not positive.
+        InputError: not NAME:LIMIT, an unknown name, a name given twice or a non-positive limit.
     """
     limits: dict[str, int] = {}
     for pair in (part for text in pairs for part in text.split()):
@@ -93,14 +94,15 @@ def parse_goodput(pairs: Iterable[str], *, key: str = "--goodput") -> GoodputTar
 
 
 def parse_class_targets(metric: str, text: str, *, key: str | None = None) -> GoodputTargets:
-    """BLIS's syntax for `--slo-ttft`, `--slo-itl` and `--slo-e2e`: `critical=100ms,standard=500ms`.
+    """Goodput targets in BLIS's syntax for `--slo-ttft`, `--slo-itl` and `--slo-e2e`:
+    `critical=100ms,standard=500ms`.
 
     Args:
-        metric: the dimension that is limited: `ttft`, `tpot`, `itl` or `e2e`.
-        text: comma-separated CLASS=DURATION; the class `default` holds for all that are not named.
+        metric: the limited dimension: `ttft`, `tpot`, `itl` or `e2e`.
+        text: comma-separated CLASS=DURATION; the class `default` applies to all others.
 
     Raises:
-        InputError: not CLASS=DURATION, a class named twice or a duration that is not positive.
+        InputError: not CLASS=DURATION, a class named twice or a non-positive duration.
     """
     key = key or f"--slo-{metric}"
     limits: dict[str, Mapping[str, int]] = {}
@@ -116,12 +118,12 @@ def parse_class_targets(metric: str, text: str, *, key: str | None = None) -> Go
 
 
 def targets_in_ms(values: Any, *, key: str, file: str | Path | None = None) -> GoodputTargets:
-    """What a workload or a trace says itself: `{critical: {ttft_ms: 100, itl_ms: 50, e2e_ms: 5000}}`.
+    """Targets from a workload or a trace: `{critical: {ttft_ms: 100, itl_ms: 50, e2e_ms: 5000}}`.
 
-    A limit of 0 is none.
+    A limit of 0 means none.
 
     Raises:
-        InputError: another shape, an unknown dimension, or a limit that is no time.
+        InputError: another shape, an unknown dimension, or a limit that is not a time.
     """
     if not isinstance(values, Mapping):
         raise InputError("must map SLO classes to limits", file=file, key=key, value=values)
@@ -141,7 +143,7 @@ def targets_in_ms(values: Any, *, key: str, file: str | Path | None = None) -> G
 
 
 def parse_slo(text: str, *, key: str = "--slo") -> SloCheck:
-    """`ttft.p99=500ms`, or for one class `critical.ttft.p99=200ms`.
+    """A check from text: `ttft.p99=500ms`, or for one class `critical.ttft.p99=200ms`.
 
     Metrics: ttft, tpot, itl, e2e (or e2el), scheduling_delay. Statistics: mean, median, min, max, std and
     any percentile (p50, p99, p99.9). Units: ns, us, ms, s.
@@ -167,10 +169,10 @@ def parse_slo(text: str, *, key: str = "--slo") -> SloCheck:
 
 
 def require_known_classes(names: Iterable[str], present: Iterable[str]) -> None:
-    """A class in a target is one of the workload's, or a usual one that this workload happens to lack.
+    """Check that each class in a target is in the workload or a standard one.
 
     Raises:
-        InputError: it is neither, so it must be a slip.
+        InputError: it is neither, so it is probably a typo.
     """
     known = {*present, *SLO_CLASSES, ANY_CLASS}
     for name in names:
@@ -180,19 +182,19 @@ def require_known_classes(names: Iterable[str], present: Iterable[str]) -> None:
 
 
 class Goodput(NamedTuple):
-    """Which requests are held to targets, and which of them met all."""
+    """Which requests have targets, and which of them met all."""
 
     limits_ns: dict[str, NDArray[np.int64]]
-    """By dimension, each request's limit; 0 where it has none."""
+    """Limit of each request by dimension; 0 if it has none."""
     covered: NDArray[np.bool_]
-    """Has at least one limit."""
+    """Whether it has at least one limit."""
     met: dict[str, NDArray[np.bool_]]
-    """By dimension: completed, and within the limit where there is one."""
+    """By dimension: completed, and within the limit if there is one."""
     good: NDArray[np.bool_]
-    """Covered, completed and within every limit."""
+    """Whether it is covered, completed and within every limit."""
 
     def report(self, rows: NDArray[np.intp], duration_s: float) -> dict[str, Any]:
-        """Goodput and attainment of some requests, over a window of `duration_s`."""
+        """Goodput and attainment of some requests over a window of `duration_s`."""
         good, covered = int(self.good[rows].sum()), int(self.covered[rows].sum())
         return {
             "requests_per_s": good / duration_s if duration_s else 0.0,
@@ -208,7 +210,7 @@ class Goodput(NamedTuple):
 
 
 def assess(record: RunRecord, columns: Latencies, targets: GoodputTargets | None) -> Goodput | None:
-    """Hold every request to its targets; `None` when nobody has any.
+    """Compare every request with its targets; `None` if there are none.
 
     A request's own target (`slo_target_ns`, a TTFT limit) takes the place of its class's TTFT limit.
     An undefined TPOT or ITL (one token) meets any limit, as in vLLM; a request that did not complete
@@ -241,10 +243,10 @@ def _limits_ns(record: RunRecord, targets: GoodputTargets) -> dict[str, NDArray[
 
 
 def verdict(check: SloCheck, measured_ns: float, requests: int) -> dict[str, Any]:
-    """What was measured against a limit.
+    """Comparison of a measured statistic with its limit.
 
-    `met` is False when there were `requests` but none got far enough to be measured, and None when there
-    were no requests at all.
+    `met` is False if there were `requests` but none reached the measured point, and None if there were no
+    requests at all.
     """
     known = not np.isnan(measured_ns)
     return {

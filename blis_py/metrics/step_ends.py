@@ -1,4 +1,4 @@
-"""When each step of an instance ended, in little memory however many there were."""
+"""The end times of an instance's steps, in little memory."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from blis_py.latency.decode_line import PACKED_BYTES, LineRun, PackedRuns
 from blis_py.latency.step_run import Ints, PricedRun, StepRun
 
 _AT_ONCE = 1 << 15
-"""Steps to put away together, or a thirty-second as many runs."""
+"""Steps to compress at once, or a thirty-second as many runs."""
 _PART = 1 << 19
-"""Steps to hand out together, about."""
+"""Approximate number of steps per returned part."""
 _GAP_BYTES = 4
 
 
 class _Gaps:
-    """Ends of steps as what lies between them; at most 4 seconds."""
+    """Step ends stored as differences, each at most 4 seconds."""
 
     def __init__(self, start_ns: int, gaps_ns: NDArray[np.uint32]) -> None:
         self._start_ns, self._gaps_ns = start_ns, gaps_ns
@@ -31,28 +31,28 @@ class _Gaps:
 
 
 class StepEnds:
-    """A growing column. It remembers runs of alike steps rather than steps, where that is shorter."""
+    """A growing column, stored as runs of identical steps where that is shorter."""
 
     def __init__(self) -> None:
         self.steps = 0
         self.last_ns = 0
         """End of the latest step."""
         self._latest: list[int] = []
-        """Ends of runs not put away yet. Most are single steps, of which there is no more to know."""
+        """Ends of uncompressed runs. Most are single steps, which need nothing else."""
         self._longer: list[tuple[int, StepRun]] = []
-        """The others among them, and their places there."""
+        """The runs of several steps among them, with their positions."""
         self._away = 0
-        """Steps put away."""
+        """Number of compressed steps."""
         self._most_steps, self._most_runs = _AT_ONCE, _AT_ONCE // 32
         self._chunks: list[PackedRuns | PricedRun | _Gaps] = []
         self._firsts: list[int] = []
         """Index of the first step of each chunk."""
         self._settled: tuple[int, Ints] = (-1, np.zeros(0, np.int64))
-        """The chunk that was read last."""
+        """The chunk read last."""
 
     @classmethod
     def of(cls, ends_ns: Ints) -> StepEnds:
-        """A column of known times."""
+        """A column from known times."""
         column = cls()
         if len(ends_ns):
             column.append(PricedRun(ends_ns))
@@ -62,7 +62,7 @@ class StepEnds:
         return isinstance(other, StepEnds) and np.array_equal(self.ns(), other.ns())
 
     def append(self, run: StepRun) -> None:
-        """One or more steps are over."""
+        """Append one or more steps that have ended."""
         steps, latest = run.steps, self._latest
         if steps > 1:
             self._longer.append((len(latest), run))
@@ -89,9 +89,9 @@ class StepEnds:
         self._chunks.append(_packed(_ends_of(np.array(ends, np.int64), longer)))
 
     def parts(self) -> Iterator[tuple[int, Ints]]:
-        """All ends, some hundred thousand at a time, each part with the index of its first step.
+        """All ends in parts of some hundred thousand, each with the index of its first step.
 
-        Whoever reads a column reads it several times: runs of a short one are worked out once.
+        Columns are read several times, so the runs of a short one are expanded only once.
         """
         self._put_away()
         if self.steps <= _PART:
@@ -108,11 +108,11 @@ class StepEnds:
             yield first, np.concatenate(part)
 
     def ns(self) -> Ints:
-        """All ends, in one array."""
+        """All ends as one array."""
         return np.concatenate([np.zeros(0, np.int64), *(ends for _, ends in self.parts())])
 
     def at(self, steps: Ints) -> Ints:
-        """The ends of these steps, in any order."""
+        """The ends of the given steps, in any order."""
         ends = np.empty(len(steps), np.int64)
         for first, part in self.parts():
             here = np.flatnonzero((steps >= first) & (steps < first + len(part)))
@@ -120,7 +120,7 @@ class StepEnds:
         return ends
 
     def one(self, step: int) -> int:
-        """The end of one step; quick for one after the other."""
+        """The end of one step; fast for consecutive steps."""
         self._put_away()
         index = bisect_right(self._firsts, step) - 1
         if self._settled[0] != index:
@@ -129,7 +129,7 @@ class StepEnds:
 
 
 def _packed(ends_ns: Ints) -> PricedRun | _Gaps:
-    """In half the memory, unless there is a step of more than 4 seconds."""
+    """The ends in half the memory, unless a step takes more than 4 seconds."""
     gaps = np.diff(ends_ns, prepend=ends_ns[:1])
     if gaps.max() >> 32 or gaps.min() < 0:
         return PricedRun(ends_ns)
@@ -140,8 +140,8 @@ def _ends_of(ends: Ints, longer: Sequence[tuple[int, StepRun]]) -> Ints:
     """The ends of all steps of runs.
 
     Args:
-        ends: of the runs.
-        longer: those of several steps, and their places.
+        ends: ends of the runs.
+        longer: the runs of several steps, and their positions.
     """
     if not longer:
         return ends
@@ -158,7 +158,7 @@ def _ends_of(ends: Ints, longer: Sequence[tuple[int, StepRun]]) -> Ints:
 
 
 def _places(runs: Sequence[tuple[int, StepRun]], steps: Ints) -> NDArray[np.bool_]:
-    """Which of all steps belong to these runs."""
+    """Mask of the steps that belong to these runs."""
     chosen = np.zeros(len(steps), np.bool_)
     chosen[[place for place, _ in runs]] = True
     return chosen.repeat(steps)

@@ -1,4 +1,4 @@
-"""The compact steps table of an instance: one row per run of alike steps, on disk where there are many."""
+"""The compact steps table of an instance: one row per run of identical steps, spilled to disk when large."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from blis_py.core.features import is_whole
 from blis_py.errors import InputError
 
 _ROWS = 4096
-"""To write at once."""
+"""Rows written at once."""
 
 
 class Spool:
-    """A temporary file that many tables write to; there is none until one of them has much to write."""
+    """A temporary file shared by many tables; created when one of them first writes to it."""
 
     def __init__(self) -> None:
         self._file: BinaryIO | None = None
         self._end = 0
 
     def write(self, data: bytes) -> int:
-        """Returns where it stands."""
+        """Write data; returns its offset."""
         if self._file is None:
             self._file = TemporaryFile(prefix="blis-steps-")  # noqa: SIM115 - lives as long as the record
         place, self._end = self._end, self._end + len(data)
@@ -40,11 +40,11 @@ class Spool:
 
 
 class StepsTable:
-    """Rows come one by one; columns are read when all have come.
+    """A table written row by row and read by column when it is complete.
 
     Args:
-        names: of the columns.
-        spool: where rows go that need not be at hand.
+        names: names of the columns.
+        spool: file for rows that need not stay in memory.
     """
 
     def __init__(self, names: Sequence[str], spool: Spool | None = None) -> None:
@@ -56,11 +56,11 @@ class StepsTable:
         self._spool = spool or Spool()
         self._latest = array("d")
         self._written: list[tuple[int, int]] = []
-        """Place and length of what has been put away."""
+        """Offset and length of each part written to the spool."""
         self._limit = _ROWS * len(self.names)
 
     def append(self, row: Sequence[float]) -> None:
-        """A value for each column."""
+        """Append a row with a value for each column."""
         self._latest.extend(row)
         if len(self._latest) >= self._limit:
             data = self._latest.tobytes()
@@ -72,12 +72,12 @@ class StepsTable:
         return values // len(self.names)
 
     def parts(self) -> Iterator[dict[str, NDArray[Any]]]:
-        """All columns, some thousand rows at a time."""
+        """All columns, in parts of some thousand rows."""
         for data in self._data():
             yield {name: self._typed(name, data[:, i]) for i, name in enumerate(self.names)}
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """One column."""
+        """A column by name."""
         index = self.names.index(name)
         return self._typed(name, np.concatenate([data[:, index] for data in self._data()]))
 

@@ -26,19 +26,19 @@ from blis_py.requests.table import Labels, RequestTable
 def summarise(
     record: RunRecord, *, goodput: GoodputTargets | None = None, slo: Sequence[SloCheck] = ()
 ) -> dict[str, Any]:
-    """Everything a run is judged by, as plain JSON-ready data with a stable order of keys.
+    """The metrics of a run, as plain JSON-ready data with a stable order of keys.
 
-    Latencies in ms, rates per second of the window from the first arrival to the last completion, which
-    is the cluster's for every group, so that the groups' rates add up. What is undefined is `None`.
+    Latencies are in ms, rates per second of the window from the first arrival to the last completion, which
+    is the cluster's for every group, so that the groups' rates add up. Undefined values are `None`.
 
     Args:
         record: the run.
-        goodput: limits every request should meet; without any (and without targets in the workload
-            itself) goodput is `None`.
-        slo: limits on statistics of the run, answered under `slo`.
+        goodput: limits for every request; without any (and without targets in the workload itself) goodput is
+            `None`.
+        slo: limits on statistics of the run, evaluated under `slo`.
 
     Raises:
-        InputError: a target names an SLO class that neither the workload nor the conventions know.
+        InputError: a target names an SLO class that is neither in the workload nor a standard one.
         InternalError: the record contradicts itself.
     """
     check(record)
@@ -63,7 +63,7 @@ class _Summary:
         self.last_completion_ns = int(finished.max()) if len(finished) else first
         self.duration_s = (self.last_completion_ns - first) / 1e9
         self.known: dict[bytes, dict[str, Any]] = {}
-        """Groups computed already, by their rows."""
+        """Groups computed so far, by their rows."""
 
     def build(self) -> dict[str, Any]:
         cluster = self._group(self.everyone)
@@ -101,12 +101,12 @@ class _Summary:
         }
 
     def _at_clients(self) -> dict[str, Any]:
-        """Latencies with the time on the line, where clients are far away."""
+        """Latencies including network time, for remote clients."""
         seen = client_latencies_ns(self.record, self.columns)
         return {f"{name}_ms": statistics(Distribution.of(ns[~np.isnan(ns)])) for name, ns in seen.items()}
 
     def _admission(self) -> dict[str, Any]:
-        """Why requests were rejected, and of which class and tenant they were; where some were."""
+        """Rejections by reason, class and tenant, if there are any."""
         why = self.record.rejection
         rejected = self.record.outcome == Outcome.REJECTED
         if why is None or not rejected.any():
@@ -120,7 +120,7 @@ class _Summary:
         return {"admission": {"rejected": sum(by_reason.values()), "by_reason": by_reason, **counted}}
 
     def _gateway(self) -> dict[str, Any]:
-        """How long requests waited at the gateway, where they can."""
+        """Waiting times at the gateway, if there is a queue."""
         waits_ns = self.record.gateway_ns
         if waits_ns is None:
             return {}
@@ -139,7 +139,7 @@ class _Summary:
         return {} if decisions is None else {"routing": decisions.summary()}
 
     def _part(self, rows: Rows, cluster: Mapping[str, Any]) -> dict[str, Any]:
-        """A group; tenants are often the classes, or everybody, and need not be computed again."""
+        """Summary of a group, cached: tenants often coincide with the classes, or with all requests."""
         if len(rows) == len(self.everyone):
             return {**cluster}
         key = _digest(rows)
@@ -184,7 +184,7 @@ class _Summary:
         }
 
     def _token_gaps(self) -> dict[tuple[int | None, bytes], Distribution]:
-        """Of every group, in one pass over the steps."""
+        """Token gaps of every group, in one pass over the steps."""
         groups = [self.everyone, *self.classes.values(), *self.tenants.values()]
         wanted: dict[tuple[int | None, bytes], Rows] = {(None, _digest(rows)): rows for rows in groups}
         wanted |= {(index, _digest(rows)): rows for index, rows in enumerate(self.instances)}
@@ -195,7 +195,7 @@ class _Summary:
     def _samples(self, metric: str, rows: Rows, instance: int | None = None) -> Distribution:
         if metric == "itl":
             known = self.itl.get((instance, _digest(rows)))
-            return known or Distribution.of(np.zeros(0, dtype=np.int64))  # nobody is of that class
+            return known or Distribution.of(np.zeros(0, dtype=np.int64))  # no request has that class
         column = self.columns.column(metric)[rows]
         return Distribution.of(column[~np.isnan(column)])
 
@@ -210,7 +210,7 @@ class _Summary:
         return answers
 
     def _per_unit(self, throughput: Mapping[str, float]) -> dict[str, float]:
-        """Output tokens per second of one instance and of one GPU, by the means of those that lived."""
+        """Output tokens per second of one instance and of one GPU, by their mean number over the window."""
         mean = self._mean_lived([1] * len(self.record.instances)) or 1
         gpus = self._mean_lived([one.gpus for one in self.record.instances]) or 1
         per_instance = throughput["output_tokens_per_s"] / mean
@@ -220,7 +220,7 @@ class _Summary:
         }
 
     def _mean_lived(self, weights: Sequence[int]) -> float:
-        """The sum of the weights of the instances that lived, as its mean over the window."""
+        """Time average over the window of the total weight of living instances."""
         elapsed_ns = self._elapsed_ns()
         lived_ns = [self._lived_ns([one]) for one in self.record.instances]
         if not elapsed_ns or all(own_ns == elapsed_ns for own_ns in lived_ns):
@@ -228,7 +228,7 @@ class _Summary:
         return sum(w * own_ns for w, own_ns in zip(weights, lived_ns, strict=True)) / elapsed_ns
 
     def _cost(self) -> dict[str, float]:
-        """What the instances cost from being added to being gone, where all have a price."""
+        """Cost of the instances from their addition to their removal, if all have a price."""
         prices = [one.price_per_hour for one in self.record.instances]
         if not prices or None in prices:
             return {}
@@ -242,19 +242,19 @@ class _Summary:
         return self.record.end_ns - self.first_arrival_ns
 
     def _lived_ns(self, instances: Sequence[InstanceRecord]) -> int:
-        """Since the first arrival, all together."""
+        """Total lifetime of the instances since the first arrival."""
         if all(one.gone_ns is None and one.added_ns <= self.first_arrival_ns for one in instances):
             return self._elapsed_ns() * len(instances)
         return sum(one.lived_ns(self.first_arrival_ns, self.record.end_ns) for one in instances)
 
 
 def _digest(rows: Rows) -> bytes:
-    """A short name of a group of requests."""
+    """A hash of a group of requests."""
     return sha256(rows.tobytes()).digest()
 
 
 def engine(instances: Sequence[InstanceRecord], lived_ns: int) -> dict[str, Any]:
-    """What the engines did, over one or several instances that lived for `lived_ns` all together."""
+    """Engine metrics over one or several instances with a total lifetime of `lived_ns`."""
 
     def total(name: str) -> int:
         return int(sum(getattr(instance, name) for instance in instances))
@@ -283,9 +283,9 @@ def engine(instances: Sequence[InstanceRecord], lived_ns: int) -> dict[str, Any]
 
 
 def _prefix_hit_ceiling(record: RunRecord) -> float | None:
-    """The hit rate of a prefix cache that forgets nothing, for the requests that were served.
+    """Hit rate of a prefix cache without eviction, for the requests that were served.
 
-    `None` without a prefix cache, or where prompts have nothing to share.
+    `None` without a prefix cache, or if prompts have nothing in common.
     """
     settings = record.config.get("scheduler", {})
     cache_is_on = settings.get("enable_prefix_caching", True) and settings.get("prefix_cache") != "none"
@@ -305,7 +305,7 @@ def _prefix_hit_ceiling(record: RunRecord) -> float | None:
 
 
 def counts(labels: Labels, rows: Rows) -> dict[str, int]:
-    """How many of the rows have each label, the most frequent first; without those that have none."""
+    """Number of rows per label, the most frequent first; unlabelled rows are left out."""
     found = np.bincount(labels.codes[rows], minlength=len(labels.names)).tolist()
     named = [(name, count) for name, count in zip(labels.names, found, strict=True) if name and count]
     return dict(sorted(named, key=lambda item: (-item[1], item[0])))
@@ -328,7 +328,7 @@ def _outcomes(record: RunRecord, rows: Rows) -> dict[str, int]:
 
 
 def _jain(shares: Sequence[int]) -> float | None:
-    """Jain's index (sum x)^2 / (n * sum x^2): 1 when all have equal shares, 1/n when one has everything."""
+    """Jain's index (sum x)^2 / (n * sum x^2): 1 if all shares are equal, 1/n if one has everything."""
     return _ratio(sum(shares) ** 2, len(shares) * sum(x * x for x in shares)) if len(shares) > 1 else None
 
 

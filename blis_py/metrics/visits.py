@@ -1,7 +1,8 @@
-"""One record per visit of a request to an instance, as columns. A request's own columns derive from these.
+"""One record per visit of a request to an instance, as columns; the requests' own columns derive from
+these.
 
-Most requests visit one instance. A request that is handed over (a prefill instance passes it on to a decode
-instance) or dispatched again has several visits, in turn; what lies between two of them is a gap.
+Most requests visit one instance. A request that is handed over (from a prefill instance to a decode instance)
+or dispatched again has several visits, in turn; between two of them is a gap.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from blis_py.requests.table import Ints
 
 
 class Role(IntEnum):
-    """What an instance computes of a request."""
+    """The phases of a request that an instance computes."""
 
     BOTH = 0
     PREFILL = 1
@@ -27,7 +28,7 @@ class Role(IntEnum):
 
 
 class Onward(IntEnum):
-    """How a visit ends whose request goes on elsewhere. All other visits end as `Outcome` says."""
+    """How a visit ends whose request continues elsewhere. All other visits end with an `Outcome`."""
 
     HANDED_OVER = 16
     REDISPATCHED = 17
@@ -40,32 +41,32 @@ Column = TypeVar("Column", bound=NDArray[Any])
 class Visits:
     """Row r < `requests` is the first visit of request r; further ones follow in the order they began.
 
-    Times are absolute ns as the client sees them, -1 = not reached. A request that is on its way to an
-    instance, or never gets to one, has a visit there too: its instance is -1.
+    Times are absolute ns as the client sees them, -1 = not reached. A request on its way to an instance, or
+    one that never reaches any, has a visit too: its instance is -1.
     """
 
     requests: int
-    """How many requests there are."""
+    """Number of requests."""
     request: Ints
     instance: NDArray[np.int32]
     role: NDArray[np.int8]
-    """A `Role`: that of the instance."""
+    """The `Role` of the instance."""
     outcome: NDArray[np.int8]
-    """An `Onward` or, of a request's last visit, the `Outcome` of the request."""
+    """An `Onward` or, for a request's last visit, the `Outcome` of the request."""
     enqueue_ns: Ints
     """Entry into the instance's waiting queue."""
     scheduled_ns: Ints
-    """Start of the first step that computed anything for it."""
+    """Start of the first step that computed tokens for it."""
     first_token_ns: Ints
     last_token_ns: Ints
     finish_ns: Ints
-    """The end that the client sees; of a visit that ends `Onward`, when it left the instance."""
+    """End as the client sees it; for a visit that ends `Onward`, the time it left the instance."""
     emitted_tokens: Ints
     cached_tokens: Ints
     """Prompt tokens found in the prefix cache at first admission."""
     preemptions: Ints
     emission: Emission
-    """With which steps it emitted."""
+    """The steps with which it emitted."""
     _order: tuple[Rows, Ints, Ints] | None = field(default=None, init=False)
 
     def __len__(self) -> int:
@@ -73,17 +74,17 @@ class Visits:
 
     @property
     def single(self) -> bool:
-        """Whether every request has one visit: its columns are those of the requests."""
+        """Whether every request has one visit, so that visit columns are request columns."""
         return len(self.request) == self.requests
 
     # -- columns of the requests -------------------------------------------------------------------
 
     def first(self, column: Column) -> Column:
-        """Of each request's first visit."""
+        """Values of each request's first visit."""
         return column if self.single else column[: self.requests]  # type: ignore[return-value]
 
     def last(self, column: Column) -> Column:
-        """Of each request's last visit."""
+        """Values of each request's last visit."""
         if self.single:
             return column
         latest = np.empty(self.requests, dtype=np.intp)
@@ -99,11 +100,11 @@ class Visits:
         return total  # type: ignore[return-value]
 
     def first_known(self, column: Column) -> Column:
-        """The earliest that is not -1, of each request's visits."""
+        """The first value that is not -1 among each request's visits."""
         return column if self.single else self._known(column, np.flatnonzero(column >= 0)[::-1])
 
     def last_known(self, column: Column) -> Column:
-        """The latest that is not -1, of each request's visits."""
+        """The last value that is not -1 among each request's visits."""
         return column if self.single else self._known(column, np.flatnonzero(column >= 0))
 
     def _known(self, column: Column, visits: Rows) -> Column:
@@ -114,7 +115,7 @@ class Visits:
     # -- visits of requests --------------------------------------------------------------------------
 
     def of(self, rows: Rows) -> tuple[Rows, Ints]:
-        """The visits of one request after another, each request's in turn, and how many each has."""
+        """Visits request by request, in order, and the number of visits of each."""
         if self.single:
             return rows, np.ones(len(rows), dtype=np.int64)
         if self._order is None:
@@ -124,7 +125,7 @@ class Visits:
         return order[ranges(starts[rows], counts[rows])], counts[rows]
 
     def take(self, rows: Rows) -> Visits:
-        """Those of the given requests, whose new numbers follow the given order."""
+        """The visits of the given requests, renumbered in the given order."""
         place = np.full(self.requests, -1, dtype=np.int64)
         place[rows] = np.arange(len(rows))
         further = np.flatnonzero(place[self.request[self.requests :]] >= 0) + self.requests
@@ -134,7 +135,7 @@ class Visits:
     def alone(self, chosen: Rows) -> Visits:
         """These visits to one instance as if each were a request's only one.
 
-        One that is handed over counts as completed: the instance has done its part.
+        A visit that was handed over counts as completed: the instance has done its part.
         """
         outcome = np.where(self.outcome[chosen] == Onward.HANDED_OVER, 0, self.outcome[chosen])
         return self._chosen(
@@ -155,7 +156,7 @@ class Visits:
 
 
 def by_instance(instance: NDArray[np.int32]) -> Iterator[tuple[int, Rows]]:
-    """The instances that occur, each with the places of its visits, in order."""
+    """The instances that occur, each with the indices of its visits, in order."""
     order = np.argsort(instance, kind="stable")
     instance = instance[order]
     starts = np.flatnonzero(np.diff(instance, prepend=instance[:1] - 1))

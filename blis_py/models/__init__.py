@@ -1,1 +1,1 @@
-"""Architectures of models: HuggingFace configs, sizes, number formats of weights."""
+"""Model architectures: HuggingFace configs, sizes, number formats of weights."""

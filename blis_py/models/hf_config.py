@@ -1,8 +1,8 @@
-"""Typed reading of a HuggingFace `config.json`: every complaint names file, key and value.
+"""Typed access to a HuggingFace `config.json`; every error names file, key and value.
 
-What one model says may stand in three places: a multimodal model describes its language part under
-`text_config` and some of it one level above, and NVIDIA's ModelOpt writes the quantisation into a second
-file, `hf_quant_config.json`. They are read as one.
+The properties of a model may be spread over three places: a multimodal model describes its language part
+under `text_config` and some of it one level above, and NVIDIA's ModelOpt writes the quantisation into a
+second file, `hf_quant_config.json`. They are read as one.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ from blis_py.files.json_files import load_object
 from blis_py.files.paths import is_file
 
 LARGEST_COUNT = (1 << 31) - 1
-"""No size of a model comes near it."""
+"""Beyond any size of a model."""
 _ABOVE = ("quantization_config", "compression_config", "torch_dtype", "dtype", "tie_word_embeddings")
 """Keys of the language part that may stand one level above it."""
 _BESIDE = ("architectures", "vision_config", "audio_config")
-"""Keys of the level above that concern the language part, too."""
+"""Keys of the outer level that apply to the language part too."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
     """A mapping inside a config file. A key that is null counts as absent.
 
-    Methods that take several keys read the first one present and, when there is none, return
-    `default` or complain about the first.
+    Methods that take several keys read the first one present and, if there is none, return `default` or raise
+    an error about the first.
     """
 
     file: Path
     values: Mapping[str, Any]
     prefix: str = ""
     elsewhere: Mapping[str, tuple[Path, str]] = field(default_factory=dict)
-    """Keys that were found in another place, with the file and what they are called there."""
+    """Keys found in another place, with the file and their name there."""
 
     def __post_init__(self) -> None:
         for key in self.values:
-            if not isinstance(key, str):  # which YAML permits, where a profile repeats the config
+            if not isinstance(key, str):  # permitted by YAML, where a profile repeats the config
                 raise InputError(
                     "a key must be text", file=self.file, key=f"{self.prefix}{key}", fix="quote it"
                 )
 
     @classmethod
     def read(cls, file: Path) -> ConfigFile:
-        """The config, with its `text_config` where a multimodal model keeps the language part there, and with
+        """The config, with its `text_config` if a multimodal model keeps the language part there, and with
         the `hf_quant_config.json` beside it.
         """
         fix = "give a HuggingFace config.json or the folder that holds one"
@@ -60,7 +60,7 @@ class ConfigFile:
 
     @classmethod
     def of(cls, file: Path, values: Mapping[str, Any]) -> ConfigFile:
-        """The same for values that have been read already."""
+        """The same for values already read."""
         config = cls(file, values)
         if "num_hidden_layers" in values or "text_config" not in values:
             return config
@@ -77,7 +77,7 @@ class ConfigFile:
         )
 
     def _with_quantisation(self, told: ConfigFile) -> ConfigFile:
-        """With what the second file says, where this one does not say it."""
+        """Add values of the second file that this one does not contain."""
         own = self.section("quantization_config")
         if own is None:
             values = {"quant_method": "modelopt", **told.values}
@@ -111,7 +111,11 @@ class ConfigFile:
         return next((key for key in keys if self.has(key)), keys[0])
 
     def check_alike(self, *keys: str) -> None:
-        """Refuses names of one thing that say different things."""
+        """Check that several names of one property have the same value.
+
+        Raises:
+            InputError: they differ.
+        """
         first = self.key(*keys)
         for key in keys:
             if self.has(key) and self.values[key] != self.values[first]:
@@ -184,7 +188,7 @@ class ConfigFile:
 
 
 def names_of(keys: Sequence[str], most: int = 6) -> str:
-    """The first few of some keys, as a note tells them."""
+    """The first few of some keys, for a note."""
     told = [key[:60] if key.isprintable() else ascii(key)[1:-1][:60] for key in keys[:most]]
     more = f" and {len(keys) - most} more" if len(keys) > most else ""
     return ", ".join(told) + more

@@ -1,4 +1,4 @@
-"""The architecture of a model, as far as time and memory depend on it, read from a HuggingFace config."""
+"""The architecture of a model as far as it affects time and memory, read from a HuggingFace config."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOST_LAYERS = 1000
 class ModelShape:
     """A decoder with grouped-query attention and gated (three-matrix) feed-forward layers.
 
-    Sizes are of the whole model, before tensor parallelism divides them.
+    Sizes are of the whole model, before division by tensor parallelism.
     """
 
     name: str
@@ -42,7 +42,7 @@ class ModelShape:
     kv_heads: int
     head_dim: int
     intermediate: int
-    """Width of a dense layer's feed-forward; unused when every layer is sparse."""
+    """Width of a dense layer's feed-forward; unused if every layer is sparse."""
     vocab: int
     tied_embeddings: bool
     max_position_embeddings: int
@@ -61,17 +61,17 @@ class ModelShape:
     shared_intermediate: int = 0
     """Width of the shared experts together."""
     shared_unsaid: bool = False
-    """Whether only the model's type tells of shared experts, and its config does not (Llama 4)."""
+    """Whether shared experts follow only from the model's type, not from its config (Llama 4)."""
     dense_layers: int = 0
-    """Layers of a sparse model that are dense all the same (first ones or interleaved)."""
+    """Dense layers of a sparse model (first ones or interleaved)."""
     interleave_step: int = 0
     """`interleave_moe_layer_step` of the config; 0 = absent."""
     sliding_window: int = 0
-    """Attention window of the windowed layers in tokens, 0 = none. Recorded only: time and KV
-    capacity take every layer as full attention, and a note says so."""
+    """Attention window of the windowed layers in tokens, 0 = none. Recorded only: time and KV capacity treat
+    every layer as full attention, and a note states it."""
     windowed_layers: int = 0
     notes: tuple[str, ...] = field(default=(), compare=False)
-    """What is assumed where the config says more than is modelled, or less than is needed."""
+    """Assumptions where the config contains more than is modelled, or less than is needed."""
 
     @property
     def is_moe(self) -> bool:
@@ -118,7 +118,7 @@ class ModelShape:
 
     @property
     def norm_parameters(self) -> int:
-        """Two norms a layer, and the last one."""
+        """Two norms per layer, and the last one."""
         return (2 * self.layers + 1) * self.hidden
 
     @property
@@ -128,7 +128,7 @@ class ModelShape:
 
     @property
     def active_parameters(self) -> int:
-        """Weights one token passes through."""
+        """Weights used for one token."""
         return self._parameters(self.experts_per_token)
 
     def _parameters(self, experts: int) -> int:
@@ -148,11 +148,11 @@ def load_model(name: str, config_path: str | Path | None = None) -> ModelShape:
 
     Args:
         name: the folder of a checkpoint, a bundled model in any usual spelling (`qwen/qwen3-14b`,
-            `Qwen/Qwen3-14B-Instruct`), or just what to call it when `config_path` is given.
+            `Qwen/Qwen3-14B-Instruct`), or an arbitrary name if `config_path` is given.
         config_path: a HuggingFace `config.json`, or the folder that holds one.
 
     Raises:
-        InputError: unknown name; missing or nonsensical key, with file and key.
+        InputError: unknown name; missing or invalid key, with file and key.
     """
     if config_path is None and is_file(Path(name) / "config.json"):
         name, config_path = config_name(name), name
@@ -164,7 +164,7 @@ def load_model(name: str, config_path: str | Path | None = None) -> ModelShape:
 
 
 def config_name(config_path: str | Path) -> str:
-    """What to call the model of a HuggingFace config: as its checkpoint is called on the hub.
+    """Name of a model from the path of its HuggingFace config: the name of its checkpoint on the hub.
 
     That is in the name of the file (`org--model_config.json`), or of the folder that holds it, in
     HuggingFace's cache two levels above (`models--org--model/snapshots/<revision>`).
@@ -187,13 +187,13 @@ def _variant(shape: ModelShape) -> ModelShape:
 
 
 def shape_from_config(name: str, values: Mapping[str, Any], file: Path) -> ModelShape:
-    """The shape from the content of a HuggingFace config.
+    """The shape from the contents of a HuggingFace config.
 
     Args:
         file: where it was read from, for messages.
 
     Raises:
-        InputError: missing or nonsensical key, with file and key.
+        InputError: missing or invalid key, with file and key.
     """
     return _shape(name, ConfigFile.of(file, values))
 
@@ -202,19 +202,19 @@ def _stored(config: ConfigFile, layers: Layers) -> Quantisation:
     section = config.section(config.key("quantization_config", "compression_config"))
     if section is None:
         return unquantised(layers)
-    from blis_py.models.quantisation import read_quantisation  # few need it
+    from blis_py.models.quantisation import read_quantisation  # imported only where needed
 
     return read_quantisation(section, layers)
 
 
 def same_sizes(one: ModelShape, other: ModelShape) -> bool:
-    """Whether a step takes both the same time, whatever they are called and however long their sequences."""
+    """Whether a step takes the same time for both, regardless of names and longest sequences."""
     apart = {"name": "", "notes": (), "max_position_embeddings": 0}
     return replace(one, **apart) == replace(other, **apart)  # type: ignore[arg-type]
 
 
 def known_models() -> list[str]:
-    """Bundled models, by the name of their profile."""
+    """Names of the bundled model profiles."""
     return known_names("models")
 
 
@@ -282,8 +282,8 @@ def _feed_forward(config: ConfigFile, model_type: ModelType, dense_layers: int) 
 
 
 def _sparse_layers(config: ConfigFile, layers: int) -> frozenset[int]:
-    """Layers with routed experts: those listed, or all but the first k, those listed as dense, and those
-    between every n-th."""
+    """Indices of layers with routed experts: those listed, or all except the first k, those listed as dense,
+    and those between every n-th."""
     if config.count(*_EXPERTS, default=0, least=0) < 2:
         return frozenset()
     if config.has("moe_layers"):
@@ -301,7 +301,7 @@ def _sparse_layers(config: ConfigFile, layers: int) -> frozenset[int]:
 
 
 def _layers_of(config: ConfigFile, key: str, layers: int) -> list[int]:
-    """A list of layers by number."""
+    """A list of layer indices."""
     for layer in config.items(key):
         if isinstance(layer, bool) or not isinstance(layer, int) or not 0 <= layer < layers:
             raise config.error(key, f"must be numbers of the {layers} layers", layer)
@@ -309,8 +309,8 @@ def _layers_of(config: ConfigFile, key: str, layers: int) -> list[int]:
 
 
 def _windows(config: ConfigFile, model_type: ModelType, layers: int, limit: int) -> tuple[int, int]:
-    """(tokens that a windowed layer sees, how many such layers there are). A window as long as the longest
-    sequence is none."""
+    """(window in tokens, number of windowed layers). A window as long as the longest sequence counts as
+    none."""
     if 0 in config.items("attn_type_list"):
         raise config.error("attn_type_list", "layers of linear attention are not modelled", 0)
     kinds = config.texts("layer_types")
@@ -342,7 +342,7 @@ def _dtype_bytes(config: ConfigFile) -> int:
 
 
 def _max_positions(config: ConfigFile, model_type: ModelType) -> int:
-    """vLLM's rule: `factor` stretches the limit, except where the config states the stretched one."""
+    """vLLM's rule: `factor` stretches the limit, unless the config states the stretched one."""
     limit = config.count("max_position_embeddings")
     rope = config.section("rope_scaling") or config.section("rope_parameters")
     if rope is None or model_type.stretched:

@@ -1,10 +1,11 @@
-"""What is known of the `config.json` of each model type: which keys are read, which change nothing, which are
-beyond what is modelled.
+"""Supported keys of `config.json` by model type: which are read, which have no effect, which are not
+modelled.
 
-A config is understood as a whole or not used in silence. A key is read (`READ`, and those of the model's
-own type), or is known to change neither sizes nor time (`WITHOUT_EFFECT`), or says something that is not
-modelled (`NOT_MODELLED`): then the model is refused. Whatever is left over is told in a note, and so is a
-type that is not in `MODEL_TYPES`. Another type is one line there, once its keys and its size are checked.
+A config is understood as a whole, or the deviation is reported. A key is read (`READ`, and those of the
+model's own type), or is known to affect neither sizes nor time (`WITHOUT_EFFECT`), or describes something
+that is not modelled (`NOT_MODELLED`): then the model is rejected. Remaining keys are listed in a note, and
+so is a type that is not in `MODEL_TYPES`. A new type is one line there, once its keys and its size are
+checked.
 """
 
 from __future__ import annotations
@@ -17,23 +18,23 @@ from blis_py.models.hf_config import ConfigFile, names_of
 
 
 class ModelType(NamedTuple):
-    """In what the configs of a type differ from the plainest decoder's.
+    """Differences between the configs of a type and those of a plain decoder.
 
-    Every one is a decoder with grouped-query attention and gated (three-matrix) feed-forward layers.
+    Each is a decoder with grouped-query attention and gated (three-matrix) feed-forward layers.
     """
 
     reads: Collection[str] = ()
-    """Keys of its own that are read."""
+    """Type-specific keys that are read."""
     without_effect: Collection[str] = ()
-    """Keys of its own that change nothing."""
+    """Type-specific keys without effect."""
     shared_experts: int = 0
-    """Shared experts, as wide as a routed one, of which the config says nothing."""
+    """Shared experts, as wide as a routed one, that are not in the config."""
     window_every: int = 1
-    """Where the config does not list the layers, all but every n-th see a window; 1 = all of them do."""
+    """If the config does not list the layers: all but every n-th are windowed; 1 = all of them."""
     tied_embeddings: bool = False
-    """Where the config does not say."""
+    """Default if the config does not state it."""
     stretched: bool = False
-    """Whether `max_position_embeddings` contains the stretching by RoPE scaling, whatever its rule."""
+    """Whether `max_position_embeddings` includes the stretching by RoPE scaling, for any rule."""
 
 
 _WINDOWS = ("layer_types", "sliding_window")
@@ -45,7 +46,7 @@ _EXPERTS = (
     "num_experts_per_tok",
     "experts_per_token",
 )
-"""The library gives a file both its own names and those of the type."""
+"""The library writes both its own names and those of the type."""
 _LING = ModelType(
     reads=(
         *_EXPERTS,
@@ -110,25 +111,26 @@ MODEL_TYPES: Mapping[str, ModelType] = {
     "bailing_moe_v2": _LING,
     "llada2_moe": _LING,
 }
-"""`model_type` of the (language part of the) config -> what is known of it."""
+"""`model_type` of the (language part of the) config -> its description."""
 
 ANY_TYPE = ModelType(reads=frozenset(key for known in MODEL_TYPES.values() for key in known.reads))
-"""What stands for a type that is not known: a key is taken to mean what it means elsewhere."""
+"""Fallback for an unknown type: keys have the meaning they have elsewhere."""
 
 
 def _keys(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-READ = _keys(
+MASK_BLOCK = "block_diffusion"
+"""A section of our own: with its `block_size`, any decoder answers in blocks."""
+READ = frozenset({MASK_BLOCK}) | _keys(
     """
     model_type architectures text_config vision_config audio_config quantization_config compression_config
     num_hidden_layers hidden_size num_attention_heads num_key_value_heads head_dim intermediate_size
     vocab_size tie_word_embeddings max_position_embeddings rope_scaling rope_parameters torch_dtype dtype
-    block_diffusion
     """
 )
-"""Keys that are read of every type."""
+"""Keys that are read for every type."""
 
 _OF_THE_NETWORK = _keys(
     """
@@ -155,7 +157,7 @@ _OF_FURTHER_TOKENS = _keys(
     mtp_use_dedicated_embeddings mtp_loss_scaling_factor
     """
 )
-"""Multi-token prediction: in the checkpoint, and run by nobody who does not decode speculatively."""
+"""Multi-token prediction: in the checkpoint, but unused without speculative decoding."""
 _OF_THE_LIBRARY = _keys(
     """
     bos_token_id eos_token_id pad_token_id sep_token_id cls_token_id mask_token_id unk_token_id
@@ -175,7 +177,7 @@ _OF_THE_LIBRARY = _keys(
 )
 """Tokens, generation, housekeeping."""
 WITHOUT_EFFECT = _OF_THE_NETWORK | _OF_THE_ROUTER | _OF_FURTHER_TOKENS | _OF_THE_LIBRARY
-"""Keys that change neither sizes nor time, whatever the type."""
+"""Keys that affect neither sizes nor time, for any type."""
 
 _MLA = "multi-head latent attention is not modelled"
 _LINEAR = "layers of linear attention are not modelled"
@@ -220,7 +222,8 @@ NOT_MODELLED: Mapping[str, str] = {
     "is_encoder_decoder": "encoder-decoder models are not modelled",
     "encoder_layers": "encoder-decoder models are not modelled",
 }
-"""Keys that, unless they are empty, say what cannot be priced, with the reason. The first one counts."""
+"""Keys that, unless empty, describe something that cannot be priced, with the reason. The first one
+counts."""
 
 REFUSED_TYPES: Mapping[str, str] = {
     **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa"), _MLA),
@@ -233,17 +236,17 @@ REFUSED_TYPES: Mapping[str, str] = {
     "gemma4_text": _TWO_KINDS,
     "gemma3n_text": "embeddings per layer are not modelled",
 }
-"""Model types that this program cannot price, should no key of theirs have said so already."""
+"""Model types that cannot be priced, if none of their keys is already in `NOT_MODELLED`."""
 
 
 def understood(config: ConfigFile, name: str) -> tuple[ConfigFile, ModelType, list[str]]:
-    """The config cut down to the keys that are read, what is known of its type, and notes on the rest.
+    """The config reduced to the keys that are read, the description of its type, and notes on the rest.
 
     Args:
-        name: of the model, for the notes.
+        name: name of the model, for the notes.
 
     Raises:
-        InputError: the model has a part that is not modelled, with the key that says so.
+        InputError: the model has a part that is not modelled; names its key.
     """
     for key, problem in NOT_MODELLED.items():
         if config.values.get(key):

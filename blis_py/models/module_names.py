@@ -1,9 +1,9 @@
-"""Which weights of a decoder a checkpoint means when it lists names of modules.
+"""Resolution of module names in checkpoints to the weights of a decoder.
 
-Quantised checkpoints list what they leave alone, each library in its own way: whole names
+Quantised checkpoints list unquantised modules, each library in its own way: whole names
 (`model.layers.0.self_attn.q_proj`), parts of names (`lm_head`, `gate`), globs (`model.layers.0.self_attn*`)
-and regular expressions (`re:.*self_attn.*`). A name covers a matrix if it fits the matrix's own name or that
-of a module that contains it.
+and regular expressions (`re:.*self_attn.*`). A name covers a matrix if it matches the matrix's own name or
+that of a module that contains it.
 """
 
 from __future__ import annotations
@@ -38,32 +38,33 @@ MATRICES: Mapping[str, Sequence[Sequence[str]]] = {
         ("mlp.experts.down_proj", "block_sparse_moe.experts.w2", "feed_forward.experts.down_proj"),
     ),
 }
-"""Kind of weights -> its matrices, each with its names below a layer in one model or another."""
+"""Kind of weights -> its matrices, each with its possible names within a layer."""
 
 _ROOTS = ("", "model.", "language_model.", "language_model.model.", "model.language_model.")
-"""What stands before `layers` and `lm_head`."""
+"""Possible prefixes of `layers` and `lm_head`."""
 _IN_LAYER = re.compile(r"(\*\.?|(?:[a-z_]+\.)*)layers\.(\d+)(\*?)(?:\.(.+))?")
 _ONE_EXPERT = re.compile(r"experts\.\d")
 _MOST_NAMES, _MOST_GLOBS, _MOST_NUMBERED, _MOST_ALTERNATIVES = 20_000, 200, 10, 64
-"""Far more than any checkpoint lists, and few enough to be gone through."""
+"""Far more than any checkpoint lists, and few enough to enumerate."""
 _TOO_MANY = "there are far too many of them"
 
 
 class ModuleNames:
-    """Names of modules, as a checkpoint lists them.
+    """Module names as listed by a checkpoint.
 
     Args:
         names: in any of the ways above.
-        layers: how many the model has. Names of further ones (multi-token prediction) mean nothing here.
+        layers: number of layers of the model. Names of further layers (multi-token prediction) are
+            ignored.
 
     Raises:
-        ValueError: a name that is not understood, with the reason.
+        ValueError: an unsupported name, with the reason.
     """
 
     def __init__(self, names: Iterable[str], layers: int) -> None:
         self._layers = layers
         self._in_layers: dict[str, set[int]] = {}
-        """Name below a layer, "" for all of it -> layers."""
+        """Name within a layer ("" for all of it) -> layers."""
         self._anywhere: list[str] = []
         for name in names:
             if _ONE_EXPERT.search(name):
@@ -87,7 +88,7 @@ class ModuleNames:
             self._in_layers.setdefault(below, set()).update(layers)
 
     def layers_of(self, kind: str) -> list[set[int]]:
-        """Of each matrix of a kind, the layers in which it is covered."""
+        """For each matrix of a kind, the layers in which it is covered."""
         return [self._covered(names) for names in MATRICES[kind]]
 
     def covers_head(self) -> bool:
@@ -111,7 +112,7 @@ class ModuleNames:
 
 
 def _covers(name: str, module: str, from_start: bool = False) -> bool:
-    """Whether a listed name means a module or one that contains it."""
+    """Whether a listed name denotes a module or one that contains it."""
     parts = module.split(".")
     if _is_glob(name):
         return any(fnmatchcase(".".join(parts[:end]), name) for end in range(1, len(parts) + 1))
@@ -141,9 +142,12 @@ _TOKEN = re.compile(
 
 
 def _globs(name: str) -> Iterator[str]:
-    """A listed name as globs: itself, or those that say what a plain regular expression says.
+    """A listed name as globs: itself, or the equivalents of a simple regular expression.
 
-    The expressions of untrusted files are not run: one can be written that takes forever.
+    Regular expressions of untrusted files are not executed: matching can take exponential time.
+
+    Raises:
+        ValueError: an unsupported expression, or too many alternatives.
     """
     if not name.startswith("re:"):
         yield name

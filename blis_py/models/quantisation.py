@@ -1,8 +1,8 @@
-"""What the quantisation of a checkpoint does to the bytes of its weights and of its KV cache.
+"""Effect of a checkpoint's quantisation on the bytes of its weights and of its KV cache.
 
-Three questions, for each way of quantising: how many bytes a quantised weight takes (with the scales that
-groups of weights share), in which format it is multiplied, and which weights are left alone. Publishers
-differ most in the last: attention, LM head or single layers often stay in 16 bits.
+Three properties of each method: the bytes of a quantised weight (with the scales that groups of weights
+share), the format in which it is multiplied, and the weights left unquantised. Publishers differ most in the
+last: attention, LM head or single layers often stay in 16 bits.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ NVFP4_BYTES = 0.5625
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """How quantised weights are stored."""
+    """Storage of quantised weights."""
 
     weight_bytes: float
     arithmetic: str = "fp16"
     only: Sequence[str] = ()
-    """Names of the modules that are quantised; none = every linear layer."""
+    """Names of the quantised modules; none = every linear layer."""
     head: bool = False
     """Whether the LM head counts as a linear layer."""
 
 
 def read_quantisation(section: ConfigFile, layers: Layers) -> Quantisation:
-    """What the section of a config that describes it comes to.
+    """The quantisation described by a section of a config.
 
     Raises:
-        InputError: a way of quantising that is not understood as a whole, with file and key.
+        InputError: a method that is not fully supported, with file and key.
     """
     method = section.text("quant_method", default="modelopt" if section.has("quant_algo") else None)
     if method not in METHODS:
@@ -72,7 +72,7 @@ def _weights(section: ConfigFile, form: _Format, layers: Layers) -> tuple[Weight
     notes: list[str] = []
 
     def size(kind: str, where: Sequence[int], matrices: Sequence[int] = (1, 1, 1)) -> float:
-        """Mean bytes of the weights of a kind, which are in the layers `where`."""
+        """Mean bytes of the weights of a kind in the layers `where`."""
         every, quantised = set(where) or set(range(layers.count)), 0
         left = kept.layers_of(kind)
         chosen = only.layers_of(kind) if only else [every] * len(left)
@@ -124,7 +124,7 @@ def _names(section: ConfigFile, key: str, names: Sequence[str], layers: Layers) 
         raise section.error(key, f"names of modules that are not understood: {error}") from None
 
 
-# -- the ways of quantising ------------------------------------------------------------------------------
+# -- methods of quantisation -----------------------------------------------------------------------------
 
 
 def _fp8(section: ConfigFile) -> _Format:
@@ -169,7 +169,7 @@ def _compressed_tensors(section: ConfigFile) -> _Format:
 
 
 def _group(group: ConfigFile) -> _Format:
-    """Weights of some bits, and what they are multiplied with: 16 bits unless activations are quantised."""
+    """Bits of the weights, and the format of multiplication: 16 bits unless activations are quantised."""
     weights = group.required_section("weights")
     bits, kind = _bits(weights, "num_bits"), weights.text("type", default="int")
     if kind not in ("int", "float"):
@@ -205,7 +205,7 @@ def _modelopt(section: ConfigFile) -> _Format:
 
 
 def _mxfp4(section: ConfigFile) -> _Format:
-    """OpenAI's: the experts only."""
+    """OpenAI's method: the experts only."""
     return _Format(MXFP4_BYTES, "fp4", only=("*.experts*",))
 
 
@@ -223,7 +223,7 @@ METHODS: dict[str, Callable[[ConfigFile], _Format]] = {
     "modelopt_fp4": _modelopt,
     "mxfp4": _mxfp4,
 }
-"""`quant_method` -> how its weights are stored."""
+"""`quant_method` -> storage of its weights."""
 
 _OTHER_CHECKPOINT = "use another checkpoint of the model"
 
@@ -239,7 +239,7 @@ def _bits(section: ConfigFile, *keys: str) -> int:
 
 
 def _kv_dtype_bytes(section: ConfigFile, dtype_bytes: int) -> int:
-    """1 where the checkpoint asks for an 8-bit KV cache, as engines then have it by default."""
+    """1 if the checkpoint requests an 8-bit KV cache, which engines then use by default."""
     sizes = set()
     for key in ("kv_cache_scheme", "kv_cache_quant_algo"):
         value = section.values.get(key)
@@ -271,5 +271,5 @@ _WITHOUT_EFFECT = (
     "packing_format data_type iters seqlen nsamples autoround_version low_gpu_mem_usage amp scale_dtype "
     "enable_quanted_input enable_minmax_tuning pack_dtype transform_config"
 )
-"""Settings that change neither sizes nor formats, or say them again."""
+"""Settings that affect neither sizes nor formats, or repeat them."""
 _KNOWN = frozenset(f"{_READ} {_WITHOUT_EFFECT}".split())

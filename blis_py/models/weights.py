@@ -1,4 +1,4 @@
-"""In how many bytes the weights of a model are stored, and its KV cache."""
+"""Storage formats of a model's weights and of its KV cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Bytes per weight of each kind of matrix: 2 unquantised, 1 FP8 or INT8. Where layers differ, their mean.
+    """Bytes per weight of each kind of matrix: 2 unquantised, 1 FP8 or INT8. If layers differ, the mean.
 
     Embeddings, norms and routers are never quantised.
     """
@@ -28,42 +28,42 @@ class Weights:
 
     @classmethod
     def of(cls, size: float, arithmetic: str = "fp16", head: float = 2.0) -> Weights:
-        """All linear layers alike."""
+        """The same size for all linear layers."""
         return cls(size, size, size, size, head, arithmetic)
 
     def at_most(self, size: float) -> Weights:
-        """The linear layers quantised to `size`, where they are larger; the LM head as it is."""
+        """The linear layers quantised to `size`, if they are larger; the LM head unchanged."""
         attention, dense = min(self.attention, size), min(self.dense, size)
         shared, experts = min(self.shared, size), min(self.experts, size)
         return Weights(attention, dense, shared, experts, self.head, self.arithmetic)
 
     def format_of(self, size: float) -> str:
-        """In which format weights of so many bytes are multiplied."""
+        """The format in which weights of this size are multiplied."""
         return self.arithmetic if size < 2 else "fp16"
 
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """What a model consists of, as far as its weights may be stored differently."""
+    """The layers of a model, as far as their weights may be stored differently."""
 
     count: int
     sparse: Collection[int]
-    """Those with routed experts."""
+    """Layers with routed experts."""
     heads: int
     kv_heads: int
     dtype_bytes: int
 
 
 class Quantisation(NamedTuple):
-    """How weights and KV cache are stored."""
+    """Storage of weights and KV cache."""
 
     weights: Weights
     kv_dtype_bytes: int
     notes: tuple[str, ...] = ()
-    """What is assumed."""
+    """Assumptions."""
 
 
 def unquantised(layers: Layers) -> Quantisation:
-    """Everything in the format of the activations."""
+    """All weights in the format of the activations."""
     plain = float(layers.dtype_bytes)
     return Quantisation(Weights.of(plain, head=plain), layers.dtype_bytes)

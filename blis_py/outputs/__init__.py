@@ -1,6 +1,6 @@
-"""Files and folders as this program writes them: as a whole, or not at all.
+"""Atomic output of files and folders.
 
-`staging.py` puts what is written in its place when all of it is written, by the means of `unfinished.py`
-(where it stands until then) and `exchange.py` (how it takes its place). `complete.py` says of the folder of a
-result whether it is whole, and what in it is ours; `places.py`, before any work, whether it can be written.
+`staging.py` moves complete output into place, using `unfinished.py` (temporary folders) and `exchange.py`
+(atomic replacement). `complete.py` checks whether a result folder is complete and which files belong to it;
+`places.py` checks in advance whether output can be written.
 """

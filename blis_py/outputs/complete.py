@@ -1,7 +1,7 @@
-"""Whether the folder of a result is whole: `complete.json`, written last, lists the files that belong to it.
+"""Completeness of a result folder: `complete.json`, written last, lists the files that belong to it.
 
-What a file holds is not checked, only that it is there and as long as it was written: enough to find a folder
-that was copied in part, and nothing to wait for.
+Contents are not checked, only presence and size: enough to detect a partly copied folder, at no noticeable
+cost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from blis_py.version import __version__
 
 MARKER = "complete.json"
 PICTURES = "plots"
-"""A result without its pictures is still whole."""
+"""Folder without which a result is still complete: its pictures."""
 
 _SIMULATED = {"config.yaml", "summary.json"}
 _MEASURED = "run.yaml"
@@ -28,27 +28,27 @@ _FORMERLY = {
     *("plots/overview.png", "plots/latency_cdf.png", "plots/timeline.png"),
     *("run.yaml", "steps.csv.gz", "steps.requests.csv.gz", "block_rounds.csv", "dllm.yaml"),
 }
-"""Files of results from before there was a marker."""
+"""Files of results that predate the marker."""
 
 
 def write_marker(folder: Path) -> None:
-    """Says that a folder is whole, and what is in it: every file and its size in bytes."""
+    """Write the marker: every file of the folder and its size in bytes."""
     sizes = {name: (folder / name).stat().st_size for name in sorted(_files(folder))}
     text = json.dumps({"blis_py": __version__, "files": sizes}, indent=1, ensure_ascii=False)
     (folder / MARKER).write_text(text + "\n", encoding="utf-8")
 
 
 def check_complete(path: str | Path) -> None:
-    """Refuses a result that is not whole.
+    """Refuse an incomplete result.
 
-    A folder that no run of ours wrote is not judged; nor is that of a measured run from before there was a
-    marker, whose `run.yaml` was written last.
+    Folders not written by a run are not checked, nor are those of measured runs that predate the marker,
+    whose `run.yaml` was written last.
 
     Args:
         path: the folder of a result, or a file in it.
 
     Raises:
-        InputError: it is what a killed run left; files are missing, or have another size than was written.
+        InputError: left by a killed run; missing files, or files of a different size.
     """
     path = Path(path)
     folder = path if is_folder(path) else path.parent
@@ -84,7 +84,7 @@ def _check_file(folder: Path, name: str, size: int) -> None:
 
 
 def foreign(folder: Path) -> str | None:
-    """Something in a folder that no run of ours wrote there; None if there is nothing."""
+    """Something in a folder that no run wrote; None if there is nothing."""
     try:
         listed = _listed(folder)
     except InputError:
@@ -96,9 +96,9 @@ def foreign(folder: Path) -> str | None:
 
 
 def _files(folder: Path) -> Iterator[str]:
-    """Names, relative to the folder, of the files in it, of links, and of empty folders (with a stroke).
+    """Relative names of the files in a folder, of links, and of empty folders (with a slash).
 
-    What is unfinished does not count.
+    Unfinished output is ignored.
     """
     for place, folders, files in os.walk(folder):
         inside = Path(place).relative_to(folder)
@@ -110,7 +110,7 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 def _listed(folder: Path) -> dict[str, int] | None:
-    """What the marker lists; None where there is no marker."""
+    """Content of the marker; None without a marker."""
     file = folder / MARKER
     if not exists(file):
         return None

@@ -1,4 +1,4 @@
-"""Putting something in the place of something else, in one instant where the system can."""
+"""Replacement of files and folders, atomic where the system supports it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pathlib import Path
 from types import FrameType
 
 FORMER = ".former"
-"""What stood in the place, while the new one is moved there by a system that cannot exchange the two."""
+"""Suffix of the previous folder while the new one is moved into place without an atomic exchange."""
 _HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 
 
 def replace_file(new: Path, place: Path) -> None:
-    """Moves a file to its place, which keeps its permissions; where that is a mount, moves the content."""
+    """Replace a file, keeping the permissions at its place; if that is a mount, replace the content."""
     with suppress(OSError):
         shutil.copymode(place, new)
     try:
@@ -30,7 +30,7 @@ def replace_file(new: Path, place: Path) -> None:
 
 
 def replace_folder(new: Path, place: Path) -> None:
-    """Moves a folder to its place. What stood there takes its place, or stands beside it as `FORMER`."""
+    """Replace a folder. The previous one is exchanged with it, or kept beside it as `FORMER`."""
     if not place.exists():
         os.rename(new, place)
     elif not _exchanged(new, place):
@@ -44,7 +44,7 @@ def replace_folder(new: Path, place: Path) -> None:
 
 
 def finish(unfinished: Path, target_folder: Path) -> None:
-    """Ends what `replace_folder` had begun when its process was killed: the new one goes to its place."""
+    """Complete a `replace_folder` interrupted by the death of its process."""
     if (unfinished / FORMER).exists():
         for new in unfinished.iterdir():
             if new.name != FORMER and not (target_folder / new.name).exists():
@@ -52,9 +52,9 @@ def finish(unfinished: Path, target_folder: Path) -> None:
 
 
 def fill_folder(new: Path, place: Path, last: str) -> None:
-    """Replaces what is in a folder that cannot be replaced itself, since it is mounted or we stand in it.
+    """Replace the content of a folder that is a mount or the working directory.
 
-    Not in one instant: while the file `last` is missing, it is not complete.
+    Not atomic: the folder is incomplete while the file `last` is missing.
     """
     (place / last).unlink(missing_ok=True)
     for old in place.iterdir():
@@ -65,7 +65,7 @@ def fill_folder(new: Path, place: Path, last: str) -> None:
 
 
 def _exchanged(one: Path, other: Path) -> bool:
-    """Lets two paths change places, unless the system cannot do that."""
+    """Exchange two paths atomically; False if the system cannot."""
     import ctypes
 
     try:
@@ -78,7 +78,7 @@ def _exchanged(one: Path, other: Path) -> bool:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Whoever wants to stop us meanwhile has to wait until this is over."""
+    """Defer termination signals within the block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

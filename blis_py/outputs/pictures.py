@@ -1,4 +1,4 @@
-"""Pictures that are added to a result which is there already."""
+"""Addition of pictures to an existing result."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from blis_py.outputs.staging import write_text
 
 
 def belong(folder: Path, pictures: Iterable[Path]) -> None:
-    """Notes that these files are part of the result, so that it can be replaced with them.
+    """Register files as part of the result, so that it can be replaced with them.
 
-    A folder from before there was a marker gets none.
+    A folder that predates the marker gets none.
     """
     marker = folder / MARKER
     if not exists(marker):

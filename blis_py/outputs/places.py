@@ -1,4 +1,4 @@
-"""Whether something can be written, asked before any work is done."""
+"""Checks that output can be written, before any work is done."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from blis_py.outputs.unfinished import PREFIX, new_name, sweep
 
 
 def writable(folder: str | Path, *, force: bool, key: str = "--out") -> Path:
-    """The folder, links followed, if a result can be put in its place.
+    """The folder with links resolved, if a result can be written there.
 
     Args:
-        force: a result that stands there may be replaced. Nothing else ever is.
+        force: allow replacing an existing result. Nothing else is ever replaced.
         key: the flag that named it.
 
     Raises:
-        InputError: it is a file; it is not empty, or with `force`, holds something that no run of ours wrote;
-            nothing can be written there.
+        InputError: it is a file; it is not empty, or with `force`, holds something that no run wrote; it is
+        not writable.
     """
     target = Path(os.path.realpath(check_name(str(folder), key=key)))
     if target.exists() and not target.is_dir():
@@ -44,7 +44,7 @@ def writable(folder: str | Path, *, force: bool, key: str = "--out") -> Path:
 def check_file(path: str | Path, key: str) -> None:
     """
     Raises:
-        InputError: a file cannot be written there: no folder for it, or it is a folder itself.
+        InputError: a file cannot be written there: no parent folder, or it is a folder itself.
     """
     if Path(check_name(str(path), key=key)).is_dir():
         raise InputError("is a folder", key=key, value=str(path), fix="name a file")
@@ -59,18 +59,18 @@ def check_file(path: str | Path, key: str) -> None:
 def check_folder(path: str | Path, key: str) -> None:
     """
     Raises:
-        InputError: files cannot be written there, whether the folder is there or has to be made.
+        InputError: the folder is not writable, or cannot be created.
     """
     _check_permission(Path(os.path.realpath(check_name(str(path), key=key))), key, path)
 
 
 def is_stream(path: str | Path) -> bool:
-    """Whether what is there can only be written to, as a device or a pipe, and not be replaced."""
+    """Whether the path is a device or a pipe, which can be written to but not replaced."""
     return Path(path).exists() and not Path(path).is_file()
 
 
 def must_stay(folder: Path) -> bool:
-    """Whether a folder cannot be replaced, only what is in it: it is mounted, or we stand in it."""
+    """Whether a folder cannot be replaced, only its content: a mount, or the working directory."""
     with suppress(OSError):
         here = Path.cwd()
         return folder.is_dir() and (os.path.ismount(folder) or folder in (here, *here.parents))
@@ -84,9 +84,7 @@ def _check_permission(folder: Path, key: str, value: str | Path) -> None:
     if not folder.is_dir():
         raise InputError(f"{folder} is a file", key=key, value=str(value), fix=fix)
     try:
-        trial = new_name(
-            folder
-        )  # permissions say nothing to root, of file systems that are full or read-only
+        trial = new_name(folder)  # permissions do not apply to root, nor to full or read-only file systems
         trial.mkdir()
         trial.rmdir()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`profile.yaml`: what was measured at its top level, and under `fit` what was made of it."""
+"""`profile.yaml`: measurement metadata at its top level, and the fit under `fit`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ FILE = "profile.yaml"
 
 
 def write_meta(folder: str | Path, meta: Mapping[str, Any]) -> Path:
-    """Writes what was measured; the fit that the file has stays until there is another."""
+    """Write the measurement metadata; an existing fit is kept until it is replaced."""
     try:
         fit = load_mapping(Path(folder) / FILE).get("fit")
-    except InputError:  # there is none, or it is damaged
+    except InputError:  # missing or damaged
         fit = None
     return write_with_fit(folder, meta, fit)
 
 
 def write_with_fit(folder: str | Path, meta: Mapping[str, Any], fit: Mapping[str, Any] | None) -> Path:
-    """Writes both into the folder, which is made where it does not exist; returns the path of the file."""
+    """Write both into the folder, creating it if necessary; return the path of the file."""
     values = {key: value for key, value in meta.items() if key != "fit"}
     values |= {} if fit is None else {"fit": fit}
     path = Path(folder) / FILE

@@ -1,4 +1,4 @@
-"""Files and folders that appear as a whole or not at all.
+"""Atomic output of files and folders.
 
 with Outputs() as outputs:
     folder = outputs.folder("out/chat", force=True)   # to be filled
@@ -25,27 +25,27 @@ _open: list[Outputs] = []
 
 
 def abandon() -> None:
-    """Removes all that is unfinished: this process is about to end."""
+    """Remove all unfinished output, before the process ends."""
     for outputs in reversed(_open.copy()):
         outputs.clear()
 
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """Where to write a single file; it is in its place when the block has been left without an error."""
+    """Path for writing a single file, moved into place when the block ends without an error."""
     with Outputs() as outputs:
         yield outputs.file(path)
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """A whole text file, as UTF-8."""
+    """Write a whole text file, as UTF-8."""
     with replacing(path) as file:
         file.write_text(text, encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """A file or folder that is being written."""
+    """A file or folder being written."""
 
     path: Path
     target: Path
@@ -53,7 +53,7 @@ class _Staged:
     force: bool = False
 
     def put(self) -> None:
-        """In its place."""
+        """Move it into place."""
         if not self.is_folder:
             replace_file(self.path, self.target)
         elif self.target in self.path.parents:
@@ -63,16 +63,16 @@ class _Staged:
 
 
 class Outputs:
-    """See the module."""
+    """Context manager for atomic output; see the module."""
 
     def __init__(self) -> None:
         self._staged: list[_Staged] = []
         self._unfinished: list[Path] = []
         self._locks: list[int] = []
         self._made: list[Path] = []
-        """Folders that were not there before."""
+        """Folders created by this output."""
         self._latest = ""
-        """The file asked for last."""
+        """The file requested last."""
 
     def __enter__(self) -> Outputs:
         _open.append(self)
@@ -92,9 +92,9 @@ class Outputs:
         return staged.path
 
     def file(self, path: str | Path) -> Path:
-        """Where to write a file, once.
+        """Path for writing a file, once.
 
-        That is the path itself if it is a device or a pipe, or lies in a folder that is staged as a whole.
+        That is the path itself for a device or a pipe, or within a folder that is staged as a whole.
         """
         self._latest = str(path)
         target = Path(os.path.realpath(path))
@@ -127,13 +127,13 @@ class Outputs:
         for staged in self._staged:
             if staged.is_folder:
                 write_marker(staged.path)
-                writable(staged.target, force=staged.force)  # as it was in the beginning
+                writable(staged.target, force=staged.force)  # conditions may have changed
         with undisturbed():
             for staged in self._staged:
                 staged.put()
 
     def _stand(self, home: Path) -> Path:
-        """A new folder in `home` for what is unfinished."""
+        """A new temporary folder in `home`."""
         for folder in (home, *home.parents):
             if folder.exists():
                 break
@@ -141,12 +141,12 @@ class Outputs:
         home.mkdir(parents=True, exist_ok=True)
         sweep(home)
         path = new_name(home)
-        self._unfinished.append(path)  # first of all: we may be stopped at any time
+        self._unfinished.append(path)  # registered first: termination may happen at any time
         self._locks.append(make(path))
         return path
 
     def _name_file(self, error: OSError) -> None:
-        """An error tells in which file it happened, by the name that this should have got."""
+        """Attribute an error to the final name of the file."""
         name = str(error.filename or self._latest)
         for staged in self._staged:
             if name.startswith(str(staged.path)):
@@ -154,7 +154,7 @@ class Outputs:
         error.filename = name
 
     def clear(self) -> None:
-        """Removes what is not in its place, and what was there before."""
+        """Remove unfinished output, and folders created for it."""
         for path in self._unfinished:
             shutil.rmtree(path, ignore_errors=True)
         for lock in self._locks:
@@ -162,6 +162,6 @@ class Outputs:
                 os.close(lock)
         for folder in self._made:
             with suppress(OSError):
-                folder.rmdir()  # unless something is in it
+                folder.rmdir()  # fails if it is not empty
         with suppress(ValueError):
             _open.remove(self)

@@ -1,6 +1,6 @@
-"""Where something stands until it is whole: a hidden folder beside its place, locked while its process lives.
+"""Temporary folders of unfinished output: hidden, beside the final place, locked by the living process.
 
-What a killed process left is recognised by its name and by nobody's having the lock.
+Left-overs of killed processes are recognised by their name and a free lock.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from pathlib import Path
 
 PREFIX = ".blis-unfinished-"
 NO_LOCKS = -1
-"""In place of a file descriptor, where the system knows no locks."""
+"""Value in place of a file descriptor on systems without locks."""
 
 
 def is_unfinished(path: Path) -> bool:
-    """Whether this lies in such a folder."""
+    """Whether a path is inside a temporary folder."""
     return any(part.startswith(PREFIX) for part in path.absolute().parts)
 
 
 def new_name(home: Path) -> Path:
-    """Of one in the folder `home`, which nobody has."""
+    """An unused name of a temporary folder in `home`."""
     return home / f"{PREFIX}{os.urandom(6).hex()}"
 
 
 def make(path: Path) -> int:
-    """Makes it, and returns its lock: a file descriptor to be closed when it is gone, or `NO_LOCKS`."""
+    """Create the folder and return its lock: a file descriptor to be closed after removal, or `NO_LOCKS`."""
     while True:
         path.mkdir()
         lock = _lock(path)
         if lock is not None and path.exists():
             return lock
-        # Somebody took it for a left-over before it was locked, and removed it.
+        # Another process removed it as a left-over before it was locked.
 
 
 def sweep(home: Path) -> None:
-    """Removes what killed processes left in a folder; what one of them had all but done is done first."""
+    """Remove left-overs of killed processes in a folder, after completing almost finished replacements."""
     with suppress(OSError):
         for name in os.listdir(home):
             path = home / name
@@ -58,7 +58,7 @@ def _remove_if_left(path: Path) -> None:
 
 
 def _lock(path: Path) -> int | None:
-    """None where another process has the lock."""
+    """Lock a folder; None if another process holds the lock."""
     try:
         import fcntl
 

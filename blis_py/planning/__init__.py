@@ -1,1 +1,1 @@
-"""Many runs: sweeps over settings, and the cheapest configuration that keeps its targets."""
+"""Studies of many runs: sweeps over settings, and the cheapest configuration that meets its targets."""

@@ -1,4 +1,4 @@
-"""What is to be known of a configuration besides whether it holds: by how much, until when, and how sure."""
+"""Analyses of one configuration beyond pass or fail: headroom, bottleneck, and the certainty of both."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from blis_py.planning.runner import Runner
 from blis_py.planning.trust import StepError
 
 RESOLUTION = 0.02
-"""To which the highest rate is found."""
+"""Relative precision of the highest rate."""
 MOST_FACTOR, LEAST_FACTOR = 100.0, 0.01
 MORE = 1.25
-"""How much more of a resource is given, to see which one is short."""
+"""Relative increase of one resource when looking for the bottleneck."""
 CHANGE = 0.2
 COMPUTE = "compute"
 _BEYOND = 1.1
@@ -28,7 +28,7 @@ _UP, _DOWN = (1.1, 1.3, 1.7, 2.5), (0.8, 0.6, 0.4, 0.2)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Another run of the same configuration, and what became of it."""
+    """Variation of a run, and its judgement."""
 
     name: str
     judgement: Judgement
@@ -37,29 +37,30 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Lever:
-    """How much a quarter more of one resource helps where the configuration breaks."""
+    """Effect of a quarter more of one resource at the rate where the configuration fails."""
 
     resource: str
     gain: float
-    """Share by which what is tightest gets better; negative = worse."""
+    """Relative improvement of the tightest requirement; negative = worse."""
     how: str
-    """What was changed."""
+    """The resource that was increased."""
 
 
 def highest_rate(
     config: RunConfig, goal: Goal, runner: Runner, *, holds: bool
 ) -> tuple[float | None, Judgement | None]:
-    """The largest factor on the rate at which it holds, to 2 %, and what breaks a little above.
+    """Largest factor on the arrival rate that meets all targets, to 2 %, and the judgement just above it.
 
-    All rates meet the same requests, closer together. Four are tried at a time, however many workers there
-    are, and it is taken that what holds at a rate holds at any lower one.
+    All rates use the same requests, closer together. Four rates are tried at a time, independent of the
+    number of workers; a configuration that meets its targets at one rate is assumed to meet them at lower
+    ones.
 
     Args:
-        holds: whether it holds as it is.
+        holds: whether the configuration meets its targets at its own rate.
 
     Returns:
-        None for the factor where nothing from a hundredth of the rate upwards holds; None for the judgement
-        where a hundredfold rate holds.
+        The factor is None if every rate from a hundredth of the configured one upwards fails; the judgement
+        is None if a hundredfold rate still meets all targets.
     """
 
     def judged(factors: Sequence[float]) -> list[Judgement]:
@@ -83,7 +84,7 @@ def highest_rate(
 
 
 def _next_factors(low: float | None, high: float | None) -> list[float]:
-    """Four factors to try, ascending; none where nothing is left to find out."""
+    """Four factors to try, ascending; none once the precision is reached."""
     if low is not None and high is not None:
         return [] if high / low <= 1 + RESOLUTION else [low + (high - low) * i / 5 for i in (1, 2, 3, 4)]
     if low is not None:
@@ -93,7 +94,7 @@ def _next_factors(low: float | None, high: float | None) -> list[float]:
 
 
 def sensitivity(config: RunConfig) -> dict[str, Job]:
-    """The same with a fifth less and more of what a workload is made of."""
+    """Jobs with each property of the workload a fifth lower and a fifth higher."""
     jobs = {}
     closed = config.workload.concurrency is not None
     for name in ("prompt", "output") if closed else ("rate", "prompt", "output"):
@@ -103,7 +104,7 @@ def sensitivity(config: RunConfig) -> dict[str, Job]:
 
 
 def other_models(config: RunConfig) -> dict[str, Job]:
-    """The same under the other latency models that need nothing but a model and a GPU."""
+    """Jobs under the other latency models that need only a model and a GPU."""
     return {
         f"model {name}": Job(replace(config, latency=config.latency.under(name)))
         for name in MODELS
@@ -112,13 +113,13 @@ def other_models(config: RunConfig) -> dict[str, Job]:
 
 
 def draws(config: RunConfig, error: StepError | None, count: int, goal: Goal) -> dict[str, Job]:
-    """The same with step times that are off by what they may be, and other requests where those are drawn."""
+    """Jobs with step times scaled by quantiles of their error, and other seeds where requests are drawn."""
     if error is None:
         return {}
     generated = config.workload.trace is None
     jobs = {}
     for index, factor in enumerate(error.factors(count)):
-        # Seeds in an order of their own: they have nothing to do with fast and slow.
+        # Seeds in an order of their own, uncorrelated with the step-time factors.
         seed = rerun_seed(config.seed, (7 * index) % count)
         again = replace(config, seed=seed) if generated else config
         variation = Variation(gpu_time=factor, host_time=factor)
@@ -127,11 +128,11 @@ def draws(config: RunConfig, error: StepError | None, count: int, goal: Goal) ->
 
 
 def levers(config: RunConfig, rate: float, kv_blocks: int) -> dict[str, Job]:
-    """Where it breaks, a quarter more of each resource by itself; under the empty name, nothing more.
+    """Jobs at the failing rate with a quarter more of one resource each; under the empty name, unchanged.
 
     Args:
-        rate: the factor at which it breaks.
-        kv_blocks: of one instance; held, since memory follows from other settings.
+        rate: the factor on the arrival rate at which the configuration fails.
+        kv_blocks: of one instance; held constant, since memory follows from other settings.
     """
     scheduler = replace(config.scheduler, num_kv_blocks=kv_blocks)
     stressed = replace(config, scheduler=scheduler)
@@ -161,7 +162,7 @@ def levers(config: RunConfig, rate: float, kv_blocks: int) -> dict[str, Job]:
 
 
 def binding(cases: Sequence[Case]) -> list[Lever]:
-    """The levers, the one that helps most first.
+    """Levers in descending order of their improvement.
 
     Args:
         cases: the outcomes of `levers`.
@@ -180,10 +181,10 @@ def binding(cases: Sequence[Case]) -> list[Lever]:
 
 
 def short(found: Sequence[Lever]) -> Lever | None:
-    """The lever of what is short; None where none of them helps.
+    """The lever of the bottleneck; None if no lever improves anything.
 
-    A faster GPU helps whatever is short: everything is soon over. So compute is short only where nothing
-    else does half as much.
+    Faster compute helps with every bottleneck because everything finishes sooner; compute is named only if no
+    other lever gains half as much.
     """
     if not found or found[0].gain < _LEAST_GAIN:
         return None
@@ -200,11 +201,11 @@ def _gain(before: float, after: float) -> float:
 
 
 def beyond(factor: float) -> float:
-    """A rate at which what holds up to `factor` breaks."""
+    """A rate factor at which a configuration with the highest rate `factor` fails."""
     return factor * _BEYOND
 
 
 def cases_of(jobs: dict[str, Job], goal: Goal, runner: Runner) -> list[Case]:
-    """Runs them, all at once."""
+    """Run all jobs at once and judge their outcomes."""
     outcomes = runner.run(list(jobs.values()))
     return [Case(name, goal.judge(outcome), outcome) for name, outcome in zip(jobs, outcomes, strict=True)]

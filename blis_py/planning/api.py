@@ -1,4 +1,4 @@
-"""`blis.sweep` and `blis.plan`: what the commands of these names do, from Python."""
+"""`blis.sweep` and `blis.plan`: the Python counterparts of the commands of these names."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def sweep(
     told: Told | None = None,
     **settings: Any,
 ) -> Sweep:
-    """Runs a grid, a list or a random part of a space of settings: one row each.
+    """Run a grid, a list or a random part of a space of settings: one row each.
 
     Args:
         config: as of `blis.run`, and so are the `settings`.
@@ -57,12 +57,12 @@ def sweep(
         seeds: runs of each combination, with seeds that are the same for all.
         workers: processes; None = one for every core.
         dask: the scheduler of a Dask cluster, such as `tcp://10.0.0.1:8786`, or `local`.
-        cache: the folder that keeps what has been run; True = this platform's, False = none.
-        told: called with the rows so far and how many there will be.
+        cache: the folder of stored outcomes; True = the platform's cache folder, False = none.
+        told: callback with the rows so far and the total number of rows.
 
     Raises:
-        InputError: nothing to vary, an unknown setting, or a cluster that is not there. A combination that
-            cannot be run is no error but a row that says why.
+        InputError: nothing to vary, an unknown setting, or an unreachable cluster. A combination that cannot
+        be run is no error: its row gives the reason.
     """
     axes, listed, _ = spanned(vary, runs, space)
     base = base_of(config, settings)
@@ -72,7 +72,7 @@ def sweep(
 
 @contextmanager
 def running(workers: int | None, dask: str | None, cache: Cache) -> Iterator[Runner]:
-    """What runs a study."""
+    """The runner of a study, closed on exit."""
     store: Store = Nowhere()
     if cache is not False:
         store = Folder(None if cache is True else cache)
@@ -83,7 +83,7 @@ def running(workers: int | None, dask: str | None, cache: Cache) -> Iterator[Run
 def spanned(
     vary: Vary, runs: Sequence[Point] = (), space: str | Path | None = None, known: Sequence[str] = ()
 ) -> tuple[list[Axis], list[Point], Mapping[str, Any]]:
-    """Axes, points and what else the file of a space says (see `read_space`)."""
+    """Axes, points and the other keys of a space file (see `read_space`)."""
     if isinstance(vary, str):
         vary = [vary]
     if isinstance(vary, Mapping):
@@ -100,7 +100,7 @@ def spanned(
 
 
 def base_of(config: RunConfig | str | Path | None, settings: Mapping[str, Any]) -> Base:
-    """What is given, as `blis.run` would take it."""
+    """The common settings of all runs, from the arguments that `blis.run` takes."""
     for name in settings:
         if name not in NAMES:
             raise InputError("unknown setting", key=name, fix=did_you_mean(name, NAMES))
@@ -128,23 +128,24 @@ def plan(
     told: PlanTold | None = None,
     **settings: Any,
 ) -> Plan:
-    """The cheapest configuration that keeps its targets, what binds it, and how sure that is.
+    """Find the cheapest configuration that meets its targets, its bottleneck, and the certainty of the
+    answer.
 
         blis.plan(trace="day.csv", model="llama-3.1-8b", gpu="h100", slo="ttft.p99=500ms")
 
     Args:
-        config: as of `blis.run`, and so are the `settings`; `slo` and `goodput` say what is to be kept.
-        vary: what may be chosen, as of `blis.sweep`.
+        config: as of `blis.run`, and so are the `settings`; `slo` and `goodput` give the targets.
+        vary: the settings to choose from, as of `blis.sweep`.
         space: a YAML file with `vary`, `instances`, `prices`.
         instances: numbers of instances to choose from: `"1:32"` (the default) or a list.
         prices: dollars per GPU and hour by GPU, over the bundled ones.
         attainment: least share of the requests that meet all their goodput targets: `"99%"`, or by class.
-        max_lost: largest share of the requests that may be rejected, unservable or out of patience.
-        max_rate: choose nothing: find the highest rate that the configuration holds.
+        max_lost: largest share of the requests that may be rejected, unservable or timed out.
+        max_rate: choose nothing; find the highest rate at which the configuration meets its targets.
         trials: combinations to try where there are more of them, of more than three settings.
         draws: runs with other step times, for the probability; 0 = none.
         workers, dask, cache: as of `blis.sweep`.
-        told: called with a line about where the search is.
+        told: callback with a line on the progress of the search.
 
     Raises:
         InputError: no target, an unknown setting, or nothing that can be run.
@@ -184,7 +185,7 @@ def chosen_plan(
     cache: Cache = True,
     told: PlanTold | None = None,
 ) -> Plan:
-    """`plan`, of a base."""
+    """`plan` for an already resolved base configuration."""
     axes, listed, more = spanned(vary, (), space, ("instances", "prices"))
     if listed:
         raise InputError("a plan has no list of runs", key="runs", fix="use vary, or blis.sweep")

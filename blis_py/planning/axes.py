@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.config.layers import did_you_mean
-from blis_py.config.models import NAMES, RunConfig
+from blis_py.config.models import KIND_SECTIONS, NAMES, RunConfig
 from blis_py.config.paths import from_folder
 from blis_py.errors import InputError
 from blis_py.files.paths import check_text, full_path
@@ -27,17 +27,17 @@ class Axis:
     """A setting and its values."""
 
     name: str
-    """As the user calls it: a flag without dashes, or a dotted key."""
+    """The user's name of the setting: a flag without dashes, or a dotted key."""
     key: str
-    """Of the configuration."""
+    """Dotted key in the configuration."""
     values: tuple[Any, ...]
 
 
 def parse_axis(text: str, *, key: str = "--vary") -> Axis:
-    """`scheduler=fcfs,lpm`, `rate=10:100:10` (from, to, step), `num_instances=1:8`, `frontend_ms=[1,2]`.
+    """An axis from `rate=10:100:10` (from, to, step), `scheduler=fcfs,lpm`, or `frontend_ms=[1,2]`.
 
     Raises:
-        InputError: not NAME=VALUES, no such setting, or a range that is none.
+        InputError: not NAME=VALUES, an unknown setting, or a malformed range.
     """
     name, equals, values = check_text(text, key=key).partition("=")
     name, values = name.strip(), values.strip()
@@ -52,7 +52,7 @@ def axis(name: str, values: Any, *, key: str = "vary", file: str | Path | None =
     """An axis from a list of values, a range in words, or a single value.
 
     Raises:
-        InputError: no such setting, no values, the same one twice, or one that is infinite.
+        InputError: unknown setting, no values, a duplicate value, or an infinite one.
     """
     plain = name.lstrip("-").replace("-", "_")
     if plain in _NOT_SIMULATED:
@@ -80,12 +80,12 @@ def axis(name: str, values: Any, *, key: str = "vary", file: str | Path | None =
 
 
 def _as_text(value: Any) -> str:
-    """The same for equal values of one type."""
+    """Canonical text of a value, equal for equal values of one type."""
     return repr(sorted(value.items(), key=repr)) if isinstance(value, Mapping) else repr(value)
 
 
 def _is_finite(value: Any) -> bool:
-    """Whether no number in it is infinite or none at all."""
+    """Whether a value contains no infinity and no NaN."""
     if isinstance(value, Mapping):
         return all(map(_is_finite, value.values()))
     if isinstance(value, list | tuple):
@@ -97,7 +97,7 @@ def grid(axes: Sequence[Axis]) -> list[Point]:
     """Every combination; the last axis changes fastest.
 
     Raises:
-        InputError: there are too many.
+        InputError: too many combinations.
     """
     count = math.prod(len(each.values) for each in axes)
     if count > MOST_POINTS:
@@ -108,7 +108,7 @@ def grid(axes: Sequence[Axis]) -> list[Point]:
 
 
 def drawn(axes: Sequence[Axis], count: int, seed: int) -> list[Point]:
-    """So many combinations, drawn without repetition, in the order in which they were drawn."""
+    """Draw `count` combinations without repetition, in the order of drawing."""
     sizes = [len(each.values) for each in axes]
     total = math.prod(sizes)
     rng = stream(seed, "sweep", *(each.name for each in axes))
@@ -122,7 +122,7 @@ def drawn(axes: Sequence[Axis], count: int, seed: int) -> list[Point]:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """What a file says of a space: `vary`, a mapping of settings to values, or `runs`, a list of points."""
+    """Content of a space file: `vary`, a mapping of settings to values, or `runs`, a list of points."""
 
     axes: tuple[Axis, ...] = ()
     runs: tuple[Point, ...] = ()
@@ -131,13 +131,13 @@ class Space:
 
 
 def read_space(path: str | Path, known: Sequence[str] = ()) -> Space:
-    """Reads a space; relative paths in it start at its folder.
+    """Read a space; relative paths in it are relative to its folder.
 
     Args:
-        known: keys that it may have besides `vary` and `runs`.
+        known: keys allowed besides `vary` and `runs`.
 
     Raises:
-        InputError: another shape, or a setting that there is not.
+        InputError: a malformed file, or an unknown setting.
     """
     file = full_path(path)
     values = load_mapping(file)
@@ -209,7 +209,7 @@ def _is_number(text: str) -> bool:
 
 
 def _is_key(path: str) -> bool:
-    """Whether there is such a key in the configuration; of a mapping, any key below it."""
+    """Whether the configuration has this key; below a mapping, any key."""
     head, _, rest = path.partition(".")
     found = {f.name: f for f in fields(RunConfig)}.get(head)
     if found is None:
@@ -221,7 +221,7 @@ def _is_key(path: str) -> bool:
 
 
 _ALSO_CALLED = {
-    "fdfo": "dllm_fdfo",
+    **{name: flag for kind in KIND_SECTIONS.values() for name, flag in kind.also_called.items()},
     "hardware": "gpu",
     "max_concurrency": "concurrency",
     "num_gpu_blocks_override": "num_kv_blocks",
@@ -242,6 +242,6 @@ _NOT_SIMULATED = {
     "pp": "pipeline parallelism is not simulated",
     "quantization": "a quantised model is a model of its own: model=qwen3-32b,qwen3-32b-fp8",
 }
-"""What is looked for among the settings, and where it is."""
+"""Settings that users look for among the axes, and where they belong."""
 _NOT_VARIED = {"slo", "goodput"}
-"""What a run is held against is the same in all."""
+"""Keys that cannot be varied: all runs are judged by the same targets."""

@@ -1,4 +1,4 @@
-"""What all runs of a study have in common: everything that is given, and not varied."""
+"""The common part of all runs of a study: every given setting that is not varied."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from blis_py.errors import InputError
 from blis_py.planning.axes import Axis, Point
 
 Override = tuple[str, str, Any]
-"""What it is called, the key, the value."""
+"""Name, key and value of an override."""
 
 
 @dataclass(frozen=True)
 class Base:
-    """See `load_config` for what each of them is."""
+    """Arguments of `load_config`, common to all runs."""
 
     path: str | Path | None = None
     overrides: tuple[Override, ...] = ()
@@ -31,7 +31,7 @@ class Base:
         """The configuration, with the values of a point.
 
         Raises:
-            InputError: something does not go with the rest.
+            InputError: settings that contradict each other.
         """
         keys = {each.name: each.key for each in axes}
         more = [_override(name, keys[name], value) for name, value in (point or {}).items()]
@@ -46,7 +46,7 @@ class Base:
     def check(self, axes: Sequence[Axis]) -> None:
         """
         Raises:
-            InputError: what is varied is given, too, or is varied twice.
+            InputError: a setting both given and varied, or varied twice.
         """
         given = {key: name for name, key, _ in self.overrides}
         given |= {key: f"--set {key}" for key in (text.partition("=")[0].strip() for text in self.sets)}
@@ -57,7 +57,7 @@ class Base:
             given[each.key] = f"--vary {each.name}"
 
     def over(self, overrides: Mapping[str, Any]) -> Base:
-        """The same, with these keys set."""
+        """A copy with these keys set."""
         more = tuple((key, key, value) for key, value in overrides.items())
         return Base(self.path, (*self.overrides, *more), self.sets, self.policy_config, self.start)
 

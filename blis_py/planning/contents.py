@@ -1,4 +1,5 @@
-"""What a job's outcome depends on, as one digest: its settings, the files it names, and the code."""
+"""The digest of everything that determines a job's outcome: its settings, the files it names, and the
+code."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from blis_py.config.models import RunConfig
+from blis_py.config.models import DESCRIPTIONS, RunConfig
 from blis_py.config.paths import named_files
 from blis_py.errors import InputError
 from blis_py.files.bundled import root
@@ -26,13 +27,13 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 class Contents:
-    """Digests of files, each read once as long as it does not change."""
+    """Digests of files, each read once unless it changes."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int, int], str] = {}
 
     def key_of(self, job: Job) -> str | None:
-        """The digest; None where a file cannot be read, which the run will tell."""
+        """The job's digest; None if a file is unreadable, which the run itself reports."""
         files = self.digests(job.config)
         if None in files.values():
             return None
@@ -43,7 +44,7 @@ class Contents:
         return sha256(told.encode()).hexdigest()
 
     def digests(self, config: RunConfig) -> dict[str, str | None]:
-        """Content by configuration key, of the files and folders that it names."""
+        """Content digests by configuration key, of the files and folders named there."""
         return {key: self._digest(key, path) for key, path in named_files(config).items()}
 
     def _digest(self, key: str, path: Path) -> str | None:
@@ -64,7 +65,7 @@ class Contents:
 
 
 def _label(key: str, path: Path, member: Path) -> str:
-    """What the name of a file decides: of a workload its kind, of anything else what reports call it."""
+    """The part of a file's name that matters: a workload's kind; of other files the name shown in reports."""
     stem, ending, rest = member.name.partition(".")
     name, _, part = path.name.partition("#")
     if key.startswith("workload.") and stem == name.partition(".")[0]:
@@ -77,12 +78,12 @@ def _itself(path: Path) -> list[Path]:
 
 
 def _configs(path: Path) -> list[Path]:
-    """Of a checkpoint's folder, not the weights."""
+    """Configuration files of a checkpoint folder, without its weights."""
     return list(path.glob("*.json")) if path.is_dir() else [path]
 
 
 def _with_header(path: Path) -> list[Path]:
-    """A trace, and what lies beside it under its name: one of them may be the header of the other."""
+    """A trace and its neighbours of the same name: either may be the header of the other."""
     whole = path.parent / path.name.partition("#")[0]
     if whole.is_dir():
         return _itself(whole)
@@ -91,7 +92,7 @@ def _with_header(path: Path) -> list[Path]:
 
 
 def _with_references(path: Path) -> list[Path]:
-    """A workload, and the files that it names in turn."""
+    """A workload and the files it names in turn."""
     texts = _texts(parse_yaml(read_text(path), path))
     named = {path.parent / text for text in texts if 0 < len(text) < _LONGEST_NAME and "\0" not in text}
     return [path, *(file for file in named if file.is_file() and file != path)]
@@ -110,13 +111,13 @@ _MEMBERS: dict[str, Callable[[Path], list[Path]]] = {
     "model_config": _configs,
     "workload.trace": _with_header,
     "workload.spec": _with_references,
-    "dllm.workload": _with_references,
+    **dict.fromkeys(DESCRIPTIONS, _with_references),
 }
-"""Which files count, where it is not simply the one that is named, or all of a folder."""
+"""Files to digest by key, where that is neither the named file alone nor the whole folder."""
 
 
 def _drop(settings: dict[str, Any], keys: list[str]) -> None:
-    """The name of a file says nothing that its content does not."""
+    """Remove path settings whose content digest says everything."""
     for key in keys[:-1]:
         settings = settings[key]
     settings[keys[-1]] = None
@@ -124,7 +125,7 @@ def _drop(settings: dict[str, Any], keys: list[str]) -> None:
 
 @cache
 def code_digest() -> str:
-    """Of everything that decides a result besides the configuration: sources, profiles, workloads."""
+    """Digest of everything else that determines a result: sources, profiles, workloads."""
     digest = sha256(f"{__version__} numpy {np.__version__}".encode())
     for path in _sources():
         digest.update(path.name.encode())

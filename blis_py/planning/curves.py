@@ -1,4 +1,4 @@
-"""Curves of a sweep: metrics against the first number that was varied, a line for each other setting."""
+"""Curves of a sweep: metrics against the first numeric axis, a line for each other setting."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ _MOST_LINES = 12
 def save_curves(
     table: pd.DataFrame, axes: Mapping[str, Sequence[Any]], folder: Path, foot: str = ""
 ) -> list[Path]:
-    """Writes `curves.png` and `curves.svg`; nothing where no run succeeded or nothing was varied."""
+    """Write `curves.png` and `curves.svg`; none if no run succeeded or nothing was varied."""
     picture = curves(table, axes, foot)
     return [] if picture is None else [picture.save(folder / f"curves.{kind}") for kind in ("png", "svg")]
 
 
 @in_house_style
 def curves(table: pd.DataFrame, axes: Mapping[str, Sequence[Any]], foot: str = "") -> Picture | None:
-    """Means over the seeds, with the interval that holds the mean with 90 % confidence.
+    """Means over the seeds, with 90 % confidence intervals of the mean.
 
     Args:
         table: of a sweep.
-        axes: values by name, of what was varied.
-        foot: what all runs have in common.
+        axes: values of the varied settings, by name.
+        foot: the settings common to all runs.
     """
     ran = table[table["status"] == "ok"]
     if not len(ran) or not axes:
@@ -76,7 +76,7 @@ def curves(table: pd.DataFrame, axes: Mapping[str, Sequence[Any]], foot: str = "
 
 
 def _across(axes: Mapping[str, Sequence[Any]]) -> str:
-    """The first setting with numbers; the first of all where none has."""
+    """The first numeric setting; the first of all if none is numeric."""
     numbers = [name for name, values in axes.items() if all(map(_is_number, values))]
     return (numbers or list(axes))[0]
 
@@ -95,7 +95,7 @@ def _line(axis: Axes, part: pd.DataFrame, across: str, metric: str, name: str, i
 
 
 def _half_width(sem: float, count: int) -> float:
-    """Of the confidence interval of a mean, by Student's distribution."""
+    """Half width of the confidence interval of a mean, by Student's distribution."""
     from scipy.stats import t
 
     return float(t.ppf((1 + CONFIDENCE) / 2, count - 1)) * sem if count > 1 and not math.isnan(sem) else 0.0

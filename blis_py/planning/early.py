@@ -1,4 +1,4 @@
-"""What the first part of the arrivals says about all of them."""
+"""Early verdicts from the first part of the arrivals."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from blis_py.planning.job import FINE, HOPELESS
 from blis_py.requests.table import Ints, RequestTable
 
 SHARE = 1 / 8
-"""Of the time from the first to the last arrival."""
+"""Share of the time from the first to the last arrival that is simulated first."""
 _FEWEST = 400
-"""With fewer requests a whole run is soon done."""
+"""Fewest requests for an early verdict; a smaller run ends soon anyway."""
 _EASY, _SAMPLE = 0.5, 50
 _SEEN = ("ttft", "scheduling_delay")
-"""What can only become known to be worse while a request is under way."""
+"""Latencies that can only increase while a request is in progress."""
 
 
 def worth_it(table: RequestTable, checks: Sequence[SloCheck]) -> bool:
-    """Whether a part says anything that the whole would say much later."""
+    """Whether an early verdict is worthwhile: enough requests, and SLOs to judge by."""
     return len(table) >= _FEWEST and bool(checks)
 
 
 def horizon_ns(table: RequestTable) -> int:
-    """When the first part of the arrivals is over."""
+    """End of the first part of the arrivals, in ns."""
     first, last = int(table.arrival_ns[0]), int(table.arrival_ns[-1])
     return first + max(round((last - first) * SHARE), 1)
 
@@ -39,16 +39,16 @@ def horizon_ns(table: RequestTable) -> int:
 def judge(
     part: RunRecord, whole: RequestTable, checks: Sequence[SloCheck], max_lost: float = 0.0
 ) -> str | None:
-    """`hopeless`, `fine`, or None where the rest has to be simulated.
+    """The early verdict: `hopeless`, `fine`, or None if the rest has to be simulated.
 
     Args:
-        max_lost: share of the requests that may be lost: they have no latency that would count.
+        max_lost: share of the requests that may be lost, for which no latency counts.
 
-    Nothing that has happened is changed by what comes later. So a limit is missed for certain when so many
-    requests are beyond it already that the percentile of all requests lies among them (or the sum that a
-    mean is made of is reached), if the others were served in no time. That all is well cannot be known for
-    certain: it is supposed where half of the KV memory is free and everybody keeps every limit twice over,
-    and whoever chooses such a configuration has to run the whole.
+    Later events do not change past latencies. A limit is certainly missed if so many requests exceed it
+    already that the percentile over all requests lies among them (or the sum behind a mean is reached), even
+    if the others took no time. Success is never certain: `fine` means that half of the KV memory is free and
+    every request meets every limit with a factor of two to spare; a configuration chosen on that ground must
+    still be run as a whole.
     """
     spare = math.floor(max_lost * len(whole))
     if any(_missed(check, part, whole, spare) for check in checks):
@@ -76,7 +76,7 @@ def _percent(stat: str) -> float | None:
 
 
 def _waits_ns(part: RunRecord, check: SloCheck) -> Ints:
-    """Latencies so far; of those who wait still, how long they have waited."""
+    """Latencies so far, in ns; for waiting requests, the time waited."""
     rows = _rows(part, check.slo_class)
     reached_ns = (part.first_token_ns if check.metric == "ttft" else part.scheduled_ns)[rows]
     arrival_ns = part.table.arrival_ns[rows]
@@ -85,7 +85,7 @@ def _waits_ns(part: RunRecord, check: SloCheck) -> Ints:
 
 
 def _easy(checks: Iterable[SloCheck], part: RunRecord, columns: Latencies) -> bool:
-    """Half of the memory is free, nobody is lost, and everybody keeps every limit twice over."""
+    """Whether half of the memory is free, no request is lost, and every limit is met twice over."""
     ended = part.outcome <= End.LENGTH_CAPPED
     lost = np.isin(part.outcome, (End.REJECTED, End.UNSERVABLE, End.TIMED_OUT, End.EVICTED))
     fullest = max((each.peak_kv_blocks / each.num_kv_blocks for each in part.instances), default=1.0)

@@ -1,4 +1,4 @@
-"""Where jobs are done: here, in processes of this machine, on a Dask cluster. The outcomes are the same."""
+"""Executors of jobs: this process, processes of this machine, a Dask cluster. The outcomes are the same."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from blis_py.planning.orphans import end_with
 
 Done = Iterator[tuple[int, Outcome]]
 MOST_WORKERS = 61 if sys.platform == "win32" else 1024
-"""Processes on one machine; Windows waits for no more."""
+"""Largest number of processes; Windows cannot wait for more."""
 DIED = "the process that ran it died, and so did the one that tried again"
 
 
 class Executor(Protocol):
-    """Does packed jobs, see `worker.pack`."""
+    """An executor of packed jobs, see `worker.pack`."""
 
     workers: int
 
     def outcomes(self, jobs: Sequence[bytes]) -> Done:
-        """The index of every job and its outcome, each once, in whatever order they are done."""
+        """Yield the index of every job and its outcome, each once, in order of completion."""
         ...
 
     def close(self) -> None: ...
 
 
 class Serial:
-    """In this process, one after another."""
+    """Sequential execution in this process."""
 
     workers = 1
 
@@ -50,10 +50,10 @@ class Serial:
 
 
 class Processes:
-    """In processes of this machine.
+    """Execution in processes of this machine.
 
-    On Linux they are forked, and share what has been imported and read before the first job. Where a process
-    dies, its job is tried once more, by itself. There are no more of them than jobs to be done at once.
+    On Linux they are forked and share what was imported and read before the first job. The job of a process
+    that dies is retried once, alone. There are never more processes than concurrent jobs.
 
     Args:
         workers: processes, at most.
@@ -78,7 +78,7 @@ class Processes:
                 yield index, self._alone(job)
 
     def close(self) -> None:
-        """Ends the processes at once, whatever they are at."""
+        """Terminate the processes at once, regardless of their state."""
         if self._pool is not None:
             for process in list((self._pool._processes or {}).values()):
                 process.terminate()
@@ -105,7 +105,7 @@ class Processes:
             return Outcome(failed=DIED)
 
     def _started(self, jobs: int) -> ProcessPoolExecutor:
-        """A pool for so many jobs; a smaller one makes room for it."""
+        """A pool for `jobs` jobs; replaces a smaller one."""
         size = min(jobs, self.workers)
         if self._pool is not None and size > self._size:
             self.close()
@@ -117,23 +117,23 @@ class Processes:
 
 
 def _begin(parent_pid: int) -> None:
-    """A worker ends with its parent, and leaves signals to it: Ctrl-C means the whole."""
+    """Start of a worker: end with its parent and ignore Ctrl-C, which the parent handles."""
     end_with(parent_pid)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class Dask:
-    """On a Dask cluster: the address of its scheduler, or `local` for one on this machine.
+    """Execution on a Dask cluster: the address of its scheduler, or `local` for one on this machine.
 
-    Where a worker dies, Dask has its jobs done by another.
+    Dask reschedules the jobs of a worker that dies.
 
     Raises:
-        InputError: Dask is not installed, or there is no cluster at that address.
+        InputError: Dask is not installed, or no cluster answers at that address.
     """
 
     patience_s = 10
-    """For the scheduler to answer."""
+    """Timeout of the first connection to the scheduler, in s."""
 
     def __init__(self, address: str, workers: int | None = None) -> None:
         try:
@@ -157,7 +157,7 @@ class Dask:
         self.workers = max(len(self._client.scheduler_info(n_workers=-1)["workers"]), 1)
 
     def _reach(self, address: str) -> None:
-        """Connects once before there is a client, which would go on trying for long."""
+        """Connect once before creating a client, which would retry for a long time."""
         from distributed.comm import connect
         from distributed.security import Security
 
@@ -191,7 +191,7 @@ class Dask:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """CPU cores available to this process."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on every system
@@ -199,7 +199,7 @@ def cores() -> int:
 
 
 def executor(workers: int | None = None, dask: str | None = None) -> Executor:
-    """The one that is wanted: by default a process for every core."""
+    """The selected executor: by default one process per core."""
     if dask is not None:
         return Dask(dask, workers)
     wanted = _checked(workers)
@@ -207,7 +207,7 @@ def executor(workers: int | None = None, dask: str | None = None) -> Executor:
 
 
 def _checked(workers: int | None) -> int:
-    """Processes: by default one for every core."""
+    """The number of processes: by default one per core."""
     if workers is None:
         return min(cores(), MOST_WORKERS)
     return check_count(workers, least=1, most=MOST_WORKERS, key="--workers")

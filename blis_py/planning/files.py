@@ -1,4 +1,4 @@
-"""A plan in a folder: the answer, the configuration, what starts the servers, the picture."""
+"""Output files of a plan: the answer, the configuration, server start scripts, the picture."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from blis_py.result import to_json
 
 
 def fill(folder: Path, plan: Found, *, plots: bool = True) -> None:
-    """Writes it into an empty folder."""
+    """Write the plan into an empty folder."""
     texts = {
         "plan.json": to_json(summary(plan)),
         "plan.txt": answer(plan) + "\n",

@@ -1,4 +1,4 @@
-"""What a plan consists of: candidates, what is known of each combination, and of the best one everything."""
+"""Data of a plan: candidates, the standing of each combination, and the analyses of the best one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BURSTS = "bursts of arrivals: a quarter more of any one resource does not help"
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A configuration that was looked at."""
+    """A simulated configuration."""
 
     point: Point
     instances: int
@@ -33,14 +33,14 @@ class Candidate:
         return None if self.price is None else self.price.per_hour * self.gpus
 
     def dollars_per_million(self, tokens: str) -> float | None:
-        """Of `output` or `total` tokens, at the load it was simulated with."""
+        """Dollars per million `output` or `total` tokens, at the simulated load."""
         per_s = self.outcome.figures.get(f"throughput.{tokens}_tokens_per_s")
         if self.dollars_per_hour is None or not per_s:
             return None
         return self.dollars_per_hour / (per_s * 3600) * 1e6
 
     def __str__(self) -> str:
-        """What it is, in one line."""
+        """The configuration in one line."""
         facts, several = self.outcome.facts, "s" if self.instances > 1 else ""
         model, gpu = (facts.get(name) or getattr(self.config, name) for name in ("model", "gpu"))
         what = f"{self.instances} instance{several} of {model} on {gpu} TP{self.config.tp}"
@@ -50,47 +50,47 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known of one combination of settings."""
+    """Search result for one combination of settings."""
 
     point: Point
     least: int | None
-    """Instances that hold, as far as that was found out."""
+    """Fewest instances found to meet all targets."""
     at_most: bool
-    """Fewer than `least` may do: nobody looked any more, since others are cheaper; or nothing more was
-    simulated of it than the first part of the arrivals, which was easy."""
+    """Whether fewer than `least` may suffice: the search ended there because other combinations are cheaper,
+    or only the first part of the arrivals was simulated, with an easy pass."""
     fails_at: int | None
-    """Most instances that do not."""
+    """Largest number of instances found to fail."""
     cost: float | None
-    """Of `least`."""
+    """Cost at `least` instances."""
     why: str
-    """What the largest number that does not hold comes to, or why there is none at all."""
+    """The judgement at the largest failing size, or the reason why the combination cannot be run."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a search came to, and how sure it is."""
+    """Result of a search, and its certainty."""
 
     best: Candidate
-    """The cheapest that holds; where none does, the one that comes nearest."""
+    """The cheapest candidate that meets all targets; if none does, the one that comes nearest."""
     objective: str
-    """What is least: dollars per hour, or GPUs."""
+    """The minimised cost: dollars per hour, or GPUs."""
     runner_up: Candidate | None = None
     standings: tuple[Standing, ...] = ()
     lines: int = 1
-    """Combinations that there are, the number of instances apart."""
+    """Number of combinations, not counting the number of instances."""
     simulated: int = 0
     known: int = 0
-    """Runs that were simulated, and those whose outcome was stored."""
+    """Runs simulated, and runs whose outcome was in the store."""
     max_rate_factor: float | None = None
-    """Largest factor on the rate at which it holds."""
+    """Largest factor on the arrival rate that meets all targets."""
     broken: Judgement | None = None
-    """What it misses a little above."""
+    """The judgement just above that rate."""
     levers: tuple[Lever, ...] = ()
     sensitivity: tuple[Case, ...] = ()
     models: tuple[Case, ...] = ()
     draws: tuple[Case, ...] = ()
     one_more: tuple[Case, ...] = ()
-    """The same draws with one instance more, where it does not hold in nearly all of them."""
+    """The same draws with one more instance, if the best candidate does not pass nearly all of them."""
     error: StepError | None = None
     notes: tuple[str, ...] = field(default=())
 
@@ -100,25 +100,25 @@ class Found:
 
     @property
     def config(self) -> RunConfig:
-        """Of the best: `blis.run(plan.config)` runs it again."""
+        """Configuration of the best candidate: `blis.run(plan.config)` repeats its run."""
         return self.best.config
 
     @property
     def short(self) -> Lever | None:
-        """The lever of what is short where it breaks; None where it does not, or none of them helps."""
+        """The lever of the bottleneck at the failing rate; None without such a rate or an effective lever."""
         return analysis.short(self.levers)
 
     @property
     def binding(self) -> str | None:
-        """What is short where it breaks: KV, compute, queueing, prefill interference, host; None where it
-        does not break."""
+        """The bottleneck at the failing rate: KV, compute, queueing, prefill interference, host; None if no
+        tried rate fails."""
         if not self.levers:
             return None
         return BURSTS if self.short is None else self.short.resource
 
     @property
     def probability(self) -> float | None:
-        """That it holds, given what step times may be off; None where nobody knows."""
+        """Probability that all targets are met under step-time uncertainty; None if unknown."""
         if not self.draws:
             return None
         return sum(case.judgement.holds for case in self.draws) / len(self.draws)

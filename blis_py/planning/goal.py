@@ -1,4 +1,4 @@
-"""What a configuration has to keep, and by how much it does."""
+"""Targets of a configuration, and the slack by which it meets them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _LOST = ("rejected", "unservable", "timed_out", "evicted")
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One thing to keep, as measured."""
+    """One target, as measured."""
 
     what: str
-    """As the user wrote it, or what it is called."""
+    """The target as the user wrote it, or its name."""
     limit: float
     measured: float | None
     unit: str
     slack: float
-    """1 = nothing of the limit is used up, 0 = all of it, negative = missed."""
+    """Relative slack: 1 = nothing of the limit is used up, 0 = all of it, negative = missed."""
 
     @property
     def met(self) -> bool:
@@ -41,7 +41,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Whether a configuration holds, and what is tightest."""
+    """Verdict on a configuration, with all its requirements."""
 
     holds: bool
     requirements: tuple[Requirement, ...] = ()
@@ -51,12 +51,12 @@ class Judgement:
 
     @property
     def tightest(self) -> Requirement | None:
-        """The one with the least slack; None where no whole run says."""
+        """The requirement with the least slack; None without a whole run."""
         return min(self.requirements, key=lambda each: each.slack, default=None)
 
     @property
     def slack(self) -> float:
-        """The least of all; minus infinity where nothing is known."""
+        """The smallest slack; minus infinity if unknown."""
         return self.tightest.slack if self.tightest is not None else float("-inf")
 
     def __str__(self) -> str:
@@ -74,12 +74,12 @@ class Judgement:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What is to be kept besides the SLOs of the configuration.
+    """Targets besides the SLOs of the configuration.
 
     Attributes:
         attainment: least share of the requests that meet all their goodput targets, by SLO class; under the
-            empty name, of all.
-        max_lost: largest share of the requests that may be rejected, unservable or give up.
+        empty name, of all requests.
+        max_lost: largest share of the requests that may be rejected, unservable or timed out.
     """
 
     attainment: Mapping[str, float] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Goal:
     def check(self, config: RunConfig) -> None:
         """
         Raises:
-            InputError: nothing is to be kept, or a run would end before its requests do.
+            InputError: no target at all, or a run that would end before its requests do.
         """
         if not config.slo and not self.attainment:
             fix = "add --slo ttft.p99=500ms, or --attainment 99% with --goodput ttft:500"
@@ -100,7 +100,7 @@ class Goal:
             )
 
     def judge(self, outcome: Outcome) -> Judgement:
-        """What an outcome comes to."""
+        """Judge an outcome by all targets."""
         if outcome.refused is not None or outcome.failed is not None:
             return Judgement(False, refused=outcome.refused or outcome.failed)
         if outcome.early is not None:
@@ -111,10 +111,10 @@ class Goal:
 
     @staticmethod
     def _slos(outcome: Outcome) -> list[Requirement]:
-        """A limit on what nobody was measured for is missed.
+        """Verdicts on the SLOs; a limit on a latency without samples is missed.
 
         Raises:
-            InputError: there is no request that it speaks of.
+            InputError: an SLO that applies to no request.
         """
         found = []
         for each in outcome.slo:
@@ -127,7 +127,7 @@ class Goal:
         return found
 
     def _shares(self, outcome: Outcome) -> list[Requirement]:
-        """By the share of requests that may miss their targets, and do."""
+        """Attainment targets, by the share of requests that may and that do miss their limits."""
         found = []
         for name, wanted in self.attainment.items():
             if name == EVERYBODY:
@@ -158,7 +158,7 @@ def parse_attainment(text: str, *, key: str = "--attainment") -> dict[str, float
     """`99%` of all requests, or by class: `critical=99.9%,standard=95%`.
 
     Raises:
-        InputError: no share, or a class twice.
+        InputError: not a share, or a duplicate class.
     """
     found: dict[str, float] = {}
     for part in text.split(","):
@@ -171,10 +171,10 @@ def parse_attainment(text: str, *, key: str = "--attainment") -> dict[str, float
 
 
 def parse_share(text: str, *, key: str, found: str | None = None) -> float:
-    """`1%` or `0.01`.
+    """A share from its text: `1%` or `0.01`.
 
     Raises:
-        InputError: neither.
+        InputError: neither form.
     """
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -186,14 +186,14 @@ def parse_share(text: str, *, key: str, found: str | None = None) -> float:
 
 
 def in_ms(ms: float) -> str:
-    """A latency, with as many digits as mean something."""
+    """A latency in ms with its significant digits."""
     if ms >= 10_000:
         return f"{ms / 1000:,.1f} s"
     return f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
 
 
 def as_dict(judgement: Judgement) -> dict[str, Any]:
-    """For JSON."""
+    """A judgement as plain data, for JSON."""
     return {
         "holds": judgement.holds,
         "why": str(judgement),

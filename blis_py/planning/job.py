@@ -1,4 +1,4 @@
-"""A run among many: its configuration, what a configuration cannot say, and what it came to."""
+"""A run of a study: its configuration, its variation beyond settings, and its outcome."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from blis_py.config.models import RunConfig
 
 @dataclass(frozen=True, slots=True)
 class Variation:
-    """Factors on what a run is made of; 1 leaves it as it is."""
+    """Factors on workload, step times and memory; 1 = unchanged."""
 
     rate: float = 1.0
-    """Arrivals come so many times as often: the same requests, closer together."""
+    """Factor on the arrival rate: the same requests, closer together."""
     prompt: float = 1.0
     output: float = 1.0
-    """Lengths of prompts and answers."""
+    """Factors on the lengths of prompts and answers."""
     gpu_time: float = 1.0
     host_time: float = 1.0
-    """The two parts of every step."""
+    """Factors on the two parts of every step time."""
     kv_blocks: float = 1.0
-    """KV blocks of every instance."""
+    """Factor on the KV blocks of every instance."""
 
 
 AS_IT_IS = Variation()
@@ -32,17 +32,17 @@ AS_IT_IS = Variation()
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run to do."""
+    """One run of a study."""
 
     config: RunConfig
     variation: Variation = AS_IT_IS
     stops_at: tuple[str, ...] = ()
-    """A part of the arrivals is simulated first, and no more where it says this: `hopeless`, `fine`."""
+    """Early verdicts (`hopeless`, `fine`) on the first part of the arrivals that end the run."""
     max_lost: float = 0.0
-    """For that: the share of requests that may be lost."""
+    """Share of requests that may be lost, for the early verdict."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything that decides its outcome, but for the content of files."""
+        """Everything that determines the outcome, except the content of files."""
         return {
             "config": as_dict(replace(self.config, given=None)),
             "variation": asdict(self.variation),
@@ -55,24 +55,24 @@ HOPELESS, FINE = "hopeless", "fine"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a job."""
+    """Result of a job."""
 
     figures: dict[str, float | None] = field(default_factory=dict)
     """The numbers of `summary.json`'s `cluster`, by dotted path."""
     classes: dict[str, dict[str, float | None]] = field(default_factory=dict)
-    """Of each SLO class, its goodput."""
+    """Goodput of each SLO class."""
     slo: list[dict[str, Any]] = field(default_factory=list)
     """The verdicts on the SLOs, as in `summary.json`."""
     verdict: str = ""
-    """Whether it keeps up with the load."""
+    """Whether the cluster keeps up with the load."""
     facts: dict[str, Any] = field(default_factory=dict)
     """`capacity`, `models`, `provenance` and `notes`."""
     early: str | None = None
-    """`hopeless` or `fine`: what the first part of the arrivals says, where no more was simulated."""
+    """Early verdict `hopeless` or `fine` on the first part of the arrivals, if the run ended there."""
     refused: str | None = None
-    """Why the configuration cannot be run."""
+    """Reason why the configuration cannot be run."""
     failed: str | None = None
-    """What went wrong; another attempt may do better."""
+    """Unexpected failure; a retry may succeed."""
 
     @property
     def ran(self) -> bool:
@@ -80,10 +80,10 @@ class Outcome:
 
 
 def outcome_from(values: dict[str, Any]) -> Outcome:
-    """An outcome of a run from what `asdict` made of it.
+    """An outcome from the data that `asdict` made of it.
 
     Raises:
-        TypeError, LookupError, ValueError: it made something else.
+        TypeError, LookupError, ValueError: data of another shape.
     """
     found = Outcome(**values)
     for figures in (found.figures, *_mapping(found.classes).values()):

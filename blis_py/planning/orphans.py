@@ -1,4 +1,4 @@
-"""Worker processes end with the process that started them, however that ends."""
+"""Worker processes that end with their parent process, however that ends."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _POLL_S = 0.5
 
 
 def end_with(parent_pid: int) -> None:
-    """Ends this process when its parent does: by the kernel where it can, else within `_POLL_S`."""
+    """Make this process end with its parent: by the kernel where possible, else within `_POLL_S`."""
     if not _ends_by_the_kernel():
         threading.Thread(target=_watch, args=(parent_pid,), daemon=True).start()
-    elif os.getppid() != parent_pid:  # it ended in the meantime
+    elif os.getppid() != parent_pid:  # the parent has ended in the meantime
         os._exit(1)
 
 

@@ -1,4 +1,4 @@
-"""A plan at a glance: what holds at what cost, what moves it, and how sure it is."""
+"""The picture of a plan: cost of each combination, sensitivity, bottleneck, and certainty."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 _MOST_BARS = 12
 _MOST_SHOWN = 3.0
-"""Times the limit; longer bars are cut, and say their length."""
+"""Multiples of the limit at which a bar is cut and labelled with its length."""
 _PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.8}
-"""Behind what is written across a line."""
+"""Background of text written across a line."""
 _NAMES = {"rate": "request rate", "prompt": "prompt lengths", "output": "output lengths"}
 
 
 def save_pictures(plan: Found, folder: Path) -> list[Path]:
-    """Writes `plan.png` and `plan.svg`."""
+    """Write `plan.png` and `plan.svg`."""
     picture = draw(plan)
     return [picture.save(folder / f"plan.{kind}") for kind in ("png", "svg")]
 
@@ -50,7 +50,7 @@ def _title(plan: Found) -> str:
 
 
 def _standings(ax: Axes, plan: Found) -> None:
-    """The cheapest of each combination."""
+    """Panel of the cheapest size of each combination."""
     costs = [(each.cost, _label(each), each) for each in plan.standings if each.cost is not None]
     ax.set_title("Least that holds, by combination")
     if not costs:
@@ -78,7 +78,7 @@ def _label(standing: Standing) -> str:
 
 
 def _tornado(ax: Axes, plan: Found) -> None:
-    """What is tightest, with a fifth less and more of what the workload is made of."""
+    """Panel of the tightest requirement with each workload property a fifth lower and higher."""
     tightest = plan.best.judgement.tightest
     pairs = change_names(plan.sensitivity)
     ax.set_title(f"Sensitivity: ±{100 * CHANGE:.0f} %")
@@ -118,7 +118,7 @@ def _tornado(ax: Axes, plan: Found) -> None:
 
 
 def _trust(ax: Axes, plan: Found) -> None:
-    """What is tightest under the other latency models, and in how many draws it holds."""
+    """Panel of the tightest requirement under the other latency models, and the share of draws that pass."""
     tightest = plan.best.judgement.tightest
     rows: list[tuple[str, float | None, str]] = []
     if tightest is not None and tightest.measured is not None:
@@ -145,7 +145,7 @@ def _trust(ax: Axes, plan: Found) -> None:
 
 
 def _levers(ax: Axes, plan: Found) -> None:
-    """What a quarter more of each resource does where it breaks."""
+    """Panel of the effect of a quarter more of each resource at the failing rate."""
     ax.set_title("Where it breaks: 25 % more of …")
     if not plan.levers:
         say(ax, "nothing was found that would help")
@@ -166,7 +166,7 @@ def _lever_name(how: str) -> str:
 
 
 def _used(requirements: tuple[Requirement, ...], what: str) -> float:
-    """Share of a limit that is used up."""
+    """Share of a limit in use."""
     own = next((each for each in requirements if each.what == what), None)
     return float("inf") if own is None else 1 - own.slack
 

@@ -1,4 +1,4 @@
-"""The cheapest configuration that keeps its targets, and what is to be known before it is bought."""
+"""The cheapest configuration that meets its targets, and its analysis."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from blis_py.config.models import RunConfig
+from blis_py.config.models import DESCRIPTIONS, RunConfig
 from blis_py.core.bounds import MOST_INSTANCES
 from blis_py.errors import InputError
 from blis_py.latency.fitted_profile import read_profile
@@ -32,19 +32,19 @@ DEFAULT_SIZES = range(1, 33)
 DRAWS, TRIALS = 20, 64
 SURE = 0.9
 """With a lower probability, what one instance more would do is told."""
-_NOT_CHOSEN = ("workload", "seed", "latency", "dllm.workload", "goodput", "frontend_ms")
+_NOT_CHOSEN = ("workload", "seed", "latency", *DESCRIPTIONS, "goodput", "frontend_ms")
 _DOLLARS, _GPUS = "dollars per hour", "GPUs"
 
 Told = Callable[[str], None]
-"""Called with a line about where the search is."""
+"""Callback with a line on the progress of the search."""
 
 
 class Plan(Found):
-    """What a search came to; it shows itself, and writes itself into a folder."""
+    """Result of a search; displays itself and saves itself into a folder."""
 
     @property
     def summary(self) -> dict[str, Any]:
-        """Everything, ready for JSON."""
+        """The complete plan as plain data for JSON."""
         from blis_py.planning.told import summary
 
         return summary(self)
@@ -55,13 +55,13 @@ class Plan(Found):
         return answer(self)
 
     def plot(self) -> Picture:
-        """What holds at what cost, what moves it, what other latency models say, and what is short."""
+        """Picture of cost, sensitivity, other latency models and bottleneck."""
         from blis_py.planning.pictures import draw
 
         return draw(self)
 
     def save(self, folder: str, *, force: bool = False, plots: bool = True) -> None:
-        """Writes `plan.json`, `config.yaml`, `standings.csv`, what starts the servers, and the picture."""
+        """Write `plan.json`, `config.yaml`, `standings.csv`, server start scripts, and the picture."""
         from blis_py.outputs.staging import Outputs
         from blis_py.planning.files import fill
 
@@ -81,15 +81,15 @@ def plan(
     draws: int = DRAWS,
     told: Told | None = None,
 ) -> Plan:
-    """The cheapest configuration of a space that holds.
+    """Find the cheapest configuration of a space that meets all targets.
 
     Args:
-        axes: what may be chosen; numbers of instances among them, or as `sizes`.
+        axes: the settings to choose from; numbers of instances among them, or as `sizes`.
         trials: combinations to try where there are more than that, of more than three axes.
         draws: runs with other step times, for the probability; 0 = none.
 
     Raises:
-        InputError: no target, nothing that can be run, a contradiction.
+        InputError: no target, nothing runnable, contradictory settings.
     """
     sizes, axes = _sizes(sizes, axes)
     _check_choices(axes)
@@ -111,10 +111,10 @@ def plan(
 
 
 def max_rate(config: RunConfig, runner: Runner, *, goal: Goal, prices: Prices, draws: int = DRAWS) -> Plan:
-    """The highest rate that a given cluster holds, and what binds there.
+    """Find the highest rate at which a given cluster meets its targets, and the bottleneck there.
 
     Raises:
-        InputError: no target, it cannot be run, or a closed loop, which has no rate.
+        InputError: no target, a cluster that cannot be run, or a closed loop, which has no rate.
     """
     goal.check(config)
     _refuse_pools(config)
@@ -139,7 +139,7 @@ def max_rate(config: RunConfig, runner: Runner, *, goal: Goal, prices: Prices, d
 
 
 def examined(found: Plan, goal: Goal, runner: Runner, draws: int, notes: Sequence[str]) -> Plan:
-    """A plan with everything that is known of its best candidate."""
+    """A plan with all analyses of its best candidate."""
     best = found.best
     config = best.config
     factor, broken = None, None
@@ -187,7 +187,7 @@ def _one_more(
 
 
 def _warnings(best: Candidate) -> list[str]:
-    """What the best candidate's own run says."""
+    """Warnings from the best candidate's own run."""
     notes = list(best.outcome.facts.get("notes", ()))
     if best.outcome.verdict == "too short to tell":
         notes.append("the workload is too short to tell whether the cluster keeps up: give more requests")
@@ -195,7 +195,7 @@ def _warnings(best: Candidate) -> list[str]:
 
 
 def _nothing_holds(space: _Space, search: Search, lines: Sequence[int]) -> Plan:
-    """The candidate that comes nearest, among the largest of every line."""
+    """The plan for the candidate nearest to the targets, among the largest size of every line."""
     last = len(space.sizes) - 1
     refused = [told.refused for told in search.known.values() if told.refused is not None]
     able = [line for line in lines if search.first_judged(line).refused is None]
@@ -209,7 +209,7 @@ def _nothing_holds(space: _Space, search: Search, lines: Sequence[int]) -> Plan:
 
 
 class _Space:
-    """Candidates by line and size, and their runs."""
+    """Candidates by line and size, with their runs."""
 
     def __init__(
         self,
@@ -227,7 +227,7 @@ class _Space:
         self.points = grid(axes)
         self._outcomes: dict[Probe, Outcome] = {}
         self._holding: dict[Probe, float] = {}
-        """What those cost that hold, or seem to."""
+        """Costs of candidates that pass, or seem to after a part."""
         self._best: Probe | None = None
         self._configs: dict[Probe, RunConfig | str] = {}
         self._firsts = [self._config((line, 0)) for line in range(len(self.points))]
@@ -244,7 +244,7 @@ class _Space:
         self.objective = _GPUS if self._missing else _DOLLARS
 
         self.costs = [self._cost(first) if isinstance(first, RunConfig) else 1.0 for first in self._firsts]
-        """Of one instance, by line."""
+        """Cost of one instance, by line."""
 
     def _cost(self, config: RunConfig) -> float:
         price = self._prices.of(device_of(config))
@@ -253,7 +253,7 @@ class _Space:
         return config.tp * price.per_hour
 
     def search(self, search: Search, trials: int) -> list[int]:
-        """The lines that are searched: all, or those that are suggested."""
+        """The lines to search: all of them, or those suggested."""
         several = [each for each in self.axes if len(each.values) > 1]
         if len(several) <= MOST_AXES or len(self.points) <= trials:
             return list(range(len(self.points)))
@@ -279,7 +279,7 @@ class _Space:
         return [self.goal.judge(self._outcomes[probe]) for probe in probes]
 
     def _compare(self, probe: Probe) -> None:
-        """Keeps the cheapest of those that hold, or seem to: a whole run may tell otherwise."""
+        """Keep the cheapest passing candidates; an early verdict is provisional until a whole run."""
         if self.goal.judge(self._outcomes[probe]).holds:
             self._holding[probe] = self.costs[probe[0]] * self.sizes[probe[1]]
             among = [probe] if self._best is None else [probe, self._best]
@@ -329,7 +329,7 @@ class _Space:
         return notes
 
     def _config(self, probe: Probe) -> RunConfig | str:
-        """The configuration, or why there is none."""
+        """The configuration, or the reason why it is invalid."""
         if probe not in self._configs:
             line, size = probe
             try:
@@ -347,8 +347,8 @@ def _refuse_pools(config: RunConfig) -> None:
 
 
 def _drained(config: RunConfig) -> RunConfig:
-    """Whoever still waits when a spec's horizon comes is waited for: percentiles would not know of them, and
-    the same load at another rate takes another time."""
+    """The configuration without a horizon's cut-off: percentiles would miss requests still waiting at the
+    end, and the same load at another rate takes another time."""
     return config if config.horizon is not None else replace(config, drain=True)
 
 
@@ -369,7 +369,7 @@ def _sizes(sizes: Sequence[int] | None, axes: Sequence[Axis]) -> tuple[list[int]
 def _check_choices(axes: Sequence[Axis]) -> None:
     """
     Raises:
-        InputError: what is asked for, or how it is priced, would be chosen: the least work is the cheapest.
+        InputError: a choice of workload or prices: the least work would always be the cheapest.
     """
     for each in axes:
         if each.key.startswith(_NOT_CHOSEN):
@@ -378,7 +378,7 @@ def _check_choices(axes: Sequence[Axis]) -> None:
 
 
 def device_of(config: RunConfig) -> str:
-    """What it runs on: with a profile of measured steps, what these were measured on."""
+    """The device; with a profile of measured steps, the device they were measured on."""
     if config.latency.profile is None:
         return config.gpu
     meta = read_profile(config.latency.profile).meta

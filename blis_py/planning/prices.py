@@ -1,4 +1,4 @@
-"""What a GPU costs per hour: as given, or as the bundled list says. Never a guess."""
+"""Hourly GPU prices: as given, or from the bundled list; never estimated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """Dollars per GPU and hour, and who says so."""
+    """Dollars per GPU and hour, and their source."""
 
     per_hour: float
     source: str
@@ -30,11 +30,11 @@ class Prices:
     """Prices by GPU.
 
     Args:
-        given: dollars per GPU and hour by name, which go before the bundled ones.
-        bundled: whether the bundled list counts at all.
+        given: dollars per GPU and hour by name, overriding the bundled ones.
+        bundled: whether to use the bundled list.
 
     Raises:
-        InputError: no positive number.
+        InputError: not a positive number.
     """
 
     def __init__(self, given: Mapping[str, Any] | None = None, *, bundled: bool = True) -> None:
@@ -46,7 +46,7 @@ class Prices:
             self._given[_stem(name)] = float(value)
 
     def of(self, gpu: str) -> Price | None:
-        """None where nobody says."""
+        """The price; None if unknown."""
         stem = _stem(gpu)
         if stem in self._given:
             return Price(self._given[stem], "as given")
@@ -56,7 +56,7 @@ class Prices:
     def check(self, gpus: Iterable[str]) -> None:
         """
         Raises:
-            InputError: a price is given for what is neither known nor among these GPUs.
+            InputError: a price for a GPU that is neither known nor among these.
         """
         known = {_stem(gpu) for gpu in gpus}
         for name in self._given:
@@ -65,15 +65,15 @@ class Prices:
                 raise InputError("no such GPU", key="--price", value=name, fix=fix)
 
     def missing(self, gpus: Iterable[str]) -> list[str]:
-        """Those of the GPUs that have none."""
+        """GPUs without a price."""
         return [gpu for gpu in dict.fromkeys(gpus) if self.of(gpu) is None]
 
 
 def parse_prices(texts: Iterable[str]) -> dict[str, float]:
-    """`h100=2.5,l40s=0.9`.
+    """Prices by GPU from `h100=2.5,l40s=0.9`.
 
     Raises:
-        InputError: another shape, or a GPU named twice.
+        InputError: malformed text, or a duplicate GPU.
     """
     found: dict[str, float] = {}
     for pair in (part for text in texts for part in text.split(",")):

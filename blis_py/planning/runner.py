@@ -1,4 +1,4 @@
-"""Many jobs: those that have been done from the store, the others by the executor, the outcomes in order."""
+"""Execution of many jobs: outcomes from the store or the executor, in order."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from blis_py.planning.job import Job, Outcome
 from blis_py.planning.store import Store
 
 Told = Callable[[int, Outcome, bool], None]
-"""Called with the index of a job, its outcome, and whether it came from the store."""
+"""Callback with the index of a job, its outcome, and whether it came from the store."""
 
 
 class Runner:
-    """Does jobs, and never the same one twice.
+    """Runner of jobs; equal jobs are simulated once.
 
     Attributes:
-        done: jobs that were simulated.
-        found: jobs whose outcome was known.
+        done: jobs simulated.
+        found: jobs whose outcome was in the store.
     """
 
     def __init__(self, executor: Executor, store: Store) -> None:
@@ -41,7 +41,7 @@ class Runner:
         return self._executor.workers
 
     def run(self, jobs: Sequence[Job], told: Told | None = None) -> list[Outcome]:
-        """The outcome of every job, in their order, whoever did them."""
+        """The outcomes of all jobs, in the order of the jobs."""
         outcomes: dict[int, Outcome] = {}
         keys = [self._contents.key_of(job) for job in jobs]
         same: dict[str, list[int]] = {}

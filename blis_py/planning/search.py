@@ -1,9 +1,9 @@
-"""The cheapest candidate that holds, of lines along which more costs more and holds more.
+"""Search for the cheapest passing candidate, on lines along which cost and capacity increase.
 
 A line is a combination of all settings but the number of instances. Along it a bisection finds the least
 number that holds. All lines are searched at once, a probe of each in a round, and a line ends as soon as
-what is left of it costs more than what holds already. What is probed depends on the outcomes alone, not on
-who does the runs or how many at a time.
+the rest of it costs more than a candidate that passes already. Probes depend on the outcomes alone, not on
+the executor or the number of concurrent runs.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from blis_py.planning.job import FINE
 Probe = tuple[int, int]
 """A line and a size, by index."""
 Ask = Callable[[Sequence[Probe], bool], Sequence[Judgement]]
-"""Judges probes; the flag says whether a part of the arrivals may do."""
+"""Judge of probes; the flag allows an early verdict from a part of the arrivals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What one instance more costs on it: dollars per hour or, where nobody knows, GPUs."""
+    """Cost of one more instance on the line: dollars per hour or, without prices, GPUs."""
 
     cost: float
 
@@ -31,25 +31,25 @@ class Line:
 class Search:
     """
     Args:
-        lines: in the order in which equals are preferred.
+        lines: in order of preference among equals.
         sizes: numbers of instances, ascending.
         ask: judges candidates.
 
     Attributes:
-        known: every judgement so far.
+        known: all judgements so far.
     """
 
     def __init__(self, lines: Sequence[Line], sizes: Sequence[int], ask: Ask) -> None:
         self._lines, self._sizes, self._ask = lines, sizes, ask
         self.known: dict[Probe, Judgement] = {}
         self._of_line: list[dict[int, Judgement]] = [{} for _ in lines]
-        """The same by line, then by size."""
+        """All judgements so far, by line, then by size."""
 
     def best(self, lines: Collection[int] | None = None) -> Probe | None:
-        """The cheapest candidate that holds, judged by a whole run; of equals the one with the most slack.
+        """The cheapest candidate to pass a whole run; among equals the one with the most slack.
 
         Args:
-            lines: only on these. None = on all.
+            lines: consider only these; None = all.
         """
         among = range(len(self._lines)) if lines is None else sorted(lines)
         while True:
@@ -64,11 +64,11 @@ class Search:
             self._judge(supposed, may_stop=False)
 
     def least(self, line: int) -> int | None:
-        """The index of the least size known to hold on a line, or supposed to."""
+        """Index of the smallest size on a line that passes, or is presumed to."""
         return min((size for size, told in self._of_line[line].items() if told.holds), default=None)
 
     def most_failing(self, line: int) -> int | None:
-        """The index of the largest size known to fail on a line."""
+        """Index of the largest size on a line that fails."""
         return max((size for size, told in self._of_line[line].items() if not told.holds), default=None)
 
     def first_judged(self, line: int) -> Judgement:
@@ -76,7 +76,7 @@ class Search:
         return next(iter(self._of_line[line].values()))
 
     def settled(self, line: int) -> bool:
-        """Whether the least size that holds is known, and known by a whole run."""
+        """Whether the smallest passing size is known from a whole run."""
         least, failing = self.least(line), self.most_failing(line)
         if least is None or self.known[line, least].early is not None:
             return False
@@ -86,12 +86,12 @@ class Search:
         return self._lines[probe[0]].cost * self._sizes[probe[1]]
 
     def whole(self, probes: Sequence[Probe]) -> None:
-        """Judges by whole runs."""
+        """Judge probes by whole runs."""
         todo = [probe for probe in probes if probe not in self.known or self.known[probe].early]
         self._judge(todo, may_stop=False)
 
     def _next(self, line: int, bound: float) -> Probe | None:
-        """The middle of what is undecided on a line and costs no more than `bound`."""
+        """The middle of the undecided sizes on a line that cost at most `bound`."""
         failing, least = self.most_failing(line), self.least(line)
         if failing is not None and self.known[line, failing].refused is not None:
             return None
@@ -101,12 +101,12 @@ class Search:
         return (line, (first + last) // 2) if last >= first else None
 
     def _bound(self, among: Collection[int]) -> float:
-        """What the cheapest of the candidates costs that hold, or seem to."""
+        """Cost of the cheapest candidate that passes, or is presumed to."""
         holding = ((line, least) for line in among if (least := self.least(line)) is not None)
         return min(map(self.cost, holding), default=float("inf"))
 
     def _cheapest(self, among: Collection[int]) -> list[Probe]:
-        """Those that cost no more than that."""
+        """Candidates that cost at most the bound."""
         bound = self._bound(among)
         holding = ((line, least) for line in among if (least := self.least(line)) is not None)
         return [probe for probe in holding if self.cost(probe) <= bound]

@@ -1,4 +1,4 @@
-"""The planned configuration in the words of the engines that would serve it."""
+"""The planned configuration as start commands of real engines."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _SIMULATED_ONLY = "is simulated, and not what would run"
 
 
 def published_model(name: str | None) -> str:
-    """What the hub calls a model; the name itself where it is not a bundled one."""
+    """The model's name on the hub; the name itself if it is not a bundled one."""
     stem = stem_of("models", name or "")
     return published_name("models", stem) if stem else str(name)
 
 
 def vllm_arguments(best: Candidate) -> list[str]:
-    """Of `vllm serve`, for one instance."""
+    """Arguments of `vllm serve`, for one instance."""
     settings, served = _scheduler(best), best.config.scheduler
     arguments = [
         *("--tensor-parallel-size", str(best.config.tp)),
@@ -45,7 +45,7 @@ def vllm_arguments(best: Candidate) -> list[str]:
 
 
 def sglang_arguments(best: Candidate) -> list[str]:
-    """Of `python -m sglang.launch_server`, for one instance."""
+    """Arguments of `python -m sglang.launch_server`, for one instance."""
     settings, served = _scheduler(best), best.config.scheduler
     arguments = [
         *("--tp", str(best.config.tp)),
@@ -66,7 +66,7 @@ def sglang_arguments(best: Candidate) -> list[str]:
 
 
 def vllm_script(best: Candidate) -> str:
-    """A shell script that starts one instance."""
+    """A shell script that starts one vLLM instance."""
     command = ["vllm", "serve", published_model(best.config.model), *vllm_arguments(best)]
     return _script(best, command, _cannot_vllm(best))
 
@@ -77,7 +77,7 @@ def sglang_script(best: Candidate) -> str:
 
 
 def llmd_values(best: Candidate) -> str:
-    """Values of the chart llm-d-modelservice."""
+    """Values for the chart llm-d-modelservice."""
     model = published_model(best.config.model)
     container = {
         "name": "vllm",
@@ -137,7 +137,7 @@ def _cannot_any(settings: dict[str, Any]) -> list[str]:
 
 
 def _scheduler(best: Candidate) -> dict[str, Any]:
-    """As it was resolved."""
+    """The scheduler settings as resolved."""
     resolved: dict[str, Any] = best.outcome.facts["scheduler"]
     return resolved
 

@@ -1,4 +1,4 @@
-"""Outcomes on disk, by the content of what decided them: a run that was done is not done again."""
+"""Outcomes on disk, keyed by the content that determines them, to avoid repeated runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_BYTES = 1 << 26
 
 
 class Store(Protocol):
-    """Where outcomes are kept."""
+    """Storage of outcomes."""
 
     def get(self, key: str) -> Outcome | None: ...
 
@@ -28,7 +28,7 @@ class Store(Protocol):
 
 
 class Nowhere:
-    """Nothing is kept."""
+    """Store without content."""
 
     def get(self, key: str) -> Outcome | None:
         return None
@@ -38,10 +38,10 @@ class Nowhere:
 
 
 class Folder:
-    """A file for each outcome. One that is not as it was written counts for nothing.
+    """Store with a file for each outcome; corrupt files are ignored.
 
     Raises:
-        InputError: nothing can be written there.
+        InputError: the folder is not writable.
     """
 
     def __init__(self, path: str | Path | None = None) -> None:
@@ -51,7 +51,7 @@ class Folder:
     def get(self, key: str) -> Outcome | None:
         try:
             file = self._file(key)
-            if not file.is_file() or file.stat().st_size > _MOST_BYTES:  # a pipe would be waited for
+            if not file.is_file() or file.stat().st_size > _MOST_BYTES:  # reading a pipe would block
                 return None
             digest, _, body = file.read_text(encoding="utf-8").partition("\n")
             if digest != sha256(body.encode()).hexdigest():
@@ -62,9 +62,9 @@ class Folder:
             return None
 
     def put(self, key: str, outcome: Outcome) -> None:
-        """Keeps what was simulated; where it cannot be kept it will be done again.
+        """Store a simulated outcome; failing to is harmless, since the job can run again.
 
-        A refusal names files, which may have another name another time, and is soon told again.
+        Refusals are not stored: they name files, whose names may change, and are quickly found again.
         """
         if not outcome.ran or is_stream(self._file(key)):
             return
@@ -79,7 +79,7 @@ class Folder:
 
 
 def default_folder() -> Path:
-    """Where this platform keeps what can be made again, or what `BLIS_CACHE` names."""
+    """The platform's cache folder, or the one that `BLIS_CACHE` names."""
     if os.environ.get("BLIS_CACHE"):
         return Path(os.environ["BLIS_CACHE"])
     if sys.platform == "darwin":
@@ -92,5 +92,5 @@ def default_folder() -> Path:
 
 
 def _nearest(path: Path) -> Path:
-    """The folder, or the nearest above it that is there."""
+    """The folder, or its nearest existing ancestor."""
     return path if path.exists() or path == path.parent else _nearest(path.parent)

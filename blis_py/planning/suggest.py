@@ -1,4 +1,4 @@
-"""Which combinations to look at where there are too many to look at all: what Optuna suggests."""
+"""Combinations suggested by Optuna where there are too many to try them all."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ if TYPE_CHECKING:
     from optuna.trial import Trial
 
 MOST_AXES = 3
-"""Up to so many axes everything is looked at."""
+"""Most axes for which all combinations are tried."""
 _TOGETHER = 8
-"""Combinations between two looks at what the others came to, however many workers there are."""
+"""Combinations suggested per batch, independent of the number of workers."""
 
 
 def suggested(axes: Sequence[Axis], search: Search, trials: int, sizes: int) -> list[int]:
-    """The lines of a grid that were looked at, in order; the search knows what became of them.
+    """Search lines of a grid as Optuna suggests them; return the lines tried, in order.
 
-    A tree-structured Parzen estimator is told what the cheapest number of instances costs that holds. Of a
-    line that was given up, since it cannot be the cheapest, it is told what was tried last, and how far
-    that was from holding.
+    The objective of the tree-structured Parzen estimator is the cost of the smallest passing size. For a line
+    that was abandoned as too expensive it is the last size tried, with the extent of the failure.
     """
     try:
         import optuna
@@ -59,7 +58,7 @@ def suggested(axes: Sequence[Axis], search: Search, trials: int, sizes: int) -> 
 
 
 def _choice(trial: Trial, axis: Axis) -> int:
-    """The index of a value; those of numbers are in order."""
+    """Index of an axis value; numeric values are ordered."""
     last = len(axis.values) - 1
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in axis.values):
         return int(trial.suggest_int(axis.name, 0, last))
@@ -68,7 +67,7 @@ def _choice(trial: Trial, axis: Axis) -> int:
 
 
 def _value(search: Search, line: int, sizes: int) -> float | None:
-    """What to tell of a line; None where it cannot be run."""
+    """Objective value of a line; None if it cannot be run."""
     least, failing = search.least(line), search.most_failing(line)
     if least is not None:
         return search.cost((line, least))

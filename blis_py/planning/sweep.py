@@ -60,7 +60,7 @@ class Row:
         }
 
     def column(self, figure: str) -> str:
-        """The column of a figure: its name, unless a setting that is varied has the same."""
+        """Column of a figure: its name, unless a varied setting has the same name."""
         return _column(figure, self.point)
 
 
@@ -70,10 +70,10 @@ Told = Callable[[Sequence[Row], int], None]
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a sweep came to; rows in the order of the points, seeds within them."""
+    """Result of a sweep; rows in the order of the points, seeds within them."""
 
     first: RunConfig | None
-    """The configuration of the first point; None where none is one."""
+    """Configuration of the first point; None if no point is valid."""
     axes: tuple[Axis, ...]
     rows: tuple[Row, ...]
     simulated: int
@@ -87,12 +87,12 @@ class Sweep:
 
     @property
     def names(self) -> list[str]:
-        """The settings that were varied."""
+        """The varied settings."""
         return [each.name for each in self.axes]
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """One row per run: the settings, the seed, what became of it, and its figures."""
+        """One row per run: the settings, the seed, the status, and its figures."""
         import pandas as pd
 
         table = pd.DataFrame([row.as_dict() for row in self.rows])
@@ -105,7 +105,7 @@ class Sweep:
         """Mean of a metric over the seeds, one row per point that ran: the settings, `mean` and `runs`.
 
         Raises:
-            InputError: there is no such metric.
+            InputError: unknown metric.
         """
         self.require(metric)
         ran = self.table[self.table["status"] == OK]
@@ -115,7 +115,7 @@ class Sweep:
         return means.rename(columns={"count": "runs"}).reset_index(drop=not self.names)
 
     def best(self, metric: str, count: int = 5) -> pd.DataFrame:
-        """The best points by the mean of a metric; those that miss an SLO in any of their runs come last."""
+        """The best points by the mean of a metric; points with a run that misses an SLO come last."""
         means = self.mean(metric)
         if "slo_met" in self.table and self.names:
             ran = self.table[self.table["status"] == OK]
@@ -128,7 +128,7 @@ class Sweep:
     def require(self, metric: str) -> None:
         """
         Raises:
-            InputError: no run has such a figure.
+            InputError: no run has this figure.
         """
         from blis_py.config.layers import did_you_mean
 
@@ -140,7 +140,7 @@ class Sweep:
             raise InputError("no such metric", key="--metric", value=metric, fix=did_you_mean(metric, known))
 
     def save(self, folder: str | Path, *, force: bool = False, plots: bool = True) -> Path:
-        """Writes `sweep.csv`, `sweep.parquet` (where pyarrow is installed), `sweep.yaml` and the curves."""
+        """Write `sweep.csv`, `sweep.parquet` (where pyarrow is installed), `sweep.yaml` and the curves."""
         from blis_py.outputs.staging import Outputs
 
         with Outputs() as outputs:
@@ -148,7 +148,7 @@ class Sweep:
         return Path(folder)
 
     def fill(self, outputs: Outputs, folder: str | Path, *, force: bool, plots: bool) -> None:
-        """The same, into a folder that appears with others."""
+        """Write the sweep into a folder that is published together with others."""
         from importlib.util import find_spec
 
         from blis_py.files.yaml_files import dump_yaml
@@ -168,12 +168,12 @@ class Sweep:
 
     @property
     def foot(self) -> str:
-        """What the first run that succeeded was of, for below a picture."""
+        """Settings of the first successful run, for the foot of a picture."""
         models = (str(row.outcome.facts.get("models", "")) for row in self.rows if row.status == OK)
         return f"The first run {next(models, '')}"
 
     def axes_values(self) -> dict[str, tuple[Any, ...]]:
-        """Values by name, of the settings that have more than one."""
+        """Values of the settings that have more than one, by name."""
         return {each.name: each.values for each in self.axes if len(each.values) > 1}
 
 
@@ -191,17 +191,17 @@ def sweep(
     seeds: int = 1,
     told: Told | None = None,
 ) -> Sweep:
-    """Runs every point, with every seed.
+    """Run every point with every seed.
 
     Seed i is the same for all points, so that they meet the same requests where what is varied allows it
     (common random numbers); the first of several is not the configured one either, see `rerun_seed`.
 
     Args:
         runs: the points themselves, in place of axes.
-        random: only so many of the grid's points, at random.
+        random: number of grid points to draw at random.
 
     Raises:
-        InputError: nothing is varied, or too much.
+        InputError: nothing varied, or too many runs.
     """
     check_count(seeds, least=1, most=MOST_RERUNS, key="--seeds")
     if runs:
@@ -244,7 +244,7 @@ def sweep(
 
 
 def _seed_of(base: Base) -> int:
-    """Of what is random about the sweep itself."""
+    """Seed of the sweep's own random choices."""
     given = {key: value for _, key, value in base.overrides}.get("seed")
     return DEFAULT_SEED if given is None else int(given)
 
@@ -263,7 +263,7 @@ def _seeded(config: RunConfig, index: int, seeds: int) -> RunConfig:
 
 
 def _axes_of(runs: Sequence[Mapping[str, Any]]) -> list[Axis]:
-    """What differs between the runs of a list; they all name the same settings."""
+    """Axes of the settings that differ between listed runs, all of which name the same settings."""
     names = list(runs[0])
     for run in runs:
         if set(run) != set(names):

@@ -1,4 +1,4 @@
-"""A plan in words and in JSON."""
+"""A plan as text and as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from blis_py.planning.goal import Requirement
 from blis_py.planning.goal import as_dict as judgement_dict
 
 DISAGREE = 0.25
-"""From here on latency models disagree so much that it is told."""
+"""Relative disagreement between latency models from which it is reported."""
 
 
 def answer(plan: Found) -> str:
@@ -21,7 +21,7 @@ def answer(plan: Found) -> str:
 
 
 def lines(plan: Found) -> list[str]:
-    """The answer, what it rests on, and how far it goes."""
+    """The answer, its assumptions, and its limits."""
     best = plan.best
     told = [f"{_verb(plan)}: {best} ({best.gpus} GPU{'s' if best.gpus > 1 else ''}{_cost(best)})"]
     told += [
@@ -38,7 +38,7 @@ def lines(plan: Found) -> list[str]:
 
 
 def summary(plan: Found) -> dict[str, Any]:
-    """Everything, for JSON."""
+    """The complete plan, for JSON."""
     return {
         "holds": plan.holds,
         "objective": plan.objective,
@@ -74,7 +74,7 @@ def summary(plan: Found) -> dict[str, Any]:
 
 
 def why_second(plan: Found) -> str | None:
-    """What the runner-up has less of."""
+    """The disadvantage of the runner-up."""
     best, second = plan.best, plan.runner_up
     if second is None:
         return None
@@ -94,8 +94,8 @@ def why_second(plan: Found) -> str | None:
 
 
 def of_models(plan: Found) -> list[tuple[str, Requirement | None, bool, str | None]]:
-    """Each other latency model: its name, what it says of the tightest target, whether all is kept, and why
-    it does not apply."""
+    """Results of the other latency models: name, tightest requirement, whether all targets are met, and the
+    reason if the model does not apply."""
     tightest = plan.best.judgement.tightest
     rows = []
     for case in plan.models:
@@ -260,7 +260,7 @@ def _finite(value: float) -> float | None:
 
 
 def change_names(cases: Iterable[Case]) -> dict[str, tuple[Case, Case]]:
-    """Sensitivity by what was changed: a fifth less, and a fifth more."""
+    """Sensitivity runs by the varied property: a fifth lower, and a fifth higher."""
     pairs: dict[str, list[Case]] = {}
     for case in cases:
         pairs.setdefault(case.name.partition("×")[0], []).append(case)

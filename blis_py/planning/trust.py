@@ -1,4 +1,4 @@
-"""How far step times may be off, as the latency models' own validations say."""
+"""Uncertainty of step times, from the latency models' own validations."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _MEASURED, _NOT_MEASURED = "new model", "new GPU"
 
 @dataclass(frozen=True, slots=True)
 class StepError:
-    """The relative error of the step times of a model: normal, with this mean and standard deviation."""
+    """Relative error of a model's step times: normal, with this mean and standard deviation."""
 
     bias: float
-    """Positive = predicted too slow."""
+    """Mean relative error; positive = predicted too slow."""
     deviation: float
     source: str
-    """Where it is from."""
+    """Source of the figures."""
 
     def factors(self, count: int) -> list[float]:
-        """What true step times are to the predicted ones, at the middles of `count` equal parts of the
-        distribution, from the fastest to the slowest."""
+        """Ratios of true to predicted step times, at the midpoints of `count` equal parts of the
+        distribution, ascending."""
         errors = norm.ppf(
             [(count - index - 0.5) / count for index in range(count)], self.bias, self.deviation
         )
@@ -40,10 +40,10 @@ class StepError:
 
 
 def step_error(config: RunConfig) -> StepError | None:
-    """None where nothing is known of the model's errors.
+    """The model's step-time error; None if unknown.
 
-    A validation tells the mean absolute error m of single steps. Taken as if all steps of a run were off by
-    the same factor, which is the cautious reading, it is a normal error of deviation m·√(π/2).
+    A validation gives the mean absolute error m of single steps. Assuming cautiously that all steps of a run
+    are off by the same factor, the error is normal with standard deviation m·√(π/2).
     """
     if config.latency.model == "trained":
         return _of_trained(config.gpu)
@@ -53,7 +53,7 @@ def step_error(config: RunConfig) -> StepError | None:
 
 
 def _of_trained(gpu: str) -> StepError:
-    """The worst validation with this GPU's steps; of another GPU, the worst of any GPU held out."""
+    """The worst validation with this GPU's steps; for another GPU, the worst of any held-out GPU."""
     file = root("profiles") / "trained" / "coefficients.yaml"
     rows: Mapping[str, Mapping[str, Any]] = load_mapping(file)["validation"]
     own = {name: row for name, row in rows.items() if squeeze(_gpu_name(gpu)) in squeeze(name)}

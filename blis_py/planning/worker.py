@@ -1,7 +1,8 @@
-"""One job, in whatever process: requests are read once in each, the inner loop is native where it can be.
+"""Execution of one job in any process: requests are read once per process, the inner loop is native where
+compiled.
 
-Nothing that is simulated with may be imported before `native.activate`; jobs come as bytes, which are opened
-after it.
+No module of the simulation may be imported before `native.activate`; jobs therefore arrive as bytes and are
+unpickled after it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from blis_py import native
 native.activate()
 
 from blis_py.api import Simulation  # noqa: E402
-from blis_py.config.models import RunConfig  # noqa: E402
+from blis_py.config.models import RunConfig, descriptions  # noqa: E402
 from blis_py.config.workload import WorkloadSection  # noqa: E402
 from blis_py.errors import InputError  # noqa: E402
 from blis_py.intervals import numbers  # noqa: E402
@@ -40,9 +41,9 @@ _OTHER_CODE = "the worker has another version of blis-py: install the same on al
 _OTHER_FILES = "the worker finds other files under the names in the configuration"
 _MOST_REMEMBERED = 4
 _demands: dict[str, Demand] = {}
-"""The requests of the last few workloads."""
+"""The requests of recent workloads."""
 _traces: dict[str, tuple[RequestTable, Reading]] = {}
-"""What was recorded, of the last few traces."""
+"""The readings of recent traces."""
 _contents = Contents()
 
 
@@ -50,13 +51,13 @@ def pack(job: Job, key: str | None) -> bytes:
     """A job for `run`.
 
     Args:
-        key: what `cache.key_of` makes of it: another machine must come to the same.
+        key: the result of `cache.key_of`; a remote machine must compute the same.
     """
     return pickle.dumps((job, key, code_digest()))
 
 
 def run(packed: bytes) -> Outcome:
-    """Does a job. It has an outcome whatever happens, short of the end of the process."""
+    """Run a job; every failure short of the end of the process becomes an outcome."""
     job, key, code = pickle.loads(packed)
     try:
         if code != code_digest():
@@ -73,30 +74,30 @@ def run(packed: bytes) -> Outcome:
 
 
 def warm_up(job: Job) -> None:
-    """Reads the requests of a job, which processes forked from this one then share."""
+    """Read the requests of a job, to be shared by processes forked from this one."""
     try:
         asked(job.config)
     except InputError:
-        return  # told where the job is run
+        return  # reported where the job is run
 
 
 def varied(job: Job) -> Simulation:
-    """What is simulated for a job."""
+    """The simulation of a job, with its variation."""
     simulation = Simulation.of(job.config, lambda config: _with_factors(asked(config), job.variation))
     return _with_other_parts(simulation, job.variation)
 
 
 def asked(config: RunConfig) -> Demand:
-    """The requests of a configuration, from memory where they have been read already."""
+    """The requests of a configuration, cached across jobs."""
     load = config.workload
     files = _contents.digests(config)
     when = (config.horizon, config.drain)
-    parts = (load, config.seed, when, config.dllm.workload, config.admission.slo_priorities, files)
+    parts = (load, config.seed, when, descriptions(config), config.admission.slo_priorities, files)
     return _remembered(_demands, repr(parts), lambda: demand(config, _as_recorded))
 
 
 def _as_recorded(load: WorkloadSection, seed: int) -> tuple[RequestTable, Reading]:
-    """Traces from memory: a rate, and most often a seed, changes nothing about what was recorded."""
+    """Cached trace readings: a rate, and usually a seed, leaves the recording unchanged."""
     thinks_ms = load.think_time_ms if load.session_mode == "closed-loop" else None
     recorded = replace(load, rate=None, concurrency=None, think_time_ms=thinks_ms, eos_share=0.0)
     files = _contents.digests(RunConfig(workload=recorded))
@@ -107,7 +108,7 @@ def _as_recorded(load: WorkloadSection, seed: int) -> tuple[RequestTable, Readin
 
 
 def _remembered(known: dict[str, T], name: str, make: Callable[[], T]) -> T:
-    """The last few of what was made; the last one used is the last one."""
+    """A small LRU cache: the most recently used entry is the last."""
     found = known.pop(name) if name in known else make()
     known[name] = found
     while len(known) > _MOST_REMEMBERED:
@@ -153,7 +154,7 @@ def _first_part(simulation: Simulation, max_lost: float) -> str | None:
 
 
 def outcome_of(result: Result) -> Outcome:
-    """The figures of a run."""
+    """Figures of a run."""
     summary = result.summary
     return Outcome(
         figures=dict(numbers(summary["cluster"])),
@@ -166,7 +167,7 @@ def outcome_of(result: Result) -> Outcome:
 
 def _facts(simulation: Setup) -> dict[str, object]:
     arrival_ns = simulation.table.arrival_ns
-    comes = len(arrival_ns) > 0 and simulation.loops is None  # when, depends on answers
+    comes = len(arrival_ns) > 0 and simulation.loops is None  # closed loops depend on answers
     span_s = float(arrival_ns[-1] - arrival_ns[0]) / 1e9 if comes else 0.0
     return {
         "requests": len(arrival_ns),

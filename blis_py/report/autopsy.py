@@ -15,7 +15,7 @@ _WIDTH = 120
 
 
 def print_autopsy(result: Autopsy, file: TextIO | None = None) -> None:
-    """Shares, the waterfall they come from, what was found and what to try, and the steps behind it."""
+    """Print shares, the waterfall behind them, findings with remedies, and the steps behind those."""
     from rich.console import Console
 
     out = sys.stdout if file is None else file

@@ -1,6 +1,6 @@
 """The output files of BLIS (inference-sim): `--metrics-path` and, for replays, `--results-path`.
 
-Names and units are its own: no percentile below p90, and 0 for a latency that was not reached.
+Names and units follow BLIS: no percentile below p90, and 0 for a latency that was not reached.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OMITTED = (
     *("slo_class", "tenant_id", "handled_by", "model", "length_capped", "session_id"),
     "gateway_queue_delay_ms",
 )
-"""Left out of a request's row where there is nothing to say."""
+"""Fields left out of a request's row if empty."""
 _STATS = ("mean", "p90", "p95", "p99")
 
 
@@ -43,7 +43,7 @@ def blis_metrics(
 
     Args:
         record: the run.
-        requests: add what only its file has and not its stdout: the cache hit rate and every request.
+        requests: add the content of the file that stdout lacks: the cache hit rate and every request.
         goodput: limits every request should meet; without any, no goodput is reported.
         everyone: see `blis_goodput`.
     """
@@ -85,7 +85,7 @@ def blis_metrics(
 
 
 def blis_results(record: RunRecord) -> list[dict[str, Any]]:
-    """What `replay --results-path` writes: completed requests with a numeric id, latencies in µs.
+    """Content of `replay --results-path`: completed requests with a numeric id, latencies in µs.
 
     The id is the number at the end of `request_<number>`, or the id itself where it is a number. Latencies
     are not rounded.
@@ -121,7 +121,7 @@ def blis_results(record: RunRecord) -> list[dict[str, Any]]:
 
 
 def _requests(record: RunRecord, columns: Latencies) -> list[dict[str, Any]]:
-    """A row for every request that an instance took, without what is empty."""
+    """A row for every request that reached an instance, without empty fields."""
     table = record.table
     latency_ms = {
         "ttft_ms": columns.ttft_ns,
@@ -155,7 +155,7 @@ def _requests(record: RunRecord, columns: Latencies) -> list[dict[str, Any]]:
 
 
 def _asked(record: RunRecord) -> Ints:
-    """Output tokens a request would have got: its own length, or its budget where that is shorter."""
+    """Output tokens each request would have got: its own length, or its budget if that is shorter."""
     output, limit = record.table.output_tokens, record.table.max_tokens
     return np.where(limit > 0, np.minimum(output, limit), output)
 
@@ -174,7 +174,7 @@ def _samples(column: NDArray[np.float64]) -> Distribution:
 
 
 def as_go_writes(value: Any) -> Any:
-    """The same, with whole numbers as Go writes them: 3 for 3.0."""
+    """A copy with whole numbers formatted as in Go: 3 for 3.0."""
     if isinstance(value, dict):
         return {key: as_go_writes(each) for key, each in value.items()}
     if isinstance(value, list):

@@ -1,8 +1,8 @@
-"""Goodput as BLIS (inference-sim) counts it, which is not as it is counted here (docs/metrics.md).
+"""Goodput as BLIS (inference-sim) counts it, which differs from our definition (docs/metrics.md).
 
-A request without a class is of the class `default`, and held to the limits of that name; a class without
-limits of its own is held to nothing and does not count. Every arrival of a class counts, also one that was
-rejected or did not end; what each limit was met by is of completed requests only.
+A request without a class belongs to class `default` and has the limits of that name; a class without limits
+of its own is unconstrained and does not count. Every arrival of a class counts, including rejected and
+unfinished ones; the attainment of single limits is over completed requests only.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ def blis_goodput(
     """Overall and by class.
 
     Args:
-        everyone: the limits of `default` hold for classes without limits, too: somebody gave them to all.
+        everyone: whether the limits of `default` also apply to classes without limits, because the user set
+        them for all.
 
     Returns:
-        Nothing at all if no request is held to anything.
+        Empty if no request has a limit.
     """
     labels = record.table.slo_class
     names = tuple(name or ANY_CLASS for name in labels.names)
@@ -57,7 +58,7 @@ def blis_goodput(
 def _of_class(
     columns: Latencies, rows: Rows, limits: Mapping[str, int], duration_s: float
 ) -> tuple[dict[str, Any], int]:
-    """What is reported of a class, and how many of its requests were good."""
+    """Report on one class, and its number of good requests."""
     done = rows[columns.completed[rows]]
     met = {name: np.nan_to_num(columns.column(name)[done]) <= limit for name, limit in limits.items()}
     good = int(np.logical_and.reduce([*met.values()]).sum())

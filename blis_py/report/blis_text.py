@@ -1,7 +1,7 @@
-"""The standard output of BLIS (inference-sim): JSON of every instance and of the cluster, and text on both.
+"""The standard output of BLIS (inference-sim): JSON of every instance and of the cluster, and text.
 
-Sections come in its order and in its words, each only if it has something to say; what it counts otherwise
-than we do is counted our way (docs/metrics.md).
+Sections have its order and wording and appear only with content; quantities that BLIS defines differently
+follow our definitions (docs/metrics.md).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GATEWAY = (
     "Gateway Evicted (in-flight)",
     "Gateway Expired (TTL)",
 )
-"""Counters that are told only where they count something."""
+"""Counters printed only if not zero."""
 
 
 def blis_blocks(
@@ -59,7 +59,7 @@ def blis_sections(
     """The lines of text behind the JSON.
 
     Args:
-        fitness: what `blis_py.metrics.fitness` made of the run, where that is asked for.
+        fitness: the result of `blis_py.metrics.fitness`, if requested.
     """
     columns = latencies(record)
     limited = goodput is not None and bool(goodput.limits_ns or everyone)
@@ -85,7 +85,7 @@ def _fitness(values: Mapping[str, float]) -> Lines:
 
 
 def _anomalies(record: RunRecord) -> Lines:
-    """Where nothing is amiss, nothing."""
+    """Counters of anomalies; no section if all are zero."""
     count = np.bincount(record.outcome, minlength=len(Outcome)).tolist()
     lost = _lost(record)
     waiting = 0
@@ -111,7 +111,7 @@ def _anomalies(record: RunRecord) -> Lines:
 
 
 def _lost(record: RunRecord) -> dict[str, Rows]:
-    """Who was turned away, by the counter that has them."""
+    """Rows of rejected requests, by counter."""
     why = record.rejection
     counters = ["Rejected Requests (Routing)", _ADMISSION, *_GATEWAY]
     if why is None:
@@ -122,7 +122,7 @@ def _lost(record: RunRecord) -> dict[str, Rows]:
 
 
 def _counter_of(why: str) -> str:
-    """Of a reason; the cluster says who gives which."""
+    """Counter of a rejection reason; the reasons are defined in the cluster."""
     if why == NOT_SERVED:
         return "Rejected Requests (Routing)"
     if why in (QUEUE_FULL, BAND_FULL):
@@ -133,7 +133,7 @@ def _counter_of(why: str) -> str:
 
 
 def _shed(record: RunRecord, lost: Mapping[str, Rows]) -> Lines:
-    """By class, those who were turned away for others; for whom the queue was full is not among them."""
+    """Requests shed in favour of others, by class; those rejected by a full queue are not among them."""
     rows = np.concatenate(
         [lost[name] for name in (_ADMISSION, *_GATEWAY) if name != "Gateway Queue Rejected"]
     )
@@ -153,7 +153,7 @@ def _kv_cache(record: RunRecord, columns: Latencies) -> Lines:
 
 
 def _classes(record: RunRecord, columns: Latencies, limited: bool) -> Lines:
-    """In us, of completed requests; a request without class is of the class `default`."""
+    """Latencies by class in µs, of completed requests; a request without class belongs to `default`."""
     done = np.flatnonzero(columns.completed)
     by_class = rows_by_name(_named(record.table.slo_class, ANY_CLASS).take(done))
     if len(by_class) < 2 and not limited:
@@ -189,7 +189,7 @@ def _models(record: RunRecord, columns: Latencies) -> Lines:
 
 
 def _tenants(record: RunRecord, columns: Latencies) -> Lines:
-    """With Jain's index over their output tokens."""
+    """Figures by tenant, with Jain's index over their output tokens."""
     done = np.flatnonzero(columns.completed)
     by_tenant = {
         name: done[own] for name, own in rows_by_name(record.table.tenant.take(done)).items() if name
@@ -205,7 +205,7 @@ def _tenants(record: RunRecord, columns: Latencies) -> Lines:
 
 
 def _sessions(record: RunRecord, columns: Latencies) -> Lines:
-    """In ms: the first turns beside the others, and from the first arrival to the last answer."""
+    """Session figures in ms: first turns and later ones, and the span from first arrival to last answer."""
     session = record.table.session
     if session is None:
         return
@@ -235,7 +235,7 @@ def _spread(title: str, values_ms: NDArray[np.float64]) -> Lines:
 
 
 def _decisions(record: RunRecord) -> Lines:
-    """What the router decided, where that was kept; a decision about admission precedes each of these."""
+    """Routing decisions, if recorded; each is preceded by an admission decision."""
     kept = record.decisions
     if kept is None:
         return
@@ -255,7 +255,7 @@ def _decisions(record: RunRecord) -> Lines:
 
 
 def _named(labels: Labels, default: str) -> Labels:
-    """The same, where an unset label is the default, whatever else has that name."""
+    """Labels with the default in place of unset ones, merged with any label of that name."""
     names = [name or default for name in labels.names]
     unique = tuple(dict.fromkeys(names))
     codes = np.array([unique.index(name) for name in names], dtype=np.int32)

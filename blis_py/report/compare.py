@@ -58,7 +58,7 @@ def print_comparison(told: Told, file: TextIO | None = None) -> None:
 
 
 def text_of(told: Told) -> str:
-    """The same as text."""
+    """The comparison as text."""
     text = io.StringIO()
     print_comparison(told, text)
     return text.getvalue().rstrip("\n")
@@ -140,7 +140,7 @@ def _latencies(first: str, each: Told) -> Table:
 
 
 def _groups(each: Told) -> Table:
-    """Who got better and who paid."""
+    """Groups that improved and groups that got worse."""
     table = _table(
         "who", "requests", "mean TTFT", "mean E2E", "95 % interval", "better", "worse", "", right=True
     )
@@ -166,7 +166,7 @@ def _groups(each: Told) -> Table:
 
 
 def _shown(groups: list[Told]) -> Iterable[Told]:
-    """The largest of a kind that has too many."""
+    """The largest groups of each kind that has too many."""
     for kind in _BY:
         own = [group for group in groups if group["by"] == kind]
         largest = sorted(own, key=lambda group: -group["requests"])[:_MOST_GROUPS]

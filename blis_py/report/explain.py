@@ -1,4 +1,4 @@
-"""An explanation on the terminal: the ledger, who was in the way, and what would have changed it."""
+"""An explanation on the terminal: the ledger, interfering requests, and effective changes."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def print_explanation(told: Told, file: TextIO | None = None) -> None:
 
 
 def text_of(told: Told) -> str:
-    """The same as text."""
+    """The explanation as text."""
     text = io.StringIO()
     print_explanation(told, text)
     return text.getvalue().rstrip("\n")
 
 
 def _from_here(path: str) -> str:
-    """Of a folder below the one we are in, the way to it."""
+    """Relative path of a folder below the current one."""
     here = Path.cwd()
     return str(Path(path).relative_to(here)) if here in Path(path).parents else path
 
@@ -174,12 +174,12 @@ def _asked_for(told: Told) -> str:
 
 
 def _differs(one: Told) -> bool:
-    """Whether anything is at least half a tenth of a percent apart."""
+    """Whether any figure differs by at least 0.05 %."""
     return any(_percent(change) != "=" for change in (one["asked"], *one["changes"].values()))
 
 
 def _beside(what_ifs: Sequence[Told]) -> Iterable[str]:
-    """Runs that are in no table: the same, or none at all."""
+    """Runs left out of the table: identical ones, or none at all."""
     same = [one["change"] for one in what_ifs if "refused" not in one and not _differs(one)]
     if same:
         yield f"No difference: {'; '.join(same)}."
@@ -199,7 +199,7 @@ def _table(first: str, *others: str) -> Table:
 
 
 def ms(ns: float) -> str:
-    """To the microsecond, or where there is more, to less."""
+    """A time in ms, to the microsecond for small values and coarser for large ones."""
     value = ns / 1e6
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.3f}"
 

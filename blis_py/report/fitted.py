@@ -14,14 +14,14 @@ from blis_py.latency.fitted import Fitted
 from blis_py.latency.fitted_profile import Accuracy, FittedProfile, RegimeFit
 
 LEVEL = 0.9
-"""Of all intervals."""
+"""Confidence of all intervals."""
 
 
 # -- one profile ---------------------------------------------------------------------------------------
 
 
 def profile_data(profile: FittedProfile) -> dict[str, Any]:
-    """Everything `profile_lines` tells."""
+    """Content of `profile_lines` as data."""
     return {
         "provenance": profile.describe(),
         "measured": {key: value for key, value in profile.meta.items() if key != "model_config"},
@@ -54,7 +54,7 @@ def _regime_data(fit: RegimeFit) -> dict[str, Any]:
 
 
 def profile_lines(profile: FittedProfile) -> Iterator[str]:
-    """A profile for reading."""
+    """A profile as readable text."""
     yield profile.describe()
     told = ("device", "device_kind", "clock", "model", "dtype", "tp", "block_size", "num_kv_blocks", "torch")
     meta = {
@@ -71,7 +71,7 @@ def profile_lines(profile: FittedProfile) -> Iterator[str]:
 
 
 def _seldom_lines(profile: FittedProfile) -> Iterator[str]:
-    """What some steps alone have, as far as it was measured."""
+    """Measured costs of rare kinds of steps."""
     if profile.masks is not None:
         masks = profile.masks
         yield f"masks: {masks.row_ns:,.6g} ns a constrained row, {masks.step_ns:,.6g} ns a step that has any"
@@ -176,7 +176,7 @@ def comparison_data(first: FittedProfile, second: FittedProfile) -> dict[str, An
 
 
 def comparison_lines(first: FittedProfile, second: FittedProfile) -> Iterator[str]:
-    """The same for reading, and where the prices differ."""
+    """The comparison as text, with the prices that differ."""
     figures = comparison_data(first, second)
     yield f"first:  {figures['first']}"
     yield f"second: {figures['second']}"

@@ -1,4 +1,4 @@
-"""A result as HTML, for a notebook: what a terminal shows, in tables."""
+"""A result as HTML, for a notebook: the terminal's tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NONE = "–"
 
 
 def summary_html(summary: Summary, foot: str) -> str:
-    """The verdict, counts, latencies, SLO classes and targets of a run, and what was run."""
+    """Verdict, counts, latencies, SLO classes and targets of a run, and its settings."""
     return "".join(("<div>", *_parts(summary), f'<small style="color:#666">{escape(foot)}</small></div>'))
 
 

@@ -1,4 +1,4 @@
-"""Figures of a result, by name: what `result.plot.` completes to."""
+"""Figures of a result, by name: the completions of `result.plot.`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Drawable(Protocol):
-    """What is needed of a result."""
+    """The part of a result that figures need."""
 
     @property
     def view(self) -> RunView: ...
@@ -81,7 +81,7 @@ class Plots:
             measured: its folder, or a TraceV2 CSV with token times.
 
         Raises:
-            InputError: it is no such run, or no request completed in both.
+            InputError: not a measured run, or no request completed in both.
         """
         from blis_py.calibrate.compare import calibrate
         from blis_py.calibrate.read_times import read_token_times
@@ -93,10 +93,10 @@ class Plots:
     def save(
         self, folder: str | Path, names: Iterable[str] = (), kinds: Iterable[str] = ("png",)
     ) -> list[Path]:
-        """Writes figures, by default all of this run that there are, as `png`, `svg` or `pdf`.
+        """Write figures, by default all that this run has data for, as `png`, `svg` or `pdf`.
 
         Raises:
-            InputError: there is no such figure, or none that this run has data for.
+            InputError: an unknown figure, or one that this run has no data for.
         """
         from blis_py.figures.saving import FIGURES, save_plots
 

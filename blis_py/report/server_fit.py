@@ -32,5 +32,5 @@ def server_fit_lines(fit: ServerFit) -> Iterator[str]:
 
 
 def server_fit_data(fit: ServerFit) -> dict[str, Any]:
-    """The same as plain data."""
+    """The fit as plain data."""
     return asdict(fit)

@@ -1,4 +1,4 @@
-"""How a result shows itself: a short table, HTML in a notebook, and figures by name."""
+"""Display of a result: a short table, HTML in a notebook, and figures by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WIDTH = 100
 
 
 class Shown(ABC):
-    """A result with its tables; whoever derives from it says where these come from."""
+    """Base of results that display themselves; subclasses supply the tables."""
 
     @property
     @abstractmethod
@@ -38,12 +38,12 @@ class Shown(ABC):
     @property
     @abstractmethod
     def steps(self) -> pd.DataFrame:
-        """One row per run of alike steps of an instance."""
+        """One row per run of identical steps of an instance."""
 
     @cached_property
     @abstractmethod
     def view(self) -> RunView:
-        """What figures are drawn from."""
+        """Data behind the figures."""
 
     @abstractmethod
     def token_times(self) -> TokenTimes:

@@ -21,7 +21,7 @@ Summary = Mapping[str, Any]
 
 _AT_CLIENTS = {"client_ttft_ms": "TTFT at the client", "client_e2e_ms": "E2E at the client"}
 _MOST_INSTANCES = 8
-"""Beyond, the spread over instances says more than a row for each."""
+"""Most instances with a row each; beyond, the spread over instances is shown."""
 
 _MOST_GROUPS = 20
 
@@ -38,7 +38,7 @@ def print_summary(summary: Summary, file: TextIO | None = None, width: int | Non
 
 
 def print_short(summary: Summary, file: TextIO | None = None, width: int | None = None) -> None:
-    """The same in a dozen lines: the verdict, what came of the requests, latencies, SLOs."""
+    """Print a summary in a dozen lines: the verdict, outcomes of requests, latencies, SLOs."""
     _print(summary, _short_parts, file, width)
 
 
@@ -73,7 +73,7 @@ def _short_parts(summary: Summary, width: int) -> Iterable[RenderableType]:
 
 
 def parts(summary: Summary, width: int) -> Iterable[RenderableType]:
-    """What is shown, from top to bottom."""
+    """The parts of the table, from top to bottom."""
     cluster = summary["cluster"]
     yield _load(summary["load"], cluster["requests"])
     yield _flow([*_outcomes(cluster, summary["window"]), *_throughput(cluster)], width)
@@ -105,7 +105,7 @@ def parts(summary: Summary, width: int) -> Iterable[RenderableType]:
 
 
 def _flow(facts: Iterable[str], width: int) -> str:
-    """Facts one after another, broken into lines between them and not within."""
+    """Facts in one paragraph, with line breaks only between them."""
     from rich.text import Text
 
     lines = [""]
@@ -119,7 +119,7 @@ def _flow(facts: Iterable[str], width: int) -> str:
 
 
 def _load(load: Summary, counts: Summary) -> str:
-    """Whether the cluster keeps up, which comes before any latency."""
+    """Whether the cluster keeps up with the load, shown before any latency."""
     verdict, growth = load["verdict"], load["backlog_growth_per_s"]
     served = f"{short(load['served_per_s'])} requests/s served"
     rates = f"{short(load['offered_per_s'])} offered, {served}"
@@ -175,7 +175,7 @@ def _admission(admission: Summary) -> Iterable[str]:
 
 
 def _gateway(gateway: Summary) -> Iterable[str]:
-    """How many waited at the gateway, and how long."""
+    """Number of requests queued at the gateway, and their waiting times."""
     waits = gateway["wait_ms"]
     yield f"[bold]gateway queue[/]: {count(gateway['waited'], 'request')} waited"
     yield f"{ms(waits['mean'])} ms mean, {ms(waits['p99'])} ms p99 of all {waits['count']:,} that came"
@@ -229,7 +229,7 @@ def _latency_table(cluster: Summary, width: int) -> Table:
 
 
 def _group_table(title: str, groups: Mapping[str, Summary], width: int) -> Table:
-    """One row per group: how many got through, how many within their targets, how fast."""
+    """One row per group: completed requests, attainment, latencies."""
     has_goodput = any(group["goodput"] for group in groups.values())
     columns = ("TTFT p50", "TTFT p99", "TPOT p50", "ITL p99", "E2E p50", "E2E p99")
     rows = []
@@ -263,7 +263,7 @@ _INSTANCE_COLUMNS: dict[str, tuple[Callable[[Summary], Any], Callable[[Any], str
 
 
 def _instance_table(instances: Sequence[Summary], width: int) -> Table:
-    """One row per instance, or the spread over them when they are many."""
+    """One row per instance, or the spread over them if there are many."""
     named = _INSTANCE_COLUMNS
     if len(instances) <= _MOST_INSTANCES and "pool" in instances[-1]:
         named = {"pool": (lambda one: one["pool"], str), **named}
@@ -299,14 +299,14 @@ def _slo_table(verdicts: Sequence[Summary], width: int) -> Table:
 
 
 def _name(given: str) -> str:
-    """What somebody called something, with nothing in it that rich or the terminal would act on."""
+    """A user's name for something, escaped for rich and the terminal."""
     from rich.markup import escape
 
     return escape(plain(given))
 
 
 def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> Table:
-    """A table of right-aligned columns; those for which there is no room are named below it."""
+    """A table of right-aligned columns; columns that do not fit are named below it."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -330,7 +330,7 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], wi
 
 
 def _heading(name: str) -> str:
-    """On two lines where that saves room: a metric and its statistic, a long word."""
+    """Heading broken into two lines where that saves width: a metric and its statistic, a long word."""
     return name.replace(" ", "\n", 1) if name.endswith(("%", "/s", "empted")) or name[-1].isdigit() else name
 
 

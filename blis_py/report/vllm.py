@@ -20,7 +20,7 @@ from blis_py.requests.table import Ints
 PERCENTILES = (50, 90, 95, 99)
 
 _METRICS = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2el": "e2e"}
-"""vLLM's name of each metric, and ours."""
+"""vLLM's name of each metric, and our name."""
 
 _ERRORS = {
     Outcome.REJECTED: "rejected by admission",
@@ -52,7 +52,7 @@ def vllm_result(
         record: the run.
         goodput: limits for `request_goodput`; `None` there without any.
         detailed: the lists too, as with `--save-detailed`: `itls` has one number per output token.
-        request_rate: the rate asked for, in requests per second, if there was one.
+        request_rate: the configured rate in requests per second, if any.
     """
     check(record)
     columns = latencies(record)
@@ -105,7 +105,7 @@ def _throughput(record: RunRecord, done: Rows, good: int | None) -> dict[str, An
 
 
 def _statistics(name: str, samples: Distribution) -> dict[str, float]:
-    """vLLM reports 0 where there is nothing to measure."""
+    """Statistics of a metric; vLLM reports 0 for an empty sample."""
     stats = {"mean": "mean", "median": "median", "std": "std"} | {f"p{q}": f"p{q}" for q in PERCENTILES}
     return {
         f"{word}_{name}_ms": samples.stat(stat) / NS_PER_MS if samples.count else 0.0
@@ -169,7 +169,7 @@ def _peak_tokens_per_s(record: RunRecord, gaps: TokenGaps, done: Rows) -> float:
 
 
 def _emissions(record: RunRecord, gaps: TokenGaps, rows: Rows) -> Ints:
-    """When each token (or block) of each request was emitted: all first ones, then the others."""
+    """Emission time of each token (or block) of each request: all first ones, then the others."""
     gap_ns, counts = gaps.of_each(rows)
     first_ns = record.first_token_ns[rows]
     before_each = np.cumsum(counts) - counts

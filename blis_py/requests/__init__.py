@@ -1,1 +1,1 @@
-"""What is asked for: the table of requests that sources fill and clusters serve."""
+"""The request table, filled by request sources and served by clusters."""

@@ -1,4 +1,4 @@
-"""Closed loops: requests that are sent when others have ended."""
+"""Closed loops: requests that are sent when others end."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from blis_py.requests.table import RequestTable
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """Some requests of a table, and what limits how many of them are under way.
+    """Consecutive requests of a table under a common concurrency limit.
 
     Attributes:
         rows: of the table, consecutive.
-        permits: at most so many of them are under way; `None` = an open loop.
-        think_ns: from an end, as the client sees it, until its permit is free again.
+        permits: most requests in progress; `None` = an open loop.
+        think_ns: from a request's end, as seen by the client, until its permit is free again.
         paced: each is due at its arrival in the table; otherwise as soon as a permit is free.
     """
 
@@ -30,15 +30,15 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Loops:
-    """The loops of a table, each row in one of them, but for turns that wait for the one before.
+    """The loops of a table; each row belongs to one, except turns that wait for the previous turn.
 
     Attributes:
-        at_most: requests that are sent, those that can be first; `None` = all of the table.
-        later_turns: whether sessions are closed loops too: their later turns stand behind all loops, and
-            each is sent when the one before has been answered and its client has thought.
-        as_blis: as BLIS does it: clients go on when the last step of an answer has ended, whatever the front
-            end does then; who has not been answered does not go on; and those who send again and again
-            begin one after the other within a pause.
+        at_most: most requests to send, those sent first; `None` = all of the table.
+        later_turns: whether sessions are closed loops too: their later turns follow all loops in the table,
+        and each is sent when the previous turn has been answered and the think time is over.
+        as_blis: BLIS semantics: clients continue at the end of an answer's last step, before front-end
+        delays; clients without an answer stop; and the clients of a concurrency limit start staggered over
+        one pause.
     """
 
     parts: Sequence[Loop]
@@ -48,15 +48,15 @@ class Loops:
 
     @property
     def only_turns(self) -> bool:
-        """Whether nothing waits but the later turns of sessions."""
+        """Whether only the later turns of sessions wait."""
         return self.later_turns and all(loop.permits is None for loop in self.parts)
 
     def limited(self, count: int) -> Loops:
-        """With no more requests than that."""
+        """A copy with at most `count` requests."""
         return replace(self, at_most=count if self.at_most is None else min(count, self.at_most))
 
     def of_rows(self, table: RequestTable) -> list[int]:
-        """Index of the loop that each row belongs to; -1 of turns that wait."""
+        """Loop index of each row; -1 for waiting turns."""
         which = np.full(len(table), -1, dtype=np.int64)
         for index, loop in enumerate(self.parts):
             which[loop.rows] = index

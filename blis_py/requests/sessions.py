@@ -1,4 +1,4 @@
-"""Sessions in a closed loop: a turn is sent when the one before has been answered, and a pause is over."""
+"""Closed-loop sessions: a turn is sent when the previous one has been answered, after a pause."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rounds_of(session: Ints) -> Ints:
 
 
 def waits(table: RequestTable) -> NDArray[np.bool_]:
-    """Which rows are sent after an answer: the later turns of sessions in a closed loop."""
+    """Mask of the rows sent after an answer: the later turns of closed-loop sessions."""
     if table.think_ns is None or table.round_index is None:
         return np.zeros(len(table), dtype=np.bool_)
     waiting: NDArray[np.bool_] = (table.round_index > 0) & (table.think_ns >= 0)
@@ -30,12 +30,12 @@ def waits(table: RequestTable) -> NDArray[np.bool_]:
 
 
 def later_turns_last(table: RequestTable) -> RequestTable:
-    """Whatever is sent at a time of its own first, in the order it has; then the later turns."""
+    """The table with independently timed requests first, in unchanged order, then the later turns."""
     return table.take(np.argsort(waits(table), kind="stable"))
 
 
 def next_turns(table: RequestTable) -> dict[int, int]:
-    """The row that follows each row which some turn waits for."""
+    """The successor of each row that some turn waits for."""
     later = np.flatnonzero(waits(table))
     if not len(later):
         return {}
@@ -50,7 +50,7 @@ def next_turns(table: RequestTable) -> dict[int, int]:
 
 
 def as_early_as_can_be(table: RequestTable) -> RequestTable:
-    """Later turns arrive as if answers took no time: no sooner can they be sent. Patience lasts as long."""
+    """The table with later turns at their earliest arrivals, as if answers took no time; patience is kept."""
     later = waits(table)
     if not later.any():
         return table

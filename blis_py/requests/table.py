@@ -1,4 +1,4 @@
-"""A workload as columns: what every generator and trace reader produces, and all the cluster reads."""
+"""A workload as columns: the output of every generator and trace reader, and the input of the cluster."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from blis_py.errors import InputError
 
 Ints = NDArray[np.int64]
 Content = tuple[tuple[str | int, int], ...]
-"""The shareable beginning of a request: (segment id, tokens) runs, the first so many tokens of the text of
-that name. Two requests share the tokens of equal leading runs, and of the run after these as far as both go
-if it names the same text. What follows the last run is the request's own. The runs of a turn of a
-conversation go on beyond `prompt_tokens`, over the answer, which the next turn's prompt repeats."""
+"""The shareable prefix of a request: (segment id, tokens) runs, each the first `tokens` tokens of the text
+with that id. Two requests share the tokens of equal leading runs, and of the next run as far as both extend
+if it names the same text. Everything after the last run is unique to the request. The runs of a conversation
+turn extend beyond `prompt_tokens` over the answer, which the next turn's prompt repeats."""
 
 
 MODALITIES = ("text", "image", "audio", "video")
@@ -54,7 +54,7 @@ class Labels:
         return [self.names[code] for code in self.codes.tolist()]
 
     def without_unused(self) -> Labels:
-        """The same column, and no name that no row has."""
+        """The same column without unused names."""
         used = np.flatnonzero(np.bincount(self.codes, minlength=len(self.names)))
         if len(used) == len(self.names):
             return self
@@ -64,58 +64,58 @@ class Labels:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class RequestTable:
-    """Requests in order of arrival (ties: the order the source gave them). All columns have equal length."""
+    """Requests in order of arrival (ties: source order). All columns have equal length."""
 
     arrival_ns: Ints
-    """When the client sends, from the start of the simulation; sorted, non-negative."""
+    """Sending time from the start of the simulation, in ns; sorted, non-negative."""
     prompt_tokens: Ints
     """The whole prompt, a shared prefix included; at least 1."""
     output_tokens: Ints
-    """Tokens the model would emit before stopping by itself; at least 1. Schedulers may not read it."""
+    """Tokens the model would emit before stopping by itself; at least 1. Hidden from schedulers."""
     max_tokens: Ints
-    """The client's limit on output tokens; 0 where it set none."""
+    """The client's limit on output tokens; 0 = none."""
     deadline_ns: Ints
-    """When the client gives up, absolute; -1 where it never does."""
+    """Absolute time of the client's timeout in ns; -1 = never."""
     slo_class: Labels
     tenant: Labels
     client: Labels
     model: Labels
     prefix_group: Labels
     prefix_tokens: Ints
-    """Leading tokens shared with the prefix group; 0 where there is none."""
+    """Leading tokens shared with the prefix group; 0 = none."""
     content: Ints
-    """Index into `contents`; -1 where nothing of the prompt can be shared."""
+    """Index into `contents`; -1 if no part of the prompt can be shared."""
     contents: Sequence[Content] = ()
     streaming: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=np.bool_))
     slo_target_ns: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """The client's own latency target; 0 where it has none."""
+    """The client's own latency target in ns; 0 = none."""
     request_id: Sequence[str] | None = None
-    """Names; `request_<row>` where `None`."""
+    """Names; `request_<row>` if `None`."""
     ends_by_eos: NDArray[np.bool_] | None = None
-    """Whether the model ends an answer unforeseen; `None` = all end at a length the scheduler knows."""
+    """Whether an answer ends unforeseen by the scheduler; `None` = all end at a known length."""
     constrained: NDArray[np.bool_] | None = None
     """Whether a grammar constrains the answer (structured outputs); `None` = no answer."""
     extra_key: Labels | None = None
     """What must be equal, beside the content, for KV to be shared: a LoRA adapter, a salt; empty = nothing.
     `None` = of no request."""
     due_ns: Ints | None = None
-    """In a closed loop, when each request would have been sent but for the limit on requests under way; -1
-    where nothing limits it. `None` = there is no closed loop."""
+    """In a closed loop, the time in ns at which each request would have been sent without the concurrency
+    limit; -1 if unlimited. `None` = no closed loop."""
     session: Ints | None = None
-    """Numbers of the sessions, -1 for a request that belongs to none; `None` = there are no sessions."""
+    """Session numbers, -1 for a request without session; `None` = no sessions."""
     session_names: Sequence[str] | None = None
-    """Names of the sessions by number; `session_<number>` where `None`."""
+    """Names of the sessions by number; `session_<number>` if `None`."""
     round_index: Ints | None = None
-    """Place of each turn in its session, from 0; 0 of a request that belongs to none. `None` = not known."""
+    """Index of each turn in its session, from 0; 0 for a request without session. `None` = unknown."""
     modality_tokens: Ints | None = None
-    """Shape (requests, `MODALITIES`): what the prompt consists of, beside what it shares; all 0 where nobody
-    says. `None` = nobody does."""
+    """Shape (requests, `MODALITIES`): composition of the prompt beyond its shared prefix; all 0 if unknown.
+    `None` = unknown for all."""
     network_ns: NDArray[np.float64] | None = None
-    """Shape (requests, 2): the round trip between client and cluster, and the time of a token on the line.
-    Arrivals are at the cluster's door. `None` = no client is far away."""
+    """Shape (requests, 2), in ns: round-trip time between client and cluster, and transmission time of a
+    token. Arrivals are those at the cluster. `None` = no client network."""
     think_ns: Ints | None = None
-    """Of a turn that waits for the one before, the client's pause between that answer and this turn; -1 of
-    turns that come at their arrival. `None` = all do."""
+    """Pause in ns of a waiting turn after the previous answer; -1 for turns with an arrival time of their
+    own. `None` = all have one."""
 
     def __len__(self) -> int:
         return len(self.arrival_ns)
@@ -133,7 +133,7 @@ class RequestTable:
         return [f"request_{row}" for row in range(len(self))[rows]]
 
     def session_ids(self, rows: slice = slice(None)) -> list[str]:
-        """The name of each request's session; empty where it belongs to none."""
+        """Session name of each request; empty without session."""
         if self.session is None:
             return [""] * len(self.arrival_ns[rows])
         names, numbers = self.session_names, self.session[rows].tolist()
@@ -170,7 +170,8 @@ class RequestTable:
         constrained: NDArray[np.bool_] | None = None,
         extra_key: Labels | None = None,
     ) -> RequestTable:
-        """A table from three columns; the others default to unset, and `max_tokens` to `output_tokens`."""
+        """Build a table from three columns; the others default to unset, and `max_tokens` to
+        `output_tokens`."""
         rows = len(arrival_ns)
         unset = Labels.constant("", rows)
         zeros = np.zeros(rows, dtype=np.int64)
@@ -240,9 +241,9 @@ class RequestTable:
         )
 
     def with_unforeseen_ends(self, share: float, rng: np.random.Generator) -> RequestTable:
-        """A share of the answers, at random, end with an end of sequence.
+        """A copy in which a random share of the answers ends with an end of sequence.
 
-        Where the client's limit was the length of the answer it has none now: it was but known in advance.
+        A client limit equal to the answer's length is removed: it only encoded the known length.
         """
         ends = rng.random(len(self)) < share
         known = ends & (self.max_tokens == self.output_tokens)
@@ -251,26 +252,27 @@ class RequestTable:
     def with_structured_outputs(
         self, ratio: float | NDArray[np.float64], rng: np.random.Generator
     ) -> RequestTable:
-        """A share of the answers, at random, is constrained by a grammar; or of each row its own share."""
+        """A copy in which a random share of the answers is grammar-constrained; or each row with its own
+        share."""
         return replace(self, constrained=rng.random(len(self)) < ratio)
 
     def at_once(self) -> RequestTable:
-        """The same requests, all of them due at the beginning; patience lasts as long."""
+        """A copy with all arrivals at 0; patience is kept."""
         waits_ns = np.where(self.deadline_ns >= 0, self.deadline_ns - self.arrival_ns, -1)
         return replace(self, arrival_ns=np.zeros_like(self.arrival_ns), deadline_ns=waits_ns)
 
     def sorted_by_arrival(self) -> RequestTable:
-        """In order of arrival; ties keep their order."""
+        """A copy in order of arrival; ties keep their order."""
         if bool(np.all(self.arrival_ns[1:] >= self.arrival_ns[:-1])):
             return self
         return self.take(np.argsort(self.arrival_ns, kind="stable"))
 
     def limited(self, count: int) -> RequestTable:
-        """The first `count` requests."""
+        """A copy with the first `count` requests."""
         return self if count >= len(self) else self.take(slice(0, count))
 
     def busiest(self, count: int) -> int:
-        """The row at which those `count` requests in a row begin that bring most tokens per second."""
+        """First row of the `count` consecutive requests with the most tokens per second."""
         tokens = np.concatenate(([0], np.cumsum(self.prompt_tokens + self.output_tokens)))
         span_ns = self.arrival_ns[count - 1 :] - self.arrival_ns[: len(self) - count + 1]
         return int(((tokens[count:] - tokens[:-count]) / (span_ns + SECOND_NS)).argmax())
@@ -283,15 +285,15 @@ class RequestTable:
         value: float | None = None,
         file: str | Path | None = None,
     ) -> RequestTable:
-        """Every arrival moved to `factor` times its time: 2.0 halves the rate, 0.5 doubles it.
+        """A copy with every arrival multiplied by `factor`: 2.0 halves the rate, 0.5 doubles it.
 
         A deadline keeps its distance from the arrival.
 
         Args:
-            key, value, file: what asks for it, for the message.
+            key, value, file: origin of the factor, for the message.
 
         Raises:
-            InputError: the last request would come after more than a century.
+            InputError: the last request would arrive after more than a century.
         """
         if factor == 1.0:
             return self
@@ -304,7 +306,7 @@ class RequestTable:
         return replace(self, arrival_ns=arrival_ns, deadline_ns=deadlines_ns(arrival_ns, patience_ns))
 
     def with_lengths(self, prompt: float = 1.0, output: float = 1.0) -> RequestTable:
-        """Every prompt `prompt` times as long, with what it shares with others, and every answer `output`.
+        """A copy with prompts, shared parts included, scaled by `prompt`, and answers by `output`.
 
         An answer that ended at its client's limit still does.
         """
@@ -331,16 +333,16 @@ def _times(tokens: Ints, factor: float) -> Ints:
 
 
 def _longer(runs: Content, factor: float) -> Content:
-    """The same texts; ends are rounded, and not lengths, so that what was shared stays shared."""
+    """Runs with scaled, rounded ends rather than lengths, so that sharing is preserved."""
     ends = [0, *accumulate(tokens for _, tokens in runs)]
     longer = [round(end * factor) for end in ends]
     return tuple((name, longer[i + 1] - longer[i]) for i, (name, _) in enumerate(runs))
 
 
 def deadlines_ns(arrival_ns: Ints, patience_ns: Ints) -> Ints:
-    """When clients give up who wait so long from their arrival; -1: never.
+    """Client timeouts in ns, `patience_ns` after each arrival; -1: never.
 
-    Who would wait until the clock ends does not give up either.
+    A timeout beyond the end of the clock is never, too.
     """
     deadline_ns = arrival_ns + patience_ns
     return np.where((patience_ns < 0) | (deadline_ns > LAST_NS), -1, deadline_ns)

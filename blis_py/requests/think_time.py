@@ -1,4 +1,4 @@
-"""How long clients think between an answer and their next turn: a law, and how a flag writes it."""
+"""Think times between an answer and the next turn: distributions, and their flag syntax."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from blis_py.errors import InputError
 from blis_py.requests.table import Ints
 
 LONGEST_NS = 30 * 86_400 * 10**9
-"""A month; sums of many pauses stay within the clock."""
+"""Longest pause, one month; sums of many pauses stay within the clock."""
 _UNITS_NS = {"us": 1_000, "µs": 1_000, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 _DURATION = re.compile(r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>us|µs|ms|s|m|h)")
 _LAWS = {
@@ -29,7 +29,7 @@ FIX = "write constant:value=800ms, exponential:mean=2s or lognormal:mu=1.1,sigma
 
 @dataclass(frozen=True, slots=True)
 class ThinkTime:
-    """A law of pauses.
+    """A distribution of pauses.
 
     Attributes:
         law: `constant`, `exponential` or `lognormal`.
@@ -40,7 +40,7 @@ class ThinkTime:
     params: dict[str, float]
 
     def draw(self, rng: np.random.Generator, count: int) -> Ints:
-        """So many pauses in ns, whole microseconds; a longer draw extends a shorter one."""
+        """Draw `count` pauses in ns, whole microseconds; a longer draw extends a shorter one."""
         params = self.params
         if self.law == "constant":
             return np.full(count, int(params["value"]), dtype=np.int64)
@@ -55,10 +55,11 @@ class ThinkTime:
 
 
 def think_time(text: str, key: str = "--think-time-dist") -> ThinkTime:
-    """A law as a flag writes it: `constant:value=800ms`, `lognormal:mu=1.1,sigma=0.8`, `lognormal:1.1,0.8`.
+    """A distribution from its flag: `constant:value=800ms`, `lognormal:mu=1.1,sigma=0.8`,
+    `lognormal:1.1,0.8`.
 
     Raises:
-        InputError: it cannot be understood, or no pause can be drawn from it.
+        InputError: unreadable, or no pause can be drawn from it.
     """
 
     def refuse(problem: str) -> InputError:

@@ -1,4 +1,4 @@
-"""What is asked of a cluster."""
+"""The demand on a cluster: its requests and their properties."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from blis_py.workload.client import KindOfClient
 
 STRUCTURED_OUTPUTS = "structured outputs"
-"""Names the random numbers that say whose answer a grammar constrains."""
+"""Name of the random stream that selects grammar-constrained requests."""
 TARGETS = "goodput_slo_targets"
-"""Of a workload spec or of the header of a trace."""
+"""Key in a workload spec or a trace header."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Demand:
-    """What is asked of a cluster."""
+    """Demand on a cluster."""
 
     table: RequestTable
     """The requests, in order of arrival; with `loops`, all that may be sent, loop by loop."""
@@ -34,19 +34,20 @@ class Demand:
     recorded_kind: tuple[str, str] | None = None
     """The kind that the header of a trace tells of, and the trace; None = autoregressive, or no trace."""
     targets: GoodputTargets = field(default_factory=GoodputTargets)
-    """What a good request meets, by the workload or trace itself."""
+    """Goodput targets from the workload or trace itself."""
     notes: tuple[str, ...] = ()
-    """What became of what was asked for."""
+    """Notes for the user on how the workload was interpreted."""
     asks_for_models: bool = False
-    """Whether requests for another model than the one that is served are nobody's."""
+    """Whether requests for a model other than the served one are rejected."""
     loops: Loops | None = None
-    """Clients that wait for answers before they send more; None = nobody does."""
+    """Closed-loop clients, which wait for answers before sending more; None = none."""
     horizon_ns: int | None = None
-    """When the run stops; None = when all is done."""
+    """End of the run in ns; None = when all requests are done."""
     source: str = ""
-    """Which format a recording was taken for, and why; empty where somebody said which, or there is none."""
+    """Detected format of a recording, and the evidence; empty if given by the user, or without a
+    recording."""
 
 
 def horizon_ns_of(config: RunConfig) -> int | None:
-    """When the run stops, as asked for; None = nothing is said."""
+    """End of the run in ns, as configured; None = not configured."""
     return None if config.horizon is None else duration_ns(config.horizon)

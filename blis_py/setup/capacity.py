@@ -1,4 +1,4 @@
-"""KV blocks and the longest sequence of a run: as given, or as the memory has room for."""
+"""KV blocks and maximum sequence length of a run: as given, or as memory permits."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from blis_py.models.model_shape import ModelShape
 
 
 def capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, int]:
-    """The line that tells the KV capacity, and the blocks of one instance.
+    """A one-line description of the KV capacity, and the blocks of one instance.
 
     Raises:
-        InputError: the model does not fit, or cannot be split so.
+        InputError: the model does not fit, or the parallelism does not divide it.
     """
     check_tp(shape, config.tp)
     settings = config.scheduler
@@ -46,10 +46,10 @@ def capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, i
 
 
 def longest_sequence(config: RunConfig, shape: ModelShape, num_kv_blocks: int) -> tuple[int, list[str]]:
-    """The longest sequence in tokens, and what there is to say about it.
+    """The maximum sequence length in tokens, and notes on it.
 
     Raises:
-        InputError: it is given, and the KV cache does not hold it.
+        InputError: a configured length exceeds the KV cache.
     """
     settings = config.scheduler
     given = settings.max_model_len

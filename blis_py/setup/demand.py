@@ -1,4 +1,4 @@
-"""From a configuration to the requests it speaks of."""
+"""Requests of a configuration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def requests(config: RunConfig) -> RequestTable:
     """The requests of a configuration, in order of arrival.
 
     Raises:
-        InputError: they depend on what becomes of them.
+        InputError: the requests depend on the run (closed loops).
     """
     asked = demand(config)
     require_open_loops(asked, config)
@@ -34,7 +34,7 @@ def requests(config: RunConfig) -> RequestTable:
 def require_open_loops(asked: Demand, config: RunConfig) -> None:
     """
     Raises:
-        InputError: what is sent depends on what becomes of it.
+        InputError: the requests depend on the run (closed loops).
     """
     if asked.loops is not None:
         load = config.workload
@@ -47,10 +47,10 @@ def require_open_loops(asked: Demand, config: RunConfig) -> None:
 
 
 def demand(config: RunConfig, read: Read | None = None) -> Demand:
-    """The requests of a configuration, and what their kind is.
+    """The demand of a configuration: its requests, and their properties.
 
     Args:
-        read: what reads a trace, where somebody has read it already.
+        read: a trace reader, for instance one with a cache.
     """
     load = config.workload
     seed = DEFAULT_SEED if config.seed is None else config.seed
@@ -72,7 +72,7 @@ def demand(config: RunConfig, read: Read | None = None) -> Demand:
 
 
 def _of_file(config: RunConfig, trace: str, seed: int, read: Read | None) -> Demand:
-    """The requests of a trace, or of what was given as one and describes a workload."""
+    """The requests of a trace, or of a workload description given in its place."""
     from blis_py.setup.from_spec import describes, from_spec, require_no_recording
     from blis_py.setup.from_trace import as_recorded, from_trace
 
@@ -83,7 +83,7 @@ def _of_file(config: RunConfig, trace: str, seed: int, read: Read | None) -> Dem
 
 
 def _with_unforeseen_ends(asked: Demand, share: float) -> Demand:
-    """That share of the answers ends with an end of sequence; what a trace says of others stays."""
+    """The demand with this share of answers ending in an EOS token; other ends in a trace are kept."""
     if not share:
         return asked
     draws = stream(asked.seed, "end of sequence")
@@ -91,7 +91,7 @@ def _with_unforeseen_ends(asked: Demand, share: float) -> Demand:
 
 
 def _with_structured_outputs(asked: Demand, ratio: float | None) -> Demand:
-    """A grammar constrains that share of the answers, whatever a trace or spec says."""
+    """The demand with this share of answers constrained by a grammar, overriding trace and spec."""
     if ratio is None:
         return asked
     if asked.kinds and ratio:
@@ -141,7 +141,7 @@ def _as_permits_allow(asked: Demand, config: RunConfig) -> Demand:
 
 
 def _horizon_notes(config: RunConfig, table: RequestTable) -> list[str]:
-    """What a horizon comes to: a plain number of µs is easily taken for seconds."""
+    """A note on the horizon in seconds: a plain number is in µs, which is easily overlooked."""
     horizon_ns = horizon_ns_of(config)
     if horizon_ns is None:
         return []

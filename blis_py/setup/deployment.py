@@ -19,18 +19,19 @@ class Deployment(NamedTuple):
     """A model on its GPUs."""
 
     config: RunConfig
-    """With what a fitted profile settles."""
+    """Configuration, including the settings that a fitted profile implies."""
     shape: ModelShape
     gpu: GpuSpec | None
-    """None where a fitted profile was measured on something that has no datasheet."""
+    """None if a fitted profile was measured on a device without a datasheet."""
     profile: FittedProfile | None
     capacity: str
     num_kv_blocks: int
-    """Of one instance."""
+    """KV blocks of one instance."""
 
 
 def deployed(config: RunConfig) -> Deployment:
-    """
+    """Resolve model, GPU and KV capacity.
+
     Raises:
         InputError: there is no such model or GPU, or it does not fit.
     """

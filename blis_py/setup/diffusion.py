@@ -1,4 +1,4 @@
-"""From a workload of block diffusion and the `dllm` settings to what the simulation needs."""
+"""Block-diffusion inputs of the simulation, from a diffusion workload and the `dllm` settings."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from blis_py.config.diffusion import DllmSection
 from blis_py.config.implied import from_preset
-from blis_py.config.models import DllmSection, RunConfig
+from blis_py.config.models import RunConfig
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import load_mapping
@@ -48,12 +49,12 @@ def scheduler(config: RunConfig, scheduler: SchedulerConfig) -> SchedulerConfig:
 def simulated(
     asked: Demand, config: RunConfig, schedulers: Sequence[SchedulerConfig]
 ) -> BlockDiffusion | None:
-    """Rounds for every block, and how blocks are executed; None for an autoregressive workload.
+    """Rounds of every block, and the execution of blocks; None for an autoregressive workload.
 
     Raises:
-        InputError: clients of both kinds, or with blocks of different size; step counts that the workload
-            does not have; settings that cannot work, or that an autoregressive workload has no use for; a
-            trace of block diffusion without a word on its step counts.
+        InputError: clients of both kinds, or with different block sizes; step counts missing from the
+        workload; invalid settings, or settings without effect on an autoregressive workload; a trace of block
+        diffusion without step counts.
     """
     settings, clients = config.dllm, _clients(asked)
     if not clients:

@@ -1,4 +1,4 @@
-"""From a description of a workload to the requests it speaks of."""
+"""Requests from a workload description."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from blis_py.workload.spec import WorkloadSpec
 
 _DESCRIPTION = {"clients", "cohorts", "servegen_data", "inference_perf"}
-"""What a workload spec has, and the header of a trace has not."""
+"""Keys that a workload spec has and a trace header does not."""
 
 
 def describes(trace: str) -> bool:
-    """Whether what was given as a recording describes a workload: a folder of ServeGen, a configuration of
-    inference-perf, a workload spec."""
+    """Whether a file given as a trace describes a workload: a ServeGen folder, an inference-perf
+    configuration, or a workload spec."""
     path = Path(trace)
     if path.suffix not in (".yaml", ".yml") and not is_folder(path):
         return False
@@ -45,7 +45,7 @@ def describes(trace: str) -> bool:
 def require_no_recording(config: RunConfig) -> None:
     """
     Raises:
-        InputError: a setting that only a recording heeds.
+        InputError: a setting that only applies to recordings.
     """
     given = WorkloadSection()
     for name in (*TRACE_ONLY, "session_mode", "think_time_dist"):
@@ -60,7 +60,7 @@ def from_spec(config: RunConfig, name: str, seed: int) -> Demand:
     """The requests of a workload spec, a folder of ServeGen, or a configuration of inference-perf.
 
     Args:
-        seed: what random numbers start from where neither the configuration nor the spec says it.
+        seed: used if neither the configuration nor the spec has one.
     """
     from blis_py.workload.generate import generate_loops
     from blis_py.workload.spec import load_spec
@@ -100,7 +100,8 @@ def from_spec(config: RunConfig, name: str, seed: int) -> Demand:
 
 
 def _end_of(config: RunConfig, spec: WorkloadSpec, table: RequestTable) -> int | None:
-    """When the spec's horizon ends the run: where it is what ends the load, and not a number of requests."""
+    """End of the run by the spec's horizon, in ns, where the horizon rather than a number of requests ends
+    the load."""
     if config.drain:
         return None
     count = config.workload.num_requests or spec.num_requests
@@ -109,7 +110,7 @@ def _end_of(config: RunConfig, spec: WorkloadSpec, table: RequestTable) -> int |
 
 
 def _end_notes(end_ns: int | None) -> list[str]:
-    """Requests under way at the end are cut off."""
+    """A note that requests in progress at the end are cut off."""
     if end_ns is None:
         return []
     ends = f"the run ends at {in_seconds(end_ns)}, the horizon of the workload spec"

@@ -1,4 +1,4 @@
-"""From a recording to the requests it tells of."""
+"""Requests from a recording."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from blis_py.traces.reading import Reading
 
 Read = Callable[[WorkloadSection, int], "tuple[RequestTable, Reading]"]
-"""What reads the trace of a configuration, with the seed of random numbers."""
+"""Reader of a configuration's trace, given the random seed."""
 
 
 def as_recorded(load: WorkloadSection, seed: int) -> tuple[RequestTable, Reading]:
-    """The requests of a trace at the times that it tells, and what there is to say about it."""
+    """The requests of a trace at the recorded times, and the reading's notes."""
     from blis_py.traces import read_trace
 
     assert load.trace is not None
@@ -46,10 +46,10 @@ def as_recorded(load: WorkloadSection, seed: int) -> tuple[RequestTable, Reading
 
 
 def from_trace(load: WorkloadSection, trace: str, seed: int, read: Read) -> Demand:
-    """The requests of a trace, and what its header says of them.
+    """The requests of a trace, with the properties in its header.
 
     Args:
-        read: what reads the trace.
+        read: the trace reader.
     """
     from blis_py.traces import header_of
     from blis_py.traces.tracev2_header import kind_of
@@ -84,7 +84,7 @@ def from_trace(load: WorkloadSection, trace: str, seed: int, read: Read) -> Dema
 
 
 def _turns_apart(table: RequestTable, load: WorkloadSection) -> tuple[RequestTable, Loops | None]:
-    """Turns that wait behind all the others, if there are any."""
+    """Requests with dependent turns split off as closed loops, if there are any."""
     later = int(waits(table).sum())
     if not later:
         return table, None
@@ -98,7 +98,7 @@ def _turns_apart(table: RequestTable, load: WorkloadSection) -> tuple[RequestTab
 
 
 def reading_of(load: WorkloadSection) -> Reading:
-    """How the trace of a configuration is to be read."""
+    """Trace-reading options of a configuration."""
     from blis_py.traces.bad_rows import BadRows
     from blis_py.traces.reading import Reading
 
@@ -115,7 +115,7 @@ def reading_of(load: WorkloadSection) -> Reading:
 
 
 def _think_time(load: WorkloadSection) -> ThinkTime | None:
-    """How long clients think before they go on; `None` = as recorded."""
+    """Think time of clients; `None` = as recorded."""
     from blis_py.requests.think_time import ThinkTime, think_time
 
     if load.think_time_dist is not None:
@@ -126,7 +126,7 @@ def _think_time(load: WorkloadSection) -> ThinkTime | None:
 
 
 def _without_times(table: RequestTable, load: WorkloadSection, seed: int, reading: Reading) -> RequestTable:
-    """A recording that does not say when requests came: as a Poisson process, or all at once."""
+    """Requests of a recording without arrival times: a Poisson process, or all at once."""
     if load.rate is not None:
         reading.tell(f"it says nothing of times: requests come as a Poisson process at {load.rate:g}/s")
         gaps_s = stream(seed, "trace", "arrivals").exponential(1 / load.rate, len(table))
@@ -137,7 +137,7 @@ def _without_times(table: RequestTable, load: WorkloadSection, seed: int, readin
 
 
 def _at_rate(table: RequestTable, rate: float, trace: str) -> RequestTable:
-    """Stretched, or pressed together, to so many requests per second."""
+    """Arrivals rescaled to a rate in requests per second."""
     span_s = float(table.arrival_ns[-1] - table.arrival_ns[0]) / 1e9 if len(table) else 0.0
     if span_s == 0:
         raise InputError(

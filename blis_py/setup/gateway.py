@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 def admission_settings(settings: AdmissionSection) -> AdmissionSettings:
-    """What the admission policy is told."""
+    """Settings of the admission policy."""
     from blis_py.cluster.admission_settings import AdmissionSettings
 
     return AdmissionSettings(**{f.name: getattr(settings, f.name) for f in fields(AdmissionSettings)})
 
 
 def flow_settings(settings: GatewaySection) -> FlowSettings | None:
-    """What flow control is told; `None` = there is none."""
+    """Settings of flow control; `None` = no flow control."""
     if not settings.flow_control:
         return None
     from blis_py.cluster.flow_settings import FlowSettings
@@ -36,7 +36,7 @@ def flow_settings(settings: GatewaySection) -> FlowSettings | None:
 
 
 def flow_notes(settings: GatewaySection) -> list[str]:
-    """A gateway queue in which nobody will ever wait."""
+    """A note on a gateway queue in which no request will ever wait."""
     if not settings.flow_control or settings.saturation_detector != "never":
         return []
     fix = "hold requests back with --saturation-detector utilization or concurrency"

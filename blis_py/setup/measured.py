@@ -1,4 +1,4 @@
-"""What a fitted profile says about a run besides step times: model, device, KV blocks."""
+"""Settings of a run implied by a fitted profile: model, device, KV blocks."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Measured:
     """A run whose step times come from a fitted profile."""
 
     config: RunConfig
-    """With model and device as in the profile."""
+    """Configuration with model and device as in the profile."""
     profile: FittedProfile
     shape: ModelShape
     gpu: GpuSpec | None
-    """None where the device has no datasheet."""
+    """None if the device has no datasheet."""
 
     def capacity(self) -> tuple[str, int]:
-        """The line that tells the KV capacity where no datasheet does, and the blocks of one instance.
+        """A one-line description of the KV capacity without a datasheet, and the blocks of one instance.
 
         Raises:
-            InputError: neither the flags nor the profile say.
+            InputError: neither the settings nor the profile give it.
         """
         settings, meta = self.config.scheduler, self.profile.meta
         given, size = settings.num_kv_blocks, settings.block_size
@@ -49,12 +49,12 @@ class Measured:
 
 
 def measured_run(config: RunConfig) -> Measured:
-    """Resolves model and device of a run with a fitted profile.
+    """Resolve model and device of a run with a fitted profile.
 
-    The model is the profile's where none is given or the same is; so is the device.
+    The model is the profile's if none or the same is given; likewise the device.
 
     Raises:
-        InputError: the profile is of another model, TP degree or device.
+        InputError: the profile is for another model, TP degree or device.
     """
     if config.latency.profile is None:
         fix = "give the folder with --profile"
@@ -91,7 +91,7 @@ def _shape(config: RunConfig, profile: FittedProfile) -> ModelShape:
 
 
 def _wanted(config: RunConfig) -> ModelShape:
-    """The model that the run names: bundled, a configuration, or a checkpoint's folder."""
+    """The model named in the run: bundled, a configuration file, or a checkpoint folder."""
     return load_model(config.model or config_name(str(config.model_config)), config.model_config)
 
 

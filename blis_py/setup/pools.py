@@ -1,4 +1,4 @@
-"""One deployment for each pool: KV capacity, scheduler, latency model, and what is to be known of them."""
+"""Resolution of each pool: KV capacity, scheduler, latency model, and their notes."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class PoolSetup:
-    """A pool, resolved."""
+    """A resolved pool."""
 
     section: PoolSection
     config: RunConfig
-    """Of its instances by themselves."""
+    """The configuration of its instances alone."""
     scheduler: SchedulerConfig
     latency: LatencyModel
     capacity: str
-    """The KV capacity of an instance, in one line."""
+    """KV capacity of an instance, in one line."""
     hardware_notes: tuple[str, ...] = ()
     host_notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, section: PoolSection, served: Deployment, max_model_len: int, asked: Demand) -> Self:
-        """
+        """Resolve one pool.
+
         Args:
             asked: the requests of the whole cluster.
         """
@@ -56,7 +57,7 @@ class PoolSetup:
         return self.section.name
 
     def as_data(self) -> Pool:
-        """The pool of the cluster."""
+        """The pool as cluster data."""
         from blis_py.cluster.topology import InstanceSpec, Pool
 
         spec = InstanceSpec(
@@ -87,7 +88,7 @@ class PoolSetup:
 
 
 def notes_of(pools: Sequence[PoolSetup], notes: Sequence[Sequence[str]]) -> list[str]:
-    """The notes of each pool, with its name where they are not those of all pools."""
+    """Notes of all pools, prefixed with the pool's name unless common to all."""
     return [
         note if all(note in others for others in notes) else f"{pool.name}: {note}"
         for number, (pool, own) in enumerate(zip(pools, notes, strict=True))

@@ -1,4 +1,4 @@
-"""Which requests ask for the model that is served."""
+"""Selection of requests for the served model."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from blis_py.setup.asked import Demand
 
 
 def served_models(asked: Demand, config: RunConfig) -> frozenset[str] | None:
-    """Names in the requests that mean the model of the configuration; None = all of them are served."""
+    """Model names in the requests that mean the configured model; None = serve all requests."""
     if not asked.asks_for_models or config.routing.any_model:
         return None
     return frozenset(name for name in asked.table.model.names if _is_served(name, config))
 
 
 def served_notes(asked: Demand, served: frozenset[str] | None, config: RunConfig) -> list[str]:
-    """What becomes of requests for other models."""
+    """Notes on requests for other models."""
     model, counts = asked.table.model, np.bincount(asked.table.model.codes, minlength=1).tolist()
     others = {
         name: count
@@ -37,7 +37,7 @@ def served_notes(asked: Demand, served: frozenset[str] | None, config: RunConfig
 
 
 def _is_served(name: str, config: RunConfig) -> bool:
-    """Case, punctuation and the organisation before a slash do not matter."""
+    """Whether two model names match, ignoring case, punctuation and the organisation before a slash."""
     own = _own_name(config)
     if squeeze(name.rsplit("/", 1)[-1]) == squeeze(own.rsplit("/", 1)[-1]):
         return True

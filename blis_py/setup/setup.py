@@ -1,4 +1,4 @@
-"""Everything that a simulation needs, resolved from a configuration."""
+"""All simulation inputs, resolved from a configuration."""
 
 from __future__ import annotations
 
@@ -41,39 +41,39 @@ if TYPE_CHECKING:
     from blis_py.requests.loops import Loops
 
 Progress = Callable[[int, int], None]
-"""Told now and then how many requests of how many have ended."""
+"""Progress callback with the numbers of ended and of all requests."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Setup:
-    """Everything resolved, nothing run yet."""
+    """Resolved simulation inputs, before the run."""
 
     config: RunConfig
     table: RequestTable
     pools: tuple[PoolSetup, ...]
-    """One, where the configuration has none."""
+    """A single pool if the configuration has none."""
     targets: GoodputTargets
-    """What a good request meets."""
+    """Goodput targets of a request."""
     notes: tuple[str, ...] = ()
-    """What the user should know before believing the result."""
+    """Notes the user should read before trusting the result."""
     source: str = ""
     """Which format a recorded trace was taken for, and why."""
     kind: KindOfRequests | None = None
     """None = the requests are autoregressive."""
     loops: Loops | None = None
-    """Clients that wait for answers before they send more; None = nobody does."""
+    """Closed-loop clients, which wait for answers before sending more; None = none."""
     served_models: frozenset[str] | None = None
-    """Names of models that requests may ask for; None = any."""
+    """Model names that requests may name; None = any."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.table):,} requests; {self.models})"
 
     @classmethod
     def of(cls, config: RunConfig, ask: Callable[[RunConfig], Demand] = demand) -> Self:
-        """Resolves a configuration.
+        """Resolve a configuration.
 
         Args:
-            ask: what tells the requests of a configuration, where somebody has read them already.
+            ask: source of a configuration's requests, for instance one with a cache.
 
         Raises:
             InputError: something unknown, contradictory, or impossible (a model that does not fit).
@@ -113,17 +113,18 @@ class Setup:
 
     @property
     def scheduler(self) -> SchedulerConfig:
-        """Of the only pool; see `only`."""
+        """Scheduler settings of the only pool; see `only`."""
         return self.only.scheduler
 
     @property
     def latency(self) -> LatencyModel:
-        """Of the only pool; see `only`."""
+        """Latency model of the only pool; see `only`."""
         return self.only.latency
 
     @property
     def only(self) -> PoolSetup:
-        """
+        """The only pool.
+
         Raises:
             InputError: there are several pools.
         """
@@ -131,7 +132,8 @@ class Setup:
         return self.pools[0]
 
     def require_one_pool(self, what: str) -> None:
-        """
+        """Refuse `what` with several pools.
+
         Raises:
             InputError: there are several pools.
         """
@@ -141,35 +143,36 @@ class Setup:
 
     @property
     def capacity(self) -> str:
-        """The KV capacity, in a line for each pool."""
+        """KV capacity, in a line for each pool."""
         if len(self.pools) == 1:
             return self.pools[0].capacity
         return "\n".join(f"{pool.name}: {pool.capacity}" for pool in self.pools)
 
     def schedulers(self) -> dict[str, Any]:
-        """The resolved scheduler settings, as results have them; by pool where there are several."""
+        """Resolved scheduler settings as stored in results; by pool if there are several."""
         if len(self.pools) == 1:
             return {"scheduler": asdict(self.scheduler)}
         return {"schedulers": {pool.name: asdict(pool.scheduler) for pool in self.pools}}
 
     def with_pool(self, **changes: Any) -> Self:
-        """The same with another scheduler or latency model of the only pool."""
+        """A copy with another scheduler or latency model of the only pool."""
         return replace(self, pools=(replace(self.only, **changes),))
 
     def priced_by(self, model: str) -> Self:
-        """The same under another latency model that needs nothing but the model and the GPU.
+        """A copy under another latency model that needs only the model and the GPU.
 
         Raises:
-            InputError: it does not apply, or there are several pools.
+            InputError: the latency model does not apply, or there are several pools.
         """
         config = replace(self.config, latency=self.config.latency.under(model))
         latency, _ = step_times(deployed(config), self.table, self.scheduler)
         return replace(self.with_pool(latency=latency, config=config), config=config)
 
     def busiest(self, count: int) -> Self:
-        """The same with so many requests alone: those that come while most is asked for.
+        """A copy with only `count` requests, from the period of highest demand.
 
-        Where what comes depends on the answers, or the requests have numbers drawn for each, the first ones.
+        The first ones are used where arrivals depend on answers, or where requests carry individually drawn
+        numbers.
         """
         if self.loops is not None:
             return replace(self, loops=self.loops.limited(count))
@@ -178,7 +181,7 @@ class Setup:
 
     @property
     def models(self) -> str:
-        """What is being modelled, and what its step times rest on, in one line."""
+        """One-line description of the model, and of the basis of its step times."""
         if len(self.pools) == 1:
             return f"models {self.only.models(self.kind)}"
         return "models " + "; ".join(f"{pool.name}: {pool.models(self.kind)}" for pool in self.pools)
@@ -186,10 +189,10 @@ class Setup:
     def simulate(
         self, record_steps: bool, progress: Progress | None, watch: Watch | None = None
     ) -> tuple[RunRecord, tuple[str, ...]]:
-        """What became of every request, and what is to be known about it beside `notes`.
+        """Simulate; return the outcomes of all requests, and notes in addition to `notes`.
 
         Args:
-            watch: sees every step.
+            watch: observer of every step.
         """
         from blis_py.cluster.simulation import simulate
 
@@ -232,7 +235,7 @@ class Setup:
         return Cluster(pools=tuple(pool.as_data() for pool in self.pools), ingress=ingress)
 
     def _source(self) -> RequestTable | ClosedLoops:
-        """The requests as they come, or as permits allow."""
+        """The requests as an open-loop table, or as closed loops."""
         load = self.config.workload
         if load.concurrency is None and self.loops is None:
             return self.table
@@ -248,7 +251,7 @@ class Setup:
 
 
 def _of_one_model(config: RunConfig, served: Sequence[Deployment]) -> RunConfig:
-    """With the model that all pools serve, which a fitted profile may name."""
+    """The configuration with the model of all pools, which may come from a fitted profile."""
     if not config.pools:
         return served[0].config
     names = [one.shape.name for one in served]
@@ -269,7 +272,7 @@ def _targets(config: RunConfig) -> GoodputTargets:
 
 
 def _asked_of(config: RunConfig, asked: Demand, targets: GoodputTargets) -> GoodputTargets:
-    """With what the requests bring along; of classes that there are."""
+    """Goodput targets including those of the requests, for classes that occur."""
     classes = asked.table.slo_class.names
     targets = asked.targets.under(targets, classes)
     wanted = [*targets.limits_ns, *(c.slo_class for c in parse_slos(config.slo) if c.slo_class)]

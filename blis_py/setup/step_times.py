@@ -1,4 +1,4 @@
-"""What prices the steps of a deployment: the latency model, the host's work, the front end."""
+"""Step-time components of a deployment: latency model, host work, front end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def step_times(
     served: Deployment, table: RequestTable, scheduler: SchedulerConfig
 ) -> tuple[LatencyModel, tuple[str, ...]]:
-    """The latency model, with what the host does in some steps alone, and what is to be known of that."""
+    """The latency model including host work of particular steps, and notes on it."""
     model, profile = _latency_model(served), served.profile
     beyond_notes = _beyond(model, table, scheduler.max_model_len)
     masks, mask_notes = _mask_prices(served, table)
@@ -39,7 +39,11 @@ def step_times(
 
 
 def check_delays(model: LatencyModel, table: RequestTable, max_model_len: int) -> None:
-    """The delays of a request's tokens add up, and the clock does not go on for ever."""
+    """Refuse token delays whose sum over a request would overflow the clock.
+
+    Raises:
+        InputError: the delays of one answer are too long.
+    """
     tokens = min(int(table.output_tokens.max(initial=0)), max_model_len)
     if tokens * model.frontend.per_token_ns > LAST_NS:
         problem, fix = "the delays of one answer come to more than a century", "lower the delay per token"
@@ -77,15 +81,15 @@ def _has_its_own_frontend(config: RunConfig, ms: tuple[float, ...]) -> bool:
 
 
 def _says(settings: LatencySection, key: str) -> bool:
-    """Whether such coefficients are given; three zeros leave the front end open."""
+    """Whether these coefficients are set; three zeros leave the front end unspecified."""
     if key == "alpha_coeffs":
         return any(settings.alpha_coeffs or ())
     return bool(settings.linear.get("frontend"))
 
 
 def server_terms(config: RunConfig) -> ServerTerms | None:
-    """How the server's steps differ from those `trained` knows; what a preset says of that is of no other
-    latency model."""
+    """Server-specific step costs beyond those `trained` knows; presets define none for other latency
+    models."""
     gap, scale = config.latency.step_gap_us, config.latency.step_scale
     if len(gap) > 2:
         fix = "give the gap of a step, and if you like that of a sequence"
@@ -111,7 +115,7 @@ def server_terms(config: RunConfig) -> ServerTerms | None:
 
 
 def _beyond(model: LatencyModel, table: RequestTable, max_model_len: int) -> tuple[str, ...]:
-    """What of the run a model did not learn on, if it can tell."""
+    """Conditions of the run outside the model's training range, if the model reports them."""
     beyond = getattr(model, "beyond", None)
     if beyond is None:
         return ()
@@ -121,7 +125,7 @@ def _beyond(model: LatencyModel, table: RequestTable, max_model_len: int) -> tup
 
 
 def _mask_prices(served: Deployment, table: RequestTable) -> tuple[MaskPrices | None, tuple[str, ...]]:
-    """What masks of structured outputs cost, where a request has such."""
+    """Mask costs of structured outputs, if a request uses them."""
     settings, profile = served.config.latency, served.profile
     constrained = 0 if table.constrained is None else int(table.constrained.sum())
     if not constrained:
@@ -143,7 +147,7 @@ def _mask_prices(served: Deployment, table: RequestTable) -> tuple[MaskPrices | 
 
 
 def _scan_price(served: Deployment, scheduler: SchedulerConfig) -> tuple[float, tuple[str, ...]]:
-    """What it costs to look a waiting request up in the cache, in ns, where the policy does that."""
+    """Cost of a prefix-cache lookup for a waiting request in ns, if the policy performs one."""
     if scheduler.scheduler not in CACHE_AWARE:
         return 0.0, ()
     config, profile = served.config, served.profile

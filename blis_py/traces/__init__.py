@@ -1,4 +1,4 @@
-"""Recorded traffic: one reader per format (`formats`), writers, and what they have in common."""
+"""Recorded traffic: one reader per format (`formats`), writers, and common code."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ def read_trace(
     Args:
         path: the trace, plain or gzip; `FILE#1` is the second of several runs in a file. Of a TraceV2 either
             file may be given; the other one is found beside it (`x.yaml` with `x.csv` or `x.csv.gz`).
-        time_scale: factor on all times: 2.0 plays the trace at half its rate, 0.5 at twice its rate.
-        limit: only the first so many requests, by arrival.
-        slo_shares: class -> weight. Replaces the trace's classes by classes drawn in these proportions.
-        seed: of that draw, and of pauses between turns, which have their own random streams.
+        time_scale: factor on all times: 2.0 halves the trace's rate, 0.5 doubles it.
+        limit: use only the first `limit` requests, by arrival.
+        slo_shares: class -> weight. Replaces the trace's classes by random ones in these proportions.
+        seed: of these classes, and of pauses between turns, which have their own random streams.
         format: a key of `formats.FORMATS`; by default the content decides.
-        reading: how to read it, and, afterwards, what there is to say about it.
+        reading: reading options; afterwards it holds the notes for the user.
 
     Raises:
-        InputError: with file, line, column and value where the trace is wrong.
+        InputError: invalid trace content, with file, line, column and value.
     """
     reading = Reading() if reading is None else reading
     path = _part(Path(path), reading)
@@ -70,7 +70,7 @@ def read_trace(
 
 
 def _part(path: Path, reading: Reading) -> Path:
-    """The file, without the number of the run in it."""
+    """The file's path without the number of the run."""
     name, hash, number = path.name.rpartition("#")
     if hash and number.isdecimal() and not exists(path):
         reading.part = int(number)
@@ -79,7 +79,7 @@ def _part(path: Path, reading: Reading) -> Path:
 
 
 def _without_answerers(table: RequestTable, reading: Reading) -> RequestTable:
-    """The models that answered when it was recorded are not those that its requests ask for."""
+    """The table without models: those that answered the recorded requests are not requested ones."""
     names = sorted(filter(None, table.model.names))
     if reading.asks_for_models or not names:
         return table
@@ -107,7 +107,7 @@ def header_of(path: str | Path, header: str | Path | None = None) -> tuple[Path,
 def is_spec(source: str) -> bool:
     """Whether this is a workload spec, or the name of a bundled one, rather than a recording.
 
-    A folder (of ServeGen) and a configuration (of inference-perf) describe a workload, too.
+    A ServeGen folder and an inference-perf configuration describe a workload, too.
     """
     path = Path(source)
     if not exists(path):

@@ -1,4 +1,4 @@
-"""What NVIDIA's AIPerf and its predecessor GenAI-Perf export.
+"""Exports of NVIDIA's AIPerf and its predecessor GenAI-Perf.
 
 AIPerf's `profile_export.jsonl` has a line for every request: `metadata` says when it started (ns), `metrics`
 its lengths. GenAI-Perf's `profile_export.json` has the text of prompts and the chunks of answers, no tokens.
@@ -43,7 +43,7 @@ def _value(row: dict[str, Any], metric: str) -> Any:
 
 
 def read_genai_perf(path: Path, reading: Reading, document: dict[str, Any]) -> RequestTable:
-    """The requests of one experiment. Answers are as long as they had chunks, prompts as their text says."""
+    """The requests of one experiment. Answer lengths are chunk counts, prompt lengths those of the text."""
     experiments = document["experiments"]
     if not isinstance(experiments, list) or not experiments:
         raise InputError("has no experiments", file=path, key="experiments")
@@ -64,7 +64,7 @@ def read_genai_perf(path: Path, reading: Reading, document: dict[str, Any]) -> R
 
 
 def _prompt(inputs: Any) -> str | None:
-    """The text that was sent, whatever the endpoint."""
+    """The prompt text, whatever the endpoint."""
     payload = within(inputs, "payload")
     if isinstance(payload, str):
         try:

@@ -28,7 +28,7 @@ LABELS = ("slo_class", "tenant_id", "client_id", "model")
 NAME = "request_id"
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(Z|[+-]\d\d:?\d\d)?")
 _YEARS = (1970, 2200)
-"""What 64-bit nanoseconds since 1970 hold, with room to spare."""
+"""Years within 64-bit nanoseconds since 1970, with a margin."""
 
 
 def read(path: Path, reading: Reading) -> RequestTable:
@@ -74,7 +74,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
 
 
 class _Timestamps:
-    """Conversion to ns since 1970, in UTC; either all rows say their offset from it or none does."""
+    """Conversion to ns since 1970, in UTC; either all rows have a UTC offset or none has."""
 
     def __init__(self) -> None:
         self._zoned: bool | None = None
@@ -102,7 +102,7 @@ class _Timestamps:
 
 
 def _offset_ns(offset: str | None) -> int:
-    """+05:30 in ns; zero for Z and for nothing."""
+    """A UTC offset such as +05:30 in ns; zero for Z and for none."""
     if offset is None or offset == "Z":
         return 0
     minutes = int(offset[1:3]) * 60 + int(offset[-2:])

@@ -1,4 +1,4 @@
-"""Writing a table as an Azure LLM trace, the spelling with seconds from the start and named columns."""
+"""Writer of Azure LLM traces, in the spelling with seconds from the start and named columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Cells = Callable[[slice], Iterable[Any]]
 
 
 def write(table: RequestTable, path: Path) -> None:
-    """Arrival in seconds to the nanosecond, lengths, and the names that any request has."""
+    """Write arrivals in seconds to the nanosecond, lengths, and the label columns in use."""
     columns: dict[str, Cells] = {
         RELATIVE[0]: lambda piece: map(in_seconds, table.arrival_ns[piece].tolist()),
         RELATIVE[1]: lambda piece: table.prompt_tokens[piece].tolist(),
@@ -35,7 +35,7 @@ def write(table: RequestTable, path: Path) -> None:
 
 
 def in_seconds(time_ns: int) -> str:
-    """All digits there are, and none that mean nothing."""
+    """Seconds with all significant digits, and no trailing zeros."""
     whole, fraction = divmod(time_ns, 10**9)
     return f"{whole}.{fraction:09d}".rstrip("0").rstrip(".")
 

@@ -1,4 +1,4 @@
-"""Rows of a trace that are no good: one is an error, or all of them are left out and counted."""
+"""Bad rows of a trace: an error, or skipped and counted."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from blis_py.errors import InputError
 
 
 class BadRows:
-    """What a reader does about rows that are no good: it refuses the first one, or leaves all of them out.
+    """Policy on bad rows: raise an error at the first, or skip them all.
 
     Attributes:
-        count: how many have been left out.
-        first: the complaint about the first of them.
+        count: number of skipped rows.
+        first: the error of the first of them.
     """
 
     def __init__(self, *, skip: bool = False, fix: str | None = None) -> None:
-        """`fix` is what to propose beside the correction of the row."""
+        """`fix` is an alternative remedy besides correcting the row."""
         self.skip = skip
         self.count = 0
         self.first: InputError | None = None
         self._fix = fix
         self._line = sys.maxsize
-        """Of the first."""
+        """Line of the first."""
 
     def refuse(self, error: InputError, line: int, rows: int = 1) -> None:
-        """To be called for the first of so many bad rows, which ends on this line.
+        """Report `rows` bad rows, the first of which ends on this line.
 
         Raises:
-            InputError: the given one, unless they are to be left out.
+            InputError: the given one, unless bad rows are skipped.
         """
         if not self.skip:
             fix = ", or ".join(filter(None, (error.fix, self._fix))) or None
@@ -38,7 +38,7 @@ class BadRows:
             self.first, self._line = error, line
 
     def note(self) -> str | None:
-        """What has been left out, in a sentence."""
+        """A sentence on the skipped rows."""
         if self.first is None:
             return None
         if self.count == 1:

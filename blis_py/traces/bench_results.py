@@ -1,8 +1,8 @@
-"""Results of the serving benchmarks of vLLM and SGLang: the requests that were sent, to be sent again.
+"""Results of the serving benchmarks of vLLM and SGLang, for sending their requests again.
 
 vLLM's `bench serve --save-result --save-detailed` writes one JSON document per run, SGLang's `bench_serving
 --output-details` one line per run; both list `input_lens` and `output_lens`. Newer vLLM adds `start_times`;
-without them nothing says when requests came.
+without them arrival times are unknown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def read_vllm(path: Path, reading: Reading, document: dict[str, Any]) -> Request
     """The requests of a result of `vllm bench serve`.
 
     Raises:
-        InputError: it was saved without its requests, or its lists do not fit together.
+        InputError: saved without its requests, or lists of inconsistent lengths.
     """
     return _requests(path, reading, document, str(path), "save it with --save-result --save-detailed")
 

@@ -22,13 +22,13 @@ from blis_py.traces.kinds import BadCells, Kind, Mask
 
 
 class Columns:
-    """Some columns of a CSV file, by name: arrays of equal length, or `Labels`."""
+    """Selected columns of a CSV file, by name: arrays of equal length, or `Labels`."""
 
     def __init__(self, path: Path, columns: dict[str, Any], rows: Ints, bad: BadRows) -> None:
         self.path = path
         self._columns = columns
         self._rows = rows
-        """Which row of the file each one is."""
+        """Row index in the file of each row."""
         self._bad = bad
 
     def __len__(self) -> int:
@@ -41,24 +41,24 @@ class Columns:
         return self._columns[name]
 
     def get(self, name: str) -> Any:
-        """A column, or None where the file lacks it."""
+        """A column, or None if the file lacks it."""
         return self._columns.get(name)
 
     def ints(self, name: str, default: int = 0) -> Ints:
-        """A column of whole numbers; `default` everywhere where the file lacks it."""
+        """A column of whole numbers; `default` in every row if the file lacks it."""
         return self._columns[name] if name in self else np.full(len(self), default, dtype=np.int64)
 
     def labels(self, name: str) -> Labels:
-        """A column of text; empty where the file lacks it."""
+        """A text column; empty if the file lacks it."""
         return self._columns[name] if name in self else Labels.constant("", len(self))
 
     def refuse(self, rows: Mask, problem: str, key: str, values: Any = None, fix: str | None = None) -> bool:
-        """Deals with rows that are no good when seen together; returns whether there were any.
+        """Report rows that are only recognised as bad together; return whether there were any.
 
-        They are gone then, unless the first of them is an error.
+        They are removed, unless bad rows are errors.
 
         Args:
-            values: what stands there in every row; the column `key` itself unless given.
+            values: cell values for the message; by default those of the column `key`.
         """
         if not rows.any():
             return False
@@ -70,7 +70,7 @@ class Columns:
         return True
 
     def leave_out(self, rows: Mask) -> int:
-        """Goes on without these rows, which are no error; returns how many there were."""
+        """Remove these rows, which are no errors; return their number."""
         count = int(rows.sum())
         if count:
             kept = np.flatnonzero(~rows)
@@ -94,7 +94,7 @@ def _taken(column: Any, rows: NDArray[np.intp]) -> Any:
 
 
 def _used(column: Any) -> Any:
-    """Without the labels that only rows had that are gone."""
+    """A column without labels that only removed rows had."""
     return column.without_unused() if isinstance(column, Labels) else column
 
 
@@ -106,17 +106,17 @@ def read_columns(
     ignored: Collection[str] | None = None,
     bad_rows: BadRows | None = None,
 ) -> Columns:
-    """Some columns of a CSV file, read piece by piece so that memory stays bounded.
+    """Read selected columns of a CSV file, in pieces with bounded memory.
 
     Args:
         columns: name -> kind, in any order.
         optional: names that may be absent.
-        ignored: further names that may be there, without effect; None = any.
-        bad_rows: what to do about rows that are no good; they are errors unless it says otherwise.
+        ignored: further names allowed without effect; None = any.
+        bad_rows: policy on bad rows; errors by default.
 
     Raises:
-        InputError: a column is missing, given twice or unknown; a row has the wrong number of cells, or a
-            cell is bad, with the line.
+        InputError: a missing, duplicate or unknown column; a row with the wrong number of cells, or a bad
+        cell, with the line.
     """
     bad = bad_rows or BadRows()
     header = header_of(path)
@@ -133,7 +133,7 @@ def read_columns(
 
 
 Piece = tuple[Ints, dict[str, Any]]
-"""Which rows of the file they are, and their cells by column."""
+"""Row indices in the file, and cells by column."""
 
 
 def _finished(path: Path, pieces: Iterator[Piece], columns: Mapping[str, Kind], bad: BadRows) -> Columns:
@@ -174,11 +174,11 @@ def _finished_piece(
 
 
 class _Unclear(Exception):
-    """The quick way cannot tell what the file says."""
+    """Raised when the fast parser cannot decide on the content."""
 
 
 def _quick_pieces(path: Path, header: list[str], columns: Mapping[str, Kind]) -> Iterator[Piece]:
-    """Columns by numpy's C parser, which needs plain cells and rows of even width."""
+    """Parse columns by numpy's C parser, which needs plain cells and rows of equal width."""
     places = [header.index(name) for name in columns]
     dtype = [(name, kind.dtype) for name, kind in columns.items()]
     commas = methodcaller("count", ",")
@@ -240,7 +240,7 @@ def _uneven(
 def _parsed(
     path: Path, name: str, kind: Kind, cells: list[tuple[int, str]], wrong: dict[int, InputError]
 ) -> NDArray[Any]:
-    """The values of a column; lines on which there is none are added to those that are `wrong`."""
+    """Values of a column; lines with invalid cells are added to `wrong`."""
     values = np.empty(len(cells), dtype=kind.dtype)
     for index, (line, cell) in enumerate(cells):
         try:
@@ -253,7 +253,7 @@ def _parsed(
 def _refuse(
     path: Path, row: int, name: str, value: object, problem: str, fix: str | None, bad: BadRows, rows: int
 ) -> None:
-    """Deals with so many bad rows, of which this one of the file is the first."""
+    """Report `rows` bad rows, the first of which is given by its file row."""
     line = line_of_row(path, row)
     value = value.item() if isinstance(value, np.generic) else value
     bad.refuse(InputError(problem, file=f"{path}:{line}", key=name, value=value, fix=fix), line, rows)

@@ -1,4 +1,4 @@
-"""Several recordings played together, each at its own pace."""
+"""Several recordings played together, each at its own rate."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from blis_py.requests.table import MODALITIES, Content, Ints, Labels, RequestTab
 def merged(tables: Sequence[RequestTable], names: Sequence[str]) -> RequestTable:
     """The requests of all tables, in order of arrival; ties in the order of the tables.
 
-    What one shares with another of its table it goes on sharing; nothing is shared between tables, whose
-    texts are not the same even where they have the same name.
+    Sharing within a table is preserved; nothing is shared between tables, whose texts differ even under equal
+    names.
 
     Args:
-        names: of the tables, distinct; they tell their requests apart.
+        names: distinct names of the tables, which become part of request names.
     """
     if len(tables) == 1:
         return tables[0]
@@ -61,16 +61,16 @@ def merged(tables: Sequence[RequestTable], names: Sequence[str]) -> RequestTable
 
 
 def distinct_names(paths: Sequence[str]) -> list[str]:
-    """What to call the sources: their files' names without endings, numbered where two are the same."""
+    """Source names: file stems, numbered where equal."""
     stems = [Path(path).name.split(".")[0] or "source" for path in paths]
     return [f"{stem}-{index}" if stems.count(stem) > 1 else stem for index, stem in enumerate(stems)]
 
 
 def scales(text: str | None, count: int) -> list[float]:
-    """How many times as fast each source is played.
+    """Rate factor of each source.
 
     Raises:
-        InputError: not a positive number for each.
+        InputError: not one positive number for each source.
     """
     if text is None:
         return [1.0] * count
@@ -85,7 +85,7 @@ def scales(text: str | None, count: int) -> list[float]:
 
 
 def _named(table: RequestTable, name: str) -> RequestTable:
-    """With ids, prefix groups and texts that no other table has."""
+    """A table with ids, prefix groups and texts made unique by `name`."""
     groups = tuple(f"{name}/{group}" if group else "" for group in table.prefix_group.names)
     contents: list[Content] = [
         tuple((f"{name}/{segment}", tokens) for segment, tokens in runs) for runs in table.contents
@@ -119,7 +119,7 @@ def _labels(columns: Sequence[Labels | None], tables: Sequence[RequestTable]) ->
 
 
 def _sessions(tables: Sequence[RequestTable]) -> Ints | None:
-    """Those of one table are none of another's."""
+    """Session numbers, distinct between tables."""
     if all(table.session is None for table in tables):
         return None
     columns: list[Ints] = []
@@ -132,7 +132,7 @@ def _sessions(tables: Sequence[RequestTable]) -> Ints | None:
 
 
 def _session_names(tables: Sequence[RequestTable]) -> list[str] | None:
-    """By the numbers that `_sessions` gives; `None` where no table has any."""
+    """Session names by the numbers of `_sessions`; `None` if no table has any."""
     if all(table.session_names is None for table in tables):
         return None
     names: list[str] = []
@@ -144,7 +144,7 @@ def _session_names(tables: Sequence[RequestTable]) -> list[str] | None:
 
 
 def _numbers(columns: Sequence[Ints | None], tables: Sequence[RequestTable], default: int) -> Ints | None:
-    """A column that some tables have; the default in the rows of the others."""
+    """A column of some tables, with a default in the rows of the others."""
     if all(column is None for column in columns):
         return None
     both = zip(columns, tables, strict=True)
@@ -154,7 +154,7 @@ def _numbers(columns: Sequence[Ints | None], tables: Sequence[RequestTable], def
 
 
 def _modalities(tables: Sequence[RequestTable]) -> Ints | None:
-    """What prompts consist of, where some table says it."""
+    """Prompt modalities, if any table has them."""
     if all(table.modality_tokens is None for table in tables):
         return None
     nothing = (np.zeros((len(table), len(MODALITIES)), dtype=np.int64) for table in tables)
@@ -165,7 +165,7 @@ def _modalities(tables: Sequence[RequestTable]) -> Ints | None:
 
 
 def _networks(tables: Sequence[RequestTable]) -> NDArray[np.float64] | None:
-    """How far away clients are, where some are."""
+    """Client networks, if any table has them."""
     if all(table.network_ns is None for table in tables):
         return None
     own = [np.zeros((len(table), 2)) if table.network_ns is None else table.network_ns for table in tables]
@@ -176,7 +176,7 @@ Flags = NDArray[np.bool_]
 
 
 def _flags(columns: Sequence[Flags | None], tables: Sequence[RequestTable]) -> Flags | None:
-    """What tables say of their requests that have such a column; of the others it is not so."""
+    """Flags of the tables with such a column; false for the others."""
     if all(column is None for column in columns):
         return None
     both = zip(columns, tables, strict=True)

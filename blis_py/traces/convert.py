@@ -1,6 +1,6 @@
-"""Writing requests in a format of others, and saying what that format has no place for.
+"""Conversion of requests to other formats, reporting what a format cannot represent.
 
-A new one is a function that writes a table, and a line in `WRITERS`.
+A new format is a function that writes a table, and a line in `WRITERS`.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from blis_py.traces.mooncake import BLOCK_TOKENS
 
 @dataclass(frozen=True)
 class Writer:
-    """A format that can be written.
+    """A writable format.
 
     Attributes:
-        title: what people call it.
-        suffixes: of files that are in it where nothing else is said.
+        title: display name.
+        suffixes: file suffixes that select the format by default.
         writes: module and function.
-        holds: keys of `FEATURES` that it has a place for.
+        holds: keys of `FEATURES` that the format can represent.
     """
 
     title: str
@@ -98,7 +98,7 @@ FEATURES: dict[str, tuple[str, Callable[[RequestTable], int]]] = {
     ),
     "request_id": ("names of requests", lambda table: 0 if table.request_id is None else len(table)),
 }
-"""What a table may hold beside arrivals and lengths, and of how many of its requests."""
+"""Table features beyond arrivals and lengths, with the number of requests that have each."""
 
 
 def _beyond_blocks(table: RequestTable) -> int:
@@ -131,10 +131,10 @@ WRITERS: dict[str, Writer] = {
 
 
 def writer_for(path: Path, named: str | None) -> Writer:
-    """The writer that is named, or the one that the name of the file asks for.
+    """The named writer, or the one for the file's suffix.
 
     Raises:
-        InputError: neither says anything that is known.
+        InputError: neither is known.
     """
     if named is not None:
         if named not in WRITERS:
@@ -148,10 +148,10 @@ def writer_for(path: Path, named: str | None) -> Writer:
 
 
 def check_apart(source: str | Path, target: Path) -> None:
-    """Refuses to write over what is being read.
+    """Refuse to overwrite the source.
 
     Raises:
-        InputError: a file that would be written is the source, or belongs to it.
+        InputError: an output file is the source, or belongs to it.
     """
     stem = target.name.removesuffix(".gz").removesuffix(".csv").removesuffix(".yaml").removesuffix(".yml")
     written = {target, *(target.with_name(stem + suffix) for suffix in (".yaml", ".csv", ".csv.gz"))}
@@ -161,7 +161,7 @@ def check_apart(source: str | Path, target: Path) -> None:
 
 
 def losses(table: RequestTable, writer: Writer) -> list[str]:
-    """What the format has no place for, in words, with the number of requests that have it."""
+    """Features the format cannot represent, in words, with the number of requests that have each."""
     lost = []
     for feature, (what, count) in FEATURES.items():
         if feature not in writer.holds and (requests := count(table)):
@@ -170,7 +170,7 @@ def losses(table: RequestTable, writer: Writer) -> list[str]:
 
 
 def write_tracev2(table: RequestTable, path: Path) -> None:
-    """Both files: the header under the name given, the CSV beside it."""
+    """Write both files: the header under the given name, the CSV beside it."""
     from blis_py.traces.tracev2_write import write
 
     name = path.name

@@ -1,4 +1,4 @@
-"""Text files as traces go: plain, or gzip by their name. (`blis_py.files` reads them.)"""
+"""Text files of traces: plain, or gzip by their name. (`blis_py.files` reads them.)"""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ROWS_AT_ONCE = 1 << 15
 
 @contextmanager
 def writing(path: Path) -> Iterator[IO[str]]:
-    """A text file to write, gzip if its name ends in .gz; the same text gives the same bytes.
+    """Context of a text file to write, gzip if its name ends in .gz; the same text gives the same bytes.
 
-    It is in its place when it is whole.
+    The file is moved into place when complete.
     """
     from blis_py.outputs.staging import replacing
 

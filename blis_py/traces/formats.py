@@ -1,6 +1,6 @@
-"""The formats of recorded traffic, and which of them a file is in.
+"""Formats of recorded traffic, and their detection.
 
-A new format is one module with a function that reads it, and one line in `FORMATS`.
+A new format is one module with a reader function, and one line in `FORMATS`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ class Format:
     """A format of recorded traffic.
 
     Attributes:
-        title: what people call it.
-        kind: of file, see `Probe`.
-        alternatives: names of columns or keys, all of which one spelling of the format has.
-        reader: module and function, imported when it is needed.
-        without: names that it does not have; another format that has the same otherwise does.
+        title: display name.
+        kind: file kind, see `Probe`.
+        alternatives: sets of column or key names, one for each spelling of the format.
+        reader: module and function, imported on first use.
+        without: names the format lacks, which distinguish another format.
     """
 
     title: str
@@ -35,7 +35,7 @@ class Format:
     without: tuple[str, ...] = ()
 
     def misses(self, found: Probe) -> str | None:
-        """What the file lacks to be one of these; None if it is one."""
+        """What a file lacks to be in this format; None if nothing."""
         misses = [found.lacks(self.kind, *names) for names in self.alternatives]
         if None not in misses:
             return " and ".join(dict.fromkeys(miss for miss in misses if miss is not None))
@@ -43,7 +43,7 @@ class Format:
         return f"has {', '.join(other)}" if other else None
 
     def why(self, found: Probe) -> str:
-        """What in the file says that it is one of these."""
+        """Evidence that a file is in this format."""
         names = next(names for names in self.alternatives if found.lacks(self.kind, *names) is None)
         return f"it has {', '.join(names)}" if names else f"it is {found.looks}"
 
@@ -56,7 +56,7 @@ class Format:
 
 
 _RETOKENIZED = "total_output_tokens_retokenized"
-"""What only SGLang counts."""
+"""A key that only SGLang writes."""
 FORMATS: dict[str, Format] = {
     "tracev2": Format("TraceV2", "csv", (("request_id", "arrival_time_us"),), "tracev2:read"),
     "azure": Format(
@@ -119,10 +119,10 @@ FORMATS: dict[str, Format] = {
 
 
 def choose(path: Path, named: str | None, reading: Reading) -> tuple[Probe, Format]:
-    """The reader of a file: the one that is named, that of its columns if they are named, or by its content.
+    """The reader of a file: the named one, the mapped one if columns are named, or by its content.
 
     Raises:
-        InputError: no reader knows it; with what each of them misses.
+        InputError: unknown format; lists what each format misses.
     """
     if named is not None and named not in FORMATS:
         raise InputError("unknown trace format", key="format", value=named, fix=f"use {', '.join(FORMATS)}")
@@ -149,7 +149,7 @@ def _as_named(found: Probe, named: str) -> Format:
 
 
 def _instead(found: Probe) -> str:
-    """What to do with a file that nobody knows: the formats of its kind, and what it lacks to be one."""
+    """Remedy for a file of unknown format: the formats of its kind, and what it lacks."""
     alike = [format for format in FORMATS.values() if found.lacks(format.kind) is None]
     lacking = "; ".join(f"no {format.title}: it {format.misses(found)}" for format in alike)
     if found.kind in ("csv", "parquet"):

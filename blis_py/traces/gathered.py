@@ -1,4 +1,4 @@
-"""Requests gathered one by one from a recording, each checked where it stands."""
+"""Requests collected one by one from a recording, each checked at its location."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ FAILED = "no output tokens (failed when recorded)"
 
 
 class Gathered:
-    """Requests so far.
+    """Requests collected so far.
 
-    A request whose times or lengths are missing or senseless is a bad row; one without output tokens failed
-    when it was recorded, is left out, and counted.
+    A request with missing or invalid times or lengths is a bad row; one without output tokens failed when
+    recorded, and is left out and counted.
     """
 
     def __init__(self, path: Path, reading: Reading) -> None:
@@ -37,12 +37,12 @@ class Gathered:
     def add(
         self, where: str, number: int, arrival_ns: Any, prompt: Any, output: Any, *, model: Any = ""
     ) -> bool:
-        """Takes a request; says whether it did.
+        """Add a request; return whether it was accepted.
 
         Args:
-            where: what to call its place in the file.
-            number: a number of that place, growing.
-            arrival_ns: None where nothing says when it came.
+            where: description of its location in the file.
+            number: an increasing number of that location.
+            arrival_ns: None if unknown.
         """
         try:
             self._check(where, arrival_ns, prompt, output)
@@ -69,10 +69,10 @@ class Gathered:
                 raise InputError(problem, file=where, key=key, value=value)
 
     def table(self) -> RequestTable:
-        """All of them, times from the earliest.
+        """The table of all requests, with times from the earliest.
 
         Raises:
-            InputError: there are none, or they are spread over more than a century.
+            InputError: no requests, or arrivals spread over more than a century.
         """
         self._reading.left_out(self._failed, FAILED)
         if not self._arrivals:
@@ -93,10 +93,10 @@ class Gathered:
 
 
 def _is_number(value: Any) -> bool:
-    """A number of a size that can be reckoned with."""
+    """Whether a value is a number of a usable size."""
     return type(value) in (int, float) and -_LARGEST < value < _LARGEST
 
 
 def seconds(value: Any) -> Any:
-    """Seconds to ns; what is no number stays what it is, and is refused by whoever checks it."""
+    """Seconds to ns; other values are returned unchanged, to be refused by the caller's check."""
     return value * 1e9 if _is_number(value) else value

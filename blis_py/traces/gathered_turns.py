@@ -1,4 +1,4 @@
-"""Which session each request of a recording belongs to, gathered row by row."""
+"""Session membership of the requests of a recording, collected row by row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from blis_py.traces.reading import Reading
 
 
 class GatheredTurns:
-    """The sessions so far, and the turn that each request is."""
+    """Sessions so far, and the turn of each request."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -24,27 +24,27 @@ class GatheredTurns:
         self._timeless = False
 
     def begins(self, session: Any, arrival_ns: int) -> None:
-        """A turn of that session comes then, at the latest; the first that is told counts."""
+        """Note an arrival of a turn; the first one noted counts as the start of the session."""
         if session is not None and str(session) not in self._numbers:
             self._numbers[str(session)] = len(self._numbers)
             self._starts_ns.append(arrival_ns)
 
     def known(self, session: Any) -> bool:
-        """Whether it has begun."""
+        """Whether the session has begun."""
         return session is not None and str(session) in self._numbers
 
     def start_ns(self, session: Any) -> int:
-        """When it has begun; 0 where nobody said."""
+        """Start of the session in ns; 0 if unknown."""
         return self._starts_ns[self._numbers[str(session)]] if self.known(session) else 0
 
     def add(self, session: Any, think_ns: int, has_time: bool) -> None:
-        """One more request, of a session that has begun, or of none."""
+        """Add a request of a known session, or of none."""
         self._session.append(-1 if session is None else self._numbers[str(session)])
         self._think_ns.append(think_ns)
         self._timeless |= not has_time
 
     def of(self, table: RequestTable, reading: Reading) -> RequestTable:
-        """The table of these requests, with their sessions if there are any."""
+        """The table of these requests, with their sessions, if any."""
         if not self._numbers:
             return table
         session = np.asarray(self._session)
@@ -61,7 +61,7 @@ class GatheredTurns:
 def check_session(name: Any, where: str) -> None:
     """
     Raises:
-        InputError: it is not the name of a session.
+        InputError: not a valid session name.
     """
     if name is None or (isinstance(name, str | int) and not isinstance(name, bool) and name != ""):
         return

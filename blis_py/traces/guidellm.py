@@ -1,7 +1,7 @@
-"""GuideLLM's `benchmarks.json`: the requests it sent, with the times it sent them.
+"""GuideLLM's `benchmarks.json`: the requests sent, with their times.
 
 Every benchmark of the file lists its requests under `successful`, `incomplete` and `errored`; the successful
-ones are read. Versions differ in where a request says when it started.
+ones are read. The key of the start time depends on the version.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def read(path: Path, reading: Reading, document: dict[str, Any]) -> RequestTable
     """The successful requests of one benchmark; `FILE#1` is the second.
 
     Raises:
-        InputError: there are several benchmarks, or the file was saved without its requests.
+        InputError: several benchmarks, or a file saved without its requests.
     """
     benchmarks = document["benchmarks"]
     if not isinstance(benchmarks, list) or not benchmarks:

@@ -1,4 +1,4 @@
-"""inference-perf's `per_request_lifecycle_metrics.json`: a list of the requests it sent.
+"""inference-perf's `per_request_lifecycle_metrics.json`: a list of the requests sent.
 
 Each has `start_time` (s) and `info` with its tokens, in one of two spellings; `error` where it failed.
 Source: github.com/kubernetes-sigs/inference-perf, Apache-2.0.
@@ -19,7 +19,7 @@ _OUTPUTS = (("output_tokens",), ("response_metrics", "output_tokens"))
 
 
 def read(path: Path, reading: Reading, document: list[Any]) -> RequestTable:
-    """The requests that were answered."""
+    """The answered requests."""
     gathered = Gathered(path, reading)
     failed = 0
     for number, request in enumerate(document):

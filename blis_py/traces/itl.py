@@ -1,4 +1,4 @@
-"""The times of all tokens of a run, one row each: the file that lies beside a TraceV2 with measured times.
+"""The times of all tokens of a run, one row each: the file beside a TraceV2 with measured times.
 
 Columns as the peer writes them: `request_id`, `chunk_index` (0 = the first token), `timestamp_us` on the
 clock of the trace.
@@ -26,20 +26,20 @@ _LAST_US = 2**53
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """Numbers of several requests, one request after another."""
+    """Numbers of several requests, concatenated."""
 
     values: NDArray[np.float64]
     counts: Ints
-    """How many of them belong to each request."""
+    """`[requests]` count of numbers for each request."""
 
     def take(self, rows: NDArray[np.intp]) -> Ragged:
-        """Those of some requests, in the given order."""
+        """The numbers of some requests, in the given order."""
         counts = self.counts[rows]
         starts = (np.cumsum(self.counts) - self.counts)[rows]
         return Ragged(self.values[_places(starts, counts)], counts)
 
     def means(self) -> NDArray[np.float64]:
-        """Of each request; NaN where it has no numbers."""
+        """Mean of each request; NaN without numbers."""
         owner = np.repeat(np.arange(len(self.counts)), self.counts)
         sums = np.bincount(owner, self.values, len(self.counts))
         means: NDArray[np.float64] = sums / np.where(self.counts > 0, self.counts, np.nan)
@@ -47,7 +47,7 @@ class Ragged:
 
 
 def write_itl(path: Path, request_id: Ints, counts: Ints, times_ns: Ints) -> None:
-    """Writes the times of the tokens, `counts` of each request, one request after another."""
+    """Write token times, `counts` for each request, concatenated."""
     index = _places(np.zeros_like(counts), counts)
     columns = (np.repeat(request_id, counts), index, times_ns // 1000)
     with writing(path) as text:
@@ -59,10 +59,10 @@ def write_itl(path: Path, request_id: Ints, counts: Ints, times_ns: Ints) -> Non
 
 
 def read_gaps(path: Path, request_id: Ints) -> Ragged:
-    """The gaps between the tokens of these requests, in s; none for a request that the file lacks.
+    """Gaps in s between the tokens of these requests; empty for a request that the file lacks.
 
     Raises:
-        InputError: it cannot be read; a token occurs twice or comes before the one in front of it.
+        InputError: an unreadable file; a duplicate token, or one earlier than its predecessor.
     """
     whole = integers(-_LAST_US, _LAST_US)
     columns = read_columns(path, dict.fromkeys(COLUMNS, whole))

@@ -1,4 +1,4 @@
-"""JSON lines: one object per line, bad ones found on their line."""
+"""JSON lines: one object per line, errors with their line."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from blis_py.traces.reading import Reading
 
 
 def json_rows(path: Path, reading: Reading) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """The line number, the place in words, and the object of every line that has one.
+    """Line number, location text, and object of every non-empty line.
 
     Raises:
-        InputError: a line is no JSON object, unless such lines are to be left out.
+        InputError: a line that is not a JSON object, unless bad rows are skipped.
     """
     with opened(path) as text:
         for number, line in enumerate(text, 1):
@@ -34,18 +34,18 @@ def json_rows(path: Path, reading: Reading) -> Iterator[tuple[int, str, dict[str
 
 
 def within(value: Any, *names: str) -> Any:
-    """What stands below these names in nested objects; None where one of them is missing."""
+    """The value below these names in nested objects; None if one of them is missing."""
     for name in names:
         value = value.get(name) if isinstance(value, dict) else None
     return value
 
 
 def items(value: Any) -> list[Any]:
-    """The items of a list; none of what is no list."""
+    """The items of a list; empty for other values."""
     return value if isinstance(value, list) else []
 
 
 def first_of(value: Any, places: tuple[tuple[str, ...], ...]) -> Any:
-    """What stands at the first of these places that has anything; where none has, text that is no number."""
+    """The first value present among these paths; without any, a text that is not a number."""
     found = (within(value, *place) for place in places)
     return next((each for each in found if each is not None), "nothing")

@@ -1,4 +1,4 @@
-"""What the cells of a column may be: how they are understood, and checked many at a time."""
+"""Cell types of columns: parsing and vectorised checks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Mask = NDArray[np.bool_]
 
 
 class BadCells(ValueError):
-    """Cells that are not acceptable: what is wrong with the first, and which of the column given they are."""
+    """Invalid cells: the problem of the first, and a mask of the invalid ones in the given column."""
 
     def __init__(self, problem: str, rows: Mask, fix: str | None = None) -> None:
         super().__init__(problem)
@@ -25,7 +25,7 @@ class BadCells(ValueError):
 
 
 def joined(pieces: list[NDArray[Any]]) -> NDArray[Any]:
-    """The pieces as one; where all say the same everywhere, they take no room."""
+    """Concatenation of the pieces; a constant column takes no memory."""
     first = pieces[0][:1]
     if all(piece.strides == (0,) and piece[0] == first[0] for piece in pieces):
         return np.broadcast_to(first, sum(map(len, pieces)))
@@ -33,9 +33,9 @@ def joined(pieces: list[NDArray[Any]]) -> NDArray[Any]:
 
 
 def without_room(numbers: Ints) -> Ints:
-    """The same numbers, by themselves; if it is the same one everywhere, a single one seen many times.
+    """A copy of the numbers; a constant column becomes a broadcast view of a single one.
 
-    A view of one column of a table would keep the others, their texts included.
+    A view of one column of a table would keep the others alive, including their texts.
     """
     same = (numbers == numbers[0]).all()
     return np.broadcast_to(numbers[:1].copy(), len(numbers)) if same else np.ascontiguousarray(numbers)
@@ -43,15 +43,15 @@ def without_room(numbers: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How the cells of a column are understood.
+    """Interpretation of a column's cells.
 
     Attributes:
         dtype: of the parsed column; `O` leaves the text.
         parse: one cell of text to one value; raises `ValueError`.
-        problem: what to say when it does.
-        finish: a parsed column (a piece of it) to what the caller wants, of which it is no view; raises
-            `BadCells`.
-        join: the finished pieces to one column.
+        problem: error message if it does.
+        finish: converts a parsed column (or piece) to its final form, which is never a view of it; raises
+        `BadCells`.
+        join: combines the finished pieces.
     """
 
     dtype: str
@@ -81,18 +81,18 @@ def _whole(cell: str) -> int:
 
 
 def fractions() -> Kind:
-    """Numbers; NaN where the cell is empty."""
+    """Numbers; NaN for empty cells."""
     return _or_empty(np.float64, "nan", "not a number")
 
 
 def integers_or(default: int) -> Kind:
-    """Whole numbers; `default` where the cell is empty."""
+    """Whole numbers; `default` for empty cells."""
     return _or_empty(np.int64, str(default), "not a whole number")
 
 
 def _or_empty(kind: type, default: str, problem: str) -> Kind:
     def finish(cells: NDArray[np.object_]) -> NDArray[Any]:
-        if _is(kind, cells[0] or default) and (cells == cells[0]).all():  # as most such columns are
+        if _is(kind, cells[0] or default) and (cells == cells[0]).all():  # as for most such columns
             return np.broadcast_to(np.array([cells[0] or default]).astype(kind), len(cells))
         filled = np.where(cells == "", default, cells)
         try:
@@ -123,7 +123,7 @@ SECONDS = Kind("f8", float, "not a number of seconds", _to_ns)
 
 
 def labels() -> Kind:
-    """A column of few distinct texts."""
+    """Text with few distinct values."""
     names: dict[str, int] = {}
 
     def code(cell: str) -> int:
@@ -141,7 +141,7 @@ def labels() -> Kind:
 
 
 def texts() -> Kind:
-    """A column of text that differs from row to row."""
+    """Text that differs from row to row."""
 
     def finish(cells: NDArray[np.object_]) -> NDArray[np.object_]:
         return np.array([meant(cell) for cell in cells], dtype=object)
@@ -150,7 +150,7 @@ def texts() -> Kind:
 
 
 def repeated(values: NDArray[Any]) -> Mask:
-    """Which of the values have occurred in a row before."""
+    """Mask of values equal to an earlier one."""
     if values.dtype != object and (values[1:] > values[:-1]).all():
         return np.zeros(len(values), dtype=np.bool_)
     again = np.ones(len(values), dtype=np.bool_)

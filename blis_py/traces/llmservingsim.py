@@ -1,8 +1,8 @@
 """Workloads of LLMServingSim: JSON lines with `input_toks`, `output_toks`, `arrival_time_ns`, token ids.
 
-Requests whose `input_tok_ids` begin alike share that beginning; blocks of 16 ids are compared. A line with
-`sub_requests` is a session: each of them is sent when the one before has been answered and its tool, which
-takes `tool_duration_ns`, is done.
+Requests whose `input_tok_ids` have a common prefix share it, in blocks of 16 ids. A line with `sub_requests`
+is a session: each is sent when the previous one has been answered and its tool, which takes
+`tool_duration_ns`, has finished.
 Source: github.com/casys-kaist/LLMServingSim, MIT.
 """
 
@@ -31,7 +31,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
     """The requests of a workload.
 
     Raises:
-        InputError: a line is wrong.
+        InputError: an invalid line.
     """
     gathered, prompts, turns = Gathered(path, reading), _SharedPrompts(), GatheredTurns()
     for number, where, row in json_rows(path, reading):
@@ -55,7 +55,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
 
 
 def _sent(row: dict[str, Any], number: int, where: str) -> tuple[Any, list[dict[str, Any]]]:
-    """The requests of a line, and the session they are; `None` of a line that is one request."""
+    """The requests of a line, and its session; `None` for a line with one request."""
     if SESSION not in row:
         return None, [row]
     session, sent = row.get("session_id", f"line {number}"), row[SESSION]
@@ -70,7 +70,7 @@ def _sent(row: dict[str, Any], number: int, where: str) -> tuple[Any, list[dict[
 
 
 class _SharedPrompts:
-    """Which prompts begin alike, block by block."""
+    """Common prefixes of prompts, block by block."""
 
     def __init__(self) -> None:
         self._blocks: dict[tuple[int, tuple[Any, ...]], int] = {}
@@ -78,7 +78,7 @@ class _SharedPrompts:
         self._chains: list[list[int]] = []
 
     def add(self, ids: Any, tokens: int) -> None:
-        """The blocks of a prompt; one without ids shares nothing."""
+        """Add a prompt's blocks; a prompt without ids shares nothing."""
         chain, before = [], -1
         known = ids if isinstance(ids, list) and len(ids) == tokens else []
         for start in range(0, len(known) - BLOCK_TOKENS + 1, BLOCK_TOKENS):

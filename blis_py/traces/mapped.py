@@ -1,8 +1,7 @@
-"""Tables whose columns say in their own words when a request came and how long it was.
+"""Tables with arbitrary names of the columns for arrivals and lengths.
 
-Any CSV or Parquet file can be read by telling which column plays which role (`--columns
-arrival=ts,input=prompt_len,output=gen_len`); formats that differ from one another in nothing else are lines
-in `DIALECTS`.
+Any CSV or Parquet file can be read by assigning roles to its columns (`--columns
+arrival=ts,input=prompt_len,output=gen_len`); formats that differ in nothing else are lines in `DIALECTS`.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ from blis_py.traces.reading import Reading
 UNITS_NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
 LABELS = ("slo_class", "tenant_id", "client_id", "model", "prefix_group")
 ROLES = ("arrival", "input", "output", "max_tokens", "request_id", *LABELS)
-"""What a column can be; `input` and `output` are needed."""
+"""Roles of columns; `input` and `output` are required."""
 _YEAR_NS = 366 * 86_400 * 10**9
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """The columns of a published format, by role, and the unit of its times."""
+    """Columns of a published format, by role, and its time unit."""
 
     columns: Mapping[str, str]
     time_unit: str = "s"
@@ -57,10 +56,10 @@ DIALECTS = {
 
 
 def read(path: Path, reading: Reading) -> RequestTable:
-    """The requests of a CSV file whose columns `reading.columns` names.
+    """The requests of a CSV file with the columns given by `reading.columns`.
 
     Raises:
-        InputError: a role that there is not, a column that is missing, a bad cell; with the line.
+        InputError: an unknown role, a missing column, or a bad cell; with the line.
     """
     columns = reading.columns
     check_roles(columns)
@@ -72,7 +71,11 @@ def read(path: Path, reading: Reading) -> RequestTable:
 
 
 def check_roles(columns: Mapping[str, str]) -> None:
-    """Refuses roles that there are not, and a column with two roles."""
+    """Refuse unknown roles, and a column with two roles.
+
+    Raises:
+        InputError: an unknown role, or a column with two roles.
+    """
     for role in columns:
         if role not in ROLES:
             raise InputError(
@@ -89,7 +92,7 @@ def check_roles(columns: Mapping[str, str]) -> None:
 
 
 def of_columns(table: Columns, columns: Mapping[str, str], reading: Reading) -> RequestTable:
-    """A table of requests from columns that have been read; failed requests are left out and counted."""
+    """Requests from parsed columns; failed requests are left out and counted."""
     failed = table.leave_out(table[columns["output"]] == 0)
     reading.left_out(failed, FAILED)
     if "request_id" in columns:
@@ -116,7 +119,7 @@ def of_columns(table: Columns, columns: Mapping[str, str], reading: Reading) -> 
 
 
 def since_the_first(arrival_ns: Ints, reading: Reading) -> Ints:
-    """Times of a calendar count from the earliest; others are what they are."""
+    """Calendar times relative to the earliest; others unchanged."""
     earliest = int(arrival_ns.min(initial=LAST_NS))
     if earliest < _YEAR_NS:
         return arrival_ns
@@ -136,7 +139,7 @@ def _kind(role: str, reading: Reading) -> Kind:
 
 
 def counts(least: int) -> Kind:
-    """Whole numbers of tokens, also such as 12.0, which other programs make of columns with gaps."""
+    """Token counts; also values such as 12.0, which other programs write for columns with gaps."""
 
     def whole(cell: str) -> int:
         number = float(cell)
@@ -181,7 +184,7 @@ def moments(unit: str) -> Kind:
 
 
 def _dates_ns(cells: NDArray[Any]) -> Ints:
-    """Dates in ns since 1970, UTC unless they name a time zone; all have to, or none."""
+    """Dates in ns since 1970, UTC unless they have a time zone, which all of them must or none."""
     try:
         moments = [datetime.fromisoformat(cell.strip()) for cell in cells]
     except ValueError:
@@ -216,7 +219,7 @@ def _is_date(cell: str) -> bool:
 
 
 def read_burstgpt(path: Path, reading: Reading) -> RequestTable:
-    """BurstGPT: seconds, tokens of request and response, the model that answered."""
+    """BurstGPT: seconds, tokens of request and response, answering model."""
     return _read_dialect(path, reading, DIALECTS["burstgpt"])
 
 

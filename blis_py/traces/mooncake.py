@@ -3,7 +3,7 @@
 One object per line: `timestamp` (ms), `input_length`, `output_length`, `hash_ids`, one id per 512 tokens of
 prompt (the last block may be shorter). Equal leading ids mean equal leading tokens.
 Sessions: rows with the same `session_id` are turns, in the order of the file, each with its whole prompt; a
-turn behind the first may have a `delay` (ms after the answer before it) in place of its `timestamp`.
+turn after the first may have a `delay` (ms after the previous answer) in place of its `timestamp`.
 Source: github.com/kvcache-ai/Mooncake, Apache-2.0 (Qin et al., FAST 2025).
 """
 
@@ -30,7 +30,7 @@ BLOCK_TOKENS = 512
 MS_NS = 1_000_000
 KEYS = ("timestamp", "input_length", "output_length", "hash_ids", "request_id", "session_id", "delay")
 NOT_YET = ("wait_for", "tool_wait_ms")
-"""Keys of variants of the format whose requests wait for any others."""
+"""Keys of format variants with dependencies between arbitrary requests."""
 
 
 def read(path: Path, reading: Reading) -> RequestTable:
@@ -107,7 +107,7 @@ def _row(line: str, where: str, turns: GatheredTurns) -> dict[str, Any]:
 
 
 def _check_name(row: dict[str, Any], names: dict[str, int], path: Path, line: int) -> None:
-    """A request has the name of no other; `names` are those so far, with their lines."""
+    """Refuse a duplicate request name; `names` maps earlier names to their lines."""
     name, where = row.get("request_id"), f"{path}:{line}"
     if name is None or name == "":
         return
@@ -163,10 +163,10 @@ def _check_blocks(ids: Any, input_length: int, where: str) -> None:
 
 
 def _contents(blocks: Ints, ends: Sequence[int], prompts: Sequence[int]) -> tuple[Ints, list[Content]]:
-    """Runs of blocks up to the last one that another request has too; the rest is the request's own.
+    """Block runs up to the last block shared with another request; the rest is unique to the request.
 
     Args:
-        blocks: of all requests, one after the other; those of a row lie between two `ends`.
+        blocks: of all requests, concatenated; those of a row lie between two `ends`.
     """
     in_order = np.sort(blocks)
     shared = np.isin(blocks, np.unique(in_order[1:][in_order[1:] == in_order[:-1]]))

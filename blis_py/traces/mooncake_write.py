@@ -1,4 +1,4 @@
-"""Writing a table as a Mooncake trace: JSON lines with a hash id for every 512 tokens of a prompt."""
+"""Writer of Mooncake traces: JSON lines with a hash id for every 512 tokens of a prompt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from blis_py.traces.mooncake import BLOCK_TOKENS, MS_NS
 
 
 def write(table: RequestTable, path: Path) -> None:
-    """Two prompts have the same id where all tokens up to the end of that block are the same."""
+    """Write a table; blocks have equal ids if all tokens up to their end are equal."""
     blocks = _Blocks()
     columns = (table.arrival_ns, table.prompt_tokens, table.output_tokens, table.content)
     rows = zip(*(column.tolist() for column in columns), strict=True)
@@ -36,14 +36,14 @@ def _in_ms(time_ns: int) -> int | float:
 
 
 class _Blocks:
-    """The ids of blocks: one for every distinct beginning of a prompt that ends with a block."""
+    """Block ids: one for every distinct prompt prefix that ends with a block."""
 
     def __init__(self) -> None:
         self._ids: dict[Content, int] = {}
         self._new = count()
 
     def of(self, runs: Content, prompt_tokens: int) -> Iterator[int]:
-        """The ids of a prompt with these shared beginnings; what is its own gets ids that no other has."""
+        """Ids of a prompt with these shared runs; unshared blocks get unique ids."""
         shared = min(sum(tokens for _, tokens in runs), prompt_tokens)
         for end in range(BLOCK_TOKENS, prompt_tokens + BLOCK_TOKENS, BLOCK_TOKENS):
             if end > shared and not (end >= prompt_tokens == shared):
@@ -56,7 +56,7 @@ class _Blocks:
 
 
 def _first_tokens(runs: Content, tokens: int) -> Content:
-    """The runs, cut off behind so many tokens."""
+    """The runs, cut off after `tokens` tokens."""
     kept = []
     for segment, length in runs:
         if tokens <= 0:

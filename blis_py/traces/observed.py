@@ -1,4 +1,4 @@
-"""What the client of a server sees of a workload, written down while it happens and kept as a folder.
+"""Client-side measurements of a workload, recorded live and saved as a folder.
 
 Whoever sends requests says when each was sent, when tokens came, and how it ended; what the server is does
 not matter here. `trace.yaml` and `trace.csv` hold the requests as a TraceV2 with measured times, `itl.csv`
@@ -40,7 +40,7 @@ class ObservedRequest:
 
 
 class Observer:
-    """Writes down what becomes of the requests of a table, which it knows by their rows."""
+    """Recorder of a table's requests, identified by their rows."""
 
     def __init__(self, table: RequestTable) -> None:
         self.table = table
@@ -51,7 +51,7 @@ class Observer:
         request.sent_ns, request.end = time_ns, UNANSWERED
 
     def token(self, row: int, time_ns: int) -> None:
-        """A token came, or a block of them."""
+        """Record a token, or a block of tokens."""
         self.requests[row].token_ns.append(time_ns)
 
     def ended(self, row: int, time_ns: int, end: End) -> None:
@@ -59,7 +59,7 @@ class Observer:
         request.ended_ns, request.end = time_ns, end
 
     def counts(self) -> dict[str, int]:
-        """Requests by how they ended; every one is in one count."""
+        """Requests by outcome, each counted once."""
         by_end = Counter(
             status if status != "error" else message.partition(":")[0]
             for status, message, _ in (request.end for request in self.requests)
@@ -67,7 +67,7 @@ class Observer:
         return {"injected": len(self.requests), **dict(sorted(by_end.items()))}
 
     def sent_table(self) -> RequestTable:
-        """The requests at the times they were sent, each as patient as before."""
+        """The requests at their actual sending times, with unchanged patience."""
         table = self.table
         sent_ns = np.array([request.sent_ns for request in self.requests], dtype=np.int64)
         arrival_ns = np.where(sent_ns < 0, table.arrival_ns, sent_ns)
@@ -83,7 +83,7 @@ class Observer:
         workload: str | None = None,
         server: Mapping[str, Any] | None = None,
     ) -> None:
-        """Writes the four files into a folder, which is there.
+        """Write the four files into an existing folder.
 
         Args:
             run: the content of `run.yaml`.
@@ -113,5 +113,5 @@ class Observer:
         )
         times_ns = np.array([time_ns for times in tokens for time_ns in times], dtype=np.int64)
         write_itl(folder / ITL_NAME, request_numbers(table), counts, times_ns)
-        plain = json.loads(json.dumps(run))  # without tuples and kinds of text that YAML does not know
+        plain = json.loads(json.dumps(run))  # without tuples and text types unknown to YAML
         write_text(folder / RUN_NAME, dump_yaml(plain))

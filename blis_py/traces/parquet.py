@@ -1,7 +1,7 @@
 """Parquet: every column of a table of requests, or any other table whose columns are named.
 
-What is written has the columns of `COLUMNS` and loses nothing; what comes from elsewhere is read with
-`--columns`. It needs pyarrow.
+Files written here have the columns of `COLUMNS` and are lossless; others are read with `--columns`. Needs
+pyarrow.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ COLUMNS = (*_NUMBERS, *_NAMES, "request_id", "streaming", "content")
 
 
 def write(table: RequestTable, path: Path) -> None:
-    """All columns of a table, the shared beginnings of prompts as JSON."""
+    """Write all columns of a table, the shared prefixes of prompts as JSON."""
     from blis_py.outputs.staging import replacing
 
     pa = pyarrow()
@@ -79,10 +79,10 @@ _LIMITS = {
 
 
 def read(path: Path, reading: Reading) -> RequestTable:
-    """A table as `write` left it.
+    """A table as written by `write`.
 
     Raises:
-        InputError: a column is missing, or holds what cannot be a request.
+        InputError: a missing column, or an invalid value.
     """
     file = open_parquet(path)
     for name in COLUMNS:
@@ -135,7 +135,7 @@ def _whole_numbers(path: Path, name: str, column: Any) -> Ints:
 
 
 class _Coded:
-    """A column of text, of which there are few distinct ones, piece by piece."""
+    """A text column with few distinct values, built piece by piece."""
 
     def __init__(self) -> None:
         self._names: dict[str, int] = {}
@@ -156,7 +156,7 @@ class _Coded:
 
 
 class _Ids:
-    """Names of requests, as long as they are no others than those they would have anyway."""
+    """Request names, kept only if they differ from the default ones."""
 
     def __init__(self) -> None:
         self.names: list[str] | None = None
@@ -184,10 +184,10 @@ def _contents(path: Path, cells: Labels) -> tuple[Ints, tuple[Content, ...]]:
 
 
 def read_mapped(path: Path, reading: Reading) -> RequestTable:
-    """The requests of a file whose columns `reading.columns` names.
+    """The requests of a file with the columns given by `reading.columns`.
 
     Raises:
-        InputError: a column is missing, or a cell cannot be what it should be; with the row.
+        InputError: a missing column, or an invalid cell; with the row.
     """
     columns = reading.columns
     check_roles(columns)
@@ -211,7 +211,7 @@ def read_mapped(path: Path, reading: Reading) -> RequestTable:
 def _good_rows(
     path: Path, batch: Any, columns: Mapping[str, str], reading: Reading, done: int
 ) -> dict[str, NDArray[Any]]:
-    """The cells of the rows that are good, by role."""
+    """The cells of valid rows, by role."""
     values = {}
     good = np.ones(len(batch), dtype=np.bool_)
     for role, name in columns.items():
@@ -228,7 +228,7 @@ def _good_rows(
 
 
 def _cells(role: str, column: Any, reading: Reading) -> tuple[NDArray[Any], NDArray[np.bool_], str]:
-    """The cells of a column, which of them are bad, and what is wrong with these."""
+    """The cells of a column, a mask of the invalid ones, and their problem."""
     pa = pyarrow()
     if role in LABELS or role == "request_id":
         texts = column.cast(pa.string()).to_pylist()

@@ -1,4 +1,4 @@
-"""What a file or folder looks like at a glance, so that a reader can be chosen for it."""
+"""Content summary of a file or folder, for format detection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from blis_py.files.opening import read_text, reading
 from blis_py.files.parquet_files import is_parquet, open_parquet
 
 MOST_RESULT_BYTES = 1 << 28
-"""Of a benchmark result, which is one JSON document: 256 MiB, a hundred thousand requests with their gaps."""
+"""Largest benchmark result, which is one JSON document: 256 MiB, a hundred thousand requests with their
+gaps."""
 _LONGEST_FIRST_LINE = 1 << 20
 _KINDS = {
     "csv": "CSV",
@@ -28,13 +29,13 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Probe:
-    """A glance at a recording.
+    """Content summary of a recording.
 
     Attributes:
         kind: a key of `_KINDS`.
         names: columns of a table; keys of a JSON document, or of the first object in a list or of lines.
-        document: the whole of a JSON document; None of everything else.
-        one_line: it is a JSON document, and may as well be JSON lines, of which there is one.
+        document: a complete JSON document; None for everything else.
+        one_line: a JSON document of one line, which may also be JSON lines.
     """
 
     path: Path
@@ -45,7 +46,7 @@ class Probe:
 
     @property
     def looks(self) -> str:
-        """In words, for somebody whose file nobody knows."""
+        """Description in words, for a file of unknown format."""
         what = _KINDS[self.kind]
         if not self.names:
             return what
@@ -53,7 +54,7 @@ class Probe:
         return f"{what} with {listed}"
 
     def lacks(self, kind: str, *names: str) -> str | None:
-        """What it lacks to be of this kind with these names; None if it has everything."""
+        """What it lacks of this kind with these names; None if nothing."""
         if self.kind != kind and not (kind == "jsonl" and self.one_line):
             return f"is not {_KINDS[kind]}"
         missing = [name for name in names if name not in self.names]
@@ -61,10 +62,10 @@ class Probe:
 
 
 def probe(path: Path) -> Probe:
-    """Looks at the beginning of a file; at all of it if it is one JSON document.
+    """Inspect the beginning of a file, or all of it for one JSON document.
 
     Raises:
-        InputError: it cannot be read, or is damaged.
+        InputError: an unreadable or damaged file.
     """
     if path.is_dir():
         return Probe(path, "folder", tuple(sorted(entry.name for entry in path.iterdir())[:64]))
@@ -84,7 +85,7 @@ def probe(path: Path) -> Probe:
 
 
 def _first_object(line: str, path: Path) -> dict[str, Any] | None:
-    """The object on the first line; None where a document begins there that goes on."""
+    """The object on the first line; None if a multi-line document begins there."""
     try:
         first = parse_json(line, f"{path}:1", fix="write one object per line")
     except InputError:

@@ -1,4 +1,4 @@
-"""How a recording is to be read, and what there is to say about it afterwards."""
+"""Reading options of a recording, and the resulting notes."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from blis_py.traces.bad_rows import BadRows
 
 @dataclass
 class Reading:
-    """What a reader is told, and what it tells.
+    """Options and results of a reader.
 
     Attributes:
         header: the header file of a format that has one.
-        columns: role (`arrival`, `input`, ...) -> column, for tables whose names mean nothing to us.
-        time_unit: of numbers in the column of arrivals.
-        tokenizer: a `tokenizer.json`, for recordings that hold text.
-        part: which of several runs in one file, from 0; None where there is but one.
-        bad: what to do about rows that are no good.
-        notes: what the user should know of the recording.
-        chosen_as: which format it was taken for, and why; empty where somebody said which it is.
-        asks_for_models: whether its models are those that requests ask for, and not those that once answered.
-        has_times: whether it says when requests came; if not, they all come at once, or as a rate says.
+        columns: role (`arrival`, `input`, ...) -> column, for tables with unknown column names.
+        time_unit: of numeric arrivals.
+        tokenizer: a `tokenizer.json`, for text recordings.
+        part: index of the run in a file with several, from 0; None = the file has only one.
+        bad: policy on bad rows.
+        notes: notes on the recording for the user.
+        chosen_as: detected format and the evidence; empty if the format was given.
+        asks_for_models: whether its models are requested ones rather than those that answered.
+        has_times: whether it has arrival times; if not, all requests arrive at once, or at a given rate.
         session_mode: `closed-loop`: turns of sessions wait for the answer before them; `fixed`: they come at
             their times; None: the latter where they have any.
-        think: how long clients think before a turn, where not as recorded.
-        as_blis: sessions as in BLIS: conversations forget the last token of every answer, and pauses that
-            are not recorded are the gaps between arrivals.
-        accumulates: the recording has what each turn adds to its conversation.
-        only_pauses: later turns have pauses before them, and no times.
-        answered_ns: when the last token of each request's answer came, 0 where that is not known.
+        think: think time before a turn, if not as recorded.
+        as_blis: sessions as in BLIS: conversations omit the last token of every answer, and missing pauses
+        are the gaps between arrivals.
+        accumulates: whether the recording has only the addition of each turn to its conversation.
+        only_pauses: whether later turns have pauses in place of arrival times.
+        answered_ns: time of each answer's last token, 0 if unknown.
     """
 
     header: Path | None = None
@@ -59,21 +59,21 @@ class Reading:
         self.notes.append(note)
 
     def left_out(self, count: int, why: str) -> None:
-        """Tells that so many recorded requests are not among those that are played."""
+        """Note that `count` recorded requests were left out."""
         if count:
             several = "request was" if count == 1 else "requests were"
             self.tell(f"{count:,} {several} left out: {why}")
 
     def told(self) -> tuple[str, ...]:
-        """All there is to say, bad rows that were skipped last."""
+        """All notes, skipped rows last."""
         skipped = self.bad.note()
         return (*self.notes, *(() if skipped is None else (skipped,)))
 
     def chosen(self, parts: list[Any], file: Path, what: str) -> Any:
-        """One of the runs in a file.
+        """The selected run in a file.
 
         Raises:
-            InputError: there are several and nobody said which, or there are not so many.
+            InputError: several runs without a selection, or no such run.
         """
         if self.part is None and len(parts) > 1:
             fix = f"name one: {file.name}#0 to {file.name}#{len(parts) - 1}"

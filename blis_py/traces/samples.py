@@ -1,7 +1,6 @@
-"""Measured steps: what each consisted of, and what it took. What step-time models are fitted to.
+"""Measured steps: composition and times of each; the data to which step-time models are fitted.
 
-`samples.csv.gz` has one row per step; what was measured, on what and how, stands as JSON in a first line
-that begins with `#`.
+`samples.csv.gz` has one row per step; the metadata is JSON in a first line that begins with `#`.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.core.diffusion_request import ROUND_FEATURES
 from blis_py.core.features import FEATURE_NAMES, SELDOM, further_names, is_whole
+from blis_py.core.kinds import KIND_FEATURES
 from blis_py.errors import InputError
 from blis_py.files.cells import all_harmless, meant
 from blis_py.files.csv_files import check_header, csv_rows, stripped
@@ -27,11 +26,11 @@ from blis_py.traces.files import writing
 from blis_py.traces.steplog import SEGMENTS, StepLog
 
 SCHEMA = 1
-"""Raised whenever a column changes its meaning or goes; further columns do not raise it."""
+"""Incremented when a column changes its meaning or is removed, but not for new columns."""
 _MARK = "# blis-py samples "
 
-DIFFUSION_NAMES = tuple(ROUND_FEATURES)
-"""What the features of a diffusion round have beyond those of other steps; 0 for these."""
+KIND_NAMES = tuple(KIND_FEATURES)
+"""Features that only steps of some kinds of requests have; 0 for others."""
 TIMES = ("gpu_ns", "host_ns", "total_ns", *SEGMENTS)
 TEXTS = ("source", "regime")
 _LARGEST = 2**62
@@ -43,21 +42,21 @@ COLUMNS = (
     "bucket",  # padded batch of a graph, else 0
     "active_experts",  # summed over sparse layers; -1 = not known
     *FEATURE_NAMES,
-    *DIFFUSION_NAMES,
+    *KIND_NAMES,
     *TIMES,
     "launch_bound",  # 1: the GPU waited for the host, so gpu_ns is what launching took
     "mask_ns",  # host time for masks of constrained rows; in no other time
     *SELDOM,
 )
-"""Of all samples; behind them stand the further features."""
+"""Columns of all samples, followed by the further features."""
 _LATER = ("launch_bound", "mask_ns", "begins_batch", *SELDOM)
-"""Columns that samples of earlier engines lack; 0 there. So it is with further features."""
+"""Columns that samples of earlier engines may lack; 0 there, as with further features."""
 
 Column = NDArray[Any]
 
 
 def column_names() -> tuple[str, ...]:
-    """`COLUMNS` and further features, in the order of a file."""
+    """`COLUMNS` and further features, in file order."""
     return (*COLUMNS, *further_names())
 
 
@@ -70,7 +69,7 @@ class StepSamples:
     loop pays for the step, up to the beginning of the next one; `gpu_ns` is the forward and sampling,
     `host_ns` the rest. What masks of constrained rows added to a step is taken out of its times: `mask_ns`
     has all of it.
-    What the host does behind the last round of a batch of diffusion rounds counts in the first.
+    What the host does behind the last round of a batch of rounds counts in the first.
     `meta` says where it was measured, as far as that is known.
     """
 
@@ -91,12 +90,12 @@ class StepSamples:
         return self.table[name]
 
     def where(self, rows: Column) -> StepSamples:
-        """Some of the rows: a mask, or their indices."""
+        """A selection of rows, by a mask or indices."""
         return StepSamples(self.meta, {name: column[rows] for name, column in self.table.items()})
 
 
 def samples_from(meta: dict[str, Any], columns: dict[str, Sequence[Any] | Column], rows: int) -> StepSamples:
-    """Samples from some of the columns; what is not given is 0 (`active_experts`: -1, not known).
+    """Samples from some of the columns; missing ones are 0 (`active_experts`: -1, not known).
 
     `host_ns` follows from the other times.
     """
@@ -128,7 +127,7 @@ def samples_of(log: StepLog, source: str) -> StepSamples:
         source: a name for the run.
 
     Raises:
-        InputError: the run was overlapped.
+        InputError: an overlapped run.
     """
     if "seen_ns" in log.steps:
         fix = "record a run without asynchronous scheduling"
@@ -136,11 +135,11 @@ def samples_of(log: StepLog, source: str) -> StepSamples:
     if not len(log):
         return samples_from(_meta_of(log), {}, 0)
     columns: dict[str, Sequence[Any] | Column] = {name: log.column(name) for name in FEATURE_NAMES}
-    further = [name for name in (*DIFFUSION_NAMES, *_LATER, *further_names()) if name in log.steps]
+    further = [name for name in (*KIND_NAMES, *_LATER, *further_names()) if name in log.steps]
     for name in ("bucket", "active_experts", "gpu_ns", *SEGMENTS, *further):
         columns[name] = log.column(name)
     exposed = log.column("mask_exposed_ns") if "mask_exposed_ns" in log.steps else 0
-    columns["gpu_ns"] = log.column("gpu_ns") - exposed  # in which the device waited, or the host computed
+    columns["gpu_ns"] = log.column("gpu_ns") - exposed  # while the device waited, or the host computed
     columns["shape"], columns["regime"] = np.arange(len(log)), log.steps["regime"]
     columns["source"], columns["total_ns"] = [source] * len(log), total_ns(log) - exposed
     if "batch" in log.steps:
@@ -151,10 +150,10 @@ def samples_of(log: StepLog, source: str) -> StepSamples:
 
 
 def _in_first_rounds(log: StepLog, total: Column, begins: Column) -> Column:
-    """Times of diffusion rounds, with what the host did behind the last of a batch counted in the first.
+    """Times of rounds, with what the host did behind the last of a batch counted in the first.
 
-    It is done once per batch, as planning and preparing are, and which round will be the last is in no
-    feature: with the first, all of it has one price, whatever the number of rounds.
+    It occurs once per batch, like planning and preparing, and no feature marks the last round: counted in the
+    first, all of it has one price, whatever the number of rounds.
     """
     first = np.flatnonzero(begins)
     last = np.append(first[1:], len(log)) - 1
@@ -168,11 +167,11 @@ def _in_first_rounds(log: StepLog, total: Column, begins: Column) -> Column:
 
 
 def total_ns(log: StepLog) -> NDArray[np.int64]:
-    """What each step of a log took until the next could begin.
+    """Time of each step of a log until the next could begin, in ns.
 
-    That is the time to the start of the next step where somebody was there to be served without a break:
-    a request that had come before the one step ended and had not left before the other began. Elsewhere
-    the engine may have idled, and the step's own end counts.
+    That is the time to the start of the next step if requests were present without a gap: one that arrived
+    before the step ended and did not leave before the next began. Otherwise the engine may have idled, and
+    the step's own end counts.
     """
     start, end = log.column("start_ns"), log.column("end_ns")
     own: NDArray[np.int64] = end - start
@@ -181,7 +180,7 @@ def total_ns(log: StepLog) -> NDArray[np.int64]:
     arrival = np.array(log.requests["arrival_ns"], dtype=np.int64)
     finish = np.array(log.requests["finish_ns"], dtype=np.int64)
     finish[finish < 0] = np.iinfo(np.int64).max
-    first = np.searchsorted(end, arrival, side="left")  # of the gaps behind steps that it lived through
+    first = np.searchsorted(end, arrival, side="left")  # of the gaps after steps during its life
     last = np.searchsorted(start[1:], finish, side="right") - 1
     there = np.zeros(len(log) + 1, dtype=np.int64)
     np.add.at(there, first[last >= first], 1)
@@ -209,9 +208,9 @@ def _meta_of(log: StepLog) -> dict[str, Any]:
 def medians(samples: StepSamples) -> StepSamples:
     """One row per shape: the median of every number, and in `repetition` the number of its repetitions.
 
-    Medians of whole numbers are rounded; `host_ns` is the difference of the medians of the other two, so
-    that the parts still sum to the whole. Shapes of another source or regime are other shapes. They come in
-    the order in which they first occur.
+    Medians of whole numbers are rounded; `host_ns` is the difference of the other two medians, so that the
+    parts still sum to the whole. Shapes of another source or regime are separate. Rows are in order of first
+    occurrence.
     """
     keys = list(zip(*(samples[name].tolist() for name in ("source", "shape", "regime")), strict=True))
     rows_of: dict[tuple[Any, ...], list[int]] = {}
@@ -233,20 +232,20 @@ def medians(samples: StepSamples) -> StepSamples:
 
 
 def write_samples(samples: StepSamples, path: str | Path) -> None:
-    """As CSV, compressed if the name ends in `.gz`. The same samples give the same bytes."""
+    """Write CSV, compressed if the name ends in `.gz`. The same samples give the same bytes."""
     with writing(Path(path)) as text:
         write_header(samples.meta, text)
         write_rows(samples, text)
 
 
 def write_header(meta: dict[str, Any], text: IO[str]) -> None:
-    """The lines before the rows."""
+    """Write the lines before the rows."""
     text.write(_MARK + json.dumps({**meta, "schema": SCHEMA}) + "\n")
     csv.writer(text, lineterminator="\n").writerow(column_names())
 
 
 def write_rows(samples: StepSamples, text: IO[str]) -> None:
-    """The rows alone."""
+    """Write the rows alone."""
     names = column_names()
     columns = [samples[name].tolist() for name in names]
     columns = [all_harmless(c) if name in TEXTS else c for name, c in zip(names, columns, strict=True)]
@@ -256,7 +255,7 @@ def write_rows(samples: StepSamples, text: IO[str]) -> None:
 def read_samples(path: str | Path) -> StepSamples:
     """
     Raises:
-        InputError: no file of samples, one of another schema, or a damaged one.
+        InputError: not a file of samples, another schema, or damaged.
     """
     path = Path(path)
     with reading(path) as text:
@@ -264,7 +263,11 @@ def read_samples(path: str | Path) -> StepSamples:
 
 
 def parse_samples(path: Path, lines: Iterable[str]) -> StepSamples:
-    """Samples from the lines of their file; `path` is what errors name."""
+    """Samples from the lines of a file; `path` is used in errors.
+
+    Raises:
+        InputError: not a file of samples, another schema, or damaged.
+    """
     lines = iter(lines)
     meta = _read_meta(path, next(lines, ""))
     rows = csv_rows(lines, path, lines_before=1)

@@ -1,7 +1,7 @@
-"""The turns of a recorded trace as a closed loop: each is sent when the one before has been answered.
+"""The turns of a recorded trace as a closed loop: each is sent when the previous one has been answered.
 
-What a turn says is what was recorded, or, where the trace has only what each turn adds, the conversation up
-to it. When it comes follows from the answer before it and a pause.
+The content of a turn is as recorded or, if the trace has only the additions of turns, the accumulated
+conversation. Its time follows from the previous answer and a pause.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ CLOSED, FIXED = "closed-loop", "fixed"
 
 
 def in_sessions(table: RequestTable, reading: Reading, path: Path, seed: int) -> RequestTable:
-    """The table as its sessions are to be played: at the recorded times, or turn after answer.
+    """The table for playing its sessions: at the recorded times, or as closed loops.
 
     Raises:
-        InputError: a closed loop of a trace without sessions, or of sessions with turns missing.
+        InputError: a closed loop without sessions, or sessions with missing turns.
     """
     if reading.session_mode != CLOSED and not reading.only_pauses:
         if reading.accumulates:
@@ -47,11 +47,11 @@ def in_sessions(table: RequestTable, reading: Reading, path: Path, seed: int) ->
     table = replace(table, think_ns=_pauses(table, reading, seed, path))
     early = as_early_as_can_be(table)
     assert early.round_index is not None
-    return early.take(np.argsort(early.round_index, kind="stable"))  # of turns at once, the first is first
+    return early.take(np.argsort(early.round_index, kind="stable"))  # ties: earlier turn first
 
 
 def _in_turn(table: RequestTable) -> Ints:
-    """Rows that belong to sessions, turn after turn."""
+    """Rows of sessions, by session and turn."""
     assert table.session is not None
     rounds = np.zeros(len(table)) if table.round_index is None else table.round_index
     rows: Ints = np.flatnonzero(table.session >= 0)
@@ -60,7 +60,7 @@ def _in_turn(table: RequestTable) -> Ints:
 
 
 def _checked(table: RequestTable, path: Path) -> RequestTable:
-    """With the place of every turn in its session, which must be 0, 1, 2, ..."""
+    """The table with the index of every turn in its session, which must be 0, 1, 2, ..."""
     assert table.session is not None
     if table.round_index is None or not table.round_index.any():
         return replace(table, round_index=rounds_of(table.session))
@@ -80,18 +80,18 @@ def _checked(table: RequestTable, path: Path) -> RequestTable:
 
 
 def _conversations(table: RequestTable, path: Path, keeps_last: bool) -> RequestTable:
-    """Every prompt behind all that was said before in its session.
+    """The table with every prompt preceded by its session's earlier prompts and answers.
 
-    The prefix of a session is that of its first turn. An answer is as long as its limit lets it be.
+    A session's prefix is that of its first turn. An answer has the length its limit allows.
 
     Args:
-        keeps_last: prompts repeat whole answers, and not all but the last token of each.
+        keeps_last: whether prompts repeat the last token of each answer.
     """
     assert table.session is not None
     assert table.round_index is not None
     rows = _in_turn(table)
     first = rows[np.maximum.accumulate(np.where(table.round_index[rows] == 0, np.arange(len(rows)), 0))]
-    """Of each of these rows, the first turn of its session."""
+    """First turn of the session, for each of these rows."""
     limit, output = table.max_tokens[rows], table.output_tokens[rows]
     answer = np.where(limit > 0, np.minimum(output, limit), output)
     new = table.prompt_tokens[rows] - table.prefix_tokens[rows]
@@ -107,7 +107,7 @@ def _conversations(table: RequestTable, path: Path, keeps_last: bool) -> Request
 
 
 def _before(amounts: Ints, rounds: Ints) -> Ints:
-    """For every turn, the sum over those before it in its session; turn after turn, session after session."""
+    """Exclusive cumulative sum over the turns of each session; ordered by session and turn."""
     cumulated = np.cumsum(amounts) - amounts
     begins = np.maximum.accumulate(np.where(rounds == 0, np.arange(len(rounds)), 0))
     before: Ints = cumulated - cumulated[begins]
@@ -115,7 +115,7 @@ def _before(amounts: Ints, rounds: Ints) -> Ints:
 
 
 def _texts(table: RequestTable, rows: Ints, first: Ints, through: Ints) -> tuple[Ints, tuple[Content, ...]]:
-    """What prompts share: the beginning of the session's first one, then so many tokens of its text."""
+    """Shared content of prompts: the session's first prefix, then a length of its own text."""
     assert table.session is not None
     content, contents = table.content.copy(), list(table.contents)
     for row, start, tokens in zip(rows.tolist(), first.tolist(), through.tolist(), strict=True):
@@ -126,7 +126,7 @@ def _texts(table: RequestTable, rows: Ints, first: Ints, through: Ints) -> tuple
 
 
 def _pauses(table: RequestTable, reading: Reading, seed: int, path: Path) -> Ints:
-    """The pause before every turn: as asked for, as recorded, or what the times of the trace leave."""
+    """Pause before every turn: as configured, as recorded, or derived from the trace's times."""
     think_ns = np.zeros(len(table), dtype=np.int64)
     later = waits(replace(table, think_ns=think_ns))
     if reading.think is not None:
@@ -142,7 +142,7 @@ def _pauses(table: RequestTable, reading: Reading, seed: int, path: Path) -> Int
 
 
 def _gaps(table: RequestTable, reading: Reading) -> Ints:
-    """From the end of the answer before to the turn, where the trace has both; else from turn to turn."""
+    """Gap from the previous answer's end to the turn, if the trace has both; else between turns."""
     rows = _in_turn(table)
     answered_ns = reading.answered_ns
     known = answered_ns is not None and bool((answered_ns[rows] > 0).any()) and not reading.as_blis

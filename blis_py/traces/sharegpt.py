@@ -1,7 +1,7 @@
-"""ShareGPT dumps: conversations as text, of which the first prompt and its answer are a request.
+"""ShareGPT dumps: text conversations, whose first prompt and answer make a request.
 
-A JSON list of `{id, conversations: [{from, value}, ...]}`, as vLLM's and SGLang's benchmarks read it; they
-take the first two turns, as is done here. Nothing says when requests came.
+A JSON list of `{id, conversations: [{from, value}, ...]}`, as read by vLLM's and SGLang's benchmarks, which
+use the first two turns as well. It has no arrival times.
 """
 
 from __future__ import annotations

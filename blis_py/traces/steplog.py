@@ -2,10 +2,10 @@
 
 `steps.csv` has the steps, `steps.requests.csv` beside it the requests (the same with `.parquet`). Both
 carry the same metadata: in CSV as JSON in a first line that begins with `#`, in Parquet in the file's own.
-Lists of request numbers are separated by blanks in CSV. A missing `decode_ids` means: as in the step
-before.
+Lists of request numbers are separated by blanks in CSV. A missing `decode_ids` means the same as in the
+previous step.
 
-In the log of a block-diffusion engine a step is a round, `decode_ids` are the requests whose blocks take
+Where answers come in blocks, a step is a round, `decode_ids` are the requests whose blocks take
 part, and there are further columns.
 """
 
@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.core.bounds import MOST_TOKENS, check_count
-from blis_py.core.diffusion_request import ROUND_FEATURES, DiffusionFeatures
 from blis_py.core.features import (
     FEATURE_NAMES,
     SELDOM,
@@ -32,6 +31,7 @@ from blis_py.core.features import (
     further_names,
     is_whole,
 )
+from blis_py.core.kinds import IN_BLOCKS, named_in
 from blis_py.errors import InputError
 from blis_py.files.cells import harmless, meant
 from blis_py.files.csv_files import check_header, csv_rows, stripped
@@ -43,18 +43,18 @@ from blis_py.outputs.staging import Outputs
 from blis_py.traces.files import writing
 
 SCHEMA = 1
-"""Raised whenever a column changes its meaning or goes; further columns do not raise it."""
+"""Incremented when a column changes its meaning or is removed, but not for new columns."""
 _MARK = "# blis-py step log "
 _LARGEST = 2**62
-"""Of any number in a log: times in ns, counts, keys of blocks."""
+"""Bound of all numbers in a log: times in ns, counts, keys of blocks."""
 
 Numbers = tuple[int, ...]
 Kind = str
-"""`int`, `float`, `text`, or `ints` (a list)."""
+"""Column type: `int`, `float`, `text`, or `ints` (a list)."""
 
 SEGMENTS = ("schedule_ns", "prepare_ns", "launch_ns", "sample_ns", "finish_ns")
-"""Host time of a step by what the host was doing. `launch_ns` on the CPU is the forward itself; `sample_ns`
-contains the wait for the device."""
+"""Host time of a step by activity. `launch_ns` on the CPU is the forward itself; `sample_ns` contains the
+wait for the device."""
 FEATURE_KINDS: dict[str, Kind] = {name: "int" if is_whole(name) else "float" for name in FEATURE_NAMES}
 STEP_KINDS: dict[str, Kind] = {
     "step": "int",  # index in the log
@@ -97,24 +97,24 @@ REQUEST_KINDS: dict[str, Kind] = {
     "block_keys": "ints",  # equal numbers = equal content up to the end of the block
 }
 
-DIFFUSION_FEATURES = tuple(name for name in ROUND_FEATURES if name != "begins_batch")
+BLOCK_FEATURES = tuple(name for name in IN_BLOCKS.names if name != "begins_batch")
 """The batch says which round begins it."""
-DIFFUSION_STEP_KINDS: dict[str, Kind] = {
+BLOCK_STEP_KINDS: dict[str, Kind] = {
     "batch": "int",  # index of the batch it belongs to: rounds between two calls of the scheduler
-    **dict.fromkeys(DIFFUSION_FEATURES, "int"),
+    **dict.fromkeys(BLOCK_FEATURES, "int"),
     "committed_ids": "ints",  # requests whose block became final with it
 }
 TIMING_KINDS: dict[str, Kind] = {
     "launch_bound": "int",  # 1: the GPU waited for the host, so gpu_ns is what launching took
 }
 SELDOM_KINDS: dict[str, Kind] = dict.fromkeys(SELDOM, "int")
-"""Features of which a log has the column where any step has some of it."""
+"""Optional features; a log has the column if any step has a value."""
 MASK_KINDS: dict[str, Kind] = {
     "constrained_rows": "int",  # emitted rows that a grammar constrains
     "mask_ns": "int",  # host time for their masks, a part of sample_ns
     "mask_exposed_ns": "int",  # the part of it in which the device had nothing to do
 }
-"""There where any row was constrained."""
+"""Present if any row was constrained."""
 MASK_REQUEST_KINDS: dict[str, Kind] = {
     "constrained": "int",  # 1: a grammar constrains its output
 }
@@ -123,7 +123,7 @@ OVERLAP_KINDS: dict[str, Kind] = {
     "forward_end_ns": "int",  # and was done with it
     "seen_ns": "int",  # when the next step was planned that could know its outcome
 }
-DIFFUSION_REQUEST_KINDS: dict[str, Kind] = {
+BLOCK_REQUEST_KINDS: dict[str, Kind] = {
     "block_rounds": "ints",  # forwards that each of its committed blocks took
 }
 _FURTHER = (
@@ -132,18 +132,18 @@ _FURTHER = (
     | MASK_KINDS
     | MASK_REQUEST_KINDS
     | OVERLAP_KINDS
-    | DIFFUSION_STEP_KINDS
-    | DIFFUSION_REQUEST_KINDS
+    | BLOCK_STEP_KINDS
+    | BLOCK_REQUEST_KINDS
 )
-"""Columns that a log may have or not."""
+"""Optional columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepLog:
     """A recorded run.
 
-    `steps` and `requests` map the names of `STEP_KINDS` and `REQUEST_KINDS` (and those for diffusion, if it
-    is that) to columns: lists, of equal length within each table. `meta` says what ran: `schema`, `clock`,
+    `steps` and `requests` map the names of `STEP_KINDS` and `REQUEST_KINDS` (and those of its kind of
+    requests) to columns: lists, of equal length within each table. `meta` says what ran: `schema`, `clock`,
     `scheduler` (the settings of `SchedulerConfig`), and what else the engine told.
     """
 
@@ -154,33 +154,38 @@ class StepLog:
     def __len__(self) -> int:
         return len(self.steps["step"])
 
+    @property
+    def kind(self) -> str | None:
+        """The kind of requests it tells of; `None` = autoregressive."""
+        return named_in(self.meta)
+
     def column(self, name: str) -> NDArray[Any]:
-        """A column of numbers of the steps."""
+        """A numeric column of the steps, `[steps]`."""
         return np.array(self.steps[name], dtype=np.int64 if is_whole(name) else np.float64)
 
     def features(self, index: int) -> StepFeatures:
-        """The features of one step; `DiffusionFeatures` of a round."""
+        """The features of one step, as its kind of requests has them."""
         names = (*FEATURE_KINDS, *further_names())
         if "batch" not in self.steps:
             values = self._values((*names, *SELDOM), index)
-            if "constrained" not in self.requests:  # whose rows these were is not known
+            if "constrained" not in self.requests:  # the requests of these rows are unknown
                 values.pop("constrained_rows", None)
             return features_from(StepFeatures, values)
-        values = self._values((*names, *DIFFUSION_FEATURES), index)
-        return features_from(DiffusionFeatures, {**values, "begins_batch": self.begins_batch(index)})
+        values = self._values((*names, *BLOCK_FEATURES), index)
+        return features_from(IN_BLOCKS.features, {**values, "begins_batch": self.begins_batch(index)})
 
     def _values(self, names: Iterable[str], index: int) -> dict[str, Any]:
-        """Of one step, those that the log has."""
+        """Values of one step, for the columns present."""
         return {name: self.steps[name][index] for name in names if name in self.steps}
 
     def begins_batch(self, index: int) -> int:
-        """Whether a round of block diffusion is the first of its batch: 1 or 0."""
+        """Whether a round is the first of its batch: 1 or 0."""
         batch = self.steps["batch"]
         return int(index == 0 or batch[index] != batch[index - 1])
 
 
 def write_step_log(log: StepLog, path: str | Path) -> None:
-    """Writes both files; the name ends in `.csv`, `.csv.gz` or `.parquet`."""
+    """Write both files; the name must end in `.csv`, `.csv.gz` or `.parquet`."""
     path = Path(path)
     write = _format_of(path)[1]
     decode_ids: list[Numbers] = log.steps["decode_ids"]
@@ -196,7 +201,7 @@ def write_step_log(log: StepLog, path: str | Path) -> None:
 def read_step_log(path: str | Path) -> StepLog:
     """
     Raises:
-        InputError: no step log, one of another schema, or a damaged one.
+        InputError: not a step log, another schema, or damaged.
     """
     path = Path(path)
     check_complete(path)
@@ -212,7 +217,7 @@ def read_step_log(path: str | Path) -> StepLog:
 
 
 def _kinds(always: dict[str, Kind], there: Iterable[str]) -> dict[str, Kind]:
-    """The columns of a table: those that always are there, and which of the others are."""
+    """Columns of a table: the required ones, and the optional ones present."""
     found = set(there)
     further = {name: "int" if is_whole(name) else "float" for name in further_names()}
     return always | {name: kind for name, kind in (_FURTHER | further).items() if name in found}
@@ -254,7 +259,7 @@ def _check_lists(path: Path, table: dict[str, list[Any]]) -> None:
 
 
 def _check_ids(path: Path, requests: dict[str, list[Any]]) -> None:
-    """Numbers and names belong to one request each."""
+    """Check that request numbers and names are unique."""
     for name in ("number", "id"):
         seen = set()
         for value in requests[name]:
@@ -266,7 +271,7 @@ def _check_ids(path: Path, requests: dict[str, list[Any]]) -> None:
 
 
 def _check_lengths(path: Path, requests: dict[str, list[Any]]) -> None:
-    least_prompt = 0 if "block_rounds" in requests else 1  # block diffusion needs none
+    least_prompt = 0 if "block_rounds" in requests else 1  # where answers come in blocks, none is needed
     for name, least in (("prompt_tokens", least_prompt), ("output_tokens", 0), ("max_tokens", 0)):
         for value in requests[name]:
             check_count(value, least=least, most=MOST_TOKENS, key=name, file=path, fix="record it again")
@@ -373,7 +378,7 @@ def _read_parquet(path: Path, kinds: dict[str, Kind]) -> tuple[dict[str, Any], d
 
 
 def _of_parquet(path: Path, name: str, kind: Kind, value: Any) -> Any:
-    """A value of the kind that belongs there."""
+    """A Parquet value, checked against its column type."""
     if kind == "ints" and (value is None or isinstance(value, list)):
         return None if value is None else tuple([_of_parquet(path, name, "int", each) for each in value])
     wanted: Any = {"int": int, "float": float, "text": str}.get(kind)

@@ -1,4 +1,4 @@
-"""How many tokens a text is."""
+"""Token counts of texts."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from blis_py.errors import InputError
 from blis_py.traces.reading import Reading
 
 CHARACTERS_PER_TOKEN = 4
-"""Of English text, as tokenizer vendors put it; without a tokenizer nothing better is known."""
+"""Characters per token of English text, a vendors' rule of thumb used without a tokenizer."""
 
 
 class Tokens:
-    """Counts tokens with the tokenizer of a model, or by the length of a text where none is given."""
+    """Token counter: a model's tokenizer or, without one, an estimate from the text length."""
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
@@ -24,7 +24,7 @@ class Tokens:
         return len(self._tokenizer.encode(text).ids)
 
     def tell(self) -> None:
-        """Says so if lengths are guesses."""
+        """Add a note if lengths are estimates."""
         if self._tokenizer is None:
             guess = f"the file holds text: lengths are guessed at {CHARACTERS_PER_TOKEN} characters a token"
             self._reading.tell(f"{guess}; count them with --trace-tokenizer FILE")

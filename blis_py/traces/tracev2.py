@@ -65,7 +65,7 @@ OF_SESSIONS = {
     "last_chunk_time_us": integers(-LAST_US, LAST_US),
     "think_time_us": integers(high=LAST_US),
 }
-"""What a replay of sessions as closed loops needs beside."""
+"""Further columns that a closed-loop replay of sessions needs."""
 WITHOUT_EFFECT = (
     *("vllm_priority", "x_request_id", "reason_ratio"),
     *("first_chunk_time_us", "num_chunks", "status", "error_message", "finish_reason"),
@@ -92,7 +92,7 @@ NO_ADAPTER = Kind("O", str, "not text", _empty)
 
 
 def is_data(path: Path) -> bool:
-    """Whether this is the CSV of a TraceV2, by its first line."""
+    """Whether a file is the CSV of a TraceV2, by its first line."""
     if is_parquet(path):
         return False
     with opened(path) as text:
@@ -101,7 +101,11 @@ def is_data(path: Path) -> bool:
 
 
 def data_beside(header: Path) -> Path:
-    """The CSV that belongs to a header `x.yaml`: `x.csv` or `x.csv.gz` in the same folder."""
+    """The CSV that belongs to a header `x.yaml`: `x.csv` or `x.csv.gz` in the same folder.
+
+    Raises:
+        InputError: no such file.
+    """
     candidates = [header.with_suffix(".csv"), header.with_suffix(".csv.gz")]
     for path in candidates:
         if paths.exists(path):
@@ -112,7 +116,11 @@ def data_beside(header: Path) -> Path:
 
 
 def header_beside(data: Path) -> Path:
-    """The header that belongs to `x.csv` or `x.csv.gz`: `x.yaml` or `x.yml` in the same folder."""
+    """The header that belongs to `x.csv` or `x.csv.gz`: `x.yaml` or `x.yml` in the same folder.
+
+    Raises:
+        InputError: no such file.
+    """
     stem = data.name.removesuffix(".gz").removesuffix(".csv")
     for suffix in (".yaml", ".yml"):
         if paths.exists(path := data.with_name(stem + suffix)):
@@ -181,14 +189,14 @@ def read(path: Path, reading: Reading) -> RequestTable:
 
 
 def _sessions(columns: Columns) -> Ints | None:
-    """A number for each session, if there are any."""
+    """Session number of each request, if there are any."""
     names = columns.labels("session_id")
     number = np.array([index if name else -1 for index, name in enumerate(names.names)], dtype=np.int64)
     return number[names.codes] if number.max(initial=-1) >= 0 and len(names) else None
 
 
 def _modalities(columns: Columns) -> Ints | None:
-    """What prompts consist of, if any row says it."""
+    """Prompt modalities, if any row has them."""
     names = [f"{name}_tokens" for name in MODALITIES]
     if not any(columns.ints(name).any() for name in names):
         return None
@@ -196,14 +204,14 @@ def _modalities(columns: Columns) -> Ints | None:
 
 
 def _network_ns(columns: Columns) -> NDArray[np.float64] | None:
-    """How far away clients are, if the trace says it."""
+    """Client networks in ns, if the trace has them."""
     if not all(name in columns for name in NETWORK):
         return None
     return np.column_stack([np.clip(np.nan_to_num(columns[name]), 0.0, 3.6e12) for name in NETWORK])
 
 
 def _refuse_bad_rows(columns: Columns) -> None:
-    """What only several columns, or several rows, together show."""
+    """Report rows whose errors show only across columns or rows."""
     columns.refuse(repeated(columns["request_id"]), "the same id as a row before", "request_id")
     if "content" in columns:
         cells = columns["content"]
@@ -212,7 +220,7 @@ def _refuse_bad_rows(columns: Columns) -> None:
     arrival_ns = _arrival_ns(columns)
     columns.refuse(arrival_ns < 0, "must not be negative", "arrival_time_us", arrival_ns // 1000)
     found = True
-    while found:  # without the first row of its group, a row may have another prefix
+    while found:  # without its group's first row, a row may get another prefix
         prompt = _prompt_tokens(columns)
         found = columns.refuse(prompt < 1, "an empty prompt", "input_tokens", prompt)
         prompt = _prompt_tokens(columns)
@@ -238,7 +246,7 @@ def _deadline_ns(columns: Columns) -> Ints:
 
 
 def _prefix_tokens(columns: Columns) -> Ints:
-    """Length of each row's shared prefix: that of the first row of its group."""
+    """Length of each row's shared prefix, given by the first row of its group."""
     groups = columns.labels("prefix_group")
     per_group = np.zeros(len(groups.names), dtype=np.int64)
     per_group[groups.codes[::-1]] = columns.ints("prefix_length")[::-1]  # so the first row is assigned last
@@ -252,8 +260,8 @@ def _prompt_tokens(columns: Columns, whole: bool = True) -> Ints:
     """Tokens of each prompt.
 
     Args:
-        whole: those of later turns too, and not only what they add to their conversation: what the server
-            counted is the whole.
+        whole: whether later turns count in full rather than by their additions to the conversation; the
+        server's count is always in full.
     """
     groups, served = columns.labels("prefix_group"), columns.ints("server_input_tokens")
     if not whole:
@@ -271,7 +279,7 @@ def _names(ids: Ints) -> list[str] | None:
 
 
 def _contents(columns: Columns, groups: Labels, prefix: Ints) -> tuple[Ints, tuple[Content, ...]]:
-    """What each prompt shares: its `content` cell if it has one, else the prefix of its group."""
+    """Shared content of each prompt: its `content` cell if present, else the prefix of its group."""
     known: dict[Content, int] = {}
     per_group = np.full(len(groups.names), -1, dtype=np.int64)
     shared = np.flatnonzero(prefix > 0)
@@ -292,7 +300,7 @@ def _contents(columns: Columns, groups: Labels, prefix: Ints) -> tuple[Ints, tup
 
 
 def runs_of(cell: str) -> Content | None:
-    """What a cell of `content` says; None if that is not clear."""
+    """Runs in a `content` cell; None if invalid."""
     if not cell:
         return ()
     try:

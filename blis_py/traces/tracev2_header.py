@@ -50,7 +50,7 @@ VERSIONS = (2, 3)
 TIME_UNITS = ("microseconds", "us")
 MODES = ("real", "generated", "replayed")
 ACCUMULATE = "accumulate"
-"""`session_context_growth` of a trace whose rows have what each turn adds to its conversation."""
+"""`session_context_growth` of a trace whose rows have only the additions of turns."""
 
 
 def server_type(server: str, kind: str | None) -> str:
@@ -65,11 +65,11 @@ def kind_of(header: Mapping[str, Any]) -> str | None:
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """The header as it is written, checked.
+    """The header as written, checked.
 
     Raises:
-        InputError: unknown or missing key, wrong type, a version, unit, mode or session context that does
-            not exist.
+        InputError: an unknown or missing key, a wrong type, or an unknown version, unit, mode or session
+        context.
     """
     header = load_mapping(path)
     _check_keys(path, header, HEADER)

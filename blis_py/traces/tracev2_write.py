@@ -1,4 +1,4 @@
-"""Writing a table, and what a run measured, as TraceV2."""
+"""Writer of TraceV2, with a run's measurements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Cells = Callable[[slice], Iterable[Any]]
 """The cells of a column for a slice of rows."""
 
 End = tuple[str, str, str]
-"""How a request ended: status (`ok`, `timeout`, `error`), error message, finish reason."""
+"""Outcome of a request: status (`ok`, `timeout`, `error`), error message, finish reason."""
 
 # indexed by `Outcome`
 _OUTCOMES: tuple[End, ...] = (
@@ -43,7 +43,7 @@ _OUTCOMES: tuple[End, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was seen of each request of a table; times in ns, negative where there was no token."""
+    """Observations of each request; times in ns, negative without tokens."""
 
     first_token_ns: Ints
     last_token_ns: Ints
@@ -66,13 +66,13 @@ def write(
     """Write the two files of a TraceV2; the CSV is gzip if its name ends in .gz.
 
     Args:
-        record: a run of this table: its token times and outcomes are written too.
+        record: a run of this table, whose token times and outcomes are written too.
         mode: `generated`, `replayed` or `real`.
         seed, workload, server: provenance for the header (see `tracev2_header.write_header`).
 
     Raises:
-        InputError: the table cannot be expressed: a prefix without a group, a group whose rows have
-            prefixes of different lengths, a name with a carriage return.
+        InputError: a table that TraceV2 cannot represent: a prefix without a group, a group with prefixes of
+        different lengths, a name with a carriage return.
     """
     from blis_py.outputs.staging import Outputs
 
@@ -186,7 +186,7 @@ def _measured(measured: Measured | None) -> dict[str, Cells]:
 
 
 def _ours(table: RequestTable) -> dict[str, Cells]:
-    """The columns only we know, each only if a standard one cannot hold what the table says."""
+    """Our own columns, each only if a standard one cannot represent the table."""
     columns: dict[str, Cells] = {}
     if np.any((table.max_tokens != table.output_tokens) & ~_failed(table)):
         columns["max_tokens"] = _numbers(table.max_tokens)
@@ -216,7 +216,7 @@ def _truths(values: NDArray[np.bool_]) -> list[str]:
 
 
 def _failed(table: RequestTable) -> Any:
-    """Rows read from an output length of 0: one token, no budget."""
+    """Mask of rows read from an output length of 0: one token, no budget."""
     return (table.max_tokens == 0) & (table.output_tokens == 1)
 
 
@@ -225,7 +225,7 @@ def _output_cells(table: RequestTable) -> Ints:
 
 
 def _own_contents(table: RequestTable) -> list[str]:
-    """Per row the shared runs as JSON, empty where they are just the prefix of the row's group."""
+    """Shared runs per row as JSON, empty if equal to the prefix of the row's group."""
     if len(table.contents) == 0 and not np.any(table.prefix_tokens):
         return []
     encoded = [json.dumps(runs, separators=(",", ":")) for runs in table.contents]
@@ -248,7 +248,7 @@ def request_numbers(table: RequestTable) -> Ints:
 
 
 def _numbered(table: RequestTable) -> tuple[Ints, bool]:
-    """Numbers of the requests, and whether their names are something else than `request_<number>`."""
+    """Request numbers, and whether any name differs from `request_<number>`."""
     rows = np.arange(len(table), dtype=np.int64)
     if table.request_id is None:
         return rows, False

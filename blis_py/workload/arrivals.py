@@ -1,4 +1,4 @@
-"""Arrival processes: when the requests of one client come.
+"""Arrival processes of the requests of one client.
 
 A new process is one function and one line in `PROCESSES`.
 """
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 class Arrivals(NamedTuple):
-    """How a client spaces its requests.
+    """Arrival process of a client.
 
     Attributes:
         process: a key of `PROCESSES`.
         rate: requests per second.
         cv: coefficient of variation of the gaps (standard deviation / mean); 1 is as bursty as Poisson.
-        shape, scale_us: the law's own parameters, instead of `cv`. They fix the rate too: `rate` is then
-            not used.
-        profile: how the rate changes with time; None = it does not.
-        exact_count: as many come as are expected by the end of the profile, no more and no fewer, at random
-            times: a Poisson process of which that is known.
+        shape, scale_us: the distribution's own parameters, instead of `cv`. They also fix the rate, so `rate`
+        is then unused.
+        profile: course of the rate over time; None = constant.
+        exact_count: draw exactly the expected number of arrivals by the end of the profile, at random times:
+        a Poisson process conditioned on its count.
     """
 
     process: str
@@ -43,20 +43,20 @@ class Arrivals(NamedTuple):
     exact_count: bool = False
 
     def expected(self, until_ns: int) -> float:
-        """How many come before that time, on average."""
+        """Expected number of arrivals before `until_ns`."""
         until_us = until_ns / 1e3
         passed_us = until_us if self.profile is None else self.profile.passed_us(until_us)
         return passed_us / self.mean_gap_us
 
     def drawn(self, until_ns: int) -> float:
-        """How many have to be drawn for those."""
+        """Expected number of draws for those."""
         if self.profile is None or not self.profile.runs_on:
             return self.expected(until_ns)
         return min(until_ns / 1e3, self.profile.end_us) / self.mean_gap_us
 
     @property
     def end_us(self) -> float:
-        """When the last one has come; infinity where they go on and on."""
+        """Time of the last arrival; infinity if there is no end."""
         return math.inf if self.profile is None else self.profile.end_us
 
     @property
@@ -97,14 +97,14 @@ PROCESSES: dict[str, Callable[[Arrivals, np.random.Generator, int], Floats]] = {
 
 
 def gamma_residual(arrivals: Arrivals, rng: np.random.Generator) -> float:
-    """What is left of a gamma gap at a time that somebody looks: long gaps are met more often."""
+    """Remainder of a gamma gap in progress at a given time: longer gaps are more likely."""
     shape = arrivals.cv**-2 if arrivals.shape is None else arrivals.shape
     met = float(rng.standard_gamma(shape + 1)) * (arrivals.mean_gap_us / shape)
     return float(rng.random()) * met
 
 
 def weibull_residual(arrivals: Arrivals, rng: np.random.Generator) -> float:
-    """The same of a Weibull gap."""
+    """Remainder of a Weibull gap in progress at a given time."""
     shape = weibull_shape(arrivals.cv) if arrivals.shape is None else arrivals.shape
     scale = arrivals.mean_gap_us / math.gamma(1 + 1 / shape)
     met = math.pow(float(rng.standard_gamma(1 + 1 / shape)), 1 / shape) * scale
@@ -115,17 +115,17 @@ RESIDUALS: dict[str, Callable[[Arrivals, np.random.Generator], float]] = {
     "gamma": gamma_residual,
     "weibull": weibull_residual,
 }
-"""The first gap of a process that has been going on; of the others, any gap is as good."""
+"""First gap of a process already in progress; for the others any gap will do."""
 FIXED_CV = {"poisson": 1.0, "constant": 0.0}
-"""Processes whose burstiness is given by their name."""
+"""Processes whose name implies their burstiness."""
 WEIBULL_CV = (0.01, 10.4)
-"""Range in which a Weibull shape between 0.1 and 100 reaches the asked variation."""
+"""Range of the variation that a Weibull shape between 0.1 and 100 can have."""
 GAMMA_CV = (0.001, 100.0)
-"""Beyond, the gaps are all alike, or nearly all of them 0."""
+"""Range of the variation; outside of it gaps are all equal, or nearly all 0."""
 SHAPES = {"gamma": (1e-4, 1e6), "weibull": (0.1, 1e6)}
 SCALES_US = (1e-3, 1e15)
 SLOWEST_PER_S = 1e-12
-"""One request in thirty thousand years: whoever is slower does not send."""
+"""Lowest rate, one request in thirty thousand years; slower clients do not send."""
 
 
 def weibull_shape(cv: float) -> float:
@@ -148,7 +148,7 @@ def check(
     file: str | Path | None = None,
     flag: str | None = None,
 ) -> None:
-    """Refuse an arrival process that cannot be sampled as asked; `key` is where it was written.
+    """Refuse an invalid arrival process; `key` is its location in the file.
 
     With `flag`, the values come from command-line flags: `key` names the process, `flag` the variation.
 
@@ -199,7 +199,7 @@ def check(
 def check_rate(rate: float, *, key: str, file: str | Path | None = None) -> None:
     """
     Raises:
-        InputError: no rate at which requests can be sent.
+        InputError: not a usable rate.
     """
     if not SLOWEST_PER_S <= rate <= MOST_ARRIVALS_PER_S:
         problem = f"must lie in [{SLOWEST_PER_S:g}, {MOST_ARRIVALS_PER_S:,.0f}]"
@@ -211,8 +211,8 @@ def arrivals_until(
 ) -> Ints:
     """Arrival times in ns, whole microseconds, before `until_ns`; the first comes after one gap.
 
-    With a profile the process has been going on when it begins, so that as many come as its rate says, on
-    average, however short the time and bursty the process.
+    With a profile the process is already in progress at its start, so that the mean number of arrivals
+    follows the rate, however short the time and bursty the process.
 
     A longer `until_ns` continues the same sequence. `at_most` bounds the number of arrivals.
     """
@@ -231,7 +231,7 @@ def arrivals_until(
 
 
 def _scattered(arrivals: Arrivals, rng: np.random.Generator) -> Floats:
-    """As many as are expected, in us, in order."""
+    """The expected number of arrivals, in us, in order."""
     profile = arrivals.profile
     assert profile is not None
     passed_us = profile.passed_us(profile.end_us)
@@ -240,7 +240,7 @@ def _scattered(arrivals: Arrivals, rng: np.random.Generator) -> Floats:
 
 
 def _even(arrivals: Arrivals, rng: np.random.Generator, until_us: float, at_most: int | None) -> Floats:
-    """Arrivals at an unchanging rate, in us, in order; some may lie beyond `until_us`."""
+    """Arrivals at a constant rate, in us, in order; some may lie beyond `until_us`."""
     gaps, times = PROCESSES[arrivals.process], np.empty(0)
     mean_us = arrivals.mean_gap_us
     residual = RESIDUALS.get(arrivals.process) if arrivals.profile is not None else None

@@ -1,4 +1,4 @@
-"""Who sends requests: one client of a workload, resolved."""
+"""Clients of a workload, resolved."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class KindOfClient(Protocol):
 
 
 class Client(NamedTuple):
-    """A source of requests, every default resolved.
+    """A source of requests with all defaults resolved.
 
-    Its arrivals are requests, or, where it has `sessions`, the beginnings of sessions. One without arrivals
-    has `permits`, and sends whenever one of them is free.
+    Its arrivals are requests or, with `sessions`, starts of sessions. A client without arrivals has
+    `permits`, and sends whenever one of them is free.
     """
 
     name: str
@@ -36,16 +36,16 @@ class Client(NamedTuple):
     slo_class: str = ""
     model: str = ""
     multimodal: Multimodal | None = None
-    """What its prompts consist of, instead of `input`; None = text."""
+    """Prompt composition, instead of `input`; None = text."""
     rtt_ns: float = 0.0
-    """Round trip between it and the cluster."""
+    """Round-trip time between client and cluster, in ns."""
     token_wire_ns: float = 0.0
-    """Time of a token on its line."""
+    """Transmission time of a token, in ns."""
     prefix_group: str = ""
     prefix_tokens: int = 0
-    """Shared tokens in front of `input`."""
+    """Shared tokens before `input`."""
     prefixes: tuple[PrefixLevel, ...] = ()
-    """Shared texts in front of `input`, from the outermost on; instead of a prefix group."""
+    """Levels of shared texts before `input`, outermost first; instead of a prefix group."""
     sessions: Sessions | None = None
     streaming: bool = False
     timeout_ns: int | None = None
@@ -55,13 +55,13 @@ class Client(NamedTuple):
     kind: KindOfClient | None = None
     """How its model answers; None = it is autoregressive."""
     permits: int | None = None
-    """Closed loop: so many of its requests are under way, at most; None = an open loop."""
+    """Closed loop: most requests in progress; None = an open loop."""
     think_ns: int = 0
-    """In a closed loop, the pause between an answer and the next request."""
+    """Closed loop: pause between an answer and the next request, in ns."""
     part: str = ""
-    """Which part of what the client sends this is, where it is not all."""
+    """Name of this part of the client's requests, if not all."""
 
     @property
     def draws(self) -> str:
-        """What names its random numbers, and its sessions."""
+        """Name of its random streams, and of its sessions."""
         return f"{self.name} {self.part}" if self.part else self.name

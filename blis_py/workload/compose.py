@@ -1,4 +1,4 @@
-"""Several workload specs as one: the clients of all of them, each at the rate it has by itself."""
+"""Merge of several workload specs: all their clients, each at its own rate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from blis_py.errors import InputError
 from blis_py.workload.spec import load_spec, spec_values
 
 _OWN = ("aggregate_rate", "clients", "cohorts", "num_requests", "seed", "version", "goodput_slo_targets")
-"""Keys that are merged; any other has to say the same in every spec that has it."""
+"""Merged keys; any other must be equal in all specs that have it."""
 
 Tell = Callable[[str], None]
 
@@ -18,17 +18,18 @@ Tell = Callable[[str], None]
 def composed(
     paths: Sequence[Path], names: Sequence[str], scales: Sequence[float], tell: Tell
 ) -> dict[str, Any]:
-    """The spec that has the clients of all of them.
+    """The spec with the clients of all specs.
 
-    Rates add up; each client keeps its own, times the scale of its spec. Clients and prefix groups get the
-    name of their spec in front. Requests are counted only if all specs do.
+    Rates add up; each client keeps its own, multiplied by the scale of its spec. Names of clients and prefix
+    groups are prefixed with that of their spec. The result has a number of requests only if all specs have
+    one.
 
     Args:
-        names: of the specs, distinct.
-        tell: told what could not be kept.
+        names: distinct names of the specs.
+        tell: callback for notes on what could not be preserved.
 
     Raises:
-        InputError: one of them is wrong, or two of them contradict one another.
+        InputError: an invalid spec, or contradictory ones.
     """
     specs = []
     for path in paths:
@@ -49,7 +50,7 @@ def composed(
 
 
 def _require_shares(spec: dict[str, Any], path: Path) -> None:
-    """Of one rate, the same at all times, which is what the shares of several specs can be added by."""
+    """Require a single, constant rate, without which the shares of several specs cannot be combined."""
 
     def refuse(key: str, problem: str) -> InputError:
         fix = "simulate it by itself, or write it as shares of an aggregate_rate"
@@ -71,7 +72,7 @@ def _each(spec: dict[str, Any]) -> list[tuple[str, int, dict[str, Any]]]:
 
 
 def _sources(spec: dict[str, Any], name: str, rate: float) -> dict[str, list[dict[str, Any]]]:
-    """Its clients and cohorts, with requests per second in the place of shares."""
+    """Clients and cohorts of a spec, with requests per second in place of shares."""
     total = sum(source["rate_fraction"] for _, _, source in _each(spec))
     own: dict[str, list[dict[str, Any]]] = {"clients": [], "cohorts": []}
     for kind, index, source in _each(spec):
@@ -86,7 +87,7 @@ def _sources(spec: dict[str, Any], name: str, rate: float) -> dict[str, list[dic
 def _count(specs: Sequence[dict[str, Any]], scales: Sequence[float], tell: Tell) -> dict[str, Any]:
     counts = [spec.get("num_requests") or 0 for spec in specs]
     if all(counts):
-        # for as long as the first to run out lasts, every client has its rate
+        # Every client keeps its rate until the first spec runs out.
         rates = [spec["aggregate_rate"] * scale for spec, scale in zip(specs, scales, strict=True)]
         lasts_s = [count / rate for count, rate in zip(counts, rates, strict=True)]
         shortest_s = min(lasts_s)
@@ -100,7 +101,7 @@ def _count(specs: Sequence[dict[str, Any]], scales: Sequence[float], tell: Tell)
 
 
 def _common(specs: Sequence[dict[str, Any]], paths: Sequence[Path]) -> dict[str, Any]:
-    """What all of them say alike."""
+    """Keys on which all specs agree."""
     common: dict[str, Any] = {}
     for spec, path in zip(specs, paths, strict=True):
         for key, value in spec.items():

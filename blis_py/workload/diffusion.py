@@ -1,4 +1,4 @@
-"""Clients whose model fills blocks by denoising: what a workload says of them, and rounds for every block."""
+"""Block-diffusion clients: their parameters in a workload, and the rounds of every block."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _LABELS = ("algorithm", "parameters", "commit_rounds")
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSteps:
-    """Denoise rounds per block, and what they were measured with."""
+    """Denoise rounds per block, and the settings they were measured with."""
 
     steps: Steps
     commit_rounds: int = 1
-    """Forwards of a block beyond its denoise rounds: 1, or 0 where the last counted round itself found
-    nothing to change."""
+    """Forwards of a block beyond its denoise rounds: 1, or 0 if the last counted round itself changed
+    nothing."""
     algorithm: str | None = None
-    """None = the workload does not say."""
+    """None = not given in the workload."""
     parameters: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DiffusionClient:
-    """How the requests of a client become blocks."""
+    """Block-diffusion parameters of a client."""
 
     block_tokens: int
     measured: tuple[MeasuredSteps, ...]
@@ -46,10 +46,10 @@ class DiffusionClient:
         return "diffusion"
 
     def choose(self, algorithm: str | None, parameters: Mapping[str, Any]) -> MeasuredSteps:
-        """What was measured with this algorithm (None: whichever comes first) and these parameters.
+        """The measurements with this algorithm (None: the first) and these parameters.
 
         Raises:
-            InputError: nothing was.
+            InputError: no such measurements.
         """
         for each in self.measured:
             known = each.parameters or {}
@@ -78,11 +78,11 @@ def diffusion_client(
 ) -> DiffusionClient:
     """From `{kind: diffusion, block_size: 32, commit_rounds: 1, steps: ...}`.
 
-    `steps` is what `steps_from_mapping` takes, with labels beside it if need be (`algorithm`, `parameters`,
-    and `commit_rounds` where it differs), or a list of several so labelled.
+    `steps` is the argument of `steps_from_mapping`, optionally with labels beside it (`algorithm`,
+    `parameters`, and `commit_rounds` if it differs), or a list of several so labelled.
 
     Raises:
-        InputError: with the dotted key of what cannot be.
+        InputError: with the dotted key of the invalid value.
     """
     prefix = f"{key}." if key else ""
     for name in values:
@@ -131,7 +131,7 @@ def _whole(value: Any, least: int, most: int, key: str, file: str | Path | None)
 
 
 def block_counts(prompt_tokens: Ints, output_tokens: Ints, max_tokens: Ints, block_tokens: int) -> Ints:
-    """Blocks that the outputs of requests take: the tail of the prompt shares the first one."""
+    """Number of blocks of the requests' outputs; the tail of the prompt shares the first one."""
     output = np.where(max_tokens > 0, np.minimum(output_tokens, max_tokens), output_tokens)
     counts: Ints = -(-(prompt_tokens % block_tokens + output) // block_tokens)
     return counts
@@ -140,7 +140,7 @@ def block_counts(prompt_tokens: Ints, output_tokens: Ints, max_tokens: Ints, blo
 def draw(
     steps: Drawn, rng: np.random.Generator, counts: Sequence[int], commit_rounds: int
 ) -> list[list[int]]:
-    """Rounds (forwards) of each block of requests with so many blocks."""
+    """Rounds (forwards) of each block of requests with the given numbers of blocks."""
     flat = steps.draw_requests(rng, counts) if isinstance(steps, Sequences) else steps.draw(rng, sum(counts))
     return _cut((flat + commit_rounds).tolist(), counts)
 
@@ -156,9 +156,9 @@ def _cut(flat: list[int], counts: Sequence[int]) -> list[list[int]]:
 def draw_rounds(
     requests: Sequence[Request], steps: Drawn, *, block_tokens: int, seed: int, commit_rounds: int = 1
 ) -> list[list[int]]:
-    """Rounds (forwards) that each block of each request takes, from a random stream of its own.
+    """Rounds (forwards) of each block of each request, from a random stream of their own.
 
-    They depend on the requests and the seed alone, not on how the requests are scheduled.
+    They depend on the requests and the seed alone, not on the scheduling.
 
     Args:
         requests: with `output_tokens`, or else `max_tokens`, given.
@@ -179,13 +179,13 @@ def draw_rounds(
 def table_rounds(
     table: RequestTable, measured: Mapping[str, MeasuredSteps], block_tokens: int, seed: int
 ) -> list[list[int]]:
-    """Rounds of each block of every request of a table, each client drawing from a stream of its own.
+    """Rounds of each block of every request of a table, with a stream of its own for each client.
 
     Args:
-        measured: by client.
+        measured: rounds by client.
 
     Raises:
-        InputError: recorded rounds are not those of the requests.
+        InputError: recorded rounds do not match the requests.
     """
     from blis_py.traces.tracev2_write import request_numbers
 

@@ -1,7 +1,7 @@
-"""How many denoise rounds a diffusion block takes: distributions to draw from.
+"""Distributions of the denoise rounds of a diffusion block.
 
-The counts are rounds that change something; the forward that writes the final keys and values comes on
-top. A workload describes them by a mapping, one of
+The counts are rounds that change something, without the forward that writes the final keys and values. A
+workload describes them by a mapping, one of
 
     {histogram: {4: 10, 5: 30, 32: 2}}                        rounds: weight, as measured
     {mean: 12.5, cv: 0.28, cap: 32}                           gamma distributed, rounded, 1 to cap
@@ -9,8 +9,8 @@ top. A workload describes them by a mapping, one of
     {sequences: measured.csv}                                 whole requests, as measured; or a list of lists
     {recorded: block_rounds.csv}                                each request of a trace its own, as in its run
 
-The first three draw each block by itself. Measured blocks of one request resemble each other, which matters
-where slow requests meet: sequences keep that.
+The first three draw each block independently. Measured blocks of one request are correlated, which matters
+for the tail of slow requests: sequences preserve that.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class MeanAndSpread:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Each block belongs to one of the parts, with a probability in proportion to its weight."""
+    """Mixture of distributions; each block belongs to a part with probability proportional to its weight."""
 
     parts: Sequence[tuple[float, DenoiseSteps]]
 
@@ -86,17 +86,16 @@ class Mixture:
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """Measured requests, each the denoise rounds of its blocks, to be drawn as a whole.
+    """Measured requests, each a sequence of denoise rounds of its blocks, drawn as a whole.
 
-    A request of n blocks takes one among those of n blocks, all equally likely; where there are none, the
-    first n blocks of one among the longer ones; and where nothing is so long, one of the longest and after it
-    what a request of the remaining blocks would take.
+    A request of n blocks takes a random one of n blocks; without any, the first n blocks of a random longer
+    one; and without longer ones, one of the longest, followed by a draw for the remaining blocks.
     """
 
     rounds: Sequence[Sequence[int]]
 
     def draw_requests(self, rng: np.random.Generator, counts: Sequence[int]) -> Ints:
-        """The rounds of all blocks of requests with so many blocks, one request after another."""
+        """Rounds of all blocks of requests with the given numbers of blocks, concatenated."""
         longest = max(map(len, self.rounds))
         groups = [self._of(count) for count in range(longest + 1)]
         drawn: list[int] = []
@@ -114,19 +113,19 @@ class Sequences:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The rounds of the blocks of the very requests of a trace, by their numbers there."""
+    """Recorded rounds of a trace's own requests, by their numbers there."""
 
     rounds: Mapping[int, Sequence[int]]
     file: Path
 
     def of(self, rng: np.random.Generator, numbers: Sequence[int], counts: Sequence[int]) -> Ints:
-        """The rounds of all blocks of requests with so many blocks, one request after another.
+        """Rounds of all blocks of requests with the given numbers of blocks, concatenated.
 
-        A request that did not come to its end has fewer than it would have had. What is missing is drawn
-        from the others, as `Sequences` do.
+        An unfinished request has fewer than its number of blocks. The missing ones are drawn from the others,
+        as in `Sequences`.
 
         Raises:
-            InputError: a request had more blocks than it takes, or none of them is known.
+            InputError: a request has more recorded blocks than it needs, or none of the requests is recorded.
         """
         if not any(number in self.rounds for number in numbers):
             fix = "give the block_rounds.csv that lies beside the trace"
@@ -149,7 +148,7 @@ class Recorded:
 
 
 Drawn = DenoiseSteps | Sequences
-"""Drawn block by block, or a request as a whole."""
+"""Drawn block by block, or per request."""
 Steps = Drawn | Recorded
 
 
@@ -157,7 +156,7 @@ def steps_from_mapping(values: Any, *, key: str = "steps", file: str | Path | No
     """A distribution from its description.
 
     Raises:
-        InputError: with the dotted key of what cannot be.
+        InputError: with the dotted key of the invalid value.
     """
     if isinstance(values, Mapping) and "recorded" in values:
         _only(values, ("recorded",), key, file)
@@ -244,7 +243,7 @@ def _mixture(values: Any, key: str, file: str | Path | None) -> Mixture:
 
 
 def _recorded(value: Any, key: str, file: str | Path | None) -> Recorded:
-    from blis_py.traces.rounds import read_rounds
+    from blis_py.traces.diffusion_rounds import read_rounds
 
     if not isinstance(value, str):
         raise InputError("must name a file", file=file, key=key, value=value)
@@ -253,7 +252,8 @@ def _recorded(value: Any, key: str, file: str | Path | None) -> Recorded:
 
 
 def _sequences(values: Any, key: str, file: str | Path | None) -> Sequences:
-    """From a list of lists, or a CSV file with a line of rounds for each request; `#` begins a comment."""
+    """Sequences from a list of lists, or a CSV file with a line of rounds for each request; `#` begins a
+    comment."""
     if isinstance(values, str):
         path = (Path(file).parent if file else Path()) / values
         try:
@@ -288,7 +288,7 @@ def _rounds(cells: Any, key: str, file: str | Path | None) -> tuple[int, ...]:
 
 
 def _whole_rounds(given: Any) -> int | None:
-    """The number of rounds that a cell, a key or a value says; None if it says none."""
+    """The number of rounds in a cell, key or value; None if invalid."""
     text = given.strip() if isinstance(given, str) else str(given) if type(given) is int else ""
     plain = text.isascii() and text.isdecimal() and len(text) < 20
     return int(text) if plain and 1 <= int(text) <= MOST_BLOCK_ROUNDS else None

@@ -1,4 +1,4 @@
-"""From client descriptions to one table of requests, entirely in numpy."""
+"""Generation of a request table from client descriptions, entirely in numpy."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def generate(
         Requests of all clients in order of arrival, up to the number or the horizon, whichever ends first.
 
     Raises:
-        InputError: the spec is inconsistent, nothing says how long the workload is, or it depends on what
-            becomes of it: clients with `concurrency`, turns that wait for answers.
+        InputError: an inconsistent spec, an unbounded workload, or one that depends on its run: clients with
+        `concurrency`, turns that wait for answers.
     """
     table, loops = generate_loops(
         spec, seed=seed, rate=rate, num_requests=num_requests, horizon_ns=horizon_ns
@@ -63,7 +63,7 @@ def generate(
 
 
 def _listening(spec: WorkloadSpec) -> str:
-    """The key that says that a client waits for answers."""
+    """The key that makes a client wait for answers."""
     from blis_py.workload.spec_sources import sources_of
 
     for source in sources_of(spec.everyone, spec.cohorts):
@@ -84,14 +84,14 @@ def generate_loops(
     horizon_ns: int | None = None,
     as_blis: bool = False,
 ) -> tuple[RequestTable, Loops | None]:
-    """As `generate`, where clients may have `concurrency`, and turns may wait for answers.
+    """Variant of `generate` that allows clients with `concurrency`, and turns that wait for answers.
 
     Args:
-        as_blis: closed loops as in BLIS (see `Loops` and `turns_until`).
+        as_blis: BLIS semantics of closed loops (see `Loops` and `turns_until`).
 
     Returns:
-        The requests and None; or, if there are such clients, all requests that may be sent, loop by loop,
-        then turns that wait, and the loops.
+        The requests and None; or, with such clients, all requests that may be sent, loop by loop, then
+        waiting turns, and the loops.
     """
     if horizon_ns is None and spec.horizon:
         horizon_ns = spec.horizon * 1000
@@ -119,7 +119,7 @@ def generate_loops(
 
 
 def _loops(clients: Sequence[Client], table: RequestTable, end: int) -> list[Loop]:
-    """Where each client's loop is in the first rows of a table; those without one come first."""
+    """The loop of each client in the first rows of a table, after those of clients without a loop."""
     from blis_py.requests.loops import Loop
 
     names = table.client.names
@@ -146,17 +146,17 @@ def merge(
 ) -> RequestTable:
     """The requests of all clients, merged by arrival (ties: order of the clients).
 
-    Behind them, client by client, those of clients with permits: all that may be sent.
+    They are followed, client by client, by all requests that clients with permits may send.
 
     Every client draws from its own streams, so adding one changes nothing but the interleaving, and
     asking for more requests continues the same sequence.
 
     Args:
-        rate_key, file: what gives the rate, for messages.
-        as_blis: closed loops as in BLIS.
+        rate_key, file: source of the rate, for messages.
+        as_blis: BLIS semantics of closed loops.
 
     Raises:
-        InputError: neither `num_requests` nor `horizon_ns`, or one that cannot be; names `file`.
+        InputError: neither `num_requests` nor `horizon_ns`, or an impossible one; names `file`.
     """
     _check_extent(clients, num_requests, horizon_ns, file)
     sent = sent_by(clients, seed, num_requests, horizon_ns, as_blis)
@@ -179,7 +179,7 @@ def _drawn(
     arrival_ns: Ints,
     which: NDArray[np.int32],
 ) -> RequestTable:
-    """Requests at these times, by these clients, whose lengths, contents and sessions each draws itself."""
+    """Requests at given times of given clients, with drawn lengths, contents and sessions."""
     prompt, output, content = (np.empty(len(which), dtype=np.int64) for _ in range(3))
     session = np.full(len(which), -1, dtype=np.int64)
     talks = len(which) if any(client.sessions for client in clients) else 0
@@ -214,7 +214,8 @@ def _drawn(
 def _with_loops(
     clients: Sequence[Client], arrival_ns: Ints, which: NDArray[np.int32], num_requests: int | None
 ) -> tuple[Ints, NDArray[np.int32]]:
-    """Requests of clients with permits behind the others; without arrivals, as many as there may be."""
+    """The requests followed by those of clients with permits; without arrivals, the largest possible
+    number."""
     closed = np.array([index if client.permits else -1 for index, client in enumerate(clients)])
     if (closed < 0).all():
         return arrival_ns, which
@@ -229,7 +230,7 @@ def _with_loops(
 
 
 def _requests(client: Client, seed: int, count: int, texts: dict[Content, int]) -> Made:
-    """Requests that have nothing to do with each other but their prefix."""
+    """Requests that share at most their prefix."""
     prompt, own = own_tokens(client.draws, client.input, client.multimodal, seed, count)
     output = sample(client.output, stream(seed, "client", client.draws, "output"), count)
     begins, which = _beginnings(client, seed, count)
@@ -238,10 +239,10 @@ def _requests(client: Client, seed: int, count: int, texts: dict[Content, int]) 
 
 
 def _turns(client: Client, seed: int, turns: Turns, texts: dict[Content, int]) -> Made:
-    """Turns: the prefix of the session, then the conversation so far.
+    """Turns: the session's prefix, then the conversation so far.
 
-    The content goes on over the answer, which is part of the next turn's prompt, but for its last token:
-    nothing is computed from that one, so it is in no cache.
+    The content extends over the answer, which is part of the next turn's prompt, except its last token: no
+    forward processes that token, so it is in no cache.
     """
     assert client.sessions is not None
     begins, of_session = _beginnings(client, seed, int(turns.session.max(initial=-1)) + 1)
@@ -259,7 +260,7 @@ def _turns(client: Client, seed: int, turns: Turns, texts: dict[Content, int]) -
 
 
 def _beginnings(client: Client, seed: int, count: int) -> tuple[list[Content], NDArray[np.intp]]:
-    """What the prompts of a client begin with, and which of that each of `count` begins with."""
+    """Distinct prompt prefixes of a client, and the index of each of `count` requests' prefix."""
     if client.prefixes:
         from blis_py.workload.prefixes import beginnings
 
@@ -298,7 +299,7 @@ def _check_extent(
 
 
 def _check_windows(clients: Sequence[Client], until_ns: int, file: Path | None) -> None:
-    """What a process sends before a window is drawn too."""
+    """Refuse windows that begin too far into a process, whose earlier arrivals must be drawn as well."""
     for client in clients:
         if client.arrivals is not None and client.arrivals.profile is not None:
             drawn = client.arrivals.drawn(until_ns)

@@ -21,7 +21,7 @@ from blis_py.workload.truncated import truncated_law
 Floats = NDArray[np.float64]
 Params = Mapping[str, float]
 LARGEST_WEIGHT = 1e15
-"""Sums of weights must not lose the small ones."""
+"""Largest weight, so that sums do not lose the small ones."""
 
 
 class Lengths(NamedTuple):
@@ -40,7 +40,7 @@ def gaussian(params: Params, rng: np.random.Generator, count: int) -> Floats:
 
 
 def truncated(params: Params, rng: np.random.Generator, count: int) -> Floats:
-    """Normal between `min` and `max`, with the mean and, if it is possible, the deviation asked for."""
+    """Normal between `min` and `max`, with the requested mean and, if possible, standard deviation."""
     mean, stdev = params["mean"], params["std_dev"]
     return truncated_law(mean, stdev, int(params["min"]), int(params["max"])).draw(rng, count)
 
@@ -123,7 +123,7 @@ def sample(lengths: Lengths, rng: np.random.Generator, count: int, least: int = 
 
 
 def check(lengths: Lengths, *, key: str, file: str | Path | None = None) -> None:
-    """Refuse parameters that are missing, unknown or out of range; `key` is where the distribution stands.
+    """Refuse missing, unknown or out-of-range parameters; `key` is the distribution's location.
 
     Raises:
         InputError: naming the parameter.

@@ -1,7 +1,7 @@
-"""Prompts of text, images, audio and video: how many tokens of each, which together are the prompt's own.
+"""Prompts of text, images, audio and video: tokens of each, which together are the unshared prompt.
 
-An image, a clip and a video are so many tokens each, as the model's encoder makes them; what the encoder
-takes for that is not priced.
+An image, a clip and a video have the number of tokens that the model's encoder produces; the encoder's time
+is not modelled.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from blis_py.requests.table import MODALITIES, Ints
 from blis_py.workload.lengths import Lengths, sample
 
 OTHERS = MODALITIES[1:]
-"""Modalities that come in pieces."""
+"""Modalities with pieces."""
 
 
 class Multimodal(NamedTuple):
-    """What the prompts of a client consist of.
+    """Prompt composition of a client.
 
     Attributes:
         text: tokens of text; None = no text.
-        pieces: by modality, how many pieces a prompt has, and how many tokens a piece.
+        pieces: by modality, the number of pieces in a prompt, and the tokens of a piece.
     """
 
     text: Lengths | None
@@ -34,7 +34,7 @@ class Multimodal(NamedTuple):
 def own_tokens(
     client: str, lengths: Lengths, multimodal: Multimodal | None, seed: int, count: int
 ) -> tuple[Ints, Ints | None]:
-    """What so many prompts of a client add to what they share, and of which modalities it is, a column each.
+    """Unshared tokens of `count` prompts, and their composition with a column for each modality.
 
     A longer draw extends a shorter one. A prompt has at least one token.
     """

@@ -1,8 +1,8 @@
-"""Nested shared beginnings: one system prompt, then one of many documents, and so on.
+"""Nested shared prefixes: one system prompt, then one of many documents, and so on.
 
-A request draws one member of each level's pool; two requests share the tokens of the levels they agree on
-from the first on. The second of two levels is below the first: document 3 after one system prompt and
-document 3 after another are different beginnings, as they are for a prefix cache.
+A request draws one member of each level's pool; two requests share the tokens of all leading levels on which
+they agree. A level depends on those above it: document 3 after one system prompt and document 3 after another
+are different prefixes, as for a prefix cache.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from blis_py.workload.lengths import Lengths, sample
 
 @dataclass(frozen=True, slots=True)
 class PrefixLevel:
-    """A pool of texts, one of which stands at this place of a prompt.
+    """A pool of texts, one of which occupies this level of a prompt.
 
     Attributes:
-        name: of the pool. Clients that name the same pool share its texts.
-        tokens: length of a text; every text of the pool has its own, the same for whoever uses it.
-        pool: how many texts there are.
-        zipf: exponent of their popularity, text k being drawn in proportion to k**-zipf; 0 = all alike.
+        name: of the pool. Clients with pools of the same name share its texts.
+        tokens: length distribution; every text of the pool has a fixed length, equal for all clients.
+        pool: number of texts.
+        zipf: exponent of their popularity, text k having probability proportional to k**-zipf; 0 = uniform.
     """
 
     name: str
@@ -35,12 +35,12 @@ class PrefixLevel:
 
 
 def text_tokens(level: PrefixLevel, seed: int) -> Ints:
-    """The length of each text of a level."""
+    """Length of each text of a level."""
     return sample(level.tokens, stream(seed, "prefix", level.name, "tokens"), level.pool)
 
 
 def draw(level: PrefixLevel, rng: np.random.Generator, count: int) -> Ints:
-    """Which text of the level each of `count` requests begins with; a longer draw extends a shorter one."""
+    """Text index of each of `count` requests at this level; a longer draw extends a shorter one."""
     if level.pool == 1:
         return np.zeros(count, dtype=np.int64)
     cumulated = np.cumsum(np.arange(1, level.pool + 1, dtype=np.float64) ** -level.zipf)
@@ -51,7 +51,7 @@ def draw(level: PrefixLevel, rng: np.random.Generator, count: int) -> Ints:
 def beginnings(
     levels: tuple[PrefixLevel, ...], client: str, seed: int, count: int
 ) -> tuple[list[Content], NDArray[np.intp]]:
-    """The distinct beginnings of `count` requests of a client, and which of them each request has."""
+    """The distinct prefixes of `count` requests of a client, and the index of each request's prefix."""
     contents: list[Content] = [()]
     which = np.zeros(count, dtype=np.intp)
     for level in levels:

@@ -1,4 +1,4 @@
-"""Workloads that need no file: the named presets, and one client made from flags."""
+"""Workloads without a file: the named presets, and one client made from flags."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class Sizes(NamedTuple):
 
     @property
     def clamped_mean(self) -> float:
-        """What the mean becomes."""
+        """The mean after clamping."""
         return clamped_mean(self.tokens, self.stdev, self.min, self.max)
 
     @property
     def moved(self) -> bool:
-        """Whether that is something else."""
+        """Whether clamping changes the mean."""
         return abs(self.clamped_mean - self.tokens) > _UNMOVED * self.tokens
 
 
@@ -40,11 +40,11 @@ PRESETS: dict[str, tuple[Sizes, Sizes]] = {
     "summarization": (Sizes(4096, 500, 100, 8192), Sizes(512, 150, 10, 2048)),
     "multidoc": (Sizes(10240, 1200, 500, 20480), Sizes(1536, 300, 50, 4096)),
 }
-"""Name -> (prompt, output), with the sizes BLIS gives these names."""
+"""Name -> (prompt, output), with BLIS's sizes."""
 AS_BLIS = "distribution"
-"""BLIS's name for the workload of the flags: lengths are drawn as it draws them."""
+"""BLIS's name for the workload of the flags, with BLIS's length distribution."""
 _UNMOVED = 0.005
-"""A mean that clamping moves by no more than this share of it is the one asked for."""
+"""Largest relative change of the mean by clamping that is ignored."""
 
 
 def preset(
@@ -112,18 +112,18 @@ def synthesise(
 ) -> RequestTable:
     """One client with normally distributed lengths: the workload of the flags of the same names.
 
-    Lengths have the mean asked for: where clamping a normal law to the bounds would move it by more than
-    half a percent, they follow a truncated normal law with this mean (`truncated.py`).
+    Lengths have the requested mean: if clamping a normal distribution to the bounds would move it by more
+    than half a percent, they follow a truncated normal distribution with this mean (`truncated.py`).
 
     Args:
         rate: requests per second.
-        num_requests, horizon_ns: where it ends, whichever comes first; `None` for no bound.
+        num_requests, horizon_ns: end of the workload, whichever comes first; `None` for no bound.
         prefix_tokens: tokens all prompts share, in front of `prompt_tokens`.
         arrival: a process of `blis_py.workload.arrivals.PROCESSES`; `constant` spaces evenly.
         cv: burstiness of gamma and weibull arrivals.
         timeout_s: patience of the client; `None` or negative: endless.
         client: name of the client, part of its random streams.
-        keep_mean: False = clamp in any case, as BLIS does.
+        keep_mean: False = always clamp, as BLIS does.
 
     Raises:
         InputError: naming the flag.
@@ -169,7 +169,7 @@ def _lengths(sizes: Sizes, flag: str, keep_mean: bool) -> Lengths:
 
 
 def note_of(sizes: Sizes, what: str, keep_mean: bool) -> str | None:
-    """What became of the lengths that were asked for, where it is something else."""
+    """A note on lengths that differ from the requested ones."""
     between = f"between {sizes.min:,} and {sizes.max:,}"
     if not sizes.moved:
         return None

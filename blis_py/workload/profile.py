@@ -1,4 +1,4 @@
-"""How a rate changes with time: what turns an even process into one with busy and quiet times."""
+"""Rates that change with time, applied to a constant-rate process."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ DAY_US = 86_400 * 10**6
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """A factor of a rate over time: linear from instant to instant, with jumps where it is said to jump.
+    """Rate factor over time: piecewise linear, with optional jumps between the segments.
 
-    The integral of the factor is a clock that goes slower while the factor is below 1. A process whose gaps
-    are drawn on that clock has the rate times the factor: a Poisson process becomes exactly the inhomogeneous
-    one, any other keeps its law of gaps, as they are counted on that clock.
+    The integral of the factor is an operational clock, which runs slower while the factor is below 1. A
+    process whose gaps are drawn on that clock has the rate times the factor: a Poisson process becomes
+    exactly the inhomogeneous one, any other keeps its gap distribution, as measured on that clock.
 
     Attributes:
-        begin_us: of the segments, rising from 0. The last one goes on for ever, with its first factor.
-        factor, factor_to: at the segments' begin, and before their end.
-        period_us: after it, everything begins anew; None = it does not.
-        runs_on: the clock does not stop while the factor is 0: what comes then is not sent. For factors of
-            0 and 1 only.
+        begin_us: start of each segment, ascending from 0. The last one is unbounded, with its first factor.
+        factor, factor_to: at the start of each segment, and at its end.
+        period_us: period of repetition; None = none.
+        runs_on: the clock does not stop while the factor is 0: arrivals in that time are dropped. For factors
+        of 0 and 1 only.
     """
 
     begin_us: tuple[float, ...]
@@ -37,12 +37,12 @@ class Profile:
 
     @classmethod
     def steps(cls, begin_us: Sequence[float], factor: Sequence[float], *, runs_on: bool = False) -> Profile:
-        """Each factor holds until the next one begins."""
+        """A piecewise constant profile."""
         return cls(tuple(begin_us), tuple(factor), tuple(factor), runs_on=runs_on)
 
     @classmethod
     def within(cls, windows: Iterable[tuple[float, float]], *, runs_on: bool) -> Profile:
-        """1 in the windows (from, before), 0 elsewhere."""
+        """A profile of 1 in the windows (from, before), 0 elsewhere."""
         edges = {0.0: 0}
         for begin, end in windows:
             edges[begin] = edges.get(begin, 0) + 1
@@ -53,14 +53,14 @@ class Profile:
 
     @property
     def end_us(self) -> float:
-        """After it nothing is sent."""
+        """Time after which nothing is sent, in us."""
         if self.period_us is not None or self.factor[-1] > 0:
             return math.inf
         last = max((i for i, each in enumerate(self.factor_to) if each or self.factor[i]), default=-1)
         return self.begin_us[last + 1]
 
     def passed_us(self, until_us: float) -> float:
-        """What the clock shows at that time."""
+        """Operational time at `until_us`."""
         periods, rest_us = divmod(until_us, self.period_us or math.inf)
         total = 0.0
         for begin, length, first, last in self._segments():
@@ -70,10 +70,10 @@ class Profile:
         return total if self.period_us is None else total + periods * self._whole_us()
 
     def when_us(self, passed_us: Floats) -> Floats:
-        """The times at which the clock shows that; infinity where it never does.
+        """Times of the given operational times; infinity if never reached.
 
-        Where it stands still, the time when it stopped: what comes one gap after the other, the first after
-        one, fills a window with as many as its rate says.
+        Where the clock is stopped, the time when it stopped: arrivals one gap apart, the first after one gap,
+        fill a window with the number implied by its rate.
         """
         segments = self._segments()
         begin, length, first, last = np.array(segments).T
@@ -96,16 +96,16 @@ class Profile:
         return np.asarray(begin[at] + since + whole * (self.period_us or 0.0), dtype=np.float64)
 
     def on(self, times_us: Floats) -> NDArray[np.bool_]:
-        """Whether something is sent at these times, of a profile that does not repeat."""
+        """Mask of the times at which requests are sent, for a profile that does not repeat."""
         at = np.searchsorted(np.array(self.begin_us), times_us, side="right") - 1
         return np.asarray(np.array(self.factor)[at] > 0, dtype=np.bool_)
 
     def _whole_us(self) -> float:
-        """What the clock shows after a period."""
+        """Operational time of one period."""
         return math.fsum(length * (first + last) / 2 for _, length, first, last in self._segments())
 
     def _segments(self) -> list[tuple[float, float, float, float]]:
-        """Begin, length, first and last factor of each."""
+        """Start, length, first and last factor of each segment."""
         ends = (*self.begin_us[1:], self.period_us or math.inf)
         lengths = (end - begin for begin, end in zip(self.begin_us, ends, strict=True))
         return list(zip(self.begin_us, lengths, self.factor, self.factor_to, strict=True))
@@ -114,7 +114,7 @@ class Profile:
 def of_a_day(peak_hour: float, peak_to_trough: float) -> Profile:
     """A cosine over the day, 1 at the peak and 1/`peak_to_trough` twelve hours later, day after day.
 
-    Linear between points ten minutes apart: nowhere 0.03 % of the amplitude off.
+    Linear between points ten minutes apart: within 0.03 % of the amplitude.
     """
     points = 144
     hours = np.arange(points + 1) * (24 / points)
@@ -125,7 +125,7 @@ def of_a_day(peak_hour: float, peak_to_trough: float) -> Profile:
 
 
 def ramp_down(start_us: float, ramp_us: float) -> Profile:
-    """1 until the start, then down to 0 in a straight line."""
+    """A profile of 1 until the start, then linear down to 0."""
     if not ramp_us:
         return Profile.within([(0.0, start_us)], runs_on=False)
     begins, factors, ends = [0.0, start_us, start_us + ramp_us], [1.0, 1.0, 0.0], [1.0, 0.0, 0.0]

@@ -1,4 +1,4 @@
-"""A rate over time, from a CSV file."""
+"""Rates over time from a CSV file."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ COLUMNS = ["seconds", "rate"]
 
 
 def read_rates(path: Path) -> tuple[float, Profile]:
-    """The peak of the rate, and its course as a factor of that.
+    """The peak rate, and the course as a factor of it.
 
-    Each row holds from its second until that of the next one; the last one for ever.
+    Each row holds from its second until that of the next one; the last one indefinitely.
 
     Raises:
-        InputError: the file cannot be read, or a row is wrong: its line, and what is wrong.
+        InputError: an unreadable file, or an invalid row, with its line.
     """
     rows = _rows(path)
     if not rows:

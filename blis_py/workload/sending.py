@@ -1,4 +1,4 @@
-"""What clients send, and when: arrivals and turns, drawn far enough that there are as many as asked for."""
+"""Arrivals and turns of clients, drawn far enough for the requested number."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 def sent_by(
     clients: Sequence[Client], seed: int, num_requests: int | None, horizon_ns: int | None, as_blis: bool
 ) -> list[Sent]:
-    """What each client sends, together at least the asked number unless the horizon comes first.
+    """Arrivals of each client, together at least the requested number unless the horizon comes first.
 
-    Nothing of clients without arrivals.
+    Empty for clients without arrivals.
     """
     if not any(client.arrivals for client in clients):
         return [np.zeros(0, dtype=np.int64) for _ in clients]
@@ -60,7 +60,7 @@ def _sent_until(client: Client, seed: int, until_ns: int, at_most: int | None, a
 def first_of(
     sent: Sequence[Sent], clients: Sequence[Client], num_requests: int | None, as_blis: bool
 ) -> list[Sent]:
-    """Of what all clients send, the first so many; as in BLIS, with the rest of sessions in closed loops."""
+    """The first `num_requests` of all clients; with BLIS semantics, plus the rest of closed-loop sessions."""
     if num_requests is None or sum(map(count_of, sent)) <= num_requests:
         return list(sent)
     first: list[Sent] = []
@@ -75,7 +75,7 @@ def first_of(
 
 
 def _counts(sent: Sequence[Sent], num_requests: int) -> list[int]:
-    """How many of each client are among the first so many; of equal times, those of the first clients are."""
+    """Number of each client's requests among the first ones; at equal times earlier clients go first."""
     arrivals = [part if isinstance(part, np.ndarray) else part.arrival_ns for part in sent]
     last_ns = np.partition(np.concatenate(arrivals), num_requests - 1)[num_requests - 1]
     counts = [int(np.searchsorted(each, last_ns)) for each in arrivals]
@@ -88,13 +88,13 @@ def _counts(sent: Sequence[Sent], num_requests: int) -> list[int]:
 
 
 def _whole_sessions(turns: Turns, count: int) -> Turns:
-    """All turns of the sessions that begin among the first so many turns."""
+    """All turns of the sessions that begin among the first `count` turns."""
     begun = turns.session[:count][turns.round_index[:count] == 0]
     return turns.take(np.isin(turns.session, begun))
 
 
 def joined(sent: Sequence[Sent]) -> tuple[Ints, NDArray[np.int32]]:
-    """Arrivals of all clients, one client after the other, and whose they are."""
+    """Arrivals of all clients, concatenated, and the client index of each."""
     which = np.repeat(np.arange(len(sent), dtype=np.int32), list(map(count_of, sent)))
     return np.concatenate([part if isinstance(part, np.ndarray) else part.arrival_ns for part in sent]), which
 
@@ -104,12 +104,12 @@ def count_of(sent: Sent) -> int:
 
 
 def expected_requests(clients: Sequence[Client], until_ns: int) -> float:
-    """Requests of all of them before that time, on average."""
+    """Expected number of requests of all clients before that time."""
     return sum(_per_arrival(c) * c.arrivals.expected(until_ns) for c in clients if c.arrivals is not None)
 
 
 def _peak_rate(clients: Sequence[Client]) -> float:
-    """Requests per second of all clients together that have a rate, while it is highest."""
+    """Peak rate of all clients with a rate together, in requests per second."""
     return sum(_per_arrival(c) * 1e6 / c.arrivals.mean_gap_us for c in clients if c.arrivals is not None)
 
 
@@ -118,6 +118,6 @@ def _per_arrival(client: Client) -> float:
 
 
 def last_ns(clients: Sequence[Client]) -> int:
-    """When the clients that have a rate have begun all they begin: just after the last."""
+    """Time just after the last start of the clients with a rate, in ns."""
     ends_us = [client.arrivals.end_us for client in clients if client.arrivals is not None]
     return math.ceil(min(1e3 * max(ends_us, default=math.inf) + 1e3, float(LAST_NS)))

@@ -33,15 +33,15 @@ _LAWS = {
 _SIDES = ("input_tokens", "output_tokens")
 
 Weights = dict[str, float]
-"""Of numbers of tokens."""
+"""Weights of token counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sends:
-    """How a client sends in one window.
+    """A client's arrivals in one window.
 
     Attributes:
-        start_s: of the day.
+        start_s: from the start of the day.
         rate: requests per second.
         cv: of the gaps.
         law: of the gaps: gamma, weibull or poisson.
@@ -55,11 +55,11 @@ class Sends:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A client.
+    """A client of a ServeGen folder.
 
     Attributes:
-        sends: the windows in which it sends anything, in order.
-        lengths: from that second of the day on, weights of prompt and of output lengths; in order.
+        sends: the windows with arrivals, in order.
+        lengths: weights of prompt and output lengths from each second of the day on, in order.
     """
 
     number: int
@@ -67,21 +67,21 @@ class Chunk:
     lengths: tuple[tuple[float, tuple[Weights, Weights]], ...]
 
     def lengths_at(self, time_s: float) -> tuple[Weights, Weights]:
-        """Those of the time, or, before the first ones, these."""
+        """Lengths at that time or, before the first entry, those of the first."""
         place = bisect_right([start for start, _ in self.lengths], time_s) - 1
         return self.lengths[max(place, 0)][1]
 
 
 def is_servegen(path: Path) -> bool:
-    """Whether this is a folder of ServeGen."""
+    """Whether this is a ServeGen folder."""
     return is_folder(path) and any(_TRACE.fullmatch(one.name) for one in path.iterdir())
 
 
 def read_chunks(folder: Path) -> list[Chunk]:
-    """The clients of a folder that send something and of which lengths are known.
+    """The clients of a folder that have arrivals and known lengths.
 
     Raises:
-        InputError: a file that is missing, a bad cell; with file and line.
+        InputError: a missing file, or a bad cell; with file and line.
     """
     files = sorted((int(m[1]), one) for one in folder.iterdir() if (m := _TRACE.fullmatch(one.name)))
     chunks = []
@@ -94,7 +94,7 @@ def read_chunks(folder: Path) -> list[Chunk]:
 
 
 def _sends(trace: Path) -> Iterator[Sends]:
-    """Of the windows with a rate."""
+    """Windows with a rate."""
     with reading(trace) as text:
         for line, row in enumerate(text, 1):
             cells = row.strip().split(",")
@@ -115,7 +115,7 @@ def _sends(trace: Path) -> Iterator[Sends]:
 
 
 def _lengths(dataset: Path) -> list[tuple[float, tuple[Weights, Weights]]]:
-    """Windows without requests, whose lengths are empty, are left out."""
+    """Windows with lengths; empty ones, without requests, are left out."""
     found = []
     for start, window in load_object(dataset).items():
         where = f"{dataset}: {start}"
@@ -128,7 +128,7 @@ def _lengths(dataset: Path) -> list[tuple[float, tuple[Weights, Weights]]]:
 
 
 def _weights(histogram: Any, where: str, key: str) -> Weights:
-    """Of `"{45: 0.01, 46: 0.02}"` or the same as JSON; a length of 0 counts as 1."""
+    """Weights from `"{45: 0.01, 46: 0.02}"` or the same as JSON; a length of 0 counts as 1."""
     if histogram is None:
         return {}
     if isinstance(histogram, str):
@@ -150,7 +150,8 @@ def _weights(histogram: Any, where: str, key: str) -> Weights:
 
 
 def compact(weights: Weights, most: int) -> Weights:
-    """About the same law with so many lengths at most: parts of equal weight, each by its mean."""
+    """Approximation with at most `most` lengths: quantile groups of equal weight, each replaced by its
+    mean."""
     if len(weights) <= most:
         return weights
     total, passed = math.fsum(weights.values()), 0.0
@@ -181,7 +182,7 @@ def _is_number(text: str) -> bool:
 
 
 def _number(text: str, where: str, key: str) -> float:
-    """Finite, and not negative."""
+    """A finite, non-negative number."""
     try:
         number = float(text)
     except ValueError:

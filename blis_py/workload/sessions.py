@@ -1,8 +1,8 @@
 """Sessions of several turns, each prompt repeating the conversation so far.
 
-Closed loop: a turn is sent when the answer before it is there and the client has thought. Which turns there
-are is fixed in advance, and so is what they say; when they come is not. Open loop: a turn is sent at a time
-fixed in advance, which allows the answer before it a planned duration, whether or not it is there by then.
+Closed loop: a turn is sent a think time after the previous answer. The turns and their contents are fixed in
+advance, their times are not. Open loop: a turn is sent at a time fixed in advance, which allows a planned
+duration for the previous answer, whether or not it has arrived.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ MOST_ROUNDS = 1000
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """How the requests of a client follow each other in sessions.
+    """Session structure of a client's requests.
 
     Attributes:
         rounds: turns of a session; more than `max_rounds` count as `max_rounds`.
-        think_ms: the client's pause after an answer, in ms; None = always `think_ns`.
-        closed_loop: turns wait for the answer before them.
-        planned_itl_ns: in an open loop, what is allowed for each token of the answer before the pause begins.
-        accumulate: a prompt begins with all prompts and answers before it in the session.
-        single: the client has one session only, which starts with its first arrival.
+        think_ms: distribution of the pause after an answer, in ms; None = always `think_ns`.
+        closed_loop: whether turns wait for the previous answer.
+        planned_itl_ns: in an open loop, planned time per token of an answer before the pause begins.
+        accumulate: whether a prompt begins with all earlier prompts and answers of the session.
+        single: whether the client has only one session, which starts with its first arrival.
     """
 
     rounds: Lengths
@@ -41,7 +41,7 @@ class Sessions:
 
     @property
     def mean_rounds(self) -> float:
-        """Requests per session, to plan how many sessions it takes; a sample's mean."""
+        """Estimated mean of requests per session, to plan the number of sessions."""
         return float(self.draw_rounds(np.random.default_rng(0), 1000).mean())
 
     def draw_rounds(self, rng: np.random.Generator, count: int) -> Ints:

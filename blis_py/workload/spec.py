@@ -37,16 +37,15 @@ from blis_py.workload.spec_sharing import check_prefixes, multimodal_of, prefix_
 from blis_py.workload.spec_sources import RENAMED_CLASSES, check_sources, prefix_lengths, sources_of
 
 SESSION_TIMEOUT_US = 300_000_000
-"""Patience of a client with several turns that does not say how long it waits (as in BLIS)."""
+"""Default timeout of a client with several turns (as in BLIS)."""
 DEFAULT_SPEC_SEED = 42
 DEFAULT_PREFIX_TOKENS = 50
-"""Length of a prefix group's prefix where no client gives one (as in BLIS)."""
+"""Default prefix length of a prefix group (as in BLIS)."""
 
 NOT_YET: dict[str, str] = {
     "adapter": "LoRA adapters are not simulated yet: remove the key, and all requests are for the base model",
 }
-"""Keys of a client that this program does not act on yet, and what to do; refused unless they are null, 0 or
-false."""
+"""Keys of a client that are not supported yet, with the remedy; refused unless they are null, 0 or false."""
 
 
 class WorkloadSpec(KindSpec):
@@ -94,12 +93,12 @@ class WorkloadSpec(KindSpec):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was read otherwise than it is written."""
+        """Notes on interpretations that differ from the text."""
         return self._notes
 
     @property
     def file(self) -> Path | None:
-        """Where the spec was read from."""
+        """Source file of the spec."""
         return self._file
 
     @property
@@ -108,7 +107,7 @@ class WorkloadSpec(KindSpec):
         return self._everyone or self.clients
 
     def _expand(self) -> list[str]:
-        """Makes the clients that are only described; returns what there is to know of them."""
+        """Create the clients that are only described; return notes on them."""
         made = list(self.clients)
         notes: list[str] = []
         if self.servegen_data is not None:
@@ -127,7 +126,7 @@ class WorkloadSpec(KindSpec):
             rate: requests per second, instead of `aggregate_rate`.
 
         Raises:
-            InputError: with file and key of what cannot be.
+            InputError: with file and key of the invalid value.
         """
         sources = sources_of(self.everyone, self.cohorts)
         check_sources(sources, self._file, rate, self._classes)
@@ -155,10 +154,10 @@ class WorkloadSpec(KindSpec):
 
 
 def load_spec(path: str | Path, *, classes: Collection[str] = ()) -> WorkloadSpec:
-    """Read and check a workload spec; `classes` are SLO classes there are beside the usual ones.
+    """Read and check a workload spec; `classes` are SLO classes beyond the usual ones.
 
     Raises:
-        InputError: one, for the first problem: file, dotted key, value and what to do.
+        InputError: for the first problem: file, dotted key, value and remedy.
     """
     path = Path(path)
     spec = parse_spec(spec_values(path), path, classes=classes)
@@ -168,7 +167,7 @@ def load_spec(path: str | Path, *, classes: Collection[str] = ()) -> WorkloadSpe
 
 
 def parse_spec(values: dict[str, Any], path: Path, *, classes: Collection[str] = ()) -> WorkloadSpec:
-    """The same of what was written in the file `path`, which is changed."""
+    """Parse the values of the file `path`; they are modified."""
     _refuse_not_yet(values, path)
     notes = _upgrade(values, classes)
     try:
@@ -183,7 +182,7 @@ def parse_spec(values: dict[str, Any], path: Path, *, classes: Collection[str] =
 
 
 def spec_values(path: Path) -> dict[str, Any]:
-    """What is written in a spec; a folder of ServeGen and a configuration of inference-perf are one, too."""
+    """Values of a spec file, a ServeGen folder, or an inference-perf configuration."""
     if is_servegen(path):
         return {"version": "2", "servegen_data": {"path": str(path.absolute())}}
     values = load_mapping(path)
@@ -191,7 +190,8 @@ def spec_values(path: Path) -> dict[str, Any]:
 
 
 def _upgrade(values: dict[str, Any], classes: Collection[str]) -> list[str]:
-    """Gives the classes of version 1 their names of version 2, unless they are defined; tells which."""
+    """Rename the classes of version 1 to those of version 2, unless they are defined; return the renamed
+    ones."""
     if as_text(values.get("version") or "1") != "1":
         return []
     renamed: dict[str, str] = {}
@@ -218,7 +218,7 @@ def _refuse_not_yet(values: dict[str, Any], path: Path) -> None:
 def _clients(
     part: Part, rate: float, profile: Profile | None, prefixes: dict[str, int], spec: WorkloadSpec
 ) -> list[Client]:
-    """The clients of a source, alike but for their names and prefix groups."""
+    """The clients of a source, identical except for names and prefix groups."""
     client, key, path = part.source.spec, part.source.key, spec.file
     several = sessions(client.reasoning, None if client.concurrency else client.closed_loop, key, path)
     timeout_us = (SESSION_TIMEOUT_US if several else 0) if client.timeout is None else client.timeout
@@ -262,7 +262,7 @@ def _lengths(part: Part, name: str, path: Path | None) -> Lengths:
 
 
 def _token_wire_ns(client: ClientSpec) -> float:
-    """A token is 4 bytes, as in BLIS."""
+    """Transmission time of a token in ns; a token has 4 bytes, as in BLIS."""
     mbps = 0.0 if client.network is None else client.network.bandwidth_mbps
     return 4 * 8 * 1e3 / mbps if mbps else 0.0
 

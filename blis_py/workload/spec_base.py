@@ -15,7 +15,7 @@ from blis_py.workload.lengths import Lengths
 
 
 def as_text(value: Any) -> Any:
-    """YAML reads an unquoted 2 or 007 as a number; where a name is meant, it is one."""
+    """Names as text: YAML reads an unquoted 2 or 007 as a number."""
     return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
 
@@ -24,7 +24,7 @@ def _whole(value: Any) -> Any:
 
 
 def as_tuple(value: Any) -> Any:
-    """A list; null is an empty one."""
+    """A list as a tuple; null is an empty one."""
     return tuple(value or ()) if value is None or isinstance(value, list) else value
 
 
@@ -57,10 +57,10 @@ class DistributionSpec(Strict):
 
 
 def lengths_of(spec: DistributionSpec, key: str, path: Path | None) -> Lengths:
-    """The distribution a spec describes; `key` is where it stands in the file `path`.
+    """The distribution of a spec; `key` is its location in the file `path`.
 
     Raises:
-        InputError: parameters that are missing, unknown or out of range, or a file that is no good.
+        InputError: missing, unknown or out-of-range parameters, or an invalid file.
     """
     params = dict(spec.params)
     if spec.file:

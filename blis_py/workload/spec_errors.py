@@ -1,4 +1,4 @@
-"""What is wrong with a workload spec, in one sentence with file and key."""
+"""Errors of a workload spec in one sentence, with file and key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from blis_py.errors import InputError
 
 
 def input_error(error: ValidationError, root: type[BaseModel], path: Path) -> InputError:
-    """The first problem, of a file that `root` describes."""
+    """The first problem in a file described by `root`."""
     first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
     location = first["loc"]
     key = _dotted(location)
@@ -36,7 +36,7 @@ def _dotted(location: tuple[int | str, ...]) -> str:
 
 
 def _nearest(location: tuple[int | str, ...], root: type[BaseModel]) -> str:
-    """What an unknown key may have meant, from the model that it stands in."""
+    """Suggestion for an unknown key, from the model in which it occurs."""
     model = root
     for part in location[:-1]:
         if isinstance(part, str):

@@ -21,15 +21,15 @@ from blis_py.workload.spec_lifecycle import ArrivalSpec, LifecycleSpec, WindowSp
 from blis_py.workload.spec_sharing import MultiTurnSpec, ReasoningSpec
 
 SHORTEST_S, LONGEST_S = 1e-3, 1e9
-"""Of a stage."""
+"""Limits of a stage's duration, in s."""
 _LOADS = ("constant", "poisson")
 _NAMES = {
     "num_groups": "num_unique_system_prompts",
     "num_prompts_per_group": "num_users_per_system_prompt",
 }
-"""How inference-perf calls them now, and how it did, and BLIS does."""
+"""Current key names of inference-perf, and its former ones, which BLIS uses."""
 _WITHOUT_EFFECT = ("api", "server", "tokenizer", "metrics", "report", "storage", "circuit_breakers")
-"""Sections that are about the server and the report."""
+"""Sections on the server and the report, ignored here."""
 
 
 class StageSpec(Strict):
@@ -69,15 +69,15 @@ class InferencePerfSpec(Strict):
 
 
 def is_config(values: Mapping[str, Any]) -> bool:
-    """Whether this is a configuration of inference-perf."""
+    """Whether this is an inference-perf configuration."""
     return isinstance(values.get("load"), dict) and "data" in values and "clients" not in values
 
 
 def of_config(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The content of a configuration file of inference-perf as that of a workload spec.
+    """Content of an inference-perf configuration as content of a workload spec.
 
     Raises:
-        InputError: a load or data that cannot be made here.
+        InputError: an unsupported load or data type.
     """
     known = {"load", "data", *_WITHOUT_EFFECT}
     for key in values:
@@ -110,7 +110,7 @@ def _stages(load: Mapping[str, Any], path: Path) -> list[dict[str, Any]]:
 
 
 def _random_lengths(data: Mapping[str, Any], stages: list[dict[str, Any]], path: Path) -> dict[str, Any]:
-    """One client, whose lengths are normally distributed."""
+    """One client with normally distributed lengths."""
     begin_us, windows = 0, []
     for number, stage in enumerate(stages):
         for key, value in stage.items():
@@ -141,7 +141,7 @@ def inference_perf_clients(spec: InferencePerfSpec, file: Path | None) -> list[C
     """A client for each system prompt; in conversations, for each user and stage.
 
     Raises:
-        InputError: no stages, too many clients, or conversations without end.
+        InputError: no stages, too many clients, or unbounded conversations.
     """
     if not spec.stages:
         raise InputError("at least one stage is needed", file=file, key="inference_perf.stages")
@@ -162,7 +162,7 @@ def _questions(spec: InferencePerfSpec) -> Iterator[ClientSpec]:
 
 
 def _chats(spec: InferencePerfSpec, file: Path | None) -> Iterator[ClientSpec]:
-    """One conversation each, with as many turns as its share of the stage."""
+    """Clients with one conversation each, with as many turns as its share of the stage."""
     shared = spec.shared_prefix
     users = shared.num_unique_system_prompts * shared.num_users_per_system_prompt
     if users * len(spec.stages) > MOST_MEMBERS:
@@ -208,7 +208,7 @@ def _common(shared: SharedPrefixSpec, prompt: int) -> dict[str, Any]:
 
 
 def _timetable(spec: InferencePerfSpec) -> Iterator[tuple[int, int, int]]:
-    """Of each stage its begin and end in us, and its number of requests."""
+    """Start and end in us, and number of requests, of each stage."""
     begin_us = 0
     for stage in spec.stages:
         end_us = begin_us + round(stage.duration * 1e6)
@@ -217,7 +217,7 @@ def _timetable(spec: InferencePerfSpec) -> Iterator[tuple[int, int, int]]:
 
 
 def _share(count: int, index: int, parts: int) -> int:
-    """Of so many, dealt out to the parts in turn."""
+    """Number of `count` items for part `index`, distributed in turn."""
     return count // parts + (index < count % parts)
 
 

@@ -100,7 +100,8 @@ class DrainSpec(Strict):
 def check_windows(windows: Sequence[WindowSpec], key: str, path: Path | None) -> None:
     """
     Raises:
-        InputError: no windows, one that ends before it begins, or two that say more than when and overlap.
+        InputError: no windows, one that ends before it begins, or overlapping windows with their own
+        settings.
     """
     if not windows:
         fix = "give some, or remove lifecycle"
@@ -123,7 +124,7 @@ def bounds_of(windows: Sequence[WindowSpec]) -> list[tuple[float, float]]:
 
 
 def changing(diurnal: DiurnalSpec | None, drain: DrainSpec | None) -> Profile | None:
-    """How the rate of a cohort changes; None = it does not."""
+    """Profile of a cohort's changing rate; None = constant."""
     if diurnal is not None:
         return of_a_day(diurnal.peak_hour, diurnal.peak_to_trough_ratio)
     return None if drain is None else ramp_down(float(drain.start_time_us), float(drain.ramp_duration_us))

@@ -1,4 +1,4 @@
-"""How many requests each source of a workload spec sends, and when: shares of a rate, rates of windows."""
+"""Rate and timing of each source of a workload spec: shares of a rate, rates of windows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ Rates = list[tuple[float, Profile | None]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a source sends, or what it sends in one of its windows, where that has a law of its own."""
+    """A source's requests, or those of one of its windows if that has its own settings."""
 
     source: Source
     number: int | None = None
-    """Of the window."""
+    """Index of the window."""
 
     @property
     def window(self) -> WindowSpec | None:
@@ -35,7 +35,7 @@ class Part:
 
     @property
     def key(self) -> str:
-        """Where the part stands in the file."""
+        """Dotted key of the part in the file."""
         own = "" if self.number is None else f".lifecycle.windows[{self.number}]"
         return f"{self.source.key}{own}"
 
@@ -45,7 +45,7 @@ class Part:
 
     @property
     def bounds(self) -> list[tuple[float, float]]:
-        """From when on, and before when it sends; none: all the time."""
+        """Intervals (from, before) in which it sends; empty: all the time."""
         return bounds_of(self.source.windows if self.window is None else [self.window])
 
     @property
@@ -55,7 +55,7 @@ class Part:
         return Profile.within(self.bounds, runs_on=self.window is None)
 
     def arrivals(self, rate: float, profile: Profile | None, path: Path | None) -> Arrivals | None:
-        """Of each of the source's clients, who share the rate."""
+        """Arrivals of each of the source's clients, which share the rate."""
         own = self.window is not None and self.window.arrival is not None
         arrival = self.window.arrival if self.window is not None and own else self.source.spec.arrival
         if arrival is None:
@@ -72,7 +72,7 @@ class Part:
 
 
 def _check_countable(arrival: ArrivalSpec, profile: Profile | None, key: str, path: Path | None) -> None:
-    """What comes in a time that ends can be counted."""
+    """Require a finite time for an exact count."""
     if arrival.process != "poisson":
         raise InputError(f"has no meaning for {arrival.process}", file=path, key=key, fix="use poisson")
     if profile is None or profile.end_us == math.inf:
@@ -91,11 +91,11 @@ def rates_of(
     """Rate and profile of each part.
 
     Args:
-        aggregate: requests per second of all together; 0 or None: windows say it.
-        day: peak and course of the rate of all together, instead.
+        aggregate: requests per second of all together; 0 or None: given by windows.
+        day: peak and course of the total rate, instead.
 
     Raises:
-        InputError: nothing says it, or two things do.
+        InputError: no rate, or two contradictory ones.
     """
     paced = [part for part in parts if part.source.has_arrivals]
     if not paced:
@@ -142,7 +142,7 @@ def _shares_of_day(parts: Sequence[Part], day: tuple[float, Profile], path: Path
 
 
 def _overlapping(parts: Sequence[Part]) -> list[float]:
-    """For each part, the shares of all sources that send at some time when its source does."""
+    """For each part, the total shares of all sources whose times overlap those of its source."""
     times = {part.source.key: tuple(bounds_of(part.source.windows)) for part in parts}
     shares: dict[tuple[tuple[float, float], ...], list[float]] = {}
     for source in {part.source.key: part.source for part in parts}.values():
@@ -161,7 +161,7 @@ def _meet(one: Sequence[tuple[float, float]], other: Sequence[tuple[float, float
 
 
 def _shares_at_all_times(parts: Sequence[Part], aggregate: float) -> Rates:
-    """At any time when somebody sends, all together send at the rate, in the proportion of the windows'."""
+    """Shares of the rate at any time with senders, proportional to the windows' rates."""
     edges = sorted({0.0}.union(*(bound for part in parts for bound in part.bounds)))
     weights = [part.trace_rate or 0.0 for part in parts]
     shares: list[list[float]] = [[] for _ in parts]

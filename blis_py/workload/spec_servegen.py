@@ -49,13 +49,13 @@ class ServeGenSpec(Strict):
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """A part of the day that is played.
+    """A part of the day to be played.
 
     Attributes:
-        name: of it; empty where the day is played as it was.
-        day_s: of the day, from when on.
-        begin_us: of the run.
-        length_us: how long.
+        name: of the part; empty if the day is played as recorded.
+        day_s: its start in the day.
+        begin_us: its start in the run.
+        length_us: its length.
     """
 
     name: str
@@ -65,13 +65,13 @@ class _Slot:
 
 
 def servegen_clients(spec: ServeGenSpec, seed: int, file: Path | None) -> tuple[list[ClientSpec], list[str]]:
-    """The clients that send in what is played, and what there is to know.
+    """The clients that send in the played parts, and notes.
 
     Args:
-        seed: of the windows that are drawn, and of the order in which classes are dealt out.
+        seed: of the random windows, and of the order in which classes are assigned.
 
     Raises:
-        InputError: the folder is no good, or nobody sends.
+        InputError: an invalid folder, or no requests in the played parts.
     """
     slots = list(_slots(spec, seed, file))
     folder = (file.parent if file else Path()) / Path(spec.path)
@@ -112,7 +112,7 @@ def _slots(spec: ServeGenSpec, seed: int, file: Path | None) -> Iterator[_Slot]:
 
 
 def _windows_of(chunk: Chunk, slots: Sequence[_Slot], spec: ServeGenSpec) -> list[tuple[Sends, int, int]]:
-    """When the client sends in the run: how, from when on and before when, in us."""
+    """The client's windows in the run: arrivals, start and end in us."""
     found = []
     for slot in slots:
         for sends in chunk.sends:
@@ -163,7 +163,7 @@ def _distribution(weights: Weights) -> DistributionSpec:
 
 
 def _arrival(sends: Sends) -> ArrivalSpec:
-    """Gaps that vary more than a Weibull law's can are those of a gamma law."""
+    """Arrivals of a window; variation beyond a Weibull distribution's range becomes a gamma distribution."""
     law = "gamma" if sends.law == "weibull" and not WEIBULL_CV[0] <= sends.cv <= WEIBULL_CV[1] else sends.law
     if law == "poisson" or sends.cv <= 0:
         return ArrivalSpec(process="poisson")

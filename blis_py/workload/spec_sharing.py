@@ -94,10 +94,10 @@ class ReasoningSpec(Strict):
 
 
 def multimodal_of(spec: MultimodalSpec | None, key: str, path: Path | None) -> Multimodal | None:
-    """What the prompts of a client consist of; None where they are text.
+    """Prompt composition of a client; None for text.
 
     Raises:
-        InputError: pieces without a length or a number, or nothing at all.
+        InputError: pieces without a length or a number, or an empty prompt.
     """
     if spec is None:
         return None
@@ -119,13 +119,13 @@ def multimodal_of(spec: MultimodalSpec | None, key: str, path: Path | None) -> M
 
 
 def check_prefixes(of_clients: Sequence[tuple[str, Sequence[PrefixSpec]]], path: Path | None) -> None:
-    """Refuse levels that are not what their name says: clients share the texts of a pool by its name.
+    """Refuse inconsistent levels: clients share the texts of pools with equal names.
 
     Args:
-        of_clients: where each client stands in the file, and its levels.
+        of_clients: each client's location in the file, and its levels.
 
     Raises:
-        InputError: a name given twice in one client, or to pools of different sizes or lengths.
+        InputError: a duplicate name in one client, or pools of one name with different sizes or lengths.
     """
     known: dict[str, PrefixSpec] = {}
     for client, levels in of_clients:
@@ -164,10 +164,10 @@ def prefix_levels(levels: Sequence[PrefixSpec], key: str, path: Path | None) -> 
 def sessions(
     spec: ReasoningSpec | None, closed_loop: bool | None, key: str, path: Path | None
 ) -> Sessions | None:
-    """The sessions of a client; None where its requests come one by one.
+    """Sessions of a client; None for independent requests.
 
     Raises:
-        InputError: a closed loop of clients without sessions; what contradicts itself.
+        InputError: a closed loop of clients without sessions; contradictory settings.
     """
     plan = None if spec is None else spec.multi_turn
     if plan is None:

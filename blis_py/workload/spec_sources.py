@@ -1,4 +1,4 @@
-"""Clients and cohorts of a workload spec as sources of requests, checked one against the other."""
+"""Clients and cohorts of a workload spec as sources of requests, with cross-checks."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ RENAMED_CLASSES = {"realtime": "critical", "interactive": "standard"}
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A client, or the members of a cohort, who are alike but for their names and prefix groups."""
+    """A client, or the members of a cohort, which are identical except for names and prefix groups."""
 
     spec: ClientSpec
     key: str
-    """Where it stands in the file."""
+    """Dotted key in the file."""
     names: tuple[str, ...]
     prefix_groups: tuple[str, ...]
     windows: tuple[WindowSpec, ...] = ()
@@ -38,7 +38,7 @@ class Source:
 
     @property
     def scale_key(self) -> str | None:
-        """Which arrivals fix the source's rate."""
+        """Key of the arrivals that fix the source's rate."""
         for number, window in enumerate(self.windows):
             if window.arrival is not None and window.arrival.scale is not None:
                 return f"{self.key}.lifecycle.windows[{number}].arrival.scale"
@@ -86,7 +86,7 @@ def check_sources(
 ) -> None:
     """
     Raises:
-        InputError: names that are taken, classes that are unknown, and what contradicts itself.
+        InputError: duplicate names, unknown classes, or contradictory settings.
     """
     if not sources:
         raise InputError("at least one client is needed", file=path, key="clients")
@@ -135,7 +135,7 @@ def _check_source(source: Source, path: Path | None, classes: Collection[str]) -
 
 
 def _check_times(source: Source, path: Path | None) -> None:
-    """One thing at most says when a source sends, and a source without a rate sends at all times."""
+    """Allow at most one timing of a source; a source without a rate must send at all times."""
     client, key = source.spec, source.key
     names = [name for name in ("lifecycle", "diurnal", "spike", "drain") if getattr(client, name, None)]
     if len(names) > 1:
@@ -153,7 +153,7 @@ def _check_times(source: Source, path: Path | None) -> None:
 
 
 def _check_loop(source: Source, path: Path | None) -> None:
-    """A rate and how it is spaced, or a number of requests under way, or both."""
+    """Require a rate with its arrival process, or a number of requests in progress, or both."""
 
     client, key = source.spec, source.key
 
@@ -186,10 +186,10 @@ def _check_class(name: str, key: str, path: Path | None, classes: Collection[str
 
 
 def prefix_lengths(sources: Sequence[Source], path: Path | None) -> dict[str, int]:
-    """One length per prefix group: what its clients say, which must be the same where they say it.
+    """Prefix length of each group, as given by its clients, which must agree.
 
     Raises:
-        InputError: they do not say the same, or are in no group.
+        InputError: contradictory lengths, or a length without a group.
     """
     lengths_of: dict[str, int] = {}
     for source in sources:

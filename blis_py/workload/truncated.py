@@ -1,12 +1,12 @@
-"""Token counts between two bounds, with the mean that was asked for.
+"""Token counts between two bounds, with a given mean.
 
-Normal lengths that are clamped to their bounds pile up there, and their mean moves: 200 ± 256 tokens between
-2 and 7,000 come to 232, more than a fifth of them 2. The *truncated* normal law has no such heap. Of all laws
-between the bounds with a given mean and standard deviation it assumes the least beside them. Its own
-parameters are solved here so that mean and standard deviation are those asked for.
+Normal lengths clamped to their bounds accumulate there, and their mean moves: 200 ± 256 tokens between 2 and
+7,000 yield 232, more than a fifth of them 2. The *truncated* normal distribution has no such atoms. Among all
+distributions between the bounds with a given mean and standard deviation it has maximum entropy. Its
+parameters are solved for here, so that mean and standard deviation are the given ones.
 
-Not every standard deviation is possible: with the mean near a bound there is no room. As the law widens it
-becomes exponential, which is as wide as it gets; wider laws would be heaps at the bounds again.
+Not every standard deviation is possible with the mean near a bound. The widest distribution of this family is
+exponential; wider ones would again have atoms at the bounds.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 _MOST_CELLS = 8192
-"""As long as there are no more lengths than that, each has a probability of its own."""
+"""Largest number of lengths with an individual probability each."""
 _REACH = 60.0
-"""How far the law is looked at beyond its mean, in distances of the mean from the bound on the other side:
-there exp(-60) of it is left."""
+"""Extent of the distribution beyond its mean, in distances of the mean from the opposite bound: exp(-60) of
+it remains there."""
 _STEEPEST = 60.0
-"""Logarithm of the ratio of neighbouring probabilities."""
+"""Largest logarithm of the ratio of neighbouring probabilities."""
 
 
 class Law(NamedTuple):
     """Probabilities of cells of equal width."""
 
     first: float
-    """Where the first cell begins: half a token below the least length."""
+    """Lower edge of the first cell: half a token below the smallest length."""
     width: float
-    """Of a cell, in tokens."""
+    """Width of a cell, in tokens."""
     probability: Floats
 
     @property
@@ -48,7 +48,7 @@ class Law(NamedTuple):
         return math.sqrt(float(away**2 @ self.probability))
 
     def draw(self, rng: np.random.Generator, count: int) -> Floats:
-        """Lengths before rounding; one random number each, so that more of them extend fewer."""
+        """Lengths before rounding; one random number each, so that a longer draw extends a shorter one."""
         ends = np.cumsum(self.probability)
         drawn = rng.random(count) * ends[-1]
         cell = np.minimum(np.searchsorted(ends, drawn, side="right"), len(ends) - 1)
@@ -63,9 +63,9 @@ class Law(NamedTuple):
 
 @lru_cache(maxsize=64)
 def truncated_law(mean: float, stdev: float, low: int, high: int) -> Law:
-    """The truncated normal law on whole numbers from `low` to `high`, between which the mean lies.
+    """The truncated normal distribution on whole numbers from `low` to `high`, which enclose the mean.
 
-    It has this mean, and this standard deviation or the largest that such a law can have.
+    It has this mean, and this standard deviation or the largest possible one.
     """
     above, below = max(mean - low, 1.0), max(high - mean, 1.0)
     first, last = max(low, math.floor(mean - _REACH * below)), min(high, math.ceil(mean + _REACH * above))
@@ -76,7 +76,7 @@ def truncated_law(mean: float, stdev: float, low: int, high: int) -> Law:
 
 
 def clamped_mean(mean: float, stdev: float, low: float, high: float) -> float:
-    """Mean of a normal law whose values beyond the bounds are set to them."""
+    """Mean of a normal distribution clamped to the bounds."""
     if stdev == 0:
         return min(max(mean, low), high)
 
@@ -90,14 +90,14 @@ def clamped_mean(mean: float, stdev: float, low: float, high: float) -> float:
 
 
 def _solve(cells: int, mean: float, stdev: float) -> Floats:
-    """p(i) in proportion to exp(slope * (i - mean) - bend * (i - mean)^2), `bend` at least 0."""
+    """p(i) proportional to exp(slope * (i - mean) - bend * (i - mean)^2), `bend` at least 0."""
     away: Floats = np.arange(cells, dtype=np.float64) - mean
     probability = _with_mean(away, 0.0)
     if stdev <= 0 or mean in (0.0, cells - 1.0):
         return _all_at(mean, cells)
     if _stdev(probability, away) <= stdev:
         return probability
-    low, high = 0.0, 0.5 / stdev**2  # without bounds the wider law's bend; bounds only make it narrower
+    low, high = 0.0, 0.5 / stdev**2  # the unbounded distribution's bend; bounds only narrow it
     for _ in range(50):
         bend = (low + high) / 2
         probability = _with_mean(away, bend)
@@ -108,7 +108,7 @@ def _solve(cells: int, mean: float, stdev: float) -> Floats:
 
 
 def _with_mean(away: Floats, bend: float) -> Floats:
-    """The slope that brings the mean to where `away` is 0, by Newton's method between two bounds."""
+    """The slope at which the mean has `away` = 0, by bracketed Newton iteration."""
     bent = -bend * away**2
     low, high, slope = -_STEEPEST, _STEEPEST, 0.0
     for _ in range(200):
@@ -131,7 +131,7 @@ def _stdev(probability: Floats, away: Floats) -> float:
 
 
 def _all_at(place: float, cells: int) -> Floats:
-    """Everything at one length, or shared by the two whole ones around it."""
+    """All probability at one length, or at the two whole numbers around it."""
     probability = np.zeros(cells)
     below = min(int(place), cells - 2) if cells > 1 else 0
     probability[below] = 1 - (place - below)

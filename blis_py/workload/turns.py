@@ -1,4 +1,4 @@
-"""The turns of sessions, drawn: when each is sent, and what it says."""
+"""Turns of sessions, drawn with their times and contents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from blis_py.workload.modalities import own_tokens
 from blis_py.workload.sessions import Sessions
 
 LONGEST_PAUSE_NS = 30 * 86_400 * 10**9
-"""A month between two turns; beyond, sums of many of them could overflow."""
+"""Longest pause between two turns, one month; sums of many longer ones could overflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +24,18 @@ class Turns:
     """The turns of many sessions as columns, in order of arrival."""
 
     arrival_ns: Ints
-    """When it is sent; in a closed loop, no sooner than that."""
+    """Sending time in ns; in a closed loop, the earliest possible one."""
     session: Ints
     round_index: Ints
     think_ns: Ints
-    """The pause before it; -1 in an open loop, which fixes its arrival."""
+    """Pause before each turn in ns; -1 in an open loop, which fixes its arrival."""
     history_tokens: Ints
-    """Prompts and answers of the session before this turn, where they accumulate."""
+    """Tokens of earlier prompts and answers of the session, if they accumulate."""
     new_tokens: Ints
-    """What the client adds to it."""
+    """Tokens added by the client."""
     output_tokens: Ints
     modality_tokens: Ints | None
-    """Of what the client adds, see `RequestTable`."""
+    """Composition of the added tokens, see `RequestTable`."""
 
     def take(self, rows: slice | np.ndarray) -> Turns:
         return Turns(
@@ -53,13 +53,13 @@ class Turns:
 def turns_until(
     client: Client, seed: int, until_ns: int, *, at_most: int | None = None, as_blis: bool = False
 ) -> Turns:
-    """All turns that come before `until_ns`, of at most so many sessions.
+    """All turns before `until_ns`, of at most `at_most` sessions.
 
-    A longer `until_ns` adds sessions and later turns, and leaves those of the shorter one as they are.
+    A longer `until_ns` adds sessions and later turns, and leaves the earlier ones unchanged.
 
     Args:
-        as_blis: closed loops as in BLIS: they plan 1 us for each token of an answer, all turns of a session
-            that begins in time count, and conversations forget the last token of every answer.
+        as_blis: BLIS semantics of closed loops: 1 us is planned for each token of an answer, all turns of a
+        session that begins in time count, and conversations omit the last token of every answer.
 
     Raises:
         InputError: a pause of more than a month.
@@ -98,7 +98,7 @@ def turns_until(
 
 
 def _thinking(client: Client, plan: Sessions, rng: np.random.Generator, output: Ints) -> Ints:
-    """The pause after every turn."""
+    """Pause after every turn."""
     think_ns = (
         np.full(len(output), plan.think_ns)
         if plan.think_ms is None
@@ -115,12 +115,12 @@ def _thinking(client: Client, plan: Sessions, rng: np.random.Generator, output: 
 
 
 def _before_turn(pause_ns: Ints, first: Ints) -> Ints:
-    """The pause before every turn, where `pause_ns` follow them; 0 before the first of a session."""
+    """Pause before every turn, given the pauses after them; 0 before the first of a session."""
     rows = np.arange(len(pause_ns))
     return np.where(rows == first, 0, pause_ns[np.maximum(rows - 1, 0)])
 
 
 def _before(amounts: Ints, first: Ints) -> Ints:
-    """For every turn the sum over the turns before it in its session."""
+    """For every turn the sum over the earlier turns of its session."""
     cumulated = np.cumsum(amounts) - amounts
     return cumulated - cumulated[first]

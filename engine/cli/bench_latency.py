@@ -1,4 +1,4 @@
-"""`blis engine bench latency`: how long one batch takes from its prompts to its last tokens."""
+"""`blis engine bench latency`: the time of one batch from its prompts to its last tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`blis engine bench replay`: a workload spec or a trace, served as it comes."""
+"""`blis engine bench replay`: serve a workload spec or a trace in real time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`blis engine bench throughput`: how many tokens a second, everything there from the beginning."""
+"""`blis engine bench throughput`: tokens per second with all requests present from the start."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from blis_py.cli.flag import Flag, Flags
 from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
 from blis_py.traces.steplog import StepLog, write_step_log
+from engine.cli import kinds
 from engine.cli.compare_overlap import COMPARE, compare
-from engine.cli.diffusion import DLLM, build
 from engine.cli.options import ENGINE, STEP_LOG, say
 from engine.sequence import Sequence as Running
 
@@ -23,7 +23,7 @@ WORKLOAD = (
     Flag("--prefix-len", int, "", "Further tokens in front that all prompts share. Default 0."),
 )
 OUTPUT = (Flag("--output-json", str, "", "Write the result to a file as well.", metavar="FILE"), STEP_LOG)
-GROUPS = (("Workload", (*WORKLOAD, COMPARE)), *ENGINE, ("Block diffusion", DLLM), ("Output", OUTPUT))
+GROUPS = (("Workload", (*WORKLOAD, COMPARE)), *ENGINE, *kinds.GROUPS, ("Output", OUTPUT))
 
 
 def throughput(flags: Flags) -> None:
@@ -36,7 +36,7 @@ def throughput(flags: Flags) -> None:
 
 
 def measured(flags: Flags) -> tuple[dict[str, object], StepLog]:
-    """Serves the requests, after a few to warm up; the result, and the step log."""
+    """Serve the requests after a short warm-up; return the result and the step log."""
     import numpy as np
 
     from blis_py.requests.table import RequestTable
@@ -46,7 +46,7 @@ def measured(flags: Flags) -> tuple[dict[str, object], StepLog]:
 
     count, shared = flags.get("--num-prompts", 100), flags.get("--prefix-len", 0)
     inputs, outputs = flags.get("--input-len", 128) + shared, flags.get("--output-len", 128)
-    engine = build(flags)
+    engine = kinds.build(flags)
     table = RequestTable.build(
         np.zeros(count, dtype=np.int64),
         np.full(count, inputs),
@@ -78,13 +78,7 @@ def measured(flags: Flags) -> tuple[dict[str, object], StepLog]:
         "kernels_compiled": engine.compilations.while_serving.kernels,
     }
     if not isinstance(engine, LLMEngine):
-        counters = engine.scheduler.totals
-        result["diffusion"] = {
-            "rounds": counters.rounds,
-            "steps_per_block": counters.steps_per_block,
-            "committed_tokens_per_step": counters.committed_tokens_per_step,
-            "idle_block_rounds": counters.idle_block_rounds,
-        }
+        result |= kinds.throughput(engine)
     return result, engine.recorder.log()
 
 
@@ -93,7 +87,7 @@ def _no_log(path: str) -> None:
 
 
 def complete(outcomes: Sequence[Running | InputError]) -> None:
-    """Raises what went wrong with the first request that was not served to the end."""
+    """Raise the error of the first request that was not completed."""
     for outcome in outcomes:
         if isinstance(outcome, InputError):
             raise outcome
@@ -102,7 +96,7 @@ def complete(outcomes: Sequence[Running | InputError]) -> None:
 
 
 def finish(result: dict[str, object], flags: Flags, write_log: Callable[[str], None]) -> None:
-    """Result to stdout, then to where else it is wanted."""
+    """Write the result to stdout and the other requested outputs."""
     from blis_py.outputs.staging import Outputs
 
     text = json.dumps(result, indent=2)

@@ -1,4 +1,4 @@
-"""`blis engine bench throughput --compare-overlap`: both loops of the engine, beside each other."""
+"""`blis engine bench throughput --compare-overlap`: both loops of the engine, side by side."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _SHARES = ("bubble", "run_ahead")
 def compare(
     flags: Flags, measured: Callable[[Flags], tuple[dict[str, object], StepLog]]
 ) -> dict[str, object]:
-    """The results of both, each with its pipeline; a table of them is talk.
+    """The results of both loops, each with its pipeline figures; a table of them goes to stderr.
 
     Args:
-        measured: serves the requests with one of them; its result and step log.
+        measured: serves the requests with one loop; returns its result and step log.
 
     Raises:
-        InputError: a flag that asks for one of the loops only, or for one step log.
+        InputError: a flag that applies to one loop only, or to a single step log.
     """
     from engine.pipeline import summary
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.flag import Flag, Flags
 from blis_py.errors import InputError
 from engine.cli.options import engine_config
 
 if TYPE_CHECKING:
+    from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
+    from blis_py.cluster.recorder import InstanceLog
+    from blis_py.requests.table import RequestTable
     from engine.config import EngineConfig
     from engine.diffusion.engine import DiffusionEngine
     from engine.diffusion.settings import DllmSettings
-    from engine.engine import LLMEngine
+    from engine.kinds import Engine
 
 DLLM = (
     Flag("--dllm-algorithm", str, "", "LowConfidence, JointThreshold, TopKPerStep. Default LowConfidence."),
@@ -28,7 +32,7 @@ _MOST_SLOTS = 64
 """Default of `--max-num-seqs` for block diffusion: as many blocks of 32 as the default token budget holds."""
 
 
-def build(flags: Flags) -> LLMEngine | DiffusionEngine:
+def build(flags: Flags) -> Engine:
     """The engine for the model: autoregressive, or for block diffusion with `--dllm-*`.
 
     Raises:
@@ -67,7 +71,7 @@ def configured(flags: Flags) -> tuple[EngineConfig, DllmSettings | None]:
     return engine_config(flags, block_size=max(block, 16), max_num_seqs=_MOST_SLOTS), settings
 
 
-def build_as(config: EngineConfig, settings: DllmSettings | None) -> LLMEngine | DiffusionEngine:
+def build_as(config: EngineConfig, settings: DllmSettings | None) -> Engine:
     """The engine with these settings; autoregressive where there are none of block diffusion."""
     if settings is None:
         from engine.build import build_engine
@@ -76,6 +80,55 @@ def build_as(config: EngineConfig, settings: DllmSettings | None) -> LLMEngine |
     from engine.diffusion.build import build_diffusion_engine
 
     return build_diffusion_engine(config, settings)
+
+
+def write_rounds(folder: Path, engine: Engine, table: RequestTable, settings: DllmSettings) -> None:
+    """The rounds of every block, and how to replay them."""
+    from blis_py.traces import diffusion_rounds as rounds
+    from blis_py.traces.tracev2_write import request_numbers
+
+    requests = engine.recorder.log().requests
+    number_of = {table.id_of(row): n for row, n in enumerate(request_numbers(table).tolist())}
+    measured = zip(requests["id"], requests["block_rounds"], strict=True)
+    rounds.write_rounds(folder / rounds.NAME, {number_of[name]: own for name, own in measured})
+    rounds.write_workload(
+        folder,
+        block_tokens=engine.recorder.meta["diffusion"]["block_tokens"],
+        algorithm=type(settings.algorithm).__name__,
+        parameters=settings.parameters,
+    )
+
+
+def throughput(engine: DiffusionEngine) -> dict[str, Any]:
+    """What the result of `bench throughput` has beyond that of other engines."""
+    counters = engine.scheduler.totals
+    return {
+        "rounds": counters.rounds,
+        "steps_per_block": counters.steps_per_block,
+        "committed_tokens_per_step": counters.committed_tokens_per_step,
+        "idle_block_rounds": counters.idle_block_rounds,
+    }
+
+
+def recorders(engine: DiffusionEngine, table: RequestTable) -> tuple[DiffusionRecorder, DiffusionInstanceLog]:
+    """Those of the simulator."""
+    from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
+    from blis_py.latency.base import FrontendDelays
+
+    core = engine.scheduler
+    recorder = DiffusionRecorder(table, FrontendDelays(), core.diffusion.block_tokens)
+    return recorder, DiffusionInstanceLog(recorder, core, record_steps=False)
+
+
+def note_round(log: InstanceLog, start_ns: int, end_ns: int) -> bool:
+    """Notes a round; `False` where steps are none."""
+    from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog
+    from blis_py.core.diffusion_request import Batch
+
+    if not isinstance(log, DiffusionInstanceLog):
+        return False
+    log.round(Batch(), start_ns, end_ns)
+    return True
 
 
 def _switch(flags: Flags, name: str) -> bool:

@@ -11,7 +11,7 @@ from blis_py.cli.flag import Flag, Flags
 from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
 from blis_py.files.opening import read_text
-from engine.cli.diffusion import DLLM, build
+from engine.cli import kinds
 from engine.cli.grammar import STRUCTURED, structured_outputs
 from engine.cli.options import ENGINE, STEP_LOG
 from engine.llm import Engine, Prompt, RequestOutput
@@ -23,7 +23,7 @@ PROMPTS = (
     Flag("--prompts-file", str, "", "One prompt per line; - reads standard input.", metavar="FILE"),
 )
 SAMPLING = (
-    Flag("--temperature", float, "temperature", "0 = greedy. Default 1; 0 for block diffusion."),
+    Flag("--temperature", float, "temperature", f"0 = greedy. Default 1; 0 for {kinds.TITLE}."),
     Flag("--top-k", int, "top_k", "Only the k most likely tokens; 0 = all. Default 0."),
     Flag("--top-p", float, "top_p", "Only the most likely tokens of this probability. Default 1."),
     Flag("--min-p", float, "min_p", "Only tokens of this share of the likeliest one's. Default 0."),
@@ -50,7 +50,7 @@ GROUPS = (
     ("Sampling", SAMPLING),
     ("Form of the output", STRUCTURED),
     *ENGINE,
-    ("Block diffusion", DLLM),
+    *kinds.GROUPS,
     ("Output", OUTPUT),
 )
 
@@ -68,9 +68,9 @@ def generate(flags: Flags) -> None:
 
     from engine.engine import LLMEngine
 
-    engine = build(flags)
+    engine = kinds.build(flags)
     if not isinstance(engine, LLMEngine):
-        sampling = {"temperature": 0.0, **sampling}  # the only one there is for block diffusion
+        sampling = {"temperature": 0.0, **sampling}  # the only one there is for answers in blocks
     params = SamplingParams(**sampling, structured_outputs=structured_outputs(flags))
     write = _stream if STREAM.name in flags else _at_the_end
     try:
@@ -86,7 +86,7 @@ def generate(flags: Flags) -> None:
 def _at_the_end(
     engine: Engine, prompts: list[Prompt], params: list[SamplingParams], style: str
 ) -> str | None:
-    """Whole outputs, in the order of the prompts; what went wrong with the first that failed."""
+    """Print whole outputs in the order of the prompts; return the first error."""
     from engine.llm import generate as run
 
     with Progress(sys.stderr) as progress:
@@ -98,7 +98,7 @@ def _at_the_end(
 
 
 def _stream(engine: Engine, prompts: list[Prompt], params: list[SamplingParams], style: str) -> str | None:
-    """Pieces as they come; what went wrong first."""
+    """Print pieces as they arrive; return the first error."""
     from engine.llm import stream
 
     broken = None

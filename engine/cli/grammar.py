@@ -1,4 +1,4 @@
-"""The flags that say which form outputs have."""
+"""Flags for structured outputs."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ STRUCTURED = (
 
 
 def structured_outputs(flags: Flags) -> StructuredOutputsParams | None:
-    """The form that the flags ask for; None where they ask for none.
+    """The structured-output parameters from the flags; None without any.
 
     Raises:
-        InputError: two of them; a file that cannot be read.
+        InputError: two forms at once, or an unreadable file.
     """
     from engine.grammar.params import StructuredOutputsParams
 
@@ -60,10 +60,10 @@ def structured_outputs(flags: Flags) -> StructuredOutputsParams | None:
 
 
 def chosen(table: RequestTable, form: StructuredOutputsParams | None) -> NDArray[np.bool_] | None:
-    """Which requests have the form: those the workload says are constrained, else all of them.
+    """Mask of the constrained requests: those marked in the workload, else all of them.
 
     Raises:
-        InputError: some are constrained, and nothing says by what.
+        InputError: the workload marks constrained requests, but no form is given.
     """
     constrained = table.constrained
     if form is None:

@@ -1,4 +1,4 @@
-"""`blis engine info`: what would run, and how."""
+"""`blis engine info`: the configuration an engine would run with."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 from blis_py.cli.flag import Flags
 from blis_py.cli.formats import FORMAT, format_of
-from engine.cli.diffusion import DLLM, build
+from engine.cli import kinds
 from engine.cli.options import ENGINE
 
 GROUPS = (
     *ENGINE,
-    ("Block diffusion", DLLM),
+    *kinds.GROUPS,
     ("Output", (FORMAT,)),
 )
 
@@ -34,7 +34,7 @@ def _facts(flags: Flags) -> dict[str, Any]:
     from engine.engine import LLMEngine
     from engine.kernels import backend
 
-    engine = build(flags)
+    engine = kinds.build(flags)
     config = engine.scheduler.config
     forward = engine.executor.forward if isinstance(engine, LLMEngine) else engine.executor
     model, kv = forward.model, forward.kv

@@ -28,7 +28,7 @@ _SYNCHRONOUS, _ASYNCHRONOUS = (
 
 
 def engine_config(flags: Flags, **defaults: Any) -> EngineConfig:
-    """The configuration that the flags make; `defaults` where a flag is absent."""
+    """The configuration from the flags; `defaults` apply where a flag is absent."""
 
     settings = dict(defaults)
     both = [name for name in _ASYNCHRONOUS if name in flags]
@@ -52,7 +52,7 @@ def _value(flag: Flag, given: Any) -> Any:
 
 
 def _yardstick_us(given: str) -> tuple[float, float]:
-    """What steps of the yardstick take: two numbers with a comma between, or what they took for a profile."""
+    """Yardstick step times in µs: two comma-separated numbers, or the profile that recorded them."""
 
     path = None
     try:
@@ -70,5 +70,5 @@ def _yardstick_us(given: str) -> tuple[float, float]:
 
 
 def say(line: str) -> None:
-    """A line of talk."""
+    """Print a line of progress to stderr."""
     print(line, file=sys.stderr, flush=True)

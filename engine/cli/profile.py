@@ -63,7 +63,7 @@ def profile(flags: Flags) -> None:
 
 
 def fit_profile(folder: Path, samples: StepSamples) -> str | None:
-    """Fits what was measured and adds it to the profile; returns why that was not possible, if so."""
+    """Fit the measurements and add the fit to the profile; return the reason if that is impossible."""
     from blis_py.errors import InputError
 
     try:
@@ -78,7 +78,7 @@ def fit_profile(folder: Path, samples: StepSamples) -> str | None:
 
 
 def _defaults(flags: Flags) -> dict[str, Any]:
-    """What suits the device and the model where nothing is said."""
+    """Default settings for the device and the model."""
     from blis_py.errors import InputError
     from engine.build import pick_device
     from engine.profile.run import suitable
@@ -92,7 +92,7 @@ def _defaults(flags: Flags) -> dict[str, Any]:
 
 
 class _Bar:
-    """A progress bar on stderr, where that is a terminal."""
+    """A progress bar on stderr if that is a terminal."""
 
     def __enter__(self) -> _Bar:
         from rich.console import Console

@@ -1,12 +1,10 @@
-"""What a run of the engine came to, in the form the simulator's runs have: same reports, same formats."""
+"""Records of engine runs in the simulator's form: same reports, same formats."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
 from blis_py.cluster.recorder import InstanceLog, Recorder
-from blis_py.core.diffusion_request import Batch
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request
 from blis_py.core.step import Step
@@ -15,18 +13,17 @@ from blis_py.latency.base import FrontendDelays
 from blis_py.latency.step_run import StepRun
 from blis_py.metrics.record import RunRecord
 from blis_py.requests.table import RequestTable
-from engine.diffusion.engine import DiffusionEngine
+from engine.cli import kinds
 from engine.engine import LLMEngine
+from engine.kinds import Engine
 from engine.sequence import Sequence as Running
 
 
-def run_record(
-    engine: LLMEngine | DiffusionEngine, table: RequestTable, outcomes: Sequence[Running | InputError]
-) -> RunRecord:
+def run_record(engine: Engine, table: RequestTable, outcomes: Sequence[Running | InputError]) -> RunRecord:
     """The record of a run of `engine.driver.serve` on a fresh engine.
 
     Raises:
-        RuntimeError: a forward broke; what is left has no meaning.
+        RuntimeError: a forward failed, so the rest of the record is meaningless.
     """
     log = engine.recorder.log()
     recorder, instance = _recorders(engine, table)
@@ -34,9 +31,7 @@ def run_record(
     for start_ns, end_ns in zip(log.steps["start_ns"], log.steps["end_ns"], strict=True):
         if start_ns > now_ns:
             instance.idle(start_ns - now_ns)
-        if isinstance(instance, DiffusionInstanceLog):
-            instance.round(Batch(), start_ns, end_ns)
-        else:
+        if not kinds.note_step(instance, start_ns, end_ns):
             instance.steps(Step(StepFeatures()), start_ns, StepRun(1, end_ns))
         now_ns = end_ns
     enqueue_ns = dict(zip(log.requests["number"], log.requests["enqueue_ns"], strict=True))
@@ -55,11 +50,9 @@ def run_record(
     return recorder.record(now_ns)
 
 
-def _recorders(engine: LLMEngine | DiffusionEngine, table: RequestTable) -> tuple[Recorder, InstanceLog]:
+def _recorders(engine: Engine, table: RequestTable) -> tuple[Recorder, InstanceLog]:
     """Those of the simulator, for an engine of either kind."""
-    if isinstance(engine, DiffusionEngine):
-        core = engine.scheduler
-        recorder = DiffusionRecorder(table, FrontendDelays(), core.diffusion.block_tokens)
-        return recorder, DiffusionInstanceLog(recorder, core, record_steps=False)
+    if not isinstance(engine, LLMEngine):
+        return kinds.recorders(engine, table)
     plain = Recorder(table, FrontendDelays())
     return plain, InstanceLog(plain, engine.scheduler, record_steps=False)

@@ -1,4 +1,4 @@
-"""`blis engine run`: serve a workload in real time, and keep what was measured as a folder."""
+"""`blis engine run`: serve a workload in real time and keep the measurements in a folder."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
 from blis_py.outputs.exchange import undisturbed
 from blis_py.stopping import as_exceptions
+from engine.cli import kinds
 from engine.cli.options import say
 from engine.cli.served import FORM, LOAD, SERVED, Ready, make_ready, measuring
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from blis_py.traces.observed import Observer
-    from engine.diffusion.settings import DllmSettings
     from engine.sequence import Sequence as Running
 
 CONCURRENCY = Flag("--concurrency", int, "", "Closed loop: N under way, the next when one ends.")
@@ -36,7 +36,7 @@ _LOAD = (*(flag for flag in LOAD if flag.name != CONCURRENCY.name), CONCURRENCY)
 GROUPS = (("Workload", _LOAD), FORM, *SERVED, ("Output", OUTPUT))
 STEP_LOG_NAME = "steps.csv.gz"
 BROKEN_OFF = ".broken-off"
-"""Ends the name of a folder for what was measured, where a former run has the folder itself."""
+"""Suffix of the folder of measurements if a previous run occupies the requested one."""
 _PACKAGES = ("blis-py", "torch", "triton", "numpy", "xgrammar")
 
 
@@ -44,8 +44,8 @@ def run(flags: Flags) -> None:
     """Serve a workload in real time and record every token, for `blis replay` and `blis calibrate`.
 
     Requests come at the times of the workload whatever the engine does, or with --concurrency each as one
-    before it ends. Prompts are made up; they share what the workload says. A run of block diffusion also
-    keeps the rounds of every block, and the `dllm.yaml` with which `blis replay` serves them again. What was
+    before it ends. Prompts are made up; they share what the workload says. Where answers come in blocks, the
+    rounds of every block are kept too, and a workload with which `blis replay` serves them again. What was
     measured until an interrupt is kept, too.
     """
     from blis_py.outputs.places import writable
@@ -106,7 +106,7 @@ def _save(
     *,
     whole: bool,
 ) -> None:
-    """The folder of the run, also of one that was broken off; but that replaces nothing."""
+    """Write the folder of the run, interrupted runs included; those never replace a folder."""
     from blis_py.outputs.staging import Outputs
 
     folder, force = Path(flags["--out"]), "--force" in flags
@@ -120,7 +120,7 @@ def _save(
 def _write(
     folder: Path, ready: Ready, observer: Observer, concurrency: int | None, started: datetime
 ) -> None:
-    """Everything that was measured."""
+    """Write all measurements."""
     from blis_py.setup.demand import DEFAULT_SEED
     from blis_py.traces.tracev2_header import server_type
 
@@ -130,8 +130,7 @@ def _write(
     if seed is None and workload.spec is None:
         seed = DEFAULT_SEED
     engine.recorder.write(folder / STEP_LOG_NAME)
-    if ready.dllm is not None:
-        _write_rounds(folder, ready, ready.dllm)
+    kinds.write_files(folder, engine, ready.table, ready.kind)
     meta = {name: value for name, value in engine.recorder.meta.items() if name != "schema"}
     loop = {"kind": "open"} if concurrency is None else {"kind": "closed", "concurrency": concurrency}
     observer.write(
@@ -150,7 +149,7 @@ def _write(
         seed=seed,
         workload=source,
         server={
-            "type": server_type("blis-engine", None if ready.dllm is None else "diffusion"),
+            "type": server_type("blis-engine", kinds.name_of(ready.kind)),
             "model": ready.config.model,
             "tensor_parallel": 1,
             "max_num_seqs": config.max_num_seqs,
@@ -158,23 +157,6 @@ def _write(
             "gpu_memory_utilization": ready.config.gpu_memory_utilization,
             "max_model_len": config.max_model_len,
         },
-    )
-
-
-def _write_rounds(folder: Path, ready: Ready, settings: DllmSettings) -> None:
-    """The rounds of every block, and how to replay them."""
-    from blis_py.traces import rounds
-    from blis_py.traces.tracev2_write import request_numbers
-
-    table, requests = ready.table, ready.engine.recorder.log().requests
-    number_of = {table.id_of(row): n for row, n in enumerate(request_numbers(table).tolist())}
-    measured = zip(requests["id"], requests["block_rounds"], strict=True)
-    rounds.write_rounds(folder / rounds.NAME, {number_of[name]: own for name, own in measured})
-    rounds.write_workload(
-        folder,
-        block_tokens=ready.engine.recorder.meta["diffusion"]["block_tokens"],
-        algorithm=type(settings.algorithm).__name__,
-        parameters=settings.parameters,
     )
 
 

@@ -1,4 +1,4 @@
-"""What `bench replay` and `run` share: a workload, an engine that has been warmed up, and its prompts."""
+"""Common parts of `bench replay` and `run`: a workload, a warmed-up engine, and synthetic prompts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from blis_py.cli.flag import Flag, Flags
 from blis_py.cli.options import TRACE, WORKLOAD
 from blis_py.errors import InputError
-from engine.cli.diffusion import DLLM, build_as, configured
+from engine.cli import kinds
 from engine.cli.grammar import STRUCTURED, chosen, structured_outputs
 from engine.cli.options import ENGINE, say
 
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
 
     from blis_py.config.models import RunConfig
     from blis_py.requests.table import RequestTable
+    from engine.cli.kinds import KindSettings
     from engine.clock import Clock
     from engine.config import EngineConfig
-    from engine.diffusion.engine import DiffusionEngine
-    from engine.diffusion.settings import DllmSettings
-    from engine.engine import LLMEngine
     from engine.grammar.params import StructuredOutputsParams
+    from engine.kinds import Engine
 
 LOAD = (
     *TRACE,
@@ -35,7 +34,7 @@ LOAD = (
     Flag("--horizon", str, "horizon", "Generate requests up to this time: 60s, 10m."),
 )
 FORM = ("Form of the outputs", STRUCTURED)
-SERVED = (*ENGINE, ("Block diffusion", DLLM))
+SERVED = (*ENGINE, *kinds.GROUPS)
 """What serves it."""
 _WORKLOAD_FLAGS = {spelling for flag in LOAD if flag.key for spelling in (flag.name, *flag.aliases)}
 _WARM_UP_REQUESTS = 4
@@ -43,30 +42,30 @@ _WARM_UP_REQUESTS = 4
 
 @dataclass(frozen=True)
 class Ready:
-    """Everything there is to know before the first request is sent."""
+    """Everything prepared before the first request is sent."""
 
     run: RunConfig
-    """Where the workload is from."""
+    """Source of the workload."""
     config: EngineConfig
-    dllm: DllmSettings | None
+    kind: KindSettings | None
     """None where the model is autoregressive."""
-    engine: LLMEngine | DiffusionEngine
+    engine: Engine
     table: RequestTable
     prompts: list[list[int]]
     structured: list[StructuredOutputsParams | None] | None = None
-    """The form of each request's output; None = of none."""
+    """Structured-output form of each request; None = unconstrained."""
     form: dict[str, Any] = field(default_factory=dict)
-    """What run.yaml says about it."""
+    """Its entry in run.yaml."""
 
 
 def make_ready(flags: Flags, *, at_once: bool = False) -> Ready:
-    """Builds everything from the flags; prompts are made up, and shared as the table says.
+    """Build everything from the flags; prompts are synthetic and share prefixes as the table describes.
 
     Args:
         at_once: all requests arrive at 0.
 
     Raises:
-        InputError: the workload, the model or the settings cannot be used.
+        InputError: unusable workload, model or settings.
     """
     import numpy as np
 
@@ -77,7 +76,7 @@ def make_ready(flags: Flags, *, at_once: bool = False) -> Ready:
     run = configure(
         {name: value for name, value in flags.items() if name in _WORKLOAD_FLAGS or name == "--seed"}
     )
-    config, dllm = configured(flags)
+    config, kind = kinds.configured(flags)
     table = as_prompted(requests(run))
     if at_once:
         table = replace(
@@ -86,32 +85,32 @@ def make_ready(flags: Flags, *, at_once: bool = False) -> Ready:
             deadline_ns=np.where(table.deadline_ns < 0, -1, table.deadline_ns - table.arrival_ns),
         )
     _check_clock(config)
-    engine = build_as(config, dllm)
+    engine = kinds.build_as(config, kind)
     prompts = synthetic_prompts(table, engine.vocab_size, config.seed)
     say(f"KV cache: {engine.scheduler.config.num_kv_blocks:,} blocks ({engine.recorder.meta['kv_capacity']})")
     form = _form(flags, engine)
     constrained = chosen(table, form)
     if "--no-warm-up" not in flags:
         _warm_up(engine, table.limited(_WARM_UP_REQUESTS), prompts, form)
-    ready = Ready(run, config, dllm, engine, table, prompts)
+    ready = Ready(run, config, kind, engine, table, prompts)
     return ready if form is None or constrained is None else _with_form(ready, form, constrained)
 
 
-def _form(flags: Flags, engine: LLMEngine | DiffusionEngine) -> StructuredOutputsParams | None:
+def _form(flags: Flags, engine: Engine) -> StructuredOutputsParams | None:
     """The form of outputs, compiled before anybody waits for it."""
     from engine.engine import LLMEngine
 
     form = structured_outputs(flags)
     if form is not None:
         if not isinstance(engine, LLMEngine):
-            problem, fix = "block diffusion knows no form of outputs", "use an autoregressive model"
+            problem, fix = f"{kinds.TITLE} knows no form of outputs", "use an autoregressive model"
             raise InputError(problem, key="structured_outputs", fix=fix)
         engine.grammars.compile(form)
     return form
 
 
 def _with_form(ready: Ready, form: StructuredOutputsParams, constrained: NDArray[np.bool_]) -> Ready:
-    """Some requests have the form; the table, and so the trace, says which."""
+    """Apply the form to the constrained requests and mark them in the table, and thus in the trace."""
     structured = [form if chosen else None for chosen in constrained.tolist()]
     asked = ready.run.workload.structured_output_ratio
     share = float(constrained.mean()) if asked is None else asked
@@ -121,7 +120,7 @@ def _with_form(ready: Ready, form: StructuredOutputsParams, constrained: NDArray
 
 
 def _check_clock(config: EngineConfig) -> None:
-    """CPU time of one thread is the time of the work only where that thread does all of it."""
+    """Refuse the CPU clock where one thread's CPU time does not cover all the work."""
     import torch
 
     from engine.build import pick_device
@@ -139,12 +138,12 @@ def _check_clock(config: EngineConfig) -> None:
 
 
 def _warm_up(
-    engine: LLMEngine | DiffusionEngine,
+    engine: Engine,
     table: RequestTable,
     prompts: list[list[int]],
     form: StructuredOutputsParams | None,
 ) -> None:
-    """Serves a few requests and forgets them."""
+    """Serve a few requests, then reset the engine."""
     from engine.driver import serve
 
     serve(engine, table, prompts, structured=[form] * len(table), at_once=True)
@@ -153,9 +152,9 @@ def _warm_up(
 
 @contextmanager
 def measuring(clock: Clock) -> Iterator[None]:
-    """The run begins: it is 0, and garbage collection looks only at what is made from now on.
+    """Start the run: the clock restarts at 0, and existing objects are exempt from garbage collection.
 
-    So there is no pause for the model and libraries.
+    This avoids collection pauses over the model and libraries.
     """
     gc.collect()
     gc.freeze()

@@ -9,7 +9,7 @@ from typing import Any
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_request import Batch, Commit, DiffusionRequest
 from blis_py.core.request import Request
-from blis_py.traces.steplog import DIFFUSION_STEP_KINDS, StepLog
+from blis_py.traces.steplog import BLOCK_STEP_KINDS, StepLog
 from engine.clock import Clock
 from engine.diffusion.executor import RunningBatch
 from engine.sequence import Sequence as Running
@@ -112,7 +112,7 @@ class RoundRecorder(StepRecorder):
 
     def log(self) -> StepLog:
         log = super().log()
-        numbers = [name for name, kind in DIFFUSION_STEP_KINDS.items() if kind == "int"]
+        numbers = [name for name, kind in BLOCK_STEP_KINDS.items() if kind == "int"]
         for index, name in enumerate(numbers):
             log.steps[name] = [row[index] for row in self._blocks]
         return log

@@ -1,4 +1,4 @@
-"""From what requests ask for to grammars over the tokens of a model."""
+"""Compilation of requests' structured-output parameters to grammars over a model's tokens."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from engine.models.tokenizer import Tokenizer
 from engine.sampling_params import SamplingParams
 
 _CACHE_BYTES = 512 << 20
-"""Of compiled grammars; those not used for the longest time go first."""
+"""Size of the cache of compiled grammars, evicted least recently used first."""
 
 
 class Grammars:
-    """Compiles the grammars of requests, each once.
+    """Compiler and cache of the requests' grammars.
 
     Args:
-        vocab_size: logits per row; the tokenizer may know fewer tokens.
+        vocab_size: logits per row; may exceed the tokenizer's vocabulary.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, vocab_size: int) -> None:
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
 
     def begin(self, params: SamplingParams, stop_ids: frozenset[int]) -> Grammar | None:
-        """The grammar of a request, at its beginning; None where it asks for none.
+        """The grammar of a request in its initial state; None without structured outputs.
 
         Args:
-            stop_ids: tokens that end the request. Those without text may come where the grammar may end;
-                others are text like any other.
+            stop_ids: tokens that end the request. Those without text are allowed where the grammar may end;
+            others are text like any other.
 
         Raises:
             InputError: the grammar does not compile or allows nothing; xgrammar is not installed.
@@ -64,10 +64,10 @@ class Grammars:
         return grammar
 
     def compile(self, asked: StructuredOutputsParams) -> Any:
-        """The compiled grammar; known ones come from a cache.
+        """The compiled grammar, from a cache if known.
 
         Raises:
-            InputError: it does not compile.
+            InputError: a grammar that does not compile.
         """
         compiler = self._compiler
         try:
@@ -145,16 +145,16 @@ def _xgrammar() -> Any:
 
 
 def batch_matcher(threads: int | str) -> Any:
-    """xgrammar's for masks of many outputs at a time.
+    """xgrammar's matcher for masks of many outputs at a time.
 
     Args:
-        threads: that it uses; `auto` = half of those that the machine has.
+        threads: number of threads; `auto` = half of the machine's.
     """
     return _xgrammar().BatchGrammarMatcher(max_threads=threads)
 
 
 def _reason(error: Exception) -> str:
-    """What the package says, without where in its sources."""
+    """The package's message, without its source location."""
     return " ".join(str(error).split("cc:", 1)[-1].split(":", 1)[-1].split())
 
 

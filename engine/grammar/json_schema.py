@@ -1,7 +1,7 @@
-"""Which JSON schemas can be kept to the letter.
+"""JSON schemas that can be enforced exactly.
 
-xgrammar overlooks some keywords, and some where others stand beside them. Its outputs would then match less
-than the schema says, so such schemas are refused. What it would take wrongly is put in other words.
+xgrammar ignores some keywords, and others in certain combinations. Its outputs could then violate the schema,
+so such schemas are refused. Keywords that it would misinterpret are rewritten.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _OF_TYPE: dict[str, set[str]] = {
     "null": set(),
 }
 _ALONE = ("$ref", "anyOf", "allOf", "const", "enum")
-"""Each says everything there is to say: nothing that stands beside it would be seen."""
+"""Keywords that must stand alone: the compiler ignores any beside them."""
 _SILENT = {
     *("$schema", "$id", "$comment", "$defs", "definitions", "title", "description", "default", "examples"),
     *("deprecated", "readOnly", "writeOnly"),
 }
-"""Say nothing about what is valid."""
+"""Annotations without effect on validity."""
 _FORMATS = {
     *("email", "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid", "uri"),
     *("uri-reference", "uri-template", "json-pointer", "relative-json-pointer"),
@@ -46,10 +46,10 @@ _FORMATS = {
 
 
 def enforceable(text: str) -> str:
-    """The schema as the compiler is to be given it.
+    """The schema in the form passed to the compiler.
 
     Raises:
-        InputError: the text is no JSON, or the schema says what cannot be enforced.
+        InputError: text that is not JSON, or a schema that cannot be enforced.
     """
     try:
         schema = parse_json(text)
@@ -66,7 +66,7 @@ def enforceable(text: str) -> str:
 
 
 def _check(schema: Any, path: str) -> None:
-    """Also puts it in the words that are understood."""
+    """Check a schema, and rewrite it in place for the compiler."""
     if isinstance(schema, bool):
         return
     if not isinstance(schema, dict):
@@ -117,7 +117,8 @@ def _check_typed(schema: dict[str, Any], path: str) -> None:
 
 
 def _reword(schema: dict[str, Any], path: str) -> None:
-    """Lengths as a pattern: by lengths alone, control characters would be allowed, which JSON does not."""
+    """Rewrite string lengths as a pattern: lengths alone would allow control characters, which JSON
+    forbids."""
     if "minLength" in schema or "maxLength" in schema:
         least, most = schema.pop("minLength", 0), schema.pop("maxLength", "")
         schema["pattern"] = f"^.{{{least},{most}}}$"
@@ -155,7 +156,7 @@ def _is(value: Any, name: str) -> bool:
 
 
 def _inner(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The schemas within a schema, and where they are."""
+    """Subschemas with their paths."""
     for key in ("$defs", "definitions", "properties", "patternProperties"):
         for name, inner in schema.get(key, {}).items():
             yield f"{key}.{name}", inner

@@ -1,4 +1,4 @@
-"""What a request says about the form of its output; names of vLLM."""
+"""Structured-output parameters of a request, with vLLM's names."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ class StructuredOutputsParams:
     """The form of an output, given in exactly one way.
 
     Raises:
-        InputError: in none, or in several; a value of the wrong type.
+        InputError: no form or several; a value of the wrong type.
     """
 
     json: str | Mapping[str, Any] | bool | None = None
-    """A JSON schema, as text or as the object it stands for."""
+    """A JSON schema, as text or as an object."""
     regex: str | None = None
     """A regular expression that the whole output matches. `\\d`, `\\w` and `\\s` mean ASCII."""
     choice: Sequence[str] | None = None
-    """The output is one of these texts."""
+    """A list of texts, one of which is the output."""
     grammar: str | None = None
-    """EBNF as GBNF writes it, with a rule `root`."""
+    """EBNF in GBNF notation, with a rule `root`."""
     json_object: bool | None = None
     """Any JSON object."""
     disable_any_whitespace: bool = False
-    """JSON without any whitespace that it can do without."""
+    """Omit all optional whitespace in JSON."""
 
     def __post_init__(self) -> None:
         given = [form for form in FORMS if getattr(self, form) not in (None, False) or self._false(form)]
@@ -49,12 +49,12 @@ class StructuredOutputsParams:
             object.__setattr__(self, "choice", _choices(self.choice))
 
     def _false(self, form: str) -> bool:
-        """`false` is a JSON schema, if one that nothing satisfies."""
+        """Whether the form is the JSON schema `false`, which nothing satisfies."""
         return form == "json" and self.json is False
 
     @property
     def form(self) -> str:
-        """In which way it is given."""
+        """Name of the form that is set."""
         return next(form for form in FORMS if getattr(self, form) not in (None, False))
 
 
@@ -78,14 +78,14 @@ def _choices(given: Sequence[str]) -> tuple[str, ...]:
 def form_of(
     given: StructuredOutputsParams | Mapping[str, Any] | None, guided: Mapping[str, Any]
 ) -> StructuredOutputsParams | None:
-    """The form that a request asks for, by today's name or by those of former versions of vLLM.
+    """The structured-output form of a request, by its current name or by those of former vLLM versions.
 
     Args:
         given: `structured_outputs`; as a mapping, the fields of `StructuredOutputsParams`.
         guided: `guided_json` and its like, with None where absent.
 
     Raises:
-        InputError: in several ways, or a field that there is not.
+        InputError: several forms, or an unknown field.
     """
     old = {name: value for name, value in guided.items() if value is not None}
     if old and given is not None:

@@ -1,4 +1,4 @@
-"""Regular expressions as Python means them, for a compiler that takes some of it differently."""
+"""Translation of Python regular expressions for a compiler with different semantics."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from blis_py.errors import InputError
 _NOT_A_NEWLINE = r"[^\n]"
 _SPACES = r" \t\n\r\f\v"
 _OPENINGS = {"[^]": r"[^\]", "[]": r"[\]", "[^": "[^", "[": "["}
-"""Of a class of characters; a bracket that closes nothing belongs to it."""
+"""Openings of a character class; an unmatched closing bracket belongs to it."""
 _ESCAPED = frozenset("dDwWsStnrfvxu0")
-"""Letters and digits that mean something behind a backslash; others would stand for themselves."""
+"""Letters and digits with a meaning behind a backslash; others would stand for themselves."""
 _NO_ATOM = frozenset("()|^$*+?{}")
 _AT_LEAST = re.compile(r"\+|\{(\d+)(,?)\}")
 _MOST_COPIES = 64
 
 
 def as_compiled(regex: str, key: str = "structured_outputs.regex") -> str:
-    """The same for xgrammar.
+    """The equivalent expression for xgrammar.
 
-    There a dot would also match a newline, and `\\s` more than ASCII. Repetitions of a class of characters
-    are spelled out, `a+` as `aa*`: masks for the short form take milliseconds with a large vocabulary, for
-    the long one microseconds.
+    There a dot also matches a newline, and `\\s` more than ASCII. Repetitions of a character class are
+    expanded, `a+` to `aa*`: masks for the short form take milliseconds with a large vocabulary, for the long
+    one microseconds.
 
     Args:
-        key: what errors call it.
+        key: the configuration key named in errors.
 
     Raises:
-        InputError: an anchor inside or an unknown escape, which would be overlooked.
+        InputError: an anchor inside or an unknown escape, which xgrammar would ignore.
     """
     parts: list[str] = []
     i, is_atom = 0, False
@@ -56,7 +56,7 @@ def _spelled_out(atom: str, repeated: re.Match[str]) -> str:
 
 
 def _class(regex: str, start: int, key: str) -> tuple[str, int]:
-    """The class of characters that begins at `start`, and where it ends."""
+    """The character class that begins at `start`, and its end."""
     opening = next(text for text in _OPENINGS if regex.startswith(text, start))
     parts, i = [_OPENINGS[opening]], start + len(opening)
     while i < len(regex):
@@ -69,7 +69,7 @@ def _class(regex: str, start: int, key: str) -> tuple[str, int]:
 
 
 def _single(regex: str, i: int, key: str) -> tuple[str, int]:
-    """What stands at `i` outside of a class, and where that ends."""
+    """The element at `i` outside of a class, and its end."""
     one = _escape(regex, i, key) or regex[i]
     end = i + len(one)
     if (one == "^" and i > 0) or (one == "$" and end < len(regex)):
@@ -79,7 +79,7 @@ def _single(regex: str, i: int, key: str) -> tuple[str, int]:
 
 
 def _escape(regex: str, i: int, key: str) -> str:
-    r"""The escape that begins at `i`, such as `\d` or `\x41`; empty if none does."""
+    r"""The escape that begins at `i`, such as `\d` or `\x41`; empty if there is none."""
     if regex[i] != "\\":
         return ""
     letter = regex[i + 1 : i + 2]

@@ -1,4 +1,4 @@
-"""Where one output stands in its grammar."""
+"""The state of one output in its grammar."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from engine.grammar.vocabulary import Words
 
 
 class Grammar:
-    """The grammar of one request and the tokens it has taken: a state that follows the emitted tokens.
+    """Grammar of one request, and its state after the emitted tokens.
 
-    It knows nothing of steps, so preemption, chunks and cached prefixes do not touch it.
+    It is independent of steps, so preemption, chunks and cached prefixes do not affect it.
 
     Args:
-        matcher: xgrammar's, at the beginning.
-        ends: whether there are tokens by which the output may end, where the grammar may.
-        words: int32 words in a row of a bitmask.
-        followers: by tokens that end within a character, a row of the tokens that may follow.
-        held_back: tokens that end the output, and may not before `min_tokens`.
+        matcher: xgrammar's, in its initial state.
+        ends: whether the output has end tokens, allowed where the grammar may end.
+        words: int32 words in a bitmask row.
+        followers: by tokens that end within a character, a bitmask row of the tokens that may follow.
+        held_back: end tokens not allowed before `min_tokens`.
     """
 
     __slots__ = ("_followers", "_held_back", "_matcher", "_min_tokens", "_scratch", "tokens")
@@ -39,15 +39,15 @@ class Grammar:
     ) -> None:
         self._matcher = matcher
         self.tokens: list[int] = []
-        """Those accepted so far."""
+        """Number of accepted tokens."""
         self._followers = followers
         self._scratch = None if ends else torch.zeros((1, words), dtype=torch.int32)
         self._min_tokens, self._held_back = min_tokens, tuple(held_back)
 
     def accept(self, token: int) -> bool:
-        """Goes on by a token; False, and nothing has changed, if it does not belong there.
+        """Advance by a token; False, with the state unchanged, if the grammar does not allow it.
 
-        -1 is what sampling yields where nothing is allowed.
+        -1 is sampled where no token is allowed.
         """
         if token < 0 or not self._matcher.accept_token(token):
             return False
@@ -55,14 +55,14 @@ class Grammar:
         return True
 
     def rollback(self, tokens: int = 1) -> None:
-        """As before the latest tokens: those that have been sampled and then discarded."""
+        """Undo the latest tokens, which were sampled and then discarded."""
         if tokens:
             self._matcher.rollback(tokens)
             del self.tokens[-tokens:]
 
     @property
     def complete(self) -> bool:
-        """Whether the output is whole, can only end, and has no token to end by."""
+        """Whether the output is complete, can only end, and has no token to end with."""
         if self._scratch is None or not self._matcher.is_completed():
             return False
         self._matcher.fill_next_token_bitmask(self._scratch, 0)
@@ -70,11 +70,11 @@ class Grammar:
 
     @property
     def holding_back(self) -> bool:
-        """Whether it is too early for the tokens that end an output."""
+        """Whether end tokens are still held back."""
         return len(self.tokens) < self._min_tokens
 
     def _restrict(self, words: Words) -> None:
-        """Takes from a row of a bitmask what the matcher allows and the output may not have."""
+        """Intersect a bitmask row with the matcher's tokens and the output's own restrictions."""
         follow = self._followers.get(self.tokens[-1]) if self.tokens else None
         if follow is not None:
             words &= follow
@@ -82,7 +82,7 @@ class Grammar:
             words[token >> 5] &= ~(1 << (token & 31)) if token & 31 != 31 else 0x7FFFFFFF
 
     def stuck(self) -> str:
-        """Why it goes no further, for whoever sent the request."""
+        """Message for the client on a grammar without an allowed token."""
         where = f"the grammar allows no token after {len(self.tokens)}"
         if self.holding_back and self._matcher.is_completed():
             return f"{where}: the output may end there, but min_tokens = {self._min_tokens}"
@@ -90,7 +90,8 @@ class Grammar:
 
 
 def allowed(grammars: list[Grammar], bitmask: torch.Tensor, rows: list[int], batch: Any) -> None:
-    """Fills rows of an int32 bitmask on the host with the tokens that may come next, one row a grammar.
+    """Fill rows of an int32 bitmask `[B, ceil(V / 32)]` on the host with the allowed next tokens, one row a
+    grammar.
 
     Args:
         batch: xgrammar's matcher of batches.

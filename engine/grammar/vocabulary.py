@@ -1,4 +1,4 @@
-"""The bytes that each token of a vocabulary stands for."""
+"""The bytes of each token of a vocabulary."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from blis_py.errors import InputError
 from engine.models.tokenizer import ByteTokenizer, JsonTokenizer, Tokenizer
 
 SPECIAL = b""
-"""Of a token without text, such as an end of sequence: no grammar allows it within an output."""
+"""Marks a token without text, such as an end of sequence: no grammar allows it within an output."""
 
 Words = NDArray[np.int32]
-"""A row of a bitmask."""
+"""One bitmask row."""
 
 _SECOND_BYTES = {0xE0: (0xA0, 0xBF), 0xED: (0x80, 0x9F), 0xF0: (0x90, 0xBF), 0xF4: (0x80, 0x8F)}
-"""First bytes of a character behind which not every byte that continues a character makes one."""
+"""First bytes of characters that do not accept every continuation byte."""
 _NO_CHARACTER = re.compile(rb"\xe0[\x80-\x9f]|\xed[\xa0-\xbf]|\xf0[\x80-\x8f]|\xf4[\x90-\xbf]")
 _WORD_START = "\u2581"
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 
 def token_bytes(tokenizer: Tokenizer, vocab_size: int) -> list[bytes]:
-    """Of every token id below `vocab_size`, what it adds to a text; `SPECIAL` where that is nothing.
+    """Bytes added to a text by every token id below `vocab_size`; `SPECIAL` if none.
 
     Raises:
-        InputError: the tokenizer puts texts together in a way that cannot be told token by token.
+        InputError: a tokenizer whose tokens do not decode independently.
     """
     if isinstance(tokenizer, ByteTokenizer):
         return [bytes([token]) if token < 256 else SPECIAL for token in range(vocab_size)]
@@ -49,9 +49,9 @@ def token_bytes(tokenizer: Tokenizer, vocab_size: int) -> list[bytes]:
 
 
 def followers(bytes_of: list[bytes]) -> dict[int, Words]:
-    """By tokens that end behind the first byte of a character, the tokens by which it can become one.
+    """Tokens that may follow one ending behind the first byte of a character, by that token.
 
-    The matcher would also go on to bytes that no text has (surrogates, overlong forms).
+    The matcher alone would allow invalid UTF-8 (surrogates, overlong forms).
     """
     found: dict[int, Words] = {}
     tables: dict[int, Words] = {}
@@ -71,7 +71,7 @@ def _beginning_with(bytes_of: list[bytes], least: int, most: int) -> Words:
 
 
 def _decoder(described: dict[str, Any]) -> Any:
-    """From the text by which a vocabulary names a token to its bytes."""
+    """Decoder of token names in a vocabulary to bytes."""
     decoder = described.get("decoder") or {}
     steps = decoder.get("decoders", [decoder])
     kinds = [step.get("type") for step in steps]
@@ -88,7 +88,7 @@ def _with_word_starts(text: str) -> bytes:
 
 
 def _byte_level() -> dict[str, int]:
-    """The alphabet of byte-level BPE: printable bytes for themselves, others for what follows U+00FF."""
+    """The alphabet of byte-level BPE: printable bytes as themselves, others from U+0100 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}

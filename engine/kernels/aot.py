@@ -1,11 +1,11 @@
-"""Compile the Triton kernels for a GPU that is not there and look at what the compiler made of them.
+"""Compile the Triton kernels for a GPU that need not be present, and inspect the machine code.
 
 `python -m engine.kernels.aot` takes every variant that engines of the bundled models can launch
 (`engine.variants`), prints a row for each and fails on a broken promise: spilled registers, more shared
 memory than the GPU has, a tensor-core or asynchronous-copy instruction missing.
 
-A kernel module promises by `promise(kernel, constants) -> Promise`, given the kernel's name and the value of
-every constexpr parameter.
+A kernel module states its promises in `promise(kernel, constants) -> Promise`, given the kernel's name and
+the value of every constexpr parameter.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MNEMONIC = re.compile(r"^\s+(?:/\*\w+\*/)?\s+(?:@!?U?P\w+ )?([A-Z0-9]+)[. ]", r
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the compiler made of a variant: per-thread registers, bytes per block, counts of `OPCODES`."""
+    """Machine-code facts of a variant: per-thread registers, bytes per block, counts of `OPCODES`."""
 
     registers: int
     stack_bytes: int
@@ -51,7 +51,7 @@ class Report:
 
 
 def broken_promises(promise: Promise, report: Report, gpu: Gpu) -> list[str]:
-    """What is wrong: spills, more shared memory or registers than allowed, an opcode expected and absent."""
+    """Violations: spills, more shared memory or registers than allowed, an opcode expected and absent."""
     problems = []
     if report.spills or report.stack_bytes:
         problems.append(f"{report.spills} spills and {report.stack_bytes} B of stack")
@@ -64,7 +64,7 @@ def broken_promises(promise: Promise, report: Report, gpu: Gpu) -> list[str]:
 
 
 def check(data: str, gpu: Gpu) -> tuple[Report, list[str]]:
-    """Compile a variant, given by its data, and hold it to its promise: the report, and what is wrong."""
+    """Compile a variant, given by its data, and check its promise: the report, and the violations."""
     from engine.kernels.dry_run import Variant, compiled
 
     variant = Variant(data)
@@ -75,7 +75,7 @@ def check(data: str, gpu: Gpu) -> tuple[Report, list[str]]:
 
 
 def _resources(cubin: bytes) -> tuple[int, int]:
-    """Registers and stack bytes of the one kernel in a cubin."""
+    """Register and stack bytes of the one kernel in a cubin."""
     usage = _disassembled("cuobjdump", "-res-usage", cubin)
     found = {name: int(value) for name, value in re.findall(r"\b(REG|STACK):(\d+)", usage)}
     return found["REG"], found["STACK"]
@@ -87,7 +87,7 @@ def _opcodes(cubin: bytes) -> dict[str, int]:
 
 
 def _disassembled(tool: str, option: str, cubin: bytes) -> str:
-    """What one of the tools that Triton brings along says of a cubin."""
+    """Output for a cubin of one of the tools bundled with Triton."""
     from triton import knobs
 
     with tempfile.TemporaryDirectory() as folder:
@@ -98,7 +98,7 @@ def _disassembled(tool: str, option: str, cubin: bytes) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; 1 where a promise is broken or something did not compile, 2 on bad input."""
+    """Run the command line; 1 if a promise is broken or a compilation failed, 2 on bad input."""
     from engine.kernels.command import Command
 
     command = Command("engine.kernels.aot", "Compile kernels and check their machine code.", arguments)

@@ -1,6 +1,6 @@
-"""Paged attention: what a batch looks like, and the function that attends it.
+"""Paged attention: the layout of a batch, and the attention function.
 
-In torch, all decodes of a batch, or all of its diffusion blocks, are attended in one call, padded to the
+In torch, all decodes of a batch, or all of its blocks to be denoised, are attended in one call, padded to the
 longest context; every other prefill has a call of its own. So the time of a step follows from its features: a
 call per prefill, and sequences times longest context. What depends on the batch alone (indices, masks) is
 derived once and reused by every layer.
@@ -21,12 +21,12 @@ from engine.kernels.op import op
 
 Ints = np.ndarray[Any, np.dtype[Any]]
 _KEYS_AT_A_TIME = 16
-"""A CPU's attention takes up to twice the time where the number of keys is not a multiple of this."""
+"""Granularity of the number of keys; other numbers take a CPU's attention up to twice the time."""
 
 
 @dataclass(frozen=True, eq=False)
 class AttentionMetadata:
-    """One batch of S sequences whose new tokens lie one after another in the query rows.
+    """Metadata of one batch of S sequences whose new tokens are consecutive query rows.
 
     Query token `i` of sequence `s` sits at absolute position `seq_lens[s] - query_len[s] + i`, where
     `query_len[s] = query_start[s + 1] - query_start[s]`. It sees key `k` if and only if
@@ -41,14 +41,14 @@ class AttentionMetadata:
         max_query_len: at least the longest `query_len`.
         max_seq_len: at least the longest `seq_lens`.
         num_decodes: how many of the first sequences have exactly one query token; the rest are prefills,
-            chunks or diffusion blocks.
+            chunks or blocks to be denoised.
         mask_block: 1 is causal, 32 is block-causal over blocks of 32.
         decode_plan: how the decode kernel divides its work, made once for all layers; None = every call makes
             its own.
 
-    The two maxima size a launch and the tensors say what to do in it, so that a CUDA graph captured with
-    this object attends whatever batch is copied into its tensors. The CPU path instead keeps what it derived
-    from the tensors in `plans`: make a new object for each batch there.
+    The two maxima size a launch and the tensors determine its work, so that a CUDA graph captured with this
+    object serves any batch copied into its tensors. The CPU path instead caches data derived from the tensors
+    in `plans`: make a new object for each batch there.
     """
 
     query_start: Tensor
@@ -75,8 +75,9 @@ class Group:
         tiles: `[B * Hk * P]` indices into the cache seen as `[pages * Hk, page_size, D]`.
         hidden: indices into the gathered `[B * Hk * N]` tokens of those that are not the sequence's.
         causal: every token of each sequence is new and the mask is causal: no mask to hold.
-        bias: `[B, 1, G * L or 1, N]`, 0 where a query may look and -inf elsewhere; none where all see all.
-        blind: `[B, L]` true at queries that see nothing; none where there are none.
+        bias: `[B, 1, G * L or 1, N]`, 0 where a query may attend and -inf elsewhere; None if all attend to
+        all.
+        blind: `[B, L]` true at queries that attend to nothing; None if there are none.
     """
 
     batch: int
@@ -118,7 +119,7 @@ def paged_attention(
         `[T, H, D]` in the dtype of `q`.
 
     Raises:
-        ValueError: shapes or strides that do not fit together.
+        ValueError: inconsistent shapes or strides.
     """
     if q.shape[0] == 0 or meta.num_seqs == 0:
         return torch.zeros_like(q)
@@ -142,7 +143,7 @@ def _attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, group: Group, scale: fl
     values = _gather(v_cache, group)
     if group.causal:
         queries = q.view(group.batch, group.query_len, num_heads, head_dim).transpose(1, 2)
-        # Up to a round number: the causal mask hides the keys that nobody has.
+        # Up to a round number: the causal mask hides the keys that do not exist.
         length = -(-group.query_len // _KEYS_AT_A_TIME) * _KEYS_AT_A_TIME
         keys, values = keys[:, :, :length], values[:, :, :length]
         out = F.scaled_dot_product_attention(
@@ -161,7 +162,7 @@ def _attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, group: Group, scale: fl
 
 
 def _gather(cache: Tensor, group: Group) -> Tensor:
-    """`[B, Hk, N, D]`: the pages of each sequence in order, zero where they hold nothing of its own."""
+    """`[B, Hk, N, D]`: the pages of each sequence in order, zero in positions that are not its own."""
     _, num_kv_heads, page_size, head_dim = cache.shape
     gathered = cache.reshape(-1, page_size, head_dim).index_select(0, group.tiles)
     if group.hidden is not None:
@@ -205,7 +206,7 @@ def _group(
     num_kv_heads, page_size = k_cache.shape[1:3]
     ends = seq_lens[:, None]
     pages = max(1, -(-int(seq_lens.max()) // page_size))
-    # Entries past a sequence's end may be anything; page 0 stands in, and what it holds is hidden.
+    # Entries past a sequence's end are arbitrary; page 0 replaces them, and its content is hidden.
     table = np.where(np.arange(pages) * page_size < ends, tables[:, :pages], 0).astype(np.int64)
     tiles = table[:, None, :] * num_kv_heads + np.arange(num_kv_heads)[:, None]
 

@@ -1,4 +1,4 @@
-"""Which implementation of an op runs: the tensors' device decides, `force` overrides it."""
+"""Selection of an op's implementation: by the tensors' device, unless `force` overrides it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _STANDING_IN: dict[Backend, tuple[Backend, ...]] = {
     "triton": ("triton",),
     "cuda": ("cuda", "triton"),
 }
-"""What runs under `force`, the first that an op has; none = its reference."""
+"""Backends in effect under `force`, of which an op takes the first it has; empty = the reference."""
 _forced: Backend | None = None
 
 
@@ -26,6 +26,9 @@ def force(name: Backend) -> Iterator[None]:
 
     For tests and parity checks. An op that has no CUDA C++ kernel takes its Triton kernel under `"cuda"`,
     and one that has no Triton kernel takes its reference under `"triton"`.
+
+    Raises:
+        ValueError: unknown backend.
     """
     if name not in _STANDING_IN:
         raise ValueError(f"unknown kernel backend {name!r}: choose reference, triton or cuda")
@@ -38,9 +41,9 @@ def force(name: Backend) -> Iterator[None]:
 
 
 def choose(tensor: torch.Tensor, kernels: Sequence[Backend]) -> Backend:
-    """The implementation for an op that has a reference and these kernels, the best first.
+    """The implementation for an op that has a reference and these kernels, in order of preference.
 
-    The reference also runs on CUDA tensors; it stands in where there are no kernels, or they cannot be built.
+    The reference also runs on CUDA tensors; it is the fallback where kernels are absent or cannot be built.
     """
     if _forced is not None:
         return next((name for name in _STANDING_IN[_forced] if name in kernels), "reference")
@@ -50,5 +53,5 @@ def choose(tensor: torch.Tensor, kernels: Sequence[Backend]) -> Backend:
 
 
 def _library() -> bool:
-    """Whether the CUDA C++ kernels are there or can be built. They are found by name, as all kernels are."""
+    """Whether the CUDA C++ kernels exist or can be built. Looked up by name, like all kernels."""
     return bool(import_module("engine.kernels.cuda.library").available())

@@ -1,4 +1,5 @@
-"""The command line of `engine.kernels.warm` and `engine.kernels.aot`: which kernels, and a row for each."""
+"""Command line of `engine.kernels.warm` and `engine.kernels.aot`: selection of kernels, and a row for
+each."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from blis_py.errors import InputError
 from blis_py.models.model_shape import known_models
 from engine.config import BLOCK_SIZES, EngineConfig
 from engine.kernels.gpu import target
-from engine.tiny import checkpoint
+from engine.tiny import checkpoints
 from engine.workers import Done, each
 
 if TYPE_CHECKING:
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
     from engine.models.config import ModelConfig
 
 Row = tuple[str, str]
-"""What to say of an item, and what is wrong with it; empty if nothing is."""
+"""Text on an item, and its error; empty if none."""
 
 
 class Command:
-    """What was asked for.
+    """Parsed command line.
 
     Raises:
         SystemExit: bad input, with status 2.
@@ -47,12 +48,12 @@ class Command:
             _refuse(str(error))
 
     def run(self, work: Callable[[str], Any], row: Callable[[Any], Row], more: Sequence[str] = ()) -> int:
-        """Works on the variants, prints the rows as they come and the sum, and returns the exit code.
+        """Process the variants, print their rows as they complete and the totals, and return the exit code.
 
         Args:
-            work: gets the data of a variant, or one of `more`.
-            row: what to print of its result.
-            more: further items, which come first.
+            work: takes the data of a variant, or one of `more`.
+            row: formats the result.
+            more: further items, processed first.
         """
         failures, asked = 0, self.asked
         items = [*more, *(variant.data for variant in self.variants)]
@@ -66,7 +67,7 @@ class Command:
         return 1 if failures else 0
 
     def _variants(self) -> list[Variant]:
-        """Of all engines that were asked for, each once."""
+        """Variants of all selected engines, without duplicates."""
         from engine.variants import variants
 
         asked, found = self.asked, dict[Any, None]()
@@ -88,7 +89,7 @@ class Command:
 
 
 def _told(name: str, done: Done, row: Callable[[Any], Row]) -> bool:
-    """Prints a row; says whether all is well."""
+    """Print a row; return whether it is free of errors."""
     said, problem = ("", done.error) if done.error else row(done.result)
     state, what = ("FAILED", problem) if problem else ("ok", said)
     print(f"{state:6} {done.seconds:6.2f} s  {name}: {' '.join(what.split())}", flush=True)
@@ -96,10 +97,10 @@ def _told(name: str, done: Done, row: Callable[[Any], Row]) -> bool:
 
 
 def _models(names: Sequence[str]) -> list[tuple[str, ModelConfig]]:
-    """Those named; where none is, the tiny ones and of the bundled ones those that the engine serves."""
+    """The named models; by default the tiny ones and the bundled ones that the engine serves."""
     from engine.models.config import load_model_config
 
-    tiny = (str(checkpoint(kind)) for kind in ("ar", "diffusion"))
+    tiny = map(str, checkpoints())
     found = []
     for name in names or (*tiny, *known_models()):
         try:
@@ -111,7 +112,7 @@ def _models(names: Sequence[str]) -> list[tuple[str, ModelConfig]]:
 
 
 def _settings(asked: argparse.Namespace, model: ModelConfig) -> dict[str, Any]:
-    """Of an engine of this model: those that were given, and defaults that suit it."""
+    """Settings of an engine of this model: those given, and defaults for the model."""
     names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
     given = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
     if model.mask_block == 1:

@@ -1,7 +1,7 @@
-"""How many kernels this process has had to wait for, and how long.
+"""Number and duration of the kernel compilations in this process.
 
-A kernel is compiled, or found compiled in a cache, at its first launch in each variant. An engine does that
-before it serves; what is counted after that is a request that waited.
+A kernel is compiled, or loaded from a cache, at the first launch of each variant. An engine does this before
+it serves; any compilation after that delays a request.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ class Compilations:
     compiled: int = 0
     """Triton kernels compiled; the library of CUDA C++ kernels counts as one."""
     loaded: int = 0
-    """The same, found in a cache."""
+    """Triton kernels loaded from a cache."""
     seconds: float = 0.0
-    """Spent on either."""
+    """Time spent on both, in s."""
 
     @property
     def kernels(self) -> int:
-        """All of them."""
+        """Compiled and loaded kernels together."""
         return self.compiled + self.loaded
 
     def __add__(self, other: Compilations) -> Compilations:
@@ -43,18 +43,18 @@ _watching: Any = None
 
 
 def so_far() -> Compilations:
-    """Since `watch` was first called."""
+    """Compilations since `watch` was first called."""
     return _so_far
 
 
 def note(compilations: Compilations) -> None:
-    """Counts some more."""
+    """Add to the counts."""
     global _so_far
     _so_far += compilations
 
 
 def watch() -> None:
-    """Counts what Triton compiles from now on; warns where this Triton does not tell."""
+    """Count Triton's compilations from now on; warn if this Triton version does not report them."""
     global _watching
     try:
         from triton.knobs import compilation
@@ -79,13 +79,13 @@ def _listener(before: Any) -> Any:
 
 
 class Watch:
-    """What was compiled for an engine until it was ready, and what since."""
+    """Compilations before and while an engine serves."""
 
     def __init__(self) -> None:
         self._began = self._ready = so_far()
 
     def ready(self) -> None:
-        """The engine begins to serve."""
+        """Mark the start of serving."""
         self._ready = so_far()
 
     @property
@@ -94,5 +94,5 @@ class Watch:
 
     @property
     def while_serving(self) -> Compilations:
-        """Should be none: each is a request that waited."""
+        """Compilations while serving, each of which delayed a request; none are expected."""
         return so_far() - self._ready

@@ -1,4 +1,4 @@
-"""One denoise round of many diffusion blocks: best tokens, which of them to take, who is done."""
+"""One denoise round of many blocks: best tokens, which of them to take, who is done."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from engine.kernels.op import op
 
 Tensor = torch.Tensor
 MOST_POSITIONS = 128
-"""Of a diffusion block that the CUDA C++ kernel can hold; the Triton kernel takes any."""
+"""Of a block that the CUDA C++ kernel can hold; the Triton kernel takes any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Which positions take their best token. A position's confidence is that token's probability.
+    """Acceptance rule of best tokens. A position's confidence is the probability of its best token.
 
-    threshold: masked positions with a confidence above it (strictly) take their token.
-    at_least: and the so many most confident masked ones of each block in any case; ties: the first position.
+    threshold: masked positions with a confidence strictly above it accept their token.
+    at_least: as do this many of the most confident masked positions of each block in any case; ties: the
+    first position.
     edit_threshold: positions already filled, prompt excepted, change to another best token whose
         confidence is above it; None = never.
     max_edit_rounds: rounds in which a block without masks may still change.
-    penalty: subtracted from a position's logit of the token that stands before it in the block.
+    penalty: subtracted from a position's logit of the token preceding it in the block.
     """
 
     threshold: float
@@ -35,14 +36,14 @@ class Rule:
 def best_tokens(
     ids: Tensor, logits: Tensor, rows: Tensor, mask_id: int, penalty: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """Most likely token of each position and its probability, the mask id left out.
+    """Most likely token of each position and its probability, excluding the mask id.
 
     Args:
         ids: `[B, L]`; logits: `[R, V]`, overwritten; rows: `[R]`, as in `engine.kernels.denoise.denoise`.
 
     Returns:
-        tokens `[B, L]` int64, confidence `[B, L]` float32; where there are no logits the position's own
-        token and minus infinity.
+        tokens `[B, L]` int64, confidence `[B, L]` float32; for positions without logits their own token and
+        minus infinity.
     """
     logits[:, mask_id] = -torch.inf
     if penalty:
@@ -57,7 +58,7 @@ def best_tokens(
 
 
 def most_confident(confidence: Tensor, count: int) -> Tensor:
-    """`[B, L]` bool: the `count` highest of each row; among equals the first."""
+    """`[B, L]` bool: the `count` highest of each row; ties: the first position."""
     order = confidence.sort(dim=1, descending=True, stable=True).indices
     rank = torch.arange(confidence.shape[1], device=order.device).expand_as(order)
     return torch.zeros_like(order).scatter(1, order, rank) < count
@@ -86,7 +87,7 @@ def denoise(
     rule: Rule,
     edit_rounds: Tensor | None = None,
 ) -> Tensor:
-    """Apply a rule to B blocks of L positions; nothing waits for the device.
+    """Apply a rule to B blocks of L positions without synchronising with the device.
 
     The mask id is never a candidate, so every round fills at least one masked position. A block whose
     ids do not change is done: the forward that gave these logits has written its final keys and values.

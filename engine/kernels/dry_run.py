@@ -1,9 +1,8 @@
-"""The GPU's own launch code with nothing behind it: which kernels it would run, each in which variants.
+"""Dry run of the GPU launch code: the kernels it would launch, and their variants.
 
-Tensors on torch's meta device have shapes, strides and offsets, but no memory. Launched on them, a kernel
-gets as far as Triton's look-up of the variant that these arguments need, by the very functions that look it
-up on a GPU; there the variant is noted, and nothing is compiled or run. So no list has to be kept of what
-engines launch, and no GPU is needed to know it.
+Tensors on torch's meta device have shapes, strides and offsets, but no memory. A launch on them runs up to
+Triton's look-up of the required variant, by the same functions as on a GPU; there the variant is recorded,
+and nothing is compiled or run. The launches of an engine thus need no separate list, and no GPU.
 """
 
 from __future__ import annotations
@@ -40,23 +39,23 @@ class Variant:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The data, read."""
+        """The parsed data."""
         found: dict[str, Any] = json.loads(self.data)
         return found
 
     @property
     def module(self) -> str:
-        """Of the kernel."""
+        """Module of the kernel."""
         return str(self.facts["name"]).rpartition(".")[0]
 
     @property
     def kernel(self) -> str:
-        """Its name in the module."""
+        """Name of the kernel in its module."""
         return str(self.facts["name"]).rpartition(".")[2]
 
     @property
     def constants(self) -> dict[str, Any]:
-        """Value of every constexpr parameter; `None` and 1 passed for others are constants as well."""
+        """Value of every constexpr parameter; arguments `None` and 1 are constants as well."""
         facts = self.facts
         names = list(facts["signature"])
         values = zip(facts["constant_keys"], facts["constant_vals"], strict=True)
@@ -64,7 +63,7 @@ class Variant:
 
     @property
     def multiples_of_16(self) -> list[str]:
-        """Arguments that it was compiled to take as such: addresses, strides and counts."""
+        """Arguments specialised as multiples of 16: addresses, strides and counts."""
         facts = self.facts
         names, given = list(facts["signature"]), zip(facts["attrs_keys"], facts["attrs_vals"], strict=True)
         return [names[place[0]] for place, attributes in given if attributes]
@@ -86,9 +85,9 @@ class Variant:
 
 @contextmanager
 def recorded(gpu: Gpu) -> Iterator[dict[Variant, None]]:
-    """Launches on meta tensors inside the block are noted, each variant once, in order of appearance.
+    """Record the variants of launches on meta tensors inside the block, without duplicates, in order.
 
-    Every op takes the way it takes on a GPU.
+    Every op takes the same path as on a GPU.
 
     Raises:
         RuntimeError: kernels run in Triton's interpreter here, which has no variants.
@@ -101,7 +100,7 @@ def recorded(gpu: Gpu) -> Iterator[dict[Variant, None]]:
 
     def note(*, compile: dict[str, Any], **_: Any) -> bool:
         noted[Variant(compile["specialization_data"])] = None
-        return True  # do not compile it, and so do not launch it
+        return True  # prevents compilation, and so the launch
 
     before, knobs.runtime.jit_cache_hook = knobs.runtime.jit_cache_hook, note
     try:
@@ -113,7 +112,7 @@ def recorded(gpu: Gpu) -> Iterator[dict[Variant, None]]:
 
 @contextmanager
 def _driver(gpu: Gpu, purpose: str) -> Iterator[None]:
-    """Triton takes this GPU for the one that is present, inside the block."""
+    """Make Triton treat this GPU as the active one inside the block."""
     from triton.runtime.driver import driver
 
     before = driver._active
@@ -125,7 +124,7 @@ def _driver(gpu: Gpu, purpose: str) -> Iterator[None]:
 
 
 class _Driver:
-    """What Triton asks of a driver before it launches anything."""
+    """Driver stub with the queries that Triton makes before a launch."""
 
     def __init__(self, gpu: Gpu, purpose: str) -> None:
         self._gpu, self._purpose = gpu, purpose
@@ -136,7 +135,7 @@ class _Driver:
         return GPUTarget("cuda", self._gpu.arch, 32)
 
     def get_current_device(self) -> str:
-        """No number: what Triton keeps per device stays apart from that of real ones."""
+        """A device key that keeps Triton's per-device state apart from that of real devices."""
         return f"{self._purpose} for cuda:{self._gpu.arch}"
 
     def get_current_stream(self, device: str) -> int:
@@ -152,7 +151,7 @@ class _Driver:
 
 @contextmanager
 def _untuned() -> Iterator[None]:
-    """Which configuration was fastest is forgotten inside the block; what comes out there, after it."""
+    """Clear autotuning results inside the block, and clear the block's own results after it."""
     for name in KERNEL_MODULES:
         importlib.import_module(name)
     from engine.kernels.triton.autotune import TUNERS
@@ -160,7 +159,7 @@ def _untuned() -> Iterator[None]:
     before = [dict(vars(tuner)) for tuner in TUNERS]
     for tuner in TUNERS:
         tuner.cache, tuner.cache_results = {}, False
-        vars(tuner).pop("do_bench", None)  # how to time, which it has asked the driver
+        vars(tuner).pop("do_bench", None)  # the timing function, which it obtained from the driver
     try:
         yield
     finally:
@@ -170,16 +169,16 @@ def _untuned() -> Iterator[None]:
 
 
 def compiled(variant: Variant, gpu: Gpu) -> Any:
-    """The variant, compiled for a GPU: a `triton.CompiledKernel`, from Triton's cache if it is there.
+    """The variant, compiled for a GPU: a `triton.CompiledKernel`, from Triton's cache if present.
 
-    By the function that a launch would call with the same arguments, so under the same key of the cache.
+    Calls the same function as a launch with the same arguments, so the cache key is the same.
     """
     with _driver(gpu, "compiled"):
         return variant.function().preload(variant.data)
 
 
 def jit_function(kernel: Any) -> Any:
-    """The `triton.JITFunction` in what `autotuned` made of it.
+    """The `triton.JITFunction` inside the result of `autotuned`.
 
     Raises:
         RuntimeError: the kernels were imported for Triton's interpreter, which has nothing to compile.

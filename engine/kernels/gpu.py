@@ -1,4 +1,4 @@
-"""What launches depend on of a GPU."""
+"""GPU properties that launches depend on."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ class Gpu:
     """A GPU to launch on, or to compile for."""
 
     arch: int
-    """Compute capability: 90 is 9.0."""
+    """Compute capability: 90 means 9.0."""
     multiprocessors: int
     shared_bytes: int
-    """Shared memory that one block of threads may use."""
+    """Shared memory available to one thread block, in bytes."""
 
 
 _SHARED_KIB = {80: 163, 86: 99, 87: 163, 89: 99, 90: 227, 100: 227, 103: 227, 110: 227, 120: 99, 121: 99}
-"""By compute capability: CUDA C++ Programming Guide, table of technical specifications."""
+"""Shared memory by compute capability: CUDA C++ Programming Guide, table of technical specifications."""
 _LEAST_SHARED_KIB = 48
-"""Which every GPU has."""
+"""Shared memory available on every GPU."""
 _HOPPER_MULTIPROCESSORS = 132
 
 HOPPER = Gpu(90, _HOPPER_MULTIPROCESSORS, _SHARED_KIB[90] << 10)
 _INTERPRETED = Gpu(90, 3, _SHARED_KIB[90] << 10)
-"""Few multiprocessors, so that an interpreter has few programs to run."""
+"""The GPU of an interpreter: few multiprocessors, to keep its programs few."""
 
 _pretended = HOPPER
 
 
 def gpu_of(device: torch.device) -> Gpu:
-    """The GPU a tensor is on. On torch's meta device, where nothing is, the one pretended to be there."""
+    """The GPU of a tensor's device; on torch's meta device, the pretended one."""
     if device.type == "cuda":
         return _present(device)
     return _pretended if device.type == "meta" else _INTERPRETED
@@ -52,7 +52,7 @@ def _present(device: torch.device) -> Gpu:
 
 @contextmanager
 def pretend(gpu: Gpu) -> Iterator[None]:
-    """Tensors on the meta device are on this GPU inside the block."""
+    """Make the meta device stand for this GPU inside the block."""
     global _pretended
     before, _pretended = _pretended, gpu
     try:
@@ -62,10 +62,10 @@ def pretend(gpu: Gpu) -> Iterator[None]:
 
 
 def target(name: str = "") -> Gpu:
-    """The GPU of a name like `cuda:90`, as large as an H100 or H200; of no name the one that is present.
+    """The GPU with a name like `cuda:90`, as large as an H100 or H200; without a name the one present.
 
     Raises:
-        InputError: there is none, or its shared memory is not known.
+        InputError: no such GPU, or its shared memory is unknown.
     """
     if not name:
         if not torch.cuda.is_available():

@@ -14,10 +14,10 @@ Tensor = torch.Tensor
 
 
 def top_experts(scores: Tensor, top_k: int) -> Tensor:
-    """Ids `[T, k]` int64 of the highest scores `[T, E]` float32, falling; the lower id first in a tie.
+    """Ids `[T, k]` int64 of the highest scores `[T, E]` float32, in descending order; ties: the lower id.
 
-    `torch.topk` leaves ties open, so it is given distinct integers: the score's bits, made to order like the
-    score, above the reversed id.
+    `torch.topk` leaves ties open, so it operates on distinct integers: the score's bits in order-preserving
+    form, followed by the reversed id.
     """
     bits = (scores + 0.0).view(torch.int32).to(torch.int64)  # minus zero becomes zero: they are equal
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
@@ -98,7 +98,7 @@ def route_grouped_sigmoid(
 
 
 def padded_capacity(num_rows: int, num_experts: int, block_m: int) -> int:
-    """The most rows that alignment can need: every expert with a row wastes at most block_m - 1."""
+    """Upper bound of the aligned rows: every expert with a row wastes at most block_m - 1."""
     worst = num_rows + min(num_experts, num_rows) * (block_m - 1)
     return -(-worst // block_m) * block_m
 

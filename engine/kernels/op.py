@@ -1,8 +1,8 @@
-"""Ops: one table of what each is called, and who computes it.
+"""Ops: one table of names and implementations.
 
-An op is written as its torch reference, with the docstring that all implementations keep to. What else
-computes it is a function of the same name and arguments in `engine.kernels.<backend>.<its module>`, imported
-when it is first needed.
+An op is defined by its torch reference, with the docstring that all implementations obey. Other
+implementations are functions of the same name and arguments in `engine.kernels.<backend>.<its module>`,
+imported on first use.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Op(Generic[P, R]):
     """A function that picks its implementation by the device of its first argument, a tensor.
 
     Attributes:
-        reference: the same in torch, which runs anywhere.
-        kernels: the other backends that have it, the best first.
+        reference: the implementation in torch, which runs anywhere.
+        kernels: backends with an implementation, in order of preference.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Op(Generic[P, R]):
         return self.by(backend.choose(tensor, self.kernels))(*args, **kwargs)
 
     def by(self, name: backend.Backend) -> Callable[P, R]:
-        """The implementation of a backend that has one."""
+        """The implementation of a given backend."""
         if name not in self._found:
             module = self.reference.__module__.replace("engine.kernels.", f"engine.kernels.{name}.")
             self._found[name] = getattr(import_module(module), self.reference.__name__)
@@ -58,11 +58,11 @@ class Op(Generic[P, R]):
 def op(
     *kernels: backend.Backend, check: Callable[..., None] | None = None
 ) -> Callable[[Callable[P, R]], Op[P, R]]:
-    """Makes a torch reference an op.
+    """Decorator that makes a torch reference an op.
 
     Args:
-        kernels: the backends that have a kernel of it, the best first.
-        check: refuses arguments that no implementation can work with.
+        kernels: backends with a kernel, in order of preference.
+        check: raises an error for arguments that no implementation supports.
     """
 
     def make(reference: Callable[P, R]) -> Op[P, R]:

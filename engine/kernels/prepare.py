@@ -1,4 +1,4 @@
-"""The inputs of a step in which every sequence decodes, made on the device out of what it knows of them."""
+"""Inputs of a decode-only step, computed on the device from its own state."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True, slots=True)
 class DecodeState:
-    """What the device knows of the running sequences: one entry per slot, the last for padding."""
+    """Device state of the running sequences: one entry per slot, the last for padding."""
 
     tokens: Tensor
-    """[N] int64: the latest token of each."""
+    """[N] int64: the latest token of each sequence."""
     positions: Tensor
-    """[N] int64: where that token stands in its sequence; -1 = padding."""
+    """[N] int64: position of that token in its sequence; -1 = padding."""
     tables: Tensor
-    """[N, W] int32: its pages."""
+    """[N, W] int32: the block table of each sequence."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeInputs:
-    """What the forward of B decodes reads."""
+    """Inputs of the forward of B decodes."""
 
     input_ids: Tensor
-    """[B] int64"""
+    """[B] int64: token ids."""
     positions: Tensor
-    """[B] int64"""
+    """[B] int64: positions."""
     slots: Tensor
     """[B] int64: page * page_size + offset of the new token; -1 = store nothing."""
     seq_lens: Tensor
@@ -41,10 +41,10 @@ class DecodeInputs:
 
 @op("triton")
 def prepare_decodes(rows: torch.Tensor, state: DecodeState, page_size: int, inputs: DecodeInputs) -> None:
-    """Fills `inputs` for the sequences in the slots `rows`, [B] int64, and moves them one position on.
+    """Fill `inputs` for the sequences in the slots `rows`, [B] int64, and advance them by one position.
 
-    A slot may occur once, the padding's as often as needed. Nothing depends on values the host would have
-    to look at, so a CUDA graph can begin with it.
+    A slot may occur once, the padding slot repeatedly. Nothing depends on values the host would have to read,
+    so a CUDA graph can begin with it.
     """
     positions = state.positions.index_select(0, rows)
     padding = positions < 0

@@ -1,4 +1,4 @@
-"""What a kernel module promises of its machine code; see `engine.kernels.aot`."""
+"""Promises of a kernel module on its machine code; see `engine.kernels.aot`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What must be true of a kernel's machine code, beside no spills and no more memory than there is."""
+    """Requirements on a kernel's machine code, besides no spills and no excess of shared memory."""
 
     opcodes: tuple[str, ...] = ()
-    """Instructions it must contain, on Hopper."""
+    """Instructions it must contain on Hopper."""
     max_registers: int = 255
-    """Per thread."""
+    """Registers per thread."""

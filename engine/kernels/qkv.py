@@ -1,4 +1,4 @@
-"""From the QKV projection to attention: QK-norm, rotary embedding and the store into the paged KV cache."""
+"""QK-norm, rotary embedding and the store into the paged KV cache, between QKV projection and attention."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def qk_norm_rope_store(
     R/2 frequencies then their sines; the first R dims of a head are rotated in the half-split ("rotate_half")
     layout, the others pass through. positions: `[T]` int64. slots: `[T]` int64, the slot mapping:
     `page * page_size + offset`, and -1 stores nothing. k_cache, v_cache: `[num_pages, Hk, page_size, D]`,
-    written in place. norm: comes before the rotation.
+    written in place. norm: applied before the rotation.
     """
     num_kv_heads, page_size, head_dim = k_cache.shape[1:]
     heads = qkv.view(qkv.shape[0], -1, head_dim)

@@ -20,7 +20,7 @@ ROUNDS = 10
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
 _MASK = 0xFFFFFFFF
-_CACHED_BLOCKS = 16384  # as many as the arrays of a round leave in a core's cache
+_CACHED_BLOCKS = 16384  # as many as keep the arrays of a round in a core's cache
 
 
 def philox(
@@ -35,7 +35,7 @@ def philox(
     for number in range(ROUNDS):
         if number:
             k0, k1 = (k0 + KEY_STEPS[0]) & _MASK, (k1 + KEY_STEPS[1]) & _MASK
-        # A signed product wraps into the sign bit; the masks bring back its unsigned halves.
+        # A signed product wraps into the sign bit; the masks restore its unsigned halves.
         p0, p1 = c0 * MULTIPLIERS[0], c2 * MULTIPLIERS[1]
         c0, c2 = ((p1 >> 32) ^ c1 ^ k0) & _MASK, ((p0 >> 32) ^ c3 ^ k1) & _MASK
         c1, c3 = p1 & _MASK, p0 & _MASK

@@ -20,12 +20,12 @@ FIRST_CANDIDATES = 64
 
 @dataclass(frozen=True, slots=True)
 class SamplingTensors:
-    """How to sample each row of a batch. All tensors have B rows and lie on the logits' device.
+    """Sampling parameters of a batch. All tensors have B rows and are on the logits' device.
 
     temperature: float32, 0 = greedy. top_k: int32, 0 = off. top_p: float32, 1 = off; min_p: float32, 0 = off.
     seeds, positions: int64, the request's seed and the position in its sequence of the token to sample.
     bitmask: int32 `[B, ceil(V / 32)]` or None; bit `id % 32` of word `id // 32` allows a token.
-    The two flags say on the host what the tensors hold, so that the common cases need no look at them:
+    The two flags summarise the tensors on the host, so that the common cases need not read them:
     `all_greedy` only when every temperature is 0, `filtered=False` only when no row uses top-k, top-p or
     min-p.
     """

@@ -1,14 +1,14 @@
-"""Fill the caches with every kernel that engines need, in many processes, so that they only load them.
+"""Warm the caches with every kernel that engines need, in many processes.
 
 `python -m engine.kernels.warm --jobs 16 --model qwen3-8b llada2.0-mini` compiles the variants that engines
 of these models can launch (`engine.variants`) into Triton's cache ($TRITON_CACHE_DIR, else ~/.triton/cache),
 the C functions that launch them, and the library of CUDA C++ kernels. It prints a row for each; with
---budget-s it ends in time. What is in the caches already takes no time, so it can be run again.
+--budget-s it ends in time. Cached kernels take no time, so it can be run again.
 
-The keys of the cache are those that a launch will look for: each variant comes from a launch run dry, and is
-compiled by the function that the launch itself would call (`engine.kernels.dry_run.compiled`). They contain
-the kernel's source, the Triton installation, its ptxas and the target, so what was compiled elsewhere counts
-where all these are the same; and Triton finds it only under the same absolute path.
+Cache keys equal those of a launch: each variant comes from a dry-run launch, and is compiled by the same
+function as in the launch (`engine.kernels.dry_run.compiled`). The keys contain the kernel's source, the
+Triton installation, its ptxas and the target, so a cache made elsewhere is valid where all of these are
+equal; Triton also requires the same absolute path.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LIBRARY = "the library of CUDA C++ kernels"
 
 
 def make(item: str, gpu: Gpu) -> str:
-    """Compiles a variant, given by its data, or the library; says where it came from."""
+    """Compile a variant, given by its data, or the library; return its origin."""
     if item == LIBRARY:
         return _library()
     from engine.kernels.dry_run import Variant, compiled
@@ -51,7 +51,7 @@ def _library() -> str:
 
 
 def _with_launcher(kernel: Any) -> str:
-    """Compiles the C function that launches a kernel; nothing where there is no driver to link it to."""
+    """Compile the C function that launches a kernel; skipped without a driver to link it to."""
     if not _driver_is_there():
         return ", without its launcher: no CUDA driver"
     from triton.backends.nvidia.driver import CudaLauncher
@@ -62,7 +62,7 @@ def _with_launcher(kernel: Any) -> str:
 
 @functools.cache
 def _driver_is_there() -> bool:
-    """Compiles what all launches use, too."""
+    """Whether the driver is present; compiles the code shared by all launches, too."""
     from triton.backends.nvidia.driver import CudaUtils, library_dirs
 
     try:
@@ -74,7 +74,7 @@ def _driver_is_there() -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command line; 1 where something failed or was not done in time, 2 on bad input."""
+    """Run the command line; 1 if something failed or ran out of time, 2 on bad input."""
     command = Command("engine.kernels.warm", "Compile kernels into the caches.", arguments)
 
     def row(said: str) -> Row:

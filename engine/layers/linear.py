@@ -1,6 +1,6 @@
 """Every matrix product of the model: projections, routed experts, router, LM head.
 
-Weights of another number format and adapters concern this file and the loader (`engine.models.places`) alone.
+Quantised weights and adapters concern this file and the loader (`engine.models.places`) alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def product(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 class Linear(nn.Module):
-    """One matrix `[outputs, inputs]`, and a bias `[outputs]` where there is one."""
+    """One matrix `[outputs, inputs]`, and an optional bias `[outputs]`."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = False, dtype: torch.dtype) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class ExpertLinears(nn.Module):
         self.w2 = weight(experts, hidden, intermediate, dtype=dtype)
 
     def forward(self, x: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
-        """`[T, hidden] -> [T, hidden]`: the chosen experts of each token, weighted and added up.
+        """`[T, hidden] -> [T, hidden]`: weighted sum of the chosen experts of each token.
 
         Args:
             weights, ids: `[T, top_k]`, float32 and int32.

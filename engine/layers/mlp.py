@@ -28,7 +28,7 @@ class GatedMlp(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """How a token chooses its experts."""
+    """Expert selection of an MoE layer."""
 
     top_k: int
     renormalize: bool
@@ -43,7 +43,7 @@ class Router:
 
 
 class SparseMlp(nn.Module):
-    """Routed experts, and optionally experts every token passes through."""
+    """Routed experts, and optional shared experts for all tokens."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class SparseMlp(nn.Module):
         if shared_intermediate:
             self.shared = GatedMlp(hidden=hidden, intermediate=shared_intermediate, dtype=dtype)
         self.load: Tensor | None = None
-        """`[experts]` int64, when set: how many rows each expert computed, added up step by step."""
+        """`[experts]` int64, when set: cumulative number of rows computed by each expert."""
 
     def forward(self, x: Tensor) -> Tensor:
         """`[T, hidden] -> [T, hidden]`."""

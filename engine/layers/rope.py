@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class Rope:
-    """What the angles depend on; the fields after `factor` matter to the scaling rule that uses them."""
+    """Parameters of the angles; fields after `factor` apply to the scaling rule that uses them."""
 
     theta: float
     kind: str = "default"
     """A key of `SCALINGS`."""
     factor: float = 1.0
-    """How many times the context was stretched beyond `original_max_positions`."""
+    """Context extension relative to `original_max_positions`."""
     original_max_positions: int = 0
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
@@ -33,7 +33,7 @@ class Rope:
 def cos_sin_table(rope: Rope, rotary_dim: int, max_positions: int, device: torch.device | str) -> Tensor:
     """Cosines, then sines, of every position: `[max_positions, rotary_dim]` float32.
 
-    Computed in float32 on the CPU, as the models were trained, so that every device reads the same.
+    Computed in float32 on the CPU, as in training, so that every device has the same values.
     """
     plain = 1.0 / rope.theta ** (torch.arange(0, rotary_dim, 2, dtype=torch.float32) / rotary_dim)
     frequencies = SCALINGS[rope.kind](rope, plain)
@@ -42,7 +42,7 @@ def cos_sin_table(rope: Rope, rotary_dim: int, max_positions: int, device: torch
 
 
 class RopeTable(nn.Module):
-    """Cosines and sines of every position, one tensor for all layers that rotate alike."""
+    """Cosines and sines of every position, one tensor for all layers with equal rotation."""
 
     cos_sin: Tensor
     """`[max_positions, rotary_dim]` float32."""
@@ -52,7 +52,7 @@ class RopeTable(nn.Module):
         self.rope, self.rotary_dim = rope, rotary_dim
 
     def compute(self, max_positions: int, device: torch.device | str) -> None:
-        """Fills the table for positions below `max_positions`."""
+        """Fill the table for positions below `max_positions`."""
         table = cos_sin_table(self.rope, self.rotary_dim, max_positions, device)
         self.register_buffer("cos_sin", table, persistent=False)
 
@@ -79,7 +79,7 @@ def _yarn(rope: Rope, frequencies: Tensor) -> Tensor:
     dim = 2 * len(frequencies)
 
     def dimension(turns: float) -> float:
-        """The dimension that turns so many times over the trained context."""
+        """The dimension with `turns` full turns over the trained context."""
         return (
             dim * math.log(rope.original_max_positions / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))
         )

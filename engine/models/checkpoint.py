@@ -1,4 +1,4 @@
-"""Reading a HuggingFace safetensors checkpoint into a decoder, tensor by tensor."""
+"""Load a HuggingFace safetensors checkpoint into a decoder, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def load_checkpoint(decoder: Decoder, folder: Path) -> None:
     """Copy every tensor to its place; memory holds one tensor besides the decoder.
 
     Raises:
-        InputError: a shard or tensor is missing or damaged, a tensor has no place, another shape, or an
-            unsupported dtype. Names file and tensor. The decoder is then half filled: drop it.
+        InputError: a missing or damaged shard or tensor, an unknown tensor, another shape, or an unsupported
+        dtype. Names file and tensor. The decoder is then partly filled: drop it.
     """
     targets = places(decoder)
     shards = _shards(folder)
@@ -42,7 +42,7 @@ def load_checkpoint(decoder: Decoder, folder: Path) -> None:
 
 
 def _shards(folder: Path) -> dict[Path, list[str]]:
-    """File -> names of its tensors; every file is there."""
+    """File -> names of its tensors; every file exists."""
     index = folder / INDEX
     if not index.is_file():
         file = folder / SINGLE
@@ -75,7 +75,7 @@ def _weight_map(index: Path) -> dict[str, str]:
 
 
 def _is_below(name: str) -> bool:
-    """Whether a name leads to a file of this folder, by its letters: hubs keep links to files elsewhere."""
+    """Whether a name, without resolving links, is a file of this folder: hubs link to files elsewhere."""
     path = PurePath(name)
     return bool(path.parts) and "\0" not in name and not path.anchor and ".." not in path.parts
 
@@ -94,7 +94,7 @@ def _check_names(
 
 
 def _needless(name: str, config: ModelConfig) -> bool:
-    """Tensors some checkpoints hold although the decoder does without."""
+    """Whether a tensor, present in some checkpoints, is unused by the decoder."""
     if name == "lm_head.weight":
         return config.tied_embeddings
     extra = range(config.num_layers, config.num_layers + config.extra_layers)

@@ -1,7 +1,7 @@
-"""What a HuggingFace `config.json` says about a decoder, checked: one dataclass for every architecture.
+"""Decoder settings from a HuggingFace `config.json`, validated: one dataclass for every architecture.
 
-The sizes are read by `blis_py.models.model_shape`, so the simulator and the engine cannot disagree on
-them. A feature the decoder does not have is refused; nothing is quietly left out. A further architecture
+The sizes are read by `blis_py.models.model_shape`, so simulator and engine cannot disagree on them. An
+unsupported feature is refused; nothing is silently ignored. A further architecture
 is one function here and one line in `ARCHITECTURES`.
 """
 
@@ -16,13 +16,14 @@ from blis_py.errors import InputError
 from blis_py.files.profiles import find_profile
 from blis_py.models.hf_config import ConfigFile
 from blis_py.models.model_shape import ModelShape, known_models, load_model
+from blis_py.models.model_types import MASK_BLOCK
 from engine.layers.mlp import Router
 from engine.layers.rope import Rope
 from engine.models.names import LING, LLAMA, MIXTRAL, Names
 from engine.models.rope_config import read_rope, read_rotary_dim
 
 LLADA2_BLOCK_TOKENS = 32
-"""LLaDA2 was trained on blocks of 32; its configs do not say so."""
+"""Block size of LLaDA2, which its configs omit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +56,11 @@ class ModelConfig:
     moe_intermediate_size: int = 0
     """Width of one routed expert."""
     shared_intermediate_size: int = 0
-    """Width of the shared experts together; 0 = none."""
+    """Total width of the shared experts; 0 = none."""
     sparse_layers: frozenset[int] = frozenset()
     """Layers with routed experts."""
     mask_block: int = 1
-    """Tokens that see each other whatever their order: 1 = causal, more = block diffusion."""
+    """Tokens that see each other whatever their order: 1 = causal, more = answers come in such blocks."""
     extra_layers: int = 0
     """Multi-token prediction layers a checkpoint holds beyond `num_layers`; not loaded."""
 
@@ -109,7 +110,7 @@ def find_config(model: Path | str) -> Path:
     """The config.json of a folder, a file, or a bundled model.
 
     Raises:
-        InputError: it is none of these.
+        InputError: none of these.
     """
     path = Path(model)
     if path.is_dir():
@@ -150,17 +151,17 @@ def _refuse_unsupported(config: ConfigFile) -> None:
 
 
 def _refuse_short_window(config: ConfigFile, shape: ModelShape) -> None:
-    """A window as long as the context is no window; a shorter one would need another attention."""
+    """Refuse a sliding window shorter than the context; a longer one has no effect."""
     if 0 < shape.sliding_window < shape.max_position_embeddings:
         fix = f"set max_position_embeddings to {shape.sliding_window} to serve shorter contexts only"
         raise config.error("sliding_window", "shorter than the context", shape.sliding_window, fix)
 
 
 def _mask_block(config: ConfigFile, architecture: str) -> int:
-    """`block_diffusion.block_size`, a key of our own, makes any decoder a block-diffusion model."""
-    diffusion = config.section("block_diffusion")
-    if diffusion is not None:
-        return diffusion.count("block_size")
+    """By a section of our own, or as the architecture has it."""
+    section = config.section(MASK_BLOCK)
+    if section is not None:
+        return section.count("block_size")
     return LLADA2_BLOCK_TOKENS if architecture == "LLaDA2MoeModelLM" else 1
 
 
@@ -249,4 +250,4 @@ ARCHITECTURES: dict[str, Callable[[ConfigFile, ModelShape], dict[str, Any]]] = {
     "BailingMoeV2ForCausalLM": _ling,
     "LLaDA2MoeModelLM": _ling,
 }
-"""Name in `architectures` -> the fields of `ModelConfig` in which it differs from the plainest decoder."""
+"""Name in `architectures` -> the fields of `ModelConfig` that differ from the plainest decoder."""

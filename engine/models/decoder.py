@@ -1,8 +1,7 @@
 """The one decoder: embedding, layers of attention and feed-forward around a residual stream, LM head.
 
-Every supported architecture is this module with other switches in its `ModelConfig`. It only infers, on
-one device, and does no Python work that depends on tensor values, so a forward can be captured in a
-CUDA graph.
+Every supported architecture is this module with other switches in its `ModelConfig`. Inference only, on one
+device, without Python code that depends on tensor values, so a forward can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from engine.models.config import ModelConfig
 
 
 class Decoder(nn.Module):
-    """Weights are uninitialised until `engine.models.weights` fills them."""
+    """Decoder-only transformer; weights are uninitialised until `engine.models.weights` fills them."""
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype) -> None:
         super().__init__()
@@ -48,7 +47,7 @@ class Decoder(nn.Module):
         return rms_norm(hidden, self.norm, self.config.rms_norm_eps, residual)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """`[R, hidden] -> [R, vocab]` float32; give it the rows that need logits, no others."""
+        """`[R, hidden] -> [R, vocab]` float32; pass only rows that need logits."""
         logits = product(hidden, self.embedding) if self.head is None else self.head(hidden)
         return logits.float()
 
@@ -98,7 +97,7 @@ class DecoderLayer(nn.Module):
     def forward(
         self, hidden: Tensor, residual: Tensor | None, context: ForwardContext
     ) -> tuple[Tensor, Tensor]:
-        """Output of the feed-forward, and the residual stream it has yet to be added to."""
+        """Output of the feed-forward `[T, hidden]`, and the residual stream to add it to."""
         if residual is None:
             residual, hidden = hidden, rms_norm(hidden, self.input_norm, self.eps)
         else:

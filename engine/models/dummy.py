@@ -1,4 +1,4 @@
-"""Random weights of a realistic scale, for when only speed and memory matter.
+"""Random weights of a realistic scale, for benchmarks of speed and memory.
 
 Every matrix has standard deviation 1/sqrt(inputs), so that a normalised input gives outputs, router
 scores and logits of order one. Matrices that write to the residual stream are smaller by sqrt(2 x layers),
@@ -19,8 +19,8 @@ from engine.models.decoder import Decoder
 from engine.models.places import places
 
 CPU_GENERATOR_ELEMENTS = 1 << 28
-"""Models up to this size draw on the CPU and are the same (up to rounding) on every device; larger ones
-draw on the device they are on, and are the same on the same kind of device only."""
+"""Models up to this size are drawn on the CPU and are equal (up to rounding) on every device; larger ones are
+drawn on their device and are equal on the same kind of device only."""
 
 BIAS_STD = 0.02
 
@@ -46,7 +46,7 @@ def fill_random(decoder: Decoder, seed: int) -> None:
 
 
 def _std(name: str, view: Tensor, decoder: Decoder) -> float | None:
-    """None for a norm."""
+    """Standard deviation of a weight; None for a norm."""
     if name.endswith("norm.weight"):
         return None
     if view.dim() == 1:

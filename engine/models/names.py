@@ -1,4 +1,4 @@
-"""What families of HuggingFace checkpoints call the modules of a decoder."""
+"""Module names in families of HuggingFace checkpoints."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What a family of checkpoints calls its modules."""
+    """Module names of a family of checkpoints."""
 
     embedding: str = "model.embed_tokens"
     attention: str = "self_attn"
     qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
-    """Three matrices, or one that holds their rows in this order."""
+    """Names of three matrices, or of one that holds their rows in this order."""
     out: str = "o_proj"
     q_norm: str = "q_norm"
     k_norm: str = "k_norm"

@@ -1,4 +1,4 @@
-"""Which tensor of a HuggingFace checkpoint goes where in the decoder.
+"""Mapping of HuggingFace checkpoint tensors to places in the decoder.
 
 The decoder fuses matrices (q, k, v; gate, up; all experts), so a tensor's place is a view into a weight.
 Loading a checkpoint is then copying each tensor into its view, in any order.

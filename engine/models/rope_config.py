@@ -12,14 +12,14 @@ from blis_py.models.hf_config import ConfigFile
 from engine.layers.rope import Rope
 
 LLAMA2_THETA = 10_000.0
-"""Llama 2's configs leave `rope_theta` out."""
+"""Default of `rope_theta`, which Llama 2's configs omit."""
 
 
 def read_rope(config: ConfigFile) -> Rope:
-    """Theta and scaling rule.
+    """RoPE base and scaling rule.
 
     Raises:
-        InputError: a rule that depends on the length of the sequence, or is otherwise not supported.
+        InputError: a scaling rule that depends on the sequence length, or is otherwise unsupported.
     """
     inner = config.section("rope_parameters") or config
     default = LLAMA2_THETA if config.values.get("architectures") == ["LlamaForCausalLM"] else None
@@ -35,7 +35,7 @@ def read_rope(config: ConfigFile) -> Rope:
 
 
 def read_rotary_dim(config: ConfigFile, head_dim: int) -> int:
-    """How many leading dimensions of a head are rotated."""
+    """Number of leading dimensions of a head that are rotated."""
     inner = config.section("rope_parameters") or config
     source = inner if inner.has("partial_rotary_factor") else config
     share = source.number("partial_rotary_factor", default=1.0)

@@ -1,4 +1,4 @@
-"""Text to token ids and back: the checkpoint's tokenizer.json, or plain bytes where there is none."""
+"""Text to token ids and back: the checkpoint's tokenizer.json, or plain bytes without one."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from blis_py.models.hf_config import ConfigFile
 from engine.models.config import find_config
 
 REPLACEMENT = "\ufffd"
-"""What bytes that are not UTF-8 decode to, among them a character whose last bytes are yet to come."""
+"""Decoding of bytes that are not UTF-8, including an incomplete character."""
 
 _PATIENCE_TOKENS = 16
-"""So many tokens without a valid end, and the text is not merely incomplete but not UTF-8."""
+"""Number of undecodable tokens after which the text is considered invalid rather than incomplete."""
 _CONTEXT_TOKENS = 8
-"""Tokens are decoded together with those before them as long as they are no more."""
+"""Most tokens decoded together with their predecessors."""
 _CHARACTER_TOKENS = 3
 """An incomplete character has at most three bytes, so at most three tokens."""
 
 
 class Tokenizer(Protocol):
-    """What the engine asks of a tokenizer."""
+    """The tokenizer interface of the engine."""
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -32,7 +32,7 @@ class Tokenizer(Protocol):
     def vocab_size(self) -> int: ...
 
     def encode(self, text: str) -> list[int]:
-        """Ids, with whatever the tokenizer puts around a text (a beginning-of-sequence token)."""
+        """Ids, including any special tokens the tokenizer adds (such as a beginning-of-sequence token)."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text, without special tokens; U+FFFD for bytes that are not UTF-8."""
@@ -46,9 +46,10 @@ class ByteTokenizer:
         self.eos_ids = frozenset(eos_ids)
 
     def encode(self, text: str) -> list[int]:
-        """
+        """The bytes of a text as ids.
+
         Raises:
-            InputError: a byte is no token of a vocabulary below 256.
+            InputError: a byte that is not in a vocabulary below 256.
         """
         ids = list(text.encode())
         if self.vocab_size < 256 and ids and max(ids) >= self.vocab_size:
@@ -80,11 +81,11 @@ class JsonTokenizer:
         self.eos_ids = frozenset(eos_ids)
 
     def vocabulary(self) -> dict[str, int]:
-        """Ids by the texts that name the tokens, which are not what they decode to."""
+        """Ids by token name, which differs from the decoded text."""
         return dict(self._tokenizer.get_vocab())
 
     def described(self) -> str:
-        """The tokenizer.json."""
+        """Content of tokenizer.json."""
         return str(self._tokenizer.to_str())
 
     def encode(self, text: str) -> list[int]:
@@ -128,21 +129,21 @@ def _ids(config: ConfigFile) -> frozenset[int]:
 class Detokenizer:
     """The text of a sequence that grows token by token.
 
-    Text is given out once it can no longer change: a character whose bytes are spread over several tokens
-    comes whole or not at all. Only the last few tokens are decoded again, so the cost per token is constant.
+    Text is emitted once it can no longer change: a character spread over several tokens is emitted whole or
+    not at all. Only the last few tokens are decoded again, so the cost per token is constant.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._ids: list[int] = []
-        """From where decoding starts: what was shown last, which gives the next tokens their left neighbour,
-        on which leading spaces depend, and what follows."""
+        """Decoding window: the tokens emitted last, as left context, which leading spaces depend on, and
+        those pending."""
         self._shown = 0
-        """So many of them have been given out."""
+        """Number of tokens in the window whose text was emitted."""
         self._before = ""
-        """Their text."""
+        """Text of those tokens."""
         self.text = ""
-        """All that was given out."""
+        """All text emitted so far."""
 
     def add(self, token: int) -> str:
         """The text this token completes, often empty or more than its own."""
@@ -162,7 +163,7 @@ class Detokenizer:
         return ""
 
     def finish(self) -> str:
-        """The rest; an unfinished character comes out as U+FFFD."""
+        """The remaining text; an incomplete character becomes U+FFFD."""
         return self._show(self._pending(len(self._ids)), len(self._ids))
 
     def _pending(self, end: int) -> str:
@@ -170,7 +171,7 @@ class Detokenizer:
         return self._tokenizer.decode(self._ids[:end])[len(self._before) :]
 
     def _show(self, new: str, end: int) -> str:
-        """Gives out the tokens up to `end`; what was shown before them is not needed any more."""
+        """Emit the tokens up to `end` and drop the earlier ones from the window."""
         del self._ids[: self._shown]
         self._shown = end - self._shown
         self._before = self._tokenizer.decode(self._ids[: self._shown])

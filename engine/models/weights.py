@@ -1,4 +1,4 @@
-"""Filling a decoder: from a safetensors checkpoint, or with deterministic random weights."""
+"""Initialisation of a decoder: from a safetensors checkpoint, or with deterministic random weights."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def build_model(
     Args:
         dtype: of weights and activations; None = bfloat16 on a GPU, float32 on the CPU.
         load_format: a key of `LOAD_FORMATS`.
-        path: the checkpoint folder, or its config.json; `dummy` needs none.
+        path: the checkpoint folder, or its config.json; ignored for `dummy`.
         seed: of the dummy weights.
         max_positions: longest sequence to prepare for; None = the model's own limit.
 
@@ -67,7 +67,7 @@ def empty_decoder(config: ModelConfig, device: torch.device | str, dtype: torch.
     """A decoder with uninitialised weights.
 
     Raises:
-        InputError: they do not fit.
+        InputError: not enough memory.
     """
     device, decoder = torch.device(device), shapes_only(config, dtype)
     needed, there = _bytes(decoder), _memory_bytes(device)
@@ -89,7 +89,7 @@ def _bytes(decoder: Decoder) -> int:
 
 
 def _memory_bytes(device: torch.device) -> int:
-    """What is free on a GPU; what there is at all in the host."""
+    """Free memory on a GPU; total memory of the host."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

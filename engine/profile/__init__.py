@@ -1,1 +1,1 @@
-"""Measures what a step takes, by what it consists of: a plan of shapes, and the rounds that measure them."""
+"""Measurement of step times by batch composition: a plan of shapes, and the rounds that measure them."""

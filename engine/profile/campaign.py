@@ -1,4 +1,4 @@
-"""The rounds of a measurement: every shape once per round, each time in another order."""
+"""Rounds of a measurement: every shape once per round, in a different order each time."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from blis_py.traces.samples import StepSamples, joined
-from engine.driver import Engine
+from engine.kinds import Engine
 from engine.profile.shapes import Limits
 from engine.profile.store import Store
 
 ShapeT = TypeVar("ShapeT", contravariant=True)
 VisitedT = TypeVar("VisitedT")
 Progress = Callable[[str, int, int], None]
-"""What is being done, visits made, visits to make."""
+"""Progress callback: the current action, visits made, visits in total."""
 
 SENTINEL_EVERY = 16
-"""Visits from one of the sentinel to the next."""
+"""Visits between two visits of the sentinel."""
 
 
 class Bench(Protocol[ShapeT]):
-    """Measures one shape; see `engine.profile.measure`."""
+    """Measurement of one shape; see `engine.profile.measure`."""
 
     @property
     def engine(self) -> Engine: ...
 
     limits: Limits
     stride: int
-    """Different compositions of one visit, told apart by `shape` 0 to stride - 1 in what it returns."""
+    """Number of compositions in one visit, distinguished by `shape` 0 to stride - 1 in its rows."""
 
     def visit(self, shape: ShapeT) -> StepSamples: ...
 
     def serve(self, number: int) -> list[StepSamples]:
-        """Short runs with requests coming, going and waiting, others for every number.
+        """Measure short runs with requests arriving, leaving and waiting; different ones for every number.
 
-        What a host pays when the batch changes, or while others wait, is in no shape that stands still.
+        They show host costs of batch changes and of waiting requests, which a constant shape does not.
         """
         ...
 
 
 def no_progress(what: str, done: int, total: int) -> None:
-    """Nobody is looking."""
+    """Progress callback that does nothing."""
 
 
 def measure(
@@ -59,14 +59,14 @@ def measure(
     budget_s: float | None = None,
     progress: Progress = no_progress,
 ) -> bool:
-    """Measures until the store has so many rounds; what a visit brings is on disk when it is over.
+    """Measure until the store has `rounds` rounds; each visit is on disk when it is over.
 
-    A shape's first visit warms up and does not count; another follows at once. So there are rows from the
-    beginning, and a measurement that is broken off has a random part of the shapes.
+    A shape's first visit is a warm-up and is discarded; another follows at once. Rows thus exist from the
+    beginning, and an interrupted measurement covers a random subset of the shapes.
 
     Args:
-        sentinel: visited every now and then, with the source that it names.
-        budget_s: no visit begins so many seconds from now or later, warm-up included; one is always measured.
+        sentinel: shape visited at intervals, with the source it names.
+        budget_s: time after which no visit begins, warm-up included; at least one is measured.
 
     Returns:
         Whether all rounds have been measured.
@@ -99,12 +99,12 @@ class _Visit(Generic[VisitedT]):
 
     shape: VisitedT
     index: int
-    """Of the shape in the plan; 0 for the sentinel."""
+    """Index of the shape in the plan; 0 for the sentinel."""
     repetition: int
 
 
 def _round(shapes: Sequence[VisitedT], sentinel: VisitedT, number: int, seed: int) -> list[_Visit[VisitedT]]:
-    """The visits of the round of this number: all shapes, in an order of its own, and sentinels between."""
+    """Visits of round `number`: all shapes in an order of its own, with sentinels in between."""
     order: list[int] = np.random.default_rng([seed, number]).permutation(len(shapes)).tolist()
     sentinels = -(-len(order) // SENTINEL_EVERY)
     visits = []
@@ -116,7 +116,7 @@ def _round(shapes: Sequence[VisitedT], sentinel: VisitedT, number: int, seed: in
 
 
 def _numbered(samples: StepSamples, first_shape: int, visit: int) -> StepSamples:
-    """With the numbers of shape and repetition that the rows of this visit have in the whole."""
+    """Samples with shape and repetition numbers offset to those of the whole measurement."""
     local = samples["shape"]
     repetition = np.zeros(len(samples), dtype=np.int64)
     for shape in np.unique(local):

@@ -1,4 +1,4 @@
-"""Decides from outside which experts tokens go to, so that their number can be a column of the grid."""
+"""Forced expert selection, which makes the number of active experts a column of the grid."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Route = Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
 class ForcedExperts:
-    """Replaces the experts that the routers of a model chose; the routers still do their work.
+    """Override of the experts chosen by a model's routers, which still run.
 
-    All sparse layers read the same ids from one tensor, which is written between steps, so captured graphs
-    see the change and no kernel is added.
+    All sparse layers read the same ids from one tensor, written between steps, so captured graphs see the
+    change and no kernel is added.
 
     Args:
-        model: its graphs are not captured yet.
-        max_rows: the most rows a step can have.
+        model: a model whose graphs are not captured yet.
+        max_rows: upper bound of the rows of a step.
     """
 
     def __init__(self, model: Model, max_rows: int, seed: int = 0) -> None:
@@ -40,7 +40,7 @@ class ForcedExperts:
         self.force(0)
 
     def force(self, active: int) -> None:
-        """From now on so many experts get the tokens, evenly; 0 = each token goes to random ones."""
+        """Distribute tokens evenly over `active` experts from now on; 0 = random experts for each token."""
         if active == self._forced:
             return
         self._forced = active
@@ -54,7 +54,7 @@ class ForcedExperts:
         self._on_device.copy_(torch.from_numpy(self._ids))
 
     def active(self, rows: int) -> int:
-        """Experts that so many rows use, over all sparse layers."""
+        """Number of experts that `rows` rows use, summed over all sparse layers."""
         return len(np.unique(self._ids[:rows])) * self.layers
 
     def _route(self, route: Route, x: Tensor) -> tuple[Tensor, Tensor]:

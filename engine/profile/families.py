@@ -12,7 +12,7 @@ from engine.profile.shapes import SLACK_STEPS, Grid, Limits, Shape, fits
 CONTEXT = 16
 """Shortest context on the grid."""
 _MOST_PROMPTS = 8
-"""Of a mixed step."""
+"""Largest number of prompts in a mixed step."""
 
 
 def decode(limits: Limits, grid: Grid) -> Iterator[Shape]:
@@ -25,7 +25,7 @@ def decode(limits: Limits, grid: Grid) -> Iterator[Shape]:
 
 
 def host(limits: Limits, grid: Grid) -> Iterator[Shape]:
-    """What the host has to do by batch size: short sequences that decode, and as many that are admitted."""
+    """Host work by batch size: decodes of short sequences, and admissions of as many."""
     for batch in _batches(limits, grid):
         contexts = _around(2 * CONTEXT, batch, limits.block_size)
         yield Shape("host", contexts, steps=grid.decode_steps)
@@ -33,7 +33,7 @@ def host(limits: Limits, grid: Grid) -> Iterator[Shape]:
 
 
 def skewed(limits: Limits, grid: Grid) -> Iterator[Shape]:
-    """The same number of sequences and the same sum of contexts, divided evenly, in halves, and to one."""
+    """Equal batch size and total context, distributed evenly, in halves, or mostly to one sequence."""
     for batch in grid.skewed_batches:
         longest = longest_context(limits)
         mean = min(longest, limits.num_kv_blocks // batch * limits.block_size) // 3
@@ -52,7 +52,7 @@ def skewed(limits: Limits, grid: Grid) -> Iterator[Shape]:
 
 
 def shared(limits: Limits, grid: Grid) -> Iterator[Shape]:
-    """Decodes that begin alike, by how much of it they share; and the same ones sharing nothing."""
+    """Decodes with a common prefix, by its share of the context; and equal ones without."""
     size = limits.block_size
     for batch in grid.skewed_batches if limits.shares else ():
         batch = min(batch, limits.max_num_seqs)
@@ -65,7 +65,7 @@ def shared(limits: Limits, grid: Grid) -> Iterator[Shape]:
 
 
 def prefill(limits: Limits, grid: Grid) -> Iterator[Shape]:
-    """Tokens of a step, by the number of prompts they belong to and by what comes before these."""
+    """Prefill tokens of a step, by the number of prompts and by the cached tokens before them."""
     most = limits.max_num_batched_tokens
     for seqs in grid.prefill_seqs:
         for tokens in spaced(
@@ -87,7 +87,7 @@ def prefill(limits: Limits, grid: Grid) -> Iterator[Shape]:
 
 
 def mixed(limits: Limits, grid: Grid, seed: int) -> Iterator[Shape]:
-    """Prompts beside decodes, from a scrambled Sobol sequence over what there can be."""
+    """Prompts beside decodes, from a scrambled Sobol sequence over the possible compositions."""
     points = torch.quasirandom.SobolEngine(6, scramble=True, seed=seed).draw(4 * grid.mixed).tolist()
     found = 0
     for point in points:
@@ -117,7 +117,7 @@ def _mixture(point: Sequence[float], limits: Limits, grid: Grid) -> Shape:
 
 
 def experts(limits: Limits, grid: Grid) -> Iterator[Shape]:
-    """Of a mixture of experts: the same tokens, spread over few experts or many."""
+    """Mixture of experts: equal tokens, spread over few experts or many."""
     if not limits.experts:
         return
     for tokens in (1, 8, 32, 128, 512):
@@ -153,7 +153,7 @@ def longest_context(limits: Limits) -> int:
 
 
 def _around(context: int, batch: int, block_size: int) -> tuple[int, ...]:
-    """Contexts spread over a block about their mean, so that new pages fall due in turn as they would."""
+    """Contexts spread over a block about their mean, so that new pages fall due in turn, as in service."""
     if batch == 1:
         return (context,)
     low = max(context - block_size // 2, 1)
@@ -161,7 +161,7 @@ def _around(context: int, batch: int, block_size: int) -> tuple[int, ...]:
 
 
 def shares(total: int, parts: int) -> tuple[int, ...]:
-    """`total` in whole parts as equal as can be."""
+    """`total` in whole parts, as equal as possible."""
     return tuple(total * (i + 1) // parts - total * i // parts for i in range(parts))
 
 

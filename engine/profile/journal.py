@@ -1,7 +1,7 @@
-"""What has been measured since the file of samples was written: appended visit by visit.
+"""Journal of measurements since the sample file was written, appended visit by visit.
 
-Whatever ends the process costs no more than the visit under way. The text is that of a file of samples, with
-a line `# visit` behind the rows of each visit and `# round` behind the last of a round.
+Any failure of the process costs at most the visit in progress. The text is that of a sample file, with a line
+`# visit` after the rows of each visit and `# round` after the last of a round.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ VISIT, ROUND = "# visit\n", "# round\n"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a measurement is."""
+    """Progress of a measurement."""
 
     rounds: int = 0
-    """Complete ones."""
+    """Complete rounds."""
     visits: int = 0
-    """Of the next one."""
+    """Visits of the next round."""
 
     @classmethod
     def told_by(cls, meta: dict[str, Any]) -> Progress:
-        """What samples say of themselves."""
+        """Progress recorded in the metadata of samples."""
         return cls(int(meta.get("rounds", 0)), int(meta.get("visits", 0)))
 
     def after(self, markers: list[str]) -> Progress:
-        """When these visits and rounds are over, too."""
+        """Progress after these visits and rounds."""
         rounds = markers.count(ROUND)
         if not rounds:
             return Progress(self.rounds, self.visits + len(markers))
@@ -41,17 +41,17 @@ class Progress:
 
 
 class Journal:
-    """The file, made when the first visit is added."""
+    """Journal file, created with the first visit."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: io.TextIOWrapper | None = None
 
     def add(self, samples: StepSamples, meta: dict[str, Any], marker: str = VISIT) -> None:
-        """Rows and what they end; they are with the system when this returns.
+        """Append rows and a marker; they are flushed to the system on return.
 
         Args:
-            meta: of the measurement, with how far it was when the journal began.
+            meta: of the measurement, with its progress at the start of the journal.
         """
         text = io.StringIO(newline="")
         if self._file is None:
@@ -62,7 +62,7 @@ class Journal:
         self._file.flush()
 
     def drop(self) -> None:
-        """What stands in it stands elsewhere now."""
+        """Delete the journal, once its content is stored elsewhere."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -70,10 +70,10 @@ class Journal:
 
 
 def read_journal(path: Path) -> tuple[StepSamples, Progress] | None:
-    """The whole visits of a journal, and how far these bring the measurement; `None` if there are none.
+    """The complete visits of a journal, and the progress with them; `None` if there are none.
 
     Raises:
-        InputError: it is damaged elsewhere than at its end.
+        InputError: damage elsewhere than at the end.
     """
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)

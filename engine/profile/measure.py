@@ -1,4 +1,4 @@
-"""Brings an autoregressive engine to a shape and measures steps there: the very steps a served run has."""
+"""Bring an autoregressive engine to a shape and measure steps there, identical to those of a served run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=None, seed=
 
 
 def limits_of(engine: LLMEngine, experts: ForcedExperts | None = None) -> Limits:
-    """What the engine allows."""
+    """Limits of the engine."""
     config, graphs = engine.scheduler.config, engine.executor.graphs
     return Limits(
         config.max_num_seqs,
@@ -41,7 +41,7 @@ def limits_of(engine: LLMEngine, experts: ForcedExperts | None = None) -> Limits
 
 
 class _NoForward(Forward):
-    """Stands in for a model: every row of logits is random, so sequences get different tokens."""
+    """Stub of a model: random logits in every row, so that sequences get different tokens."""
 
     def __init__(self, forward: Forward, vocab_size: int, rows: int) -> None:
         super().__init__(forward.model, forward.kv)
@@ -55,15 +55,15 @@ class _NoForward(Forward):
 
 
 class StepBench:
-    """Measures shapes on an engine nobody else uses.
+    """Measurement of shapes on an otherwise unused engine.
 
-    Sequences are placed at their contexts: they get pages, and nobody computes, schedules or names what is in
-    them. The pages are filled with random numbers once, and every visit takes those that have not been used
-    for longest. What is measured is served like anything else, and the step before it is a real one.
+    Sequences are placed at their contexts: they get pages whose content is neither computed, scheduled nor
+    hashed. The pages are filled with random numbers once, and every visit takes the least recently used ones.
+    Measured steps run as in service, after a real step.
     """
 
     stride = 1
-    """Different compositions in one visit."""
+    """Number of compositions in one visit."""
 
     def __init__(self, engine: LLMEngine, prompts: Prompts, experts: ForcedExperts | None = None) -> None:
         self.engine, self._prompts, self._experts = engine, prompts, experts
@@ -78,7 +78,7 @@ class StepBench:
         """The measured steps of one visit to a shape.
 
         Raises:
-            RuntimeError: the engine did something else than planned.
+            RuntimeError: the engine deviated from the plan.
         """
         engine = self.engine
         engine.recorder = StepRecorder(engine.recorder.meta)
@@ -90,7 +90,7 @@ class StepBench:
                 self._cache(prompt[:past])
         self._lead(shape)
         first, now_ns = engine.recorder.steps, engine.clock.now_ns()
-        for prompt in prompts:  # within the step, as whoever serves requests does it
+        for prompt in prompts:  # within the step, as in service
             engine.add_request(prompt, _ENDLESS)
         engine.step(now_ns)
         for _ in range(1, shape.steps):
@@ -98,14 +98,14 @@ class StepBench:
         return self._leave(shape, first, engine.clock.now_ns())
 
     def serve(self, number: int) -> list[StepSamples]:
-        """Requests that come and go, and others that wait; see `Bench.serve`."""
+        """Requests that arrive and leave, and others that wait; see `Bench.serve`."""
         if self._experts is not None:
             self._experts.force(0)
             return [self._queues.measure(number)]
         return [self._served(number), self._queues.measure(number)]
 
     def _served(self, number: int) -> StepSamples:
-        """A closed loop of short requests, as many under way as there may be or fewer."""
+        """A closed loop of short requests, at or below the largest concurrency."""
         engine, limits = self.engine, self.limits
         engine.recorder = StepRecorder(engine.recorder.meta)
         serve_closed(engine, short_requests(limits, number), concurrency(limits, number), self._prompts)
@@ -114,7 +114,7 @@ class StepBench:
         return samples
 
     def _cache(self, tokens: list[int]) -> None:
-        """Whoever begins with these tokens finds them in the prefix cache."""
+        """Put these tokens into the prefix cache as a prefix for others."""
         scheduler = self.engine.scheduler
         keys = token_keys(tokens, self.limits.block_size)
         request = Request("prefix", 0, len(tokens) + 1, block_keys=keys)
@@ -122,10 +122,10 @@ class StepBench:
         scheduler.abort(request)
 
     def _lead(self, shape: Shape) -> None:
-        """Sequences at their contexts, and one real step; with nobody to decode, that of a short prompt.
+        """Place sequences at their contexts and run one real step; without decodes, that of a short prompt.
 
-        A step without a forward comes before it: in that each sequence computes the last token that it was
-        placed with. The real one adds another.
+        A step without a forward precedes it, in which each sequence computes the last token it was placed
+        with. The real step adds another.
         """
         engine = self.engine
         if not shape.decodes:
@@ -136,11 +136,11 @@ class StepBench:
             placed = [engine.place_request(prompt, _ENDLESS, shape.shared) for prompt in prompts]
             self._skip()
             for sequence in placed:
-                sequence.table_changed = False  # its pages are no others than those it joined with
+                sequence.table_changed = False  # its pages are those it joined with
         engine.step()
 
     def _skip(self) -> None:
-        """A step whose forward is left out."""
+        """Run a step without its forward."""
         executor = self.engine.executor
         forward, graphs = executor.forward, executor.graphs
         executor.forward, executor.graphs = self._no_forward, None
@@ -148,14 +148,14 @@ class StepBench:
         executor.forward, executor.graphs = forward, graphs
 
     def _leave(self, shape: Shape, first: int, next_ns: int) -> StepSamples:
-        """Everybody goes; the rows of the measured steps, checked against the plan.
+        """Remove all sequences; return the rows of the measured steps, checked against the plan.
 
         Args:
-            next_ns: when another step would have begun.
+            next_ns: time at which another step would have begun.
         """
         engine = self.engine
         log = engine.recorder.log()
-        log.steps["end_ns"][-1] = next_ns  # nobody idles until then
+        log.steps["end_ns"][-1] = next_ns  # no idle time until then
         for number in log.requests["id"]:
             engine.abort_request(number)
         engine.let_go()

@@ -1,4 +1,4 @@
-"""Which batch compositions are measured, as plain data; it depends on the engine's limits alone."""
+"""The batch compositions to measure, as plain data; a function of the engine's limits alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def plan(limits: Limits, grid: Grid, seed: int = 0) -> list[Shape]:
     """All shapes of an autoregressive model that fit, each once.
 
     Raises:
-        InputError: the limits leave no room for any.
+        InputError: no shape fits the limits.
     """
     chosen = (
         families.decode(limits, grid),
@@ -33,7 +33,7 @@ def plan(limits: Limits, grid: Grid, seed: int = 0) -> list[Shape]:
 
 
 def sentinel(shapes: Sequence[Shape]) -> Shape:
-    """A shape of middling size to be measured again and again, to see whether the machine drifts."""
+    """A medium shape, measured repeatedly to detect drift of the machine."""
     decodes = sorted((s for s in shapes if s.source == "decode"), key=lambda s: sum(s.decodes))
     middle = decodes[len(decodes) // 2]
     return Shape("sentinel", middle.decodes, steps=middle.steps)

@@ -1,4 +1,4 @@
-"""Prompts no two of which are alike."""
+"""Distinct prompts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from engine.tiny.tasks import make
 
 _STREAM_TOKENS = 1 << 16
 _OWN_TOKENS = 4
-"""Leading random tokens, by which prompts differ from their first block on."""
+"""Number of leading random tokens, which make prompts differ from their first block on."""
 
 
 class Prompts:
-    """An endless supply of token ids: text of the tiny tasks, or random tokens where nobody can read.
+    """Endless supply of token ids: text of the tiny tasks, or random tokens without a tokenizer.
 
     Args:
         tokenizer: `None` = random tokens.
@@ -29,7 +29,7 @@ class Prompts:
         self._array: NDArray[np.int64] = np.array(self._stream, dtype=np.int64)
 
     def take(self, length: int) -> list[int]:
-        """A prompt of so many tokens."""
+        """A prompt of `length` tokens."""
         own = min(length, _OWN_TOKENS)
         tokens = self._random(own)
         while len(tokens) < length:
@@ -38,7 +38,7 @@ class Prompts:
         return tokens
 
     def some(self, length: int) -> NDArray[np.int64]:
-        """So many tokens for whoever only asks for their number: others may get the same."""
+        """`[length]` tokens, not distinct from those of other calls."""
         if length > len(self._array):
             self._array = np.resize(self._array, 2 * length)
         start = self._rng.randrange(len(self._array) - length + 1)

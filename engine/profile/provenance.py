@@ -1,4 +1,4 @@
-"""On what machine, in what state and with which software something was measured."""
+"""Machine, state and software of a measurement."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CLOCKS = {"sm": "clocks.sm", "sm_max": "clocks.max.sm", "memory": "clocks.mem"}
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """Device, clocks, driver, versions and the commit measured; what is not known is absent."""
+    """Device, clocks, driver, versions and commit; unknown entries are absent."""
     known: dict[str, Any] = {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor(),
         "device_kind": device.type,
@@ -44,7 +44,7 @@ def model_facts(model: str) -> dict[str, Any]:
     """Name, configuration and a hash of the configuration of a model.
 
     Raises:
-        InputError: there is no such model.
+        InputError: unknown model.
     """
     config = dict(ConfigFile.read(find_config(model)).values)
     text = json.dumps(config, sort_keys=True)
@@ -53,7 +53,7 @@ def model_facts(model: str) -> dict[str, Any]:
 
 
 def model_name(model: str) -> str:
-    """What a model is called in a profile: its bundled name, or the end of its path.
+    """Name of a model in a profile: its bundled name, or the end of its path.
 
     >>> model_name("engine/tiny/checkpoints/ar"), model_name("/models/Qwen3-8B/config.json")
     ('tiny-ar', 'qwen3-8b')
@@ -66,7 +66,7 @@ def model_name(model: str) -> str:
 
 
 def device_name(known: Mapping[str, Any]) -> str:
-    """What a device is called in a path: `cpu`, the name of its datasheet, or its own in plain letters."""
+    """Name of a device in a path: `cpu`, the name of its datasheet, or its own in plain letters."""
     if known["device_kind"] == "cpu":
         return "cpu"
     try:
@@ -80,7 +80,7 @@ def _slug(name: str) -> str:
 
 
 def processor() -> str:
-    """The model of the CPU, as far as the system tells it."""
+    """The CPU model, as reported by the system."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -105,7 +105,7 @@ def _version(package: str) -> str:
 
 
 def _output(*command: str) -> str:
-    """What a command prints; nothing where there is no such command or it fails."""
+    """Output of a command; empty if it does not exist or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
     except (OSError, subprocess.SubprocessError):

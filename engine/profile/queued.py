@@ -1,8 +1,7 @@
-"""Steps with requests that wait under a policy that looks them up in the prefix cache.
+"""Steps with waiting requests under a policy that looks them up in the prefix cache.
 
-What that takes the host grows with the queue, and no batch composition shows it. So there are short runs with
-queues of several depths, on an engine beside the one that is measured: another scheduler over the same
-executor and pages.
+The host time of the look-ups grows with the queue, and no batch composition shows it. It is measured in short
+runs with several queue depths, on a second engine with another scheduler over the same executor and pages.
 """
 
 from __future__ import annotations
@@ -24,22 +23,23 @@ from engine.steplog import StepRecorder
 from engine.timing import StepTimer
 
 DEPTHS = (4, 16, 48, 112)
-"""Requests that wait when a run begins."""
+"""Queue depths at the start of a run."""
 STEPS = 6
-"""Of a run. Whoever still waits then is let go."""
+"""Steps of a run. Requests still waiting then are released."""
 _SEATS = 4
-"""Sequences that run at most: few come and go in a step, as under a load at which others have to wait."""
+"""Most running sequences; few, so that few change per step, as under a load that queues."""
 _PREFIXES = 4
 _PREFIX_TOKENS = 64
 _OWN_TOKENS = 16
 _ANSWERS = (1, 3)
-"""Least and most tokens, so that in most steps somebody leaves and another is chosen."""
+"""Least and most output tokens, so that in most steps a sequence leaves and another is chosen."""
 
 
 def queueing(config: SchedulerConfig) -> SchedulerConfig:
-    """The settings under which requests wait: a policy that asks the cache about each of them, and few seats.
+    """Scheduler settings that create a queue: a policy with a cache look-up per waiting request, and few
+    places.
 
-    Nothing keeps it from asking: nobody has waited for too long, and no queue is too long.
+    Limits that would suppress the look-up (waiting time, queue length) are off.
     """
     return replace(
         config,
@@ -53,28 +53,28 @@ def queueing(config: SchedulerConfig) -> SchedulerConfig:
 
 
 def waiting_requests(limits: Limits, rng: Random, depth: int) -> list[tuple[int, int, int]]:
-    """Of each request: which prefix it begins with, its own tokens, and those of its answer."""
+    """For each request: its prefix index, its own prompt tokens, and its output tokens."""
     own = max(min(_OWN_TOKENS, _room(limits) - prefix_tokens(limits)), 1)
     return [(rng.randrange(_PREFIXES), rng.randint(1, own), rng.randint(*_ANSWERS)) for _ in range(depth)]
 
 
 def prefix_tokens(limits: Limits) -> int:
-    """Of each prefix, whole blocks: a few, or as many as leave room for tokens of a request's own."""
+    """Tokens of each prefix, whole blocks, bounded to leave room for a request's own tokens."""
     wanted = max(_PREFIX_TOKENS, limits.block_size)
     return max(min(wanted, _room(limits) - 1), 0) // limits.block_size * limits.block_size
 
 
 def _room(limits: Limits) -> int:
-    """Tokens of the longest prompt of which as many fit as run."""
+    """Length of the longest prompt that fits as often as requests run."""
     pages = limits.num_kv_blocks // min(_SEATS, limits.max_num_seqs) * limits.block_size
     return min(limits.max_model_len, pages) - SLACK_STEPS
 
 
 class QueueBench:
-    """Measures steps behind which others wait.
+    """Measurement of steps with waiting requests.
 
     Args:
-        engine: between two of its visits it does not mind what is in its pages.
+        engine: an engine whose page content may be overwritten between its visits.
     """
 
     def __init__(self, engine: LLMEngine, limits: Limits, prompts: Prompts) -> None:
@@ -90,10 +90,10 @@ class QueueBench:
         )
 
     def measure(self, number: int) -> StepSamples:
-        """A run for each depth, others for every number.
+        """Run each depth, with other requests for every number.
 
         Raises:
-            RuntimeError: a forward broke.
+            RuntimeError: a forward failed.
         """
         rng = Random(number)
         samples = joined([self._run(waiting_requests(self._limits, rng, depth)) for depth in DEPTHS])

@@ -1,4 +1,4 @@
-"""A whole profile: an engine is built, its shapes are measured, and what was found is written."""
+"""A complete profile: build an engine, measure its shapes, and write the results."""
 
 from __future__ import annotations
 
@@ -18,43 +18,29 @@ from blis_py.traces.samples import SCHEMA, StepSamples
 from engine.build import build_engine, pick_device
 from engine.clock import clock_facts
 from engine.config import BLOCK_SIZES, EngineConfig
-from engine.diffusion.blocks import Algorithm
-from engine.diffusion.build import build_diffusion_engine
-from engine.diffusion.engine import DiffusionEngine
-from engine.diffusion.settings import DllmSettings, mask_token
-from engine.graphs import default_buckets
-from engine.models import Decoder, Tokenizer, build_model, load_model_config, load_tokenizer
+from engine.models import load_model_config
+from engine.profile import kinds
 from engine.profile.campaign import Bench, Progress, measure, no_progress
-from engine.profile.diffusion import ONE_BY_ONE, RoundBench
-from engine.profile.diffusion_plan import plan_rounds, sentinel_round
-from engine.profile.experts import ForcedExperts, has_experts
+from engine.profile.loaded import Loaded
 from engine.profile.measure import StepBench
 from engine.profile.plan import plan, sentinel
-from engine.profile.prompts import Prompts
 from engine.profile.provenance import device_name, machine, model_facts
-from engine.profile.rounds import count_rounds, write_rounds
 from engine.profile.shapes import GRIDS, Grid, Limits
 from engine.profile.store import Store, found_meta
 
 ROUNDS = "rounds.csv"
 TOLERATED_DRIFT = 0.05
-_SMALL_CACHE: dict[str, Any] = {
-    "num_kv_blocks": None,
-    "max_model_len": None,
-    "kv_cache_memory_bytes": 64 << 20,
-}
-"""For answering prompts beside the cache that was measured with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much is measured."""
+    """Extent of a measurement."""
 
     grid: str
     rounds: int
     """Repetitions of every shape."""
     prompts: int
-    """To count denoise rounds on, per algorithm and threshold."""
+    """Prompts for counting denoise rounds, per algorithm and threshold."""
 
 
 EFFORTS = {"full": Effort("full", 20, 256), "quick": Effort("quick", 2, 8)}
@@ -62,7 +48,7 @@ EFFORTS = {"full": Effort("full", 20, 256), "quick": Effort("quick", 2, 8)}
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of it."""
+    """Result of a measurement."""
 
     folder: Path
     samples: StepSamples
@@ -76,13 +62,13 @@ class Outcome:
 
 
 def suitable(model: str, device: torch.device, max_num_seqs: int | None = None) -> dict[str, Any]:
-    """Settings of an engine for measuring, where nothing else is asked for.
+    """Default engine settings for measurements.
 
-    On the CPU one thread and its CPU time count. Block diffusion needs pages of whole blocks, and a token
+    On the CPU one thread and its CPU time count. Answers in blocks need pages of whole blocks, and a token
     for every position of every block.
 
     Raises:
-        InputError: there is no such model.
+        InputError: unknown model.
     """
     chosen: dict[str, Any] = {"clock": "cpu"} if device.type == "cpu" else {}
     block = load_model_config(model).mask_block
@@ -102,16 +88,16 @@ def profile(
     budget_s: float | None = None,
     progress: Progress = no_progress,
 ) -> Outcome:
-    """Measures step times of a model on this machine, or goes on measuring.
+    """Measure step times of a model on this machine, or continue a measurement.
 
-    On the CPU torch is given one thread, from here on.
+    On the CPU torch is limited to one thread from here on.
 
     Args:
-        folder: where to write; `None` = by device and model under `profiles/fits`.
-        budget_s: stop after so many seconds, loading and warming up included; one visit is always made.
+        folder: output folder; `None` = by device and model under `profiles/fits`.
+        budget_s: time limit, loading and warm-up included; one visit is always made.
 
     Raises:
-        InputError: a model or settings that cannot work; the folder holds another measurement.
+        InputError: an unusable model or settings; the folder holds another measurement.
     """
     began_s = time.monotonic()
     device = pick_device(config.device)
@@ -125,7 +111,7 @@ def profile(
     if folder is None:
         folder = root("profiles") / "fits" / device_name(known) / facts["model"]
     settings = _settings(config, effort, known)
-    loaded = _Loaded.of(_as_before(config, found_meta(folder, settings)), device)
+    loaded = Loaded.of(_as_before(config, found_meta(folder, settings)), device)
     meta = {"schema": SCHEMA, **known, **facts, **loaded.facts(), "settings": settings}
     bench, shapes, unchanging = _bench(loaded, GRIDS[effort.grid])
     store = Store(folder, _planned({**meta, **clock_facts(bench.engine.clock)}, bench.limits, shapes))
@@ -143,98 +129,26 @@ def profile(
         )
     finally:
         store.fold()
-    if loaded.diffusion and config.load_format == "safetensors":  # random weights have no answers to give
-        _count_rounds(loaded, effort.prompts, folder / ROUNDS, progress)
+    if loaded.in_blocks and config.load_format == "safetensors":  # random weights have no answers to give
+        kinds.count_rounds(loaded, effort.prompts, folder / ROUNDS, progress)
     write_meta(folder, store.samples.meta)
     return Outcome(folder, store.samples, complete)
 
 
-def _bench(loaded: _Loaded, grid: Grid) -> tuple[Bench[Any], list[Any], Any]:
+def _bench(loaded: Loaded, grid: Grid) -> tuple[Bench[Any], list[Any], Any]:
     """What measures, the shapes, and the sentinel."""
-    if loaded.diffusion:
-        rounds = RoundBench(loaded.diffusion_engine(ONE_BY_ONE), loaded.prompts(), loaded.experts)
-        planned = plan_rounds(rounds.limits, rounds.block, grid)
-        return rounds, planned, sentinel_round(planned)
+    if loaded.in_blocks:
+        return kinds.bench(loaded, grid)
     engine = build_engine(loaded.config, model=loaded.model, tokenizer=loaded.tokenizer)
     steps = StepBench(engine, loaded.prompts(), loaded.experts)
     shapes = plan(steps.limits, grid, loaded.config.seed)
     return steps, shapes, sentinel(shapes)
 
 
-def _count_rounds(loaded: _Loaded, prompts: int, path: Path, tell: Progress) -> None:
-    """Counted once: the same weights give the same answers."""
-    if path.exists():
-        return
-    small = replace(loaded, config=replace(loaded.config, enforce_eager=True, **_SMALL_CACHE))
-
-    def counted(done: int, total: int) -> None:
-        tell("answering", done, total)
-
-    seed = loaded.config.seed
-    write_rounds(count_rounds(small.diffusion_engine, prompts, seed=seed, progress=counted), path)
-
-
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """A model, ready to be built into engines."""
-
-    config: EngineConfig
-    model: Decoder
-    tokenizer: Tokenizer
-    experts: ForcedExperts | None
-    mask_id: int | None
-
-    @classmethod
-    def of(cls, config: EngineConfig, device: torch.device) -> _Loaded:
-        architecture = load_model_config(config.model)
-        block = architecture.mask_block
-        model = build_model(
-            architecture,
-            device=device,
-            dtype=getattr(torch, config.dtype_on(device.type)),
-            load_format=config.load_format,
-            path=config.model,
-            seed=config.seed,
-            max_positions=config.max_model_len,
-        )
-        experts = None
-        if has_experts(model):
-            buckets = config.cudagraph_capture_sizes or default_buckets(config.max_num_seqs)
-            rows = max(config.max_num_batched_tokens, max(*buckets, config.max_num_seqs) * block)
-            experts = ForcedExperts(model, rows, config.seed)
-        mask_id = mask_token(config.model) if block > 1 else None
-        return cls(config, model, load_tokenizer(config.tokenizer or config.model), experts, mask_id)
-
-    @property
-    def diffusion(self) -> bool:
-        return self.mask_id is not None
-
-    def prompts(self) -> Prompts:
-        """Of the tiny tasks where the weights mean something."""
-        config = self.config
-        readable = self.tokenizer if config.load_format == "safetensors" else None
-        return Prompts(self.model.config.vocab_size, readable, config.seed)
-
-    def diffusion_engine(self, algorithm: Algorithm) -> DiffusionEngine:
-        return build_diffusion_engine(
-            self.config,
-            DllmSettings(algorithm),
-            model=self.model,
-            tokenizer=self.tokenizer,
-            mask_id=self.mask_id,
-        )
-
-    def facts(self) -> dict[str, Any]:
-        """What the samples tell of it."""
-        dtype = str(self.model.embedding.dtype).removeprefix("torch.")
-        forced = {"routing": "forced"} if self.experts is not None else {}
-        return {"dtype": dtype, "tp": 1, **forced}
-
-
 def _as_before(config: EngineConfig, before: dict[str, Any]) -> EngineConfig:
-    """With what a measurement that is to be continued found out.
+    """The configuration with values taken from the measurement to be continued.
 
-    That is the pace of its clock, and its KV cache: the memory left may have changed a bit.
+    These are the reference pace of its clock, and its KV cache, since the free memory may differ slightly.
     """
     if config.yardstick_us is None and (told := before.get("yardstick_us")):
         config = replace(config, yardstick_us=(told[0], told[1]))
@@ -244,14 +158,14 @@ def _as_before(config: EngineConfig, before: dict[str, Any]) -> EngineConfig:
 
 
 def _settings(config: EngineConfig, effort: Effort, known: dict[str, Any]) -> dict[str, Any]:
-    """What has to be the same for a measurement to be continued."""
+    """Settings that must be equal to continue a measurement."""
     chosen = {"device": known["device"], "torch": known["torch"], "grid": effort.grid}
     settings: dict[str, Any] = json.loads(json.dumps({**asdict(config), **chosen}))
     return settings
 
 
 def _planned(meta: dict[str, Any], limits: Limits, shapes: list[Any]) -> dict[str, Any]:
-    """The facts that are known once the engine stands."""
+    """Metadata known once the engine is built."""
     names = ("block_size", "num_kv_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
     found = {name: getattr(limits, name) for name in names}
     digest = sha256(repr(shapes).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""The short runs of a profile: requests that come and go, so that the batch changes as it does in service."""
+"""Short runs of a profile: requests arrive and leave, so that the batch changes as in service."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ from collections import deque
 from collections.abc import Iterable
 from random import Random
 
-from engine.driver import Engine
+from engine.kinds import Engine
 from engine.profile.families import CONTEXT, longest_context
 from engine.profile.prompts import Prompts
 from engine.profile.shapes import Limits
 from engine.sampling_params import SamplingParams
 
 MOST_STEPS = 1 << 20
-"""More than a run has."""
+"""Upper bound of the steps of a run."""
 _SHARES = (1.0, 0.25, 0.6)
-"""Of the sequences that may run, those under way; a run after the other."""
+"""Concurrency as a share of the maximum number of sequences, in successive runs."""
 _MOST_REQUESTS = 48
 _ANSWERS = (2, 24)
-"""Least and most tokens of an answer: short, so that somebody always comes or goes."""
+"""Least and most tokens of an answer: short, so that requests keep arriving and leaving."""
 _MASKED = 8
-"""Most tokens of an answer of block diffusion. Each takes a round."""
+"""Most tokens of an answer that is denoised. Each takes a round."""
 
 
 def concurrency(limits: Limits, number: int) -> int:
-    """Requests under way in the run of this number."""
+    """Concurrency of run `number`."""
     return max(1, round(_SHARES[number % len(_SHARES)] * limits.max_num_seqs))
 
 
 def short_requests(limits: Limits, number: int) -> list[tuple[int, int]]:
-    """Tokens of prompt and answer of the requests of the run of this number."""
+    """Prompt and answer tokens of the requests of run `number`."""
     rng, most = Random(number), _ANSWERS[1]
     room = limits.num_kv_blocks // concurrency(limits, number) * limits.block_size
     longest = max(min(longest_context(limits), room) - most, CONTEXT)
@@ -40,7 +40,7 @@ def short_requests(limits: Limits, number: int) -> list[tuple[int, int]]:
 
 
 def short_blocks(limits: Limits, block: int, number: int) -> list[tuple[int, int]]:
-    """The same for block diffusion: each answer fills up the last block of its prompt, and ends with it."""
+    """The same for answers in blocks: each fills up the last block of its prompt, and ends with it."""
     rng, at_most = Random(number), concurrency(limits, number)
     room = min(limits.num_kv_blocks // at_most * limits.block_size, limits.max_model_len)
     most = max(room // block, 1)
@@ -49,7 +49,7 @@ def short_blocks(limits: Limits, block: int, number: int) -> list[tuple[int, int
 
 
 def serve_closed(engine: Engine, requests: Iterable[tuple[int, int]], at_most: int, prompts: Prompts) -> None:
-    """Serves requests of so many tokens of prompt and answer; when one ends, the next comes."""
+    """Serve requests with given prompt and answer lengths in a closed loop."""
     waiting, under_way = deque(requests), 0
     while waiting or engine.has_unfinished:
         now_ns = engine.clock.now_ns()
@@ -61,5 +61,5 @@ def serve_closed(engine: Engine, requests: Iterable[tuple[int, int]], at_most: i
 
 
 def of_length(tokens: int) -> SamplingParams:
-    """For an answer of exactly so many tokens, of which nobody wants the text."""
+    """Parameters for an answer of exactly `tokens` tokens, without text."""
     return SamplingParams(temperature=0, ignore_eos=True, max_tokens=tokens, detokenize=False)

@@ -1,16 +1,16 @@
-"""What a shape is, and whether an engine can be brought to it."""
+"""Shapes, and whether an engine can run them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 SLACK_STEPS = 4
-"""Steps of a visit beside the measured ones, rounded up: one before them, one behind."""
+"""Steps of a visit besides the measured ones, rounded up: one before them, one after."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What an engine allows."""
+    """Limits of an engine."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
@@ -24,51 +24,51 @@ class Limits:
     experts: int = 0
     """Routed experts of a sparse layer; 0 = the model has none."""
     top_k: int = 0
-    """Experts of a token."""
+    """Experts per token."""
     shares: bool = False
-    """Whether sequences that begin alike share pages."""
+    """Whether sequences with a common prefix share pages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One composition to be measured."""
+    """One batch composition to be measured."""
 
     source: str
     decodes: tuple[int, ...] = ()
     """Context of each decoding sequence in the first measured step."""
     prefills: tuple[tuple[int, int], ...] = ()
-    """Of each prompt: its new tokens, and how many tokens before these are in the cache, whole blocks."""
+    """For each prompt: its new tokens, and the cached tokens before them, whole blocks."""
     steps: int = 1
     """Consecutive measured steps; from one to the next every context grows by 1."""
     experts: int = 0
-    """Experts of a sparse layer that get tokens; 0 = whichever the tokens choose."""
+    """Active experts of a sparse layer; 0 = as chosen by the router."""
     shared: int = 0
-    """Leading tokens that all decodes have in common, whole blocks."""
+    """Leading tokens common to all decodes, whole blocks."""
 
     @property
     def contexts(self) -> list[int]:
-        """Tokens of every sequence, prompt included, when the measured steps begin."""
+        """Tokens of every sequence, prompt included, at the start of the measured steps."""
         return [*self.decodes, *(past + new for new, past in self.prefills)]
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """How fine the plan is."""
+    """Resolution of the plan."""
 
     batches: int | None = None
-    """Batch sizes of decode steps where no graphs dictate them; `None` = every power of two, and between."""
+    """Decode batch sizes without graphs; `None` = every power of two, and between."""
     contexts: int = 4
     skewed_batches: tuple[int, ...] = (4, 16, 64)
     prefill_tokens: int = 6
     prefill_seqs: tuple[int, ...] = (1, 4, 16)
     pasts: int = 3
-    """Of a prompt: none, and so many less one up to the longest."""
+    """Cached tokens of a prompt: none, and the longest minus each of these."""
     mixed: int = 48
     experts: int = 5
     shared: int = 3
-    """How much decodes share: nothing, and so many less one up to all but their last blocks."""
+    """Common prefix of decodes: none, and up to all but their last blocks."""
     decode_steps: int = 3
-    """Measured steps in a row."""
+    """Consecutive measured steps."""
 
 
 GRIDS = {
@@ -89,7 +89,7 @@ GRIDS = {
 
 
 def fits(shape: Shape, limits: Limits) -> bool:
-    """Whether an engine can be brought to run exactly this."""
+    """Whether an engine can run exactly this shape."""
     decodes, budget = len(shape.decodes), limits.max_num_batched_tokens
     if decodes + len(shape.prefills) > limits.max_num_seqs or decodes + 1 > budget:
         return False

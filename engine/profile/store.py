@@ -1,4 +1,4 @@
-"""Samples on disk, visit by visit, so that a measurement that was broken off goes on where it stopped."""
+"""Samples on disk, visit by visit, so that an interrupted measurement can be continued."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ SAMPLES, JOURNAL = "samples.csv.gz", "samples.journal.csv"
 
 
 class Store:
-    """The samples of one profile. What is in it is kept; only whole visits are added.
+    """The samples of one profile; append-only, in whole visits.
 
-    New visits go to a journal, which `fold` makes part of the file of samples.
+    New visits go to a journal, which `fold` merges into the sample file.
 
     Args:
-        folder: made if need be.
-        meta: where and what is being measured; its `settings` must be those of what is there, if anything is.
+        folder: created if necessary.
+        meta: description of the measurement; its `settings` must equal those of existing samples.
 
     Raises:
-        InputError: what is there is of another measurement, or damaged.
+        InputError: existing samples are of another measurement, or damaged.
     """
 
     def __init__(self, folder: Path, meta: dict[str, Any]) -> None:
@@ -49,30 +49,30 @@ class Store:
 
     @property
     def samples(self) -> StepSamples:
-        """All there are, and what is to be said of them."""
+        """All samples, with their metadata."""
         if len(self._parts) > 1:
             self._parts = [told(joined(self._parts), self._meta, self.progress)]
         return self._parts[0]
 
     @property
     def rounds(self) -> int:
-        """Complete rounds measured so far."""
+        """Number of complete rounds."""
         return self.progress.rounds
 
     def add(self, samples: StepSamples) -> None:
-        """One more visit; on disk when this returns."""
+        """Append a visit; on disk when this returns."""
         self._journal.add(samples, self._parts[0].meta)
         self._parts.append(samples)
         self.progress = Progress(self.progress.rounds, self.progress.visits + 1)
 
     def end_round(self, samples: StepSamples) -> None:
-        """The last of a round, and with the visits since the one before it is complete."""
+        """Append the last visit of a round, which completes it."""
         self._journal.add(samples, self._parts[0].meta, ROUND)
         self._parts.append(samples)
         self.progress = Progress(self.progress.rounds + 1)
 
     def fold(self) -> None:
-        """The file of samples has everything from now on."""
+        """Merge the journal into the sample file."""
         if self._journal.path.exists():
             self._parts = [told(joined(self._parts), self._meta, self.progress)]
             _replace(self.path, self._parts[0])
@@ -80,7 +80,7 @@ class Store:
 
 
 def recovered(folder: Path) -> StepSamples | None:
-    """What a folder has, from file and journal; `None` if nothing was measured.
+    """Samples of a folder, from file and journal; `None` if nothing was measured.
 
     Raises:
         InputError: one of them is damaged.
@@ -93,13 +93,13 @@ def recovered(folder: Path) -> StepSamples | None:
     samples, progress = found
     begun = Progress() if whole is None else Progress.told_by(whole.meta)
     if Progress.told_by(samples.meta) != begun:
-        return whole  # it stands in the file already
+        return whole  # already in the sample file
     parts = [samples] if whole is None else [whole, samples]
     return told(joined(parts), samples.meta, progress)
 
 
 def fold(folder: Path) -> Path | None:
-    """Makes the journal that a broken measurement left part of its file of samples; returns the file, if any.
+    """Merge the journal of an interrupted measurement into its sample file; return the file, if any.
 
     Raises:
         InputError: one of them is damaged.
@@ -112,7 +112,7 @@ def fold(folder: Path) -> Path | None:
 
 
 def told(samples: StepSamples, meta: dict[str, Any], progress: Progress) -> StepSamples:
-    """With what is to be said of these samples."""
+    """Samples with metadata on measurement and progress."""
     counts = dict(sorted(Counter(samples["source"].tolist()).items()))
     summary = {
         "rounds": progress.rounds,
@@ -125,10 +125,10 @@ def told(samples: StepSamples, meta: dict[str, Any], progress: Progress) -> Step
 
 
 def found_meta(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
-    """What the samples of a folder say of themselves; nothing where there are none.
+    """Metadata of a folder's samples; empty without samples.
 
     Raises:
-        InputError: they were measured with other settings, or are damaged.
+        InputError: samples measured with other settings, or damaged.
     """
     samples = recovered(folder)
     if samples is None:
@@ -160,8 +160,8 @@ def _shapes(samples: StepSamples) -> int:
 
 
 def drift(samples: StepSamples) -> float:
-    """How far the sentinel moved: the largest deviation of its medians over thirds of the measurement from
-    its median over all of it, as a share of that. 0 where it was measured less than three times.
+    """Drift of the sentinel: the largest deviation of its medians over thirds of the measurement from its
+    overall median, relative to that. 0 with fewer than three visits.
     """
     rows = samples.where((samples["source"] == "sentinel") & (samples["shape"] == 0))
     if len(rows) < 3:

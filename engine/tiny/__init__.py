@@ -1,6 +1,6 @@
-"""Tiny models with checkable answers: what they are asked (`tasks.py`), and their committed checkpoints.
+"""Tiny models with checkable answers: their tasks (`tasks.py`), and their committed checkpoints.
 
-How they were trained is in `training/`, which is no part of the package.
+Their training is in `training/`, which is not part of the package.
 """
 
 from __future__ import annotations
@@ -10,8 +10,13 @@ from pathlib import Path
 CHECKPOINTS = Path(__file__).parent / "checkpoints"
 
 
+def checkpoints() -> list[Path]:
+    """The folders of all of them."""
+    return sorted(path.parent for path in CHECKPOINTS.glob("*/config.json"))
+
+
 def checkpoint(kind: str) -> Path:
-    """The folder of a committed checkpoint in HuggingFace layout: `"ar"` or `"diffusion"`."""
+    """The folder of a committed checkpoint in HuggingFace layout; `"ar"` is the autoregressive one."""
     folder = CHECKPOINTS / kind
     if not (folder / "config.json").is_file():
         known = ", ".join(sorted(path.parent.name for path in CHECKPOINTS.glob("*/config.json")))

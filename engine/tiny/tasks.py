@@ -1,14 +1,14 @@
 """Synthetic tasks whose answers can be checked.
 
-Each task asks a prompt and can solve it; the solution is a function of the prompt alone.
+Each task draws prompts and solves them; the solution is a function of the prompt alone.
 
     37+48=                          85
     copy: qwrtz ->                  qwrtz
     sort: qwrtz ->                  qrtwz
     record: name=bo age=7 ->        {"name":"bo","age":7}
 
-They differ in how much of an answer is certain before its first token is written, so that a diffusion model
-needs one round for some blocks and many for others.
+They differ in how much of an answer is certain before its first token is written, so that a model that
+denoises blocks needs one round for some blocks and many for others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_TOKENS = 96  # no prompt with its answer and EOS is longer
 
 @dataclass(frozen=True)
 class Task:
-    """`ask` draws a prompt, `solve` answers it, `same` says whether a text is as good as that answer."""
+    """`ask` draws a prompt, `solve` answers it, `same` compares a text with that answer."""
 
     ask: Callable[[Random], str]
     solve: Callable[[str], str]
@@ -34,7 +34,7 @@ class Task:
 
 
 def size(rng: Random, least: int, most: int) -> int:
-    """A number between the two, a small one more often than a large one."""
+    """A number between the two bounds, biased to small ones."""
     return rng.randint(least, rng.randint(least, most))
 
 
@@ -103,7 +103,7 @@ def task_of(prompt: str) -> str:
 
 
 def is_held_out(prompt: str) -> bool:
-    """One prompt in eight is never trained on; which ones depends on the prompt alone."""
+    """Whether a prompt is held out from training: one in eight, determined by the prompt alone."""
     return zlib.crc32(prompt.encode()) % 8 == 0
 
 
@@ -111,9 +111,9 @@ def make(rng: Random, task: str | None = None, *, held_out: bool = True) -> tupl
     """Draw a problem: prompt and answer, both without EOS.
 
     Args:
-        rng: where the draw comes from; the same state gives the same problem.
+        rng: source of randomness; the same state gives the same problem.
         task: a key of `TASKS`; a random one if `None`.
-        held_out: a problem no model has been trained on, or else one of the training problems.
+        held_out: whether to draw a held-out problem or a training problem.
     """
     chosen = TASKS[task or rng.choice(list(TASKS))]
     while True:

@@ -94,11 +94,13 @@ def test_native_code_does_the_same(tmp_path: Path) -> None:
         assert json.loads(told)["cluster"]["requests"]["completed"] > 0, name
         assert told == output(command, interpreted), name
 
-    feature = [str(ROOT / "tests" / "extension" / "step_feature.py")]
     there = {"PYTHONPATH": str(ROOT)}
-    assert ended(feature, compiled | there).stderr == b"native\n"
-    assert max(json.loads(output(feature, compiled | there))["waiting_tokens"]) > 0
-    assert output(feature, compiled | there) == output(feature, interpreted | there)
+    for program in ("step_feature.py", "natively.py"):
+        words = [str(ROOT / "tests" / "extension" / program)]
+        assert ended(words, compiled | there).stderr == b"native\n"
+        found = output(words, compiled | there)
+        assert max(json.loads(found).get("waiting_tokens", [1])) > 0
+        assert found == output(words, interpreted | there), program
 
     largest = max(Path(compiled["BLIS_NATIVE"]).rglob("*.so"), key=lambda path: path.stat().st_size)
     for damaged in (largest.read_bytes()[: largest.stat().st_size // 2], bytes(largest.stat().st_size), b""):

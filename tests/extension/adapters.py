@@ -1,4 +1,4 @@
-"""LoRA adapters: a column of the requests that caches heed by themselves, and a routing policy that reads it."""
+"""LoRA adapters: a column of the requests, which caches heed by themselves and a routing policy reads."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ def test_a_prefix_computed_here_is_loaded_there_while_others_pass(async_scheduli
     record = run.run()
     check(record)
     assert record.instance.tolist() == [0, 1, 0, 1], "in turn"
-    # Request 1 finds nothing in the cache of instance 1; the tier has 4 blocks for it, from 58 us on. Request 3
-    # passes it, 52 to 67; then the last 4 tokens of its prompt take 14 us, and its second token 10 us.
+    # Request 1 finds nothing in the cache of instance 1; the tier has 4 blocks, there at 58 us. Request
+    # 3 passes it, 52 to 67; then the last 4 tokens of its prompt take 14 us, and its second token 10 us.
     assert seen == [(1, 1, [Status.WAITING_FOR_KV])]
     assert (record.first_token_ns // US).tolist() == [30, 81, 66, 67]
     assert (record.finish_ns // US).tolist() == [40, 91, 66, 67]

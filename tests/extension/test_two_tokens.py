@@ -42,11 +42,17 @@ def test_an_odd_number_of_tokens_is_left_over_for_a_step_of_one() -> None:
 def test_tokens_are_conserved_and_a_jump_is_its_steps(async_scheduling: bool, blocks: int) -> None:
     rng, preemptions = Random(blocks), 0
     for _ in range(8):
-        table, settings = random_requests(rng), {"async_scheduling": async_scheduling}
-        jump, single = (
-            run(table, 2, single, num_kv_blocks=blocks, **settings)  # type: ignore[arg-type]
-            for single in (False, True)
+        table, settings = (
+            random_requests(rng),
+            {"async_scheduling": async_scheduling, "num_kv_blocks": blocks},
         )
+        jump, single = (run(table, 2, settings, single_step=single) for single in (False, True))
         same(jump, single)
         preemptions += int(jump.preemptions.sum())
     assert (preemptions > 0) == (blocks == 32)
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_a_step_that_the_end_of_the_run_cuts_is_not_counted(async_scheduling: bool) -> None:
+    (one,) = example(async_scheduling, horizon_ns=60 * US).instances
+    assert (one.steps, one.prefill_tokens, one.decode_tokens) == (2, 30, 2 + 1)

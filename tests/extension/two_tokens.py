@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from small_runs import US, requests, spec
 
 from blis_py.cluster.simulation import simulate
@@ -24,11 +26,12 @@ class TwoTokens:
         return rows
 
 
-def run(table: RequestTable, count: int = 1, single_step: bool = False, **settings: int | bool) -> RunRecord:
+def run(table: RequestTable, count: int = 1, settings: dict[str, Any] | None = None, **how: Any) -> RunRecord:
     """Steps take 10 us, 1 us for each prefill token, and 1 us for each position that decodes."""
-    instance = spec(decode_seqs=US, emission=TwoTokens(), **settings)
-    return simulate(table, Cluster(pools=(Pool(spec=instance, count=count),)), single_step=single_step)
+    instance = spec(decode_seqs=US, emission=TwoTokens(), **(settings or {}))
+    return simulate(table, Cluster(pools=(Pool(spec=instance, count=count),)), **how)
 
 
-def example(async_scheduling: bool = False) -> RunRecord:
-    return run(requests([0, 0], [20, 10], [5, 5]), async_scheduling=async_scheduling)
+def example(async_scheduling: bool = False, **how: Any) -> RunRecord:
+    table = requests([0, 0], [20, 10], [5, 5])
+    return run(table, settings={"async_scheduling": async_scheduling}, **how)

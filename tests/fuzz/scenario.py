@@ -21,7 +21,7 @@ from planted_run import chat, record_run
 
 from blis_py.cli import main
 from blis_py.files.yaml_files import dump_yaml, load_mapping
-from blis_py.traces.rounds import write_rounds, write_workload
+from blis_py.traces.diffusion_rounds import write_rounds, write_workload
 from blis_py.traces.samples import write_samples
 from blis_py.traces.steplog import write_step_log
 

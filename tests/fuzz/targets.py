@@ -27,9 +27,9 @@ from blis_py.planning.axes import read_space
 from blis_py.saved import load
 from blis_py.traces import read_trace
 from blis_py.traces.bad_rows import BadRows
+from blis_py.traces.diffusion_rounds import read_rounds
 from blis_py.traces.itl import read_gaps
 from blis_py.traces.reading import Reading
-from blis_py.traces.rounds import read_rounds
 from blis_py.traces.samples import read_samples
 from blis_py.traces.steplog import read_step_log
 from blis_py.workload import generate

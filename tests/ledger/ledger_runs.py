@@ -115,7 +115,7 @@ def denoising(
     )
 
     def run(**more: Any) -> RunRecord:
-        how: dict[str, Any] = {"diffusion": blocks, "horizon_ns": horizon_ns, **more}
+        how: dict[str, Any] = {"kind": blocks, "horizon_ns": horizon_ns, **more}
         return simulate(table, scheduler=scheduler, latency=DENOISING, **how)
 
     return run, blocks

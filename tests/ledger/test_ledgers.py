@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import test_prefill_and_decode as prefill_and_decode
 from cluster_runs import LATENCIES, Row, Run, flows, linear, runs, table_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -375,6 +376,21 @@ def test_between_two_instances_a_request_is_on_the_way() -> None:
     assert ledger.whole == {Line.OWN_PREFILL: 18 * US, Line.DECODE: 10 * US, Line.HAND_OVER: 7 * US} | beyond
     assert ledger.first == {Line.OWN_PREFILL: 10 * US}
     assert (ledger.total_ns, ledger.ttft_ns) == (37 * US, 10 * US)
+
+
+def test_a_sequence_whose_kv_was_handed_over_decodes_from_its_first_step_on() -> None:
+    """Times as in `test_times_of_a_hand_over_are_those_worked_out_by_hand`."""
+    requests = prefill_and_decode.table([0, 0, 3], [20, 30, 5], [4, 1, 3])
+    run = partial(prefill_and_decode.apart, requests)
+    record, ledgers = all_ledgers(run, prefill_and_decode.spec().latency)
+    check_sums(record, ledgers)
+    assert ledgers[0].whole == {Line.OWN_PREFILL: 30 * US, Line.HAND_OVER: 7 * US, Line.DECODE: 30 * US}
+    assert ledgers[2].whole == {
+        Line.RUNNING_STEP: (27 + 5) * US,
+        Line.OWN_PREFILL: 15 * US,
+        Line.HAND_OVER: 7 * US,
+        Line.DECODE: 20 * US,
+    }
 
 
 def test_a_hand_over_adds_up_with_what_the_front_end_takes() -> None:

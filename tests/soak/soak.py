@@ -1,6 +1,8 @@
-"""Thousands of random configurations: jumps equal single steps, and every invariant holds (`make soak`).
+"""Thousands of random configurations (`make soak`), of each kind of `configurations.KINDS`.
 
-Each configuration follows from its seed, which is printed with what differs; a find becomes an example in
+Jumps equal single steps, every invariant holds, ledgers of requests add up, and native code comes to the
+same where `--native` names a translation (`BLIS_NATIVE=folder python -m blis_py.native`). Each configuration
+follows from its kind and seed, which are printed with what differs; a find becomes an example in
 `tests/cluster`. Exits with 1 if there is any.
 """
 
@@ -8,43 +10,112 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import fields
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 
-os.environ.setdefault("BLIS_INTERPRETED", "1")
-sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(1, str(Path(__file__).parents[1]))
+sys.path.insert(1, str(Path(__file__).parents[1] / "cluster"))
+sys.path.insert(1, str(Path(__file__).parents[1] / "ledger"))
+sys.path.insert(1, str(Path(__file__).parents[1] / "extension"))
+os.environ["BLIS_INTERPRETED"] = "" if os.environ.get("BLIS_NATIVE") else "1"
+if __name__ == "__main__":
+    from blis_py import native
 
+    native.activate()
+
+import numpy as np
 from cluster_runs import differences
-from routed_runs import routed
+from configurations import KINDS, Configuration
+from ledger_runs import all_ledgers, check_sums
 
-from blis_py.metrics.invariants import check
+from blis_py.core import kv
+from blis_py.metrics.invariants import InternalError, check
+from blis_py.metrics.record import RunRecord
 
 
-def violations(seed: int) -> list[str]:
-    """What does not hold in the configuration of this seed."""
-    run = routed(Random(seed))
-    record = run.record()
+def violations(configuration: Configuration) -> list[str]:
+    """What does not hold of a configuration."""
     try:
+        record = configuration.record()
         check(record)
-    except AssertionError as error:
-        return [f"invariant: {error}"]
-    return differences(record, run.record(single_step=True))
+        if configuration.has_single_steps:
+            wrong = differences(record, configuration.record(single_step=True))
+            if wrong:
+                return wrong
+        _, ledgers = all_ledgers(configuration.record, configuration.latency, configuration.diffusion)
+        check_sums(record, ledgers)
+    except (AssertionError, InternalError) as error:
+        return [f"{type(error).__name__}: {error}"]
+    return []
+
+
+def digest(record: RunRecord) -> str:
+    """Of everything that `differences` compares."""
+    found = sha256()
+    for part in (record, record.visits, record.visits.emission, *record.instances):
+        for column in fields(part):
+            value = getattr(part, column.name)
+            if isinstance(value, np.ndarray):
+                found.update(value.tobytes())
+            elif isinstance(value, int):
+                found.update(f"{column.name} {value} ".encode())
+    for instance in record.instances:
+        found.update(instance.step_ends.at(np.arange(instance.step_ends.steps)).tobytes())
+    return found.hexdigest()[:16]
+
+
+def digests(kinds: list[str], seeds: range) -> Iterator[str]:
+    """A line for each configuration."""
+    for kind in kinds:
+        for seed in seeds:
+            yield f"{kind} {seed} {digest(KINDS[kind](Random(seed)).record())}"
+
+
+def native_digests(folder: str, kinds: list[str], seeds: range) -> list[str]:
+    """The same lines from one process in native code."""
+    own = ["--digests", "--runs", str(len(seeds)), "--seed", str(seeds.start), "--kinds", *kinds]
+    command = [sys.executable, __file__, *own]
+    environment = {**os.environ, "BLIS_NATIVE": folder}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    where, *lines = done.stdout.splitlines()
+    assert where.startswith(folder), f"no native code of these sources in {folder}"
+    return lines
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=3000, help="configurations (default: 3000)")
+    parser.add_argument("--runs", type=int, default=3000, help="configurations of each kind (default: 3000)")
     parser.add_argument("--seed", type=int, default=0, help="of the first of them (default: 0)")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=[*KINDS], help="(default: all)")
+    parser.add_argument("--native", metavar="FOLDER", help="native code to compare with")
+    parser.add_argument("--digests", action="store_true", help="only print what each run came to")
     options = parser.parse_args()
-    found = 0
-    for seed in range(options.seed, options.seed + options.runs):
-        if wrong := violations(seed):
-            found += 1
-            print(f"seed {seed}: {', '.join(wrong)}", flush=True)
-        if (seed + 1 - options.seed) % 100 == 0:
-            print(f"{seed + 1 - options.seed} of {options.runs}", file=sys.stderr, flush=True)
-    print(f"{options.runs} configurations, {found} violations")
+    seeds, found = range(options.seed, options.seed + options.runs), 0
+    if options.digests:
+        print(kv.__file__)
+        for line in digests(options.kinds, seeds):
+            print(line)
+        return 0
+    for kind in options.kinds:
+        for seed in seeds:
+            if wrong := violations(KINDS[kind](Random(seed))):
+                found += 1
+                print(f"{kind}, seed {seed}: {', '.join(wrong)}", flush=True)
+            if (seed + 1 - seeds.start) % 100 == 0:
+                print(f"{kind}: {seed + 1 - seeds.start} of {len(seeds)}", file=sys.stderr, flush=True)
+    if options.native:
+        compiled = native_digests(options.native, options.kinds, seeds)
+        for line, other in zip(digests(options.kinds, seeds), compiled, strict=True):
+            if line != other:
+                found += 1
+                print(f"in native code: {other}, interpreted: {line}", flush=True)
+    print(f"{len(options.kinds)} x {options.runs} configurations, {found} violations")
     return 1 if found else 0
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
-from blis_py.traces.rounds import NAME, WORKLOAD_NAME, read_rounds, write_rounds, write_workload
+from blis_py.traces.diffusion_rounds import NAME, WORKLOAD_NAME, read_rounds, write_rounds, write_workload
 from blis_py.workload.diffusion import MeasuredSteps, diffusion_client, table_rounds
 from blis_py.workload.diffusion_steps import Recorded, steps_from_mapping
 

@@ -13,8 +13,8 @@ from blis_py.latency.hardware import load_gpu
 from blis_py.latency.layer_profile import read_layer_profile
 from blis_py.models.model_shape import load_model
 from blis_py.traces import read_trace
+from blis_py.traces.diffusion_rounds import read_rounds
 from blis_py.traces.itl import read_gaps
-from blis_py.traces.rounds import read_rounds
 from blis_py.traces.samples import read_samples, samples_from, write_samples
 
 PLAIN = "arrival_s,input_tokens,output_tokens"

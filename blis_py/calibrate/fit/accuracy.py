@@ -1,4 +1,4 @@
-"""Errors of predicted step times, and models held against measured runs."""
+"""Errors of predicted step times, and validation of models against measured runs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.core.features import StepFeatures, features_from, further_names
+from blis_py.core.kinds import KINDS
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.fitted_profile import Accuracy
-from blis_py.traces.samples import DIFFUSION_NAMES, StepSamples
+from blis_py.traces.samples import StepSamples
 
 Array = NDArray[np.float64]
 
 
 def accuracy(predicted: Array, measured: Array) -> Accuracy:
-    """Errors over steps that took time."""
+    """Errors over steps of non-zero length."""
     ran = measured > 0
     predicted, measured = predicted[ran], measured[ran]
     if not len(measured):
@@ -36,12 +36,12 @@ def accuracy(predicted: Array, measured: Array) -> Accuracy:
 
 def features_of(samples: StepSamples) -> Iterator[StepFeatures]:
     """What a latency model sees of each step."""
-    diffusion = any(samples[name].any() for name in DIFFUSION_NAMES)
-    return features_as(DiffusionFeatures if diffusion else StepFeatures, samples)
+    there = (kind.features for kind in KINDS.values() if any(samples[name].any() for name in kind.names))
+    return features_as(next(there, StepFeatures), samples)
 
 
 def features_as(kind: type[StepFeatures], samples: StepSamples, but: str = "") -> Iterator[StepFeatures]:
-    """The steps as features of that kind.
+    """The steps as features of a given class.
 
     Args:
         but: a feature to leave out.
@@ -52,7 +52,7 @@ def features_as(kind: type[StepFeatures], samples: StepSamples, but: str = "") -
 
 
 def kinds_of(samples: StepSamples) -> NDArray[np.str_]:
-    """decode, prefill, mixed, or for diffusion denoise: what each step does."""
+    """decode, prefill, mixed, or for blocks denoise: what each step does."""
     blocks = samples["denoise_blocks"]
     prefill = samples["prefill_seqs"] > blocks
     decode = (samples["decode_seqs"] > 0) | (blocks > 0)
@@ -62,7 +62,7 @@ def kinds_of(samples: StepSamples) -> NDArray[np.str_]:
 
 @dataclass(frozen=True)
 class Validation:
-    """Errors of some measured steps."""
+    """Errors of a group of measured steps."""
 
     source: str
     regime: str
@@ -72,9 +72,9 @@ class Validation:
     gpu: Accuracy
     host: Accuracy
     pace: float
-    """Median of measured over predicted, minus one: a common factor, such as a machine that was slower."""
+    """Median of measured over predicted, minus one: a common factor, such as a slower machine."""
     mape_at_pace: float
-    """Mean absolute relative error that remains when that factor is taken out."""
+    """Mean absolute relative error after that factor is removed."""
 
 
 def predict(model: LatencyModel, samples: StepSamples) -> tuple[Array, Array]:

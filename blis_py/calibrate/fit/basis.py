@@ -13,15 +13,15 @@ from blis_py.core.features import FEATURE_NAMES, is_whole
 from blis_py.latency.fitted import expected_experts
 from blis_py.latency.fitted_terms import GPU_TERMS, HOST_TERMS, TERMS, StepPoint
 from blis_py.models.model_shape import ModelShape
-from blis_py.traces.samples import DIFFUSION_NAMES, StepSamples, joined, medians
+from blis_py.traces.samples import KIND_NAMES, StepSamples, joined, medians
 
 Array = NDArray[np.float64]
 
 _RUN_STEPS = 50
-"""Steps of a run that are left out together: neighbours are nearly the same step."""
+"""Steps of a run that are left out together, since neighbours are nearly identical."""
 _RUN_PARTS = 20
 """A short run is cut into this many parts at least."""
-_DOMAIN = tuple(name for name in (*FEATURE_NAMES, *DIFFUSION_NAMES) if is_whole(name))
+_DOMAIN = tuple(name for name in (*FEATURE_NAMES, *KIND_NAMES) if is_whole(name))
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Rows:
     samples: StepSamples
     """One row per shape: medians of its repetitions."""
     point: StepPoint
-    """Columns; `knee` is set by whoever looks for it."""
+    """Columns; `knee` is set by the search for it."""
     gpu_ns: Array
     host_ns: Array
     group: NDArray[np.int64]
-    """Rows of equal number are left out, or drawn, together."""
+    """Group of each row; groups are left out, or drawn, as a whole."""
 
     def __len__(self) -> int:
         return len(self.gpu_ns)
@@ -46,7 +46,7 @@ class Rows:
         return total
 
     def where(self, keep: NDArray[np.bool_]) -> Rows:
-        """Some of the rows."""
+        """A subset of the rows."""
         point = StepPoint()
         for name in StepPoint.__slots__:
             value = getattr(self.point, name, None)
@@ -55,7 +55,7 @@ class Rows:
 
 
 def one_row_per_shape(samples: StepSamples) -> StepSamples:
-    """Medians over repetitions; steps of a run, which have none, stay as they are."""
+    """Medians over repetitions; steps of a run, which have none, are unchanged."""
     key = np.stack(
         [np.unique(samples[name], return_inverse=True)[1] for name in ("source", "shape", "regime")]
     )
@@ -71,11 +71,11 @@ def rows_of(samples: StepSamples, shape: ModelShape | None, experts_in_use: floa
 
     Args:
         samples: one row per shape.
-        shape: of the model, for the experts a batch reads where they were not counted.
+        shape: of the model, for the number of experts a batch reads if they were not counted.
     """
     c = {
         name: samples[name].astype(np.float64)
-        for name in (*FEATURE_NAMES, *DIFFUSION_NAMES, "bucket", "active_experts", "gpu_ns", "host_ns")
+        for name in (*FEATURE_NAMES, *KIND_NAMES, "bucket", "active_experts", "gpu_ns", "host_ns")
     }
     x = StepPoint()
     computed = c["prefill_tokens"] + c["decode_seqs"]
@@ -103,7 +103,7 @@ def _experts(counted: Array, tokens: Array, shape: ModelShape | None, in_use: fl
 
 
 def experts_in_use(samples: StepSamples, shape: ModelShape | None) -> float:
-    """Experts among which the measured steps' tokens seem to be routed evenly; 0 where nobody counted."""
+    """Effective number of evenly routed experts in the measured steps; 0 if they were not counted."""
     counted = (samples["active_experts"] > 0) & (samples["source"] != "experts") & (samples["bucket"] == 0)
     if shape is None or not shape.is_moe or not counted.any():
         return 0.0
@@ -118,7 +118,7 @@ def experts_in_use(samples: StepSamples, shape: ModelShape | None) -> float:
 
 
 def groups(samples: StepSamples) -> NDArray[np.int64]:
-    """What is left out together: a shape, or a stretch of a run."""
+    """Group of each step: a shape, or a stretch of a run."""
     labels = np.zeros(len(samples), dtype=np.int64)
     used = 0
     for source in dict.fromkeys(samples["source"].tolist()):
@@ -133,13 +133,13 @@ def groups(samples: StepSamples) -> NDArray[np.int64]:
 
 
 def gpu_names(rows: Rows, device_kind: str) -> tuple[str, ...]:
-    """Terms that the measured steps have anything of."""
+    """GPU terms that are non-zero in the measured steps."""
     terms = GPU_TERMS.get(device_kind, GPU_TERMS["cuda"])
     return _present(rows, terms)
 
 
 def host_names(rows: Rows) -> tuple[str, ...]:
-    """The same for the host's part."""
+    """Host terms that are non-zero in the measured steps."""
     return _present(rows, HOST_TERMS)
 
 
@@ -151,13 +151,13 @@ def _present(rows: Rows, terms: Sequence[str]) -> tuple[str, ...]:
 
 
 def design(rows: Rows, names: Sequence[str]) -> Array:
-    """`[rows, terms]`: how much of each term each step has."""
+    """`[rows, terms]`: the amount of each term in each step."""
     columns: list[Any] = [np.broadcast_to(TERMS[name](rows.point), len(rows)) for name in names]
     return np.stack(columns, axis=1).astype(np.float64)
 
 
 def domain(samples: StepSamples) -> dict[str, tuple[int, int]]:
-    """Least and largest value of each feature. A longest context that nobody noted is left out."""
+    """Smallest and largest value of each feature. An unrecorded longest context is left out."""
     limits = {name: (int(samples[name].min()), int(samples[name].max())) for name in _DOMAIN}
     if limits["max_context"][1] <= 0 < limits["decode_kv_tokens"][1]:
         del limits["max_context"]

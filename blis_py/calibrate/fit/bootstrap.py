@@ -1,4 +1,4 @@
-"""How sure the coefficients are: the fit repeated on shapes drawn with replacement."""
+"""Uncertainty of the coefficients: the fit repeated on shapes drawn with replacement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = NDArray[np.float64]
 
 
 def draw_groups(groups: NDArray[np.int64], draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """`[draws, groups]`: how often each group of rows is in each draw."""
+    """`[draws, groups]`: multiplicity of each group of rows in each draw."""
     count = int(groups.max()) + 1
     present = np.unique(groups)
     taken = np.zeros((draws, count), dtype=np.int64)
@@ -28,7 +28,7 @@ def draw_groups(groups: NDArray[np.int64], draws: int, rng: np.random.Generator)
 def redraw(
     solution: Solution, groups: NDArray[np.int64], taken: NDArray[np.int64]
 ) -> list[tuple[float, ...]]:
-    """Prices of each draw, the linearised problem being that of the fit itself."""
+    """Prices of each draw, from the linearised problem of the fit itself."""
     terms = solution.scaled.shape[1]
     grams = np.zeros((taken.shape[1], terms, terms))
     moments = np.zeros((taken.shape[1], terms))
@@ -41,7 +41,7 @@ def redraw(
 
 
 def interval(values: Sequence[float] | Array, level: float = 0.9) -> tuple[float, float]:
-    """The middle `level` of the values."""
+    """The central `level` interval of the values."""
     low, high = np.quantile(np.asarray(values, float), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
@@ -55,6 +55,7 @@ def price_intervals(
 
 
 def prediction_interval(model: Fitted, features: StepFeatures, level: float = 0.9) -> tuple[float, float]:
-    """Interval of the mean duration of such a step, in ns: what is uncertain is the fit, not the step."""
+    """Interval of the mean duration of such a step, in ns: it covers the uncertainty of the fit, not of the
+    step."""
     redrawn = [model.redrawn(i).step_ns(features) for i in range(model.profile.draws)]
     return interval(redrawn, level) if redrawn else (model.step_ns(features),) * 2

@@ -33,22 +33,22 @@ Array = NDArray[np.float64]
 
 FOLDS = 5
 LEAST_SHAPES = 8
-"""Fewer shapes of a regime make no fit."""
+"""Minimum number of shapes in a regime for a fit."""
 _WORTH_IT = 0.98
-"""The table stays where it brings the cross-validated error down to this share at least ..."""
+"""The table is kept if it lowers the cross-validated error to at most this share ..."""
 _NOTICEABLE = 5e-4
 """... and by this much."""
 _INTERRUPTED = 3.0
 _LEAST_HOST_NS = 1e3
-"""Of a step: rounds within a batch follow each other with nothing between them."""
+"""Minimum host time of a step: rounds within a batch follow each other without a gap."""
 
 
 def fit(samples: StepSamples, *, bootstrap: int = 50, seed: int = 0) -> FittedProfile:
-    """Step times by regime; see `latency.fitted` for the model.
+    """Fit step times by regime; see `latency.fitted` for the model.
 
     Args:
         bootstrap: sets of coefficients from redrawn shapes.
-        seed: of the redrawing, and of the folds of the cross-validation.
+        seed: seed of the redrawing, and of the folds of the cross-validation.
 
     Raises:
         InputError: too few steps, or none that run eagerly (those with a prefill).
@@ -126,14 +126,14 @@ def _fit_regime(rows: Rows, device: str, bootstrap: int, rng: np.random.Generato
 
 
 def _uninterrupted(rows: Rows, device: str) -> Rows:
-    """Without the steps that something else broke into."""
+    """The rows without interrupted steps."""
     parts = _solve(rows, device, False)
     off = np.abs(np.log(rows.total_ns / np.maximum(parts.predict(rows), 1.0)))
     return rows.where(off <= np.log(_INTERRUPTED))
 
 
 def _held_out(rows: Rows, device: str, corrected: bool, rng: np.random.Generator) -> Accuracy:
-    """Error on groups of shapes that a fit has not seen."""
+    """Error on held-out groups of shapes."""
     count = int(rows.group.max()) + 1
     fold = rng.permutation(count) % FOLDS
     predicted = np.zeros(len(rows))

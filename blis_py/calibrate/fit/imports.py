@@ -1,4 +1,4 @@
-"""What others measured, as samples: steps logged by vLLM, and steps composed of measured kernels."""
+"""Foreign measurements as samples: steps logged by vLLM, and steps composed of measured kernels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CHUNKS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _PASTS = (0, 512, 2048, 8192)
 _MIXED = 200
 _KV_TOKENS = 500_000
-"""A batch of decodes is composed up to this much context in all."""
+"""Limit on the total context of a composed batch of decodes."""
 
 
 def import_steps(
@@ -54,13 +54,13 @@ def import_steps(
     """Samples from a CSV of vLLM's steps, or from a folder of kernel times.
 
     Args:
-        model, model_config, gpu, tp: what was measured, or for kernels, what is to be composed of them.
+        model, model_config, gpu, tp: what was measured, or for kernels, what is composed of them.
         run: part of the name of the one run to take from a CSV that has several.
         host_step_us, host_seq_us: host time that kernels do not contain; None = the GPU profile's.
         block_size: tokens of a KV block in a CSV.
 
     Raises:
-        InputError: the source is neither, or does not say what is needed.
+        InputError: the source is neither, or lacks necessary information.
     """
     if model is None and model_config is None:
         raise InputError("no model given", key="--model", fix="name the model these times belong to")
@@ -94,11 +94,11 @@ def _meta(shape: ModelShape, gpu: GpuSpec, tp: int, **more: Any) -> dict[str, An
 def _vllm_steps(
     path: Path, shape: ModelShape, gpu: GpuSpec, tp: int, run: str | None, block_size: int
 ) -> StepSamples:
-    """Steps whose cadence is known exactly: the next one was sampled too.
+    """Steps with an exactly known cadence: those followed by a sampled step.
 
-    The log tells neither how long the prompts already were, nor which part of the KV blocks belongs to whom.
-    Prompts are taken as new and equally long; what remains of the blocks in use, half a block per sequence
-    less, is the decodes'.
+    The log contains neither the cached length of prompts, nor the distribution of the KV blocks in use.
+    Prompts are taken as new and of equal length; the remaining blocks, half a block per sequence less, are
+    attributed to the decodes.
     """
     chosen, column = _steps_of_run(path, run)
     prompts, new, decodes = column["prefill_reqs"], column["prefill_tokens"], column["decode_reqs"]
@@ -122,7 +122,11 @@ def _vllm_steps(
 
 
 def _steps_of_run(path: Path, run: str | None) -> tuple[str, dict[str, Column]]:
-    """The name of the one run that is meant, and the columns of its steps."""
+    """The name of the selected run, and the columns of its steps.
+
+    Raises:
+        InputError: values that are not numbers or out of bounds, or not exactly one matching run.
+    """
     rows: dict[str, list[list[float]]] = {}
     for line, (name, *cells) in table_rows(path, _VLLM_COLUMNS):
         try:

@@ -1,4 +1,4 @@
-"""What the masks of structured outputs cost, from steps that had them."""
+"""Cost of the masks of structured outputs, from steps that had them."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from blis_py.traces.samples import StepSamples
 
 
 def mask_prices(samples: StepSamples) -> MaskPrices | None:
-    """Prices whose sum is what the measured masks took in all; None where no row was constrained.
+    """Prices whose sum is the total time of the measured masks; None if no row was constrained.
 
-    Least squares over the steps, none negative. A mask is cheap but where a grammar makes xgrammar try tokens
-    one by one; means have that in them, medians would not. So the prices are those of the grammars that were
-    measured.
+    Least squares over the steps, none negative. A mask is cheap unless a grammar makes xgrammar try tokens
+    one by one; means include that, medians would not. So the prices are those of the measured grammars.
     """
     rows = samples["constrained_rows"].astype(np.float64)
     took_ns = samples["mask_ns"].astype(np.float64)[rows > 0]
     rows = rows[rows > 0]
     if not len(rows):
         return None
-    several = len(np.unique(rows)) > 1  # else nothing tells the two apart
+    several = len(np.unique(rows)) > 1  # otherwise the two cannot be separated
     terms = np.stack([rows, np.ones_like(rows)], axis=1) if several else rows[:, None]
     prices = nnls(terms, took_ns)[0]
     modelled = float((terms @ prices).sum())

@@ -1,7 +1,7 @@
-"""The tabulated correction: what the plane over (tokens, decode KV) leaves over, point by point.
+"""The correction table: residuals of the plane over (tokens, decode KV), point by point.
 
-Ratios are found by ridge regression of the logs that the prices leave, each step weighing on the four points
-around it, and held to within `LIMIT` of 1. `latency.fitted_surface` makes monotone what comes of it.
+Ratios are found by ridge regression of the log residuals, each step weighing on the four points around it,
+and limited to within `LIMIT` of 1. `latency.fitted_surface` makes the result monotone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 LIMIT = 0.15
 _RIDGE = 2.0
-"""Steps that must agree before a point follows them rather than staying at 1."""
+"""Number of agreeing steps before a point follows them rather than staying at 1."""
 _TOKEN_POINTS, _KV_POINTS = 12, 6
 
 
@@ -29,7 +29,7 @@ def gpu_ns(rows: Rows, prices: Prices, correction: Correction | None) -> Array:
 
 
 def surface_ns(surface: Surface, tokens: Array, kv_tokens: Array) -> Array:
-    """A surface at many points."""
+    """Values of a surface at many points."""
     ns = np.zeros(len(tokens))
     for count in np.unique(tokens):
         rows = tokens == count
@@ -47,7 +47,7 @@ def _rest(rows: Rows, prices: Prices) -> Array:
 
 
 def correct(rows: Rows, prices: Prices) -> Correction:
-    """The table that brings predictions nearest to the measured GPU times."""
+    """The table that minimises the error of predicted GPU times."""
     tokens, kv = rows.point.tokens, rows.point.decode_kv_tokens
     at = _points(tokens, _TOKEN_POINTS, rows.point.knee)
     over = np.union1d([0.0], _points(kv[kv > 0], _KV_POINTS, 0)) if np.any(kv > 0) else np.array([0.0])
@@ -65,14 +65,14 @@ def correct(rows: Rows, prices: Prices) -> Correction:
 
 
 def _points(values: Array, count: int, knee: int) -> Array:
-    """Points of an axis where the measured values are, the knee among them."""
+    """Points of an axis where the measured values are, including the knee."""
     points = np.unique(np.round(np.quantile(values, np.linspace(0, 1, count))))
     inside = points[0] < knee < points[-1]
     return np.union1d(points, [float(knee)]) if inside else points
 
 
 def _weights(at: Array, values: Array) -> Array:
-    """`[values, points]`: linear interpolation as a matrix; the ends hold beyond them."""
+    """`[values, points]`: linear interpolation as a matrix; constant beyond the ends."""
     weights = np.zeros((len(values), len(at)))
     if len(at) == 1:
         weights[:, 0] = 1.0

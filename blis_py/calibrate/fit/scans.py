@@ -1,4 +1,4 @@
-"""What it costs that a policy looks waiting requests up in the prefix cache, from steps in which one did."""
+"""Cost of looking up waiting requests in the prefix cache, from steps with lookups."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from scipy.optimize import least_squares
 from blis_py.traces.samples import StepSamples
 
 QUEUED = "queued"
-"""Source of the samples of a profile in which requests wait under a policy that looks them up."""
+"""Source of the profile samples in which requests wait under a policy that looks them up."""
 LEAST_STEPS = 20
-"""With fewer in which requests were looked up there is no price."""
+"""Minimum number of steps with lookups for a price."""
 
 
 def scan_price_ns(samples: StepSamples) -> float | None:
-    """Host time for each request that is looked up; None where too few steps tell.
+    """Host time for each request that is looked up; None if there are too few steps.
 
-    Scheduling is timed apart from the rest of a step: its time is laid on the lookups, prompts and decodes of
-    the step, none with a negative price. Errors beyond the usual time count less, as they come from something
-    else that broke in. Only sources in which requests are looked up have a say: what else scheduling takes is
-    another matter elsewhere.
+    Scheduling is timed separately: its time is attributed to the lookups, prompts and decodes of the step,
+    none with a negative price. Errors beyond the usual time count less, as they come from interruptions. Only
+    sources with lookups count: elsewhere the rest of scheduling may cost differently.
     """
     scanning = np.unique(samples["source"][samples["scanned_requests"] > 0])
     samples = samples.where(np.isin(samples["source"], scanning))
@@ -35,7 +34,7 @@ def scan_price_ns(samples: StepSamples) -> float | None:
     most = np.maximum(terms.max(axis=0), 1.0)
 
     def off(shares: np.ndarray) -> np.ndarray:
-        """By how much of the usual time; a share is what the most of a term costs of it."""
+        """Deviation relative to the usual time; a share is what the largest value of a term costs of it."""
         error: np.ndarray = terms @ (shares / most) - took_ns / usual_ns
         return error
 
@@ -44,7 +43,7 @@ def scan_price_ns(samples: StepSamples) -> float | None:
 
 
 def without_scans(samples: StepSamples, scan_ns: float | None) -> StepSamples:
-    """The samples with what the lookups took, at this price, out of their times."""
+    """The samples minus the time of the lookups at this price."""
     if scan_ns is None:
         return samples
     scans_ns = np.rint(scan_ns * samples["scanned_requests"]).astype(np.int64)

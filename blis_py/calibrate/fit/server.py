@@ -1,14 +1,14 @@
-"""What one server adds to step times that were learned on others, from a client's times of one run alone.
+"""Corrections of one server to step times learned on others, from a client's times of a single run.
 
 At most four numbers: a delay in front of the engine and, as far as they are needed, a factor on the GPU time
-of every step, a gap between steps, and the same per sequence. The recorded requests are simulated with the
-present numbers and with each of them changed a little; what TTFT and TPOT miss is explained by these slopes
-(least squares on relative errors, none negative, drawn weakly to no change), and again from there. It counts
-by slices of time and in each by the length of the prompt (TTFT) and the requests in flight (TPOT), which tell
-a factor, a gap and a gap per sequence apart.
+of every step, a gap between steps, and a gap per sequence. The recorded requests are simulated with the
+current numbers and with each of them changed slightly; the errors of TTFT and TPOT are explained by these
+slopes (least squares on relative errors, none negative, weakly regularised to no change), and the process is
+repeated. Errors are averaged by slices of time and in each by the length of the prompt (TTFT) and the
+requests in flight (TPOT), which separate a factor, a gap and a gap per sequence.
 
-Errors are those of whole simulations before and after. Held out is one of four parts of the run in turn,
-predicted with numbers that the other three gave. Intervals are of fits to slices drawn anew (90 %).
+Errors are those of whole simulations before and after. Held-out errors are of four parts of the run in turn,
+predicted with numbers from the other three. Intervals are of fits to resampled slices (90 %).
 """
 
 from __future__ import annotations
@@ -35,22 +35,23 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 FEWEST, MOST = 100, 20_000
-"""Requests: fewer tell too little, more take longer than they are worth."""
+"""Number of requests: fewer say too little, more take too long."""
 NAMES = ("step_scale", "gap_us", "gap_seq_us", "frontend_ms")
 _NUDGE = np.array([0.1, 500.0, 20.0, 3.0])
-"""Large enough that other batches, which a change brings along, average out."""
+"""Large enough that the effect of changed batches averages out."""
 _DRAWN_TO = np.array([1.0, 0.0, 0.0, 0.0])
 _RANGE = np.array([0.5, 2000.0, 100.0, 50.0])
-"""How far from no change a number may be before that counts as much as an error of `_WEIGHT`."""
+"""Deviation from no change that counts as much as an error of `_WEIGHT`."""
 _WEIGHT = 0.001
 _LOW, _HIGH = np.array([0.05, 0.0, 0.0, 0.0]), np.array([20.0, 1e6, 1e5, 1e5])
 _NOTHING = 1e-3
 _GAIN, _LEAST_GAIN = 0.1, 0.001
-"""What a further number must take from the errors of TTFT and TPOT together: a share, and at least this."""
+"""Minimum reduction of the errors of TTFT and TPOT together by a further number: a share, and an absolute
+value."""
 _FACTOR = 1.4
-"""Beyond, a factor makes up for what it does not describe."""
+"""Beyond this, a factor compensates for effects it does not describe."""
 _SETTLED = 0.005
-"""Of `_RANGE`: numbers that change by less have been found."""
+"""Convergence threshold, relative to `_RANGE`."""
 _ROUNDS, _SLICES, _GROUPS, _PARTS, _DRAWS = 4, 16, 4, 4, 200
 _METRICS = ("TTFT", "TPOT", "E2E")
 
@@ -68,18 +69,18 @@ class Fitted:
 
     @classmethod
     def of(cls, *values: float) -> Fitted:
-        """What is all but nothing is nothing."""
+        """A number with its interval; negligible values become 0."""
         return cls(*(0.0 if value < _NOTHING else value for value in values))
 
 
 @dataclass(frozen=True)
 class ServerFit:
-    """What was found, and what it is worth."""
+    """The fitted numbers, and their accuracy."""
 
     source: str
     requests: int
     numbers: Mapping[str, Fitted]
-    """By `NAMES`."""
+    """Numbers by name, see `NAMES`."""
     before: Mapping[str, float]
     """Predicted over measured, minus one, of each mean and 99th percentile."""
     after: Mapping[str, float]
@@ -90,12 +91,12 @@ class ServerFit:
 
 
 def fit_server(setup: Setup, measured: TokenTimes, skip_first_s: float = 0.0) -> ServerFit:
-    """See above.
+    """Fit the corrections of a server; see the module.
 
     Args:
-        setup: the server as it would be simulated; its own requests do not matter.
-        measured: the run as its client saw it, with prompt lengths.
-        skip_first_s: requests sent in the first so many seconds are simulated, but do not count.
+        setup: the server as it would be simulated; its own requests are ignored.
+        measured: the client's measurement of the run, with prompt lengths.
+        skip_first_s: requests sent in this initial period are simulated, but do not count.
 
     Raises:
         InputError: too few requests, or no lengths of prompts.
@@ -123,7 +124,7 @@ def fit_server(setup: Setup, measured: TokenTimes, skip_first_s: float = 0.0) ->
         free |= _free(base.numbers, run.misses(base), slopes, run.weights, free)
         numbers = _solve(base.numbers, run.misses(base), slopes, run.weights, free)
     after = run.times(numbers)
-    # what the last slopes tell of the numbers needs no further simulations
+    # the last slopes determine the numbers without further simulations
     misses = run.misses(base)
     drawn = _drawn(base.numbers, misses, slopes, run.weights, free)
     low, high = np.percentile(drawn, (5, 95), axis=0)
@@ -157,7 +158,7 @@ class _Times:
 
 @dataclass(frozen=True)
 class _Run:
-    """The recorded requests, to be served again."""
+    """The recorded requests, to be simulated again."""
 
     setup: Setup
     measured: TokenTimes
@@ -187,7 +188,7 @@ class _Run:
         return cls(setup, measured, table, counted, cells, weights)
 
     def numbers_of(self, setup: Setup) -> Floats:
-        """Those the server would be simulated with."""
+        """The numbers in the server's current setup."""
         gap = (*setup.config.latency.step_gap_us, 0.0, 0.0)[:2]
         frontend = setup.latency.frontend.before_enqueue_ns / 1e6
         return np.array([setup.config.latency.step_scale, *gap, frontend])
@@ -225,7 +226,7 @@ class _Run:
         return np.stack(columns, axis=-1)
 
     def _means(self, times: TokenTimes | _Times) -> Floats:
-        """1 where there is no request."""
+        """Mean by slice and group; 1 if there is no request."""
         found = []
         for cells, values in zip(self.cells, (times.ttft_s, times.tpot_s), strict=True):
             sums = np.bincount(cells[self.counted], values[self.counted], _SLICES * _GROUPS)
@@ -246,7 +247,7 @@ class _Run:
 
 
 def _groups(values: NDArray[Any], counted: NDArray[np.bool_], groups: int) -> NDArray[np.intp]:
-    """Which of so many groups of the same size each belongs to, by rank among those that count."""
+    """Group of each counted value, by rank, out of groups of equal size."""
     rank = np.argsort(np.argsort(np.where(counted, values, values.max() + 1), kind="stable"), kind="stable")
     found: NDArray[np.intp] = np.minimum(rank * groups // int(counted.sum()), groups - 1)
     return found
@@ -276,9 +277,9 @@ def _table(measured: TokenTimes) -> RequestTable:
 
 
 def _free(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats, free: Mask | None = None) -> Mask:
-    """Which numbers are worth having: the front end, and one after the other those with which parts of the
-    run are predicted better from the others. At a load that hardly varies, one number explains as much as
-    three, and is less wrong at other loads."""
+    """Numbers worth fitting: the front end, and in turn those that improve the prediction of parts of the run
+    from the others. Under a nearly constant load, one number explains as much as three, and is less wrong at
+    other loads."""
     free = np.array([False, False, False, True]) if free is None else free.copy()
 
     def error(of: Mask) -> float:
@@ -295,7 +296,7 @@ def _free(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats, free
 
 
 def _solve(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats, free: Mask) -> Floats:
-    """Numbers that explain what is missed, from these on; only those that are free change."""
+    """Numbers that explain the errors, starting from these; only free ones change."""
     from scipy.optimize import lsq_linear
 
     root, size = np.sqrt(weights.ravel()), _RANGE[free]
@@ -309,14 +310,14 @@ def _solve(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats, fre
 
 
 def _drawn(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats, free: Mask) -> Floats:
-    """Numbers by slices drawn anew."""
+    """Numbers for resampled slices."""
     random = np.random.default_rng(0)
     draws = random.integers(0, _SLICES, (_DRAWS, _SLICES))
     return np.array([_solve(numbers, misses[:, at], slopes[:, at], weights[:, at], free) for at in draws])
 
 
 def _held_out(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats, free: Mask) -> Floats:
-    """What is missed of each part of the run with numbers that the others gave."""
+    """Errors on each part of the run with numbers from the others."""
     part = np.arange(_SLICES) * _PARTS // _SLICES
     left = np.zeros_like(misses)
     for number in range(_PARTS):
@@ -339,7 +340,7 @@ def engine_file(fit: ServerFit, settings: Mapping[str, Any], sources: Mapping[st
     """An engine preset with the fitted numbers.
 
     Args:
-        settings, sources: of the preset that was simulated, on its GPU.
+        settings, sources: of the simulated preset, on its GPU.
     """
 
     def said(*names: str) -> str:

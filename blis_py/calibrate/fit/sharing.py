@@ -1,4 +1,4 @@
-"""What it saves that sequences share pages: a KV entry that is read again in a step comes from a cache."""
+"""Savings from shared pages: a KV entry that is read again in a step comes from a cache."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from blis_py.latency.fitted_profile import RegimeFit
 from blis_py.traces.samples import StepSamples
 
 SHARED = "shared"
-"""Source of the samples it is learned on: compositions with and without shared pages, otherwise alike."""
+"""Source of its training samples: compositions with and without shared pages, otherwise identical."""
 _KV = ("decode_kv_tokens", "padded_kv_tokens")
 
 
 def repeated_read_ns(samples: StepSamples, regimes: Mapping[str, RegimeFit]) -> float:
-    """What an entry that is read again costs less; 0 where nothing tells.
+    """Savings for an entry that is read again; 0 without such measurements.
 
-    By least squares over compositions with shared pages, each against its twin without, so that what a fit
-    has wrong about both does not count. No more than reading an entry costs.
+    By least squares over compositions with shared pages, each against its twin without, so that common errors
+    of the fit cancel. At most the cost of reading an entry.
     """
     if not len(samples):
         return 0.0

@@ -1,9 +1,9 @@
 """Non-negative least squares on relative errors.
 
-What is minimised is the mean square of log(measured / predicted): relative, so that a short step counts as
-much as a long one, and fair to both sides, where a plain relative loss would rather predict too little. It is
-solved by a few rounds of weighted non-negative least squares on a linearised log. Logs are cut at a factor of
-three: an interruption says nothing about the step.
+The objective is the mean square of log(measured / predicted): relative, so that a short step counts as much
+as a long one, and symmetric, where a plain relative loss would favour underprediction. It is solved by a few
+rounds of weighted non-negative least squares on a linearised log. Logs are clipped at a factor of three: an
+interruption carries no information about the step.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Array = NDArray[np.float64]
 _ROUNDS = 6
 _CUT = float(np.log(3.0))
 _RIDGE = 1e-9
-"""Of the scaled Gram matrix: keeps it invertible where two terms are the same, and moves nothing else."""
+"""Relative to the scaled Gram matrix: keeps it invertible if two terms coincide, without other effects."""
 _KNEES = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048)
 _WORTH_IT = 0.995
-"""A knee is set where it lowers the loss to this share at least."""
+"""A knee is set if it lowers the loss to at most this share."""
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Prices in ns, and the last round's weighted problem, of which a bootstrap draws parts."""
+    """Prices in ns, and the weighted problem of the last round, from which a bootstrap draws parts."""
 
     names: tuple[str, ...]
     prices: Array
@@ -40,7 +40,7 @@ class Solution:
     target: Array
     """`[rows]`: what `scaled @ prices` should be, around 1."""
     loss: float
-    """Mean square of the cut logs."""
+    """Mean square of the clipped logs."""
 
     def as_dict(self) -> dict[str, float]:
         return {name: float(price) for name, price in zip(self.names, self.prices, strict=True)}
@@ -75,7 +75,7 @@ def nonnegative(gram: Array, moment: Array) -> Array:
 
 
 def search(rows: Rows, names: Sequence[str]) -> Solution:
-    """The best solution over knees, which is left in `rows.point`."""
+    """The best solution over knees; the best knee is set in `rows.point`."""
     point = rows.point
     most = float(np.max(point.tokens))
     point.knee = 0

@@ -1,4 +1,4 @@
-"""Measured steps from whatever holds them: a profile's folder, samples, step logs, run folders."""
+"""Measured steps from any supported source: a profile's folder, samples, step logs, run folders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read_steps(path: str | Path) -> StepSamples:
     The steps of a log are named after its run: the folder it lies in, or the file.
 
     Raises:
-        InputError: there is nothing of the kind.
+        InputError: it contains none of these.
     """
     path = expanded(path)
     if is_folder(path):
@@ -41,10 +41,10 @@ def read_steps(path: str | Path) -> StepSamples:
 
 
 def read_all(paths: Sequence[str | Path]) -> StepSamples:
-    """The measured steps of all paths together.
+    """The measured steps of all paths combined.
 
     Raises:
-        InputError: nothing to read, or measurements that do not belong together.
+        InputError: nothing to read, or incompatible measurements.
     """
     if not paths:
         raise InputError("no measured steps given", fix="give a folder, samples.csv.gz, or step logs")
@@ -62,10 +62,10 @@ def read_all(paths: Sequence[str | Path]) -> StepSamples:
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> str | None:
-    """In what two measurements are not comparable: a key of their meta; None if they are.
+    """The first key of the meta that makes two measurements incomparable; None if there is none.
 
-    What either does not tell is no difference. A step log calls every CPU `cpu`, and a model what the user
-    did, so of CPUs only the kind counts, and of models the shape.
+    Missing values are no difference. A step log names every CPU `cpu`, and a model as the user did, so for
+    CPUs only the kind counts, and for models the shape.
     """
     on_cpu = one.get("device_kind") == other.get("device_kind") == "cpu"
     always = ("device_kind", "model_config", "dtype", "tp", "clock", "yardstick_us")
@@ -78,7 +78,7 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> str | None:
 
 
 def _rename_twins(parts: list[StepSamples]) -> None:
-    """Two runs of one name are two runs."""
+    """Give two runs of the same name different names."""
     seen: set[str] = set()
     for number, part in enumerate(parts, start=1):
         names = set(part["source"].tolist())
@@ -94,11 +94,11 @@ def _is_samples(path: Path) -> bool:
 
 
 def with_model_config(meta: dict[str, Any], given: str | Path | None = None) -> dict[str, Any]:
-    """The meta with the model's configuration, so that the profile alone suffices for a run.
+    """The meta with the model's configuration, so that a run needs only the profile.
 
     Args:
         given: a HuggingFace `config.json` or its folder; without one, that of the model's own folder or the
-            bundled one of its name is taken, if there is any.
+            bundled one of its name is used, if there is any.
     """
     if given is None and meta.get("model_config") is not None:
         return meta

@@ -1,7 +1,7 @@
-"""Building the CUDA C++ kernels: one `nvcc -shared`, cached by the hash of what it is made from.
+"""Build of the CUDA C++ kernels: one `nvcc -shared`, cached by the hash of its inputs.
 
-The compiler is asked for only where there is no library of these sources, so one that was built elsewhere
-can be put into the cache of a machine without it.
+The compiler is needed only without a cached library of these sources, so a library built elsewhere can be
+copied into the cache of a machine without it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FLAGS = ("-std=c++17", "-O3")
 
 
 class BuildError(Exception):
-    """The kernels cannot be built here; the message says why."""
+    """The kernels cannot be built here; the message gives the reason."""
 
 
 def sources() -> list[Path]:
@@ -42,28 +42,28 @@ def compiler() -> str:
 
 
 def cache_folder() -> Path:
-    """Where built libraries are kept: blis/kernels under $XDG_CACHE_HOME, else ~/.cache."""
+    """Folder of built libraries: blis/kernels under $XDG_CACHE_HOME, else ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "blis" / "kernels"
 
 
 def library() -> Path:
-    """Where the shared library with all kernels of these sources is, once it has been built."""
+    """Path of the shared library with all kernels of these sources, built or not."""
     return cache_folder() / f"blis_kernels_{_key()}.so"
 
 
 def build_library() -> None:
-    """Builds it; raises BuildError where that is impossible."""
+    """Build the library; raises BuildError if that is impossible."""
     nvcc, target = compiler(), library()
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         built = Path(scratch) / target.name
         run([nvcc, *FLAGS, "-shared", "-Xcompiler", "-fPIC", *ARCHITECTURES, "-o", str(built), *_names()])
-        built.replace(target)  # atomic: a process that builds at the same time leaves a whole file too
+        built.replace(target)  # atomic: a concurrent build leaves a whole file too
 
 
 def run(command: list[str]) -> str:
-    """Run a compiler in the kernels' folder; returns what it said, or raises BuildError with it."""
+    """Run a compiler in the kernels' folder; returns its output, or raises BuildError with it."""
     done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
     said = done.stdout + done.stderr
     if done.returncode:

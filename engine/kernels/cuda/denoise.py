@@ -20,7 +20,7 @@ def denoise(
     rule: Rule,
     edit_rounds: Tensor | None = None,
 ) -> Tensor:
-    """See `engine.kernels.denoise.denoise`; the logits are left as they are."""
+    """See `engine.kernels.denoise.denoise`; the logits are not modified."""
     blocks, positions = ids.shape
     if positions > MOST_POSITIONS:
         return triton_denoise(ids, answer, logits, rows, mask_id, rule, edit_rounds)

@@ -1,4 +1,4 @@
-"""The C ABI of the CUDA C++ kernels: every function with its argument types, and how they are called.
+"""The C ABI of the CUDA C++ kernels: argument types of every function, and their calls.
 
 Each launch function returns a CUDA error code, 0 for success; pointers and the stream pass as integers.
 """
@@ -60,7 +60,7 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
 
 @functools.cache
 def load() -> ctypes.CDLL:
-    """The kernels, built if need be; raises BuildError or OSError where that is impossible."""
+    """The loaded kernels, built if necessary; raises BuildError or OSError if that is impossible."""
     began_s = time.perf_counter()
     found = build.library().exists()
     if not found:
@@ -76,7 +76,7 @@ def load() -> ctypes.CDLL:
 
 
 def _built_here(error: OSError) -> ctypes.CDLL:
-    """In place of one that this system cannot load: it was built for another."""
+    """A fresh build in place of a library that this system cannot load because it was built for another."""
     try:
         build.build_library()
     except build.BuildError as reason:
@@ -86,7 +86,7 @@ def _built_here(error: OSError) -> ctypes.CDLL:
 
 @functools.cache
 def available() -> bool:
-    """Whether the CUDA C++ kernels can run here; says why not in one warning."""
+    """Whether the CUDA C++ kernels can run here; if not, warn once with the reason."""
     try:
         if torch.cuda.get_device_capability() < (9, 0):
             raise build.BuildError("they need a GPU of compute capability 9.0 or later")

@@ -1,4 +1,4 @@
-"""What the decode and the prefill attention kernels have in common: a tile of rows attends tiles of keys."""
+"""Common parts of the decode and prefill attention kernels: a tile of rows attends to tiles of keys."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from engine.kernels.triton.autotune import INTERPRETED
 
 LOG2_E = 1.4426950408889634
 F32 = tl.constexpr(INTERPRETED)
-"""Whether what is loaded becomes float32; see `INTERPRETED`."""
+"""Whether loads are converted to float32; see `INTERPRETED`."""
 
 
 class Context(NamedTuple):
-    """One sequence as one KV head sees it."""
+    """One sequence as seen by one KV head."""
 
-    # Not `values`: Triton's own tuples call their elements that.
+    # Not `values`: the name of an attribute of Triton's own tuples.
     k: Any
     """Pointer to this head's keys in page 0, `[page_size, D]`; `v`, to its values, likewise."""
     v: Any
@@ -28,7 +28,7 @@ class Context(NamedTuple):
 
 
 class Softmax(NamedTuple):
-    """A running softmax over M rows. Those that have seen nothing yet keep peak -inf and total 0."""
+    """A running softmax over M rows. Rows without keys so far have peak -inf and total 0."""
 
     peak: Any
     """`[M]`, the largest unscaled score so far."""
@@ -56,7 +56,7 @@ def context_of(
     PAGE_SIZE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
 ):
-    """Of caches `[num_pages, Hk, page_size, D]`, contiguous."""
+    """Context of a sequence in caches `[num_pages, Hk, page_size, D]`, contiguous."""
     head_start = head.to(tl.int64) * (PAGE_SIZE * HEAD_DIM)
     table = block_tables + sequence.to(tl.int64) * stride_table
     return Context(k_cache + head_start, v_cache + head_start, table, length)
@@ -84,10 +84,10 @@ def attend(
     BLOCK_N: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Take in the tiles of BLOCK_N keys from `first` to before `last`.
+    """Accumulate the tiles of BLOCK_N keys from `first` to before `last`.
 
-    `limits` is the first token that a row does not see, `[M, 1]` or one for all rows; where every row sees
-    all tokens of these tiles they need not be MASKED.
+    `limits` is the first token that a row does not see, `[M, 1]` or one for all rows; MASKED is unnecessary
+    if every row sees all tokens of these tiles.
     """
     peak, total, acc = softmax
     for index in range(first, last):
@@ -111,9 +111,9 @@ def _gather(
     HEAD_DIM: tl.constexpr,
     N: tl.constexpr,
 ):
-    """Where the N tokens from `start` on lie in a head's cache: offsets `[N, D]`, and the tokens `[N]`.
+    """Locations of the N tokens from `start` on in a head's cache: offsets `[N, D]`, and the tokens `[N]`.
 
-    One entry of the block table serves the tile where a page holds it whole.
+    A single block-table entry serves a tile that lies within one page.
     """
     tokens = start + tl.arange(0, N)
     if PAGE_SIZE % N == 0:
@@ -128,8 +128,8 @@ def _gather(
 def _load_tile(pointers, real, HEAD_DIM: tl.constexpr, MASKED: tl.constexpr):
     """Keys or values `[N, D]`.
 
-    In a masked tile, rows that are not real read nothing and are zero: what lies behind a sequence's end
-    may be another sequence's, or NaN.
+    In a masked tile, rows that are not real read nothing and are zero: the memory behind a sequence's end may
+    belong to another sequence, or hold NaN.
     """
     dims = tl.arange(0, padded_head_dim(HEAD_DIM))
     if padded_head_dim(HEAD_DIM) != HEAD_DIM:
@@ -144,7 +144,8 @@ def _load_tile(pointers, real, HEAD_DIM: tl.constexpr, MASKED: tl.constexpr):
 
 @triton.jit
 def _softmax_step(scores, peak, total, acc, values, scale_log2):
-    """One tile of the running softmax: scores `[M, N]`, values `[N, D]`."""
+    """One tile of the running softmax: scores `[M, N]`, values `[N, D]`, peak and total `[M]`, acc `[M,
+    D]`."""
     new_peak = tl.maximum(peak, tl.max(scores, 1))
     base = tl.where(new_peak == float("-inf"), 0.0, new_peak) * scale_log2
     shrink = tl.exp2(peak * scale_log2 - base)
@@ -156,7 +157,7 @@ def _softmax_step(scores, peak, total, acc, values, scale_log2):
 
 @triton.jit
 def load_queries(rows, real, HEAD_DIM: tl.constexpr):
-    """Queries `[M, D]` from pointers `[M]` to where they begin; zeros for rows that are not real."""
+    """Queries `[M, D]` from row pointers `[M]`; zeros for rows that are not real."""
     dims = tl.arange(0, padded_head_dim(HEAD_DIM))
     queries = tl.load(rows[:, None] + dims[None, :], mask=_inside(real, HEAD_DIM), other=0.0)
     return queries.to(tl.float32) if F32 else queries
@@ -164,7 +165,7 @@ def load_queries(rows, real, HEAD_DIM: tl.constexpr):
 
 @triton.jit
 def store_result(rows, real, softmax, HEAD_DIM: tl.constexpr):
-    """The attention of M rows to pointers `[M]` to where they begin; zeros for one that has seen nothing."""
+    """Store the attention of M rows at row pointers `[M]`; zeros for a row without keys."""
     dims = tl.arange(0, padded_head_dim(HEAD_DIM))
     result = softmax.acc / tl.where(softmax.total == 0.0, 1.0, softmax.total)[:, None]
     tl.store(rows[:, None] + dims[None, :], result.to(rows.dtype.element_ty), mask=_inside(real, HEAD_DIM))
@@ -180,7 +181,7 @@ def store_zeros(rows, real, HEAD_DIM: tl.constexpr):
 
 @triton.jit
 def store_part(partial_out, partial_stats, parts, real, softmax, HEAD_DIM: tl.constexpr):
-    """What M rows have of the keys, for a kernel that merges it: to the places `parts` `[M]`."""
+    """Store the partial softmax of M rows at `parts` `[M]`, for a kernel that merges them."""
     dims = tl.arange(0, padded_head_dim(HEAD_DIM))
     places = partial_out + parts[:, None] * HEAD_DIM + dims[None, :]
     tl.store(places, softmax.acc, mask=_inside(real, HEAD_DIM))
@@ -190,7 +191,7 @@ def store_part(partial_out, partial_stats, parts, real, softmax, HEAD_DIM: tl.co
 
 @triton.jit
 def _inside(real, HEAD_DIM: tl.constexpr):
-    """Elements of tiles `[M, D]` that exist, given the rows `[M]` that do."""
+    """Mask `[M, D]` of existing elements, from the mask `[M]` of existing rows."""
     inside = real[:, None]
     if padded_head_dim(HEAD_DIM) != HEAD_DIM:
         inside = inside & (tl.arange(0, padded_head_dim(HEAD_DIM)) < HEAD_DIM)[None, :]

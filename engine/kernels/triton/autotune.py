@@ -1,4 +1,4 @@
-"""Autotuning that also works where there is nothing to time."""
+"""Autotuning with a fallback where nothing can be timed."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 import triton
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-"""Whether kernels run in Triton's interpreter, on CPU tensors. Decided once, when Triton is imported.
+"""Whether kernels run in Triton's interpreter, on CPU tensors. Fixed when Triton is imported.
 
 The interpreter computes wrongly in bf16: kernels cast every load to float32 under a constexpr there.
 """
 
 TUNERS: list[Any] = []
-"""Every kernel that chooses among configurations by timing them."""
+"""All kernels that choose among configurations by timing them."""
 
 Fits = Callable[[Any, Mapping[str, Any]], bool]
-"""Whether a configuration can run, given all arguments of the launch by name."""
+"""Predicate: whether a configuration can run, given all arguments of the launch by name."""
 
 
 class FirstConfig:
@@ -41,7 +41,7 @@ def autotuned(configs: Sequence[Any], key: Sequence[str], fits: Fits | None = No
     must have happened before a CUDA graph is captured.
 
     Args:
-        fits: those for which it says no are left out; the first is kept if that would leave none.
+        fits: configurations for which it is false are left out; the first is kept if none remains.
     """
 
     def prune(configs: Sequence[Any], named: Mapping[str, Any], **constants: Any) -> list[Any]:

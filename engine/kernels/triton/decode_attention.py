@@ -1,8 +1,8 @@
-"""Paged attention of one query token per sequence, bound by how fast keys and values come from memory.
+"""Paged attention of one query token per sequence, bound by the memory bandwidth of keys and values.
 
 The work of a batch is one line of tiles: for each sequence, for each of its KV heads, its tiles of BLOCK_N
 tokens. A fixed number of programs, as many as the GPU holds at once, take equal shares of that line whatever
-the lengths, so one long sequence among short ones delays nobody, and the launch does not depend on tensor
+the lengths, so one long sequence among short ones delays no other, and the launch does not depend on tensor
 values (CUDA graphs). A program's share may begin and end inside a (sequence, head); such partial softmaxes go
 to a small workspace and a second kernel merges them. The query heads of a KV head are the rows of one
 tensor-core tile, so keys and values are read once.
@@ -46,7 +46,7 @@ _PLAN_VARYING = ["num_seqs"]
 
 @triton.constexpr_function
 def block_m(group: int) -> int:
-    """Rows per tile: the query heads of a KV head, and as many as tensor cores take at least."""
+    """Rows per tile: the query heads of a KV head, at least the tensor cores' minimum."""
     return max(16, triton.next_power_of_2(group))
 
 
@@ -302,7 +302,7 @@ def decode_attention(
 
 
 def block_s(num_seqs: int) -> int:
-    """Room for the batch's lengths in few sizes, so that batches of all sizes share few compilations."""
+    """Padded number of batch lengths, in few sizes, so that batches of all sizes share few compilations."""
     return 64 if num_seqs <= 64 else max(512, triton.next_power_of_2(num_seqs))
 
 

@@ -1,8 +1,8 @@
 """A denoise round in one kernel: a program per row of logits, and the last to finish decides for all blocks.
 
-Each program reads its row once, keeping maximum, index and softmax mass per lane. It then draws a ticket:
-whoever draws the last one knows that all best tokens are written, and applies the rule to every block. The
-logits are by far the most of the work, so that one program at the end costs little.
+Each program reads its row once, keeping maximum, index and softmax mass per lane. It then draws a ticket: the
+program with the last ticket sees all best tokens written, and applies the rule to every block. The logits are
+by far the most of the work, so a serial tail of one program costs little.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ WARPS = 8
 
 @triton.jit
 def _best(logits, vocabulary, mask_id, before, penalty, BLOCK_V: tl.constexpr):
-    """The most likely token of a row of logits, the mask id left out, and its probability.
+    """The most likely token of a row of logits and its probability, excluding the mask id.
 
-    `penalty`, if there is any, is taken off the logit of the token `before` it.
+    `penalty`, if any, is subtracted from the logit of the token `before` it.
     """
     lanes = tl.arange(0, BLOCK_V)
     high = tl.full((BLOCK_V,), float("-inf"), tl.float32)
@@ -53,7 +53,7 @@ def _best(logits, vocabulary, mask_id, before, penalty, BLOCK_V: tl.constexpr):
 
 @triton.jit
 def _ahead(confidence):
-    """How many of `[L]` come before each, the most confident first; among equals the first."""
+    """Rank of each of `[L]` by falling confidence; ties: the first position."""
     positions = tl.arange(0, confidence.shape[0])
     mine, theirs = confidence[:, None], confidence[None, :]
     earlier = positions[None, :] < positions[:, None]
@@ -124,7 +124,7 @@ def _denoise(
     AT_LEAST: tl.constexpr,
     BLOCK_V: tl.constexpr,
 ):
-    """One row; `edit_rounds` is None without edits, `penalty` where nothing is taken off."""
+    """One program per row; `edit_rounds` is None without edits, `penalty` without a penalty."""
     row = tl.program_id(0).to(tl.int64)
     if row < num_rows:
         place = tl.load(rows + row)
@@ -164,7 +164,7 @@ def denoise(
     rule: Rule,
     edit_rounds: Tensor | None = None,
 ) -> Tensor:
-    """See `engine.kernels.denoise.denoise`; the logits are left as they are."""
+    """See `engine.kernels.denoise.denoise`; the logits are not modified."""
     blocks, positions = ids.shape
     tokens = torch.empty(ids.shape, dtype=torch.int64, device=ids.device)
     confidence = torch.empty(ids.shape, dtype=torch.float32, device=ids.device)

@@ -31,7 +31,7 @@ def _config(block_n: int, block_k: int, num_warps: int, num_stages: int) -> Any:
 
 
 def shared_bytes(config: Any, height: int, matrices: int, element_bytes: int) -> int:
-    """Shared memory of a pipeline over tiles of rows and of so many weight matrices.
+    """Shared memory in bytes of a pipeline over tiles of rows and of `matrices` weight matrices.
 
     wgmma, which takes 64 rows or more, reads every stage from shared memory; for lower tiles one of the
     stages is in registers.
@@ -42,7 +42,7 @@ def shared_bytes(config: Any, height: int, matrices: int, element_bytes: int) ->
 
 
 def _fits(matrices: int) -> Fits:
-    """Whether the pipeline of a configuration has room in the GPU's shared memory."""
+    """Predicate: whether a configuration's pipeline fits into the GPU's shared memory."""
 
     def fits(config: Any, launch: Mapping[str, Any]) -> bool:
         x = launch["hidden"]
@@ -52,7 +52,7 @@ def _fits(matrices: int) -> Fits:
     return fits
 
 
-# What differs in kind: narrow and wide tiles, deep and shallow pipelines. BLOCK_M follows from the load.
+# Distinct kinds only: narrow and wide tiles, deep and shallow pipelines. BLOCK_M follows from the load.
 # Every configuration is timed once for each BLOCK_M and shape, so each costs seconds at start-up.
 CONFIGS = [
     _config(64, 64, 4, 4),
@@ -175,7 +175,7 @@ def _combine(out, products, TOP_K: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.co
 
 
 def block_m(num_rows: int, num_experts: int) -> int:
-    """Rows per tile: enough for nearly every expert's share of an even load, within what the tiles allow."""
+    """Rows per tile: enough for nearly every expert's share of an even load, within the tiles' limits."""
     share = num_rows * 5 // (num_experts * 4)
     return min(MAX_BLOCK_M, max(MIN_BLOCK_M, triton.next_power_of_2(max(share, 1))))
 
@@ -237,7 +237,7 @@ def fused_moe(x: Tensor, w13: Tensor, w2: Tensor, weights: Tensor, ids: Tensor) 
 def promise(kernel: str, constants: Mapping[str, Any]) -> Promise:
     """Tiles of 64 rows or more are multiplied by wgmma; see `engine.kernels.aot`.
 
-    Where one tile is as deep as the matrix there is no pipeline, and so no asynchronous copy.
+    Without a pipeline (one tile as deep as the matrix) there is no asynchronous copy.
     """
     if kernel == "_combine":
         return Promise(max_registers=64)

@@ -36,7 +36,7 @@ def _rms_norm(
         values += tl.load(residual + row * stride_r + dims, mask=inside, other=0.0).to(tl.float32)
         rounded = values.to(total.dtype.element_ty)
         tl.store(total + row * D + dims, rounded, mask=inside)
-        # The norm is taken of the stored sum, as it would be without fusion.
+        # The norm is of the stored sum, as it would be without fusion.
         values = rounded.to(tl.float32)
     scale = tl.rsqrt(tl.sum(values * values, axis=0) / D + eps)
     gain = tl.load(weight + dims, mask=inside, other=0.0).to(tl.float32)

@@ -1,14 +1,14 @@
-"""Paged attention of many query tokens per sequence: prefills, chunks over a cached prefix, diffusion blocks.
+"""Paged attention of many query tokens per sequence: prefills, chunks over a cached prefix, denoised blocks.
 
 One code path for the causal and the block-causal mask: each query row sees the keys below its own limit, and
 a tile of keys below every row's limit needs no mask at all. The query heads of one KV head are packed with
-the query tokens into the rows of a tile (row = token * GROUP + head), so a diffusion block of 32 tokens at
+the query tokens into the rows of a tile (row = token * GROUP + head), so a denoised block of 32 tokens at
 GROUP 4 fills a 128-row tensor-core tile and its keys are read once.
 
 The grid follows from the shapes alone: sequence `s` owns the tiles from
 `query_start[s] * GROUP // BLOCK_M + s` on, which leaves each sequence at least as many as it needs; a program
-finds its sequence by bisection. When that makes fewer programs than the GPU has room for, each tile's keys
-are also split among several programs and a second kernel merges them.
+finds its sequence by bisection. If that yields fewer programs than the GPU can hold, each tile's keys are
+also split among several programs and a second kernel merges them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _VARYING = ["first_seq", "num_seqs", "stride_table"]
 
 @triton.jit
 def _first_tile(begin, seq, first_seq, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
-    """The first tile that sequence `seq` owns, whose query tokens begin at `begin`."""
+    """The first tile of sequence `seq`, whose query tokens begin at `begin`."""
     return (begin - first_seq) * GROUP // BLOCK_M + seq - first_seq
 
 
@@ -71,7 +71,7 @@ def _limit(position, seq_len, MASK_BLOCK: tl.constexpr):
 
 @triton.jit
 def _key_tiles(seen_by_all, seen_by_any, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr):
-    """Tiles of keys that this program takes in: from `start`, up to `full` without a mask, to `stop` with."""
+    """Key-tile bounds of this program: from `start`, up to `full` without a mask, to `stop` with one."""
     start = 0
     stop = tl.cdiv(seen_by_any, BLOCK_N)
     if SPLIT:
@@ -211,12 +211,12 @@ KERNELS = {name: autotuned(configs, _KEY)(_prefill) for name, configs in CONFIGS
 
 
 class Choice(NamedTuple):
-    """What a launch chooses by the size of its batch."""
+    """Launch choices that depend on the batch size."""
 
     shape: str
     """Key of `CONFIGS`."""
     splits: int
-    """Among how many programs each tile's keys are divided, so that few tiles fill the GPU."""
+    """Number of programs among which each tile's keys are divided, so that few tiles fill the GPU."""
 
 
 def choose(
@@ -230,13 +230,13 @@ def choose(
     head_dim: int,
     multiprocessors: int,
 ) -> Choice:
-    """For so many new tokens of so many sequences; the other arguments are those of the launch."""
+    """The choice for this many new tokens and sequences; the other arguments are those of the launch."""
     group = num_heads // num_kv_heads
     rows, longest_rows = tokens * group, max_query_len * group
     width = "small" if longest_rows <= 16 else "narrow" if longest_rows <= 64 else "wide"
     shape = width if head_dim <= 128 else f"{width} d256"
     block_m = CONFIGS[shape][0].kwargs["BLOCK_M"]
-    # Tiles that can have rows. The grid has more: it leaves each sequence room for one it may not need.
+    # Tiles that can have rows. The grid has more: it reserves for each sequence one it may not need.
     busy = min(rows // block_m + num_seqs, num_seqs * -(-longest_rows // block_m))
     splits = min(multiprocessors // (busy * num_kv_heads), max_seq_len // MIN_SPLIT_TOKENS, MAX_SPLITS)
     return Choice(shape, max(1, splits))
@@ -253,7 +253,7 @@ def prefill_attention(
 ) -> None:
     """Attend the rows of `q` that follow the first `meta.num_decodes` and write the same rows of `out`.
 
-    `splits` overrides among how many programs a tile's keys are divided.
+    `splits` overrides the number of programs among which a tile's keys are divided.
     """
     num_heads, head_dim = q.shape[1:]
     num_kv_heads, page_size = k_cache.shape[1:3]

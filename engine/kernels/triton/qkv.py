@@ -1,6 +1,6 @@
 """QK-norm, rotary embedding and paged KV store in one pass over the QKV projection.
 
-A program takes BLOCK_HEADS heads of one token, whichever of queries, keys and values they are.
+A program handles BLOCK_HEADS heads of one token, whether queries, keys or values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BLOCK_HEADS = tl.constexpr(8)
 
 @triton.jit
 def _gains(q_weight, k_weight, dims, is_q, HEAD_DIM: tl.constexpr):
-    """The norm's weights at these dims: of the queries or of the keys, by row."""
+    """The norm's weights at these dims, of the queries or of the keys by row."""
     of_q = tl.load(q_weight + dims, mask=dims < HEAD_DIM, other=0.0).to(tl.float32)
     of_k = tl.load(k_weight + dims, mask=dims < HEAD_DIM, other=0.0).to(tl.float32)
     return tl.where(is_q, of_q, of_k)
@@ -54,7 +54,7 @@ def _qk_norm_rope_store(
     is_v = (heads >= NUM_HEADS + NUM_KV_HEADS) & (heads < NUM_HEADS + 2 * NUM_KV_HEADS)
     inside = (heads < NUM_HEADS + 2 * NUM_KV_HEADS) & (dims < HEAD_DIM)
 
-    # Beside each value the one it is rotated with; the second load finds the line in the first-level cache.
+    # Load the rotation partner beside each value; the second load hits the first-level cache.
     partners = tl.where(dims < HALF, dims + HALF, tl.where(dims < ROTARY_DIM, dims - HALF, dims))
     row = qkv + (token * (NUM_HEADS + 2 * NUM_KV_HEADS) + heads) * HEAD_DIM
     values = tl.load(row + dims, mask=inside, other=0.0).to(tl.float32)

@@ -44,7 +44,7 @@ def test_what_was_measured_is_not_measured_again(tmp_path: Path) -> None:
     [
         (H200, {"gpu": "H100", "revision": "abc"}),
         (H200, {"gpu": "H200", "revision": "def"}),
-        ({"gpu": "H200", "revision": "abc-changed"}, {"gpu": "H200", "revision": "abc-changed"}),
+        ({"gpu": "H200", "revision": "abc tree:1"}, {"gpu": "H200", "revision": "abc tree:2"}),
         ({"gpu": "H200", "revision": ""}, {"gpu": "H200", "revision": ""}),
     ],
 )

@@ -16,10 +16,10 @@ from stub_blocks import VOCAB, stub_engine
 
 from blis_py.calibrate.autopsy import Autopsy, autopsy
 from blis_py.calibrate.autopsy_runs import autopsy_of_runs
+from blis_py.calibrate.diffusion_blocks import recorded_blocks
 from blis_py.calibrate.parity import replay_steps
 from blis_py.calibrate.read_times import read_token_times
 from blis_py.calibrate.recorded import scheduler_config
-from blis_py.calibrate.recorded_blocks import recorded_blocks
 from blis_py.calibrate.rerun import measured_times, replay_record, rerun
 from blis_py.cli import main
 from blis_py.cluster.diffusion import DiffusionCosts
@@ -27,8 +27,8 @@ from blis_py.core.diffusion_request import DiffusionFeatures
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.requests.table import RequestTable
+from blis_py.traces.diffusion_rounds import read_rounds
 from blis_py.traces.observed import Observer
-from blis_py.traces.rounds import read_rounds
 from blis_py.traces.steplog import StepLog, read_step_log
 from engine.driver import serve
 from engine.synthetic import synthetic_prompts

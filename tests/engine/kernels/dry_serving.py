@@ -24,6 +24,7 @@ from blis_py.core.scheduler import Scheduler
 from engine.build import largest_forward
 from engine.clock import make_clock
 from engine.config import EngineConfig
+from engine.diffusion import dry
 from engine.diffusion.build import largest_round
 from engine.diffusion.engine import DiffusionEngine
 from engine.diffusion.executor import DiffusionExecutor, RunningBatch, TokensOf
@@ -41,7 +42,7 @@ from engine.outcome import Outcome, nothing
 from engine.sampling_params import SamplingParams
 from engine.steplog import StepRecorder
 from engine.timing import StepTimer
-from engine.variants import META, diffusion_executor, executor, without_weights
+from engine.variants import META, capture_dry, executor, without_weights
 
 VOCAB, PAGES = 1000, 8192
 
@@ -98,7 +99,7 @@ def autoregressive(decoder: Decoder, config: EngineConfig) -> DryEngine:
 
 def diffusion(decoder: Decoder, config: EngineConfig) -> DiffusionEngine:
     largest_round(decoder, config, torch.bfloat16, META)
-    made = diffusion_executor(decoder, config, LowConfidence())
+    made = dry.executor(decoder, config, LowConfidence(), PAGES, capture_dry)
     length = min(config.max_model_len or math.inf, decoder.config.max_position_embeddings)
     core = DllmSettings(LowConfidence()).core(decoder.config.mask_block)
     return DiffusionEngine(

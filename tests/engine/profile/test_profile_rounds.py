@@ -21,9 +21,9 @@ from engine.diffusion.settings import DllmSettings, mask_token
 from engine.models import build_model, load_model_config
 from engine.profile.diffusion import ONE_BY_ONE, RoundBench
 from engine.profile.diffusion_plan import RoundShape, plan_rounds
+from engine.profile.diffusion_rounds import ALGORITHMS, count_rounds, write_rounds
 from engine.profile.experts import ForcedExperts
 from engine.profile.prompts import Prompts
-from engine.profile.rounds import ALGORITHMS, count_rounds, write_rounds
 from engine.profile.shapes import GRIDS
 from engine.tiny.tasks import TASKS
 

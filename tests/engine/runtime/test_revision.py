@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine import revision as module
+from engine.revision import TREE
 
 GIT = ["git", "-c", "user.name=x", "-c", "user.email=x@example.com"]
 
@@ -28,6 +29,11 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def told(folder: Path) -> str:
+    """The name; the hash of the tree stands behind it."""
+    return whole(folder).partition(TREE)[0].strip()
+
+
+def whole(folder: Path) -> str:
     code = "from engine.revision import revision; print(revision())"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True
@@ -60,6 +66,21 @@ def test_a_checkout_is_its_commit_and_says_whether_files_were_changed_since(copy
     assert told(copy) == found
     (copy / "engine" / "revision.py").write_text((copy / "engine" / "revision.py").read_text() + "\n")
     assert told(copy) == f"{found}-changed"
+
+
+def test_whatever_the_name_code_that_was_mended_is_another_revision(copy: Path) -> None:
+    """Where there is no repository, a name stays as it was when a file is changed."""
+    (copy / "REVISION").write_text("v1")
+    before = whole(copy)
+    assert before.startswith(f"v1 {TREE}")
+    (copy / "engine" / "new.py").write_text("x = 1\n")
+    mended = whole(copy)
+    assert mended != before
+    (copy / "engine" / "new.py").rename(copy / "engine" / "other.py")
+    assert whole(copy) not in (before, mended), "names of files count"
+    (copy / "engine" / "other.py").unlink()
+    (copy / "engine" / "notes.txt").write_text("no source")
+    assert whole(copy) == before
 
 
 def test_the_repository_of_somebody_else_around_a_copy_tells_nothing(copy: Path) -> None:

@@ -1,4 +1,4 @@
-"""Recorded runs of block diffusion, served again."""
+"""Playback of recorded block-diffusion runs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import cast
 
 from simpy import Environment
 
-from blis_py.calibrate.composition import Composition, RoundComposition, without_outcome
+from blis_py.calibrate.composition import Composition
+from blis_py.calibrate.diffusion import RoundComposition, without_outcome
+from blis_py.calibrate.diffusion_blocks import Blocks, diffusion_config, rounds_of_each
 from blis_py.calibrate.playback import MeasuredTimes, Playback, ready_times
 from blis_py.calibrate.recorded import Lengths, Recorded, recorded_requests, scheduler_config
-from blis_py.calibrate.recorded_blocks import Blocks, diffusion_config, rounds_of_each
 from blis_py.cluster.diffusion import DiffusionCosts, DiffusionInstance, RoundEvents
 from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
 from blis_py.cluster.events import EventQueue
@@ -29,11 +30,11 @@ from blis_py.requests.table import RequestTable
 from blis_py.traces.steplog import Numbers, StepLog
 
 NEVER_DONE = 1 << 40
-"""Rounds of a block whose request left before it was final."""
+"""Rounds of a block whose request left before the block was final."""
 
 
 class RoundPlayback(Playback):
-    """Blocks take the rounds they took; their pages can be shared from then on, as in the engine."""
+    """Blocks take their recorded rounds; their pages can be shared afterwards, as in the engine."""
 
     def __init__(
         self,
@@ -89,7 +90,7 @@ class RoundPlayback(Playback):
 
 
 def as_measured(log: StepLog) -> RoundPlayback:
-    """With the measured round times; requests come at the engine's boundaries."""
+    """A playback with measured round times; requests arrive at the engine's boundaries."""
     core = DiffusionScheduler(scheduler_config(log), diffusion_config(log))
     rounds = [[*own, NEVER_DONE] for own in log.requests["block_rounds"]]
     latency = MeasuredTimes(log, lambda: playback.passed)
@@ -105,10 +106,10 @@ def as_predicted(
     blocks: Blocks,
     lengths: Lengths | None = None,
 ) -> RoundPlayback:
-    """With round times from a latency model; requests come when they came.
+    """A playback with round times from a latency model; requests arrive at their recorded times.
 
     Args:
-        blocks: the mode, and the rounds of every block, maybe others than the engine's.
+        blocks: the mode, and the rounds of every block, possibly other than the engine's.
     """
     core = DiffusionScheduler(config, blocks.config)
     recorded = recorded_requests(log, block_size=config.block_size, lengths=lengths)
@@ -132,7 +133,7 @@ def _of_blocks(old: Request) -> DiffusionRequest:
 
 
 class _Tap:
-    """Writes down who was in each round; see `RoundEvents`."""
+    """Recorder of the composition of each round; see `RoundEvents`."""
 
     def __init__(self) -> None:
         self.compositions: list[RoundComposition] = []

@@ -1,7 +1,7 @@
-"""How many forwards each diffusion block of a run took: a file beside the trace, one row a block.
+"""Forwards of each diffusion block of a run: a file beside the trace, one row per block.
 
-Columns: `request_id` as in the trace, `block_index` (0 = the block with the first tokens), `rounds`, the
-forward that makes the block final included.
+Columns: `request_id` as in the trace, `block_index` (0 = the block with the first tokens), `rounds`,
+including the forward that makes the block final.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from blis_py.traces.kinds import integers
 
 NAME = "block_rounds.csv"
 WORKLOAD_NAME = "dllm.yaml"
-"""What `--dllm-workload` takes, to replay the run with the rounds it had."""
+"""Name of the file for `--dllm-workload`, to replay the run with its rounds."""
 COLUMNS = ("request_id", "block_index", "rounds")
 _MOST_BLOCKS = 2**31
 _LAST_ID = 2**62
 
 
 def write_rounds(path: Path, rounds: Mapping[int, Sequence[int]]) -> None:
-    """Writes the rounds of the blocks of each request, by its number in the trace."""
+    """Write the rounds of each request's blocks, by its number in the trace."""
     with writing(path) as text:
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(COLUMNS)
@@ -38,7 +38,7 @@ def write_rounds(path: Path, rounds: Mapping[int, Sequence[int]]) -> None:
 
 
 def write_workload(folder: Path, *, block_tokens: int, algorithm: str, parameters: Mapping[str, Any]) -> None:
-    """Writes `dllm.yaml`, which tells how requests become blocks, beside the `block_rounds.csv` of a run."""
+    """Write `dllm.yaml`, the block parameters of a run, beside its `block_rounds.csv`."""
     steps = {"recorded": NAME, "algorithm": algorithm, "parameters": dict(parameters), "commit_rounds": 0}
     text = "# The rounds of each block as they were measured, final forwards included: commit_rounds is 0.\n"
     text += dump_yaml({"kind": "diffusion", "block_size": block_tokens, "steps": steps})
@@ -46,10 +46,10 @@ def write_workload(folder: Path, *, block_tokens: int, algorithm: str, parameter
 
 
 def read_rounds(path: Path) -> dict[int, tuple[int, ...]]:
-    """The rounds of the blocks of each request; a request without a final block is not there.
+    """Rounds of the blocks of each request; requests without a final block are absent.
 
     Raises:
-        InputError: it cannot be read; a block is missing or occurs twice; no rounds at all.
+        InputError: an unreadable file; a missing or duplicate block; no rounds at all.
     """
     kinds = (integers(0, _LAST_ID), integers(0, _MOST_BLOCKS), integers(1, MOST_BLOCK_ROUNDS))
     columns = read_columns(path, dict(zip(COLUMNS, kinds, strict=True)))

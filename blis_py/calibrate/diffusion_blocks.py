@@ -1,4 +1,4 @@
-"""What a step log says of block diffusion: how blocks were executed, and the rounds they took."""
+"""Block diffusion in a step log: the execution of blocks, and their rounds."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from blis_py.errors import InputError
 from blis_py.traces.steplog import StepLog
 
 Rounds = Mapping[int, Sequence[int]]
-"""Forwards of each block, by request id (see `recorded.request_ids`)."""
+"""Forward passes of each block, by request id (see `recorded.request_ids`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """What makes a run one of block diffusion."""
+    """The block-diffusion part of a run."""
 
     config: DiffusionConfig
     rounds: Rounds
@@ -33,14 +33,14 @@ def blocks_of(kind: KindOfRequests, numbers: Sequence[int]) -> Blocks:
 
 def of_blocks(log: StepLog) -> bool:
     """Whether it is the log of a block-diffusion engine."""
-    return "diffusion" in log.meta or "block_rounds" in log.requests
+    return log.kind == "diffusion" or "block_rounds" in log.requests
 
 
 def diffusion_config(log: StepLog) -> DiffusionConfig:
-    """How the engine executed blocks.
+    """The engine's execution settings of blocks.
 
     Raises:
-        InputError: the log does not tell, or tells of a setting this version does not know.
+        InputError: the log lacks them, or contains an unsupported one.
     """
     settings = log.meta.get("diffusion")
     if not isinstance(settings, dict) or "block_rounds" not in log.requests:
@@ -53,7 +53,7 @@ def diffusion_config(log: StepLog) -> DiffusionConfig:
 
 
 def recorded_blocks(log: StepLog) -> Blocks:
-    """How the engine executed blocks, and the rounds of those that became final."""
+    """The engine's execution of blocks, and the rounds of those that became final."""
     rounds = zip(request_ids(log).tolist(), log.requests["block_rounds"], strict=True)
     return Blocks(diffusion_config(log), dict(rounds))
 
@@ -61,9 +61,9 @@ def recorded_blocks(log: StepLog) -> Blocks:
 def rounds_of_each(
     log: StepLog, recorded: Sequence[Recorded], blocks: Blocks, max_model_len: int
 ) -> list[list[int]]:
-    """The rounds of all blocks that the requests can come to, by their rows.
+    """The rounds of all possible blocks of the requests, by row.
 
-    Those that nobody knows take the engine's, and where it has none either, the mean of all it has.
+    Unknown rounds are taken from the engine, and if that lacks them too, from the mean of all known ones.
     """
     own = recorded_blocks(log).rounds
     known = [n for each in own.values() for n in each]
@@ -77,3 +77,16 @@ def rounds_of_each(
         given += own[number][len(given) : count]
         result.append([*given, *[mean] * (count - len(given))])
     return result
+
+
+def check_kinds(engine: Blocks | None, simulated: Blocks | None) -> None:
+    """
+    Raises:
+        InputError: one of the two runs is of block diffusion and the other is not.
+    """
+    if engine is not None and simulated is None:
+        fix = "simulate the requests with --dllm-workload RUN_DIR/dllm.yaml"
+        raise InputError("the measured run is of block diffusion, the simulated one is not", fix=fix)
+    if simulated is not None and engine is None:
+        fix = "simulate autoregressive requests, as the engine served"
+        raise InputError("the simulated run is of block diffusion, the measured one is not", fix=fix)

@@ -1,4 +1,4 @@
-"""How many rounds blocks take: measured by answering prompts, for each algorithm and threshold."""
+"""Denoise rounds per block, measured by answering prompts, for each algorithm and threshold."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALGORITHMS: tuple[tuple[Algorithm, float], ...] = (
     (LowConfidence(0.95), 0.95),
     (JointThreshold(), JointThreshold().threshold),
 )
-"""Algorithms that are counted, with their thresholds."""
+"""Measured algorithms with their thresholds."""
 COLUMNS = ("algorithm", "threshold", "task", "request", "prompt_tokens", "output_tokens", "rounds")
 
 
@@ -35,11 +35,11 @@ class Answer:
     threshold: float
     task: str
     request: int
-    """The same number: the same prompt."""
+    """Prompt number; equal numbers mean equal prompts."""
     prompt_tokens: int
     output_tokens: int
     rounds: tuple[int, ...]
-    """Forwards that each of its blocks took, the one that writes the final keys and values included."""
+    """Forwards of each block, including the one that writes the final keys and values."""
 
 
 def count_rounds(
@@ -49,15 +49,15 @@ def count_rounds(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Answer]:
-    """Answers the same prompts under each of `ALGORITHMS`; tasks come in turn.
+    """Answer the same prompts under each of `ALGORITHMS`; tasks alternate.
 
-    The rounds of a request do not depend on who else is in its batch.
+    The rounds of a request do not depend on the rest of its batch.
 
     Args:
         engine_with: makes an engine that has a tokenizer.
 
     Raises:
-        RuntimeError: a forward broke.
+        RuntimeError: a forward failed.
     """
     rng, names = Random(seed), list(TASKS)
     asked = [(names[i % len(names)], make(rng, names[i % len(names)])[0]) for i in range(prompts)]
@@ -83,7 +83,7 @@ def count_rounds(
 
 
 def write_rounds(answers: Iterable[Answer], path: Path) -> None:
-    """One row per request; the rounds of its blocks in order, separated by blanks."""
+    """Write one row per request; the rounds of its blocks in order, separated by blanks."""
     with writing(path) as text:
         rows = csv.writer(text, lineterminator="\n")
         rows.writerow(COLUMNS)

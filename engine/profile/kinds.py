@@ -1,0 +1,7 @@
+"""What a profile measures of models whose answers come in blocks."""
+
+from __future__ import annotations
+
+from engine.profile import diffusion_run
+
+bench, count_rounds = diffusion_run.bench, diffusion_run.count_rounds

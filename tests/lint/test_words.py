@@ -1,0 +1,67 @@
+"""Words that docstrings and comments do not use for parts of a program; `make lint` runs this, too."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CLEAN = (  # folders, or modules
+    "blis_py/calibrate",
+    "blis_py/cluster",
+    "blis_py/comparison",
+    "blis_py/core",
+    "blis_py/latency",
+    "blis_py/ledger",
+    "blis_py/metrics",
+    "blis_py/models",
+)
+WORDS = re.compile(r"\b(somebody|nobody|anybody|everybody|whoever|told|asked)\b", re.IGNORECASE)
+CODE = re.compile(r"`[^`]*`")
+
+
+def prose(source: str) -> Iterator[tuple[int, str]]:
+    """Each line of a comment, or of a string that stands by itself, with its number."""
+    for node in ast.walk(ast.parse(source)):
+        text = node.value if isinstance(node, ast.Expr) else None
+        if isinstance(text, ast.Constant) and isinstance(text.value, str):
+            yield from enumerate(text.value.splitlines(), text.lineno)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def found(source: str) -> list[tuple[int, str]]:
+    """Line numbers and words; names of code in backquotes are free."""
+    return sorted((line, word) for line, text in prose(source) for word in WORDS.findall(CODE.sub("", text)))
+
+
+@pytest.mark.parametrize("part", CLEAN)
+def test_parts_of_a_program_are_not_persons(part: str) -> None:
+    place = ROOT / part
+    files = [place] if place.is_file() else sorted(place.rglob("*.py"))
+    assert files, f"{part} has no modules"
+    hits = [
+        f"{path.relative_to(ROOT)}:{line}: {word}"
+        for path in files
+        for line, word in found(path.read_text(encoding="utf-8"))
+    ]
+    assert not hits, "say it in the field's terms:\n" + "\n".join(hits)
+
+
+def test_docstrings_attributes_and_comments_are_read_and_code_is_not() -> None:
+    source = '''"""First line.
+
+Whoever waits is told; `nobody` is a name.
+"""
+told = "asked"
+"""Nobody's."""
+x = 1  # everybody
+'''
+    assert found(source) == [(3, "Whoever"), (3, "told"), (6, "Nobody"), (7, "everybody")]
