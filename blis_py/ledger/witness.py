@@ -97,7 +97,7 @@ class Witness:
 
 
 class Noting:
-    """Tells somebody else everything, and notes some of it."""
+    """Passes every event on, and notes some of them."""
 
     def __init__(self, scheduler: Any, events: Any, notes: Notes, watched: Sequence[Watched]) -> None:
         self._scheduler, self._events, self._notes = scheduler, events, notes
