@@ -9,6 +9,7 @@ from simpy import Environment
 
 from blis_py.cluster.diffusion import DiffusionInstance
 from blis_py.cluster.diffusion_record import RunLog
+from blis_py.cluster.events import EventQueue
 from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.config import SchedulerConfig
@@ -57,10 +58,10 @@ def serve(slots: int, cv: float, count: int, fdfo: bool) -> tuple[DiffusionSched
     rounds = draw_rounds(requests, MeanAndSpread(MEAN_STEPS, cv), block_tokens=BLOCK, seed=4)
     config = SchedulerConfig(num_kv_blocks=slots, max_model_len=BLOCK, block_size=BLOCK, max_num_seqs=slots)
     core, log = DiffusionScheduler(config, DiffusionConfig(fdfo=fdfo)), Slots(rounds)
-    timeline = WakeupQueue(Environment(), Lookahead())
-    instance = DiffusionInstance(timeline, core, ROUND, log, Lookahead(), rounds)
+    events = EventQueue(Environment())
+    instance = DiffusionInstance(WakeupQueue(events, Lookahead()), core, ROUND, log, Lookahead(), rounds)
     instance.submit([(0, request) for request in requests])
-    timeline.env.run()
+    events.env.run()
     return core, log
 
 

@@ -33,7 +33,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process, "ENDING", ((signal.SIGINT, 0.6), (signal.SIGTERM, 0.3), (signal.SIGKILL, 1)))
     monkeypatch.setattr(campaign, "ENDING_S", 2.0)
     monkeypatch.setattr(campaign, "PACKING_S", 0.5)
-    monkeypatch.setattr(campaign, "LEAST_S", 0.5)
+    monkeypatch.setattr(campaign, "MIN_S", 0.5)
     monkeypatch.setattr(campaign, "WITHIN_S", 2.0)
 
 
@@ -321,7 +321,7 @@ def test_files_that_cannot_be_brought_home_are_told(tmp_path: Path, monkeypatch:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x" * size)
 
-    monkeypatch.setattr(campaign, "MOST_BYTES", 100)
+    monkeypatch.setattr(campaign, "MAX_BYTES", 100)
     for number in range(7):
         put(f"profiles/model-{number}/samples.csv.gz")
     put("large", 100)
