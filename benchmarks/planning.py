@@ -1,6 +1,6 @@
 """How fast many runs are: a plan, a sweep of a thousand, and two workers against one.
 
-    python benchmarks/planning.py [--only plan sweep dask] [--quick] [--out FILE]
+    python benchmarks/planning.py [--only plan sweep dask search] [--quick] [--out FILE]
 
 Whole commands in processes of their own, nothing kept between them. Each case has the wall time that the
 project wants to reach on two cores; a machine that is busy with other things needs longer, and `core_share`,
@@ -17,7 +17,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,55 @@ def dask_wall_s(workers: int, runs: int, requests: int) -> float:
     return wall_s
 
 
-CASES: dict[str, Callable[..., Entry]] = {"plan": plan_case, "sweep": sweep_case, "dask": dask_case}
+def search_case(quick: bool) -> Entry:
+    """The search of a plan alone, its runs for nothing: CPU time against the number of combinations, 32 sizes each;
+    and that of an axis of so many values."""
+    counts = (50, 100) if quick else (125, 250, 500, 1000, 2000)
+    points = []
+    for count in counts:
+        search_s, axis_s = cpu_s_of_search(count), cpu_s_of_axis(count * 10)
+        points.append(
+            {"combinations": count, "cpu_s": search_s, "axis_values": count * 10, "axis_cpu_s": axis_s}
+        )
+    per_combination = [point["cpu_s"] / point["combinations"] for point in points]
+    return {"points": points, "growth_of_cost_per_combination": per_combination[-1] / per_combination[0]}
+
+
+def cpu_s_of_search(combinations: int, sizes: int = 32) -> float:
+    """A line holds from one to all sizes on, as its number says; a run is an entry in a table."""
+    from blis_py.planning.goal import Judgement, Requirement
+    from blis_py.planning.search import Line, Probe, Search
+
+    def ask(probes: Sequence[Probe], may_stop: bool) -> list[Judgement]:
+        return [judged(size + 1, 1 + (7 * line) % sizes) for line, size in probes]
+
+    def judged(size: int, least: int) -> Judgement:
+        slack = size / least - 1
+        return Judgement(size >= least, (Requirement("ttft.p99", 1.0, 1 - slack, "ms", slack),))
+
+    began = time.process_time()
+    lines = [Line(1.0 + line % 13) for line in range(combinations)]
+    search = Search(lines, range(1, sizes + 1), ask)
+    assert search.best() is not None
+    for line in range(combinations):
+        search.settled(line)
+    return time.process_time() - began
+
+
+def cpu_s_of_axis(values: int) -> float:
+    from blis_py.planning.axes import axis
+
+    began = time.process_time()
+    axis("rate", [1 + 0.001 * value for value in range(values)])
+    return time.process_time() - began
+
+
+CASES: dict[str, Callable[..., Entry]] = {
+    "plan": plan_case,
+    "sweep": sweep_case,
+    "dask": dask_case,
+    "search": search_case,
+}
 
 
 def timed(*arguments: str) -> tuple[Any, Entry]:

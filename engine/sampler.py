@@ -142,11 +142,12 @@ class Sampler:
         wanted = columns.rows_that(LOGPROBS, needs)
         index = (np.array(wanted, dtype=np.int64),) if wanted else ()
         parts = iter(upload(self.device, *columns[:5], *penalised, *held_back, *index))
-        found = SamplingPlan(*islice(parts, 5), filtered=bool(needs & FILTERED))
+        temperature, top_k, top_p, min_p, seeds = islice(parts, 5)
+        found = SamplingPlan(temperature, top_k, top_p, min_p, seeds, filtered=bool(needs & FILTERED))
         if penalised:
-            found.penalised = Penalised(*islice(parts, len(penalised)), entrants)
+            found.penalised = Penalised(next(parts), next(parts), next(parts), entrants)
         if held_back:
-            found.held_back = HeldBack(*islice(parts, len(held_back)))
+            found.held_back = HeldBack(next(parts), next(parts), next(parts))
         if wanted:
             found.with_logprobs, found.logprobs_index = wanted, next(parts)
             found.most_logprobs = max(sequences[row].params.logprobs or 0 for row in wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Ordered
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ RANDOM, FILTERED, PENALISED, HELD_BACK, LOGPROBS = (1 << bit for bit in range(5)
 """What a request needs: random numbers, filters, counts of its tokens, no end before `min_tokens`,
 log-probabilities."""
 _FIRST_SLOTS = 64
+_HOTTEST, _ALL = float(np.finfo(np.float32).max), np.iinfo(np.int32).max
 
 
 class Columns(NamedTuple):
@@ -39,7 +41,7 @@ class SamplingColumns:
     def __init__(self) -> None:
         self._owners: list[tuple[SamplingParams, int] | None] = []
         """`Sequence.sampling` of who was in each slot last."""
-        self._columns = _empty(0)
+        self._columns = _empty()
 
     def of(self, sequences: Ordered[Sequence], slots: NDArray[np.int64]) -> Columns:
         """Those of the sequences in these slots."""
@@ -48,28 +50,21 @@ class SamplingColumns:
             self._grow(max(numbers) + 1)
         for slot, sequence in zip(numbers, sequences, strict=True):
             if owners[slot] is not sequence.sampling:
-                owners[slot] = sequence.sampling
                 self._write(slot, *sequence.sampling)
-        return Columns(*(column[slots] for column in self._columns))
+                owners[slot] = sequence.sampling
+        return _map(lambda column: column[slots], self._columns)
 
     def _write(self, slot: int, params: SamplingParams, seed: int) -> None:
-        values = (
-            params.temperature,
-            max(params.top_k, 0),
-            params.top_p,
-            params.min_p,
-            seed,
-            needs_of(params),
-        )
-        for column, value in zip(self._columns, values, strict=True):
-            column[slot] = value
+        columns = self._columns
+        columns.temperature[slot] = min(params.temperature, _HOTTEST)
+        columns.top_k[slot] = min(max(params.top_k, 0), _ALL)
+        columns.top_p[slot], columns.min_p[slot] = params.top_p, params.min_p
+        columns.seeds[slot], columns.needs[slot] = seed, needs_of(params)
 
     def _grow(self, slots: int) -> None:
-        before, size = self._columns, max(slots, _FIRST_SLOTS, 2 * len(self._owners))
-        self._columns = _empty(size)
-        for column, old in zip(self._columns, before, strict=True):
-            column[: len(old)] = old
-        self._owners += [None] * (size - len(self._owners))
+        more = max(slots, _FIRST_SLOTS, 2 * len(self._owners)) - len(self._owners)
+        self._columns = _map(lambda column: np.pad(column, (0, more)), self._columns)
+        self._owners += [None] * more
 
 
 def needs_of(params: SamplingParams) -> int:
@@ -85,6 +80,18 @@ def needs_of(params: SamplingParams) -> int:
     return sum(need for need, there in needed if there)
 
 
-def _empty(slots: int) -> Columns:
-    kinds: tuple[Any, ...] = (np.float32, np.int32, np.float32, np.float32, np.int64, np.uint8)
-    return Columns(*(np.zeros(slots, dtype=kind) for kind in kinds))
+def _map(change: Callable[[NDArray[Any]], NDArray[Any]], columns: Columns) -> Columns:
+    return Columns(
+        temperature=change(columns.temperature),
+        top_k=change(columns.top_k),
+        top_p=change(columns.top_p),
+        min_p=change(columns.min_p),
+        seeds=change(columns.seeds),
+        needs=change(columns.needs),
+    )
+
+
+def _empty() -> Columns:
+    floats, counts = np.zeros(0, dtype=np.float32), np.zeros(0, dtype=np.int32)
+    seeds, needs = np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.uint8)
+    return Columns(floats, counts, floats, floats, seeds, needs)

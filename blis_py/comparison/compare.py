@@ -21,13 +21,14 @@ from blis_py.comparison.bootstrap import Change, changes
 from blis_py.comparison.groups import Group, as_dict, change_as_dict, everybody, groups
 from blis_py.comparison.pairs import Pairs, Shown, changed, flat, pairs
 from blis_py.errors import InputError
+from blis_py.metrics.registry import paired
 from blis_py.result import Result
 from blis_py.saved import SavedResult, load
 
 if TYPE_CHECKING:
     from blis_py.figures.style import Picture
 
-METRICS = ("ttft_ms", "tpot_ms", "e2e_ms", "scheduling_delay_ms")
+METRICS = tuple(paired())
 """Of each request, and paired."""
 _STATISTICS = ("mean", "p50", "p90", "p99")
 WHOLE = (

@@ -22,17 +22,11 @@ from blis_py.figures.style import (
     say,
 )
 from blis_py.metrics.groups import Rows
+from blis_py.metrics.registry import METRICS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-METRICS = {
-    "ttft": "Time to first token",
-    "tpot": "Time per output token, by request",
-    "itl": "Inter-token latency, all tokens",
-    "e2e": "End-to-end latency",
-    "scheduling_delay": "Waiting before the first step",
-}
 _FOUR = ("ttft", "tpot", "itl", "e2e")
 _MOST_CLASSES = 8
 _FAR = 20.0
@@ -69,7 +63,7 @@ def legend_room_of(run: RunView) -> float:
 def draw_cdf(ax: Axes, run: RunView, metric: str) -> None:
     """One curve for all requests, and one for each class where there are several."""
     means = metric == "itl" and run.gaps is None
-    ax.set_title("Inter-token latency, mean of each request" if means else METRICS[metric])
+    ax.set_title("Inter-token latency, mean of each request" if means else METRICS[metric].title)
     extent = []
     for name, rows, look in _lines(run):
         samples = run.samples(metric, rows)

@@ -12,9 +12,11 @@ from numpy.typing import NDArray
 from blis_py.metrics.distribution import NS_PER_MS, Distribution
 from blis_py.metrics.groups import Rows, rows_by_name, slo_classes
 from blis_py.metrics.itl import TokenGaps
-from blis_py.metrics.latencies import PER_REQUEST, latencies
+from blis_py.metrics.latencies import latencies
 from blis_py.metrics.record import RunRecord
-from blis_py.metrics.slo import ANY_CLASS, DIMENSIONS, GoodputTargets, parse_slos
+from blis_py.metrics.registry import METRICS, limitable
+from blis_py.metrics.registry import columns as metric_columns
+from blis_py.metrics.slo import ANY_CLASS, GoodputTargets, parse_slos
 
 Floats = NDArray[np.float64]
 Columns = Mapping[str, NDArray[Any]]
@@ -68,7 +70,7 @@ class RunView:
         if metric == "itl" and self.gaps is not None:
             gaps = self.gaps(rows[self.completed[rows]])
             return Distribution(gaps.values / NS_PER_MS, gaps.weights, gaps.upto)
-        values = self.latency_ms["itl_mean" if metric == "itl" else metric][rows]
+        values = self.latency_ms[METRICS[metric].column][rows]
         return Distribution.of(values[~np.isnan(values)])
 
     @classmethod
@@ -82,7 +84,7 @@ class RunView:
             arrival_s=record.table.arrival_ns / 1e9,
             finish_s=np.where(record.finish_ns >= 0, record.finish_ns / 1e9, np.nan),
             output_tokens=record.emitted_tokens,
-            latency_ms={name: columns.column(name) / NS_PER_MS for name in PER_REQUEST},
+            latency_ms={name: columns.column(name) / NS_PER_MS for name in metric_columns()},
             instances=[InstanceView(one.num_kv_blocks, _columns(one.runs)) for one in record.instances],
             end_s=record.end_ns / 1e9,
             gaps=TokenGaps(record).distribution,
@@ -106,7 +108,7 @@ def limits_of(config: Mapping[str, Any], targets: GoodputTargets | None = None) 
         text = f"{check.slo_class + ' ' if check.slo_class else ''}{check.metric.upper()} {check.stat}"
         found.append(Limit(check.metric, check.limit_ns / NS_PER_MS, text, check.slo_class, share))
     for name, limits in (targets.limits_ns if targets else {}).items():
-        for metric in DIMENSIONS:
+        for metric in limitable():
             if metric in limits:
                 own = None if name == ANY_CLASS else name
                 text = f"good{f' {own}' if own else ''} {metric.upper()}"

@@ -16,6 +16,7 @@ from blis_py.figures.over_time import state_over_time
 from blis_py.figures.run import RunView
 from blis_py.figures.style import Picture
 from blis_py.figures.trade import pareto
+from blis_py.metrics.registry import limitable
 
 FIGURES: dict[str, Callable[[RunView], Picture | None]] = {
     "overview": overview,
@@ -23,7 +24,7 @@ FIGURES: dict[str, Callable[[RunView], Picture | None]] = {
     "timeline": state_over_time,
     "instances": instances,
     "batch": batch,
-    **{name: partial(one_latency, metric=name) for name in ("ttft", "tpot", "itl", "e2e")},
+    **{name: partial(one_latency, metric=name) for name in limitable()},
 }
 """Of one run. One that has nothing to be drawn from gives `None`."""
 OF_SEVERAL = {"throughput_latency": throughput_latency, "pareto": pareto, "hit_rate": hit_rate}

@@ -17,9 +17,10 @@ from blis_py.files.cells import all_harmless
 from blis_py.metrics import csv_bytes
 from blis_py.metrics.diffusion import time_per_block_ns
 from blis_py.metrics.groups import slo_classes, tenants
-from blis_py.metrics.latencies import PER_REQUEST, latencies
+from blis_py.metrics.latencies import latencies
 from blis_py.metrics.network import client_latencies_ns
 from blis_py.metrics.record import Outcome, RunRecord
+from blis_py.metrics.registry import columns
 from blis_py.metrics.visits import Onward, Role
 from blis_py.requests.table import Ints, Labels
 
@@ -65,7 +66,7 @@ def request_columns(record: RunRecord) -> dict[str, Column]:
         "output_tokens": record.emitted_tokens,
         "cached_tokens": record.cached_tokens,
         "preemptions": record.preemptions,
-        **{f"{name}_ms": Times(_whole_ns(times.column(name)), 6) for name in PER_REQUEST},
+        **{f"{name}_ms": Times(_whole_ns(times.column(name)), 6) for name in columns()},
         **{f"{name}_ms": Times(_whole_ns(ns), 6) for name, ns in client_latencies_ns(record, times).items()},
         **_admission_columns(record),
         **_session_columns(record),

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.metrics.record import Outcome, RunRecord
-from blis_py.requests.table import Ints
+from blis_py.metrics.record import RunRecord
+from blis_py.metrics.registry import METRICS, Floats, completed_mask
 
-Floats = NDArray[np.float64]
-
-PER_REQUEST = ("ttft", "tpot", "itl_mean", "e2e", "scheduling_delay")
+__all__ = ["Floats", "Latencies", "completed_mask", "latencies"]
 
 
 class Latencies(NamedTuple):
@@ -32,37 +31,20 @@ class Latencies(NamedTuple):
     scheduling_delay_ns: Floats
     """First time scheduled - arrival, for all who were scheduled."""
 
+    more: Mapping[str, Floats] = {}
+    """Of metrics from outside of the package."""
+
     def column(self, metric: str) -> Floats:
-        """`ttft`, `tpot`, `itl` or `itl_mean` (the request's own mean), `e2e`, `scheduling_delay`."""
-        column: Floats = getattr(self, f"{'itl_mean' if metric == 'itl' else metric}_ns")
+        """The values of a metric or of a column; of `itl` each request's own mean."""
+        if metric in self.more:
+            return self.more[metric]
+        column: Floats = getattr(self, f"{METRICS[metric].column if metric in METRICS else metric}_ns")
         return column
 
 
 def latencies(record: RunRecord) -> Latencies:
     """The latency columns of a run."""
-    arrival = record.table.arrival_ns
-    completed = completed_mask(record)
-    several, apart = completed & (record.emitted_tokens > 1), completed & (record.outputs > 1)
-    gaps = record.emitted_tokens - 1
-    return Latencies(
-        completed=completed,
-        ttft_ns=_where(record.first_token_ns >= 0, record.first_token_ns - arrival),
-        tpot_ns=_where(several, record.finish_ns - record.first_token_ns, gaps),
-        itl_mean_ns=_where(apart, record.last_token_ns - record.first_token_ns, record.outputs - 1),
-        e2e_ns=_where(completed, record.finish_ns - arrival),
-        scheduling_delay_ns=_where(record.scheduled_ns >= 0, record.scheduled_ns - arrival),
-    )
-
-
-def completed_mask(record: RunRecord) -> NDArray[np.bool_]:
-    """Requests that got their whole answer, or all that max_model_len allows."""
-    return np.isin(record.outcome, (Outcome.COMPLETED, Outcome.LENGTH_CAPPED))
-
-
-def _where(defined: NDArray[np.bool_], value: Ints, divisor: Ints | None = None) -> Floats:
-    result = np.full(len(value), np.nan)
-    if divisor is None:
-        result[defined] = value[defined]
-    else:
-        result[defined] = value[defined] / divisor[defined]
-    return result
+    found = {f"{metric.column}_ns": metric.of(record) for metric in METRICS.values()}
+    own = {name: found.pop(name) for name in Latencies._fields if name in found}
+    more = {name.removesuffix("_ns"): values for name, values in found.items()}
+    return Latencies(completed=completed_mask(record), **own, more=more)

@@ -17,9 +17,7 @@ from blis_py.metrics.distribution import NS_PER_MS
 from blis_py.metrics.groups import SLO_CLASSES, rows_by_name, slo_classes
 from blis_py.metrics.latencies import Latencies
 from blis_py.metrics.record import RunRecord
-
-DIMENSIONS = ("ttft", "tpot", "itl", "e2e")
-"""What a goodput target can limit; `itl` is the request's own mean."""
+from blis_py.metrics.registry import METRICS, limitable
 
 ANY_CLASS = "default"
 """Targets under this name hold for every class that has none of its own."""
@@ -28,10 +26,7 @@ _IN_MS = {"ttft_ms": "ttft", "itl_ms": "itl", "e2e_ms": "e2e"}
 _ALIASES = {"e2el": "e2e"}
 _UNIT_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
 _DURATION = r"(?P<number>\d+(?:\.\d*)?|\.\d+)(?P<unit>ns|us|µs|ms|s)"
-_CHECK = (
-    r"(?:(?P<slo_class>[^.=]+)\.)?(?P<metric>ttft|tpot|itl|e2el?|scheduling_delay)"
-    r"\.(?P<stat>mean|median|min|max|std|p\d+(?:\.\d+)?)=(?P<limit>.+)"
-)
+_STAT = r"\.(?P<stat>mean|median|min|max|std|p\d+(?:\.\d+)?)=(?P<limit>.+)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +82,9 @@ def parse_goodput(pairs: Iterable[str], *, key: str = "--goodput") -> GoodputTar
     for pair in (part for text in pairs for part in text.split()):
         name, colon, number = pair.partition(":")
         metric = _ALIASES.get(name, name)
-        if not colon or metric not in DIMENSIONS:
-            raise InputError(
-                "not a goodput target", key=key, value=pair, fix="write ttft:MS, tpot:MS, itl:MS or e2el:MS"
-            )
+        if not colon or metric not in limitable():
+            fix = "write " + ", ".join(f"{each}:MS" for each in limitable())
+            raise InputError("not a goodput target", key=key, value=pair, fix=fix)
         if metric in limits:
             raise InputError(f"{name} is limited twice", key=key, value=pair, fix="give one limit")
         unit = "" if number[-1:].isalpha() else "ms"
@@ -155,7 +149,8 @@ def parse_slo(text: str, *, key: str = "--slo") -> SloCheck:
     Raises:
         InputError: anything else.
     """
-    found = re.fullmatch(_CHECK, text.replace(" ", ""))
+    names = "|".join(map(re.escape, (*METRICS, *_ALIASES)))
+    found = re.fullmatch(rf"(?:(?P<slo_class>[^.=]+)\.)?(?P<metric>{names}){_STAT}", text.replace(" ", ""))
     if found is None:
         fix = "write [CLASS.]METRIC.STAT=LIMIT, such as ttft.p99=500ms or critical.e2e.mean=2s"
         raise InputError("not an SLO", key=key, value=text, fix=fix)
@@ -233,7 +228,7 @@ def assess(record: RunRecord, columns: Latencies, targets: GoodputTargets | None
 
 
 def _limits_ns(record: RunRecord, targets: GoodputTargets) -> dict[str, NDArray[np.int64]]:
-    limits = {name: np.zeros(len(record.table), dtype=np.int64) for name in DIMENSIONS}
+    limits = {name: np.zeros(len(record.table), dtype=np.int64) for name in limitable()}
     by_class = rows_by_name(slo_classes(record))
     require_known_classes(targets.limits_ns, by_class)
     for slo_class, rows in by_class.items():

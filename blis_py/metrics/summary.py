@@ -16,11 +16,10 @@ from blis_py.metrics.latencies import latencies
 from blis_py.metrics.load import load
 from blis_py.metrics.network import client_latencies_ns
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
+from blis_py.metrics.registry import METRICS
 from blis_py.metrics.sessions import session_summary
 from blis_py.metrics.slo import GoodputTargets, SloCheck, assess, require_known_classes, verdict
 from blis_py.requests.table import Labels, RequestTable
-
-LATENCY_METRICS = ("ttft", "tpot", "itl", "e2e", "scheduling_delay")
 
 
 def summarise(
@@ -181,7 +180,7 @@ class _Summary:
                 "output_tokens_per_s": self._rate(outputs),
                 "total_tokens_per_s": self._rate(inputs + outputs),
             },
-            **{f"{name}_ms": statistics(self._samples(name, rows, instance)) for name in LATENCY_METRICS},
+            **{each.key: statistics(self._samples(name, rows, instance)) for name, each in METRICS.items()},
             "preemptions": int(self.record.preemptions[rows].sum()),
             "preempted_requests": int(np.count_nonzero(self.record.preemptions[rows])),
             "goodput": None if self.goodput is None else self.goodput.report(rows, self.duration_s),

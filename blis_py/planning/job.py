@@ -92,6 +92,7 @@ def outcome_from(values: dict[str, Any]) -> Outcome:
         _all([each["slo"]], str)
         _all([each["met"]], (bool, NoneType))
         _all([each["measured_ms"]], (int, float, NoneType))
+        _all([each["limit_ms"]], (int, float))
     facts = _mapping(found.facts)
     _mapping(facts["scheduler"])
     _all(

@@ -8,18 +8,14 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from blis_py.errors import plain
+from blis_py.metrics.registry import labels, paired
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 Told = Mapping[str, Any]
 
-_METRICS = {
-    "ttft_ms": "TTFT",
-    "tpot_ms": "TPOT",
-    "e2e_ms": "E2E",
-    "scheduling_delay_ms": "scheduling delay",
-}
+_METRICS = {key: name for key, name in labels().items() if key in paired()}
 _STATISTICS = ("mean", "p50", "p90", "p99")
 _WHOLE = {
     "throughput.requests_per_s": "requests/s",

@@ -8,10 +8,10 @@ from typing import Any
 
 from blis_py.errors import plain
 from blis_py.metrics.load import OVERLOADED, SATURATED, STABLE
+from blis_py.metrics.registry import labels
 
 Summary = Mapping[str, Any]
 
-_LATENCIES = {"ttft_ms": "TTFT", "tpot_ms": "TPOT", "itl_ms": "ITL", "e2e_ms": "E2E"}
 _STATISTICS = ("mean", "p50", "p90", "p95", "p99", "max")
 _COLOURS = {SATURATED: "#b23a00", OVERLOADED: "#8a6100", STABLE: "#00724f"}
 _MOST_GROUPS = 12
@@ -30,7 +30,10 @@ def _parts(summary: Summary) -> Iterator[str]:
     yield f"<p>{verdict}: {_counts(cluster)}<br>{_rates(cluster)}</p>"
     yield _table(
         ("latency, ms", *_STATISTICS),
-        [[name, *(_ms(cluster[key][stat]) for stat in _STATISTICS)] for key, name in _LATENCIES.items()],
+        [
+            [name, *(_ms(cluster[key][stat]) for stat in _STATISTICS)]
+            for key, name in labels(main=True).items()
+        ],
     )
     if len(summary["classes"]) > 1:
         yield _classes(summary["classes"])

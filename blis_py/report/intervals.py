@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from blis_py.metrics.intervals import Intervals
+from blis_py.metrics.registry import labels
 
 _ROWS = {
     "throughput.requests_per_s": "requests/s",
     "throughput.output_tokens_per_s": "output tokens/s",
     **{
-        f"{metric}_ms.{stat}": f"{label} {stat}, ms"
-        for metric, label in (("ttft", "TTFT"), ("tpot", "TPOT"), ("itl", "ITL"), ("e2e", "E2E"))
+        f"{key}.{stat}": f"{label} {stat}, ms"
+        for key, label in labels(main=True).items()
         for stat in ("mean", "p50", "p90", "p99")
     },
     "goodput.requests_per_s": "goodput, requests/s",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from blis_py.errors import plain
 from blis_py.metrics.load import CLOSED, OVERLOADED, SATURATED, STABLE
+from blis_py.metrics.registry import labels
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -16,15 +17,7 @@ if TYPE_CHECKING:
 
 Summary = Mapping[str, Any]
 
-_LATENCIES = {
-    "ttft_ms": "TTFT",
-    "tpot_ms": "TPOT",
-    "itl_ms": "ITL",
-    "e2e_ms": "E2E",
-    "scheduling_delay_ms": "scheduling delay",
-    "client_ttft_ms": "TTFT at the client",
-    "client_e2e_ms": "E2E at the client",
-}
+_AT_CLIENTS = {"client_ttft_ms": "TTFT at the client", "client_e2e_ms": "E2E at the client"}
 _MOST_INSTANCES = 8
 """Beyond, the spread over instances says more than a row for each."""
 
@@ -236,7 +229,7 @@ def _goodput(goodput: Summary) -> Iterable[str]:
 
 def _latency_table(cluster: Summary, width: int) -> Table:
     stats = ("mean", "p50", "p90", "p95", "p99")
-    shown = {key: name for key, name in _LATENCIES.items() if key in cluster}
+    shown = {key: name for key, name in (labels() | _AT_CLIENTS).items() if key in cluster}
     rows = [[name, *(_ms(cluster[key][stat]) for stat in stats)] for key, name in shown.items()]
     return _table("latency, ms", stats, rows, width)
 

@@ -14,8 +14,8 @@ from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.notes import domain_notes, forget
 from blis_py.metrics.record import RunRecord
+from blis_py.metrics.registry import limitable
 from blis_py.metrics.slo import (
-    DIMENSIONS,
     GoodputTargets,
     parse_class_targets,
     parse_goodput,
@@ -261,8 +261,8 @@ def _of_one_model(config: RunConfig, served: Sequence[Deployment]) -> RunConfig:
 def _targets(config: RunConfig) -> GoodputTargets:
     targets = parse_goodput(config.goodput)
     for metric, text in config.goodput_by_class.items():
-        if metric not in DIMENSIONS:
-            fix = did_you_mean(metric, DIMENSIONS)
+        if metric not in limitable():
+            fix = did_you_mean(metric, limitable())
             raise InputError("unknown metric", key=f"goodput_by_class.{metric}", fix=fix)
         targets = targets.merged(parse_class_targets(metric, text))
     return targets

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from blis_py.errors import InputError
-from blis_py.planning.axes import drawn, grid, parse_axis, read_space
+from blis_py.planning.axes import axis, drawn, grid, parse_axis, read_space
 from blis_py.planning.base import Base
 
 
@@ -109,3 +109,14 @@ def test_a_space_that_is_none_is_told_with_its_file(text: str, message: str, tmp
         read_space(tmp_path / "space.yaml")
     assert "space.yaml" in str(error.value)
     assert message in str(error.value)
+
+
+def test_equal_values_of_another_type_are_others() -> None:
+    assert axis("latency_model", [1, 1.0, True, "1"]).values == (1, 1.0, True, "1")
+    with pytest.raises(InputError, match="is there twice"):
+        axis("routing_scorers", [{"a": 1, "b": 2}, {"b": 2, "a": 1}])
+
+
+def test_text_that_is_no_text_is_refused() -> None:
+    with pytest.raises(InputError, match="--vary: is not valid UTF-8 text"):
+        parse_axis("model=a\udcff")

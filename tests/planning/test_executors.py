@@ -145,6 +145,13 @@ def test_a_cluster_that_is_not_there_is_an_error_with_its_address(monkeypatch: p
         executor(dask="tcp://127.0.0.1:9")
 
 
+@pytest.mark.parametrize("address", ["tls://127.0.0.1:9", "quic://127.0.0.1:9", "tcp://", ""])
+def test_an_address_that_is_none_is_an_error(address: str) -> None:
+    pytest.importorskip("distributed")
+    with pytest.raises(InputError, match="--dask: no Dask cluster answers there"):
+        executor(dask=address)
+
+
 def test_without_dask_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(InputError, match=r"pip install 'blis-py\[dask\]'"):

@@ -98,3 +98,23 @@ def test_few_probes_are_enough() -> None:
     world = World([9, 5, 11, 3], [2, 4, 1, 9], [0])
     search_of(world).best()
     assert len(world.asked) <= 16 < len(SIZES) * 4
+
+
+def test_the_work_of_a_search_grows_with_the_combinations_and_no_faster() -> None:
+    """Counted in looks at what a combination costs, which every comparison takes."""
+    looks = [_looks_per_line(count) for count in (50, 400)]
+    assert looks[1] <= 1.5 * looks[0]
+
+
+def _looks_per_line(count: int) -> float:
+    looks = 0
+
+    class Counted(Search):
+        def cost(self, probe: Probe) -> float:
+            nonlocal looks
+            looks += 1
+            return super().cost(probe)
+
+    world = World([1 + 7 * line % 12 for line in range(count)], [1 + line % 13 for line in range(count)], [0])
+    assert Counted([Line(float(cost)) for cost in world.costs], SIZES, world.ask).best() == world.best()
+    return looks / count

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from blis_py.api import configure
+from blis_py.errors import InputError
 from blis_py.planning import contents
 from blis_py.planning.contents import Contents
 from blis_py.planning.executors import Serial
@@ -108,3 +112,56 @@ def test_a_run_of_a_file_that_is_not_there_is_not_kept(tmp_path: Path) -> None:
     found, _ = run([job], Folder(tmp_path / "cache"))
     assert "none.csv" in str(found[0].refused)
     assert not list((tmp_path / "cache").rglob("*.json"))
+
+
+def _entry(file: Path, body: str) -> None:
+    file.write_text(f"{sha256(body.encode()).hexdigest()}\n{body}", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"figures": 5},
+        {"figures": {"requests.injected": "many"}},
+        {"classes": {"batch": [1]}},
+        {"slo": [{"slo": "ttft.p99=1s"}]},
+        {"slo": 5},
+        {"verdict": None},
+        {"facts": {}},
+        {"facts": ["notes"]},
+        {"early": "perhaps"},
+        {"refused": "no"},
+        {"more": 1},
+    ],
+)
+def test_an_entry_of_another_shape_is_done_again_though_its_digest_is_right(
+    wrong: dict[str, Any], jobs: list[Job], tmp_path: Path
+) -> None:
+    first, _ = run(jobs[:1], Folder(tmp_path))
+    (file,) = tmp_path.rglob("*.json")
+    entry = json.loads(file.read_text(encoding="utf-8").partition("\n")[2])
+    entry["outcome"] |= wrong
+    _entry(file, json.dumps(entry))
+    assert run(jobs[:1], Folder(tmp_path)) == (first, 1)
+
+
+@pytest.mark.parametrize("body", ["[]", "5", "null", "[" * 100_000])
+def test_an_entry_that_is_none_is_done_again(body: str, jobs: list[Job], tmp_path: Path) -> None:
+    first, _ = run(jobs[:1], Folder(tmp_path))
+    (file,) = tmp_path.rglob("*.json")
+    _entry(file, body)
+    assert run(jobs[:1], Folder(tmp_path)) == (first, 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_an_entry_that_is_a_pipe_is_not_waited_for(jobs: list[Job], tmp_path: Path) -> None:
+    first, _ = run(jobs[:1], Folder(tmp_path))
+    (file,) = tmp_path.rglob("*.json")
+    file.unlink()
+    os.mkfifo(file)
+    assert run(jobs[:1], Folder(tmp_path)) == (first, 1)
+
+
+def test_a_store_has_a_folder_of_its_own() -> None:
+    with pytest.raises(InputError, match="--cache: must not be empty"):
+        Folder("")

@@ -279,3 +279,17 @@ def test_turns_of_a_mooncake_trace_come_after_their_delay_or_at_their_times(tmp_
     table, _ = read(tmp_path / "timed.jsonl", session_mode="closed-loop")
     assert table.think_ns is not None
     assert table.think_ns.tolist()[2] == 30_000_000
+
+
+@pytest.mark.parametrize("named", FORMATS)
+@pytest.mark.parametrize("file", SAMPLES.values(), ids=list(SAMPLES))
+def test_a_format_that_is_named_for_a_file_of_another_is_one_clear_error(file: Path, named: str) -> None:
+    if FORMATS[named].misses(probe(file)) is None or {named, file.stem} == {"vllm", "sglang"}:
+        return
+    with pytest.raises(InputError, match=f"no {FORMATS[named].title}: it (has|is)"):
+        read_trace(file, format=named)
+
+
+def test_what_is_like_a_format_is_read_as_that_where_it_is_named() -> None:
+    """SGLang's results have all that those of vLLM have."""
+    assert len(read_trace(SAMPLES["sglang"], format="vllm")) > 0

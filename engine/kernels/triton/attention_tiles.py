@@ -171,6 +171,14 @@ def store_result(rows, real, softmax, HEAD_DIM: tl.constexpr):
 
 
 @triton.jit
+def store_zeros(rows, real, HEAD_DIM: tl.constexpr):
+    """Zeros to pointers `[M]` to where rows begin."""
+    places = rows[:, None] + tl.arange(0, padded_head_dim(HEAD_DIM))[None, :]
+    zeros = tl.zeros(places.shape, rows.dtype.element_ty)
+    tl.store(places, zeros, mask=_inside(real, HEAD_DIM))
+
+
+@triton.jit
 def store_part(partial_out, partial_stats, parts, real, softmax, HEAD_DIM: tl.constexpr):
     """What M rows have of the keys, for a kernel that merges it: to the places `parts` `[M]`."""
     dims = tl.arange(0, padded_head_dim(HEAD_DIM))

@@ -28,6 +28,7 @@ from engine.kernels.triton.attention_tiles import (
     padded_head_dim,
     store_part,
     store_result,
+    store_zeros,
 )
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ NUM_STAGES = 5  # two tiles of keys and values ahead, and the page numbers of th
 MERGE_WARPS = 4
 
 _VARYING = ["num_seqs", "stride_table"]
+_MERGE_VARYING = ["num_seqs"]
 
 
 @triton.constexpr_function
@@ -73,7 +75,7 @@ def _decode(
     PAGE_SIZE: tl.constexpr,
     BLOCK_S: tl.constexpr,
 ):
-    """An equal share of the line of tiles."""
+    """An equal share of the line of tiles, and zeros for some of the sequences without tokens."""
     BLOCK_M: tl.constexpr = block_m(GROUP)
     BLOCK_N: tl.constexpr = block_n(HEAD_DIM)
     rows = tl.arange(0, BLOCK_M)
@@ -86,6 +88,12 @@ def _decode(
     share = tl.cdiv(line, tl.num_programs(0))
     tile = tl.program_id(0) * share
     stop = tl.minimum(tile + share, line)
+
+    for padded in range(tl.program_id(0), num_seqs, tl.num_programs(0)):
+        if tl.load(seq_lens + padded) == 0:
+            for any_head in range(NUM_KV_HEADS):
+                empty = (padded * NUM_KV_HEADS + any_head) * GROUP + rows
+                store_zeros(out + empty * HEAD_DIM, real, HEAD_DIM)
 
     while tile < stop:
         before = ends <= tile
@@ -126,7 +134,7 @@ def _decode(
         tile += count
 
 
-@triton.jit(do_not_specialize=["num_seqs", "programs"])
+@triton.jit(do_not_specialize=_MERGE_VARYING)
 def _merge(
     out,
     seq_lens,
@@ -134,46 +142,47 @@ def _merge(
     partial_stats,
     scale_log2,
     num_seqs,
-    programs,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_S: tl.constexpr,
     BLOCK_P: tl.constexpr,
 ):
-    """Merge the partial softmaxes of one (sequence, query head); zeros for a sequence without tokens.
+    """Merge one query head of the (sequence, head) that begins in the share of a program of `_decode`.
 
-    The program whose share holds a (sequence, head)'s first tile keeps its part in slot 1, those that go on
-    in slot 0: a program can have at most one of each.
+    That program keeps its part in slot 1, those that go on with it in slot 0: a program can have at most one
+    of each, as only the last (sequence, head) of a share can go on behind it. So there are as many merges as
+    programs, however many sequences there are.
     """
     BLOCK_N: tl.constexpr = block_n(HEAD_DIM)
-    sequence = tl.program_id(0)
-    query_head = tl.program_id(1)
-    head = query_head // GROUP
-    row = query_head % GROUP
+    program = tl.program_id(0)
+    programs = tl.num_programs(0)
+    row = tl.program_id(1)
     dims = tl.arange(0, padded_head_dim(HEAD_DIM))
     dim_mask = dims < HEAD_DIM
-    target = out + (sequence.to(tl.int64) * tl.num_programs(1) + query_head) * HEAD_DIM + dims
 
     sequences = tl.arange(0, BLOCK_S)
     lengths = tl.load(seq_lens + sequences, mask=sequences < num_seqs, other=0)
-    line_tiles = tl.cdiv(lengths, BLOCK_N) * NUM_KV_HEADS
-    share = tl.cdiv(tl.sum(line_tiles, 0), programs)
-    tiles = tl.cdiv(tl.load(seq_lens + sequence), BLOCK_N)
-    if tiles == 0:
-        tl.store(target, tl.zeros_like(dims).to(out.dtype.element_ty), mask=dim_mask)
-    else:
-        start = tl.sum(tl.where(sequences < sequence, line_tiles, 0), 0) + head * tiles
-        first_program = start // share
+    ends = tl.cumsum(tl.cdiv(lengths, BLOCK_N) * NUM_KV_HEADS, 0)
+    line = tl.max(ends, 0)
+    share = tl.cdiv(line, programs)
+    stop = (program + 1) * share
+    if stop < line:
+        before = ends < stop  # `stop - 1` is the last tile of the share
+        sequence = tl.sum(before.to(tl.int32), 0)
+        tiles = tl.cdiv(tl.load(seq_lens + sequence), BLOCK_N)
+        origin = tl.max(tl.where(before, ends, 0), 0)
+        head = (stop - 1 - origin) // tiles
+        start = origin + head * tiles
         last_program = (start + tiles - 1) // share
-        if first_program < last_program:
+        if (start >= program * share) & (last_program > program):
             peak = tl.full([1], float("-inf"), tl.float32)
             total = tl.zeros([1], tl.float32)
             acc = tl.zeros(dims.shape, tl.float32)
-            for block in range(first_program, last_program + 1, BLOCK_P):
-                program = block + tl.arange(0, BLOCK_P)
-                real = program <= last_program
-                part = (program * 2 + (program == first_program)) * GROUP + row
+            for block in range(program, last_program + 1, BLOCK_P):
+                other = block + tl.arange(0, BLOCK_P)
+                real = other <= last_program
+                part = (other * 2 + (other == program)) * GROUP + row
                 peaks = tl.load(partial_stats + part * 2, mask=real, other=float("-inf"))
                 totals = tl.load(partial_stats + part * 2 + 1, mask=real, other=0.0)
                 parts = tl.load(
@@ -187,7 +196,9 @@ def _merge(
                 total = total * shrink + tl.sum(totals * factors, 0)
                 acc = acc * shrink + tl.sum(parts * factors[:, None], 0)
                 peak = new_peak
-            tl.store(target, (acc / total).to(out.dtype.element_ty), mask=dim_mask)
+            query_head = (sequence.to(tl.int64) * NUM_KV_HEADS + head) * GROUP + row
+            result = (acc / total).to(out.dtype.element_ty)
+            tl.store(out + query_head * HEAD_DIM + dims, result, mask=dim_mask)
 
 
 def decode_attention(
@@ -229,14 +240,13 @@ def decode_attention(
         num_stages=NUM_STAGES,
         **line,
     )
-    _merge[(meta.num_decodes, num_heads)](
+    _merge[(programs, group)](
         out,
         meta.seq_lens,
         partial_out,
         partial_stats,
         scale * LOG2_E,
         meta.num_decodes,
-        programs,
         BLOCK_P=16,
         num_warps=MERGE_WARPS,
         **line,

@@ -87,6 +87,11 @@ def test_greedy_and_random_requests_share_a_batch() -> None:
     assert seeded.output_ids == sampled([[1] * 10], RANDOM)[0]
 
 
+def test_parameters_beyond_the_numbers_of_a_kernel_break_no_step() -> None:
+    (output,) = sampled([[1, 2, 3]], SamplingParams(temperature=1e300, top_k=1 << 40, max_tokens=5))
+    assert len(output) == 5
+
+
 def test_top_k_of_one_is_greedy() -> None:
     params = SamplingParams(temperature=2.0, top_k=1, max_tokens=20)
     assert sampled([[3, 4, 5]], params) == [expected([3, 4, 5], 20)]

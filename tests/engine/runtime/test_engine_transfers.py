@@ -67,7 +67,8 @@ def emitting(sequences: list[Sequence]) -> Emitters:
 
 
 def test_arrays_go_up_side_by_side_each_aligned_and_as_they_were() -> None:
-    arrays = (np.arange(3), np.ones((2, 5), dtype=bool), np.zeros((0, 4), dtype=np.int32), np.float32([1.5]))
+    empty, some = np.zeros((0, 4), dtype=np.int32), np.array([1.5], dtype=np.float32)
+    arrays = (np.arange(3), np.ones((2, 5), dtype=bool), empty, some)
     with Copies() as copies:
         there = upload(META, *arrays)
     assert copies.nbytes == [16 * (2 + 1 + 0 + 1)]
