@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blis_py.calibrate.samples import samples_from
 
 from blis_py.calibrate.fit.accuracy import features_as
 from blis_py.core.config import SchedulerConfig
@@ -26,6 +25,7 @@ from blis_py.core.features import (
 from blis_py.core.scheduler import Scheduler
 from blis_py.errors import InputError
 from blis_py.latency.fitted_beyond import inside
+from blis_py.traces.samples import samples_from
 
 KINDS: list[tuple[type[StepFeatures], Mapping[str, Feature]]] = [
     (StepFeatures, FEATURES),

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blis_py.calibrate.samples import read_samples, samples_of, write_samples
 from step_feature import HELD, US, WAITING, columns, run
 
 from blis_py.calibrate.fit.accuracy import features_of
 from blis_py.core.features import FEATURES, Feature
 from blis_py.errors import InputError
 from blis_py.metrics.frames import steps_frame
+from blis_py.traces.samples import read_samples, samples_of, write_samples
 from blis_py.traces.steplog import REQUEST_KINDS, SCHEMA, STEP_KINDS, StepLog, read_step_log, write_step_log
 
 

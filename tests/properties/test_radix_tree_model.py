@@ -42,9 +42,9 @@ class Memo:
 class TreeMachine(RuleBasedStateMachine):
     """Users match, lock, compute, publish and leave; now and then blocks are evicted.
 
-    The model: which prefixes are known, in which block, when each was first known and last given up by a user,
-    and how often it was found. Each strategy forgets the least of those that no user holds and no known one
-    continues.
+    The model: which prefixes are known, in which block, when each was first known and last given up by a
+    user, and how often it was found. Each strategy forgets the least of those that no user holds and no known
+    one continues.
     """
 
     @initialize(strategy=st.sampled_from(list(EVICTION_POLICIES)))
