@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -10,10 +11,16 @@ from hypothesis import HealthCheck, settings
 # The same modules are tested whether or not `make run` has compiled them; test_native.py is about those.
 os.environ["BLIS_INTERPRETED"] = "1"
 # What is kept of runs is kept for one test session, whoever else has run them before.
-os.environ["BLIS_CACHE"] = tempfile.mkdtemp(prefix="blis-cache-")
+CACHE = os.environ["BLIS_CACHE"] = tempfile.mkdtemp(prefix="blis-cache-")
 
-settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Every run tries the same examples; `--hypothesis-profile=search` looks for others.
+settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("default", settings.get_profile("search"), derandomize=True, print_blob=True)
 settings.load_profile("default")
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(CACHE, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

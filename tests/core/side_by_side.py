@@ -61,7 +61,7 @@ def arrivals(draw: st.DrawFn, longest: int, most: int = 10) -> Arrival:
 def configs(draw: st.DrawFn) -> SchedulerConfig:
     """Small pools, so that blocks run out; small budgets, so that requests stall."""
     scheduler = draw(st.sampled_from(["fcfs", "priority-fcfs", "sjf", "reverse-priority"]))
-    aging_ms = draw(st.sampled_from([None, 0.0, 0.0001])) if scheduler == "sjf" else None
+    aging_ms = draw(st.sampled_from([None, 1e-6, 0.0001])) if scheduler == "sjf" else None
     block_size = draw(st.sampled_from([1, 2, 3, 4, 16]))
     blocks = draw(st.integers(1, 12 if block_size == 16 else 30))
     return SchedulerConfig(

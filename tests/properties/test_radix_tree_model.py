@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from hypothesis import settings
@@ -41,16 +42,21 @@ class Memo:
 class TreeMachine(RuleBasedStateMachine):
     """Users match, lock, compute, publish and leave; now and then blocks are evicted.
 
-    The model: which prefixes are known, in which block, and when each was last given up by a user. Of those
-    nobody holds and no known one continues, LRU forgets the one that was given up longest ago.
+    The model: which prefixes are known, in which block, when each was first known and last given up by a
+    user, and how often it was found. Each strategy forgets the least of those that no user holds and no known
+    one continues.
     """
 
-    @initialize(strategy=st.one_of(st.just("lru"), st.sampled_from(list(EVICTION_POLICIES))))
+    @initialize(strategy=st.sampled_from(list(EVICTION_POLICIES)))
     def start(self, strategy: str) -> None:
-        self.is_lru = strategy == "lru"
+        self.strategy = strategy
         self.tree = RadixTree(EVICTION_POLICIES[strategy])
         self.known: dict[Prefix, int] = {}
         self.left_at: dict[Prefix, int] = {}
+        self.known_since: dict[Prefix, int] = {}
+        self.found: Counter[Prefix] = Counter()
+        self.saved: Counter[Prefix] = Counter()
+        """Blocks that were found, by their first one."""
         self.time = 0
         self.users: list[User] = []
         self.memos: list[Memo] = []
@@ -86,6 +92,9 @@ class TreeMachine(RuleBasedStateMachine):
         unlocked = sum(not self.users_of(held[:end]) for end in range(2, len(held) + 1))
         assert self.tree.unlocked(match) == unlocked
         before = self.tree.evictable_size()
+        for end in range(2, len(held) + 1):
+            self.found[held[:end]] += 1
+            self.saved[held[:2]] += 1
         node = self.tree.lock(match)
         assert before - self.tree.evictable_size() == unlocked
         private = [self.block() for _ in whole[len(held) :]]
@@ -101,6 +110,7 @@ class TreeMachine(RuleBasedStateMachine):
         self.insert(user, data.draw(st.integers(1, len(user.private))))
 
     def insert(self, user: User, count: int) -> None:
+        self.time += 1
         first, end = len(user.held), len(user.held) + count
         mine, user.private = user.private[:count], user.private[count:]
         there = len(self.longest(user.keys[:end])) - first
@@ -109,6 +119,7 @@ class TreeMachine(RuleBasedStateMachine):
         self.free += mine[:there]
         for i in range(there, count):
             self.known[user.keys[: first + i + 1]] = mine[i]
+            self.known_since[user.keys[: first + i + 1]] = self.time
         user.blocks += present + mine[there:]
         user.held = user.keys[:end]
 
@@ -136,10 +147,23 @@ class TreeMachine(RuleBasedStateMachine):
                 and not any(p[: len(prefix)] == prefix and len(p) > len(prefix) for p in self.known)
             ]
             (lost,) = (prefix for prefix in leaves if self.known[prefix] == block)
-            if self.is_lru:
-                assert lost == min(leaves, key=lambda prefix: self.left_at[prefix])
-            del self.known[lost]
+            assert self.worth(lost) == min(map(self.worth, leaves))
+            del self.known[lost], self.known_since[lost]
+            self.found.pop(lost, None)
         self.free += gone
+
+    def worth(self, prefix: Prefix) -> tuple[int, ...]:
+        left_at = self.left_at[prefix]
+        match self.strategy:
+            case "lfu":
+                return self.found[prefix], left_at
+            case "fifo":
+                return (self.known_since[prefix],)
+            case "mru":
+                return (-left_at,)
+            case "cold-subtree":
+                return self.saved[prefix[:2]], left_at
+        return (left_at,)  # all are as urgent
 
     @rule(namespace=namespaces, keys=sequences)
     def ask(self, namespace: str, keys: list[str]) -> None:
