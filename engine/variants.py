@@ -14,11 +14,11 @@ import torch
 
 from engine.build import largest_forward, make_executor
 from engine.config import EngineConfig
+from engine.diffusion import dry
 from engine.executor import Executor, Forward
 from engine.graphs import Replay
 from engine.kernels.dry_run import Variant, recorded
 from engine.kernels.gpu import Gpu
-from engine.kinds import run_dry
 from engine.kv_pool import allocate
 from engine.memory import check_memory
 from engine.models.config import ModelConfig
@@ -44,7 +44,7 @@ def variants(model: ModelConfig, config: EngineConfig, gpu: Gpu) -> list[Variant
             largest_forward(decoder, config, dtype, META)
             executor(decoder, config)
         else:
-            run_dry(decoder, config, dtype, _PAGES, capture_dry)
+            dry.run_dry(decoder, config, dtype, _PAGES, capture_dry)
     return list(noted)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,6 @@ import torch
 
 from engine.config import EngineConfig
 from engine.graphs import default_buckets
-from engine.kinds import mask_token
 from engine.models import Decoder, Tokenizer, build_model, load_model_config, load_tokenizer
 from engine.profile.experts import ForcedExperts, has_experts
 from engine.profile.prompts import Prompts
@@ -26,7 +26,7 @@ class Loaded:
     mask_id: int | None
 
     @classmethod
-    def of(cls, config: EngineConfig, device: torch.device) -> Loaded:
+    def of(cls, config: EngineConfig, device: torch.device, mask_token: Callable[[str], int]) -> Loaded:
         architecture = load_model_config(config.model)
         block = architecture.mask_block
         model = build_model(

@@ -111,7 +111,7 @@ def profile(
     if folder is None:
         folder = root("profiles") / "fits" / device_name(known) / facts["model"]
     settings = _settings(config, effort, known)
-    loaded = Loaded.of(_as_before(config, found_meta(folder, settings)), device)
+    loaded = Loaded.of(_as_before(config, found_meta(folder, settings)), device, kinds.mask_token)
     meta = {"schema": SCHEMA, **known, **facts, **loaded.facts(), "settings": settings}
     bench, shapes, unchanging = _bench(loaded, GRIDS[effort.grid])
     store = ProfileStore(folder, _planned({**meta, **clock_facts(bench.engine.clock)}, bench.limits, shapes))
