@@ -8,6 +8,7 @@ import pytest
 from simpy import Environment
 
 from blis_py.cluster.autoregressive import AutoregressiveInstance
+from blis_py.cluster.events import EventQueue
 from blis_py.cluster.instance import Instance
 from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.overlapped import OverlappedInstance
@@ -74,7 +75,7 @@ def simulated(requests: list[Request], load_ns: int, **how: Any) -> tuple[Notes,
     stop_ns, overlapped = how.pop("stop_ns", NEVER_NS), how.pop("overlapped", False)
     notes, lookahead = Notes(), Lookahead(stop_ns, none_ahead=how.pop("none_ahead", False))
     env = Environment()
-    wakeups = WakeupQueue(env, lookahead)
+    wakeups = WakeupQueue(EventQueue(env), lookahead)
     config = SchedulerConfig(100, 1000, block_size=4, async_scheduling=overlapped)
     kind = OverlappedInstance if overlapped else AutoregressiveInstance
     core = Scheduler(config, source=Store(load_ns))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import asdict
 
 import pytest
 
@@ -25,7 +26,7 @@ def test_they_are_the_constrained_decodes_and_the_constrained_prompts_that_end(
 ) -> None:
     rng = random.Random(former)
     config = SchedulerConfig(
-        **{f: getattr(TIGHT, f) for f in TIGHT.__slots__}
+        **asdict(TIGHT)
         | {
             "async_scheduling": overlapped,
             "batch_former": former,

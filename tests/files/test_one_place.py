@@ -20,6 +20,7 @@ READING = {
 """Functions that read, by what their module is called in this code."""
 METHODS = ("read_text", "read_bytes")
 ALLOWED = {
+    "blis_py/cli/completion.py": "start-up files of shells, which it only appends to",
     "blis_py/native/__init__.py": "its own manifest and sources",
     "blis_py/planning/contents.py": "digests of what others read, and of its own sources",
     "blis_py/planning/store.py": "what it has kept itself; anything damaged is made again",
