@@ -179,6 +179,9 @@ class Cluster:
         for link in self.links:
             if link.bandwidth_gbps is not None:
                 raise InputError("not supported yet", key="links.bandwidth_gbps", fix="drop it")
+            if link.from_pool not in connected:
+                fix = "drop it, or connect an outlet that uses it"
+                raise InputError("nothing goes over this link", key="links", value=link.from_pool, fix=fix)
 
 
 def require_supported_role(pool: str, role: str) -> None:

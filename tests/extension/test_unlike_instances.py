@@ -92,6 +92,8 @@ def test_what_does_not_exist_yet_is_refused() -> None:
         run(pools=(prefill, Pool(name="decode", role="decode", spec=spec(10))))
     with pytest.raises(InputError, match=r"bandwidth_gbps: not supported yet"):
         run(links=(Link(from_pool="fast", to_pool="slow", bandwidth_gbps=50),))
+    with pytest.raises(InputError, match=r"links: nothing goes over this link \(found 'fast'\)"):
+        run(links=(Link(from_pool="fast", to_pool="slow", latency_ns=7),))
     with pytest.raises(InputError, match=r"no such pool \(found 'cheap'\)"):
         run(links=(Link(from_pool="fast", to_pool="cheap"),))
     with pytest.raises(InputError, match="two pools have this name"):
