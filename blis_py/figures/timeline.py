@@ -77,7 +77,7 @@ def _decode_tokens(steps: Columns) -> Floats:
 
 
 def _denoising(steps: Columns) -> Floats:
-    """Share of denoising blocks in a round; 0 without block diffusion."""
+    """Share of denoising blocks in a round; 0 for kinds of requests without rounds."""
     answers, prompts = _of("denoise_blocks")(steps), _of("prefill_blocks")(steps)
     return np.divide(answers, answers + prompts, out=np.zeros_like(answers), where=answers > 0)
 

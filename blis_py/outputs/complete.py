@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from blis_py.core.kinds import FORMER_FILES
 from blis_py.errors import InputError
 from blis_py.files.json_files import load_object
 from blis_py.files.paths import exists, is_folder
@@ -26,7 +27,7 @@ _MEASURED = "run.yaml"
 _FORMERLY = {
     *("config.yaml", "summary.json", "requests.csv", "steps.csv", "trace.yaml", "trace.csv", "itl.csv"),
     *("plots/overview.png", "plots/latency_cdf.png", "plots/timeline.png"),
-    *("run.yaml", "steps.csv.gz", "steps.requests.csv.gz", "block_rounds.csv", "dllm.yaml"),
+    *("run.yaml", "steps.csv.gz", "steps.requests.csv.gz", *FORMER_FILES),
 }
 """Files of results that predate the marker."""
 
