@@ -35,8 +35,8 @@ def serve(
 
     Requests come at the times of the table whatever the engine does (an open loop), and are handed to it
     at the next step boundary. That work is part of the step, as it is in an engine that talks to clients.
-    One whose answers come in blocks is handed them between two rounds of a batch too, where it lets somebody
-    in there. The engine must be as new (`reset`).
+    A block-diffusion engine also gets them between two rounds of a batch, where a request may join there.
+    The engine must be as new (`reset`).
 
     Args:
         prompts: token ids, one list per request.

@@ -84,7 +84,7 @@ def told(emitters: Emitters, emitted: Emitted) -> tuple[Ordered[Sequence], Order
 def publish(scheduler: Scheduler, sequence_of: Mapping[Request, Sequence], ending: Iterable[Request]) -> None:
     """Before sequences end: the blocks their outputs have filled can be shared from now on.
 
-    The token just sampled has no keys and values that anybody should find.
+    The token just sampled is left out: its keys and values are not in the cache.
     """
     kv = scheduler.kv
     if not kv.prefix_caching:

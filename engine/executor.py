@@ -254,7 +254,7 @@ class Executor:
     def active_experts(self) -> torch.Tensor | None:
         """On the launching side: experts that had a token since the last call, over all sparse layers.
 
-        None where nobody counts.
+        None if experts are not counted.
         """
         if self._expert_load is None:
             return None

@@ -33,7 +33,7 @@ class PinnedRing:
         self._at = (self._at + 1) % len(self.buffers)
         reader, self._readers[self._at] = self._readers[self._at], None
         if reader is not None:
-            with suppress(Exception):  # whoever awaits the step is told
+            with suppress(Exception):  # the wait for the step raises it
                 reader.wait()
         if self.buffers[self._at].nbytes < nbytes:
             self.buffers[self._at] = self._new(2 * nbytes)
@@ -57,7 +57,7 @@ class BlockTables:
 
     def __init__(self, max_seqs: int, width: int, device: torch.device, shared: bool | None = None) -> None:
         self.host: NDArray[np.int32] = np.zeros((max_seqs + 1, width), dtype=np.int32)
-        """The last row belongs to nobody: padding."""
+        """The last row belongs to no sequence: padding."""
         self._width = width
         self._shared = device.type == "cpu" if shared is None else shared
         mirror = torch.from_numpy(self.host)
@@ -89,7 +89,7 @@ class BlockTables:
         Returns:
             `[2, n]` int64 in a pinned buffer.
 
-        The copy out of it must be told to `ring`.
+        The copy out of it must be registered with `ring`.
         """
         count = len(self._changed)
         if not count:

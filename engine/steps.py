@@ -66,7 +66,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
         self._inference = torch.inference_mode()
         self._decoding = Roster()
         self._calm = False
-        """Whether nobody has come or gone since the roster was made."""
+        """Whether the running requests are unchanged since the roster was made."""
         self._flights: deque[Flight] = deque()
         """In the overlapped loop, the steps in hand: the one that runs first."""
         self._wakeups = GpuTimeline()
@@ -90,7 +90,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
     def _update_decoding(self, step: Step) -> None:
         """Looks through the running requests only where something has come or gone.
 
-        Where nobody has, and as many decode as before, they are the same: always the first in running order.
+        Where none has, and as many decode as before, they are the same: always the first in running order.
         """
         calm = not (step.prefills or step.preempted)
         if not (calm and self._calm and step.features.decode_seqs == len(self._decoding)):
@@ -115,7 +115,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
         """Starts the forward; on CUDA it is not over when this returns.
 
         Returns:
-            Logits and positions of the emitting rows; no logits where nobody emits.
+            Logits and positions of the emitting rows; no logits if no row emits.
         """
         self.clock.computing(len(batch.layout.device.input_ids))
         self.executor.send(batch)
@@ -167,7 +167,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
     def _emit(
         self, emitters: Emitters, outcome: StepOutcome, complete: bool = True
     ) -> tuple[Emitted, list[Request]]:
-        """Gives tokens to who is still there, and to whoever waits for them; see `emission.emit`."""
+        """Appends tokens to sequences still running and passes them to the outputs; see `emission.emit`."""
         emitted, stopped = emit(emitters, outcome, complete)
         if emitters.delivered:
             self.outputs.emitted(emitted.sequences, emitted.tokens, stopped, decoded=emitters.watched)
@@ -205,7 +205,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
     # -- trouble ---------------------------------------------------------------------------------------
 
     def _drop(self, step: Step, error: BaseException) -> list[Sequence]:
-        """Ends the requests of a planned step that broke; the scheduler has to be told of the step yet."""
+        """Ends the requests of a planned step that broke; the scheduler has not yet finished that step."""
         for request in step.preempted:
             self.executor.release(self._sequences[request])
         for request in self._decoding:

@@ -74,7 +74,7 @@ def _cannot(error: OSError) -> int:
     if error.filename is None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would try again in the end
         if isinstance(error, BrokenPipeError):
-            return FAILURE  # whoever read it has seen enough
+            return FAILURE  # the reader closed the pipe: no message
     return _complain(f"{error.filename or 'standard output'}: {error.strerror or error}", FAILURE)
 
 

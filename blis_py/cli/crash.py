@@ -1,4 +1,4 @@
-"""What nobody foresaw: one line for the user, and a file with everything for whoever can repair it."""
+"""Unhandled exceptions: one line on stderr, the full report in a file."""
 
 from __future__ import annotations
 

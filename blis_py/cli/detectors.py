@@ -50,7 +50,7 @@ def asked(flags: Flags) -> Asked | None:
     """What the flags ask for; `None` = no detector.
 
     Raises:
-        InputError: a detector or a setting that there is not, settings of a detector that is not asked for.
+        InputError: an unknown detector or setting, or settings of a detector that is not selected.
     """
     if "--detectors" not in flags:
         for name in _BELONG:

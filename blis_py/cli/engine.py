@@ -1,6 +1,6 @@
 """`blis engine …`: the real engine. It lives in the package `engine`, which needs torch.
 
-That package builds on this one, so it is found by its name when it is asked for.
+That package builds on this one, so it is imported by name, on first use.
 """
 
 from __future__ import annotations

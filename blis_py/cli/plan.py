@@ -43,7 +43,7 @@ _MAX_ROWS = 12
 def plan(flags: Flags) -> None:
     """Find the cheapest configuration that keeps its targets (--slo, --attainment), and what binds it.
 
-    The exit code is 0 also where nothing holds: then the one that comes nearest is told.
+    The exit code is 0 also if no configuration meets all targets: then the one that comes nearest is printed.
     """
     from blis_py.planning.api import chosen_plan
     from blis_py.planning.prices import parse_prices

@@ -300,7 +300,7 @@ def _target(flags: Flags, paths: Sequence[str]) -> Path:
 
 
 def _provenance(folder: Path) -> dict[str, Any]:
-    """What the folder's profile.yaml says already, whoever measured having written it."""
+    """The contents of the folder's existing profile.yaml, as written with the measurements."""
 
     if not is_file(folder / FILE):
         return {}

@@ -71,7 +71,7 @@ FORMATS: dict[str, Callable[[Result], None]] = {
 
 
 def show_and_write(result: Result, style: str, flags: Flags) -> None:
-    """The result on stdout, and nothing else there, then in the files asked for.
+    """The result on stdout, and nothing else there, then in the files given by flags.
 
     So that it is not lost, it is printed if it cannot be written, and written if it cannot be printed.
     """

@@ -130,7 +130,7 @@ class StudyLine:
 
 @contextmanager
 def under_way() -> Iterator[StudyLine]:
-    """A study is being done: progress on stderr, and whoever stops it stops all its processes."""
+    """A study in progress: its progress on stderr; an interrupt stops all its processes."""
     from blis_py import stopping
 
     line = StudyLine()

@@ -218,14 +218,14 @@ class GatewaySection:
     queue_shedding: bool = setting(
         False, flag="--queue-shedding", help="A full queue sheds the least urgent for who is more urgent."
     )
-    """Whoever comes to a full queue takes the place of the least urgent one that may be shed, if that is less
+    """A request that comes to a full queue displaces the least urgent sheddable one, if that is less
     urgent."""
     in_flight_eviction: bool = setting(
         False,
         flag="--in-flight-eviction",
         help="Instances give up sheddable requests for those that wait and are not.",
     )
-    """Whoever may not be shed and has to wait takes the place of a request at an instance that may be."""
+    """A non-sheddable request that has to wait displaces a sheddable one at an instance."""
     dispatch_tick_interval_us: int | None = setting(
         None,
         least=1,

@@ -45,7 +45,7 @@ class DllmSection:
     re_loop: bool = setting(
         True, flag="--dllm-re-loop", off="--no-dllm-re-loop", off_help="Ask the scheduler after every round."
     )
-    """Another round without the scheduler while no block is final and nobody can come in."""
+    """Another round without the scheduler while no block is final and no request can join the batch."""
     schedule_us: float = setting(
         0.0, least=0, most=_HOUR_US, flag="--dllm-schedule-us", help="Cost of asking the scheduler, µs."
     )

@@ -125,8 +125,8 @@ class RunConfig:
         help="Whose engine: vllm (default), vllm-0.10, vllm-0.15, blis, or a YAML file.",
         metavar="NAME",
     )
-    """Whose engine is simulated: a preset under `profiles/engines`, or a file like those. What it says of
-    settings holds where nobody else gives them."""
+    """Whose engine is simulated: a preset under `profiles/engines`, or a file like those. Its
+    values are the defaults of settings that are not given elsewhere."""
     model: str | None = setting(
         None, flag="--model", help="Model: a bundled name or its HuggingFace spelling."
     )

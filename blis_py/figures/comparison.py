@@ -42,7 +42,7 @@ def comparison(told: Told, frames: Sequence[pd.DataFrame], settings: Told) -> Pi
     """Distributions of all runs, and the difference between the last and the first by group.
 
     Args:
-        told: `Comparison.as_dict()`.
+        `told`: `Comparison.as_dict()`.
         frames: the paired requests of every run.
         settings: the configuration of the first run.
     """

@@ -44,7 +44,7 @@ _MAX_WHAT_IFS = 12
 def ledger(told: Told, settings: Told) -> Picture:
     """
     Args:
-        told: `Explanation.as_dict()`.
+        `told`: `Explanation.as_dict()`.
         settings: the configuration of the run.
     """
     changes = [one for one in told["what_ifs"] if one.get("asked") is not None][:_MAX_WHAT_IFS]

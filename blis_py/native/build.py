@@ -101,7 +101,7 @@ def _install(library: Path, home: Path) -> dict[str, str]:
     for path in sorted(path for path in library.rglob("*") if path.suffix in (".so", ".pyd")):
         file = path.relative_to(library)
         (home / file).parent.mkdir(parents=True, exist_ok=True)
-        with replacing(home / file) as copy:  # somebody may be running the former one
+        with replacing(home / file) as copy:  # another process may be running the former one
             shutil.copyfile(path, copy)
         files[_module_of(file)] = str(file)
     return files
@@ -111,7 +111,7 @@ def _tidy_up(home: Path, files: Iterable[str]) -> None:
     """Takes away what only a former translation had: a wheel takes what is there."""
     wanted = {home / file for file in files}
     for path in [path for path in home.rglob("*") if path.suffix in (".so", ".pyd") and path not in wanted]:
-        with suppress(OSError):  # somebody may be running it, where that keeps it
+        with suppress(OSError):  # on some systems a file in use cannot be deleted
             path.unlink()
 
 

@@ -58,7 +58,7 @@ def sweep(
         workers: processes; None = one for every core.
         dask: the scheduler of a Dask cluster, such as `tcp://10.0.0.1:8786`, or `local`.
         cache: the folder of stored outcomes; True = the platform's cache folder, False = none.
-        told: callback with the rows so far and the total number of rows.
+        `told`: callback with the rows so far and the total number of rows.
 
     Raises:
         InputError: nothing to vary, an unknown setting, or an unreachable cluster. A combination that cannot
@@ -145,7 +145,7 @@ def plan(
         trials: combinations to try where there are more of them, of more than three settings.
         draws: runs with other step times, for the probability; 0 = none.
         workers, dask, cache: as of `blis.sweep`.
-        told: callback with a line on the progress of the search.
+        `told`: callback with a line on the progress of the search.
 
     Raises:
         InputError: no target, an unknown setting, or nothing that can be run.

@@ -31,7 +31,7 @@ INSTANCES = "num_instances"
 DEFAULT_SIZES = range(1, 33)
 DRAWS, TRIALS = 20, 64
 SURE = 0.9
-"""With a lower probability, what one instance more would do is told."""
+"""Below this probability the plan also gives the effect of one more instance."""
 _NOT_CHOSEN = ("workload", "seed", "latency", *DESCRIPTIONS, "goodput", "frontend_ms")
 _DOLLARS, _GPUS = "dollars per hour", "GPUs"
 

@@ -44,7 +44,7 @@ _WIDTH = 118
 def print_comparison(told: Told, file: TextIO | None = None) -> None:
     """
     Args:
-        told: `Comparison.as_dict()`.
+        `told`: `Comparison.as_dict()`.
         file: where to; stdout by default.
     """
     from rich.console import Console

@@ -28,7 +28,7 @@ _WIDTH = 118
 def print_explanation(told: Told, file: TextIO | None = None) -> None:
     """
     Args:
-        told: `Explanation.as_dict()`.
+        `told`: `Explanation.as_dict()`.
         file: where to; stdout by default.
     """
     from rich.console import Console

@@ -42,7 +42,7 @@ class PoolSetup:
         """Resolve one pool.
 
         Args:
-            asked: the requests of the whole cluster.
+            `asked`: the requests of the whole cluster.
         """
         config = served.config
         scheduler = _scheduler(config.scheduler, served.num_kv_blocks, max_model_len)

@@ -1,6 +1,6 @@
 """Client-side measurements of a workload, recorded live and saved as a folder.
 
-Whoever sends requests says when each was sent, when tokens came, and how it ended; what the server is does
+The client records when each request was sent, when tokens came, and how it ended; what the server is does
 not matter here. `trace.yaml` and `trace.csv` hold the requests as a TraceV2 with measured times, `itl.csv`
 the time of every token (or block of tokens), `run.yaml` what ran.
 """

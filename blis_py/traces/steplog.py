@@ -144,7 +144,7 @@ class StepLog:
 
     `steps` and `requests` map the names of `STEP_KINDS` and `REQUEST_KINDS` (and those of its kind of
     requests) to columns: lists, of equal length within each table. `meta` says what ran: `schema`, `clock`,
-    `scheduler` (the settings of `SchedulerConfig`), and what else the engine told.
+    `scheduler` (the settings of `SchedulerConfig`), and what else the engine reported.
     """
 
     meta: dict[str, Any]

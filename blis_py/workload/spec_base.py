@@ -38,7 +38,7 @@ Seed = Annotated[int, Field(ge=-MAX_SEED, le=MAX_SEED)]
 
 
 class Strict(BaseModel):
-    """What stands below a key explains it; `docs/make_workload_spec.py` reads that, and nobody else."""
+    """The string below a key explains it; only `docs/make_workload_spec.py` reads these."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
 

@@ -65,7 +65,7 @@ class InferencePerfSpec(Strict):
     stages: Annotated[tuple[StageSpec, ...], BeforeValidator(as_tuple)]
     """One after the other."""
     shared_prefix: SharedPrefixSpec
-    """What is asked."""
+    """Prompts and answers of the requests."""
 
 
 def is_config(values: Mapping[str, Any]) -> bool:

@@ -97,7 +97,7 @@ def make_ready(flags: Flags, *, at_once: bool = False) -> Ready:
 
 
 def _form(flags: Flags, engine: Engine) -> StructuredOutputsParams | None:
-    """The form of outputs, compiled before anybody waits for it."""
+    """The form of outputs, compiled before the first request waits for it."""
     from engine.engine import LLMEngine
 
     form = structured_outputs(flags)

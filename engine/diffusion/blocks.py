@@ -31,7 +31,7 @@ class Blocks:
 
 @dataclass(slots=True)
 class Logits:
-    """Logits of the positions that were asked for."""
+    """Logits of the requested positions."""
 
     values: Tensor
     """`[R, V]` float32; may be overwritten."""

@@ -80,11 +80,11 @@ class DiffusionEngine(EngineLifecycle[DiffusionScheduler, RoundRecorder]):
     ) -> Sequence:
         """A request that runs from the next batch on, its first `computed` tokens in the cache.
 
-        Nobody has computed these; see `LLMEngine.place_request`.
+        These are placed, not computed; see `LLMEngine.place_request`.
 
         Args:
             computed: whole blocks.
-            keys: content keys of their pages, as they would be there; without them, whoever commits a block
+            keys: content keys of their pages, as they would be there; without them, committing a block
                 would have to name all pages.
 
         Raises:

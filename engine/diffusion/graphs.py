@@ -20,7 +20,7 @@ class BlockGraphs:
     """One graph per bucket, from token ids to hidden states; rounds with prompt chunks run without.
 
     All buckets use the beginning of the same buffers. Padded blocks have length 0 and slot -1: they read and
-    store nothing. Attention is told the longest length there can be, as a graph cannot depend on the lengths.
+    store nothing. Attention gets the longest length there can be, as a graph cannot depend on the lengths.
 
     Args:
         buckets: numbers of blocks to capture.

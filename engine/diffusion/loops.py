@@ -46,7 +46,7 @@ def run_sync(batch: Rounds) -> BatchOutcome:
 
 
 def run_fdfo(batch: Rounds, must_yield: Callable[[], bool]) -> BatchOutcome:
-    """Until the first block is done, or somebody could come in; the others go on in the next batch."""
+    """Until the first block is done, or a request could join; the other blocks go on in the next batch."""
     rounds = 0
     while True:
         batch.forward()

@@ -33,7 +33,7 @@ class Round:
     span: GpuSpan | None = None
     """On CUDA, of its work."""
     launch_bound: bool = False
-    """Whether the GPU waited for the host to the end, once its times have been told."""
+    """Whether the GPU waited for the host to the end; set once its times have been read."""
 
     def times(self, end_ns: int) -> Times:
         launched = self.launched_ns or end_ns
@@ -189,7 +189,7 @@ class TimedRounds:
         self._start_ns = self._scheduled_ns = self._prepared_ns = now_ns
 
     def over(self, end_ns: int, commits: Sequence[Commit]) -> None:
-        """The scheduler has been told."""
+        """After the scheduler has processed the outcome."""
         self._write(
             end_ns,
             committed=[commit.request for commit in commits],

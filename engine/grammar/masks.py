@@ -129,7 +129,7 @@ class BatchMask:
         return self._spread(buffer.send(count, self._rows.device))
 
     def times(self, forward_end_ns: int | None = None) -> MaskTimes:
-        """To be asked when the tokens have arrived.
+        """Times of the masks; call it once the tokens have arrived.
 
         Args:
             forward_end_ns: when a forward on the CPU was over; None = before the mask was begun.

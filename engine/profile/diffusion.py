@@ -77,7 +77,7 @@ def limits_of(engine: DiffusionEngine, experts: ForcedExperts | None = None) -> 
 
 
 class RoundBench:
-    """Measures shapes on an engine nobody else uses; as `engine.profile.measure.StepBench` does.
+    """Measures shapes on an engine without other requests; as `engine.profile.measure.StepBench` does.
 
     Args:
         engine: in FDFO mode, with the algorithm `ONE_BY_ONE`.
@@ -140,7 +140,7 @@ class RoundBench:
         return self._samples(shape, first)
 
     def _cache(self, tokens: list[int]) -> None:
-        """Whoever begins with these tokens finds them in the prefix cache."""
+        """Put these tokens into the prefix cache, as the prefix of later prompts."""
         scheduler = self.engine.scheduler
         keys = token_keys(tokens, self.limits.block_size)
         request = DiffusionRequest("prefix", 0, len(tokens), block_keys=keys)
@@ -162,7 +162,7 @@ class RoundBench:
         self._run(1)
 
     def _names(self, pages: int) -> list[bytes]:
-        """Content keys that nobody else has."""
+        """Content keys that no other page has."""
         self._named += 1
         begin = b"placed %d " % self._named
         return [begin + end for end in self._places[:pages]]
@@ -188,7 +188,7 @@ class RoundBench:
             self.engine.scheduler.first_deadline_ns = 0
 
     def _abort(self) -> None:
-        """Everybody goes."""
+        """Abort all running requests."""
         for request in [*self.engine.scheduler.running]:
             self.engine.abort_request(request.id)
         self.engine.let_go()
