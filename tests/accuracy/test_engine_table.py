@@ -30,7 +30,7 @@ def row(told: Any, error: float, preemptions: tuple[int, int] = (0, 0), identica
     )
 
 
-def test_wherever_the_runs_are_told_of_they_are_told_as_committed(told: Any) -> None:
+def test_wherever_the_runs_are_described_they_are_as_committed(told: Any) -> None:
     """If not: `python benchmarks/accuracy/engine_table.py`."""
     for path, text in told.places(told.read_rows()).items():
         assert path.read_text(encoding="utf-8") == text, path
@@ -59,7 +59,7 @@ def test_medians_are_of_absolute_errors_and_bias_keeps_its_sign(told: Any) -> No
     assert told.own_engine(rows).endswith("| 2.0% / 2.0% / 2.0% |")
 
 
-def test_one_batch_that_differs_is_told(told: Any) -> None:
+def test_one_batch_that_differs_is_reported(told: Any) -> None:
     lines = told.medians([row(told, 0.01), row(told, 0.01, identical=0.99999)])
     assert any("99.999% of the steps in the worst run" in line for line in lines)
 

@@ -31,7 +31,7 @@ def test_planning_a_step_ahead_halves_the_error_of_the_first_token_and_leaves_th
     assert max(abs(ahead["E2E mean"]), abs(ahead["TPOT mean"])) < 0.04
 
 
-def test_a_planted_front_end_is_found_again_in_calm_times_and_pauses_are_told() -> None:
+def test_a_planted_front_end_is_found_again_in_calm_times_and_pauses_are_reported() -> None:
     """A quiet half and a busy one; a fiftieth of the requests is held up besides."""
     from h100_runs import Run, front_end_of, served_together, stragglers
 

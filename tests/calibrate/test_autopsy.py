@@ -109,7 +109,7 @@ def test_decode_steps_priced_too_high() -> None:
 
 
 @pytest.mark.parametrize("regime", ["decode", "prefill", "mixed"])
-def test_each_regime_is_told_from_the_others(regime: str) -> None:
+def test_each_regime_is_distinguished_from_the_others(regime: str) -> None:
     arrivals = chat(60, 0.2) if regime == "prefill" else BUSY
     log = record_run(arrivals, CONFIG)
     dearer = Corrected(RIGHT, {regime: BiasCorrection(1.2)}, BiasCorrection(), ())
@@ -122,7 +122,7 @@ def test_each_regime_is_told_from_the_others(regime: str) -> None:
     assert result.first_of("TPOT" if regime == "decode" else "TTFT", "mean").name == regime
 
 
-def test_padding_nobody_priced() -> None:
+def test_unpriced_padding() -> None:
     log = record_run(BUSY, CONFIG, buckets=(1, 4, 16), padding_ns=400_000)
     result = autopsy(log, CONFIG, RIGHT)
     planted(result, "padded", 0.6)
@@ -168,7 +168,7 @@ def test_the_network_between_client_and_engine() -> None:
     assert max(map(abs, told.errors_ns)) <= 1
 
 
-def test_front_end_delays_nobody_measured() -> None:
+def test_unmeasured_front_end_delays() -> None:
     log = record_run(BUSY, CONFIG)
     delays = FrontendDelays(before_enqueue_ns=20_000_000, per_token_ns=300_000)
     result = autopsy(log, CONFIG, Linear(dataclasses.replace(COSTS, frontend=delays)))

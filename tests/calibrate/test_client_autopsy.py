@@ -82,7 +82,7 @@ def test_requests_that_waited_in_one_run_alone_queued(predicted: TokenTimes) -> 
     assert f"{int(burst.sum())} requests waited in the measured run alone, 0" in found["queueing"].found
 
 
-def test_steps_that_are_longer_by_a_factor_are_told_as_such(predicted: TokenTimes) -> None:
+def test_steps_that_are_longer_by_a_factor_are_reported_as_such(predicted: TokenTimes) -> None:
     _, tpot = client_autopsies(measured(predicted, 0.0, 0.2 * predicted.tpot_s), predicted)
     steps = parts(tpot)["steps"]
     assert steps.share_s == pytest.approx(tpot.error_s, rel=0.1)

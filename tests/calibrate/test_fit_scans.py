@@ -49,7 +49,7 @@ def test_what_broke_in_on_a_few_steps_is_not_taken_for_scans() -> None:
     assert scan_price_ns(broken) == pytest.approx(1_500.0, rel=0.1)
 
 
-def test_where_nobody_is_looked_up_scheduling_may_take_what_it_likes() -> None:
+def test_without_cache_lookups_scheduling_may_take_any_time() -> None:
     """As in the prompts of a profile, which are cut into blocks while they are scheduled."""
     scanning = with_scans(made_up(source="queued"), 900.0)
     prompts = made_up(source="prefill", seed=1)

@@ -71,7 +71,7 @@ def test_a_closed_loop_is_fitted_as_one() -> None:
     assert abs(closed.after["TPOT mean"]) < abs(closed.before["TPOT mean"]) / 3
 
 
-def test_gaps_are_told_from_a_factor_where_the_load_varies() -> None:
+def test_gaps_are_distinguished_from_a_factor_where_the_load_varies() -> None:
     """A quiet half and a busy one: what every sequence adds shows in the busy one alone."""
     spec = {"latency": {"step_gap_us": [0.0, 150.0]}, "frontend_ms": [6.3, 0.0, 0.046]}
     halves = [

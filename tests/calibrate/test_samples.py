@@ -54,7 +54,7 @@ def test_a_request_that_arrived_during_a_step_keeps_the_engine_busy() -> None:
     assert total_ns(log).tolist() == [12, 8]
 
 
-def test_waiting_for_the_deadline_of_nobody_is_idling() -> None:
+def test_time_after_the_only_request_timed_out_is_idle() -> None:
     """The one that was left timed out at 11; the next came at 40."""
     log = log_of([(0, 10), (40, 50)], [(0, 10), (0, 11), (40, 50)])
     assert total_ns(log).tolist() == [10, 10]

@@ -50,7 +50,9 @@ def servegen(folder: Path) -> Path:
     return folder
 
 
-def test_servegen_is_written_with_its_clients_and_what_is_lost_is_told(blis: Blis, tmp_path: Path) -> None:
+def test_servegen_is_written_with_its_clients_and_what_is_lost_is_reported(
+    blis: Blis, tmp_path: Path
+) -> None:
     folder = servegen(tmp_path / "model")
     flags = ("--time", "morning", "--window-duration-seconds", 120, "--drain-timeout-seconds", 5)
     code, out, err = blis("convert", "servegen", "--path", folder, *flags)
@@ -93,7 +95,7 @@ def test_the_spec_goes_to_a_file_where_one_is_named(blis: Blis, tmp_path: Path) 
         (("a.csv", "b.csv", "--name", "chatbot"), "--name: belongs to `blis convert preset`"),
     ],
 )
-def test_flags_that_are_missing_or_belong_elsewhere_are_told(
+def test_flags_that_are_missing_or_belong_elsewhere_are_reported(
     blis: Blis, words: tuple[str, ...], told: str
 ) -> None:
     code, out, err = blis("convert", *words)

@@ -93,7 +93,7 @@ def test_a_run_warns_where_other_models_differ_by_more_than_a_quarter(blis: Blis
     assert not otherwise(blis(*LONG)[2]), "trained and roofline are within a quarter of each other here"
 
 
-def test_what_is_asked_for_is_what_is_compared(blis: Blis) -> None:
+def test_what_is_requested_is_what_is_compared(blis: Blis) -> None:
     """TPOT is the same within a quarter; a TTFT that only one of the models keeps to is told as such."""
     assert not otherwise(blis(*LONG, *OTHERWISE, "--slo", "tpot.mean=50ms")[2])
     warned = otherwise(blis(*LONG, *OTHERWISE, "--slo", "ttft.mean=60ms")[2])

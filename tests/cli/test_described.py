@@ -54,7 +54,7 @@ def test_a_target_may_stand_by_itself() -> None:
     assert blis.build(**settings, slo=["ttft.p99=500ms"]).config.slo == alone.slo
 
 
-def test_progress_is_told_to_whoever_asks() -> None:
+def test_progress_is_reported_to_a_callback() -> None:
     told: list[tuple[int, int]] = []
     simulation = blis.build(model="qwen3-14b", num_requests=300, rate=50)
     simulation.run(progress=lambda ended, total: told.append((ended, total)))

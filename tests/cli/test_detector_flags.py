@@ -28,7 +28,7 @@ def test_the_levels_are_in_the_summary_in_blis_json_and_in_the_table(
     assert f"threshold: {levels['threshold']}" in out
 
 
-def test_settings_change_what_is_found_and_keys_without_effect_are_told(
+def test_settings_change_what_is_found_and_keys_without_effect_are_reported(
     blis: Blis, small: tuple[str, ...], tmp_path: Path
 ) -> None:
     settings = tmp_path / "saturation.yaml"

@@ -148,7 +148,7 @@ def test_a_bundle_that_names_tier_shed_keeps_standard_requests_and_the_flag_alon
     assert given("--policy-config", str(bundle)).admission.tier_shed_min_priority == -2
 
 
-def test_what_has_no_effect_on_the_admission_policy_is_refused_as_a_flag_and_told_of_a_bundle(
+def test_what_has_no_effect_on_the_admission_policy_is_refused_as_a_flag_and_reported_of_a_bundle(
     blis: Blis, small: tuple[str, ...], tmp_path: Path
 ) -> None:
     code, _, err = blis("run", *small, "--admission-policy", "tier-shed", "--gaie-qd-threshold", "3")
@@ -228,7 +228,7 @@ def test_keywords_and_a_bundle_say_the_same_of_the_gateway_as_flags(tmp_path: Pa
     )
 
 
-def test_flow_control_that_holds_nobody_back_and_targets_that_order_nothing_are_told(
+def test_flow_control_that_holds_nothing_back_and_targets_that_order_nothing_are_reported(
     blis: Blis, small: tuple[str, ...], tmp_path: Path
 ) -> None:
     bundle = tmp_path / "bundle.yaml"

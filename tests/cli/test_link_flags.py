@@ -27,14 +27,14 @@ def test_the_link_a_profile_has_changes_nothing_when_it_is_given(blis: Blis) -> 
 
 
 @pytest.mark.parametrize("model", ["trained-physics", "fitted"])
-def test_a_link_that_nobody_prices_is_refused(blis: Blis, model: str) -> None:
+def test_a_link_without_a_price_is_refused(blis: Blis, model: str) -> None:
     profile = ("--profile", "cpu/tiny-ar") if model == "fitted" else ()
     code, _, err = blis(*LLAMA, "--latency-model", model, *profile, "--link-gbps", 50)
     assert code == 2
     assert f"--link-gbps: has no effect on {model}; drop it or use --latency-model trained or roofline" in err
 
 
-def test_sixteen_gpus_of_two_servers_are_refused_or_told(blis: Blis) -> None:
+def test_sixteen_gpus_of_two_servers_are_refused_or_reported(blis: Blis) -> None:
     code, _, err = blis(*LLAMA, "--tp", 16, "--latency-model", "trained")
     assert code == 2
     assert "tell the slowest link between them with --link-gbps" in err

@@ -44,7 +44,7 @@ def test_every_other_part_is_cut_as_well() -> None:
     assert len(text) < 4000
 
 
-def test_a_short_value_is_told_as_it_is() -> None:
+def test_a_short_value_is_quoted_as_it_is() -> None:
     assert "(found 'gold')" in str(InputError("no", value="gold"))
     assert "(found [1, 2.5, None])" in str(InputError("no", value=[1, 2.5, None]))
     assert InputError("no", value="x" * 999).value == "x" * 999

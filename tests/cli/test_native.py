@@ -151,7 +151,7 @@ def test_a_library_that_is_not_as_it_was_made_is_not_used(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", "null", '{"sources": 1}', "[" * 100_000], ids=len)
-def test_a_damaged_manifest_is_told(text: str, made: dict[str, Any], tmp_path: Path) -> None:
+def test_a_damaged_manifest_is_reported(text: str, made: dict[str, Any], tmp_path: Path) -> None:
     if text == '{"sources": 1}':
         text = json.dumps({"sources": made["sources"], "files": 1, "digests": {}})
     (tmp_path / "manifest.json").write_text(text)
@@ -191,7 +191,7 @@ def test_without_a_compiler_it_stays_interpreted(tmp_path: Path) -> None:
     assert "stays interpreted: CC: there is no C compiler (found 'no-such-compiler')" in done.stderr
 
 
-def test_a_compiler_that_fails_is_told_in_one_line_also_of_an_installed_package(tmp_path: Path) -> None:
+def test_a_compiler_that_fails_is_reported_in_one_line_also_of_an_installed_package(tmp_path: Path) -> None:
     """There other packages lie beside it, of which none is to be translated: mypy complains of this one."""
     if not (importlib.util.find_spec("mypyc") and importlib.util.find_spec("setuptools")):
         pytest.skip("mypyc or setuptools is not installed")

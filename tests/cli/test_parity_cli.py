@@ -104,7 +104,7 @@ def test_a_folder_stands_for_the_step_log_in_it(log_file: Path, blis: Blis) -> N
     assert blis("parity", log_file.parent)[1] == blis("parity", log_file)[1]
 
 
-def test_a_difference_is_told_and_is_a_failure_only_where_all_steps_are_required(
+def test_a_difference_is_reported_and_is_a_failure_only_where_all_steps_are_required(
     tmp_path: Path, blis: Blis
 ) -> None:
     log = recorded()

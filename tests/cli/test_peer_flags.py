@@ -184,7 +184,7 @@ def test_fitness_stands_where_blis_prints_it(blis: Blis, small: tuple[str, ...])
 @pytest.mark.parametrize(
     "text", ["throughput", "speed:1", "throughput:x", "throughput:-1", "throughput:1,throughput:1"]
 )
-def test_weights_that_are_none_are_told(blis: Blis, small: tuple[str, ...], text: str) -> None:
+def test_weights_that_are_none_are_reported(blis: Blis, small: tuple[str, ...], text: str) -> None:
     code, out, err = blis("run", *small, "--fitness-weights", text)
     assert (code, out) == (2, "")
     assert err.startswith("error: --fitness-weights: ")

@@ -60,7 +60,7 @@ def test_predicted_against_measured(blis: Blis, saved: Path, tmp_path: Path) -> 
         ("nowhere", "no such folder"),
     ],
 )
-def test_what_cannot_be_drawn_is_told(
+def test_what_cannot_be_drawn_is_reported(
     arguments: str, complaint: str, blis: Blis, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

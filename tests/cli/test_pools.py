@@ -120,7 +120,9 @@ def test_files_of_a_pool_start_at_the_folder_of_the_configuration(tmp_path: Path
         ),
     ],
 )
-def test_what_makes_no_sense_is_told_in_one_line(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
+def test_what_makes_no_sense_is_reported_in_one_line(
+    keys: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match=message):
         blis.run(written(tmp_path, **keys))
 

@@ -159,7 +159,7 @@ def test_compare_shows_what_became_slower(folder: Path, tmp_path: Path, blis: Bl
         (("fit", "x", "--bootstrap", "-1"), "x: "),
     ],
 )
-def test_bad_input_is_told_in_one_line(blis: Blis, arguments: tuple[str, ...], message: str) -> None:
+def test_bad_input_is_reported_in_one_line(blis: Blis, arguments: tuple[str, ...], message: str) -> None:
     code, out, err = blis("profile", *arguments)
     assert (code, out) == (2, "")
     assert message in err
@@ -193,7 +193,7 @@ def test_a_profile_suffices_for_a_run(folder: Path, blis: Blis) -> None:
     assert "note:" not in err
 
 
-def test_steps_outside_the_measured_domain_are_told_on_stderr_and_in_the_summary(
+def test_steps_outside_the_measured_domain_are_reported_on_stderr_and_in_the_summary(
     folder: Path, blis: Blis
 ) -> None:
     code, out, err = blis("run", "--profile", folder, *SMALL[:-8], "--prompt-tokens", 300, "--rate", 5)

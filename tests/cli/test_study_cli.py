@@ -74,7 +74,7 @@ def test_a_list_of_runs_from_a_file(blis: Blis, tmp_path: Path) -> None:
     assert [(row["tp"], row["rate"]) for row in rows] == [(1, 5), (2, 9)]
 
 
-def test_the_best_are_told_on_a_terminal(blis: Blis) -> None:
+def test_the_best_are_printed_on_a_terminal(blis: Blis) -> None:
     out = blis(*SWEEP, "--rate", 20, "--metric", "throughput.output_tokens_per_s", "--format", "table")[1]
     assert "best by throughput.output_tokens_per_s" in out
     assert "2 × refused: --tp: does not divide" in out

@@ -49,7 +49,7 @@ def test_lengths_of_flags_keep_their_mean_and_say_what_became_of_the_deviation(b
     assert json.loads(out)["notes"] == notes(err)
 
 
-def test_in_the_words_of_blis_lengths_are_its_own_and_what_the_mean_becomes_is_told(blis: Blis) -> None:
+def test_in_the_words_of_blis_lengths_are_its_own_and_what_the_mean_becomes_is_reported(blis: Blis) -> None:
     code, _, err = blis(*RUN, "--workload", "distribution", "--output-tokens", 200)
     assert code == 0
     assert notes(err) == [
@@ -65,7 +65,7 @@ def test_the_words_of_blis_change_nothing_where_no_length_is_given(blis: Blis) -
 # -- the horizon -----------------------------------------------------------------------------------------
 
 
-def test_a_horizon_without_unit_is_told_in_seconds(blis: Blis) -> None:
+def test_a_horizon_without_unit_is_reported_in_seconds(blis: Blis) -> None:
     err = blis(*RUN, "--horizon", 90_000_000)[2]
     assert notes(err) == ["horizon 90000000 is in µs, as in BLIS: the run ends at 90 s"]
     assert notes(blis(*RUN, "--horizon", "90s")[2]) == []
@@ -203,7 +203,7 @@ scheduler: sjf
 """
 
 
-def test_a_bundle_of_blis_is_taken_and_what_it_ignores_is_told(blis: Blis, tmp_path: Path) -> None:
+def test_a_bundle_of_blis_is_taken_and_what_it_ignores_is_reported(blis: Blis, tmp_path: Path) -> None:
     path = tmp_path / "bundle.yaml"
     path.write_text(BUNDLE)
     code, out, err = blis(*RUN, "--policy-config", path)

@@ -60,7 +60,7 @@ def reasons(record: RunRecord) -> list[str]:
 # -- the policies ------------------------------------------------------------------------------------
 
 
-def test_reject_all_lets_nobody_in_and_takes_the_time_of_admission() -> None:
+def test_reject_all_admits_no_request_and_takes_the_time_of_admission() -> None:
     record = run([Row(5, 20, 3), Row(9, 20, 3)], "reject-all", admission_latency_ns=2 * US)
     assert reasons(record) == [REJECT_ALL] * 2
     assert record.finish_ns.tolist() == [7 * US, 11 * US]

@@ -101,7 +101,7 @@ def test_a_limit_for_all_beside_those_of_clients_is_refused(tmp_path: Path) -> N
         blis.build(**MODEL, workload_spec=spec(tmp_path, WEB, USERS), concurrency=4)
 
 
-def test_where_nobody_answers_such_a_spec_is_refused(tmp_path: Path) -> None:
+def test_without_a_server_such_a_spec_is_refused(tmp_path: Path) -> None:
     from blis_py.cli import main
 
     assert main(["convert", spec(tmp_path, WEB, USERS), str(tmp_path / "trace.csv")]) == 2

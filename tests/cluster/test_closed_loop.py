@@ -60,7 +60,7 @@ def test_a_client_that_is_streamed_to_beside_others_goes_on_as_late_as_it_sees_t
     assert record.table.arrival_ns.tolist() == [0, 0, 16 * US]
 
 
-def test_with_a_rate_whoever_is_due_waits_for_a_permit_and_not_longer() -> None:
+def test_with_a_rate_a_due_request_waits_for_a_permit_and_not_longer() -> None:
     record = closed([Row(0, 8, 3, 3), Row(10, 8, 3, 3), Row(500, 8, 3, 3)], 1)
     assert record.table.arrival_ns.tolist() == [0, 30 * US, 500 * US]
 
@@ -71,7 +71,7 @@ def test_patience_counts_from_sending() -> None:
     assert record.outcome.tolist() == [Outcome.COMPLETED, Outcome.COMPLETED]
 
 
-def test_whoever_gives_up_or_cannot_be_served_frees_the_permit() -> None:
+def test_a_request_that_times_out_or_cannot_be_served_frees_the_permit() -> None:
     rows = [Row(0, 8, 900, 900, patience_us=50), Row(0, 5000, 1, 1), Row(0, 8, 2, 2)]
     record = closed(rows, 1)
     assert record.outcome.tolist() == [Outcome.TIMED_OUT, Outcome.UNSERVABLE, Outcome.COMPLETED]

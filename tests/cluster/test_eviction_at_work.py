@@ -46,7 +46,7 @@ def test_each_policy_gives_up_the_document_it_is_named_for(policy: str, victim: 
         assert last == (4 if name == victim else 8), name
 
 
-def test_every_policy_is_told_apart() -> None:
+def test_every_policy_is_distinguished() -> None:
     assert set(EVICTION_POLICIES) == {"lru", "lfu", "fifo", "mru", "priority", "cold-subtree"}
 
 

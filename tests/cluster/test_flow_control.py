@@ -129,7 +129,7 @@ def test_the_more_urgent_takes_the_place_of_the_least_urgent_that_came_last() ->
     assert waits_us(record)[3] == 2
 
 
-def test_whoever_may_not_be_shed_is_not() -> None:
+def test_a_non_sheddable_request_is_not_shed() -> None:
     """Nor does anybody of the same priority take the place of another."""
     flow = replace(ONE, max_gateway_queue_depth=1, queue_shedding=True)
     for waiting, comes in (("standard", "critical"), ("batch", "batch"), ("background", "background")):
@@ -198,14 +198,14 @@ def test_by_reports_one_at_a_time_leaves_for_one_that_waits() -> None:
     assert np.sort(record.finish_ns[record.outcome == Outcome.EVICTED])[:2].tolist() == [53 * US, 93 * US]
 
 
-def test_nobody_is_evicted_for_one_that_may_be_shed_and_nobody_that_may_not() -> None:
+def test_no_request_is_evicted_for_a_sheddable_one_and_no_non_sheddable_one_at_all() -> None:
     flow = replace(ONE, in_flight_eviction=True)
     for runs_, comes in (("batch", "batch"), ("background", "batch"), ("", "critical")):
         rows = [Row(0, 20, 5, slo_class=runs_), Row(1, 20, 1, slo_class=comes)]
         assert reasons(run(rows, flow)) == ["", ""]
 
 
-def test_whoever_ends_with_the_step_in_progress_was_told_to_leave_too_late() -> None:
+def test_for_a_request_that_ends_with_the_step_in_progress_eviction_comes_too_late() -> None:
     rows = [Row(0, 20, 5, slo_class="batch"), Row(45, 20, 1)]
     record = run(rows, replace(ONE, in_flight_eviction=True))
     assert record.outcome.tolist() == [Outcome.COMPLETED] * 2

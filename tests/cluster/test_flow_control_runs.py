@@ -58,7 +58,7 @@ def test_every_request_ends_in_one_bucket_and_the_same_whether_or_not_steps_are_
     policy=st.sampled_from(["round-robin", "least-loaded"]),
 )
 @example(steps=[0, 0, 0, 2], outputs=[1] * 14, most=1, instances=3, policy="round-robin")
-def test_nobody_waits_while_there_is_room(
+def test_no_request_waits_while_there_is_room(
     steps: list[int], outputs: list[int], most: int, instances: int, policy: str
 ) -> None:
     """But for the nanosecond that it takes to see an end: whoever comes with one waits so long, too."""
@@ -80,7 +80,7 @@ def test_nobody_waits_while_there_is_room(
     flow=flows(),
     delay_us=st.sampled_from([0, 3]),
 )
-def test_in_a_closed_loop_whoever_leaves_the_gateway_frees_the_permit(
+def test_in_a_closed_loop_a_request_that_leaves_the_gateway_frees_the_permit(
     outputs: list[int], permits: int, flow: FlowSettings, delay_us: int
 ) -> None:
     """Everybody is sent, and never are more under way than permits."""
@@ -198,7 +198,7 @@ def crowded() -> RunRecord:
     return run(rows, limits)
 
 
-def test_every_end_is_told_with_its_reason(crowded: RunRecord) -> None:
+def test_every_end_is_reported_with_its_reason(crowded: RunRecord) -> None:
     assert reasons(crowded) == [EVICTED, "", "shed for standard", "", QUEUE_FULL]
     summary = summarise(crowded)
     counts = summary["cluster"]["requests"]

@@ -41,7 +41,7 @@ GONE = {
 
 @pytest.mark.parametrize("kind", ["autoregressive", "diffusion"])
 @pytest.mark.parametrize("fate", GONE)
-def test_whoever_has_ended_counts_no_more(fate: str, kind: str) -> None:
+def test_a_request_that_has_ended_counts_no_more(fate: str, kind: str) -> None:
     """Whoever comes afterwards finds both instances alike, and goes to either."""
     gone, outcome = GONE[fate]
     rows = [gone, *(Row(20_000 + 10_000 * i, 10, 5, 5) for i in range(40))]

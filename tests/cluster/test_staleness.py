@@ -108,7 +108,7 @@ class TwoHere:
 
 
 @pytest.mark.parametrize("cache", ["hash", "radix"])
-def test_tokens_that_are_decoded_push_out_what_nobody_uses_step_by_step(
+def test_tokens_that_are_decoded_push_out_unused_blocks_step_by_step(
     cache: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A decode takes a block of 4 tokens every fourth step: the last of the cached prefix that is left."""

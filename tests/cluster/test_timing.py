@@ -112,7 +112,7 @@ def test_tokens_are_as_late_as_the_step_of_the_first_had_sequences_to_stream_to(
     assert record.last_token_ns.tolist() == record.finish_ns.tolist() == [(50 + 4) * US, (40 + 8) * US]
 
 
-def test_whoever_gives_up_meanwhile_has_not_seen_a_late_token() -> None:
+def test_a_request_that_times_out_meanwhile_has_not_seen_a_late_token() -> None:
     frontend = FrontendDelays(behind_seq_ns=4 * US)
     record = serve([Row(0, 1, 50, 50, patience_us=33)], frontend=frontend)
     assert record.emitted_tokens.tolist() == [2]  # the third leaves the engine at 30 us and is seen at 34
@@ -289,7 +289,7 @@ def test_nothing_to_do_is_an_empty_record() -> None:
     assert record.instances[0].busy_ns == 0
 
 
-def test_a_model_that_prices_the_longest_context_is_told_it() -> None:
+def test_a_model_that_prices_the_longest_context_gets_it() -> None:
     costs = LinearCoefficients(gpu=LinearCosts(step=1000, max_context=10))
     one = np.array([0], dtype=np.int64)
     table = RequestTable.build(one, one + 100, one + 3)

@@ -48,7 +48,7 @@ def walked(count: int, first: list[int], naps: list[list[tuple[int, int]]]) -> l
 
 
 @given(data=st.data(), count=st.integers(1, 9))
-def test_everybody_wakes_in_the_order_of_times_and_of_places(data: Any, count: int) -> None:
+def test_objects_wake_in_the_order_of_times_and_of_places(data: Any, count: int) -> None:
     times = st.integers(0, 20)
     first = data.draw(st.lists(times, min_size=count, max_size=count))
     nap = st.tuples(st.integers(0, count - 1), times)

@@ -55,7 +55,7 @@ def test_the_others_are_served_as_if_these_had_never_come(policy: str) -> None:
     assert record.finish_ns[served].tolist() == alone.finish_ns.tolist()
 
 
-def test_they_are_rejected_when_they_would_have_been_routed_and_the_reason_is_told() -> None:
+def test_they_are_rejected_when_they_would_have_been_routed_and_the_reason_is_reported() -> None:
     record = run(table(), admission_latency_ns=2 * US, routing_latency_ns=5 * US, num_instances=2)
     gone = np.flatnonzero(rejected(record))
     assert (record.finish_ns[gone] - record.table.arrival_ns[gone]).tolist() == [7 * US] * 10
@@ -95,7 +95,7 @@ def test_a_run_that_ends_before_they_are_routed_leaves_them_on_their_way() -> No
 
 @settings(max_examples=60, deadline=None)
 @given(runs(), st.randoms(use_true_random=False))
-def test_in_random_runs_everybody_ends_once_and_jumping_changes_nothing(one: Run, draw: Any) -> None:
+def test_in_random_runs_every_request_ends_once_and_jumping_changes_nothing(one: Run, draw: Any) -> None:
     models = [draw.choice(["", "ours", "theirs"]) for _ in one.rows]
     demand = replace(table_of(one.rows), model=Labels.of(models))
     common: dict[str, Any] = {"scheduler": one.config, "latency": LATENCIES[one.latency], **one.options}

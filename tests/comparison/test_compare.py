@@ -121,7 +121,7 @@ def test_runs_of_other_requests_are_refused_with_the_reason(other: dict[str, Any
         pairs(shown(request_id=IDS), shown(**other), ("a", "b"))
 
 
-def test_another_seed_is_refused_and_another_rate_is_told(small: Result) -> None:
+def test_another_seed_is_refused_and_another_rate_is_reported(small: Result) -> None:
     with pytest.raises(InputError, match="not runs of the same requests"):
         blis.compare(small, blis.run(**(SMALL | {"seed": 4})))
     compared = blis.compare(small, blis.run(**(SMALL | {"rate": 16})))
@@ -245,7 +245,7 @@ def test_groups_tell_who_paid_for_whose_gain() -> None:
     assert (told["batch"].better, told["batch"].worse) == (0.0, 1.0)
 
 
-def test_tenths_of_the_prompts_hold_everybody_once(fcfs: Result, shortest: Result) -> None:
+def test_tenths_of_the_prompts_hold_every_request_once(fcfs: Result, shortest: Result) -> None:
     told = [group for group in blis.compare(fcfs, shortest).pairwise[0].groups if group.by == "prompt"]
     assert 5 <= len(told) <= 10
     assert sum(group.requests for group in told) == 400
@@ -272,7 +272,7 @@ def test_settings_that_differ_are_listed_and_no_others(fcfs: Result, shortest: R
     assert told["runs"] == ["fcfs", "shortest first"]
 
 
-def test_what_json_cannot_hold_is_told_in_words() -> None:
+def test_what_json_cannot_hold_is_written_in_words() -> None:
     odd = {"seed": 1, "workload": {"rate": float("-inf")}}
     huge = np.full(80, 1e308)
     compared = Comparison(
@@ -303,7 +303,7 @@ def test_one_request_is_too_few_to_tell() -> None:
     assert compared.plot() is not None
 
 
-def test_where_nobody_was_served_the_page_says_so() -> None:
+def test_without_served_requests_the_page_says_so() -> None:
     runs = [
         blis.run(model="qwen3-14b", num_requests=20, prompt_tokens=3000, max_model_len=64, tp=tp)
         for tp in (1, 2)

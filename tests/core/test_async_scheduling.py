@@ -114,7 +114,7 @@ def test_pages_of_the_preempted_serve_in_the_same_step_and_its_token_in_flight_i
 
 
 @pytest.mark.parametrize("generated", [1, 2])
-def test_an_end_of_sequence_of_somebody_preempted_meanwhile_ends_it_where_it_waits(generated: int) -> None:
+def test_an_end_of_sequence_of_a_request_preempted_meanwhile_ends_it_where_it_waits(generated: int) -> None:
     scheduler = Scheduler(replace(ROOMY, num_kv_blocks=5))
     scheduler.add(request("A", 8, 9))
     scheduler.add(other := request("B", 7, 9))
@@ -129,7 +129,7 @@ def test_an_end_of_sequence_of_somebody_preempted_meanwhile_ends_it_where_it_wai
     assert not scheduler.waiting
 
 
-def test_pages_of_somebody_who_gets_no_more_steps_are_taken_before_anybody_is_preempted() -> None:
+def test_pages_of_a_request_without_further_steps_are_taken_before_any_preemption() -> None:
     scheduler = Scheduler(replace(ROOMY, num_kv_blocks=4))
     scheduler.add(request("A", 8, 5))
     scheduler.add(ending := request("B", 7, 1))
@@ -141,7 +141,7 @@ def test_pages_of_somebody_who_gets_no_more_steps_are_taken_before_anybody_is_pr
     scheduler.check()
 
 
-def test_what_nobody_will_see_is_not_counted_when_somebody_gives_up() -> None:
+def test_tokens_that_will_not_be_delivered_are_not_counted_at_a_timeout() -> None:
     scheduler = Scheduler(ROOMY)
     scheduler.add(one := request("A", 10, 9))
     first = launched(scheduler)

@@ -56,5 +56,5 @@ def test_a_count_out_of_range_names_key_and_value(value: int) -> None:
     ("time_ns", "text"),
     [(60_000, "0.00006 s"), (0, "0 s"), (90 * 10**9, "90 s"), (1_500_000_000, "1.5 s"), (10**13, "10,000 s")],
 )
-def test_times_are_told_in_seconds_without_exponents(time_ns: int, text: str) -> None:
+def test_times_are_written_in_seconds_without_exponents(time_ns: int, text: str) -> None:
     assert in_seconds(time_ns) == text

@@ -198,7 +198,7 @@ def test_the_order_in_which_requests_are_queued_does_not_matter(data: st.DataObj
 
 @pytest.mark.parametrize("scheduler", CACHE_AWARE)
 @pytest.mark.parametrize("seed", range(5))
-def test_nobody_is_overtaken_by_more_than_the_bound_and_one_step(scheduler: str, seed: int) -> None:
+def test_no_request_is_overtaken_by_more_than_the_bound_and_one_step(scheduler: str, seed: int) -> None:
     """An endless stream of hits, and now and then somebody cold."""
     rng = random.Random(seed)
     bound, budget = rng.choice([40, 100, 250]), rng.choice([16, 32, 64])
@@ -278,7 +278,7 @@ def test_waiting_for_another_can_be_switched_off_or_made_rarer(sharing: int | No
     assert machine.hits == hits
 
 
-def test_who_has_waited_too_long_waits_for_nobody() -> None:
+def test_a_request_that_has_waited_too_long_waits_for_no_other() -> None:
     machine = Machine(1000, scheduler="lpm", fairness_ms=0.0)
     for i in range(2):
         machine.add(f"r{i}", [("p", 400), (f"{i}", 8)])

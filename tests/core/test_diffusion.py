@@ -30,7 +30,7 @@ def example(**settings: Any) -> Driver:
 # -- the two modes ---------------------------------------------------------------------------------
 
 
-def test_first_done_leaves_first_and_whoever_waits_comes_in_at_once() -> None:
+def test_first_done_leaves_first_and_a_queued_request_is_admitted_at_once() -> None:
     driver = example(fdfo=True)
     assert {name: driver.left_at[name] for name in "CAB"} == {"C": 2, "A": 3, "B": 8}
     assert (driver.entered_at["D"], driver.entered_at["E"]) == (2, 3)
@@ -228,7 +228,7 @@ def test_without_reuse_a_page_that_holds_a_committed_block_is_kept_all_the_same(
     assert asked.rounds_per_block == [1, 20]
 
 
-def test_a_batch_yields_only_to_somebody_who_could_come_in() -> None:
+def test_a_batch_yields_only_to_a_request_that_could_join() -> None:
     core = scheduler(max_num_seqs=2, num_kv_blocks=4)
     core.add(request("a", prompt=40))
     core.finish(_batch(core), BatchOutcome())
@@ -376,7 +376,7 @@ def test_a_request_that_never_fits_is_refused_at_arrival() -> None:
     policy=st.sampled_from(["fcfs", "priority-fcfs", "sjf"]),
     victim=st.sampled_from(["fcfs", "priority"]),
 )
-def test_nothing_leaks_nobody_starves_and_nothing_crosses_requests(
+def test_nothing_leaks_no_request_starves_and_nothing_crosses_requests(
     seed: int, modes: dict[str, bool], page: int, pages: int, slots: int, policy: str, victim: str
 ) -> None:
     rng = Random(seed)

@@ -191,7 +191,7 @@ def test_content_that_two_blocks_hold_outlives_the_first_of_them() -> None:
 
 
 @pytest.mark.parametrize("cache", ["hash", "radix"])
-def test_what_nobody_holds_can_be_forgotten_and_what_somebody_holds_stays(cache: str) -> None:
+def test_unreferenced_blocks_can_be_forgotten_and_referenced_ones_stay(cache: str) -> None:
     config = SchedulerConfig(num_kv_blocks=20, max_model_len=100, block_size=4, prefix_cache=cache)
     scheduler = Scheduler(config)
 

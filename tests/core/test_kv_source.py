@@ -107,7 +107,7 @@ def test_one_token_of_a_prompt_is_always_computed() -> None:
 
 
 @pytest.mark.parametrize("cache", ["hash", "radix"])
-def test_a_source_is_asked_for_what_the_local_cache_lacks_and_others_share_what_came(cache: str) -> None:
+def test_a_source_is_queried_for_what_the_local_cache_lacks_and_others_share_what_came(cache: str) -> None:
     store = Store({"A": 8, "B": 16, "C": 16})
     scheduler = machine(store, prefix_cache=cache)
     keys = KEYS.keys([("a", 16)])

@@ -125,7 +125,7 @@ def test_its_own_allocation_never_evicts_what_a_request_has_matched() -> None:
     assert machine.serve("D", [("q", 4), ("x", 1)]).cached_tokens == 0
 
 
-def test_cached_blocks_are_not_charged_but_count_as_needed_when_nobody_uses_them() -> None:
+def test_cached_blocks_are_not_charged_but_count_as_needed_when_unreferenced() -> None:
     machine = Machine(4)
     machine.serve("A", [("p", 8)])
     machine.add("holds two", [], prompt=7, output=5)

@@ -111,7 +111,7 @@ def test_what_one_user_adds_in_pieces_stays_one_node() -> None:
     assert owner.shape() == ["abcd"]
 
 
-def test_nobody_grows_a_node_that_another_ends_in() -> None:
+def test_no_request_grows_a_node_that_another_ends_in() -> None:
     owner = Owner()
     node = owner.add("ab")
     other = owner.add("ab")

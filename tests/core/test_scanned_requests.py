@@ -29,17 +29,17 @@ def scanned(core: Scheduler, steps: int, now_ns: int = 0) -> list[int]:
 
 
 @pytest.mark.parametrize("policy", ["lpm", "hrrn"])
-def test_all_who_wait_are_asked_for_each_one_that_comes_in(policy: str) -> None:
+def test_all_queued_requests_are_looked_up_for_each_admission(policy: str) -> None:
     """Five are asked for the first, four for the second, and so on; then nobody waits."""
     assert scanned(scheduler(5, scheduler=policy), 3) == [5 + 4 + 3 + 2 + 1, 0, 0]
 
 
-def test_whoever_finds_no_room_is_asked_at_every_step() -> None:
+def test_a_request_without_room_is_looked_up_at_every_step() -> None:
     """Two of five run; the third has to wait, and is looked for among three at every step."""
     assert scanned(scheduler(5, scheduler="lpm", num_kv_blocks=2), 5) == [5 + 4 + 3, 3, 3, 3, 3]
 
 
-def test_without_a_free_place_nobody_is_asked() -> None:
+def test_without_a_free_place_no_request_is_looked_up() -> None:
     assert scanned(scheduler(5, scheduler="lpm", max_num_seqs=2), 3) == [5 + 4, 0, 0]
 
 
@@ -48,7 +48,7 @@ def test_without_a_free_place_nobody_is_asked() -> None:
     [{"scheduler": "fcfs"}, {"scheduler": "sjf"}, {"scheduler": "lpm", "lpm_max_queue": 3}],
     ids=["fcfs", "sjf", "a long queue"],
 )
-def test_an_order_that_does_not_depend_on_the_cache_asks_nobody(settings: dict[str, object]) -> None:
+def test_an_order_that_does_not_depend_on_the_cache_looks_no_request_up(settings: dict[str, object]) -> None:
     assert scanned(scheduler(6, num_kv_blocks=2, **settings), 2) == [0, 0]
 
 

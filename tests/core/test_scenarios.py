@@ -63,7 +63,7 @@ def test_a_request_of_n_tokens_emits_the_first_with_its_prefill_and_the_rest_in_
 
 
 @pytest.mark.parametrize("tracked", [True, False])
-def test_the_longest_context_is_told_where_somebody_keeps_track_and_minus_1_elsewhere(tracked: bool) -> None:
+def test_the_longest_context_is_reported_where_it_is_tracked_and_minus_1_elsewhere(tracked: bool) -> None:
     scheduler = Scheduler(ROOMY, track_longest=tracked)
     told = []
     for name, prompt, output in (("A", 7, 9), ("B", 3, 9)):
@@ -113,7 +113,7 @@ def test_the_last_of_the_running_list_gives_way_and_recomputes_prompt_and_output
     assert b.gaps == [(4, 8)]
 
 
-def test_a_preempted_request_finds_those_of_its_blocks_that_nobody_took() -> None:
+def test_a_preempted_request_finds_those_of_its_blocks_that_were_not_reallocated() -> None:
     scheduler, _, _ = tight_pair(replace(TIGHT, enable_prefix_caching=True))
     scheduler.finish(planned(scheduler))  # A takes the second of B's blocks
     later = drain(scheduler)
@@ -144,7 +144,7 @@ def test_a_preempted_request_goes_before_those_who_never_ran() -> None:
     assert scheduler.waiting.head(0).id == "B"
 
 
-def test_a_victims_budget_goes_to_those_behind_it_and_nobody_is_skipped() -> None:
+def test_a_victims_budget_goes_to_those_behind_it_and_no_request_is_skipped() -> None:
     config = replace(ROOMY, num_kv_blocks=5, max_num_batched_tokens=7, preemption_policy="priority")
     scheduler = Scheduler(config)
     for one in (request("A", 4, 9, 0, 5), request("B", 3, 9, 1, 0), request("C", 13, 1, 2, 0)):
@@ -235,7 +235,7 @@ def test_a_decode_that_finds_the_budget_spent_stalls_for_the_step() -> None:
     assert (a.first_tick, a.last_tick, a.gaps) == (0, 3, [(0, 2)])
 
 
-def test_whoever_shares_blocks_that_will_not_be_computed_after_all_gives_way_too() -> None:
+def test_a_request_that_shares_blocks_not_computed_after_all_is_preempted_too() -> None:
     config = replace(
         ROOMY, num_kv_blocks=5, batch_former="prefill-first", preemption_policy="priority",
         enable_prefix_caching=True,

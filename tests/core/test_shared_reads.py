@@ -40,7 +40,7 @@ def test_each_page_counts_once_for_each_sequence_but_one(cache: str) -> None:
     assert again(core) == [128, 128, 128, 64, 64, 0]
 
 
-def test_whoever_shares_nothing_or_has_no_cache_reads_nothing_again() -> None:
+def test_a_request_that_shares_nothing_or_has_no_cache_reads_nothing_again() -> None:
     for core, shared in ((scheduler(), 0), (scheduler(prefix_cache="none"), 64)):
         for name in "ab":
             core.add(request(name, 3, shared))

@@ -238,7 +238,9 @@ class InTurn:
         return self._turn % self._count
 
 
-def test_a_policy_that_chooses_an_instance_which_is_gone_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_that_chooses_an_instance_which_is_gone_gets_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(ROUTING_POLICIES, "in-turn", InTurn)
     cluster = of(Ingress(routing_policy="in-turn"))
     assert simulate(requests([0, 5, 10], 2), cluster).instance.tolist() == [0, 1, 0]

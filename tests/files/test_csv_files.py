@@ -50,7 +50,7 @@ def test_quotes_that_lead_nowhere_are_one_clear_error(tmp_path: Path, text: str)
         ("a,b,cc", "cc: unknown column; did you mean c?"),
     ],
 )
-def test_a_header_with_surprises_is_refused_and_the_columns_are_told(header: str, problem: str) -> None:
+def test_a_header_with_surprises_is_refused_and_the_columns_are_listed(header: str, problem: str) -> None:
     names = [name.strip() for name in header.split(",")]
     with pytest.raises(InputError) as caught:
         check_header(names, Path("x.csv"), needed=("a", "b"), optional=("c",))

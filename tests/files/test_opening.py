@@ -104,7 +104,7 @@ def test_a_text_larger_than_allowed_is_refused_packed_or_not(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
-def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_without_a_writer_is_not_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
     assert read_text(path) == ""

@@ -52,7 +52,7 @@ def test_a_run_along_a_line_ends_within_the_clock_or_is_refused(
 
 
 @pytest.mark.parametrize("steps", [5, LONG])
-def test_a_run_is_cut_where_somebody_comes_however_long_its_later_steps_would_be(steps: int) -> None:
+def test_a_run_is_cut_at_an_arrival_however_long_its_later_steps_would_be(steps: int) -> None:
     """Each step is much longer than the one before; the clock would end with the fourth."""
     line = DecodeLine(0.0, 0.0, float(YEAR_NS), 0.0, 0.0)
     run = run_along(line, 1, 30, steps, 0, 10 * YEAR_NS)

@@ -233,7 +233,7 @@ def test_a_step_is_priced_by_the_terms_that_a_fit_sees(profile: FittedProfile, s
 
 @settings(max_examples=100)
 @given(step=decode_steps, extra=st.integers(0, 600), length=st.integers(2, 300), share=st.floats(0.01, 1.2))
-def test_a_run_reaches_the_time_asked_for(step: StepFeatures, extra: int, length: int, share: float) -> None:
+def test_a_run_reaches_the_requested_time(step: StepFeatures, extra: int, length: int, share: float) -> None:
     model = Fitted(CPU)
     step = replace(step, max_context=step.max_context + extra)
     whole = model.decode_run(step, length).ends_ns().tolist()

@@ -136,7 +136,7 @@ def test_roofline_says_what_a_datasheet_lacks() -> None:
         build("roofline", shape=load_model("llama-3.1-8b"), gpu=load_gpu("mi300x"))
 
 
-def test_what_is_assumed_of_a_gpu_known_by_its_datasheet_alone_is_told() -> None:
+def test_what_is_assumed_of_a_gpu_known_by_its_datasheet_alone_is_reported() -> None:
     shape = load_model("llama-3.1-8b")
     assert "the MI300X is known by its datasheet alone" in " ".join(model_notes(shape, load_gpu("mi300x")))
     assert "datasheet alone" not in " ".join(model_notes(shape, load_gpu("h100")))

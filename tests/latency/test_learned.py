@@ -22,7 +22,7 @@ def quantised(shape: ModelShape, size: float, arithmetic: str) -> ModelShape:
     return replace(shape, weights=Weights.of(size, arithmetic))
 
 
-def test_what_was_learned_on_is_told_by_kind_and_format() -> None:
+def test_what_was_learned_on_is_reported_by_kind_and_format() -> None:
     assert Learned({"dense 16 bits": ("H100",), "sparse 16 bits": ("B200",)}, (1, 4), 5_000) == LEARNED
     assert read_learned({"gpus": LEARNED.gpus, "tp": [1, 4], "longest_tokens": 5_000}) == LEARNED
 

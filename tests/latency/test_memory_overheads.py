@@ -87,7 +87,7 @@ def test_the_line_tells_what_the_activations_are_for() -> None:
     assert "(a forward pass of 32,768 tokens)" in capacity("llama-3.1-8b", "H100", tokens=32768).describe()
 
 
-def test_a_memory_that_nobody_looked_at_is_told_to_be_assumed() -> None:
+def test_an_unmeasured_memory_is_reported_as_assumed() -> None:
     shape, gpu = load_model("llama-3.1-8b"), replace(load_gpu("H100"), visible_known=False)
     line = kv_capacity(shape, gpu, overheads=VLLM_OVERHEADS).describe()
     assert "(0.9 of the 79.19 that CUDA is assumed to see)" in line

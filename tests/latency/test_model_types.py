@@ -91,7 +91,7 @@ def test_keys_that_are_not_known_are_named(tmp_path: Path) -> None:
     assert shape.notes == (f"keys of config.json that are not known, taken to change nothing: {told}",)
 
 
-def test_keys_that_a_terminal_would_act_on_are_told_harmlessly(tmp_path: Path) -> None:
+def test_keys_that_a_terminal_would_act_on_are_printed_harmlessly(tmp_path: Path) -> None:
     odd = {"\x1b[2J": 1, "line\nbreak": 1, "\u202e": 1}
     note = load_model("mine", config(tmp_path, **odd)).notes[0]
     assert note.isprintable()
@@ -133,7 +133,7 @@ ON = {"use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 1
         ({"model_type": "llama4_text", "attention_chunk_size": None}, 0),
     ],
 )
-def test_layers_with_a_window_are_counted_and_told(
+def test_layers_with_a_window_are_counted_and_reported(
     tmp_path: Path, changes: dict[str, Any], windowed: int
 ) -> None:
     values = values_of(sliding_window=...)

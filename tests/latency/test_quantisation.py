@@ -283,6 +283,6 @@ def test_two_files_that_contradict_each_other_are_refused(tmp_path: Path) -> Non
         load_model("mine", tmp_path)
 
 
-def test_settings_that_are_not_known_are_told(tmp_path: Path) -> None:
+def test_settings_that_are_not_known_are_reported(tmp_path: Path) -> None:
     shape = quantised(tmp_path, quant_method="fp8", twist=2, turn=None)
     assert shape.notes == ("quantisation settings not known, taken to change nothing: twist",)

@@ -152,7 +152,7 @@ def test_smaller_weights_are_read_faster() -> None:
     assert times[0] > 1.4 * times[1]
 
 
-def test_a_gpu_nobody_measured_is_priced_from_its_datasheet() -> None:
+def test_an_unmeasured_gpu_is_priced_from_its_datasheet() -> None:
     shape = load_model("llama-3.1-8b")
     mine = replace(H100, name="Mine", hbm_bytes_per_s=H100.hbm_bytes_per_s / 2)
     slow, fast = (build("trained", shape=shape, gpu=gpu) for gpu in (mine, H100))

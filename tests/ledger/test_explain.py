@@ -66,7 +66,7 @@ def test_a_percentile_points_at_the_first_request_that_is_as_slow(busy: Result) 
 
 
 @pytest.mark.parametrize("metric", ["tpot.max", "e2e.median", "scheduling_delay.p99", "itl.min"])
-def test_any_metric_of_a_request_can_be_asked_about(busy: Result, metric: str) -> None:
+def test_any_metric_of_a_request_can_be_explained(busy: Result, metric: str) -> None:
     explanation = blis.explain(busy, metric=metric, what_if=False)
     assert explanation.ledger is not None
     assert sum(explanation.ledger.whole.values()) == explanation.ledger.total_ns
@@ -134,7 +134,7 @@ def test_a_what_if_is_the_run_with_that_setting(busy: Result) -> None:
     assert told["before"]["asked_ns"] / 1e6 == busy.summary["cluster"]["ttft_ms"]["p99"]
 
 
-def test_what_ifs_are_ranked_by_what_was_asked(busy: Result) -> None:
+def test_what_ifs_are_ranked_by_the_chosen_metric(busy: Result) -> None:
     told = blis.explain(busy, metric="tpot.p99").as_dict()
     gains = [one["asked"] for one in told["what_ifs"] if "refused" not in one]
     assert len(gains) >= 8
@@ -145,7 +145,7 @@ def test_what_ifs_are_ranked_by_what_was_asked(busy: Result) -> None:
             assert one["asked"] == pytest.approx(one["after"]["asked_ns"] / before - 1)
 
 
-def test_a_candidate_that_cannot_be_is_told_with_the_reason() -> None:
+def test_a_candidate_that_cannot_be_is_reported_with_the_reason() -> None:
     explanation = blis.explain(model="llama-3.1-8b", gpu="rtx4090", tp=8, num_requests=5)
     refused = [one for one in explanation.as_dict()["what_ifs"] if "refused" in one]
     assert [one["change"] for one in refused] == ["TP 16 instead of 8"]
@@ -213,7 +213,7 @@ def test_a_run_without_requests_has_a_page_that_says_so(saved: Path) -> None:
     assert explanation.as_dict()["what_ifs"] == []
 
 
-def test_where_nobody_was_served_the_page_says_what_became_of_them() -> None:
+def test_without_served_requests_the_page_says_what_became_of_them() -> None:
     explanation = blis.explain(model="qwen3-14b", num_requests=20, prompt_tokens=3000, max_model_len=64)
     assert "none of the 20 requests got an answer: 20 unservable" in str(explanation)
     one = blis.explain(

@@ -166,7 +166,7 @@ def test_a_composed_step_is_no_refusal_even_if_there_was_nothing_left_in_it() ->
     }
 
 
-def test_where_nothing_was_composed_nobody_waits_for_a_composed_step() -> None:
+def test_without_composed_steps_no_request_waits_for_one() -> None:
     """Two come during the only step in flight; there is a slot for one of them."""
     config = replace(ROOMY, async_scheduling=True, max_num_seqs=1)
     rows = [Row(0, 16, 1, 1), Row(3, 16, 1, 1), Row(4, 16, 1, 1)]
@@ -175,7 +175,7 @@ def test_where_nothing_was_composed_nobody_waits_for_a_composed_step() -> None:
     assert third.first[LedgerLine.RUNNING_STEP] == 6 * US
 
 
-def test_all_slots_taken_is_told_from_standing_in_line_for_one() -> None:
+def test_all_slots_taken_is_distinguished_from_queueing_for_one() -> None:
     config = replace(ROOMY, max_num_seqs=1)
     first, second, third = ledgers_of([Row(0, 16, 3, 3), Row(1, 16, 2, 2), Row(2, 16, 1, 1)], config)
     assert LedgerLine.NO_SLOT not in first.whole
@@ -189,7 +189,7 @@ def test_all_slots_taken_is_told_from_standing_in_line_for_one() -> None:
     assert third.first[LedgerLine.BEHIND_SLOT] == 10 * US
 
 
-def test_too_few_blocks_are_told_from_standing_behind_somebody_who_lacks_them() -> None:
+def test_too_few_blocks_are_distinguished_from_queueing_behind_a_request_that_lacks_them() -> None:
     """40 blocks: the first holds 30 for 4 steps, the second needs 20, the third 1."""
     config = SchedulerConfig(num_kv_blocks=40, max_model_len=4096, prefix_cache="none")
     rows = [Row(0, 30 * 16 - 8, 4, 4), Row(1, 20 * 16 - 8, 1, 1), Row(2, 8, 1, 1)]
@@ -199,7 +199,7 @@ def test_too_few_blocks_are_told_from_standing_behind_somebody_who_lacks_them() 
     assert LedgerLine.NO_KV not in third.first
 
 
-def test_the_budget_that_a_running_prompt_takes_is_told_from_what_somebody_ahead_takes() -> None:
+def test_the_budget_that_a_running_prompt_takes_is_distinguished_from_what_a_request_ahead_takes() -> None:
     config = replace(ROOMY, max_num_batched_tokens=100)
     rows = [Row(0, 300, 1, 1), Row(1, 100, 1, 1), Row(2, 10, 1, 1)]
     _, second, third = ledgers_of(rows, config)
@@ -239,7 +239,7 @@ def test_a_preemption_shows_as_waiting_and_computing_again() -> None:
     assert second.in_the_way["request_0"].waited_ns == second.whole[LedgerLine.PREEMPTED]
 
 
-def test_nobody_comes_in_with_a_step_that_preempts() -> None:
+def test_no_request_is_admitted_in_a_step_that_preempts() -> None:
     """The second goes at 50 us. There is room for the third, but the door is closed; later it is behind."""
     config = SchedulerConfig(num_kv_blocks=11, max_model_len=64, block_size=4, prefix_cache="none")
     rows = [Row(0, 16, 12, 12), Row(0, 16, 12, 12), Row(41, 4, 1, 1)]

@@ -50,7 +50,7 @@ def test_a_burst_that_drains_is_no_saturation() -> None:
     assert 10 < found["overloaded_s"] < 600
 
 
-def test_whoever_loses_its_requests_does_not_keep_up_however_long_the_rest_waits() -> None:
+def test_a_cluster_that_loses_requests_does_not_keep_up_however_long_the_rest_waits() -> None:
     """The backlog cannot grow, as patience ends before."""
     found = load(rate=16, num_requests=4000, timeout=1.0)
     assert found["verdict"] == SATURATED

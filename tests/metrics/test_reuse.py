@@ -190,9 +190,7 @@ WORKLOADS = Path(__file__).resolve().parents[2] / "workloads"
 
 @pytest.mark.parametrize("prefix_cache", ["hash", "radix"])
 @pytest.mark.parametrize("name", ["multi-turn-chat", "rag-nested", "hot-prefix"])
-def test_a_cache_with_room_for_all_finds_the_ceiling_if_nobody_has_to_hurry(
-    name: str, prefix_cache: str
-) -> None:
+def test_a_cache_with_room_for_all_finds_the_ceiling_at_a_low_rate(name: str, prefix_cache: str) -> None:
     cluster = blis.run(
         model="llama-3.1-8b",
         workload=str(WORKLOADS / f"{name}.yaml"),

@@ -123,7 +123,7 @@ def test_slos_are_measured_and_judged() -> None:
     assert answers[3]["measured_ms"] == pytest.approx(np.percentile([10, 10, 30], 99.9))
 
 
-def test_an_slo_nobody_could_meet_is_missed_and_one_without_requests_is_open() -> None:
+def test_an_unattainable_slo_is_missed_and_one_without_requests_is_open() -> None:
     slos = [parse_slo("standard.e2e.p50=1s"), parse_slo("background.e2e.p50=1s")]
     answers = summarise(run_of_four(), slo=slos)["slo"]
     assert [(a["measured_ms"], a["met"]) for a in answers] == [(None, False), (None, None)]

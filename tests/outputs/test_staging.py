@@ -117,7 +117,7 @@ def test_what_no_run_wrote_is_never_replaced(tmp_path: Path, stranger: str, forc
     assert content(tmp_path) == before
 
 
-def test_a_folder_of_somebody_else_is_never_replaced_whatever_its_files_are_called(tmp_path: Path) -> None:
+def test_a_foreign_folder_is_never_replaced_whatever_its_files_are_called(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("precious")
     (tmp_path / "trace.yaml").write_text("precious")
     with pytest.raises(InputError, match="would be lost"):

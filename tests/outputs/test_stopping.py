@@ -129,7 +129,7 @@ def test_a_simulation_can_be_stopped(number: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("swallowed", [False, True])
-def test_an_interrupt_while_it_imports_is_told_in_a_word(swallowed: bool, tmp_path: Path) -> None:
+def test_an_interrupt_while_it_imports_is_reported_in_a_word(swallowed: bool, tmp_path: Path) -> None:
     """Also where a library takes it for a failure of its own import."""
     slow = f"import sys, time; print('importing', file=sys.stderr, flush=True); time.sleep({HANGS_S})"
     if swallowed:
@@ -143,7 +143,7 @@ def test_an_interrupt_while_it_imports_is_told_in_a_word(swallowed: bool, tmp_pa
     assert (process.returncode, out, err) == (130, "", "interrupted\n")
 
 
-def test_in_the_background_it_still_ignores_what_it_was_told_to_ignore(tmp_path: Path) -> None:
+def test_in_the_background_it_still_ignores_the_signals_set_to_be_ignored(tmp_path: Path) -> None:
     slow = "import sys; print('importing', file=sys.stderr, flush=True); sys.stdin.readline()"
     (tmp_path / "numpy.py").write_text(slow)
     process = subprocess.Popen(

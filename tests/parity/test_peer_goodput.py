@@ -57,7 +57,7 @@ def test_requests_that_meet_their_targets_are_those_that_met_them_there(
     assert ours["goodput_rps"] == pytest.approx(theirs["goodput_rps"], rel=1e-4)
 
 
-def test_requests_for_a_model_that_nobody_serves_are_rejected_at_routing_as_there(
+def test_requests_for_a_model_that_is_not_served_are_rejected_at_routing_as_there(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The others take their turns as if these had never come."""

@@ -103,7 +103,7 @@ def test_a_space_in_a_file_has_its_paths_from_its_folder(tmp_path: Path) -> None
         ("vary: {tp: []}", "has no values"),
     ],
 )
-def test_a_space_that_is_none_is_told_with_its_file(text: str, message: str, tmp_path: Path) -> None:
+def test_a_space_that_is_none_is_reported_with_its_file(text: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text(text)
     with pytest.raises(InputError) as error:
         read_space(tmp_path / "space.yaml")

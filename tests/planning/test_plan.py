@@ -71,7 +71,7 @@ def test_the_same_comes_out_however_many_do_the_work_and_from_the_store(tmp_path
     assert alone.simulated == first.simulated
 
 
-def test_the_configuration_that_is_told_is_the_one_that_was_run(tmp_path: Path) -> None:
+def test_the_configuration_that_is_reported_is_the_one_that_was_run(tmp_path: Path) -> None:
     found = plan(vary={"gpu": ("h100", "l40s")})
     found.save(tmp_path / "plan")
     again = blis.run(tmp_path / "plan" / "config.yaml").summary
@@ -171,7 +171,7 @@ def test_attainment_by_class_is_kept() -> None:
         blis.plan(**load | shares | given, attainment="gold=99%")
 
 
-def test_lost_requests_are_told_and_allowed_only_where_that_is_said() -> None:
+def test_lost_requests_are_reported_and_allowed_only_where_that_is_set() -> None:
     long = {"prompt_tokens": 3000, "prompt_tokens_stdev": 2000, "max_model_len": 5000, "rate": 4}
     found = plan(**long, slo="ttft.p99=5s", instances="1:2")
     assert not found.holds
@@ -179,7 +179,7 @@ def test_lost_requests_are_told_and_allowed_only_where_that_is_said() -> None:
     assert plan(**long, slo="ttft.p99=5s", instances="1:2", max_lost="50%").holds
 
 
-def test_where_nobody_is_served_it_says_so_and_draws_what_there_is(tmp_path: Path) -> None:
+def test_without_served_requests_it_says_so_and_draws_what_there_is(tmp_path: Path) -> None:
     found = plan(max_model_len=40, prompt_tokens_min=50, num_requests=20, slo="ttft.p99=5s", instances="1:2")
     assert not found.holds
     assert "100.00 % of the requests are lost" in repr(found)
@@ -239,7 +239,7 @@ def test_slower_steps_hold_less_often() -> None:
     assert factors[0] < 1 < factors[-1]
 
 
-def test_a_model_whose_errors_nobody_knows_has_no_probability() -> None:
+def test_a_model_of_unknown_errors_has_no_probability() -> None:
     found = plan(latency_model="roofline", draws=5)
     assert found.probability is None
     assert "nothing is known of the errors of roofline" in repr(found)
@@ -286,7 +286,7 @@ def test_what_cannot_be_planned_is_one_clear_error(settings: dict[str, Any], mes
     assert message in str(error.value)
 
 
-def test_a_plan_waits_for_whoever_the_horizon_of_a_spec_would_cut_off(tmp_path: Path) -> None:
+def test_a_plan_waits_for_requests_that_the_horizon_of_a_spec_would_cut_off(tmp_path: Path) -> None:
     client = (
         "{id: c, rate_fraction: 1.0, arrival: {process: constant}, "
         "input_distribution: {type: constant, params: {value: 2000}}, "

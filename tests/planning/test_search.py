@@ -83,7 +83,7 @@ def test_what_it_finds_was_judged_by_a_whole_run(world: World) -> None:
 
 
 @given(worlds())
-def test_nothing_is_asked_twice_in_the_same_way(world: World) -> None:
+def test_nothing_is_evaluated_twice_in_the_same_way(world: World) -> None:
     search_of(world).best()
     assert len(world.asked) == len(set(world.asked))
 

@@ -246,7 +246,7 @@ def test_a_prompt_costs_no_call_per_block() -> None:
     assert calls(lambda: life(1000)) == calls(lambda: life(10))
 
 
-def test_a_search_ends_with_the_first_content_that_nobody_holds() -> None:
+def test_a_search_ends_with_the_first_content_that_no_block_holds() -> None:
     pool = BlockPool(4)
     pool.remember(["a", "b"], blocks := pool.take(2))
     asked = iter(["a", "b", "unknown", "c", "d"])

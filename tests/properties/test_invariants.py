@@ -162,7 +162,7 @@ def test_tokens_computed_are_those_of_the_requests_and_of_what_was_computed_agai
 
 @settings(max_examples=40)
 @given(consistent_tables(), configs)
-def test_an_instance_works_exactly_as_long_as_somebody_is_there(
+def test_an_instance_works_exactly_as_long_as_it_has_requests(
     table: RequestTable, config: SchedulerConfig
 ) -> None:
     patient = RequestTable.build(

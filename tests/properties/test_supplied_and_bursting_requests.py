@@ -180,7 +180,7 @@ def test_a_jump_equals_single_steps_and_all_requests_end(
 
 @settings(max_examples=60)
 @given(configs, st.lists(cases, min_size=1, max_size=8))
-def test_a_source_that_has_nothing_and_drafts_of_nobody_change_nothing(
+def test_a_source_that_has_nothing_and_drafts_of_no_request_change_nothing(
     config: SchedulerConfig, workload: list[Case]
 ) -> None:
     plain = [replace(case, supply=0, drafts=0, carried=0) for case in workload]

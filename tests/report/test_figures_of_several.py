@@ -59,7 +59,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_point_with_a_band() -> Non
     assert "medians of up to 3 seeds" in drawn.about
 
 
-def test_other_lines_can_be_asked_for() -> None:
+def test_other_lines_can_be_selected() -> None:
     runs = table(row(5, tp=1), row(5, tp=2), row(10, tp=1), row(10, tp=2))
     assert [series.name for series in several(runs).series] == ["tp 1", "tp 2"]
     assert [series.name for series in several(runs, ["workload.rate"]).series] == ["rate 5", "rate 10"]
@@ -118,7 +118,7 @@ def test_the_best_are_those_that_none_beats_in_both() -> None:
 
 
 @pytest.mark.parametrize("draw", FIGURES)
-def test_runs_without_a_figure_are_left_out_and_no_run_at_all_is_told(draw: Any, tmp_path: Path) -> None:
+def test_runs_without_a_figure_are_left_out_and_no_run_at_all_is_reported(draw: Any, tmp_path: Path) -> None:
     none = dict.fromkeys([name for name in row(1) if "_ms." in name or "prefix" in name], float("nan"))
     draw(table(row(5), row(10, **none))).save(tmp_path / "some.png")
     figure = draw(table(row(5, **none)))

@@ -137,7 +137,7 @@ def test_names_that_look_like_formulas_or_are_hidden_are_shown_as_they_are(tmp_p
     ]
 
 
-def test_a_batch_is_told_apart_into_prompts_and_answers() -> None:
+def test_a_batch_is_split_into_prompts_and_answers() -> None:
     """A step with a prompt of 30 and 2 answers from 0 to 10 ms, then 5 steps with 3 answers each to 20 ms."""
     runs = {name: np.array([1, 1]) for name in ("running", "waiting", "kv_blocks")}
     runs |= {"start_ns": np.array([0, 10_000_000]), "end_ns": np.array([10_000_000, 20_000_000])}

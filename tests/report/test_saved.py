@@ -98,7 +98,7 @@ def test_a_run_of_block_diffusion_comes_back(tmp_path: Path) -> None:
     assert saved.plot.batch()._repr_png_() == result.plot.batch()._repr_png_()
 
 
-def test_what_is_no_result_is_told(folder: Path, tmp_path: Path) -> None:
+def test_what_is_no_result_is_reported(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(blis.InputError, match="no such folder"):
         blis.load(tmp_path / "nowhere")
     with pytest.raises(blis.InputError, match=r"holds no result: there is no config\.yaml"):
@@ -108,7 +108,7 @@ def test_what_is_no_result_is_told(folder: Path, tmp_path: Path) -> None:
         blis.load(tmp_path)
 
 
-def test_a_damaged_table_is_told_with_its_line(result: blis.Result, tmp_path: Path) -> None:
+def test_a_damaged_table_is_reported_with_its_line(result: blis.Result, tmp_path: Path) -> None:
     folder = result.save(tmp_path / "out", plots=False)
     text = (folder / "requests.csv").read_text()
     (folder / "requests.csv").write_text(text.replace(".", "x", 1))
@@ -119,7 +119,7 @@ def test_a_damaged_table_is_told_with_its_line(result: blis.Result, tmp_path: Pa
 @pytest.mark.parametrize(
     "text", ["{}", '{"cluster": 3}', "[]", '{"cluster": {"requests": {"injected": "x"}}}']
 )
-def test_a_summary_that_is_none_is_told(text: str, result: blis.Result, tmp_path: Path) -> None:
+def test_a_summary_that_is_none_is_reported(text: str, result: blis.Result, tmp_path: Path) -> None:
     folder = result.save(tmp_path / "out", plots=False)
     (folder / "summary.json").write_text(text)
     (folder / "complete.json").write_text("{}")
@@ -149,7 +149,7 @@ def test_names_in_html_are_text(tmp_path: Path) -> None:
     assert "<b>x" not in html
 
 
-def test_figures_complete_by_name_and_unknown_ones_are_told(result: blis.Result, tmp_path: Path) -> None:
+def test_figures_complete_by_name_and_unknown_ones_are_reported(result: blis.Result, tmp_path: Path) -> None:
     assert {*FIGURES} <= {name for name in dir(result.plot) if not name.startswith("_")}
     written = result.plot.save(tmp_path, ["ttft", "batch"], ("svg",))
     assert [path.name for path in written] == ["ttft.svg", "batch.svg"]

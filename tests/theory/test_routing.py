@@ -56,7 +56,7 @@ def test_two_choices_do_what_mitzenmacher_says_of_many_instances() -> None:
     assert sojourn == pytest.approx(expected, rel=0.05)
 
 
-def test_under_least_loaded_nobody_waits_while_an_instance_is_idle() -> None:
+def test_under_least_loaded_no_request_waits_while_an_instance_is_idle() -> None:
     record = routed("least-loaded", 4_000, instances=5, utilisation=0.7)
     busy_until_ns = np.zeros(5, np.int64)
     for row, at_ns in enumerate(record.table.arrival_ns.tolist()):

@@ -74,7 +74,7 @@ def test_an_answer_is_remembered_as_far_as_its_limit_let_it_be(tmp_path: Path) -
     assert table.prompt_tokens[of_session(table, "a")].tolist() == [132, 177, 227]
 
 
-def test_pauses_are_those_asked_for_or_recorded_or_those_between_answer_and_turn(tmp_path: Path) -> None:
+def test_pauses_are_those_given_or_recorded_or_those_between_answer_and_turn(tmp_path: Path) -> None:
     def pauses(rows: list[str], **told: Any) -> tuple[list[int], str]:
         table, reading = read(trace(tmp_path, rows), **told)
         assert table.think_ns is not None

@@ -38,7 +38,7 @@ def test_columns_that_say_whose_a_request_is_are_used(tmp_path: Path, header: st
 
 @pytest.mark.parametrize("column", ["priority", "prefix_group", "prefix_length", "slo_clas", "notes", ""])
 @pytest.mark.parametrize(("header", "time"), [(PLAIN, "0.5"), (CLOCK, "2023-11-16 18:15:46")])
-def test_any_other_column_is_refused_and_the_known_ones_are_told(
+def test_any_other_column_is_refused_and_the_known_ones_are_listed(
     tmp_path: Path, header: str, time: str, column: str
 ) -> None:
     path = tmp_path / "a.csv"
@@ -55,7 +55,7 @@ def test_an_unknown_column_near_a_known_one_is_guessed(tmp_path: Path) -> None:
     assert "did you mean slo_class?" in refusal(tmp_path / "a.csv")
 
 
-def test_a_missing_column_is_told_with_all_there_are(tmp_path: Path) -> None:
+def test_a_missing_column_is_reported_with_all_there_are(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("trace_version: 3\ntime_unit: us\nmode: real\nwarm_up_requests: 0\n")
     (tmp_path / "x.csv").write_text("request_id,input_tokens,arrival_time_us\n0,1,1\n")
     text = refusal(tmp_path / "x.csv")

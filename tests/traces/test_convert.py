@@ -161,7 +161,7 @@ def test_convert_says_what_it_read_what_it_wrote_and_what_was_lost(tmp_path: Pat
     assert np.allclose(first.arrival_ns, 2 * last.arrival_ns, atol=1)
 
 
-def test_a_recording_without_times_gets_those_that_are_asked_for(tmp_path: Path) -> None:
+def test_a_recording_without_times_gets_those_given_by_flags(tmp_path: Path) -> None:
     talk = '[{"conversations": [{"value": "how are you today"}, {"value": "fine"}]}' + (
         ', {"conversations": [{"value": "how are you today"}, {"value": "fine"}]}' * 199 + "]"
     )

@@ -191,14 +191,14 @@ def test_wrong_columns_are_named(tmp_path: Path, columns: dict[str, str], part: 
         read(path, columns=columns)
 
 
-def test_arrivals_out_of_order_are_put_in_order_and_told(tmp_path: Path) -> None:
+def test_arrivals_out_of_order_are_put_in_order_and_reported(tmp_path: Path) -> None:
     path = write(tmp_path, "a.csv", "arrival_s,input_tokens,output_tokens\n3,1,1\n1,2,1\n2,3,1\n")
     table, reading = read(path)
     assert table.prompt_tokens.tolist() == [2, 3, 1]
     assert "arrivals go back in time once; they are played in order of time" in reading.told()
 
 
-def test_a_file_nobody_knows_gets_the_list_and_what_each_format_misses(tmp_path: Path) -> None:
+def test_a_file_of_unknown_format_gets_the_list_and_what_each_format_misses(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read(write(tmp_path, "t.csv", "ts,prompt_len,gen\n1,2,3\n"))
     assert "CSV with ts, prompt_len, gen" in str(caught.value)

@@ -79,7 +79,7 @@ def test_open_or_closed_sessions_begin_and_say_the_same() -> None:
     assert np.array_equal(closed.prompt_tokens[in_order].sum(), opened.prompt_tokens.sum())
 
 
-def test_as_many_turns_as_asked_for_whoever_answers_how_fast(tmp_path: Path) -> None:
+def test_as_many_turns_as_requested_however_fast_the_answers(tmp_path: Path) -> None:
     path = written(tmp_path, chat(), PLAIN)
     fast, slow = (blis.run(**MODEL, workload_spec=path, gpu=gpu).record for gpu in ("h200", "l40s"))
     assert len(fast.table) == len(slow.table) == 120
@@ -188,7 +188,7 @@ def test_a_spec_converts_to_a_trace_that_plays_the_same_closed_loop(
     assert "or convert it to TraceV2" in capsys.readouterr().err
 
 
-def test_a_slower_server_is_asked_later(tmp_path: Path) -> None:
+def test_a_slower_server_gets_its_requests_later(tmp_path: Path) -> None:
     """The same trace: at its times nothing changes, in a closed loop what is asked later does."""
     saved = tmp_path / "out"
     blis.run(**MODEL, workload_spec=written(tmp_path, chat())).save(saved, plots=False)
@@ -199,7 +199,7 @@ def test_a_slower_server_is_asked_later(tmp_path: Path) -> None:
     assert closed.table.arrival_ns.max() > fixed.table.arrival_ns.max()
 
 
-def test_where_nobody_answers_sessions_that_wait_are_refused() -> None:
+def test_without_a_server_sessions_that_wait_are_refused() -> None:
     with pytest.raises(InputError, match=r"clients\[0\]\.closed_loop: .*depends on its answers"):
         generate(spec(chat()))
     assert len(generate(spec(chat() | {"closed_loop": False}))) == 400

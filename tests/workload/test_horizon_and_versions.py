@@ -31,7 +31,7 @@ def spec(folder: Path, *, version: str = "", slo_class: str = "batch", **top: in
     return str(folder / "spec.yaml")
 
 
-def test_the_horizon_of_a_spec_ends_the_simulation_and_is_told(tmp_path: Path) -> None:
+def test_the_horizon_of_a_spec_ends_the_simulation_and_is_reported(tmp_path: Path) -> None:
     result = blis.run(model="llama-3.1-8b", workload_spec=spec(tmp_path))
     ended = result.record.finish_ns[result.record.outcome == Outcome.COMPLETED]
     assert 0 < ended.max() <= 10**10
@@ -58,7 +58,9 @@ def test_drained_a_run_goes_on_until_all_is_done(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("old", "new"), [("realtime", "critical"), ("interactive", "standard")])
 @pytest.mark.parametrize("version", ["", "1", '"1"'])
-def test_classes_of_version_1_are_renamed_and_told(tmp_path: Path, old: str, new: str, version: str) -> None:
+def test_classes_of_version_1_are_renamed_and_reported(
+    tmp_path: Path, old: str, new: str, version: str
+) -> None:
     read = load_spec(spec(tmp_path, version=version, slo_class=old))
     assert read.clients[0].slo_class == new
     assert read.notes == (f"version 1 of the workload spec: class {old} is {new}",)

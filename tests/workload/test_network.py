@@ -50,7 +50,7 @@ def test_clients_see_the_round_trip_and_the_time_on_the_line(tmp_path: Path) -> 
     assert told["count"] == 60
 
 
-def test_in_an_open_loop_the_cluster_is_asked_the_same_at_the_same_times(tmp_path: Path) -> None:
+def test_in_an_open_loop_the_cluster_gets_the_same_requests_at_the_same_times(tmp_path: Path) -> None:
     far, near = (
         blis.run(**MODEL, workload_spec=written(tmp_path, NEAR | own)).requests
         for own in ({"network": FAR}, {})

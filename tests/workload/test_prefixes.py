@@ -57,7 +57,7 @@ def test_without_an_exponent_all_texts_are_alike() -> None:
     assert len(drawn) == 20
 
 
-def test_every_text_has_its_own_length_whoever_uses_it() -> None:
+def test_every_text_has_its_own_length_whichever_client_uses_it() -> None:
     pool = {"name": "document", "tokens_distribution": LONG, "pool": 50}
     table = made({"id": "a", "prefixes": [SYSTEM, pool]}, {"id": "b", "prefixes": [pool | {"zipf": 2.0}]})
     lengths: dict[str | int, set[int]] = {}

@@ -25,7 +25,7 @@ def gaps_us(process: str, rate: float, cv: float = 1.0, hours: int = 8) -> np.nd
     ("process", "cv"),
     [("poisson", 1.0), ("gamma", 0.3), ("gamma", 1.0), ("gamma", 3.0), ("weibull", 0.5), ("weibull", 2.0)],
 )
-def test_gaps_have_the_asked_rate_and_variation(process: str, cv: float) -> None:
+def test_gaps_have_the_given_rate_and_variation(process: str, cv: float) -> None:
     gaps = gaps_us(process, rate=10.0, cv=cv)
     assert gaps.mean() == pytest.approx(1e5, rel=0.02 * max(1, cv))
     assert gaps.std() / gaps.mean() == pytest.approx(cv, rel=0.04)
@@ -101,7 +101,7 @@ def test_token_counts_have_the_distributions_mean(name: str) -> None:
     )
 
 
-def test_gaussian_lengths_have_the_asked_spread() -> None:
+def test_gaussian_lengths_have_the_given_spread() -> None:
     assert sample(DISTRIBUTIONS["gaussian"], stream(1), 100_000).std() == pytest.approx(50, rel=0.02)
 
 

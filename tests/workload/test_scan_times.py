@@ -38,7 +38,7 @@ def test_asynchronous_scheduling_hides_what_fits_beside_a_step() -> None:
     assert mean_ttft_ms(slow) > mean_ttft_ms(free) + 1
 
 
-def test_an_order_that_looks_nobody_up_costs_nothing() -> None:
+def test_an_order_without_cache_lookups_costs_nothing() -> None:
     free, run = (api.run(**LOAD, **price) for price in ({}, {"scan_us": 1e4}))
     assert mean_ttft_ms(run) == mean_ttft_ms(free)
     assert not any("looks waiting requests up" in note for note in run.notes)

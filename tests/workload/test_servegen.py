@@ -143,7 +143,7 @@ def test_a_rate_is_shared_as_they_share_theirs(folder: Path) -> None:
         (["0,1,1,Gamma,1,1"], LENGTHS, {"time_window": "noon"}, "servegen_data.time_window"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(
+def test_what_is_wrong_is_reported_with_its_place(
     rows: list[str], lengths: Any, data: dict[str, Any], told: str, tmp_path: Path
 ) -> None:
     chunk(tmp_path / "m", 0, rows, lengths)
@@ -153,7 +153,7 @@ def test_what_is_wrong_is_told_with_its_place(
 
 
 @pytest.mark.parametrize("make", [lambda path: None, Path.mkdir])
-def test_a_folder_that_is_none_is_told(make: Any, tmp_path: Path) -> None:
+def test_a_folder_that_is_none_is_reported(make: Any, tmp_path: Path) -> None:
     make(tmp_path / "empty")
     with pytest.raises(InputError, match="no data of ServeGen"):
         load_spec(spec_of(tmp_path / "empty"))

@@ -44,7 +44,7 @@ def client(name: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def test_a_share_of_the_answers_is_constrained_the_same_whenever_it_is_asked_for() -> None:
+def test_a_share_of_the_answers_is_constrained_the_same_at_every_call() -> None:
     one, again = (api.build(**LOAD, structured_output_ratio=0.5).table.constrained for _ in range(2))
     assert one is not None
     assert again is not None

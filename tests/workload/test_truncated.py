@@ -70,7 +70,7 @@ def test_presets_stay_clamped(name: str) -> None:
         )
 
 
-def test_what_became_of_the_lengths_is_told() -> None:
+def test_what_became_of_the_lengths_is_reported() -> None:
     asked = Sizes(200, 256, 2, 7000)
     assert note_of(asked, "output", keep_mean=True) == (
         "output lengths: the mean of 200 tokens is kept; between 2 and 7,000 their standard deviation is "
@@ -88,7 +88,7 @@ SIZES = st.tuples(st.integers(1, 5000), st.integers(1, 5000), st.integers(0, 500
 
 
 @given(SIZES)
-def test_the_law_has_the_mean_asked_for_and_at_most_the_deviation(sizes: tuple[int, int, int, int]) -> None:
+def test_the_law_has_the_given_mean_and_at_most_the_deviation(sizes: tuple[int, int, int, int]) -> None:
     mean, stdev, below, above = sizes
     low, high = max(1, mean - below), mean + above
     law = truncated_law(float(mean), float(stdev), low, high)
@@ -100,7 +100,7 @@ def test_the_law_has_the_mean_asked_for_and_at_most_the_deviation(sizes: tuple[i
 
 
 @given(st.integers(2, 1000), st.integers(2, 60), st.integers(2, 60))
-def test_the_deviation_asked_for_is_met_where_there_is_room(stdev: int, below: int, above: int) -> None:
+def test_the_given_deviation_is_met_where_there_is_room(stdev: int, below: int, above: int) -> None:
     """Two deviations on either side will do."""
     low = 1
     mean = low + below * stdev

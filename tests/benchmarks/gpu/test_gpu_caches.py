@@ -75,7 +75,7 @@ def test_what_is_too_large_for_one_file_comes_in_pieces(
     assert "too many to carry" in caches.pack(here, out)
 
 
-def test_a_damaged_pack_is_told_and_does_no_harm(tmp_path: Path) -> None:
+def test_a_damaged_pack_is_reported_and_does_no_harm(tmp_path: Path) -> None:
     here, out, there = tmp_path / "here", tmp_path / "out", tmp_path / "there"
     out.mkdir()
     kernel(here)

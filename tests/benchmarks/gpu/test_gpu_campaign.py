@@ -134,7 +134,7 @@ def test_what_a_process_leaves_behind_does_not_go_on(monkeypatch: pytest.MonkeyP
     assert gone(int((tmp_path / "pid").read_text()))
 
 
-def test_a_part_is_told_how_long_it_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_part_gets_its_time_limit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     code = "import sys; sys.exit(int(float(sys.argv[1]) != 18))"
     timed = Part("timed", ("-c", code, "{seconds}"), 20.0, ("-c", code, "{seconds}"))
     assert run(monkeypatch, tmp_path, timed) == [("timed", "done")]
@@ -223,7 +223,7 @@ def test_a_campaign_that_is_killed_leaves_what_it_found_and_goes_on_later(
     assert told == ["first", "second"], "the first part was not run again"
 
 
-def test_a_campaign_that_is_asked_to_end_ends_its_part_and_says_so(driven: Any, tmp_path: Path) -> None:
+def test_a_terminated_campaign_ends_its_part_and_says_so(driven: Any, tmp_path: Path) -> None:
     one = driven(slow=True)
     pid = wait_for(tmp_path / "pid")
     one.send_signal(signal.SIGTERM)
@@ -295,7 +295,7 @@ print(json.dumps(told))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here they would measure")
-def test_every_script_understands_what_it_is_told_and_refuses_to_run_without_a_gpu(tmp_path: Path) -> None:
+def test_every_script_understands_its_arguments_and_refuses_to_run_without_a_gpu(tmp_path: Path) -> None:
     code = CALL_ALL.format(gpu=str(GPU), out=str(tmp_path))
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -316,7 +316,9 @@ def test_every_file_of_gpu_tests_is_a_part() -> None:
 # -- what can be brought home ----------------------------------------------------------------------------
 
 
-def test_files_that_cannot_be_brought_home_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_cannot_be_brought_home_are_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def put(name: str, size: int = 1) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x" * size)

@@ -183,7 +183,7 @@ def test_gpus_do_not_mix_and_what_was_brought_home_before_stays(
     assert "H100" not in tables
 
 
-def test_rows_of_several_revisions_are_told(
+def test_rows_of_several_revisions_are_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measured(tmp_path / "one")

@@ -79,7 +79,7 @@ def test_preempted_blocks_go_on_with_their_ids_and_state() -> None:
 
 
 @pytest.mark.parametrize("fdfo", [False, True])
-def test_clients_are_told_block_by_block_and_of_the_end(fdfo: bool) -> None:
+def test_clients_get_every_block_and_the_end(fdfo: bool) -> None:
     engine = stub_engine(fdfo=fdfo)
     asked = problems(seed=3, count=6)
     told: list[list[OutputDelta]] = [[] for _ in asked]

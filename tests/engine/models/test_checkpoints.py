@@ -108,7 +108,7 @@ def test_bfloat16_checkpoints_are_widened_on_the_cpu(tmp_path: Path) -> None:
         assert torch.equal(tensor, narrow[name].float())
 
 
-def test_tensors_nobody_needs_are_passed_over(tmp_path: Path) -> None:
+def test_unused_tensors_are_passed_over(tmp_path: Path) -> None:
     """The copy of a tied embedding, rotary frequencies of old exports, multi-token prediction layers."""
     extra = {"num_nextn_predict_layers": 1, "tie_word_embeddings": True}
     tensors = places(dummy(tiny(tmp_path, **extra)))
@@ -206,7 +206,7 @@ def test_weights_of_a_bundled_model_have_to_be_given_or_dummy() -> None:
         build_model(config, device="cpu", load_format="gguf")
 
 
-def test_the_table_of_angles_is_as_long_as_asked_and_never_longer_than_the_model(
+def test_the_table_of_angles_is_as_long_as_requested_and_never_longer_than_the_model(
     tmp_path: Path,
 ) -> None:
     config = load_model_config(tiny(tmp_path))

@@ -130,7 +130,7 @@ def test_a_pace_is_two_times(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "5000,20000" in error
 
 
-def test_rounds_that_are_missing_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rounds_that_are_missing_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     common = [*QUICK, "--model", AR, "--out", str(tmp_path), "--budget", "0.001"]
     assert main(common) == 0
     assert "0 of 2 rounds measured and 1 visits of the next" in capsys.readouterr().err
@@ -185,7 +185,7 @@ def test_the_hash_of_a_model_is_that_of_its_configuration() -> None:
     assert model_facts(AR) == model_facts(AR)
 
 
-def test_nothing_unknown_is_told_of_the_machine() -> None:
+def test_nothing_unknown_is_reported_of_the_machine() -> None:
     import torch
 
     known = machine(torch.device("cpu"))

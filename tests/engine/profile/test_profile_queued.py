@@ -94,7 +94,7 @@ def test_a_mixture_of_experts_has_queues_too_whichever_experts_were_forced_befor
     size=st.sampled_from([16, 32, 256]),
     depth=st.integers(1, 128),
 )
-def test_whoever_waits_can_be_served(seqs: int, pages: int, length: int, size: int, depth: int) -> None:
+def test_queued_requests_can_be_served(seqs: int, pages: int, length: int, size: int, depth: int) -> None:
     limits = Limits(seqs, 2048, length, pages, size)
     shared = prefix_tokens(limits)
     assert shared % size == 0

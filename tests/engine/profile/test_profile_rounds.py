@@ -189,6 +189,6 @@ def test_a_lower_threshold_takes_no_more_rounds() -> None:
     assert total["LowConfidence", 0.8] <= total["LowConfidence", 0.95]
 
 
-def test_answers_do_not_depend_on_who_else_is_asked() -> None:
+def test_round_counts_do_not_depend_on_the_number_of_prompts() -> None:
     many, few = count_rounds(engine_with, 12), count_rounds(engine_with, 4)
     assert [a.rounds for a in few[:4]] == [a.rounds for a in many[:4]]

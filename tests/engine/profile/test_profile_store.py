@@ -239,7 +239,7 @@ def test_drift_is_how_far_the_sentinel_moves_not_how_much_it_scatters() -> None:
     assert drift(sentinel_rows([1, 2])) == 0
 
 
-def test_progress_is_told_up_to_the_end(tmp_path: Path) -> None:
+def test_progress_is_reported_up_to_the_end(tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
 
     def note(what: str, done: int, total: int) -> None:

@@ -307,7 +307,7 @@ def test_the_host_has_no_more_than_its_control_group_may_use(monkeypatch: pytest
     assert host_bytes() == 900 << 10
 
 
-def test_the_longest_sequence_is_what_the_cache_holds_unless_told_otherwise() -> None:
+def test_the_longest_sequence_is_what_the_cache_holds_unless_set_otherwise() -> None:
     engine = stub_engine(max_model_len=None, num_kv_blocks=5)
     assert engine.scheduler.config.max_model_len == 80
 

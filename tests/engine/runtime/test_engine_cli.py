@@ -86,7 +86,7 @@ def test_a_replay_has_the_shape_of_vllms_and_its_step_log_replays_in_the_simulat
     assert sum(recorded.requests["output_tokens"]) == result["total_output_tokens"]
 
 
-def test_a_replay_as_fast_as_possible_waits_for_nobody(
+def test_a_replay_as_fast_as_possible_waits_for_no_arrival(
     model: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     load = ["--num-requests", "5", "--rate", "0.001", "--prompt-tokens", "20", "--output-tokens", "4"]

@@ -142,7 +142,7 @@ def test_slow_arithmetic_slows_steps_by_their_share_of_it(cpu: Cpu, tokens: int,
     assert clock.pace == pytest.approx((1 + 4 * 1.5) / 5), "no further than what was measured"
 
 
-def test_times_are_told_for_the_reference(cpu: Cpu) -> None:
+def test_times_are_reported_for_the_reference(cpu: Cpu) -> None:
     clock = steady(cpu, times=2)
     cpu.work(10 * MS)
     assert clock.now_ns() == 20 * MS
@@ -182,7 +182,7 @@ def test_the_yardstick_has_steps_with_prompts_and_without(cpu: Cpu) -> None:
     assert [spent_ns for _, spent_ns in told] == pytest.approx([30 * MS, *[3 * MS] * 15] * 2)
 
 
-def test_engines_with_a_steady_clock_have_one_pace_if_told_to() -> None:
+def test_engines_with_a_steady_clock_have_one_pace_if_configured_so() -> None:
     settings = {"clock": "steady", "num_kv_blocks": 64, "max_num_seqs": 2}
     autoregressive = {"model": str(checkpoint("ar")), "device": "cpu", **settings}
     first = engine_of(autoregressive)

@@ -49,7 +49,7 @@ class CompilingModel(StubModel):
         return super().__call__(*arguments)
 
 
-def test_what_a_request_waits_for_is_told_apart_from_what_the_engine_waited_for(
+def test_what_a_request_waits_for_is_distinguished_from_what_the_engine_waited_for(
     knobs: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def build_library() -> bool:
@@ -74,7 +74,7 @@ def test_an_engine_on_the_cpu_waits_for_no_kernels() -> None:
     assert engine.compilations.before_serving == engine.compilations.while_serving == Compilations()
 
 
-def test_a_kernel_is_counted_once_and_whoever_listened_before_still_hears(knobs: SimpleNamespace) -> None:
+def test_a_kernel_is_counted_once_and_earlier_listeners_still_get_it(knobs: SimpleNamespace) -> None:
     heard = []
     knobs.listener = lambda **event: heard.append(event["cache_hit"])
     watch = CompilationWatch()

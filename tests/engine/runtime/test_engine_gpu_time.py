@@ -86,7 +86,7 @@ def test_a_step_with_a_backlog_is_not(stream: Stream) -> None:
     assert gpu_ns == 440_000
 
 
-def test_a_step_that_broke_before_the_gpu_was_asked_took_none_of_its_time(stream: Stream) -> None:
+def test_a_step_that_broke_before_its_launch_took_no_gpu_time(stream: Stream) -> None:
     timer = StepTimer(StepClock(), CUDA)
     timer.start(0)
     timer.gpu_begin()

@@ -431,7 +431,9 @@ CPU = torch.device("cpu")
 # ---- mask time ------------------------------------------------------------------------------------
 
 
-def test_mask_time_is_told_of_each_step_and_is_a_part_of_sampling(engine: LLMEngine, tmp_path: Any) -> None:
+def test_mask_time_is_reported_of_each_step_and_is_a_part_of_sampling(
+    engine: LLMEngine, tmp_path: Any
+) -> None:
     served(
         engine, *[constrained(guided_regex="[a-z]{8}")] * 3, SamplingParams(max_tokens=20, ignore_eos=True)
     )
@@ -444,14 +446,14 @@ def test_mask_time_is_told_of_each_step_and_is_a_part_of_sampling(engine: LLMEng
     assert exposed_ns == mask_ns, "the forward is over before the masks are begun"
 
 
-def test_a_step_in_which_nobody_emits_has_no_masks() -> None:
+def test_a_step_without_emitting_sequences_has_no_masks() -> None:
     engine = tiny_engine(max_num_batched_tokens=16)
     served(engine, constrained(guided_regex="a"), prompt="1")
     served(engine, constrained(guided_regex="b", max_tokens=1), prompt="x" * 40)
     assert engine.recorder.log().steps["constrained_rows"] == [1, 1, 0, 0, 1]
 
 
-def test_without_grammars_nothing_is_told_of_masks(engine: LLMEngine) -> None:
+def test_without_grammars_nothing_is_reported_of_masks(engine: LLMEngine) -> None:
     served(engine, SamplingParams(max_tokens=4))
     assert not MASK_KINDS.keys() & engine.recorder.log().steps.keys()
 

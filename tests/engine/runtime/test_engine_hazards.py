@@ -145,7 +145,7 @@ def test_a_chunk_of_a_prompt_is_booked_before_the_next_one_is_planned() -> None:
     assert goes_wrong(spoil, max_num_batched_tokens=20)
 
 
-def test_nobody_gets_a_token_behind_its_end_and_nobody_ends_twice() -> None:
+def test_no_request_gets_a_token_behind_its_end_or_ends_twice() -> None:
     """Without: the outcome is given to all who were in the step."""
 
     def spoil(engine: LLMEngine) -> None:
@@ -274,7 +274,7 @@ def test_launching_a_step_never_waits_for_the_device(monkeypatch: pytest.MonkeyP
     assert any(s.logprobs for s in load.sequences)
 
 
-def test_a_value_asked_for_on_the_way_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_value_read_on_the_way_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = never_waiting(monkeypatch)
     keep = engine.executor.keep_tokens
     engine.executor.keep_tokens = lambda batch, tokens: keep(batch, torch.tensor(tokens.tolist()))  # type: ignore[method-assign]

@@ -56,7 +56,7 @@ def test_the_settings_and_requests_of_these_runs_have_what_makes_it_hard() -> No
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_failing_forwards_end_their_requests_and_spoil_nobody_elses(seed: int) -> None:
+def test_failing_forwards_end_their_requests_and_leave_the_others_intact(seed: int) -> None:
     rng = Random(100 + seed)
     model = Unsteady(rng, 0.04)
     engine = overlapped(model, **random_settings(rng))
@@ -127,7 +127,7 @@ def test_an_interrupt_leaves_an_engine_that_can_be_used() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_token_is_discarded_for_each_end_that_nobody_could_foresee(seed: int) -> None:
+def test_a_token_is_discarded_for_each_unforeseeable_end(seed: int) -> None:
     rng = Random(seed)
     engine = overlapped(num_kv_blocks=400, block_size=16, max_num_batched_tokens=400)
     load = serve_load(engine, rng, aborts=False)
@@ -139,7 +139,7 @@ def test_a_token_is_discarded_for_each_end_that_nobody_could_foresee(seed: int) 
     assert sum(steps["emitted_rows"]) == emitted + len(late)
 
 
-def test_step_n_plus_1_is_launched_before_anybody_looks_at_step_n() -> None:
+def test_step_n_plus_1_is_launched_before_the_outcome_of_step_n_is_read() -> None:
     engine = overlapped()
     stream = on_model_stream(engine, Random(0), pace=0.0)
     engine.add_request([1, 2, 3], GREEDY)
@@ -169,7 +169,7 @@ def test_there_is_no_empty_step_while_the_last_one_is_awaited() -> None:
     assert min(engine.recorder.log().steps["emitted_rows"]) == 1
 
 
-def test_a_step_in_flight_is_awaited_though_nobody_wants_it() -> None:
+def test_a_step_in_flight_is_awaited_though_its_outcome_is_not_needed() -> None:
     engine = overlapped()
     params = SamplingParams(temperature=0, stop_token_ids=expected([1, 2, 3], 1))
     sequence = engine.add_request([1, 2, 3], params)

@@ -48,7 +48,7 @@ def test_the_bubble_is_the_time_between_forwards_over_that_between_their_beginni
     assert found.run_ahead == 0.5
 
 
-def test_time_in_which_nobody_was_there_is_no_bubble() -> None:
+def test_time_without_requests_is_no_bubble() -> None:
     engine = stub_engine(clock=WallClock(), async_scheduling=True)
     for _ in range(2):
         engine.add_request([1, 2, 3], SamplingParams(temperature=0, max_tokens=1))

@@ -51,7 +51,7 @@ class Broken(Letters):
 
 @BOTH_LOOPS
 @pytest.mark.parametrize("seed", range(3))
-def test_clients_are_told_every_output_piece_by_piece(seed: int, overlapped: bool) -> None:
+def test_clients_get_every_output_piece_by_piece(seed: int, overlapped: bool) -> None:
     rng = Random(seed)
     load = serve_load(engine_with(overlapped=overlapped, **random_settings(rng)), rng)
     assert_told_all(load)
@@ -76,7 +76,7 @@ def test_only_texts_with_stop_strings_are_decoded_by_the_engines_thread(overlapp
     assert tokenizer.threads == {threading.current_thread().name}
 
 
-def test_nobody_decodes_what_nobody_wants() -> None:
+def test_text_without_a_reader_is_not_decoded() -> None:
     tokenizer = Watched()
     engine = engine_with(tokenizer)
     engine.add_request(PROMPTS[0], SamplingParams(temperature=0, max_tokens=12, detokenize=False))
@@ -160,7 +160,7 @@ def test_a_client_that_fails_ends_its_own_request(overlapped: bool) -> None:
 
 
 @BOTH_LOOPS
-def test_a_client_may_abort_and_ask_for_the_text_from_where_it_is_told(overlapped: bool) -> None:
+def test_a_client_may_abort_and_read_the_text_from_its_callback(overlapped: bool) -> None:
     engine = engine_with(overlapped=overlapped)
     texts: list[str] = []
 
@@ -204,7 +204,7 @@ def test_an_engine_that_is_forgotten_leaves_no_thread() -> None:
     assert not worker.is_alive()
 
 
-def test_a_thread_that_broke_down_says_so_and_nobody_waits_for_it() -> None:
+def test_a_thread_that_broke_down_says_so_and_is_not_waited_for() -> None:
     thread = OutputThread()
 
     def breaks() -> None:

@@ -79,7 +79,7 @@ def test_wrong_flags_are_bad_input(
     assert problem in capsys.readouterr().err
 
 
-def test_a_form_that_does_not_compile_is_told_before_anything_is_served(
+def test_a_form_that_does_not_compile_is_reported_before_anything_is_served(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("xgrammar")

@@ -83,7 +83,7 @@ def test_whatever_the_name_code_that_was_mended_is_another_revision(copy: Path) 
     assert whole(copy) == before
 
 
-def test_the_repository_of_somebody_else_around_a_copy_tells_nothing(copy: Path) -> None:
+def test_another_repository_around_a_copy_gives_no_revision(copy: Path) -> None:
     (copy.parent / "file").write_text("")
     commit(copy.parent)
     assert told(copy) == ""
