@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +39,7 @@ def tpot_ms(runs: Sequence[tuple[Point, Simulation]], step_ns: float, seq_ns: fl
         terms = ServerTerms(1.0, step_ns, seq_ns)
         model = Trained(load_model(point.model), load_gpu(point.gpu), point.tp, server=terms)
         model.frontend = run.latency.frontend
-        found.append(predict(replace(run, latency=model))[1])
+        found.append(predict(run.with_pool(latency=model))[1])
     return np.array(found)
 
 

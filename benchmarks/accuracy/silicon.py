@@ -183,7 +183,7 @@ def held_out(run: Simulation, point: Point, what: str) -> Simulation:
     server = server_terms(run.config)
     model = Trained(shape, load_gpu(point.gpu), point.tp, Training(left_out, ("others",)), server)
     model.frontend = run.latency.frontend
-    return replace(run, latency=model)
+    return run.with_pool(latency=model)
 
 
 @cache
@@ -208,4 +208,4 @@ def with_kernels(run: Simulation, point: Point, data: Path) -> Simulation:
         "kernel-tables", shape=shape, gpu=load_gpu(point.gpu), tp=point.tp, kernel_profile=folder
     )
     model.frontend = run.latency.frontend
-    return replace(run, latency=model)
+    return run.with_pool(latency=model)

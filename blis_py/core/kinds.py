@@ -35,5 +35,6 @@ def named_in(facts: Container[str]) -> str | None:
     """The kind that has a part in a summary, or in the metadata of a log; `None` = autoregressive."""
     return next((name for name in KINDS if name in facts), None)
 
+
 FORMER_FILES: Final = ("block_rounds.csv", "dllm.yaml")
 """Files that results of these kinds had before folders had a marker; see `blis_py.outputs.complete`."""

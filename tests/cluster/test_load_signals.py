@@ -26,7 +26,7 @@ def routed(
     options: dict[str, Any] = {"num_instances": 2, "routing_policy": "least-loaded", "snapshot_refresh_ns": 0}
     if kind == "diffusion":
         rounds = [[4] * (-(-(row.prompt % 32 + row.output) // 32)) for row in rows]
-        options["diffusion"] = BlockDiffusion(rounds, DiffusionConfig(block_tokens=32))
+        options["kind"] = BlockDiffusion(rounds, DiffusionConfig(block_tokens=32))
     latency = linear(10 * US, frontend, **costs)
     return simulate(table_of(rows), scheduler=CONFIG, latency=latency, seed=seed, **options)
 

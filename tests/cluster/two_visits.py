@@ -32,7 +32,7 @@ class Pair:
     """A prefill and a decode instance, and what is recorded of them.
 
     Args:
-        watch: see `blis_py.cluster.observer`.
+        observer: see `blis_py.cluster.observer`.
         emission: of both instances.
     """
 
@@ -40,7 +40,7 @@ class Pair:
         self,
         requests: RequestTable,
         frontend: FrontendDelays | None = None,
-        watch: Any = None,
+        observer: Any = None,
         emission: Any = None,
     ) -> None:
         self.recorder = Recorder(requests, frontend or FrontendDelays())
@@ -50,8 +50,8 @@ class Pair:
             for scheduler, role in zip(self.schedulers, ROLES, strict=True)
         ]
         self.events: list[Any] = [*self.logs]
-        if watch is not None:
-            self.events = [watch.beside(i, self.schedulers[i], log) for i, log in enumerate(self.logs)]
+        if observer is not None:
+            self.events = [observer.beside(i, self.schedulers[i], log) for i, log in enumerate(self.logs)]
         self.now_ns = [0, 0]
 
     def come(self, index: int, request: Request, at_us: int) -> None:
@@ -81,13 +81,13 @@ class Pair:
         return self.recorder.record(end_us * US)
 
 
-def handed_over(frontend: FrontendDelays | None = None, watch: Any = None) -> RunRecord:
+def handed_over(frontend: FrontendDelays | None = None, observer: Any = None) -> RunRecord:
     """One request of 3 tokens that arrives at 5 us.
 
     It prefills from 5 to 15 us, which brings its first token. It leaves at 17 and reaches the other queue at
     22; steps that end at 30 and 42 bring the others.
     """
-    pair = Pair(table([5], [3]), frontend, watch)
+    pair = Pair(table([5], [3]), frontend, observer)
     prefill = Request("request_0", 5 * US, 16, 1, row=0)
     pair.recorder.dispatched(prefill, 0)
     pair.come(0, prefill, 5)

@@ -70,7 +70,7 @@ class Validation:
     """decode, prefill, mixed, denoise, or all."""
     synchronous: Accuracy
     gpu: Accuracy
-    """This and the next without launch-bound steps, whose parts cannot be told apart."""
+    """This and the next without launch-bound steps, whose parts cannot be separated."""
     host: Accuracy
     pace: float
     """Median of measured over predicted, minus one: a common factor, such as a slower machine."""

@@ -37,9 +37,9 @@ SCRIPT = """
 import json, sys
 from dataclasses import asdict
 from engine.kernels import aot
-from engine.kernels.command import Command
+from engine.kernels.command import KernelCommand
 
-command = Command("aot", "", [*sys.argv[1:], "--target", "cuda:90"])
+command = KernelCommand("aot", "", [*sys.argv[1:], "--target", "cuda:90"])
 for variant in command.variants:
     report, problems = aot.check(variant.data, command.gpu)
     facts = {"kernel": variant.kernel, "constants": variant.constants, **variant.facts["options"]}
