@@ -231,7 +231,8 @@ class StepFeatures:
         return self.but(joined)
 
 
-_ATTRIBUTES: Final = dict.fromkeys(FEATURES)
+_ATTRIBUTES: Final = tuple(FEATURES)
+_IS_ATTRIBUTE: Final = frozenset(FEATURES)
 _GROWING: Final = tuple((name, feature.grows) for name, feature in FEATURES.items() if feature.grows)
 SELDOM: Final = tuple(name for name, feature in FEATURES.items() if feature.optional)
 """Features that are 0 in most runs; logs contain them only if they are not."""
@@ -240,7 +241,7 @@ FEATURE_NAMES: Final = tuple(name for name in FEATURES if name not in SELDOM)
 
 
 def _is_further(name: str) -> bool:
-    return name in FEATURES and name not in _ATTRIBUTES
+    return name in FEATURES and name not in _IS_ATTRIBUTE
 
 
 def further_names() -> tuple[str, ...]:
@@ -267,9 +268,9 @@ def further_features() -> tuple[tuple[str, Compute], ...]:
         InputError: an entry without `compute`, or with the name of another feature.
     """
     for name, feature in FEATURES.items():
-        if (feature.compute is None) != (name in _ATTRIBUTES):
-            taken = "is a feature of every step already" if name in _ATTRIBUTES else "no function computes it"
-            fix = "give it another name" if name in _ATTRIBUTES else "give its entry `compute`"
+        if (feature.compute is None) != (name in _IS_ATTRIBUTE):
+            taken = "is a feature of every step already" if name in _IS_ATTRIBUTE else "no function computes it"
+            fix = "give it another name" if name in _IS_ATTRIBUTE else "give its entry `compute`"
             raise InputError(f"step feature: {taken}", key=f"FEATURES[{name!r}]", fix=fix)
     return tuple([(name, feature.compute) for name, feature in FEATURES.items() if feature.compute])
 
