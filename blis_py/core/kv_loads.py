@@ -60,7 +60,7 @@ class KVLoads:
         supply = self._source.offer(request, computed, now_ns) if most > 0 else None
         if supply is None or supply.tokens <= 0:
             return None
-        return supply if supply.tokens <= most else Supply(most, supply.ready_ns)
+        return supply if supply.tokens <= most else Supply(most, supply.ready_ns, supply.free_tokens)
 
     def begin(self, request: Request, computed: int, supply: Supply, now_ns: int) -> None:
         """Start the load of an accepted offer; the request has its blocks."""
