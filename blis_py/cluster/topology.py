@@ -238,6 +238,11 @@ class Cluster:
             if not sum(pool.count for pool in side):
                 fix = f"add a pool of role {role}, or leave disaggregation out"
                 raise InputError(f"no instance serves {role}", key="pools", fix=fix)
+        order = self.disaggregation.pair_order if self.disaggregation else ""
+        if order == "prefill-first" and any(pool.role == "both" for pool in self.pools):
+            fix = "use decode-first, or pools of role prefill and decode alone"
+            key = "disaggregation.pair_order"
+            raise InputError("may choose one instance for both", key=key, value=order, fix=fix)
         linked = {(link.from_pool, link.to_pool) for link in self.links}
         for one in sides[0]:
             for other in sides[1]:
