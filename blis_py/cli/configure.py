@@ -154,6 +154,8 @@ _READ: dict[str, Callable[[str, Any], Any]] = {
     "--slo-shares": _shares,
     "--tenant-budgets": _budgets,
     "--routing-scorers": _weights,
+    "--prefill-routing-scorers": _weights,
+    "--decode-routing-scorers": _weights,
     "--slo-targets": _targets_us,
     "--dispatch-tick-interval": _zero_is_the_usual,
     "--columns": _roles,

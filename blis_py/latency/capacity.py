@@ -143,6 +143,12 @@ def kv_heads_per_rank(shape: ModelShape, tp: int) -> int:
     return ceil(shape.kv_heads / tp)
 
 
+def rank_block_bytes(shape: ModelShape, tp: int, block_size: int) -> int:
+    """Keys and values of a block on one rank, replicated heads included."""
+    per_head = shape.layers * 2 * shape.head_dim * shape.kv_dtype_bytes
+    return kv_heads_per_rank(shape, tp) * per_head * block_size
+
+
 def model_weight_bytes(shape: ModelShape) -> float:
     """Bytes of the whole model's weights: every matrix in its own format, unquantised parts in that of the
     activations. Biases are left out."""
@@ -177,8 +183,7 @@ def _budget(plan: _Plan) -> KvCapacity:
     weights = model_weight_bytes(shape) / tp + overheads.rope_bytes(shape)
     activations = overheads.activations(shape, tp, tokens, seqs)
     overhead = (overheads.single_gpu_gib if tp == 1 else overheads.rank_gib) * GIB
-    per_head = shape.layers * 2 * shape.head_dim * shape.kv_dtype_bytes
-    block_bytes = kv_heads_per_rank(shape, tp) * per_head * block_size
+    block_bytes = rank_block_bytes(shape, tp, block_size)
     return KvCapacity(
         model=shape.name,
         gpu=gpu.name,

@@ -28,6 +28,7 @@ from blis_py.setup.asked import Demand, horizon_ns_of
 from blis_py.setup.capacity import longest_sequence
 from blis_py.setup.demand import DEFAULT_SEED, demand
 from blis_py.setup.deployment import Deployment, deployed
+from blis_py.setup.disaggregation import disaggregation, link_notes, links
 from blis_py.setup.gateway import admission_settings, flow_notes, flow_settings
 from blis_py.setup.pools import PoolSetup, notes_of
 from blis_py.setup.served import served_models, served_notes
@@ -104,6 +105,7 @@ class Setup:
                 *notes_of(pools, [pool.host_notes for pool in pools]),
                 *served_notes(asked, names, config),
                 *flow_notes(config.gateway),
+                *link_notes(config, pools),
             ),
             source=asked.source,
             kind=kinds.simulated(asked, config, [pool.scheduler for pool in pools]),
@@ -232,7 +234,13 @@ class Setup:
             slo_priorities=config.admission.slo_priorities or None,
             served_models=self.served_models,
         )
-        return Cluster(pools=tuple(pool.as_data() for pool in self.pools), ingress=ingress)
+        apart = disaggregation(config)
+        return Cluster(
+            pools=tuple(pool.as_data() for pool in self.pools),
+            links=() if apart is None else links(config, self.pools),
+            ingress=ingress,
+            disaggregation=apart,
+        )
 
     def _source(self) -> RequestTable | ClosedLoops:
         """The requests as an open-loop table, or as closed loops."""
@@ -252,7 +260,7 @@ class Setup:
 
 def _of_one_model(config: RunConfig, served: Sequence[Deployment]) -> RunConfig:
     """The configuration with the model of all pools, which may come from a fitted profile."""
-    if not config.pools:
+    if not config.all_pools:
         return served[0].config
     names = [one.shape.name for one in served]
     if len(set(names)) > 1:
