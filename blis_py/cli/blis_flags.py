@@ -31,9 +31,7 @@ _DEFAULTS: dict[str, str | None] = {
 }
 """The value that changes nothing; None where every value asks for something."""
 
-_SWITCHES = (
-    "--enable-expert-parallel",
-)
+_SWITCHES = ("--enable-expert-parallel",)
 
 _PARALLEL = "data and expert parallelism within an instance are not simulated; drop it"
 _INSTEAD: dict[str, str] = {

@@ -38,6 +38,8 @@ class HandOff:
 
     keeps_blocks = True
     """Whether the prefill instance keeps the blocks until they have been read."""
+    to_itself = False
+    """Whether an instance hands over to itself where it is chosen for both; otherwise it just goes on."""
     needs_overlap = "none"
     """Default of `Disaggregation.overlap`."""
 
@@ -91,7 +93,7 @@ class HandOff:
     def begin(self, request: Request, decode: int, now_ns: int) -> bool:
         """Choose a prefill instance and send a request on its way; False if that is the decode instance."""
         prefill = self._choose_prefill(request, now_ns)
-        if prefill == decode:
+        if prefill == decode and not self.to_itself:
             return False
         pair = Pair(request, prefill, decode, now_ns)
         self._pairs[request.row] = pair

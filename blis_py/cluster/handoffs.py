@@ -1,12 +1,12 @@
 """Hand-overs as engines do them. Each is a class and one line in `HANDOFFS`.
 
-| | `vllm` | `sglang` | `trtllm` | `blis` |
-|---|---|---|---|---|
-| decode instance takes blocks | at the head of its queue, after the prefill | before the prefill begins | at the head of its queue, after the prefill | when the KV has arrived |
-| room it demands | the blocks | those, and a reserve for each request it has | the blocks | the blocks |
-| KV is sent | when the blocks are taken: what is lacking | with each chunk of the prefill | when the blocks are taken | at the end of the prefill: all of it |
-| first token | from one more step, on the decode instance | from the prefill; with the last chunk | from the prefill; with the KV | see `Blis` |
-| prefill instance keeps its blocks | until they are read, or the lease ends | until the last chunk is sent | until they are read | not at all |
+- `vllm`: the decode instance takes blocks when the request is at the head of its queue, after the prefill,
+  and pulls what it lacks; the first token is that of one more step. The prefill instance keeps its blocks
+  until they are read, or its lease ends.
+- `trtllm`: the same, but for the first token, which comes with the KV from the prefill.
+- `sglang`: the decode instance takes blocks before the prefill begins, and keeps a reserve for each of its
+  requests; the KV of each chunk is sent when it is computed, with the last one the first token.
+- `blis`: the KV is sent at the end of the prefill, all of it; blocks are taken when it is there.
 """
 
 from __future__ import annotations
@@ -136,6 +136,7 @@ class Blis(HandOff):
     """
 
     keeps_blocks = False
+    to_itself = True
 
     def __init__(self, settings: Disaggregation) -> None:
         super().__init__(settings)

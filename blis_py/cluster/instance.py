@@ -17,6 +17,7 @@ from blis_py.cluster.wakeups import Wakeable, WakeupQueue
 from blis_py.core.blocks import CacheChanges
 from blis_py.core.lifecycle import Lifecycle
 from blis_py.core.request import NEVER_NS, Request
+from blis_py.core.step import Step
 from blis_py.metrics.record import Outcome
 from blis_py.metrics.visits import Onward
 
@@ -151,12 +152,23 @@ class Instance(Wakeable):
             for _, request in arrivals:
                 self.outlet.enters(request)
         asleep = not self._inbox
-        self._inbox.extend(arrivals)
+        if not asleep and arrivals and arrivals[0][0] < self._inbox[-1][0]:
+            asleep = self._overtake(arrivals)
+        else:
+            self._inbox.extend(arrivals)
         self.in_flight += len(arrivals)
         if self._dirty is not None:
             self._dirty.add(self._index)
         if asleep and arrivals:
             self._wake(arrivals[0][0])
+
+    def _overtake(self, arrivals: Sequence[tuple[int, Request]]) -> bool:
+        """Add requests of which some are ready before others on the way; whether they are first of all."""
+        first_ns = self._inbox[0][0]
+        queue = sorted([*self._inbox, *arrivals], key=_ready_ns)
+        self._inbox.clear()
+        self._inbox.extend(queue)
+        return arrivals[0][0] < first_ns
 
     def cancel(self, request: Request, now_ns: int) -> None:
         """Evict a request at the end of the step in progress, as if its client timed out now."""
@@ -182,7 +194,7 @@ class Instance(Wakeable):
     def set_deadline(self, request: Request, deadline_ns: int) -> None:
         """Change the deadline of a request in its queue or waiting for KV."""
         self._life.set_deadline(request, deadline_ns)
-        if 0 <= deadline_ns:
+        if deadline_ns >= 0:
             self._wake(self.now_ns if deadline_ns < self.now_ns else deadline_ns)
 
     def expect(self, requests: int, now_ns: int) -> None:
@@ -192,6 +204,10 @@ class Instance(Wakeable):
             self._dirty.add(self._index)
         if self._when_idle is not None and self.is_idle:
             self._wake(now_ns)
+
+    def watch_steps(self, call: Callable[[Step], None]) -> None:
+        """Call with every step that has ended, before the scheduler is updated."""
+        raise NotImplementedError
 
     @property
     def committed(self) -> int:
@@ -324,3 +340,7 @@ class Instance(Wakeable):
         queued = [request for request in self._life.queued if request.visit >= 0]
         self._fate.ended(queued, Outcome.QUEUED)
         self._loop.close()  # breaks the reference cycle
+
+
+def _ready_ns(arrival: tuple[int, Request]) -> int:
+    return arrival[0]

@@ -121,7 +121,7 @@ class Network:
         self._share(transfer, now_ns)
 
     def _share(self, changed: Transfer, now_ns: int) -> None:
-        """Recompute the rates of all transfers that share a link with one that began or ended, or with those."""
+        """Recompute the rates of all transfers connected by links to one that began or ended."""
         ports = dict.fromkeys(changed.ports)
         queue, flows = list(ports), dict[Transfer, None]()
         while queue:

@@ -52,8 +52,9 @@ class PairDispatcher(Dispatcher):
             index = self.choose(request, now_ns)
             if self._log is not None:
                 self._log.note(request, now_ns, index)
-            if self._prefill and self._decides(request, index):
-                if self._begin(request, index if self._decode_first else -1, now_ns):
-                    continue
+            decode = index if self._decode_first else -1
+            apart = self._prefill and self._decides(request, index)
+            if apart and self._begin(request, decode, now_ns):
+                continue
             self._recorder.dispatched(request, index)
             self._instances[index].submit([(now_ns + self._front_end_ns, request)])

@@ -226,7 +226,6 @@ class Cluster:
                 fix = "drop it, or connect an outlet that uses it"
                 raise InputError("nothing goes over this link", key="links", value=link.from_pool, fix=fix)
 
-
     def _require_pairs(self) -> None:
         """Check that both sides of a hand-over exist, and a link between each two of their pools.
 
@@ -247,7 +246,9 @@ class Cluster:
         for one in sides[0]:
             for other in sides[1]:
                 if (one.name, other.name) not in linked:
-                    raise InputError("no link between two pools", key="links", value=f"{one.name}, {other.name}")
+                    raise InputError(
+                        "no link between two pools", key="links", value=f"{one.name}, {other.name}"
+                    )
 
 
 def require_supported_role(pool: str, role: str) -> None:

@@ -120,9 +120,7 @@ def _check_pools(config: RunConfig, layers: Layers) -> None:
             raise layers.error("has no effect: every pool has its own", shared, fix="change it in the pools")
     if config.num_instances != 1 and config.num_instances != (apart.instances or 1):
         fix = f"use {apart.instances}, or drop it" if apart.instances else "drop it: each pool has a count"
-        raise layers.error(
-            "contradicts the pools", "num_instances", value=config.num_instances, fix=fix
-        )
+        raise layers.error("contradicts the pools", "num_instances", value=config.num_instances, fix=fix)
     _check_disaggregation(config, layers, key)
 
 

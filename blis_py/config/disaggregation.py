@@ -56,8 +56,8 @@ class DisaggregationSection:
         help="Whose hand-over: vllm, sglang, trtllm, blis. Default: the engine's.",
         metavar="NAME",
     )
-    """Whose hand-over: `vllm`, `sglang`, `trtllm`, `blis`, or one that is installed; null = that of the engine
-    preset: `blis` of BLIS, else `vllm`."""
+    """Whose hand-over: `vllm`, `sglang`, `trtllm`, `blis`, or one that is installed; null = `blis` with that
+    engine preset, else `vllm`."""
     decider: str | None = setting(
         None,
         flag="--pd-decider",
@@ -131,16 +131,20 @@ class DisaggregationSection:
         flag="--pd-overlap",
         help="What is sent during the prefill: none, or each chunk.",
     )
-    """`none`: the KV is sent after the prefill; `chunk`: each chunk of a prompt when it is computed; null = as
-    the hand-over does it."""
+    """`none`: the KV is sent after the prefill; `chunk`: each chunk of a prompt when it is computed; null =
+    as the hand-over does it."""
     reserved_decode_tokens: int = setting(
         512, least=0, most=MAX_TOKENS, flag="--num-reserved-decode-tokens", help="With sglang, of a request."
     )
     """With `sglang`: tokens that a decode instance keeps free for each request that it has."""
     lease_s: float | None = setting(
-        None, above=0, most=_LAST_MS / 1000, flag="--kv-lease-duration", help="With vllm: life of unread KV, s."
+        None,
+        above=0,
+        most=_LAST_MS / 1000,
+        flag="--kv-lease-duration",
+        help="With vllm: s that unread KV is kept.",
     )
-    """With `vllm`: how long a prefill instance keeps KV that is not being read, s; null = until it is read, as
+    """With `vllm`: how long a prefill instance keeps KV that is not being read; null = until it is read, as
     with heartbeats."""
     load_failure_policy: str = setting(
         "fail",
@@ -151,7 +155,9 @@ class DisaggregationSection:
     """With `vllm`, what follows an expired lease: the request fails, or is computed again."""
 
     prefill_gpu: str | None = _own("prefill", "gpu", "hardware", help="GPU of the prefill instances.")
-    prefill_tp: int | None = _own("prefill", "tp", help="Their tensor-parallel degree.", least=1, most=4096, null=0)
+    prefill_tp: int | None = _own(
+        "prefill", "tp", help="Their tensor-parallel degree.", least=1, most=4096, null=0
+    )
     prefill_engine: str | None = _own("prefill", "engine", help="Their engine.")
     prefill_latency_model: str | None = _own("prefill", "latency-model", help="Their step times.")
     prefill_max_model_len: int | None = _own("prefill", "max-model-len", least=1, most=MAX_TOKENS, null=0)
@@ -165,7 +171,9 @@ class DisaggregationSection:
         "prefill", "routing-scorers", help="Its scorers; implies weighted.", metavar="NAME:W,…"
     )
     decode_gpu: str | None = _own("decode", "gpu", "hardware", help="GPU of the decode instances.")
-    decode_tp: int | None = _own("decode", "tp", help="Their tensor-parallel degree.", least=1, most=4096, null=0)
+    decode_tp: int | None = _own(
+        "decode", "tp", help="Their tensor-parallel degree.", least=1, most=4096, null=0
+    )
     decode_engine: str | None = _own("decode", "engine", help="Their engine.")
     decode_latency_model: str | None = _own("decode", "latency-model", help="Their step times.")
     decode_max_model_len: int | None = _own("decode", "max-model-len", least=1, most=MAX_TOKENS, null=0)

@@ -109,9 +109,11 @@ def _pool_config(config: RunConfig, pool: PoolSection) -> RunConfig:
     if "gpu" in overrides:
         overrides.setdefault("engine", config.engine)
     of_pools = ("pools", "links", "disaggregation.", "num_instances")
-    given = None if config.given is None else tuple(key for key in config.given if not key.startswith(of_pools))
-    alone = {"pools": (), "links": (), "disaggregation": DisaggregationSection()}
-    base = replace(config, num_instances=max(pool.count, 1), given=given, **alone)
+    given = (
+        None if config.given is None else tuple(key for key in config.given if not key.startswith(of_pools))
+    )
+    base = replace(config, pools=(), links=(), num_instances=max(pool.count, 1), given=given)
+    base = replace(base, disaggregation=DisaggregationSection())
     if "model" in overrides or "model_config" in overrides:
         base = replace(base, model=None, model_config=None)
     try:

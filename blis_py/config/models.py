@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
-from blis_py.config.disaggregation import DisaggregationSection
 from blis_py.config.diffusion import DLLM, DllmSection
+from blis_py.config.disaggregation import DisaggregationSection
 from blis_py.config.kinds import KindSection
 from blis_py.config.pools import PoolSection
 from blis_py.config.workload import WorkloadSection

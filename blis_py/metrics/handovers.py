@@ -69,7 +69,7 @@ class HandOvers:
 
     @property
     def reservation_ns(self) -> Ints:
-        """Wait for blocks of the decode instance: after the prefill, or before it where they are taken first."""
+        """Wait for blocks of the decode instance: after the prefill, or before it if taken first."""
         since_ns = np.where(self.reserved_ns < self.prefill_end_ns, self.arrived_ns, self.prefill_end_ns)
         return np.asarray(self.reserved_ns - since_ns)
 
