@@ -19,7 +19,7 @@ from blis_py.cluster.handoff import TRANSFER_FAILED, HandOff
 from blis_py.cluster.pairs import Pair
 from blis_py.cluster.topology import Disaggregation
 from blis_py.core.kv_source import Supply
-from blis_py.core.request import NEVER_NS, Request
+from blis_py.core.request import NEVER_NS, NO_VISIT, Request
 
 
 class Vllm(HandOff):
@@ -112,7 +112,7 @@ class Sglang(Trtllm):
             assert pair.decode_request is not None
             pair.started = True
             self._instances[pair.decode].set_deadline(pair.decode_request, -1)
-            pair.decode_request.visit = -1
+            pair.decode_request.visit = NO_VISIT
             ready_ns = max(now_ns, pair.arrived_ns + self._front_end_ns)
             self._events.call_at(now_ns, lambda now_ns: self._to_prefill(pair, ready_ns))
 

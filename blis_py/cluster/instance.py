@@ -16,7 +16,7 @@ from blis_py.cluster.recorder import InstanceLog
 from blis_py.cluster.wakeups import Wakeable, WakeupQueue
 from blis_py.core.blocks import CacheChanges
 from blis_py.core.lifecycle import Lifecycle
-from blis_py.core.request import NEVER_NS, Request
+from blis_py.core.request import NEVER_NS, NO_VISIT, Request
 from blis_py.core.step import Step
 from blis_py.metrics.record import Outcome
 from blis_py.metrics.visits import Onward
@@ -274,7 +274,7 @@ class Instance(Wakeable):
             self._take_in(now_ns)
         if life.first_deadline_ns <= now_ns:
             expired = life.expire(now_ns)
-            self._fate.timed_out([request for request in expired if request.visit >= 0])
+            self._fate.timed_out([request for request in expired if request.visit != NO_VISIT])
             self.in_flight -= len(expired)
 
     def _take_in(self, now_ns: int) -> None:
@@ -337,7 +337,7 @@ class Instance(Wakeable):
         """End the run at `now_ns`: report the final state of every request."""
         self._cut(now_ns)
         self._fate.ended(list(self._life.running), Outcome.RUNNING)
-        queued = [request for request in self._life.queued if request.visit >= 0]
+        queued = [request for request in self._life.queued if request.visit != NO_VISIT]
         self._fate.ended(queued, Outcome.QUEUED)
         self._loop.close()  # breaks the reference cycle
 

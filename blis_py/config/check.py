@@ -7,6 +7,7 @@ from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
+from blis_py.config.disaggregation import WITHOUT_POOLS, DisaggregationSection
 from blis_py.config.layers import Layers, did_you_mean, flatten
 from blis_py.config.models import RunConfig
 from blis_py.config.workload import WorkloadSection
@@ -101,6 +102,8 @@ def check(config: RunConfig, layers: Layers) -> None:
 
 def _check_pools(config: RunConfig, layers: Layers) -> None:
     pools, apart = config.all_pools, config.disaggregation
+    if not config.is_disaggregated:
+        _check_unused(apart, layers)
     if not pools:
         return
     names = [pool.name for pool in pools]
@@ -124,6 +127,16 @@ def _check_pools(config: RunConfig, layers: Layers) -> None:
     _check_disaggregation(config, layers, key)
 
 
+def _check_unused(apart: DisaggregationSection, layers: Layers) -> None:
+    """Refuse settings of a hand-over where there is none."""
+    for f in fields(apart):
+        value = getattr(apart, f.name)
+        if value != f.default and WITHOUT_POOLS.get(f.name) != value and f.name != "shared_instances":
+            fix = "give --prefill-instances and --decode-instances, or drop it"
+            key = f"disaggregation.{f.name}"
+            raise layers.error("has no effect: prefill and decode are not apart", key, value=value, fix=fix)
+
+
 def _check_disaggregation(config: RunConfig, layers: Layers, key: str) -> None:
     """Check that both sides exist, and that the link is known."""
     from blis_py.config.link_kinds import LINK_KINDS
@@ -132,7 +145,8 @@ def _check_disaggregation(config: RunConfig, layers: Layers, key: str) -> None:
     if "both" not in roles and len(roles) == 1:
         other = "decode" if "prefill" in roles else "prefill"
         fix = f"give --{other}-instances, or a pool of that role"
-        raise layers.error(f"no instance serves {other}", key, fix=fix)
+        at = key if config.pools else f"disaggregation.{min(roles)}_instances"
+        raise layers.error(f"no instance serves {other}", at, fix=fix)
     link = config.disaggregation.link
     if link is not None and link not in LINK_KINDS:
         fix = did_you_mean(link, LINK_KINDS)

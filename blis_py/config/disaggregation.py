@@ -11,6 +11,8 @@ from blis_py.core.bounds import LAST_NS, MAX_INSTANCES, MAX_KV_BLOCKS, MAX_TOKEN
 from blis_py.core.settings import setting
 
 _LAST_MS = LAST_NS / 10**6
+WITHOUT_POOLS: dict[str, Any] = {"decider": "never", "bandwidth_gbps": 25.0, "latency_ms": 0.05}
+"""Values that demand nothing without pools for prefill or decode: defaults of BLIS."""
 ROLES = {"prefill": "prefill_instances", "decode": "decode_instances", "shared": "shared_instances"}
 """Name of each pool, and the setting with its number of instances."""
 _OVERRIDES = {
@@ -156,13 +158,19 @@ class DisaggregationSection:
 
     prefill_gpu: str | None = _own("prefill", "gpu", "hardware", help="GPU of the prefill instances.")
     prefill_tp: int | None = _own(
-        "prefill", "tp", help="Their tensor-parallel degree.", least=1, most=4096, null=0
+        "prefill", "tp", help="Their tensor-parallel degree; 0 = as --tp.", least=1, most=4096, null=0
     )
     prefill_engine: str | None = _own("prefill", "engine", help="Their engine.")
     prefill_latency_model: str | None = _own("prefill", "latency-model", help="Their step times.")
-    prefill_max_model_len: int | None = _own("prefill", "max-model-len", least=1, most=MAX_TOKENS, null=0)
-    prefill_num_kv_blocks: int | None = _own("prefill", "num-kv-blocks", least=1, most=MAX_KV_BLOCKS)
-    prefill_max_num_seqs: int | None = _own("prefill", "max-num-seqs", least=1, most=MAX_TOKENS)
+    prefill_max_model_len: int | None = _own(
+        "prefill", "max-model-len", help="Their longest sequence.", least=1, most=MAX_TOKENS, null=0
+    )
+    prefill_num_kv_blocks: int | None = _own(
+        "prefill", "num-kv-blocks", help="Their KV blocks.", least=1, most=MAX_KV_BLOCKS
+    )
+    prefill_max_num_seqs: int | None = _own(
+        "prefill", "max-num-seqs", help="Their running requests, at most.", least=1, most=MAX_TOKENS
+    )
     prefill_max_num_batched_tokens: int | None = _own(
         "prefill", "max-num-batched-tokens", least=1, most=MAX_TOKENS, help="Tokens of their steps."
     )
@@ -172,13 +180,19 @@ class DisaggregationSection:
     )
     decode_gpu: str | None = _own("decode", "gpu", "hardware", help="GPU of the decode instances.")
     decode_tp: int | None = _own(
-        "decode", "tp", help="Their tensor-parallel degree.", least=1, most=4096, null=0
+        "decode", "tp", help="Their tensor-parallel degree; 0 = as --tp.", least=1, most=4096, null=0
     )
     decode_engine: str | None = _own("decode", "engine", help="Their engine.")
     decode_latency_model: str | None = _own("decode", "latency-model", help="Their step times.")
-    decode_max_model_len: int | None = _own("decode", "max-model-len", least=1, most=MAX_TOKENS, null=0)
-    decode_num_kv_blocks: int | None = _own("decode", "num-kv-blocks", least=1, most=MAX_KV_BLOCKS)
-    decode_max_num_seqs: int | None = _own("decode", "max-num-seqs", least=1, most=MAX_TOKENS)
+    decode_max_model_len: int | None = _own(
+        "decode", "max-model-len", help="Their longest sequence.", least=1, most=MAX_TOKENS, null=0
+    )
+    decode_num_kv_blocks: int | None = _own(
+        "decode", "num-kv-blocks", help="Their KV blocks.", least=1, most=MAX_KV_BLOCKS
+    )
+    decode_max_num_seqs: int | None = _own(
+        "decode", "max-num-seqs", help="Their running requests, at most.", least=1, most=MAX_TOKENS
+    )
     decode_max_num_batched_tokens: int | None = _own(
         "decode", "max-num-batched-tokens", least=1, most=MAX_TOKENS, help="Tokens of their steps."
     )

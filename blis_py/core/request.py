@@ -12,6 +12,10 @@ NEVER_NS: Final = (1 << 62) - 1
 """Later than any time that occurs."""
 
 
+NO_VISIT: Final = -2
+"""`Request.visit` while another instance computes the request, and this one only waits for its KV."""
+
+
 class Status(IntEnum):
     """State of a request. Transitions are forward only, except for preemption (back to WAITING)."""
 

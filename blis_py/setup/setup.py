@@ -82,6 +82,7 @@ class Setup:
         if config.seed is None and config.workload.spec is None:
             config = replace(config, seed=DEFAULT_SEED)
         targets = _targets(config)
+        disaggregation(config)  # refuses names that lead nowhere
         served = [(pool, deployed(own)) for pool, own in pool_configs(config)]
         config = _of_one_model(config, [one for _, one in served])
         sized = [longest_sequence(one.config, one.shape, one.num_kv_blocks) for _, one in served]
@@ -92,6 +93,10 @@ class Setup:
             PoolSetup.of(pool, one, longest, asked)
             for (pool, one), (longest, _) in zip(served, sized, strict=True)
         )
+        kind = kinds.simulated(asked, config, [pool.scheduler for pool in pools])
+        if kind is not None and config.is_disaggregated:
+            problem, fix = "no engine hands over block diffusion", "use instances that do both"
+            raise InputError(problem, key="disaggregation", fix=fix)
         names = served_models(asked, config)
         beforehand = [(*pool.hardware_notes, *more) for pool, (_, more) in zip(pools, sized, strict=True)]
         return cls(
@@ -108,7 +113,7 @@ class Setup:
                 *link_notes(config, pools),
             ),
             source=asked.source,
-            kind=kinds.simulated(asked, config, [pool.scheduler for pool in pools]),
+            kind=kind,
             loops=asked.loops,
             served_models=names,
         )
