@@ -148,6 +148,12 @@ def kv_heads_per_rank(shape: ModelShape, tp: int) -> int:
     return ceil(shape.kv_heads / tp)
 
 
+def rank_block_bytes(shape: ModelShape, layout: Layout, block_size: int) -> int:
+    """What a block holds on one rank, replicated heads included."""
+    token_bytes, _ = _kv_bytes(shape, layout, BLIS_OVERHEADS, 0)
+    return token_bytes * block_size
+
+
 def model_weight_bytes(shape: ModelShape) -> float:
     """Bytes of the whole model's weights: every matrix in its own format, unquantised parts in that of the
     activations. Biases are left out."""
@@ -175,9 +181,7 @@ def rank_weight_bytes(shape: ModelShape, layout: Layout) -> float:
     return (routed + dense) / layout.gpus + (whole - routed - dense) / layout.attention_tp
 
 
-def _kv_bytes(
-    shape: ModelShape, layout: Layout, overheads: MemoryOverheads, seqs: int
-) -> tuple[int, float]:
+def _kv_bytes(shape: ModelShape, layout: Layout, overheads: MemoryOverheads, seqs: int) -> tuple[int, float]:
     """What a rank caches for a token, and the memory it holds for windows and states of `seqs` sequences.
 
     A latent cache is as large on every rank. Where the allocator groups layers by their window, windowed

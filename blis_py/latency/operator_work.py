@@ -73,7 +73,14 @@ def experts(
 
 
 def context(
-    gpu: GpuSpec, seqs: Sizes, length: Sizes, past: Sizes, heads: Sizes, kv_heads: Sizes, dim: int, window: int
+    gpu: GpuSpec,
+    seqs: Sizes,
+    length: Sizes,
+    past: Sizes,
+    heads: Sizes,
+    kv_heads: Sizes,
+    dim: int,
+    window: int,
 ) -> Priced:
     pairs = length * past + length * (length + 1) / 2.0
     if window:
@@ -84,7 +91,14 @@ def context(
 
 
 def decode(
-    gpu: GpuSpec, kv_form: str, seqs: Sizes, cached: Sizes, heads: Sizes, kv_heads: Sizes, dim: int, window: int
+    gpu: GpuSpec,
+    kv_form: str,
+    seqs: Sizes,
+    cached: Sizes,
+    heads: Sizes,
+    kv_heads: Sizes,
+    dim: int,
+    window: int,
 ) -> Priced:
     seen = np.minimum(cached, window) if window else np.asarray(cached, dtype=float)
     moved = seqs * dim * (2.0 * seen * kv_heads * KV_BYTES[kv_form] + 4.0 * heads)

@@ -90,7 +90,9 @@ class Operators:
         self._options = routing, terms
         self._terms = terms or terms_of(engine, gpu, shape)
         self._server = server or ServerTerms()
-        told = f"{engine} on {gpu.name}" if known else f"{engine} on {learned[0].gpu}, datasheet of {gpu.name}"
+        told = (
+            f"{engine} on {gpu.name}" if known else f"{engine} on {learned[0].gpu}, datasheet of {gpu.name}"
+        )
         self.provenance = (
             f"operators learned on kernels of {told}, {shape.name} on {gpu.name} {layout}"
             f"{self._server.describe()}"
