@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 VERBS = (
     "run",
     "replay",
+    "serve",
     "plan",
     "sweep",
     "convert",
