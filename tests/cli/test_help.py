@@ -18,6 +18,7 @@ VERBS = (
     "run",
     "replay",
     "serve",
+    "observe",
     "plan",
     "sweep",
     "convert",

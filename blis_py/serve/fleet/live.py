@@ -1,14 +1,14 @@
 """A cluster simulation on the wall clock.
 
-SimPy's clock is bound to the wall clock: simulated time = (wall time - start) * speedup. A timer of the event
-loop fires when the next simulated event is due; an arrival is stamped with the present time, after which all
-earlier events happen first. The delay of events against their due times is the lag.
+SimPy's clock is bound to the wall clock: simulated time = (wall time - start) * speedup. A timer fires when
+the next simulated event is due; an arrival is stamped with the present time, after which all earlier events
+happen first. The delay of events against their due times is the lag.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,6 +25,7 @@ from blis_py.core.request import FINISHED, NEVER_NS, Request
 from blis_py.core.slo import CLUSTER_PRIORITY
 from blis_py.core.step import Step
 from blis_py.requests.table import Content, Labels, RequestTable
+from blis_py.wallclock import WallTimer
 
 if TYPE_CHECKING:
     from blis_py.cluster.topology import Cluster
@@ -160,7 +161,7 @@ class LiveCluster:
         self._outbox: list[tuple[int, int, LiveRequest, int]] = []
         """(time, number, request, tokens) that the client sees later; 0 tokens = its end."""
         self._sent = 0
-        self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._timer: WallTimer | None = None
         self._origin_ns = 0
         self._warned_s = 0.0
         self._running = False
@@ -174,10 +175,10 @@ class LiveCluster:
 
     def start(self) -> None:
         """Start the clock, in the running event loop."""
-        self._loop = asyncio.get_running_loop()
         self.simulation.call_at(0, lambda now_ns: None)  # instances may come and go
         self.simulation.begin()
         self.simulation.env.step()
+        self._timer = WallTimer(self.advance)
         self._origin_ns = time.monotonic_ns()
         self._running = True
 
@@ -196,20 +197,16 @@ class LiveCluster:
         """Let everything happen that is due, and set the timer for the next event."""
         if not self._running:
             return
-        if self._timer is not None:
-            self._timer.cancel()
+        assert self._timer is not None
         try:
             next_ns = self._catch_up()
         except BaseException as error:
             self._broken(error)
             return
         if next_ns == NEVER_NS:
-            self._timer = None
-        elif next_ns <= self.now_ns():
-            self._timer = self._loop.call_soon(self.advance)
+            self._timer.cancel()
         else:
-            at_s = (self._origin_ns + next_ns / self.speedup) / 1e9
-            self._timer = self._loop.call_at(at_s, self.advance)
+            self._timer.set(self._origin_ns + math.ceil(next_ns / self.speedup))
 
     def _catch_up(self) -> int:
         """Process due events for at most a turn; returns the time of the next one."""
@@ -370,8 +367,8 @@ class LiveCluster:
         self.fail_all("the server is stopping")
         self._catch_up()
         self._running = False
-        if self._timer is not None:
-            self._timer.cancel()
+        assert self._timer is not None
+        self._timer.close()
         return self.simulation.end(int(self.simulation.env.now))
 
 
