@@ -127,6 +127,7 @@ def _listening(host: str, port: int) -> socket.socket:
     own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         own.bind((host, port))
+        own.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         own.close()
         fix = "choose another --port, or 0 for any free one"
