@@ -15,6 +15,8 @@ from blis_py.serve.errors import ApiError, error_body
 from blis_py.serve.metrics import ServeMetrics
 from blis_py.serve.settings import ServeSettings
 
+_DISCARDED_BYTES = 64 * 2**20
+"""Longest body that is read although it is too large."""
 OPEN_PATHS = frozenset(("/health", "/health/ready", "/ping", "/metrics", "/version"))
 """Paths that need no API key."""
 
@@ -71,6 +73,8 @@ class Limits:
             return
         declared = headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > self._max_bytes:
+            if int(declared) <= _DISCARDED_BYTES:
+                await _discard(receive)
             await _refuse(send, 413, self._problem, [(b"connection", b"close")])
             return
         seen = 0
@@ -89,6 +93,14 @@ class Limits:
         if self._key is None or path in OPEN_PATHS:
             return True
         return hmac.compare_digest(given, self._key)
+
+
+async def _discard(receive: Receive) -> None:
+    """Read a body to its end: a client that is still sending might not see the answer."""
+    while True:
+        message = await receive()
+        if message["type"] != "http.request" or not message.get("more_body"):
+            return
 
 
 async def _refuse(send: Send, status: int, problem: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
