@@ -82,7 +82,8 @@ class Completions:
             return Response(status_code=499)
         finally:
             generation.close()
-        return JSONResponse(wording.whole(choices, usage(choices, len(prompts))), headers=headers)
+        used = usage(choices, len(prompts), generation.completion_tokens)
+        return JSONResponse(wording.whole(choices, used), headers=headers)
 
     def _begin(self, body: GenerationBody, prompts: Prompts, request: Request, name: str) -> Generation:
         """Hand the sequences of a request to the backend."""
@@ -116,19 +117,20 @@ class Completions:
         always = bool(options and options.continuous_usage_stats)
         at_end = bool(options and options.include_usage)
         fixed = ',"usage":null' if at_end and not always else ""
+
+        def used(count: int) -> str:
+            return f',"usage":{json.dumps(usage(generation.choices, prompts, count))}' if always else fixed
+
         try:
             async for together in generation.pieces():
                 yield "".join(
-                    wording.chunks(
-                        choice,
-                        piece,
-                        f',"usage":{json.dumps(usage(generation.choices, prompts))}' if always else fixed,
-                    )
-                    for choice, piece in together
+                    wording.chunks(choice, piece, used(count))
+                    for choice, piece, count in together
                     if piece.finish_reason not in ("error", "timeout")
                 ).encode()
             if at_end:
-                yield wording.last(usage(generation.choices, prompts)).encode()
+                whole = usage(generation.choices, prompts, generation.completion_tokens)
+                yield wording.last(whole).encode()
         except ApiError as error:
             yield f"data: {json.dumps(error.body)}\n\n".encode()
         except Exception:

@@ -27,6 +27,10 @@ class Choice:
     cached_tokens: int = 0
 
 
+Came = tuple[Choice, Piece, int]
+"""A choice, a piece of it, and the completion tokens of the whole request up to it."""
+
+
 class Generation:
     """The sequences of one request.
 
@@ -39,7 +43,7 @@ class Generation:
 
     def __init__(self, backend: Backend, asks: Sequence[Ask], metrics: ServeMetrics) -> None:
         self._backend, self._mailbox = backend, Mailbox(backend.now_s)
-        self.pod = ""
+        self.pod, self.completion_tokens = "", 0
         self.choices: list[Choice] = []
         try:
             for index, ask in enumerate(asks):
@@ -50,7 +54,7 @@ class Generation:
             raise
         self.unfinished = len(self.choices)
 
-    async def pieces(self) -> AsyncIterator[list[tuple[Choice, Piece]]]:
+    async def pieces(self) -> AsyncIterator[list[Came]]:
         """Pieces as they come, grouped by arrival.
 
         Raises:
@@ -59,12 +63,12 @@ class Generation:
         while self.unfinished:
             together = [self._took(*arrival) for arrival in await self._mailbox.take()]
             yield together
-            for _, piece in together:
+            for _, piece, _ in together:
                 if piece.finish_reason in ("error", "timeout"):
                     self.close()
                     raise ApiError(piece.status, piece.error or "the request has timed out")
 
-    def _took(self, index: int, piece: Piece, time_s: float) -> tuple[Choice, Piece]:
+    def _took(self, index: int, piece: Piece, time_s: float) -> Came:
         choice = self.choices[index]
         if piece.token_ids:
             choice.tokens += len(piece.token_ids)
@@ -75,7 +79,8 @@ class Generation:
                 choice.cached_tokens = piece.timing.cached_tokens
             choice.metrics.ended(piece.finish_reason, piece.timing, time_s)
             self.unfinished -= 1
-        return choice, piece
+        self.completion_tokens += len(piece.token_ids)
+        return choice, piece, self.completion_tokens
 
     async def result(self) -> list[Choice]:
         """Wait for everything.
@@ -84,7 +89,7 @@ class Generation:
             ApiError: a sequence has failed.
         """
         async for together in self.pieces():
-            for choice, piece in together:
+            for choice, piece, _ in together:
                 choice.text += piece.text
                 choice.token_ids += piece.token_ids
                 if piece.logprobs:

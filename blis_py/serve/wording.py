@@ -10,15 +10,15 @@ from blis_py.serve.backend import Piece, TokenLogprob
 from blis_py.serve.generation import Choice
 
 
-def usage(choices: Sequence[Choice], prompts: int = 1) -> dict[str, Any]:
+def usage(choices: Sequence[Choice], prompts: int, completion: int) -> dict[str, Any]:
     """Token counts of a request.
 
     Args:
         prompts: its prompts; each has the same number of choices.
+        completion: completion tokens so far.
     """
     each = max(len(choices) // prompts, 1)
     prompt = sum(len(choice.ask.prompt_ids) for choice in choices[::each])
-    completion = sum(choice.tokens for choice in choices)
     cached = sum(choice.cached_tokens for choice in choices[::each])
     return {
         "prompt_tokens": prompt,

@@ -53,6 +53,12 @@ class Server:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
+    @property
+    def cpu_s(self) -> float:
+        """CPU time it has used."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def stop(self, how: int = signal.SIGTERM, wait_s: float = 60) -> int:
         """End it; returns its exit code."""
         if self.process.poll() is None:

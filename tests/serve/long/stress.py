@@ -122,11 +122,13 @@ def fleet(streams: int = 2000, seconds: float = 20) -> None:
     """2,000 streams at five tokens a second on four simulated instances."""
     flags = ("--num-instances", "4", "--max-num-seqs", "600", "--speedup", "0.1")
     with serving(*FLEET, *flags) as server:
+        before_s = server.cpu_s
         found = asyncio.run(_streams(server.url, streams, 60, seconds, 0.02))
+        cpu_us = (server.cpu_s - before_s) / server.metric("vllm:generation_tokens_total") * 1e6
         _empty(server)
         lag_ms = server.metric("blis:clock_lag_max_seconds") * 1e3
         rate = found["tokens"] / found["seconds"]
-        state = f"longest lag {lag_ms:.0f} ms, RSS {server.rss_mb:.0f} MB"
+        state = f"{cpu_us:.0f} us of CPU a token, longest lag {lag_ms:.0f} ms, RSS {server.rss_mb:.0f} MB"
         print("fleet", found, f"{rate:,.0f} tokens/s, {state}")
         assert found["whole"] >= streams * 0.9
         assert server.stop() == 0
