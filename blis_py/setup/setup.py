@@ -203,23 +203,29 @@ class Setup:
         """
         from blis_py.cluster.simulation import simulate
 
+        record = simulate(
+            self._source(), self.cluster(), **self.options(record_steps), progress=progress, observer=observer
+        )
+        record.config = as_dict(self.config)
+        return record, self.domain_notes()
+
+    def options(self, record_steps: bool) -> dict[str, Any]:
+        """Options of the simulation that follow from the configuration; begins its notes anew."""
         config = self.config
         keeps = config.routing.trace_level == "decisions"
         for pool in self.pools:
             forget(pool.latency)
-        record = simulate(
-            self._source(),
-            self.cluster(),
-            seed=DEFAULT_SEED if config.seed is None else config.seed,
-            horizon_ns=horizon_ns_of(config),
-            kind=self.kind,
-            record_steps=record_steps,
-            record_decisions=config.routing.counterfactual_k if keeps else None,
-            progress=progress,
-            observer=observer,
-        )
-        record.config = as_dict(config)
-        return record, tuple(notes_of(self.pools, [domain_notes(pool.latency) for pool in self.pools]))
+        return {
+            "seed": DEFAULT_SEED if config.seed is None else config.seed,
+            "horizon_ns": horizon_ns_of(config),
+            "kind": self.kind,
+            "record_steps": record_steps,
+            "record_decisions": config.routing.counterfactual_k if keeps else None,
+        }
+
+    def domain_notes(self) -> tuple[str, ...]:
+        """Notes on steps outside what the latency models know, after a simulation."""
+        return tuple(notes_of(self.pools, [domain_notes(pool.latency) for pool in self.pools]))
 
     def cluster(self) -> Cluster:
         """The cluster as data."""
