@@ -14,6 +14,7 @@ from blis_py.calibrate.fit.accuracy import features_as
 from blis_py.core.features import StepFeatures
 from blis_py.core.kinds import KINDS
 from blis_py.core.request import NEVER_NS
+from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel, StepTime
 from blis_py.latency.step_run import PricedRun, StepRun
 from blis_py.traces.samples import samples_of
@@ -74,7 +75,14 @@ class StepBias:
 
 
 def step_bias(log: StepLog, latency: LatencyModel) -> StepBias:
-    """Price every step of a log, except failed ones, as it was composed in the engine."""
+    """Price every step of a log, except failed ones, as it was composed in the engine.
+
+    Raises:
+        InputError: an overlapped run.
+    """
+    if "seen_ns" in log.steps:
+        fix = "record a run without asynchronous scheduling"
+        raise InputError("steps that overlap have no host time of their own", key="async_scheduling", fix=fix)
     samples = samples_of(log, "run")
     kind = KINDS[log.kind].features if log.kind else StepFeatures
     features = list(features_as(kind, samples, but="constrained_rows"))  # masks are in no time of samples
