@@ -30,6 +30,8 @@ from engine.profile.store import ProfileStore, found_meta
 
 ROUNDS = "rounds.csv"
 TOLERATED_DRIFT = 0.05
+MOST_SEQS, MOST_TOKENS = 512, 8192
+"""Sequences and tokens of the largest measured steps on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +66,16 @@ class ProfileOutcome:
 def suitable(model: str, device: torch.device, max_num_seqs: int | None = None) -> dict[str, Any]:
     """Default engine settings for measurements.
 
-    On the CPU one thread and its CPU time count. Answers in blocks need pages of whole blocks, and a token
-    for every position of every block.
+    On a GPU, steps as large as servers run. On the CPU one thread and its CPU time count. Answers in blocks
+    need pages of whole blocks, and a token for every position of every block.
 
     Raises:
         InputError: unknown model.
     """
     chosen: dict[str, Any] = {"clock": "cpu"} if device.type == "cpu" else {}
     block = load_model_config(model).mask_block
+    if device.type == "cuda" and block == 1:
+        chosen |= {"max_num_seqs": MOST_SEQS, "max_num_batched_tokens": MOST_TOKENS}
     if device.type == "cpu" or block > 1:
         chosen["max_num_seqs"] = 64
     if block > 1:

@@ -57,7 +57,9 @@ class Grid:
 
     batches: int | None = None
     """Decode batch sizes without graphs; `None` = every power of two, and between."""
-    contexts: int = 4
+    buckets: int = 20
+    """Captured sizes among the decode batches, spaced by a common ratio; and one above every third."""
+    contexts: int = 5
     skewed_batches: tuple[int, ...] = (4, 16, 64)
     prefill_tokens: int = 6
     prefill_seqs: tuple[int, ...] = (1, 4, 16)
@@ -75,6 +77,7 @@ GRIDS = {
     "full": Grid(),
     "quick": Grid(
         batches=2,
+        buckets=2,
         contexts=2,
         skewed_batches=(2,),
         prefill_tokens=2,
