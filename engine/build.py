@@ -53,7 +53,8 @@ def build_engine(
         InputError: an unknown or damaged model, one that does not fit, or invalid settings.
     """
     device = pick_device(config.device)
-    dtype: torch.dtype = getattr(torch, config.dtype_on(device.type))
+    config = config.on(device.type)
+    dtype: torch.dtype = getattr(torch, config.dtype)
     compilations = watch_kernels(device)
     if model is None:
         model, tokenizer = _load(config, device, dtype, tokenizer)

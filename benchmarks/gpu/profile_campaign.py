@@ -47,8 +47,8 @@ MODELS = (
     "llada2.0-mini",
 )
 LONGEST = (32768, 16384)
-"""Tokens of the longest sequence measured, where the model has no lower limit: the first if the memory holds a
-few of it, else the second."""
+"""Tokens of the longest sequence measured, where the model has no lower limit: the first if the memory holds
+a few of it, else the second."""
 _SEQUENCES = 4
 _FOR_OTHERS = 0.15
 """Share of the memory for activations, graphs and other users."""

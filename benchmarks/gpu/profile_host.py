@@ -7,8 +7,8 @@ made as for a GPU, so that what is left is what the GPU would wait for: placing 
 every step, samples and journal. Limits and plan are those of Qwen3-8B on an H100. Beside it stands the least
 that the GPU could need: for each forward of a visit the weights and the KV cache read once, or its products
 computed, at nine tenths of the bandwidth and 0.6 of the rate in the datasheet. The second round counts, when
-pages have been used. Both, and the time to load the model and capture graphs (`--start`), give the times of the
-first usable fit and of four rounds: every shape is visited once to warm up. Prints JSON.
+pages have been used. Both, and the time to load the model and capture graphs (`--start`), give the times of
+the first usable fit and of four rounds: every shape is visited once to warm up. Prints JSON.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from blis_py.outputs.profile_file import write_meta
 from blis_py.traces.samples import SCHEMA, StepSamples
 from engine.build import build_engine, pick_device
 from engine.clock import clock_facts
-from engine.config import BLOCK_SIZES, EngineConfig
+from engine.config import EngineConfig
 from engine.models import load_model_config
 from engine.profile import kinds
 from engine.profile.campaign import Bench, Progress, measure, no_progress
@@ -67,7 +67,7 @@ def suitable(model: str, device: torch.device, max_num_seqs: int | None = None) 
     """Default engine settings for measurements.
 
     On a GPU, steps as large as servers run. On the CPU one thread and its CPU time count. Answers in blocks
-    need pages of whole blocks, and a token for every position of every block.
+    need a token for every position of every block.
 
     Raises:
         InputError: unknown model.
@@ -79,7 +79,6 @@ def suitable(model: str, device: torch.device, max_num_seqs: int | None = None) 
     if device.type == "cpu" or block > 1:
         chosen["max_num_seqs"] = 64
     if block > 1:
-        chosen["block_size"] = next((size for size in BLOCK_SIZES if size % block == 0), block)
         chosen["max_num_batched_tokens"] = max(2048, (max_num_seqs or 64) * block)
     return chosen
 
@@ -105,6 +104,8 @@ def profile(
     """
     began_s = time.monotonic()
     device = pick_device(config.device)
+    pages = config.on(device.type, load_model_config(config.model).mask_block).block_size
+    config = replace(config, block_size=pages)
     if device.type == "cpu":
         torch.set_num_threads(1)
     if not config.enable_prefix_caching or config.prefix_cache == "none":
