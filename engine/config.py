@@ -83,6 +83,8 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
     """Disable CUDA graphs."""
     cudagraph_capture_sizes: tuple[int, ...] | None = None
     """Batch sizes of captured decode steps; `None` = 1, 2, 4, 8, 16, 24, … up to `max_num_seqs`."""
+    cudagraph_mixed_sizes: tuple[int, ...] | None = None
+    """Tokens of captured steps with prompts; `None` = from 16 to 512, `()` = such steps run eagerly."""
     count_active_experts: bool = False
     """Log the number of experts used by each step of an MoE model: one small device-to-host copy per step."""
     clock: str = setting(
@@ -144,6 +146,10 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
                 raise InputError("must be above 0", key="yardstick_us", value=self.yardstick_us)
         if any(size < 1 for size in self.cudagraph_capture_sizes or ()):
             raise InputError("must be at least 1", key="cudagraph_capture_sizes")
+        most = self.max_num_batched_tokens
+        if any(not 1 < size <= most for size in self.cudagraph_mixed_sizes or ()):
+            fix = f"use 2 to max_num_batched_tokens ({most})"
+            raise InputError("not the tokens of a step", key="cudagraph_mixed_sizes", fix=fix)
 
     def on(self, device: str, mask_block: int = 1) -> "EngineConfig":
         """These settings on a kind of device, with nothing left for it to decide.

@@ -87,7 +87,8 @@ def step_bias(log: StepLog, latency: LatencyModel) -> StepBias:
     kind = KINDS[log.kind].features if log.kind else StepFeatures
     features = list(features_as(kind, samples, but="constrained_rows"))  # masks are in no time of samples
     prices = [latency.step(of_step) for of_step in features]
-    buckets = tuple(sorted({*log.meta.get("graph_buckets", ()), *samples["bucket"].tolist()} - {0}))
+    decodes = samples["bucket"][samples["prefill_seqs"] == samples["denoise_blocks"]]
+    buckets = tuple(sorted({*log.meta.get("graph_buckets", ()), *decodes.tolist()} - {0}))
     regimes = np.array(
         [
             regime_of(f, (bucket,) if bucket else ())

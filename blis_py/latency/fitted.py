@@ -9,10 +9,10 @@
 minus the savings for KV entries read again in the same step, being in pages that sequences share
 (`repeated_read_ns`, if it was measured).
 
-One set of prices per regime: a pure decode step that fits a captured graph is priced by those of `graph`,
-with its batch padded to the graph's size; everything else by those of `eager`. Steps outside the measured
-range are priced too, but each is counted (`Fitted.outside`) and reported in the notes of a run. If the GPU
-has a datasheet, they are extrapolated as in `trained` (`fitted_beyond`), otherwise along their own lines.
+One set of prices per regime: a step that fits a captured graph is priced by those of `graph`, with its batch,
+or with prompts its tokens, padded to the graph's size; everything else by those of `eager`. Steps outside the
+measured range are priced too, but each is counted (`Fitted.outside`) and reported in the notes of a run. If
+the GPU has a datasheet, they are extrapolated as in `trained` (`fitted_beyond`), otherwise along their lines.
 """
 
 from __future__ import annotations
@@ -132,6 +132,8 @@ class Fitted:
         graph = profile.regimes.get("graph")
         self._graph = _Regime(graph, prices["graph"]) if graph is not None else None
         self._buckets = profile.graph_buckets if graph is not None else ()
+        self._mixed = profile.mixed_buckets if graph is not None else ()
+        self._mixed_prompts = profile.mixed_prompts
         self._saved_ns = profile.repeated_read_ns
         self.uses_max_context = self._eager.tracked or (self._graph is not None and self._graph.tracked)
         self._decodes: dict[tuple[int, int], _Decode] = {}
@@ -163,9 +165,13 @@ class Fitted:
         return found
 
     def _bucket(self, f: StepFeatures) -> int:
-        """Padded size of the graph that replays the step; 0 if none."""
+        """Padded size of the graph that replays the step, tokens if it has prompts; 0 if none."""
         blocks = getattr(f, "denoise_blocks", 0)
         count = blocks if blocks and not f.decode_seqs else f.decode_seqs
+        if self._mixed and f.prefill_seqs and not blocks:
+            fits = f.prefill_seqs <= self._mixed_prompts
+            i = bisect_left(self._mixed, f.prefill_tokens + f.decode_seqs)
+            return self._mixed[i] if fits and i < len(self._mixed) else 0
         if not count or f.prefill_seqs != blocks or not self._buckets:
             return 0
         i = bisect_left(self._buckets, count)
@@ -208,7 +214,7 @@ class Fitted:
             self._count(decode, f, 1)
             gpu_ns = self._less(_decode_ns(decode, f.decode_kv_tokens, f.max_context), f)
             return gpu_ns, decode.host_ns + self._shown_ns(decode.launching_ns, gpu_ns)
-        bucket = self._bucket(f) if self._buckets else 0
+        bucket = self._bucket(f) if self._buckets or self._mixed else 0
         regime = self._graph if bucket and self._graph is not None else self._eager
         self.outside.priced += 1
         for name, high in regime.limits:

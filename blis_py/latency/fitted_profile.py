@@ -32,6 +32,7 @@ _WHOLE = {
     "block_size": MAX_TOKENS,
     "num_kv_blocks": MAX_KV_BLOCKS,
     "max_model_len": MAX_TOKENS,
+    "mixed_prompts": MAX_TOKENS,
 }
 """Integers at the top level of the file, with their upper bounds."""
 
@@ -143,6 +144,16 @@ class FittedProfile:
     def graph_buckets(self) -> tuple[int, ...]:
         """Captured batch sizes, ascending."""
         return tuple(sorted(int(size) for size in self.meta.get("graph_buckets") or ()))
+
+    @property
+    def mixed_buckets(self) -> tuple[int, ...]:
+        """Tokens of captured steps with prompts, ascending."""
+        return tuple(sorted(int(size) for size in self.meta.get("mixed_buckets") or ()))
+
+    @property
+    def mixed_prompts(self) -> int:
+        """Most prompts of such a step."""
+        return int(self.meta.get("mixed_prompts") or 0)
 
     @property
     def tp(self) -> int:
@@ -260,9 +271,9 @@ def _check_meta(values: Mapping[str, Any], path: Path) -> None:
     for name, most in _WHOLE.items():
         if values.get(name) is not None:
             FilePart(values[name], path, name).whole(1, most)
-    buckets = FilePart(values.get("graph_buckets") or [], path, "graph_buckets")
-    for bucket in buckets.items():
-        bucket.whole(1, MAX_TOKENS)
+    for name in ("graph_buckets", "mixed_buckets"):
+        for bucket in FilePart(values.get(name) or [], path, name).items():
+            bucket.whole(1, MAX_TOKENS)
 
 
 def _read_fit(

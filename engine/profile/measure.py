@@ -27,7 +27,7 @@ _ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=None, seed=
 
 def limits_of(engine: LLMEngine, experts: ForcedExperts | None = None) -> Limits:
     """Limits of the engine."""
-    config, graphs = engine.scheduler.config, engine.executor.graphs
+    config, graphs, mixed = engine.scheduler.config, engine.executor.graphs, engine.executor.mixed_graphs
     return Limits(
         config.max_num_seqs,
         config.max_num_batched_tokens,
@@ -36,6 +36,8 @@ def limits_of(engine: LLMEngine, experts: ForcedExperts | None = None) -> Limits
         config.block_size,
         config.long_prefill_token_threshold,
         tuple(graphs.buckets) if graphs is not None else (),
+        tuple(mixed.sizes) if mixed is not None else (),
+        mixed.prompts if mixed is not None else 0,
         experts.experts if experts is not None else 0,
         experts.top_k if experts is not None else 0,
         config.enable_prefix_caching and config.prefix_cache != "none",
@@ -162,10 +164,10 @@ class StepBench:
     def _skip(self) -> None:
         """Run a step without its forward."""
         executor = self.engine.executor
-        forward, graphs = executor.forward, executor.graphs
-        executor.forward, executor.graphs = self._no_forward, None
+        forward, graphs, mixed = executor.forward, executor.graphs, executor.mixed_graphs
+        executor.forward, executor.graphs, executor.mixed_graphs = self._no_forward, None, None
         self.engine.step()
-        executor.forward, executor.graphs = forward, graphs
+        executor.forward, executor.graphs, executor.mixed_graphs = forward, graphs, mixed
 
     def _leave(self, shape: Shape, first: int, next_ns: int) -> StepSamples:
         """Remove all sequences; return the rows of the measured steps, checked against the plan.

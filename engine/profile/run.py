@@ -175,4 +175,7 @@ def _planned(meta: dict[str, Any], limits: Limits, shapes: list[Any]) -> dict[st
     found = {name: getattr(limits, name) for name in names}
     digest = sha256(repr(shapes).encode()).hexdigest()[:16]
     settings = {**meta["settings"], "plan": digest}
-    return {**meta, **found, "graph_buckets": list(limits.buckets), "settings": settings}
+    graphs: dict[str, Any] = {"graph_buckets": list(limits.buckets)}
+    if limits.mixed_buckets:
+        graphs |= {"mixed_buckets": list(limits.mixed_buckets), "mixed_prompts": limits.mixed_prompts}
+    return {**meta, **found, **graphs, "settings": settings}

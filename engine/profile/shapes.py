@@ -21,6 +21,10 @@ class Limits:
     """Longest chunk of one prompt in a step; 0 = no limit."""
     buckets: tuple[int, ...] = ()
     """Batch sizes of captured graphs."""
+    mixed_buckets: tuple[int, ...] = ()
+    """Tokens of captured graphs with prompts."""
+    mixed_prompts: int = 0
+    """Most prompts in such a graph."""
     experts: int = 0
     """Routed experts of a sparse layer; 0 = the model has none."""
     top_k: int = 0
