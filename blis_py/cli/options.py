@@ -12,6 +12,7 @@ _TITLES = {
     "routing": "Cluster",
     "admission": "Cluster",
     "gateway": "Gateway queue",
+    "disaggregation": "Prefill and decode apart",
     **{name: kind.title for name, kind in KIND_SECTIONS.items()},
     "workload": "Workload",
 }

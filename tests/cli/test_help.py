@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 VERBS = (
     "run",
     "replay",
+    "serve",
+    "observe",
     "plan",
     "sweep",
     "convert",

@@ -182,7 +182,7 @@ def test_help_and_version(blis: Blis) -> None:
     code, out, _ = blis("run", "--help")
     assert code == 0
     assert "--max-num-batched-tokens" in out
-    assert "--pd-decider" not in out
+    assert "--encode-decider" not in out
 
 
 HEAVY = ("pandas", "matplotlib", "scipy", "pydantic", "rich", "torch")
