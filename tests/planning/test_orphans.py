@@ -21,12 +21,12 @@ POSIX = pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL"
 HANGS_S = 300
 """Only a process that hangs takes so long, however busy the machine is."""
 _STUDY = """
-import sys, time
+import os, sys, time
 from blis_py.planning import executors, orphans, worker
 if sys.argv[1] == "watched":
     orphans._ends_by_the_kernel = lambda: False
 def sleep(packed):
-    print(__import__("os").getpid(), flush=True)
+    os.write(1, f"{os.getpid()}\\n".encode())
     time.sleep(1000)
 worker.run = sleep
 list(executors.Processes(2).outcomes([b"", b""]))
@@ -54,7 +54,7 @@ def test_workers_end_with_a_study_that_is_killed(how: str) -> None:
 
 
 def test_a_worker_whose_parent_has_ended_before_it_began_ends(tmp_path: Path) -> None:
-    code = f"from blis_py.planning.orphans import end_with; end_with(0); import time; time.sleep({HANGS_S})"
+    code = "from blis_py.planning.orphans import end_with; end_with(0); import time; time.sleep(1000)"
     assert subprocess.run([sys.executable, "-c", code], timeout=HANGS_S, check=False).returncode == 1
 
 

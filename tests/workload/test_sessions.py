@@ -10,6 +10,7 @@ import pytest
 from blis_py.core.kv import KeySpace
 from blis_py.errors import InputError
 from blis_py.workload import RequestTable, generate
+from blis_py.workload.generate import generate_loops
 from blis_py.workload.spec import WorkloadSpec
 
 MULTI_TURN: dict[str, object] = {
