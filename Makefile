@@ -124,9 +124,9 @@ $(VENV)/.native: $(VENV)/.installed $(NATIVE_SOURCES)
 	@touch $@
 
 $(VENV)/.installed-check: $(VENV)/.installed
-	$(PIP) --editable '.[dev]'
+	$(PIP) --editable '.[dev,serve]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed-check
-	$(PIP) --editable '.[dev,test,notebooks,engine,dask,plan]'
+	$(PIP) --editable '.[dev,serve,test,notebooks,engine,dask,plan]'
 	@touch $@

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from cluster_runs import Row, linear, table_of
 from one_pool import simulate
@@ -33,3 +34,6 @@ def test_a_step_in_progress_at_the_horizon_has_computed_nothing(
     check(record)
     (instance,) = record.instances
     assert (instance.prefill_tokens, instance.decode_tokens) == (prefill, decode)
+    assert instance.step_ends.at(np.arange(instance.step_ends.steps)).tolist() == [
+        end_us * US for end_us in range(10, min(horizon_us, 100) + 1, 10)
+    ]

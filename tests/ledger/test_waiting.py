@@ -85,7 +85,7 @@ def test_a_prompt_that_is_not_cut_waits_for_the_budget_that_the_one_ahead_took()
 
 
 def test_decodes_take_no_budget_from_prompts_that_go_first() -> None:
-    """Either prompt needs all of it: the second waits for the first, and neither for the decode."""
-    _, first, second = waits([Row(0, 20, 20), Row(5, 40, 1), Row(6, 40, 1)])
+    """The second prompt needs all of it, and waits for the first and not for the decode beside that."""
+    _, first, second = waits([Row(0, 20, 20), Row(5, 39, 1), Row(6, 40, 1)])
     assert LedgerLine.NO_BUDGET not in {**first, **second}
     assert second[LedgerLine.BEHIND_BUDGET] == 10 * US

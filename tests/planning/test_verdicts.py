@@ -15,7 +15,10 @@ from blis_py.planning.goal import Goal
 from blis_py.planning.job import Job, JobOutcome
 from blis_py.planning.uncertainty import StepError
 
-FAST = {"slo": "ttft.p99=100ms", "limit_ms": 100.0, "measured_ms": 50.0, "met": True}
+FAST = {
+    "slo": "ttft.p99=100ms", "slo_class": "", "metric": "ttft", "stat": "p99",
+    "limit_ms": 100.0, "measured_ms": 50.0, "met": True,
+}  # fmt: skip
 
 
 def outcome(slo: dict[str, Any] = FAST, verdict: str = "keeps up", **figures: float) -> JobOutcome:
