@@ -105,5 +105,5 @@ $(VENV)/.native: $(VENV)/.installed $(NATIVE_SOURCES)
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) --editable '.[dev,notebooks,engine,dask,plan]'
+	$(PIP) --editable '.[dev,notebooks,engine,dask,plan,report,ui]'
 	@touch $@

@@ -17,7 +17,7 @@ from blis_py.version import __version__
 
 OK, FAILURE, BAD_INPUT = 0, 1, 2
 
-_NOT_YET = ("observe", "report")
+_NOT_YET = ("observe",)
 ASKED = "_BLIS_COMPLETE"
 """In the environment while a shell completes a command line."""
 

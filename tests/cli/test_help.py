@@ -50,7 +50,7 @@ def test_brackets_in_help_are_brackets(blis: Blis) -> None:
 
 def test_all_verbs_are_named_where_one_is_not_there(blis: Blis) -> None:
     there_are = f"there are {', '.join(VERBS)}\n"
-    assert blis("report") == (2, "", f"error: `blis report` is not available yet; {there_are}")
+    assert blis("observe") == (2, "", f"error: `blis observe` is not available yet; {there_are}")
     assert blis("xyzzy") == (2, "", f"error: no such command 'xyzzy'; {there_are}")
     assert blis("runn") == (2, "", "error: no such command 'runn'; did you mean run?\n")
     listed = blis("--help")[1]
