@@ -22,6 +22,7 @@ VERBS = (
     "convert",
     "compose",
     "plot",
+    "report",
     "explain",
     "compare",
     "calibrate",
@@ -121,7 +122,7 @@ def complete(tmp_path: Path) -> Callable[[str], list[str]]:
 
 def test_a_shell_completes_verbs_and_flags(complete: Callable[[str], list[str]]) -> None:
     assert set(complete("blis ")) == set(VERBS)
-    assert complete("blis rep") == ["replay"]
+    assert complete("blis repl") == ["replay"]
     assert complete("blis run --num-inst") == ["--num-instances"]
     assert complete("blis run --model qwen3-14b --goodp") == ["--goodput"]
     assert complete("blis profile va") == ["validate"]

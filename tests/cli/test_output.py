@@ -213,4 +213,4 @@ def test_the_module_runs_as_a_program_with_its_exit_code() -> None:
         [sys.executable, "-m", "blis_py", "observe"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: `blis report` is not available yet")
+    assert done.stderr.startswith("error: `blis observe` is not available yet")
