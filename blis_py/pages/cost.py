@@ -37,15 +37,19 @@ def cost_of(settings: Mapping[str, Any]) -> Cost:
     unknown = (settings.get("latency") or {}).get("profile") is not None
     for pool in pools:
         own = {**settings, **{key: value for key, value in pool.items() if value is not None}}
-        count = int(own.get("count") or 1) * int(own.get("tp") or 1)
+        instances = int(own.get("count", 1))
+        gpus += instances * int(own.get("tp") or 1)
+        if own.get("price_per_hour") is not None:
+            dollars += instances * own["price_per_hour"]
+            sources["price_per_hour of the configuration."] = None
+            continue
         price = None if unknown else Prices().of(str(own.get("gpu")))
-        gpus += count
         if price is None:
             return Cost(_gpus(pools, settings), None, str(own.get("gpu")))
-        dollars += price.per_hour * count
+        dollars += price.per_hour * instances * int(own.get("tp") or 1)
         sources[price.source] = None
     return Cost(gpus, dollars, " ".join(sources))
 
 
 def _gpus(pools: list[Mapping[str, Any]], settings: Mapping[str, Any]) -> int:
-    return sum(int(one.get("count") or 1) * int(one.get("tp") or settings.get("tp") or 1) for one in pools)
+    return sum(int(one.get("count", 1)) * int(one.get("tp") or settings.get("tp") or 1) for one in pools)
