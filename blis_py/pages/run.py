@@ -25,12 +25,19 @@ _MAX_INSTANCES = 64
 _LOST = ("rejected", "unservable", "timed_out", "evicted", "still_queued", "still_running")
 
 
-def report(result: Shown, explanation: Explanation | None = None, *, source: str | None = None) -> Document:
+def report(
+    result: Shown,
+    explanation: Explanation | None = None,
+    *,
+    source: str | None = None,
+    command: str | None = None,
+) -> Document:
     """The report of a run.
 
     Args:
         explanation: of its p99, if wanted.
         source: folder of the result, for the commands.
+        command: that makes the run again; by default with the configuration in it.
     """
     summary = result.summary
     return Document(
@@ -39,7 +46,7 @@ def report(result: Shown, explanation: Explanation | None = None, *, source: str
         subtitle=foot(result.settings),
         verdict=verdict(summary),
         findings=list(findings(summary, result.view.completed)),
-        sections=list(_sections(result, explanation, source)),
+        sections=list(_sections(result, explanation, source, command)),
         data={FILE: embedded(summary)},
     )
 
@@ -117,7 +124,9 @@ def tiles(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Tile]
     return found
 
 
-def _sections(result: Shown, explanation: Explanation | None, source: str | None) -> Iterator[Section]:
+def _sections(
+    result: Shown, explanation: Explanation | None, source: str | None, command: str | None
+) -> Iterator[Section]:
     summary, settings, view = result.summary, result.settings, result.view
     yield Section("asked", "What was asked", tables=[asked(settings, summary)])
     pictures = [*charts.distributions(view), *charts.over_time(view)]
@@ -128,7 +137,7 @@ def _sections(result: Shown, explanation: Explanation | None, source: str | None
         from blis_py.pages.explained import section
 
         yield section(explanation)
-    yield from closing(settings, summary, source)
+    yield from closing(settings, summary, source, command)
 
 
 def asked(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> Table:
@@ -250,7 +259,9 @@ def _of(group: Mapping[str, Any], path: str, place: str) -> Cell:
     return Cell(cell.text, cell.value, f"{place}.{path}")
 
 
-def closing(settings: Mapping[str, Any], summary: Mapping[str, Any], source: str | None) -> Iterator[Section]:
+def closing(
+    settings: Mapping[str, Any], summary: Mapping[str, Any], source: str | None, command: str | None
+) -> Iterator[Section]:
     """Configuration, provenance and commands."""
     given = settings.get("given")
     rows = [[Cell(key), Cell(_setting(settings, key))] for key in given or ()]
@@ -267,7 +278,7 @@ def closing(settings: Mapping[str, Any], summary: Mapping[str, Any], source: str
             cost_of(settings).provenance,
         ],
     )
-    codes = [Code("The same run again", run_again(settings)), *again(source)]
+    codes = [Code("The same run again", command or run_again(settings)), *again(source)]
     yield Section("commands", "To get it again", codes=codes)
 
 

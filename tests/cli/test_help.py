@@ -23,6 +23,7 @@ VERBS = (
     "compose",
     "plot",
     "report",
+    "ui",
     "explain",
     "compare",
     "calibrate",
