@@ -128,5 +128,5 @@ $(VENV)/.installed-check: $(VENV)/.installed
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed-check
-	$(PIP) --editable '.[dev,serve,test,notebooks,engine,dask,plan]'
+	$(PIP) --editable '.[dev,test,notebooks,engine,dask,plan,report,ui,serve]'
 	@touch $@
