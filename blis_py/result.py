@@ -173,6 +173,8 @@ class Result(Shown):
     def save(self, folder: str | Path, *, force: bool = False, plots: bool = True, itl: bool = False) -> Path:
         """Write `config.yaml`, `summary.json`, `requests.csv`, `steps.csv`, the trace and the plots.
 
+        Where requests have several visits to instances, `visits.csv` has a row for each.
+
         The folder is written atomically; its `complete.json` lists its files.
 
         Args:
@@ -192,12 +194,14 @@ class Result(Shown):
 
     def fill(self, folder: Path, *, plots: bool = True, itl: bool = False) -> None:
         """Write the files of `save` into an existing folder."""
-        from blis_py.metrics import write_requests_csv, write_steps_csv
+        from blis_py.metrics import write_requests_csv, write_steps_csv, write_visits_csv
         from blis_py.outputs.staging import write_text
 
         write_text(folder / "config.yaml", dump(self.config))
         write_text(folder / "summary.json", to_json(self.summary))
         write_requests_csv(self.record, folder / "requests.csv")
+        if not self.record.visits.single:
+            write_visits_csv(self.record, folder / "visits.csv")
         if any(instance.runs is not None for instance in self.record.instances):
             write_steps_csv(self.record, folder / "steps.csv")
         if self.record.decisions is not None:

@@ -47,8 +47,6 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     for note in (*simulation.notes, *(detectors.notes if detectors else ())):
         say(f"note: {note}")
     reruns = _reruns(simulation, flags)
-    if "--cross-check" in flags:
-        simulation.require_one_pool("--cross-check")
     with Progress(sys.stderr) as progress:
         result = simulation.run(record_steps="--out" in flags, progress=progress)
     result.fitness_weights = weights

@@ -231,7 +231,6 @@ def explain(
     question = ask(request, metric, slo_class)
     told: Stage = stage or (lambda what: None)
     simulation, result, saved = _resolved(run, settings)
-    simulation.require_one_pool("explain")
     changes = _changes(simulation, what_if)
     if result is None:
         result = simulation.run(record_steps=False, progress=told("the run"))
@@ -247,7 +246,8 @@ def explain(
     before = measure(record, question)
     ledgers = _ledgers(simulation, record, found, told("the run with a witness"))
     what_ifs = run_all(simulation, changes, question, before, told("what-ifs") if changes else None)
-    forget(simulation.latency)
+    for pool in simulation.pools:
+        forget(pool.latency)
     return replace(
         explanation,
         ledger=ledgers[found.row],
@@ -320,8 +320,9 @@ def ledgers(
     again = simulation.simulate(False, progress, witness)[0]
     arrivals = dict(zip(record.table.ids(), record.table.arrival_ns.tolist(), strict=True))
     notes = {index: notes.runs for index, notes in witness.notes.items()}
-    divider = Divider(simulation.latency, kinds.chunk_alone(simulation.kind))
-    books = Bookkeeper(again, notes, divider, arrivals)
+    alone = kinds.chunk_alone(simulation.kind)
+    dividers = [Divider(pool.latency, alone) for pool in simulation.pools for _ in range(pool.section.count)]
+    books = Bookkeeper(again, notes, dividers, arrivals)
     return {row: books.ledger(row) for row in rows}
 
 

@@ -128,18 +128,10 @@ class Setup:
         Raises:
             InputError: there are several pools.
         """
-        self.require_one_pool("pools")
-        return self.pools[0]
-
-    def require_one_pool(self, what: str) -> None:
-        """Refuse `what` with several pools.
-
-        Raises:
-            InputError: there are several pools.
-        """
         if len(self.pools) > 1:
             fix = "use a configuration of alike instances, without pools"
-            raise InputError(f"not supported yet for {len(self.pools)} pools", key=what, fix=fix)
+            raise InputError(f"not supported yet for {len(self.pools)} pools", key="pools", fix=fix)
+        return self.pools[0]
 
     @property
     def capacity(self) -> str:
