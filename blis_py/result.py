@@ -160,14 +160,17 @@ class Result(Shown):
         """The standard output of BLIS: JSON blocks under their headings, and text."""
         from blis_py.report.blis_text import blis_blocks, blis_sections
 
-        asked: dict[str, Any] = {"goodput": self.simulation.targets, "everyone": bool(self.config.goodput)}
+        targets: dict[str, Any] = {
+            "goodput": self.simulation.targets,
+            "everyone": bool(self.config.goodput),
+        }
         fitness = None if self.fitness_weights is None else self.fitness
-        found = blis_blocks(self.record, **asked)
+        found = blis_blocks(self.record, **targets)
         if self.saturation is not None:
             found[-1]["saturation"] = self.saturation.final
         blocks = (f"=== Simulation Metrics ===\n{to_json(one)}" for one in found)
         return "".join(
-            (*blocks, *(f"{line}\n" for line in blis_sections(self.record, fitness=fitness, **asked)))
+            (*blocks, *(f"{line}\n" for line in blis_sections(self.record, fitness=fitness, **targets)))
         )
 
     def save(self, folder: str | Path, *, force: bool = False, plots: bool = True, itl: bool = False) -> Path:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from blis_py.cli import blis_flags, vllm_flags
 from blis_py.cli.configure import configure
-from blis_py.cli.detectors import asked
+from blis_py.cli.detectors import requested
 from blis_py.cli.flag import Flags
 from blis_py.cli.formats import format_of
 from blis_py.cli.progress import Progress
@@ -32,7 +32,7 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     weights = _fitness_weights(flags)
     style = format_of(flags, FORMATS)
     check_writable(flags)
-    detectors = asked(flags)
+    detectors = requested(flags)
     config = configure(flags)
     if needs_trace and config.workload.trace is None:
         raise InputError("no trace given", key="--trace", fix="name the trace to replay, or use `blis run`")

@@ -127,13 +127,13 @@ class _Summary:
             return {}
         came = waits_ns >= 0
         held = came & (self.record.outcome == Outcome.QUEUED) & (self.record.instance < 0)
-        told = {
+        stated = {
             "waited": int((waits_ns > 0).sum()),
             "wait_ms": statistics(Distribution.of(waits_ns[came])),
             "still_waiting": int(held.sum()),
             "evicted": int((self.record.outcome == Outcome.EVICTED).sum()),
         }
-        return {"gateway": told}
+        return {"gateway": stated}
 
     def _routing(self) -> dict[str, Any]:
         decisions = self.record.decisions
