@@ -4,15 +4,15 @@
 
 Reads the measured kernel tables (NVIDIA AIConfigurator, Apache-2.0) and writes `profiles/operators`: for each
 GPU, engine, kind of operator and number format the logarithm of measured over roofline time, multilinear in
-the logarithms of an operator's sizes. Its values at a few knots are a ridge regression over all rows; no row is
-stored. It prints the mean absolute error of each surface.
+the logarithms of an operator's sizes. Its values at a few knots are a ridge regression over all rows; no
+row is stored. It prints the mean absolute error of each surface.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -194,15 +194,23 @@ def _mla(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
     rows = tables.read("mla_bmm_perf")
     for form, part in _by(rows, "bmm_dtype", "bfloat16") if len(rows) else ():
         one = reduced(part, ["op_name", "num_tokens", "num_heads"])
-        yield f"absorb/{form}", work.absorb(gpu, _column(one, "num_tokens"), _column(one, "num_heads")), _ns(one)
+        yield (
+            f"absorb/{form}",
+            work.absorb(gpu, _column(one, "num_tokens"), _column(one, "num_heads")),
+            _ns(one),
+        )
 
 
 def _linear(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
     rows = tables.read("gdn_perf")
     for phase, part in _by(rows, "phase", "") if len(rows) else ():
         keys = ["batch_size", "seq_len", "num_tokens", "num_v_heads"]
-        each = part.groupby([*(key for key in keys if key in part), "kernel_source"], as_index=False)["latency"].mean()
-        both = each.groupby([key for key in keys if key in each], as_index=False)["latency"].agg(["sum", "count"])
+        each = part.groupby([*(key for key in keys if key in part), "kernel_source"], as_index=False)[
+            "latency"
+        ].mean()
+        both = each.groupby([key for key in keys if key in each], as_index=False)["latency"].agg(
+            ["sum", "count"]
+        )
         one = both[both["count"] == 2].rename(columns={"sum": "latency"})
         heads = _column(one, "num_v_heads")
         if phase == "context":

@@ -1,7 +1,7 @@
 """The operators of a model's step on one rank, each priced by what was learned of its kernel.
 
-Every operator has its own number format (`_form`), as the checkpoint stores its weights and the GPU multiplies
-them. Times are of one rank of a `Layout`, in ns, as arrays over the sizes of a step.
+Every operator has its own number format (`_form`), as the checkpoint stores its weights and the GPU
+multiplies them. Times are of one rank of a `Layout`, in ns, as arrays over the sizes of a step.
 """
 
 from __future__ import annotations
@@ -140,9 +140,7 @@ class OperatorList:
             names = [f"mla_decode/{form}" for form in (self._kv_form, "bfloat16", "fp8")]
             ns = self._ns(names, work.mla_decode(gpu, self._kv_form, seqs, context, heads))
             return ns + 2.0 * self._ns(["absorb/bfloat16", "absorb/fp8"], work.absorb(gpu, seqs, heads))
-        priced = work.decode(
-            gpu, self._kv_form, seqs, context, heads, self._kv_heads, shape.head_dim, window
-        )
+        priced = work.decode(gpu, self._kv_form, seqs, context, heads, self._kv_heads, shape.head_dim, window)
         return self._ns(self._attention_names("decode", window), priced)
 
     def _attention_names(self, phase: str, window: int) -> list[str]:
