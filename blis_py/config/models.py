@@ -8,6 +8,7 @@ from typing import Any
 
 from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
 from blis_py.config.diffusion import DLLM, DllmSection
+from blis_py.config.flag_texts import largest_is_never, numbers
 from blis_py.config.kinds import KindSection
 from blis_py.config.pools import PoolSection
 from blis_py.config.workload import WorkloadSection
@@ -51,11 +52,11 @@ class LatencySection:
     )
     """What prices a step: trained, trained-physics, roofline, kernel-tables, fitted or linear."""
     alpha_coeffs: tuple[float, ...] | None = setting(
-        None, flag="--alpha-coeffs", help="Three front-end delays, µs.", metavar="A,A,A"
+        None, flag="--alpha-coeffs", help="Three front-end delays, µs.", metavar="A,A,A", read=numbers
     )
     """Three, of `trained-physics`, µs: before enqueue, at the end, per output token."""
     beta_coeffs: tuple[float, ...] | None = setting(
-        None, flag="--beta-coeffs", help="Coefficients of trained-physics.", metavar="B,B,…"
+        None, flag="--beta-coeffs", help="Coefficients of trained-physics.", metavar="B,B,…", read=numbers
     )
     """Seven to eleven, of `trained-physics`; given together with `alpha_coeffs`."""
     linear: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -222,6 +223,7 @@ class RunConfig:
         None,
         least=1,
         flag="--horizon",
+        read=largest_is_never,
         help="When to stop: 60s, 10m, or µs. By default, when all is done.",
         group="Run",
     )
@@ -235,6 +237,7 @@ class RunConfig:
         least=0,
         most=_HOUR_MS,
         flag="--frontend-ms",
+        read=numbers,
         help="Delay in front of the engine, behind it, and its growth with each sequence.",
         metavar="MS,MS,MS",
         group="Latency",

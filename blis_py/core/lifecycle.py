@@ -14,12 +14,12 @@ autoregressive requests is `blis_py.core.scheduler`, the others are in `blis_py.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from heapq import heappop, heappush
 from typing import Final
 
 from blis_py.core.caches import build_cache
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.counters import Counters
+from blis_py.core.deadlines import Deadlines
 from blis_py.core.kv_loads import KVLoads
 from blis_py.core.kv_source import KVSource, Supply
 from blis_py.core.policies import SCHEDULERS
@@ -71,12 +71,7 @@ class Lifecycle:
         self._block_size = config.block_size
         self._async, self._late_length_stops = config.async_scheduling, config.late_length_stops
         self._admissions = 0
-        self._deadlines: list[tuple[int, int]] = []
-        """Heap of deadlines, each with the number of its request; the first belongs to one that has not
-        ended."""
-        self._impatient: dict[int, Request] = {}
-        """Requests with a deadline that have not ended, by number."""
-        self._submitted = 0
+        self._deadlines = Deadlines()
         self._waiting_priorities: dict[int, _Count] = {}
         """Waiting requests by priority."""
 
@@ -123,12 +118,8 @@ class Lifecycle:
             self._late_length_stops or (request.ends_by_eos and target < (limit or self._max_tokens - prompt))
         )
         if request.deadline_ns >= 0:
-            self._submitted += 1
-            request.number = self._submitted
-            self._impatient[request.number] = request
-            heappush(self._deadlines, (request.deadline_ns, request.number))
-            if request.deadline_ns < self.first_deadline_ns:
-                self.first_deadline_ns = request.deadline_ns
+            self._deadlines.add(request)
+            self.first_deadline_ns = self._deadlines.first_ns
         self._count_waiting(request.priority, 1)
         self.waiting.push(request)
         return None
@@ -162,23 +153,17 @@ class Lifecycle:
     def expire(self, now_ns: int) -> list[Request]:
         """Drop the requests whose deadline has passed; call between steps."""
         expired: list[Request] = []
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][0] <= now_ns:
-            request = self._impatient[deadlines[0][1]]
+        while self.first_deadline_ns <= now_ns:
+            request = self._deadlines.first()
             self.abort(request, FinishReason.TIMEOUT)
             expired.append(request)
-        self.first_deadline_ns = deadlines[0][0] if deadlines else NEVER_NS
         return expired
 
     def cancel(self, request: Request, now_ns: int) -> None:
         """Set its deadline to now: the next `expire` drops it."""
         request.deadline_ns = now_ns
-        if request.number < 0:
-            self._submitted += 1
-            request.number = self._submitted
-            self._impatient[request.number] = request
-        heappush(self._deadlines, (now_ns, request.number))
-        self.first_deadline_ns = min(self.first_deadline_ns, now_ns)
+        self._deadlines.add(request)
+        self.first_deadline_ns = self._deadlines.first_ns
 
     def abort(self, request: Request, reason: FinishReason = FinishReason.ABORT) -> None:
         """Drop a request, waiting or running; call between steps."""
@@ -330,16 +315,9 @@ class Lifecycle:
         else:
             self._leave(request)
         if request.number >= 0:
-            del self._impatient[request.number]
-            self._drop_ended_deadlines()
+            self._deadlines.remove(request)
+            self.first_deadline_ns = self._deadlines.first_ns
         request.status = FINISHED
-
-    def _drop_ended_deadlines(self) -> None:
-        """Remove ended requests from the top of the deadline heap."""
-        deadlines, impatient = self._deadlines, self._impatient
-        while deadlines and deadlines[0][1] not in impatient:
-            heappop(deadlines)
-        self.first_deadline_ns = deadlines[0][0] if deadlines else NEVER_NS
 
     # -- bookkeeping ------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.notes import domain_notes, forget
 from blis_py.metrics.record import RunRecord
-from blis_py.metrics.registry import limitable
+from blis_py.metrics.registry import main
 from blis_py.metrics.slo import (
     GoodputTargets,
     parse_class_targets,
@@ -264,8 +264,8 @@ def _of_one_model(config: RunConfig, served: Sequence[Deployment]) -> RunConfig:
 def _targets(config: RunConfig) -> GoodputTargets:
     targets = parse_goodput(config.goodput)
     for metric, text in config.goodput_by_class.items():
-        if metric not in limitable():
-            fix = did_you_mean(metric, limitable())
+        if metric not in (known := [each.name for each in main()]):
+            fix = did_you_mean(metric, known)
             raise InputError("unknown metric", key=f"goodput_by_class.{metric}", fix=fix)
         targets = targets.merged(parse_class_targets(metric, text))
     return targets

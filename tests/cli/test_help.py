@@ -119,6 +119,7 @@ def complete(tmp_path: Path) -> Callable[[str], list[str]]:
     return ask
 
 
+@pytest.mark.slow
 def test_a_shell_completes_verbs_and_flags(complete: Callable[[str], list[str]]) -> None:
     assert set(complete("blis ")) == set(VERBS)
     assert complete("blis rep") == ["replay"]
@@ -129,6 +130,7 @@ def test_a_shell_completes_verbs_and_flags(complete: Callable[[str], list[str]])
     assert "run" in complete("blis engine ")
 
 
+@pytest.mark.slow
 def test_one_pipe_gets_the_heading_once(tmp_path: Path) -> None:
     """As in `make run 2>&1 | tee`; where the two go to different places, each has it."""
     command = [sys.executable, "-m", "blis_py", "run", "--model", "qwen3-14b", "--num-requests", "3"]

@@ -97,6 +97,7 @@ def test_results_are_never_replaced_unasked(blis: Blis, small: tuple[str, ...], 
     assert err.endswith("; name another, or replace the result in it with --force\n")
 
 
+@pytest.mark.slow
 def test_force_replaces_all_of_a_result_so_that_nothing_of_the_former_run_misleads(
     blis: Blis, small: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -61,6 +61,7 @@ def compiled(part: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", [part for part in PARTS if part != "experts"])
 def test_every_variant_keeps_its_promise(part: str) -> None:
     found = compiled(part)
@@ -70,6 +71,7 @@ def test_every_variant_keeps_its_promise(part: str) -> None:
     assert all(opcodes["HGMMA"] and not opcodes["HMMA"] for opcodes in wide)
 
 
+@pytest.mark.slow
 def test_experts_take_the_shared_memory_that_was_computed_and_not_more_than_there_is() -> None:
     from engine.kernels.triton.moe import shared_bytes
 
