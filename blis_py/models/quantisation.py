@@ -100,7 +100,7 @@ def _weights(section: ConfigFile, form: _Format, layers: LayerCounts) -> tuple[W
     weights = Weights(
         attention=attention,
         output=0.0 if output == attention else output,
-        linear=size("linear", sorted(layers.linear), (2, 1)),
+        linear=size("linear", sorted(layers.linear), (2, 1)) if layers.linear else 2.0,
         dense=size("dense", dense),
         shared=size("shared", sorted(layers.sparse)),
         experts=size("experts", sorted(layers.sparse)),
