@@ -54,8 +54,9 @@ class HandOff:
         """The cluster whose decode instances have this source of KV.
 
         Raises:
-            InputError: a decode instance has a source of KV already.
+            InputError: a decode instance has a source of KV already, one side is empty, or a link missing.
         """
+        cluster.require_pairs()
         pools = []
         for pool in cluster.pools:
             if pool.role != "prefill":
@@ -83,6 +84,11 @@ class HandOff:
         for pool in fleet.cluster.pools:
             fleet.connect(pool.name, self)
         recorder.tell(self._ended)
+
+    @property
+    def under_way(self) -> int:
+        """Requests between the choice of their instances and the arrival of their KV."""
+        return len(self._pairs)
 
     def record(self) -> HandOvers:
         """All hand-overs that were completed."""
