@@ -251,9 +251,9 @@ class ClusterSimulation:
         self._dispatchers.clear()
         self.lookahead.over()  # the parts form a reference cycle with the instances and their KV pools
         self.fleet.close()
-        record = self.recorder.record(end_ns)
         if self.handoff is not None:
-            record.handovers = self.handoff.record()
+            self.recorder.handovers = self.handoff.record()
+        record = self.recorder.record(end_ns)
         self.fleet.enter_lives(record.instances)
         return record
 

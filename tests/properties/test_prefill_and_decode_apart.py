@@ -90,7 +90,7 @@ def run(table: RequestTable, drain: int, settings: dict[str, Any], single_step: 
 
 
 @pytest.mark.parametrize("drains", [False, True])
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(tables(), clusters(), st.integers(0, 900))
 def test_nothing_is_lost_and_a_jump_is_its_steps(
     drains: bool, table: RequestTable, drawn: dict[str, Any], at_us: int
@@ -110,5 +110,6 @@ def test_nothing_is_lost_and_a_jump_is_its_steps(
     if patient and "lease_ns" not in drawn:
         assert len(jump.handovers) == begun
     assert (jump.handovers.link_queue_ns >= 0).all()
-    if not drawn["contended"] or drawn["bandwidth_gbps"] is None:
-        assert drawn["handoff"] == "blis" or (jump.handovers.link_queue_ns == 0).all()
+    whole = drawn["handoff"] in ("vllm", "trtllm")
+    if whole and (not drawn["contended"] or drawn["bandwidth_gbps"] is None):
+        assert (jump.handovers.link_queue_ns == 0).all()
