@@ -19,11 +19,21 @@ native = (test -d $(COMPILER) || $(PIP) --target $(COMPILER) mypy setuptools) &&
 	PYTHONPATH=$(COMPILER) $(BIN)/python -m blis_py.native
 NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core cluster latency metrics)))
 
-.PHONY: run native test fuzz soak lint aot bench docs gpu gpu-wheels gpu-home gpu-rehearsal clean
+.PHONY: run serve test-serve native test fuzz soak lint aot bench docs gpu gpu-wheels gpu-home gpu-rehearsal clean
 
 run: $(VENV)/.native
 	@$(BIN)/blis run --workload-spec workloads/mixed-slo.yaml --model qwen3-14b --gpu h100 \
 		--num-instances 4 --scheduler priority-fcfs --format table
+
+# Four simulated instances under the OpenAI API, and one answer of theirs as a stream.
+serve: $(VENV)/.installed-serve
+	@$(BIN)/python docs/serve_demo.py
+
+# Clients and gateways from PyPI, each in an environment of its own, and thousands of streams.
+test-serve: export PYTHONPATH := $(CURDIR)
+test-serve: $(VENV)/.installed-dev $(VENV)/.installed-serve
+	$(BIN)/python tests/serve/long/clients.py $(CLIENTS)
+	$(BIN)/python tests/serve/long/stress.py $(STRESS)
 
 # The simulator's inner loop as native code: the same results, sooner. `make run` does it, too, but goes on where it
 # does not work.
@@ -104,6 +114,10 @@ $(VENV)/.native: $(VENV)/.installed $(NATIVE_SOURCES)
 	@$(native) || echo 'note: the simulator runs interpreted: the same results, later' >&2
 	@touch $@
 
+$(VENV)/.installed-serve: $(VENV)/.installed
+	$(PIP) --editable '.[serve]'
+	@touch $@
+
 $(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) --editable '.[dev,notebooks,engine,dask,plan]'
+	$(PIP) --editable '.[dev,notebooks,engine,dask,plan,serve]'
 	@touch $@
