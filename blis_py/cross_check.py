@@ -8,10 +8,10 @@ from typing import Any
 
 from blis_py.api import Simulation
 from blis_py.errors import InputError
+from blis_py.metrics.registry import shown_in
 
 MODELS = ("trained", "roofline", "trained-physics")
 """Latency models that need only a model and a GPU."""
-FIGURES = (("ttft_ms", "p50"), ("ttft_ms", "p99"), ("tpot_ms", "mean"), ("tpot_ms", "p99"), ("e2e_ms", "p99"))
 
 Progress = Callable[[int, int], None]
 
@@ -26,8 +26,8 @@ def cross_check(
         summary: summary of that run.
 
     Returns:
-        Rows of `latency_model`, `rests_on`, `verdict`, `requests_per_s` and `FIGURES` in ms; or, of a
-        model that does not apply, with `refused`, the reason.
+        Rows of `latency_model`, `rests_on`, `verdict`, `requests_per_s` and the figures that the registry
+        of metrics shows of latency models; or, of a model that does not apply, with `refused`, the reason.
     """
     return [_row(simulation, summary), *_others(simulation, progress)]
 
@@ -52,5 +52,5 @@ def _row(simulation: Simulation, summary: Mapping[str, Any]) -> dict[str, Any]:
         "rests_on": simulation.latency.provenance,
         "verdict": summary["load"]["verdict"],
         "requests_per_s": cluster["throughput"]["requests_per_s"],
-        **{f"{metric}.{statistic}": cluster[metric][statistic] for metric, statistic in FIGURES},
+        **{f"{metric.key}.{stat}": cluster[metric.key][stat] for metric, stat in shown_in("models")},
     }

@@ -131,7 +131,10 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
             self._mask = self._masks.launched(batch.emitters, logits.device)
             bitmask = None if self._mask is None else self._mask.fill()
         sampled = self._sample(batch, logits, positions, self.timer, bitmask=bitmask)
-        outcome = self.executor.side.submit(sampled.to_host).wait()
+        ticket = self.executor.side.submit(sampled.to_host)
+        self.timer.resume()
+        outcome = ticket.wait()
+        self.timer.arrived()
         self.executor.note_tokens(batch.emitters, outcome.ids())
         self.timer.lap()
         return outcome
@@ -198,6 +201,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
             bucket=batch.bucket,
             active_experts=outcome.experts(),
             launch_bound=waited,
+            launching_ns=timer.launching_ns,
             forward=timer.forward() if isinstance(timer, FlightTimer) else (-1, -1),
         )
         return finished

@@ -60,6 +60,8 @@ BLIS = Program(
         "convert": _of("convert", "Write requests from any source in another format."),
         "compose": _of("compose", "Merge several traces, or several workload specs."),
         "plot": _of("plot", "Draw figures of one result, or of several beside each other."),
+        "report": _of("report", "Write a run, comparison, plan, sweep or calibration as one HTML file."),
+        "ui": _of("ui", "Open a local page that simulates again while settings are moved."),
         "explain": _of("explain", "Explain where the time of a request went, and what would change it."),
         "compare": _of("compare", "Put runs of the same requests beside each other."),
         "calibrate": _of("calibrate", "Compare a simulated run with the measured one."),

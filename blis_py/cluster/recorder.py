@@ -93,6 +93,8 @@ class Recorder:
         self.breaks: list[tuple[int, int, int]] = []
         self.others: list[tuple[int, int, int]] = []
         """See `EmittedTokens`."""
+        self.delivered_late: dict[int, int] = {}
+        """Visit -> ns from the step that emitted its only token to the delivery by another instance."""
         self.decisions: Decisions | None = None
         self._rejections: dict[int, str] = {}
         """Row -> reason of the rejection."""
@@ -165,6 +167,10 @@ class Recorder:
         self.tokens_before[visit] = self.tokens_before[before] + self.emitted_tokens[before]
         if self.frontend.behind_seq_ns:
             self.late_ns[visit] = self.late_ns[before]
+
+    def deliver_late(self, request: Request, delay_ns: int) -> None:
+        """Delay the token of a visit, which another instance delivers with the KV."""
+        self.delivered_late[request.visit] = delay_ns
 
     def _grow(self) -> None:
         """Double the capacity for visits."""
@@ -368,7 +374,8 @@ class Recorder:
 
     def late_by(self, visit: int) -> int:
         """Delay of a visit's tokens at the client by those of others."""
-        return int(self.late_ns[visit]) if self.frontend.behind_seq_ns else 0
+        late_ns = int(self.late_ns[visit]) if self.frontend.behind_seq_ns else 0
+        return late_ns + self.delivered_late.get(visit, 0)
 
     def earlier_tokens(self, visit: int) -> int:
         """Tokens emitted by earlier visits of its request."""
@@ -396,6 +403,10 @@ class Recorder:
         if self.frontend.behind_seq_ns:
             first_token_ns[visits] += self.late_ns[visits]
             last_token_ns[visits] += self.late_ns[visits]
+        for visit, delay_ns in self.delivered_late.items():
+            if self.emitted_tokens[visit]:
+                first_token_ns[visit] += delay_ns
+                last_token_ns[visit] += delay_ns
         return first_token_ns, last_token_ns
 
 

@@ -61,7 +61,7 @@ class Pairs:
 
     def values(self, column: str) -> tuple[Floats, Floats]:
         """A column of both; NaN where undefined."""
-        return self.first[column].to_numpy(dtype=float), self.second[column].to_numpy(dtype=float)
+        return _numbers(self.first, column), _numbers(self.second, column)
 
     def completed(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         return (
@@ -170,3 +170,8 @@ def changed(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[s
     one, other = dict(flat(first)), dict(flat(second))
     differ = (key for key in {**one, **other} if key != "given" and one.get(key) != other.get(key))
     return [(key, one.get(key), other.get(key)) for key in differ]
+
+
+def _numbers(frame: pd.DataFrame, column: str) -> NDArray[np.float64]:
+    """A column, NaN if a result was saved before its metric was registered."""
+    return frame[column].to_numpy(dtype=float) if column in frame else np.full(len(frame), np.nan)

@@ -26,10 +26,9 @@ from blis_py.ledger import kinds
 from blis_py.ledger.book import Bookkeeper, InTheWay, Ledger, life_of
 from blis_py.ledger.division import Divider
 from blis_py.ledger.lines import LedgerLine, Times, add
-from blis_py.ledger.question import METRICS, Question, QuestionMatch, ask, find
+from blis_py.ledger.question import Question, QuestionMatch, ask, find
 from blis_py.ledger.reproduced import differences
 from blis_py.ledger.what_if import (
-    FIGURES,
     MeasuredEffect,
     WhatIf,
     WhatIfChange,
@@ -43,6 +42,7 @@ from blis_py.ledger.witness import Watched, Witness
 from blis_py.metrics.groups import slo_classes
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.record import RunRecord
+from blis_py.metrics.registry import METRICS
 from blis_py.result import Result
 from blis_py.saved import SavedResult, load
 from blis_py.setup.setup import Progress
@@ -125,7 +125,10 @@ class Explanation:
         assert row is not None
         record, columns = self.record, latencies(self.record)
         table = record.table
-        times = {f"{name}_ns": _known(columns.column(name)[row]) for name in METRICS}
+        times = {
+            f"{name}_ns" if of.unit.is_time else of.key: _known(columns.column(name)[row])
+            for name, of in METRICS.items()
+        }
         return {
             "id": ledger.request,
             "slo_class": slo_classes(record)[row],
@@ -192,7 +195,7 @@ class Explanation:
         if one.measured is None or self.before is None:
             return told | {"refused": one.refused}
         before, after = self.before.figures, one.measured.figures
-        changes = {name: relative(before.get(name), after.get(name)) for name in FIGURES}
+        changes = {name: relative(before.get(name), after.get(name)) for name in after}
         told |= {"after": self._measured(one.measured), "asked": one.gain(self.before)}
         return told | {"changes": changes}
 

@@ -17,7 +17,7 @@ from blis_py.metrics.latencies import latencies
 from blis_py.metrics.load import load
 from blis_py.metrics.network import client_latencies_ns
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
-from blis_py.metrics.registry import METRICS
+from blis_py.metrics.registry import METRICS, Metric
 from blis_py.metrics.sessions import session_summary
 from blis_py.metrics.slo import GoodputTargets, SloCheck, assess, require_known_classes, verdict
 from blis_py.requests.table import Labels, RequestTable
@@ -177,7 +177,10 @@ class _Summary:
                 "output_tokens_per_s": self._rate(outputs),
                 "total_tokens_per_s": self._rate(inputs + outputs),
             },
-            **{each.key: statistics(self._samples(name, rows, instance)) for name, each in METRICS.items()},
+            **{
+                each.key: statistics(self._samples(each, rows, instance), each.unit.scale)
+                for each in METRICS.values()
+            },
             "preemptions": int(self.record.preemptions[rows].sum()),
             "preempted_requests": int(np.count_nonzero(self.record.preemptions[rows])),
             "goodput": None if self.goodput is None else self.goodput.report(rows, self.duration_s),
@@ -192,11 +195,11 @@ class _Summary:
         found = TokenGaps(self.record).distributions(done, [instance for instance, _ in wanted])
         return dict(zip(wanted, found, strict=True))
 
-    def _samples(self, metric: str, rows: Rows, instance: int | None = None) -> Distribution:
-        if metric == "itl":
+    def _samples(self, metric: Metric, rows: Rows, instance: int | None = None) -> Distribution:
+        if metric.per_token:
             known = self.itl.get((instance, _digest(rows)))
             return known or Distribution.of(np.zeros(0, dtype=np.int64))  # no request has that class
-        column = self.columns.column(metric)[rows]
+        column = self.columns.column(metric.name)[rows]
         return Distribution.of(column[~np.isnan(column)])
 
     def _verdicts(self) -> list[dict[str, Any]]:
@@ -205,8 +208,8 @@ class _Summary:
         answers = []
         for wanted in self.slo:
             rows = self.classes.get(wanted.slo_class, empty) if wanted.slo_class else self.everyone
-            measured_ns = self._samples(wanted.metric, rows).stat(wanted.stat)
-            answers.append(verdict(wanted, measured_ns, len(rows)))
+            measured = self._samples(METRICS[wanted.metric], rows).stat(wanted.stat)
+            answers.append(verdict(wanted, measured, len(rows)))
         return answers
 
     def _per_unit(self, throughput: Mapping[str, float]) -> dict[str, float]:

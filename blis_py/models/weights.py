@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 
@@ -23,19 +23,28 @@ class Weights:
     """Routed experts."""
     head: float = 2.0
     """LM head."""
+    linear: float = 2.0
+    """Projections of linear attention."""
+    output: float = 0.0
+    """Attention's output projection, where it differs from the mean `attention`; 0 = it does not."""
+    block_scales: bool = False
+    """FP8 with a scale per block of weights instead of one per tensor or channel: other kernels."""
     arithmetic: str = "fp16"
     """Format in which quantised weights are multiplied: fp8, int8, fp4; fp16 if they are expanded first."""
 
     @classmethod
     def of(cls, size: float, arithmetic: str = "fp16", head: float = 2.0) -> Weights:
         """The same size for all linear layers."""
-        return cls(size, size, size, size, head, arithmetic)
+        return cls(size, size, size, size, head, size, arithmetic=arithmetic)
 
     def at_most(self, size: float) -> Weights:
         """The linear layers quantised to `size`, if they are larger; the LM head unchanged."""
         attention, dense = min(self.attention, size), min(self.dense, size)
         shared, experts = min(self.shared, size), min(self.experts, size)
-        return Weights(attention, dense, shared, experts, self.head, self.arithmetic)
+        linear = min(self.linear, size)
+        return replace(
+            self, attention=attention, dense=dense, shared=shared, experts=experts, linear=linear, output=0.0
+        )
 
     def format_of(self, size: float) -> str:
         """The format in which weights of this size are multiplied."""
@@ -52,6 +61,10 @@ class LayerCounts:
     heads: int
     kv_heads: int
     dtype_bytes: int
+    linear: Collection[int] = ()
+    """Layers of linear attention."""
+    latent_weights: Sequence[int] = ()
+    """Of latent attention: weights of the projections down and of queries, of the expansion, of the output."""
 
 
 class Quantisation(NamedTuple):

@@ -8,16 +8,15 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from blis_py.errors import plain
-from blis_py.metrics.registry import labels, paired
+from blis_py.metrics.registry import E2E, paired, shown_in
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 Told = Mapping[str, Any]
 
-_METRICS = {key: name for key, name in labels().items() if key in paired()}
-_STATISTICS = ("mean", "p50", "p90", "p99")
-_WHOLE = {
+STATISTICS = ("mean", "p50", "p90", "p99")
+WHOLE = {
     "throughput.requests_per_s": "requests/s",
     "throughput.output_tokens_per_s": "output tokens/s",
     "output_tokens_per_s_per_gpu": "output tokens/s per GPU",
@@ -86,7 +85,7 @@ def _whole(told: Told) -> Table:
         if any(counts):
             table.add_row(f"{name.replace('_', ' ')} requests", *(f"{count:,}" for count in counts))
     for row in told["whole"]:
-        table.add_row(_WHOLE[row["figure"]], *(_figure(value) for value in row["values"]))
+        table.add_row(WHOLE[row["figure"]], *(_figure(value) for value in row["values"]))
     return table
 
 
@@ -96,10 +95,7 @@ def _compared(first: str, each: Told) -> Iterable[Any]:
         yield "No request has a latency in both runs, so there is nothing to compare."
         return
     figures = [
-        change
-        for metric in each["metrics"].values()
-        for name, change in metric.items()
-        if name in _STATISTICS
+        change for metric in each["metrics"].values() for name, change in metric.items() if name in STATISTICS
     ]
     if all(change["relative"] == 0 for change in figures):
         yield "Every latency is the same in both."
@@ -125,11 +121,12 @@ def _matched(first: str, each: Told) -> str:
 def _latencies(first: str, each: Told) -> Table:
     """Metrics and statistics, with what chance could explain."""
     table = _table("ms", plain(first), plain(each["run"]), "change", "95 % interval", "", right=True)
+    metrics = {metric.key: metric for metric in paired()}
     for metric, figures in each["metrics"].items():
-        for name in _STATISTICS:
+        for name in STATISTICS:
             change = figures[name]
             table.add_row(
-                f"{_METRICS[metric]} {name}",
+                metrics[metric].heading(name),
                 _figure(change["first"]),
                 _figure(change["second"]),
                 _percent(change["relative"]),
@@ -141,22 +138,21 @@ def _latencies(first: str, each: Told) -> Table:
 
 def _groups(each: Told) -> Table:
     """Groups that improved and groups that got worse."""
-    table = _table(
-        "who", "requests", "mean TTFT", "mean E2E", "95 % interval", "better", "worse", "", right=True
-    )
+    shown = shown_in("compared")
+    headings = (f"{statistic} {metric.label}" for metric, statistic in shown)
+    table = _table("who", "requests", *headings, "95 % interval", "better", "worse", "", right=True)
     kind = ""
     for group in [each["everybody"], *_shown(each["groups"])]:
         if group["by"] != kind and group["by"] in _BY:
             table.add_row(f"by {_BY[group['by']]}", style="bold")
         kind = group["by"]
-        ttft, e2e = group.get("ttft_ms"), group.get("e2e_ms")
+        e2e = group.get(E2E.key)
         lost = group["completed"][1] - group["completed"][0]
         told = f"{group['verdict']}{f', {lost:+,} completed' if lost else ''}"
         table.add_row(
             plain(group["name"]),
             f"{group['requests']:,}",
-            _percent(ttft and ttft["relative"]),
-            _percent(e2e and e2e["relative"]),
+            *(_percent(group[each.key]["relative"] if group.get(each.key) else None) for each, _ in shown),
             _interval(e2e and e2e["interval"]),
             _share(group["better"]),
             _share(group["worse"]),

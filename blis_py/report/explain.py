@@ -9,19 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from blis_py.errors import plain
+from blis_py.metrics.registry import shown_in
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 Told = Mapping[str, Any]
 
-_COLUMNS = {
-    "ttft_p99_ms": "TTFT p99",
-    "tpot_p99_ms": "TPOT p99",
-    "e2e_p99_ms": "E2E p99",
-    "completed": "completed",
-    "output_tokens_per_s": "tokens/s",
-}
+_COUNTS = {"completed": "completed", "output_tokens_per_s": "tokens/s"}
 _WIDTH = 118
 
 
@@ -158,13 +153,17 @@ def _others(told: Told) -> Table:
 
 def _what_ifs(told: Told) -> Table:
     before = told["before"]
-    table = _table("what if: runs of the same requests", _asked_for(told), "", *_COLUMNS.values())
+    columns = {
+        metric.unit.key(f"{metric.name}_{stat}"): f"{metric.label} {stat}"
+        for metric, stat in shown_in("what_ifs")
+    } | _COUNTS
+    table = _table("what if: runs of the same requests", _asked_for(told), "", *columns.values())
     for column in table.columns[1:]:
         column.no_wrap = True
-    table.add_row("as it is", _asked(before), "", *(_figure(before[key]) for key in _COLUMNS))
+    table.add_row("as it is", _asked(before), "", *(_figure(before[key]) for key in columns))
     for one in told["what_ifs"]:
         if "refused" not in one and _differs(one):
-            changes = [_percent(one["changes"][key]) for key in _COLUMNS]
+            changes = [_percent(one["changes"][key]) for key in columns]
             table.add_row(one["change"], _asked(one["after"]), _percent(one["asked"]), *changes)
     return table
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from blis_py.config.models import RunConfig
 from blis_py.core.config import SchedulerConfig
-from blis_py.setup import diffusion
+from blis_py.core.kinds import modules
 from blis_py.setup.asked import Demand
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class KindInSetup(Protocol):
         ...
 
 
-KINDS: dict[str, KindInSetup] = {"diffusion": diffusion}
+KINDS: dict[str, KindInSetup] = modules("blis_py.setup")
 
 
 def described(asked: Demand, config: RunConfig) -> Demand:

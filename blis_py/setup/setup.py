@@ -14,7 +14,7 @@ from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.notes import domain_notes, forget
 from blis_py.metrics.record import RunRecord
-from blis_py.metrics.registry import limitable
+from blis_py.metrics.registry import main
 from blis_py.metrics.slo import (
     GoodputTargets,
     parse_class_targets,
@@ -28,6 +28,7 @@ from blis_py.setup.asked import Demand, horizon_ns_of
 from blis_py.setup.capacity import longest_sequence
 from blis_py.setup.demand import DEFAULT_SEED, demand
 from blis_py.setup.deployment import Deployment, deployed
+from blis_py.setup.disaggregation import disaggregation, link_notes, links
 from blis_py.setup.gateway import admission_settings, flow_notes, flow_settings
 from blis_py.setup.pools import PoolSetup, notes_of
 from blis_py.setup.served import served_models, served_notes
@@ -81,6 +82,7 @@ class Setup:
         if config.seed is None and config.workload.spec is None:
             config = replace(config, seed=DEFAULT_SEED)
         targets = _targets(config)
+        disaggregation(config)  # refuses names that lead nowhere
         served = [(pool, deployed(own)) for pool, own in pool_configs(config)]
         config = _of_one_model(config, [one for _, one in served])
         sized = [longest_sequence(one.config, one.shape, one.num_kv_blocks) for _, one in served]
@@ -91,6 +93,10 @@ class Setup:
             PoolSetup.of(pool, one, longest, asked)
             for (pool, one), (longest, _) in zip(served, sized, strict=True)
         )
+        kind = kinds.simulated(asked, config, [pool.scheduler for pool in pools])
+        if kind is not None and config.is_disaggregated:
+            problem, fix = "no engine hands over block diffusion", "use instances that do both"
+            raise InputError(problem, key="disaggregation", fix=fix)
         names = served_models(asked, config)
         beforehand = [(*pool.hardware_notes, *more) for pool, (_, more) in zip(pools, sized, strict=True)]
         return cls(
@@ -104,9 +110,10 @@ class Setup:
                 *notes_of(pools, [pool.host_notes for pool in pools]),
                 *served_notes(asked, names, config),
                 *flow_notes(config.gateway),
+                *link_notes(config, pools),
             ),
             source=asked.source,
-            kind=kinds.simulated(asked, config, [pool.scheduler for pool in pools]),
+            kind=kind,
             loops=asked.loops,
             served_models=names,
         )
@@ -238,7 +245,13 @@ class Setup:
             slo_priorities=config.admission.slo_priorities or None,
             served_models=self.served_models,
         )
-        return Cluster(pools=tuple(pool.as_data() for pool in self.pools), ingress=ingress)
+        apart = disaggregation(config)
+        return Cluster(
+            pools=tuple(pool.as_data() for pool in self.pools),
+            links=() if apart is None else links(config, self.pools),
+            ingress=ingress,
+            disaggregation=apart,
+        )
 
     def _source(self) -> RequestTable | ClosedLoops:
         """The requests as an open-loop table, or as closed loops."""
@@ -258,7 +271,7 @@ class Setup:
 
 def _of_one_model(config: RunConfig, served: Sequence[Deployment]) -> RunConfig:
     """The configuration with the model of all pools, which may come from a fitted profile."""
-    if not config.pools:
+    if not config.all_pools:
         return served[0].config
     names = [one.shape.name for one in served]
     if len(set(names)) > 1:
@@ -270,8 +283,8 @@ def _of_one_model(config: RunConfig, served: Sequence[Deployment]) -> RunConfig:
 def _targets(config: RunConfig) -> GoodputTargets:
     targets = parse_goodput(config.goodput)
     for metric, text in config.goodput_by_class.items():
-        if metric not in limitable():
-            fix = did_you_mean(metric, limitable())
+        if metric not in (known := [each.name for each in main()]):
+            fix = did_you_mean(metric, known)
             raise InputError("unknown metric", key=f"goodput_by_class.{metric}", fix=fix)
         targets = targets.merged(parse_class_targets(metric, text))
     return targets

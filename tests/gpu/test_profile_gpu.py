@@ -68,3 +68,16 @@ def test_a_quick_profile_is_complete(tmp_path: Path) -> None:
     assert outcome.complete
     assert {"graph", "eager"} == set(outcome.samples["regime"].tolist())
     assert outcome.samples.meta["driver"]
+
+
+def test_a_visit_that_is_launched_ahead_shows_gpu_time_without_launching() -> None:
+    engine = build_engine(EngineConfig(model=AR, device=DEVICE, max_num_seqs=8, num_kv_blocks=300))
+    bench, shape = (
+        StepBench(engine, Prompts(engine.vocab_size, engine.tokenizer, 0)),
+        Shape("prefill", prefills=((20, 64), (7, 0))),
+    )
+    bench.visit(shape)
+    beside, ahead = bench.visit(shape), [bench.visit(shape) for _ in range(3)]
+    assert not any(samples["launch_bound"].any() for samples in ahead)
+    assert beside["launching_ns"][0] > 0
+    assert min(int(samples["gpu_ns"][0]) for samples in ahead) < beside["launching_ns"][0]

@@ -175,6 +175,7 @@ def test_compact_lengths_keep_mean_and_spread() -> None:
     assert compact({"3": 1.0}, 64) == {"3": 1.0}
 
 
+@pytest.mark.slow
 def test_a_recorded_service_is_played_at_its_rates(shared_data: Path, tmp_path: Path) -> None:
     """73 clients of a reasoning service: half an hour of a morning has the requests counted then."""
     source = shared_data / "servegen_deepseek_r1"

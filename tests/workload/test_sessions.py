@@ -83,6 +83,7 @@ def test_a_turn_comes_a_pause_after_the_planned_end_of_the_answer() -> None:
         assert np.array_equal(gaps, 3 * 10**9 + table.output_tokens[rows[:-1]] * 20_000_000)
 
 
+@pytest.mark.slow
 def test_think_times_and_rounds_follow_their_distributions() -> None:
     table = made(client(planned_itl_us=0), num_requests=0, horizon=20_000_000_000)
     turns = sessions(table)

@@ -138,7 +138,8 @@ def labels(variants: Ordered[Variant]) -> list[str]:
 
 def main(name: str, *settings: str) -> None:
     given = {key: json.loads(value) for key, _, value in (text.partition("=") for text in settings)}
-    model, config = load_model_config(name), EngineConfig(model=name, **given)
+    model = load_model_config(name)
+    config = EngineConfig(model=name, **given).on("cuda", model.mask_block)
     decoder = without_weights(model, torch.bfloat16)
     build = autoregressive if model.mask_block == 1 else diffusion
     with recorded(HOPPER) as noted:

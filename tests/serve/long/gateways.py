@@ -167,9 +167,8 @@ async def _with_outage(url: str, instance: str) -> dict[str, int]:
 
 def _served(url: str) -> float:
     lines = urlopen(f"{url}/metrics", timeout=10).read().decode().splitlines()
-    return sum(
-        float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("vllm:request_success_total")
-    )
+    name = "vllm:request_success_total"
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(name))
 
 
 def sglang_router() -> None:

@@ -53,7 +53,7 @@ for wrong, kind in (
     try:
         client.completions.create(**wrong)
     except kind as error:
-        assert error.body["message"], error
+        print("refused:", error.body["message"])
     else:
         raise AssertionError(f"{wrong} was served")
 print("openai", openai.__version__, "ok")
