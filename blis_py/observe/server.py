@@ -12,11 +12,10 @@ from typing import Any
 from blis_py.errors import InputError, plain
 from blis_py.observe.http import HttpClient, HttpError, Whole
 from blis_py.observe.prompts import Counting
+from blis_py.traces.prometheus import SCRAPED
 
 _PINGS = 7
 _WORDS = (40, 240)
-SCRAPED = "# scraped_at "
-"""Begins the line, with the time in s since the epoch, above each scrape in a file of several."""
 
 
 async def fetch(client: HttpClient, method: str, path: str, body: dict[str, Any] | None = None) -> Whole:

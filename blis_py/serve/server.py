@@ -108,7 +108,8 @@ class Service:
         server = self._server
         assert server is not None
         server.should_exit = True
-        self._socket.close()
+        for listener in server.servers:
+            listener.close()
         for connection in list(server.server_state.connections):
             transport: Any = getattr(connection, "transport", None)
             if transport is not None:

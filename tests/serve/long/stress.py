@@ -106,7 +106,7 @@ def _empty(server: Server) -> None:
 
 def engine(seconds: float = 45) -> None:
     """200 streams on the tiny model, a tenth of them cut, preemption among them; memory stays flat."""
-    with serving(*ENGINE, "--num-kv-blocks", "1200", "--max-num-seqs", "128") as server:
+    with serving(*ENGINE, "--num-kv-blocks", "600", "--max-num-seqs", "128") as server:
         asyncio.run(_streams(server.url, 200, 100, 10, 0.1))
         before = server.rss_mb
         found = asyncio.run(_streams(server.url, 200, 100, seconds, 0.1))
