@@ -85,7 +85,7 @@ lint: $(VENV)/.installed-dev
 aot: $(VENV)/.installed-dev
 	$(BIN)/python -m engine.kernels.aot --target cuda:90 --block-size 16 32 64 128 256 --dtype bfloat16 float16
 
-bench: $(VENV)/.installed-dev $(VENV)/.native
+bench: $(VENV)/.native
 	$(BIN)/python benchmarks/speed.py
 
 docs: $(VENV)/.installed-dev
