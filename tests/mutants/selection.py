@@ -25,7 +25,7 @@ class Selection:
         ]
 
     def of(self, module: str) -> list[str]:
-        """Test files that import it, directly or not, relative to the checkout; those of its part come first."""
+        """Test files that import it, directly or not, those of its part first, relative to the checkout."""
         target, part = self._modules[module], module.split(".")[1]
         found = []
         for path in self.tests:
