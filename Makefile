@@ -92,10 +92,8 @@ docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_pictures.py
 
 # The guides and the API reference as a site in `out/site`, by tools that stand apart from the environment.
-site: $(VENV)/.installed
-	test -d $(VENV)/site || ($(PYTHON) -m venv $(VENV)/site && $(VENV)/site/bin/python -m pip \
-		--disable-pip-version-check install --quiet --constraint constraints.txt '.[site]')
-	$(VENV)/site/bin/mkdocs build --quiet
+site: $(VENV)/.site
+	NO_MKDOCS_2_WARNING=1 $(VENV)/site/bin/mkdocs build --quiet
 
 # Wheels for every Python from 3.11 to 3.13 that is here, each run where nothing else of this is; RELEASE=--check-tag.
 release:
@@ -146,6 +144,12 @@ $(VENV)/.native: $(VENV)/.installed $(NATIVE_SOURCES)
 
 $(VENV)/.installed-serve: $(VENV)/.installed
 	$(PIP) --editable '.[serve]'
+	@touch $@
+
+$(VENV)/.site: $(VENV)/.created constraints.txt
+	$(PYTHON) -m venv $(VENV)/site
+	$(VENV)/site/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt \
+		mkdocs-material 'mkdocstrings[python]'
 	@touch $@
 
 $(VENV)/.installed-check: $(VENV)/.installed
