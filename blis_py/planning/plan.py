@@ -11,6 +11,7 @@ from blis_py.core.bounds import MAX_INSTANCES
 from blis_py.errors import InputError
 from blis_py.latency.fitted_profile import read_profile
 from blis_py.latency.fitted_shape import datasheet_of
+from blis_py.outputs.staging import Outputs
 from blis_py.planning import analysis
 from blis_py.planning.analysis import Case
 from blis_py.planning.axes import Axis, axis, grid
@@ -62,7 +63,6 @@ class Plan(PlanResult):
 
     def save(self, folder: str, *, force: bool = False, plots: bool = True) -> None:
         """Write `plan.json`, `config.yaml`, `standings.csv`, server start scripts, and the picture."""
-        from blis_py.outputs.staging import Outputs
         from blis_py.planning.files import fill
 
         with Outputs() as outputs:
