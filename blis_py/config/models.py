@@ -8,6 +8,7 @@ from typing import Any
 
 from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
 from blis_py.config.diffusion import DLLM, DllmSection
+from blis_py.config.disaggregation import DisaggregationSection
 from blis_py.config.flag_texts import largest_is_never, numbers
 from blis_py.config.kinds import KindSection
 from blis_py.config.pools import PoolSection
@@ -219,7 +220,8 @@ class RunConfig:
     """Pools of unlike instances, all behind the router, instead of `num_instances` alike ones; each overrides
     some of `engine`, `gpu`, `tp`, `link_gbps`, `memory`, `scheduler` and `latency`."""
     links: tuple[dict[str, Any], ...] = ()
-    """Ways for KV blocks between pools; not supported yet."""
+    """Links between two pools that differ from those of `disaggregation`: `from`, `to`, and `link`,
+    `bandwidth_gbps`, `latency_ms`, `efficiency`, `node_gbps`, `contended`."""
     seed: int | None = setting(
         None,
         least=0,
@@ -268,6 +270,7 @@ class RunConfig:
     routing: RoutingSection = field(default_factory=RoutingSection)
     admission: AdmissionSection = field(default_factory=AdmissionSection)
     gateway: GatewaySection = field(default_factory=GatewaySection)
+    disaggregation: DisaggregationSection = field(default_factory=DisaggregationSection)
     dllm: DllmSection = field(default_factory=DllmSection)
     slo: tuple[str, ...] = setting(
         (), flag="--slo", help="Target: ttft.p99=500ms (repeatable).", metavar="TARGET", group="Run"
@@ -291,7 +294,17 @@ class RunConfig:
     @property
     def instances(self) -> int:
         """Of all pools."""
-        return sum(pool.count for pool in self.pools) if self.pools else self.num_instances
+        return sum(pool.count for pool in self.all_pools) if self.all_pools else self.num_instances
+
+    @property
+    def all_pools(self) -> tuple[PoolSection, ...]:
+        """The pools as written, or those of prefill and decode; empty = one of `num_instances`."""
+        return self.pools or self.disaggregation.pools()
+
+    @property
+    def is_disaggregated(self) -> bool:
+        """Whether there is a pool for prefill or for decode alone."""
+        return any(pool.role != "both" for pool in self.all_pools)
 
 
 SECTIONS: dict[str, type[Any]] = {

@@ -20,11 +20,16 @@ class PoolSection:
     name: str = ""
     """Of the pool, in messages and results."""
     role: str = setting("both", choices=("both", "prefill", "decode"))
-    """Phases of a request that its instances serve; so far `both`."""
+    """Phases of a request that its instances serve."""
     count: int = setting(1, least=0, most=MAX_INSTANCES)
     """Its instances."""
     price_per_hour: float | None = setting(None, least=0, most=1e9)
     """Of one instance with all its GPUs."""
+    routing_policy: str | None = None
+    """Routing among the instances of its side, where prefill and decode are apart; null = as configured."""
+    routing_scorers: dict[str, float] | None = None
+    model: str | None = None
+    model_config: str | None = None
     engine: str | None = None
     gpu: str | None = None
     tp: int | None = None
@@ -45,6 +50,8 @@ class PoolSection:
 
 
 OVERRIDES = (
+    "model",
+    "model_config",
     "engine",
     "gpu",
     "tp",

@@ -181,7 +181,7 @@ class BatchFormer:
         The forward pass that still reads them precedes the one that will write.
         """
         for request in self._running.ending:
-            if request.block_table:
+            if request.block_table and not request.keeps_blocks:
                 self._kv.release(request)
                 request.computed = 0
                 return True

@@ -134,7 +134,7 @@ class Scheduler(Lifecycle):
         if not prefills and not self._decoding.count:
             if self.resolved < self.tick:
                 return None  # steps in flight hold the blocks
-            if self.loads is not None and self.loads.under_way:
+            if self.holding or (self.loads is not None and self.loads.under_way):
                 return None
             if self.drop_load() is not None:
                 return self.schedule(now_ns)  # arrived loads held the missing blocks
@@ -387,6 +387,7 @@ class Scheduler(Lifecycle):
             assert holds == expected or drafted, f"{request!r} holds a wrong number of blocks"
         if self.loads is not None:
             held += self.loads.check_blocks()
+        held += [block for request in self.holding for block in request.block_table]
         self.kv.pool.check(held)
 
     # -- supplied by the kind of request ----------------------------------------------------------
@@ -418,7 +419,10 @@ class Scheduler(Lifecycle):
         else:
             del self._stalled[request]
         del self.running[request]
-        self.kv.release(request, keep)
+        if request.keeps_blocks and not keep:
+            self.holding[request] = None
+        else:
+            self.kv.release(request, keep)
 
     def _forget(self, request: Request) -> None:
         request.forget_since(self.resolved)

@@ -148,6 +148,12 @@ def kv_heads_per_rank(shape: ModelShape, tp: int) -> int:
     return ceil(shape.kv_heads / tp)
 
 
+def rank_block_bytes(shape: ModelShape, layout: Layout, block_size: int) -> int:
+    """What a block holds on one rank, replicated heads included."""
+    token_bytes, _ = _kv_bytes(shape, layout, BLIS_OVERHEADS, 0)
+    return token_bytes * block_size
+
+
 def model_weight_bytes(shape: ModelShape) -> float:
     """Bytes of the whole model's weights: every matrix in its own format, unquantised parts in that of the
     activations. Biases are left out."""

@@ -300,8 +300,8 @@ def understood(config: ConfigFile, name: str) -> tuple[ConfigFile, ModelType, li
                 key, f"is not known of the model_type {said!r}", _scalar(config.values[key]), _FIX
             )
     if unknown:
-        told = f"keys of {config.file.name} that are not known, taken to change nothing"
-        notes.append(f"{told}: {names_of(unknown)}")
+        stated = f"keys of {config.file.name} that are not known, taken to change nothing"
+        notes.append(f"{stated}: {names_of(unknown)}")
     for key, what in (("vision_config", "an encoder of images"), ("audio_config", "an encoder of sound")):
         if config.has(key):
             notes.append(f"{name} has {what}: its weights and its time are left out")

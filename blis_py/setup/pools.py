@@ -13,10 +13,11 @@ from blis_py.config.pools import PoolSection
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.settings import extended
 from blis_py.latency.base import LatencyModel
+from blis_py.latency.capacity import rank_block_bytes
 from blis_py.latency.notes import link_notes, model_notes
 from blis_py.setup import kinds
 from blis_py.setup.asked import Demand
-from blis_py.setup.deployment import Deployment
+from blis_py.setup.deployment import Deployment, layout_of
 from blis_py.setup.step_times import check_delays, step_times
 
 if TYPE_CHECKING:
@@ -35,15 +36,17 @@ class PoolSetup:
     latency: LatencyModel
     capacity: str
     """KV capacity of an instance, in one line."""
+    kv_block_bytes: int = 0
+    """KV of a block on all GPUs of an instance."""
     hardware_notes: tuple[str, ...] = ()
     host_notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, section: PoolSection, served: Deployment, max_model_len: int, asked: Demand) -> Self:
+    def of(cls, section: PoolSection, served: Deployment, max_model_len: int, demand: Demand) -> Self:
         """Resolve one pool.
 
         Args:
-            `asked`: the requests of the whole cluster.
+            `demand`: the requests of the whole cluster.
         """
         config = served.config
         scheduler = _scheduler(
@@ -53,11 +56,13 @@ class PoolSetup:
             config.attention_dp,
             config.attention_dp_timeout_iters,
         )
-        scheduler = kinds.scheduler(asked, config, scheduler)
-        latency, host_notes = step_times(served, asked.table, scheduler)
-        check_delays(latency, asked.table, max_model_len)
+        scheduler = kinds.scheduler(demand, config, scheduler)
+        latency, host_notes = step_times(served, demand.table, scheduler)
+        check_delays(latency, demand.table, max_model_len)
         hardware_notes = (*model_notes(served.shape, served.gpu), *link_notes(served.gpu, config.tp))
-        return cls(section, config, scheduler, latency, served.capacity, hardware_notes, host_notes)
+        block_bytes = rank_block_bytes(served.shape, layout_of(config), scheduler.block_size) * config.tp
+        notes = hardware_notes, host_notes
+        return cls(section, config, scheduler, latency, served.capacity, block_bytes, *notes)
 
     @property
     def name(self) -> str:
@@ -71,10 +76,19 @@ class PoolSetup:
             scheduler=self.scheduler,
             latency=self.latency,
             model=self.config.model or "",
+            kv_block_bytes=self.kv_block_bytes,
             gpus=self.config.tp,
             price_per_hour=self.section.price_per_hour,
         )
-        return Pool(name=self.name, role=self.section.role, count=self.section.count, spec=spec)
+        section = self.section
+        return Pool(
+            name=self.name,
+            role=section.role,
+            count=section.count,
+            spec=spec,
+            routing_policy=section.routing_policy,
+            routing_scorers=section.routing_scorers,
+        )
 
     def models(self, kind: KindOfRequests | None) -> str:
         """What is being modelled, and what its step times rest on."""
