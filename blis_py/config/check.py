@@ -19,7 +19,7 @@ _DURATION = r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-zµ]*)"
 
 TRACE_ONLY = (
     *("trace_header", "trace_format", "columns", "time_unit", "tokenizer"),
-    *("time_scale", "limit", "skip_bad_rows", "slo_shares", "client_timeout_s"),
+    *("time_scale", "limit", "skip_bad_rows", "as_recorded", "slo_shares", "client_timeout_s"),
 )
 """Settings that apply to recordings only."""
 _LENGTHS = tuple(
