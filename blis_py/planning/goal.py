@@ -11,6 +11,8 @@ from typing import Any
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 from blis_py.metrics.load import SATURATED
+from blis_py.metrics.registry import METRICS
+from blis_py.metrics.slo import limit_and_measured
 from blis_py.planning.job import FINE, HOPELESS, JobOutcome
 
 EVERYBODY = ""
@@ -38,7 +40,7 @@ class Requirement:
     @property
     def title(self) -> str:
         """The target in the field's words: `p99 TTFT`, `critical p99 TTFT`."""
-        return _title(self.what) if self.unit == "ms" else self.what
+        return self.what if self.unit in ("share", "per s") else _title(self.what)
 
     def __str__(self) -> str:
         if self.unit == "ms":
@@ -47,6 +49,9 @@ class Requirement:
         if self.unit == "per s":
             told = "none" if self.measured is None else f"{self.measured:,.4g}"
             return f"{self.what} {told} (target: at least {self.limit:,.4g})"
+        if self.unit != "share":
+            told = "none" if self.measured is None else f"{self.measured:,.4g}"
+            return f"{self.title} {told} (target {self.limit:,.4g}{self.unit and f' {self.unit}'})"
         told = "none" if self.measured is None else f"{100 * self.measured:.2f} %"
         return f"{self.what} {told} (target {100 * self.limit:g} %)"
 
@@ -142,12 +147,16 @@ class Goal:
         """
         found = []
         for each in outcome.slo:
-            limit, measured = each["limit_ms"], each["measured_ms"]
+            limit, measured, _ = limit_and_measured(each)
             if each["met"] is None:
                 fix = "name a class of the workload"
                 raise InputError("no request is held to it", key="--slo", value=each["slo"], fix=fix)
             slack = float("-inf") if measured is None else 1 - measured / limit
-            found.append(Requirement(each["slo"].partition("=")[0], limit, measured, "ms", slack))
+            found.append(
+                Requirement(
+                    each["slo"].partition("=")[0], limit, measured, METRICS[each["metric"]].unit.name, slack
+                )
+            )
         return found
 
     def _shares(self, outcome: JobOutcome) -> list[Requirement]:

@@ -14,6 +14,8 @@ from blis_py.config.models import RunConfig
 from blis_py.core.bounds import MAX_RERUNS, check_count
 from blis_py.errors import InputError
 from blis_py.intervals import rerun_seed
+from blis_py.metrics.registry import METRICS
+from blis_py.metrics.slo import limit_and_measured
 from blis_py.planning.axes import Axis, Point, axis, drawn, grid
 from blis_py.planning.job import Job, JobOutcome
 from blis_py.planning.runner import Runner
@@ -55,7 +57,7 @@ class Row:
             "reason": self.outcome.refused or self.outcome.failed,
             "verdict": self.outcome.verdict or None,
             "slo_met": all(each["met"] for each in slo) if slo and self.outcome.ran else None,
-            **{f"slo.{each['slo']}": each["measured_ms"] for each in slo},
+            **{f"slo.{each['slo']}": limit_and_measured(each)[1] for each in slo},
             **{self.column(name): value for name, value in self.outcome.figures.items()},
         }
 
@@ -147,7 +149,7 @@ class Sweep:
         """What rows are ranked by unless a metric is named: the first target, or else the p99 of TTFT."""
         slo = next((row.outcome.slo for row in self.rows if row.outcome.slo), None)
         known = {name for row in self.rows for name in row.outcome.figures}
-        name = f"{slo[0]['metric']}_ms.{slo[0]['stat']}" if slo else ""
+        name = f"{METRICS[slo[0]['metric']].key}.{slo[0]['stat']}" if slo else ""
         return name if name in known else "ttft_ms.p99"
 
     def require(self, metric: str) -> None:

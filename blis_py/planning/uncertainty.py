@@ -54,11 +54,11 @@ class Errors:
         return float(np.mean([abs(1 / each.step - 1) for each in self.draws])) if self.draws else 0.0
 
 
-def errors_of(config: RunConfig, count: int, asked: Sequence[tuple[str, str]]) -> Errors | None:
+def errors_of(config: RunConfig, count: int, targets: Sequence[tuple[str, str]]) -> Errors | None:
     """Draws of the truth for a configuration; None if nothing is known.
 
     Args:
-        asked: the statistics with targets: metric and statistic.
+        targets: the statistics with a limit: metric and statistic.
     """
     if not count:
         return None
@@ -69,7 +69,7 @@ def errors_of(config: RunConfig, count: int, asked: Sequence[tuple[str, str]]) -
         return None
     chosen, told = _regime(config, known)
     runs = len({each.case for each in chosen})
-    return Errors(tuple(_drawn(chosen, count, asked)), told, runs)
+    return Errors(tuple(_drawn(chosen, count, targets)), told, runs)
 
 
 def adjusted(outcome: JobOutcome, draw: Draw) -> JobOutcome:
@@ -77,9 +77,8 @@ def adjusted(outcome: JobOutcome, draw: Draw) -> JobOutcome:
     verdicts = []
     for each in outcome.slo:
         factor = draw.residual.get((each.get("metric", ""), each.get("stat", "")), 1.0)
-        measured = each["measured_ms"]
-        if measured is not None and factor != 1.0:
-            measured *= factor
+        if factor != 1.0 and each["measured_ms"] is not None:
+            measured = each["measured_ms"] * factor
             each = {**each, "measured_ms": measured, "met": measured <= each["limit_ms"]}
         verdicts.append(each)
     return replace(outcome, slo=verdicts)
@@ -127,7 +126,7 @@ def _features(config: RunConfig) -> tuple[str, str, str, str]:
     return _gpu_name(config.gpu), precision, kind, load
 
 
-def _drawn(runs: Sequence[Validated], count: int, asked: Sequence[tuple[str, str]]) -> list[Draw]:
+def _drawn(runs: Sequence[Validated], count: int, targets: Sequence[tuple[str, str]]) -> list[Draw]:
     """Whole runs, drawn with repetition: their errors belong together.
 
     The time per output token says how far step times are off; the rest of each latency's error multiplies it.
@@ -142,7 +141,7 @@ def _drawn(runs: Sequence[Validated], count: int, asked: Sequence[tuple[str, str
     for run, extra in zip(picked, noise.tolist(), strict=True):
         step = run.ratio("tpot", "mean") or 1.0
         residual = {}
-        for metric, stat in asked:
+        for metric, stat in targets:
             own = run.ratio(metric, stat)
             if own is None and metric in ("scheduling_delay",):
                 own = run.ratio("ttft", stat)

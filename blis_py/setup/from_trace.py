@@ -65,21 +65,21 @@ def from_trace(load: WorkloadSection, trace: str, seed: int, read: Read) -> Dema
     table, loops = _turns_apart(table, load)
     if loops is None:
         table, loops = _in_flight(table, load, reading)
-    asked = Demand(
+    demand = Demand(
         table,
         seed,
-        notes=reading.told(),
+        notes=reading.stated(),
         asks_for_models=reading.asks_for_models,
         loops=loops,
         source=reading.chosen_as,
     )
     found = header_of(trace, load.trace_header)
     if found is None:
-        return asked
+        return demand
     file, header = found
     kind = kind_of(header)
     return replace(
-        asked,
+        demand,
         recorded_kind=None if kind is None else (kind, trace),
         targets=targets_in_ms(header.get(TARGETS) or {}, key=TARGETS, file=file),
     )
