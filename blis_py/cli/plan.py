@@ -46,6 +46,12 @@ _PLAN = (
         "The highest rate that meets all targets, or without targets the highest served: of the given "
         "cluster, or of each combination of --vary.",
     ),
+    Flag(
+        "--pareto",
+        bool,
+        "",
+        "Tokens/s/GPU against tokens/s/user of each combination, with 1 to 512 requests in flight.",
+    ),
     Flag("--gpus", int, "", "With --max-rate: GPUs of each combination."),
     Flag("--budget", float, "", "With --max-rate: dollars an hour of each combination.", metavar="DOLLARS"),
     Flag("--no-tuning", bool, "", "Do not try token budget, sequences, scheduler, router around the winner."),
@@ -74,6 +80,8 @@ def plan(flags: Flags) -> None:
 
     style = format_of(flags)
     check_out(flags)
+    if "--pareto" in flags:
+        return _pareto(flags, style)
     if "--num-instances" in flags and "--max-rate" not in flags and "--instances" not in flags:
         fix = "give the numbers to choose from with --instances, or add --max-rate for the rate of these"
         raise InputError("a plan chooses the number of instances", key="--num-instances", fix=fix)
@@ -106,6 +114,29 @@ def plan(flags: Flags) -> None:
     finally:
         if "--out" in flags:
             found.save(flags["--out"], force=flags.get("--force", False), plots="--no-plots" not in flags)
+
+
+_WITH_PARETO = ("--instances", "--attainment", "--confidence", "--max-rate", "--gpus", "--budget", "--out")
+
+
+def _pareto(flags: Flags, style: str) -> None:
+    """Operating points of all combinations."""
+    from blis_py.planning.api import running, spanned
+    from blis_py.planning.goal import Goal
+    from blis_py.planning.pareto import pareto
+
+    for name in _WITH_PARETO:
+        if name in flags:
+            raise InputError("does not apply to --pareto", key=name, fix="drop it")
+    axes, _, _ = spanned(flags.get("--vary", ()), (), flags.get("--space"))
+    with under_way(), running(flags.get("--workers"), flags.get("--dask"), cache_of(flags)) as runner:
+        found = pareto(base_of(flags), axes, runner, Goal(unlimited=True))
+    if style == "json":
+        from blis_py.result import to_json
+
+        sys.stdout.write(to_json([each.as_dict() for each in found.points]))
+    else:
+        print(found)
 
 
 def _show(found: Plan, style: str) -> None:

@@ -15,6 +15,8 @@ from blis_py.errors import InputError
 from blis_py.planning.axes import MAX_POINTS, Axis, Point, axis, parse_axis, read_space
 from blis_py.planning.executors import executor
 from blis_py.planning.goal import MOST_REQUESTS, Goal, parse_at_least, parse_attainment, parse_share
+from blis_py.planning.pareto import Pareto
+from blis_py.planning.pareto import pareto as find_pareto
 from blis_py.planning.plan import DRAWS, TRIALS, Plan
 from blis_py.planning.plan import max_rate as find_max_rate
 from blis_py.planning.plan import plan as run_plan
@@ -107,6 +109,27 @@ def base_of(config: RunConfig | str | Path | None, settings: Mapping[str, Any]) 
     overrides = tuple((name, NAMES[name], meant(name, value)) for name, value in settings.items())
     start = config if isinstance(config, RunConfig) else None
     return Base(None if start is not None else config, overrides, start=start)  # type: ignore[arg-type]
+
+
+def pareto(
+    config: RunConfig | str | Path | None = None,
+    /,
+    *,
+    vary: Vary = (),
+    workers: int | None = None,
+    dask: str | None = None,
+    cache: Cache = True,
+    **settings: Any,
+) -> Pareto:
+    """Throughput of a GPU against the speed that a user sees, for every combination at rising concurrency.
+
+    Args:
+        config, vary, workers, dask, cache, settings: as of `blis.sweep`; points that miss an `slo` are not on
+            the front.
+    """
+    axes, _, _ = spanned(vary)
+    with running(workers, dask, cache) as runner:
+        return find_pareto(base_of(config, settings), axes, runner, Goal(unlimited=True))
 
 
 def plan(
