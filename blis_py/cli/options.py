@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from blis_py.cli import perfetto
 from blis_py.cli.flag import Flag, Group
 from blis_py.cli.registered import flags_of
 from blis_py.config.models import KIND_SECTIONS, SECTIONS, RunConfig
@@ -76,6 +77,7 @@ OUTPUT = (
     Flag("--saturation-config", str, "", "Settings of these detectors (YAML).", metavar="FILE"),
     Flag("--saturation-report", str, "", "What they find at every event (JSON).", metavar="FILE"),
     Flag("--saturation-final-window", str, "", "The end of the run that decides. Default 30s."),
+    *perfetto.FLAGS,
 )
 
 _FURTHER = tuple(

@@ -239,12 +239,25 @@ class ClusterSimulation:
         Raises:
             InputError: times that go beyond the clock; a pool that needs an outlet and has none.
         """
+        self.begin()
+        return self.end(_run(self.env, self.fleet.instances, self._horizon_ns))
+
+    def begin(self) -> None:
+        """Begin the run, whose events are then those of `env`. For drivers with a clock of their own.
+
+        Raises:
+            InputError: a pool that needs an outlet and has none.
+        """
         self.cluster.require_supported(self.fleet.connected)
         self._fleet_events.begin()
         self.lookahead.over(*self._parts, *([self._fleet_events] if self._fleet_events.is_used else []))
         way_in = _way_in(self.source, self.recorder, self.gateway)
         self.source.start(self.env, self._maker, way_in, self.lookahead.is_open)
-        end_ns = _run(self.env, self.fleet.instances, self._horizon_ns)
+
+    def end(self, end_ns: int) -> RunRecord:
+        """End the run at a time up to which all events have happened."""
+        for instance in self.fleet.instances:
+            instance.stop(end_ns)
         log, self._decisions = self._decisions, None
         self.recorder.decisions = None if log is None else log.record()
         self.dispatcher.report(len(self.source.table))
@@ -321,10 +334,7 @@ def _run(env: Environment, instances: Sequence[Instance], horizon_ns: int | None
     """Run until all requests have ended, or to the horizon; returns the end time."""
     with _within_the_clock():
         env.run(until=None if horizon_ns is None else horizon_ns + 1)
-    end_ns = max(i.now_ns for i in instances) if horizon_ns is None else horizon_ns
-    for instance in instances:
-        instance.stop(end_ns)
-    return end_ns
+    return max(i.now_ns for i in instances) if horizon_ns is None else horizon_ns
 
 
 def _source(demand: RequestTable | Source, horizon_ns: int | None, delay_ns: int) -> Source:

@@ -6,6 +6,7 @@ Annotations are evaluated here and no later, as in `blis_py.config.models`.
 from dataclasses import dataclass
 from typing import Any
 
+from blis_py.config.flag_texts import scorers
 from blis_py.config.pools import PoolSection
 from blis_py.core.bounds import LAST_NS, MAX_INSTANCES, MAX_KV_BLOCKS, MAX_TOKENS
 from blis_py.core.settings import setting
@@ -176,7 +177,7 @@ class DisaggregationSection:
     )
     prefill_routing_policy: str | None = _own("prefill", "routing-policy", help="Choice among them.")
     prefill_routing_scorers: dict[str, float] | None = _own(
-        "prefill", "routing-scorers", help="Its scorers; implies weighted.", metavar="NAME:W,…"
+        "prefill", "routing-scorers", read=scorers, help="Its scorers; implies weighted.", metavar="NAME:W,…"
     )
     decode_gpu: str | None = _own("decode", "gpu", "hardware", help="GPU of the decode instances.")
     decode_tp: int | None = _own(
@@ -198,7 +199,7 @@ class DisaggregationSection:
     )
     decode_routing_policy: str | None = _own("decode", "routing-policy", help="Choice among them.")
     decode_routing_scorers: dict[str, float] | None = _own(
-        "decode", "routing-scorers", help="Its scorers; implies weighted.", metavar="NAME:W,…"
+        "decode", "routing-scorers", read=scorers, help="Its scorers; implies weighted.", metavar="NAME:W,…"
     )
 
     @property

@@ -33,6 +33,9 @@ class PoolSection:
     engine: str | None = None
     gpu: str | None = None
     tp: int | None = None
+    attention_dp: int | None = None
+    ep: int | None = None
+    kv_cache_dtype: str | None = None
     link_gbps: float | None = None
     memory: str | None = None
     scheduler: dict[str, Any] = field(default_factory=dict)
@@ -46,7 +49,20 @@ class PoolSection:
         return {name: value for name, value in own.items() if value not in (None, {})}
 
 
-OVERRIDES = ("model", "model_config", "engine", "gpu", "tp", "link_gbps", "memory", "scheduler", "latency")
+OVERRIDES = (
+    "model",
+    "model_config",
+    "engine",
+    "gpu",
+    "tp",
+    "attention_dp",
+    "ep",
+    "kv_cache_dtype",
+    "link_gbps",
+    "memory",
+    "scheduler",
+    "latency",
+)
 
 
 def read_pools(layers: Layers) -> None:

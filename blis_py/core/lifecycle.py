@@ -14,12 +14,12 @@ autoregressive requests is `blis_py.core.scheduler`, the others are in `blis_py.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from heapq import heappop, heappush
 from typing import Final
 
 from blis_py.core.caches import build_cache
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.counters import Counters
+from blis_py.core.deadlines import Deadlines
 from blis_py.core.kv_loads import KVLoads
 from blis_py.core.kv_source import KVSource, Supply
 from blis_py.core.policies import SCHEDULERS
@@ -75,12 +75,7 @@ class Lifecycle:
         self._block_size = config.block_size
         self._async, self._late_length_stops = config.async_scheduling, config.late_length_stops
         self._admissions = 0
-        self._deadlines: list[tuple[int, int]] = []
-        """Heap of deadlines, each with the number of its request; the first belongs to one that has not
-        ended."""
-        self._impatient: dict[int, Request] = {}
-        """Requests with a deadline that have not ended, by number."""
-        self._submitted = 0
+        self._deadlines = Deadlines()
         self._waiting_priorities: dict[int, _Count] = {}
         """Waiting requests by priority."""
 
@@ -127,18 +122,11 @@ class Lifecycle:
             self._late_length_stops or (request.ends_by_eos and target < (limit or self._max_tokens - prompt))
         )
         if request.deadline_ns >= 0:
-            self._note_deadline(request)
+            self._deadlines.add(request)
+            self._deadlines_changed()
         self._count_waiting(request.priority, 1)
         self.waiting.push(request)
         return None
-
-    def _note_deadline(self, request: Request) -> None:
-        self._submitted += 1
-        request.number = self._submitted
-        self._impatient[request.number] = request
-        heappush(self._deadlines, (request.deadline_ns, request.number))
-        if request.deadline_ns < self.first_deadline_ns:
-            self.first_deadline_ns = request.deadline_ns
 
     @property
     def queue_depth(self) -> int:
@@ -170,12 +158,12 @@ class Lifecycle:
     def set_deadline(self, request: Request, deadline_ns: int) -> None:
         """Change the deadline of a request that has not ended; -1 = never."""
         if request.number >= 0:
-            del self._impatient[request.number]
+            self._deadlines.remove(request)
             request.number = -1
-            self._drop_ended_deadlines()
         request.deadline_ns = deadline_ns
         if deadline_ns >= 0:
-            self._note_deadline(request)
+            self._deadlines.add(request)
+        self._deadlines_changed()
 
     def next_change_ns(self, now_ns: int) -> int:
         """Earliest time at which the state at a step boundary may change due to time alone."""
@@ -189,24 +177,19 @@ class Lifecycle:
             del self.holding[request]
             self.kv.release(request)
         self._let_go.clear()
+        self.first_deadline_ns = self._deadlines.first_ns
         expired: list[Request] = []
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][0] <= now_ns:
-            request = self._impatient[deadlines[0][1]]
+        while self.first_deadline_ns <= now_ns:
+            request = self._deadlines.first()
             self.abort(request, FinishReason.TIMEOUT)
             expired.append(request)
-        self.first_deadline_ns = deadlines[0][0] if deadlines else NEVER_NS
         return expired
 
     def cancel(self, request: Request, now_ns: int) -> None:
         """Set its deadline to now: the next `expire` drops it."""
         request.deadline_ns = now_ns
-        if request.number < 0:
-            self._submitted += 1
-            request.number = self._submitted
-            self._impatient[request.number] = request
-        heappush(self._deadlines, (now_ns, request.number))
-        self.first_deadline_ns = min(self.first_deadline_ns, now_ns)
+        self._deadlines.add(request)
+        self._deadlines_changed()
 
     def abort(self, request: Request, reason: FinishReason = FinishReason.ABORT) -> None:
         """Drop a request, waiting or running; call between steps."""
@@ -365,17 +348,14 @@ class Lifecycle:
         else:
             self._leave(request)
         if request.number >= 0:
-            del self._impatient[request.number]
-            self._drop_ended_deadlines()
+            self._deadlines.remove(request)
+            self._deadlines_changed()
         request.status = FINISHED
 
-    def _drop_ended_deadlines(self) -> None:
-        """Remove ended requests from the top of the deadline heap."""
-        deadlines, impatient = self._deadlines, self._impatient
-        while deadlines and deadlines[0][1] not in impatient:
-            heappop(deadlines)
-        if not self._let_go:
-            self.first_deadline_ns = deadlines[0][0] if deadlines else NEVER_NS
+    def _deadlines_changed(self) -> None:
+        first_ns = self._deadlines.first_ns
+        if not self._let_go or first_ns < self.first_deadline_ns:
+            self.first_deadline_ns = first_ns
 
     # -- bookkeeping ------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ EVERY_STEP = (
     "core.hash_kv",
     "core.step",
     "core.fifo",
+    "core.deadlines",
     "core.lifecycle",
     "core.batch_former",
     "core.scheduler",
