@@ -138,7 +138,7 @@ $(VENV)/.installed-serve: $(VENV)/.installed
 	@touch $@
 
 $(VENV)/.installed-check: $(VENV)/.installed
-	$(PIP) --editable '.[dev]'
+	$(PIP) --editable '.[dev,serve]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed-check

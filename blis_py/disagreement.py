@@ -87,10 +87,10 @@ def _note(
         whole, own: summaries of the run, and of its busiest requests.
         other: summary of the latter under the other model.
     """
-    told = [*_targets(whole, own, other), *_figures(own, other)]
-    if not told:
+    stated = [*_targets(whole, own, other), *_figures(own, other)]
+    if not stated:
         return None
-    return f"{name} says otherwise{where}: {'; '.join(told[:_TOLD])} (--cross-check for the whole run)"
+    return f"{name} says otherwise{where}: {'; '.join(stated[:_TOLD])} (--cross-check for the whole run)"
 
 
 def _targets(whole: Mapping[str, Any], own: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:

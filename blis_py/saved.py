@@ -42,7 +42,18 @@ if TYPE_CHECKING:
 
 CONFIG, SUMMARY, TRACE = "config.yaml", "summary.json", "trace.csv"
 REQUESTS, STEPS = "requests.csv", "steps.csv"
-_GONE = ("record", "simulation", "vllm", "blis", "save", "fill", "intervals", "cross_check", "saturation")
+_GONE = (
+    "record",
+    "simulation",
+    "vllm",
+    "blis",
+    "save",
+    "fill",
+    "visits",
+    "intervals",
+    "cross_check",
+    "saturation",
+)
 """Attributes of `Result` that its folder lacks."""
 _LABELS = ("client", "tenant", "slo_class", "model", "outcome")
 _COUNTS = ("prompt_tokens", "output_tokens", "cached_tokens", "preemptions")

@@ -59,6 +59,8 @@ class Graphs(Protocol):
 
     def replay(self, bucket: int, decodes: int) -> torch.Tensor: ...
 
+    def replay_greedy(self, bucket: int, decodes: int) -> torch.Tensor: ...
+
 
 class MixedGraphs(Protocol):
     """Captured steps with prompts; see `engine.mixed_graphs`."""
@@ -88,6 +90,10 @@ class Batch:
     max_seq_len: int
     bucket: int
     """Padded size of a captured step: its sequences if all of them decode, else its tokens; 0 = eager."""
+    greedy: bool = False
+    """Whether its tokens are the most likely ones, and nothing else is wanted: a graph may choose them."""
+    tokens: torch.Tensor | None = None
+    """`[R]` int64: those that a graph has chosen; set when it is launched."""
 
 
 class Executor:
@@ -244,10 +250,15 @@ class Executor:
         """On the launching side: starts the forward of a batch that has been sent.
 
         Returns:
-            Logits `[R, vocab]` of the emitting rows, None if there are none, and their positions, which may
-            have padding behind them.
+            Logits `[R, vocab]` of the emitting rows, None if there are none or a graph has chosen the tokens,
+            and their positions, which may have padding behind them.
         """
         inputs = batch.layout.device
+        if batch.greedy and batch.bucket and batch.num_decodes == batch.num_seqs:
+            assert self.graphs is not None
+            batch.tokens = self.graphs.replay_greedy(batch.bucket, batch.num_decodes)
+            self.builder.taken(inputs, batch.num_decodes)
+            return None, inputs.positions
         hidden, positions = self._hidden(batch, inputs), inputs.positions
         if batch.num_decodes < batch.num_seqs:  # not every row emits
             if not batch.emitters.sequences:

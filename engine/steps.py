@@ -106,6 +106,9 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
     def prepare(self, step: Step) -> Batch:
         """The tensors of the step, on the host."""
         batch = self.executor.prepare(step, self._decoding, self.scheduler, self._sequences)
+        emitters = batch.emitters
+        if batch.bucket and emitters.sequences and not emitters.constrained:
+            batch.greedy = self.sampler.plan(emitters).plain
         self.timer.lap()
         return batch
 
@@ -149,7 +152,10 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
         bitmask: torch.Tensor | None = None,
     ) -> StepOutcome:
         """Starts sampling; sampled tokens go into the relay buffer."""
-        if logits is None:
+        if batch.tokens is not None:
+            outcome = StepOutcome(batch.tokens)
+            self.executor.keep_tokens(batch, batch.tokens)
+        elif logits is None:
             outcome = nothing()
         else:
             plan = plan or self.sampler.plan(batch.emitters)

@@ -141,8 +141,8 @@ class Point:
         return load_model(_quantised(name, form) if form else name)
 
     def impossible(self) -> bool:
-        """Whether the point contradicts itself: with so many requests in flight, computing their prompts at the
-        datasheet's peak would take longer than the requests did. No prediction enters."""
+        """Whether the point contradicts itself: with so many requests in flight, computing their prompts at
+        the datasheet's peak would take longer than the requests did. No prediction enters."""
         shape, gpu = self.shape(), load_gpu(self.gpu)
         w = shape.weights
         narrow = min(w.experts if shape.moe_layers else w.dense, w.attention)
@@ -185,12 +185,12 @@ class Point:
         elif (count := _float(seqs)) is not None:
             found["max_num_seqs"] = int(count)
         if (interval := _float(flags.get("scheduler_recv_interval", ""))) is not None:
-            found["scheduler_recv_interval"] = int(interval)
+            found["receive_interval"] = int(interval)
         other = flags.get("other_flags", "") + " " + flags.get("data_parallel", "")
         if waits := re.search(r"batch_wait_timeout_iters=(\d+)", other):
-            found["batch_wait_timeout_iters"] = int(waits[1])
+            found["prompt_wait_steps"] = int(waits[1])
         if share := re.search(r"batch_wait_max_tokens_ratio=([\d.]+)", other):
-            found["batch_wait_max_tokens_ratio"] = float(share[1])
+            found["prompt_wait_share"] = float(share[1])
         if self.attention_dp > 1 and '"enable_balance": true' in other:
             waits = re.search(r'"timeout_iters": (\d+)', other)
             found["attention_dp_timeout_iters"] = int(waits[1]) if waits else _BALANCE_STEPS
@@ -321,7 +321,6 @@ def inferencemax(data: Path) -> Iterator[Point]:
         gpus = int(_float(row["tp"]) or 1)
         shared = "attention-dp" in read.get("data_parallel", "") or row["dp_attention"] == "true"
         version = re.search(r"v?(\d+\.\d+\.\d+[\w.]*)", row["image"].rpartition(":")[2])
-        many = row["isl"] and "R1-0528" in row["model"] and row["precision"] == "fp8" and gpu == "b200"
         yield Point(
             id=f"{row['run']}-{number}",
             source="inferencemax",
@@ -343,7 +342,6 @@ def inferencemax(data: Path) -> Iterator[Point]:
                 if row.get(f"{name}_{metric}")
             },
             flags=read,
-            requests_each=10 if not many else 10,
             refused="AMD GPUs: no kernels measured"
             if amd
             else _refused(row["disagg"] == "True", row["spec_decoding"].replace("none", "no"), gpu, gpus),

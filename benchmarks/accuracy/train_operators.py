@@ -4,8 +4,8 @@
 
 Reads the measured kernel tables (NVIDIA AIConfigurator, Apache-2.0) and writes `profiles/operators`: for each
 GPU, engine, kind of operator and number format the logarithm of measured over roofline time, multilinear in
-the logarithms of an operator's sizes. Its values at a few knots are a ridge regression over all rows; no row is
-stored. It prints the mean absolute error of each surface.
+the logarithms of an operator's sizes. Its values at a few knots are a ridge regression over all rows; no
+row is stored. It prints the mean absolute error of each surface.
 """
 
 from __future__ import annotations

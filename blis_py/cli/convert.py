@@ -67,17 +67,17 @@ def convert(flags: Flags) -> None:
     check_file(flags[TARGET], "TARGET")
     check_apart(flags[SOURCE], target)
     config = configure(_as_workload(flags))
-    asked = demand(config)
-    table = asked.table
-    if asked.loops is not None and asked.loops.only_turns and "think" in writer.holds:
+    requested = demand(config)
+    table = requested.table
+    if requested.loops is not None and requested.loops.only_turns and "think" in writer.holds:
         table = table.sorted_by_arrival()
         how = f"replay {target.name} with --session-mode closed-loop"
         say(f"note: turns that wait for answers stand at the earliest times at which they can come; {how}")
     else:
-        require_open_loops(asked, config)
-    if asked.source:
-        say(asked.source)
-    for note in asked.notes:
+        require_open_loops(requested, config)
+    if requested.source:
+        say(requested.source)
+    for note in requested.notes:
         say(f"note: {note}")
     for lost in losses(table, writer):
         say(f"lost: {lost}: {writer.title} has no place for that")

@@ -38,6 +38,8 @@ class HandOff:
 
     keeps_blocks = True
     """Whether the prefill instance keeps the blocks until they have been read."""
+    token_of_prefill = False
+    """Whether the client gets the token of the prefill, with the KV."""
     to_itself = False
     """Whether an instance hands over to itself where it is chosen for both; otherwise it just goes on."""
     needs_overlap = "none"
@@ -54,8 +56,9 @@ class HandOff:
         """The cluster whose decode instances have this source of KV.
 
         Raises:
-            InputError: a decode instance has a source of KV already.
+            InputError: a decode instance has a source of KV already, one side is empty, or a link missing.
         """
+        cluster.require_pairs()
         pools = []
         for pool in cluster.pools:
             if pool.role != "prefill":
@@ -84,8 +87,15 @@ class HandOff:
             fleet.connect(pool.name, self)
         recorder.tell(self._ended)
 
+    @property
+    def under_way(self) -> int:
+        """Requests between the choice of their instances and the arrival of their KV."""
+        return len(self._pairs)
+
     def record(self) -> HandOvers:
-        """All hand-overs that were completed."""
+        """All hand-overs that were completed; call once, before the record of the run is made."""
+        for pair in self._pairs.values():
+            self._forget_token(pair)
         return HandOvers.of(self.rows)
 
     # -- the way of a request ------------------------------------------------------------------------
@@ -246,6 +256,7 @@ class HandOff:
         if pair is None:
             return
         now_ns = self._events.now_ns
+        self._forget_token(pair)
         self._stop(pair)
         self._instances[pair.prefill].let_go(pair.request, now_ns)
         if pair.decode_request is None:
@@ -253,6 +264,11 @@ class HandOff:
                 self._instances[pair.decode].expect(-1, now_ns)
         elif request is not pair.decode_request:
             self._instances[pair.decode].cancel(pair.decode_request, now_ns)
+
+    def _forget_token(self, pair: Pair) -> None:
+        """Forget the token of a prefill whose KV does not arrive."""
+        if self.token_of_prefill and pair.prefill_end_ns >= 0:
+            self._recorder.undelivered(pair.request)
 
     def _stop(self, pair: Pair) -> None:
         for transfer in pair.transfers:

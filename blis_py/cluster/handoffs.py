@@ -58,6 +58,8 @@ class Trtllm(HandOff):
     whole answer (`GUARANTEED_NO_EVICT`); here blocks are taken as they are needed.
     """
 
+    token_of_prefill = True
+
     def begin(self, request: Request, decode: int, now_ns: int) -> bool:
         if 1 in (request.output_tokens, request.max_tokens):
             return self._at_once(request, now_ns)
@@ -111,7 +113,7 @@ class Sglang(Trtllm):
         elif not pair.started:
             assert pair.decode_request is not None
             pair.started = True
-            self._instances[pair.decode].set_deadline(pair.decode_request, -1)
+            self._instances[pair.decode].set_deadline(pair.decode_request, -1, now_ns)
             pair.decode_request.visit = NO_VISIT
             ready_ns = max(now_ns, pair.arrived_ns + self._front_end_ns)
             self._events.call_at(now_ns, lambda now_ns: self._to_prefill(pair, ready_ns))
@@ -122,7 +124,7 @@ class Sglang(Trtllm):
         self._recorder.revisit(request, end_ns)
         self._recorder.dispatched(request, pair.decode)
         if pair.deadline_ns >= 0:
-            self._instances[pair.decode].set_deadline(request, pair.deadline_ns)
+            self._instances[pair.decode].set_deadline(request, pair.deadline_ns, end_ns)
         if pair.reserved_ns >= 0:
             self._send(pair, pair.request.prompt_tokens, end_ns)
 

@@ -191,11 +191,11 @@ class Instance(Wakeable):
         self._life.kv_ready_at(request, now_ns)
         self._wake(now_ns)
 
-    def set_deadline(self, request: Request, deadline_ns: int) -> None:
+    def set_deadline(self, request: Request, deadline_ns: int, now_ns: int) -> None:
         """Change the deadline of a request in its queue or waiting for KV."""
         self._life.set_deadline(request, deadline_ns)
         if deadline_ns >= 0:
-            self._wake(self.now_ns if deadline_ns < self.now_ns else deadline_ns)
+            self._wake(max(deadline_ns, now_ns))
 
     def expect(self, requests: int, now_ns: int) -> None:
         """Count requests that will be submitted as in flight; negative = no more."""

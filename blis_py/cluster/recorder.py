@@ -24,6 +24,7 @@ from blis_py.requests.table import Ints, Labels, RequestTable
 
 if TYPE_CHECKING:
     from blis_py.metrics.decisions import Decisions
+    from blis_py.metrics.handovers import HandOvers
 
 RUN_COLUMNS = ("start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks", "preemptions")
 """Columns of the steps table; the features follow."""
@@ -96,6 +97,7 @@ class Recorder:
         self.delivered_late: dict[int, int] = {}
         """Visit -> ns from the step that emitted its only token to the delivery by another instance."""
         self.decisions: Decisions | None = None
+        self.handovers: HandOvers | None = None
         self._rejections: dict[int, str] = {}
         """Row -> reason of the rejection."""
         self._evictions: dict[int, str] = {}
@@ -171,6 +173,12 @@ class Recorder:
     def deliver_late(self, request: Request, delay_ns: int) -> None:
         """Delay the token of a visit, which another instance delivers with the KV."""
         self.delivered_late[request.visit] = delay_ns
+
+    def undelivered(self, request: Request) -> None:
+        """Record that the only token of an ended visit never reached the client."""
+        visit = request.visit
+        self.emitted_tokens[visit] = 0
+        self.first_step[visit] = self.last_step[visit] = -1
 
     def _grow(self) -> None:
         """Double the capacity for visits."""
@@ -284,6 +292,7 @@ class Recorder:
             frontend=self.frontend,
             end_ns=end_ns,
             decisions=self.decisions,
+            handovers=self.handovers,
             rejection=self._reasons(),
             gateway_ns=self._waits(end_ns),
         )

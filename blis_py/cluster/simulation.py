@@ -84,6 +84,7 @@ class ClusterSimulation:
         signals: instance state as seen from outside.
         dispatcher: from the gateway to an instance.
         recorder: the columns of the record.
+        handoff: between prefill and decode instances; None if they are not apart.
 
     Raises:
         InputError: an unknown admission or routing policy or scorer, an SLO class without a priority, a part
@@ -104,7 +105,7 @@ class ClusterSimulation:
         progress: Progress | None = None,
         observer: Observer | None = None,
     ) -> None:
-        self._handoff = handoff = _handoff(cluster)
+        self.handoff = handoff = _handoff(cluster)
         if handoff is not None:
             cluster = handoff.fitted(cluster)
         ingress = cluster.ingress
@@ -263,9 +264,9 @@ class ClusterSimulation:
         self._dispatchers.clear()
         self.lookahead.over()  # the parts form a reference cycle with the instances and their KV pools
         self.fleet.close()
+        if self.handoff is not None:
+            self.recorder.handovers = self.handoff.record()
         record = self.recorder.record(end_ns)
-        if self._handoff is not None:
-            record.handovers = self._handoff.record()
         self.fleet.enter_lives(record.instances)
         return record
 

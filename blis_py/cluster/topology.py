@@ -207,7 +207,6 @@ class Cluster:
             InputError: a part of the data that is not simulated yet.
         """
         if self.disaggregation is not None:
-            self._require_pairs()
             return
         for pool in self.pools:
             if connected:
@@ -226,7 +225,7 @@ class Cluster:
                 fix = "drop it, or connect an outlet that uses it"
                 raise InputError("nothing goes over this link", key="links", value=link.from_pool, fix=fix)
 
-    def _require_pairs(self) -> None:
+    def require_pairs(self) -> None:
         """Check that both sides of a hand-over exist, and a link between each two of their pools.
 
         Raises:

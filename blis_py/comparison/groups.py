@@ -55,11 +55,11 @@ def groups(found: Pairs) -> list[Group]:
     by = {"class": _labels(found, "slo_class"), "tenant": _labels(found, "tenant"), "prompt": _tenths(found)}
     if {rows.tobytes() for _, rows in by["class"]} == {rows.tobytes() for _, rows in by["tenant"]}:
         del by["tenant"]
-    told = []
+    stated = []
     for kind, parts in by.items():
         if len(parts) > 1:
-            told += [_group(found, kind, name, rows) for name, rows in parts]
-    return told
+            stated += [_group(found, kind, name, rows) for name, rows in parts]
+    return stated
 
 
 def everybody(found: Pairs) -> Group:

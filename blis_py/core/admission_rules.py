@@ -27,8 +27,8 @@ class Admitted(Protocol):
 
 
 class AdmissionRule:
-    """vLLM's rule, and `MAX_UTILIZATION` of TensorRT-LLM: blocks for the first step are enough; preemption does
-    the rest."""
+    """vLLM's rule, and `MAX_UTILIZATION` of TensorRT-LLM: blocks for the first step are enough; preemption
+    does the rest."""
 
     varies = False
     """Whether the last refusal may be lifted by time alone."""

@@ -285,7 +285,8 @@ class PrefillFirst(BatchFormer):
 
 
 class PrefillOnly(PrefillFirst):
-    """SGLang's order: a step computes prompts as long as there are any to compute, in chunks, or else decodes.
+    """SGLang's order: a step computes prompts as long as there are any to compute, in chunks, or else
+    decodes.
 
     Prompts are chunked by the budget alone, the last one of a step too. Between decodes, new requests are
     looked for in intervals of steps; after a step of prompts, always.
@@ -323,7 +324,8 @@ class PrefillOnly(PrefillFirst):
 
 class InFlight(RunningFirst):
     """TensorRT-LLM's order: decodes, then whole prompts, in one step. A prompt that does not fit waits; only
-    one longer than any step is computed in pieces. Prompts may wait a few steps for others to share theirs."""
+    one longer than any step is computed in pieces. Prompts may wait a few steps for others to share
+    theirs."""
 
     def __init__(self, config: SchedulerConfig, kv: KVCache, running: Running) -> None:
         super().__init__(config, kv, running)

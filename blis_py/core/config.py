@@ -43,8 +43,8 @@ class Batching(SchedulerSettings):
         flag="--batch-former",
         help="running-first, prefill-first, prefill-only or in-flight.",
     )
-    """What a step is filled with: decodes and unfinished prompts first (vLLM), new prompts first, prompts alone
-    while there are any (SGLang), or decodes and whole prompts (TensorRT-LLM)."""
+    """What a step is filled with: decodes and unfinished prompts first (vLLM), new prompts first, prompts
+    alone while there are any (SGLang), or decodes and whole prompts (TensorRT-LLM)."""
     admission_rule: str = setting(
         "blocks",
         choices="admission_rule",
@@ -53,8 +53,8 @@ class Batching(SchedulerSettings):
         help="Memory a request needs to start: blocks, guaranteed-no-evict or new-token-ratio.",
     )
     """Memory that a waiting request needs to start: blocks for its first step (vLLM; `MAX_UTILIZATION` of
-    TensorRT-LLM), for itself and all running ones to their ends (`GUARANTEED_NO_EVICT` of TensorRT-LLM), or for
-    a share of what those may still write (SGLang)."""
+    TensorRT-LLM), for itself and all running ones to their ends (`GUARANTEED_NO_EVICT` of TensorRT-LLM), or
+    for a share of what those may still write (SGLang)."""
     receive_interval: int = setting(
         1,
         least=1,
@@ -70,7 +70,8 @@ class Batching(SchedulerSettings):
         flag="--batch-wait-timeout-iters",
         help="With in-flight: most steps that prompts wait for others; 0 = none.",
     )
-    """With `in-flight`: most steps that prompts wait beside decodes for more prompts (TensorRT-LLM); 0 = none."""
+    """With `in-flight`: most steps that prompts wait beside decodes for more prompts (TensorRT-LLM); 0 =
+    none."""
     prompt_wait_share: float = setting(
         0.0,
         least=0,

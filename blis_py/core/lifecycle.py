@@ -150,7 +150,8 @@ class Lifecycle:
 
     def let_go(self, request: Request, now_ns: int) -> None:
         """Free the blocks of a completed request at the next step boundary."""
-        if request in self.holding:
+        if request.keeps_blocks and request in self.holding:
+            request.keeps_blocks = False
             self._let_go.append(request)
             self.first_deadline_ns = min(self.first_deadline_ns, now_ns)
 

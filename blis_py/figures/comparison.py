@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-Told = Mapping[str, Any]
+Data = Mapping[str, Any]
 
 _MAX_GROUPS = 22
 _TITLE = 138
@@ -40,19 +40,19 @@ _TITLE = 138
 
 
 @in_house_style
-def comparison(told: Told, frames: Sequence[pd.DataFrame], settings: Told) -> Picture:
+def comparison(data: Data, frames: Sequence[pd.DataFrame], settings: Data) -> Picture:
     """Distributions of all runs, and the difference between the last and the first by group.
 
     Args:
-        `told`: `Comparison.as_dict()`.
+        `data`: `Comparison.as_dict()`.
         frames: the paired requests of every run.
         settings: the configuration of the first run.
     """
-    last = told["compared"][-1]
+    last = data["compared"][-1]
     shown = [last["everybody"], *last["groups"]][:_MAX_GROUPS]
     room = legend_room(len(frames), 3)
     tall = 0.24 * max(len(shown), 4) + 0.9
-    varied = [row["key"] for row in told["settings"]]
+    varied = [row["key"] for row in data["settings"]]
     foot = foot_of_several(_without(settings, varied), varied)
     latencies = [each for each in paired() if each.shown.distributions]
     means = [each for each, _ in shown_in("compared")]
@@ -64,10 +64,10 @@ def comparison(told: Told, frames: Sequence[pd.DataFrame], settings: Told) -> Pi
         above=0.4 + room,
         beside=0.6,
     )
-    headline(figure, f"{last['run']} beside {told['runs'][0]}: the same requests")
+    headline(figure, f"{last['run']} beside {data['runs'][0]}: the same requests")
     _place(figure, axes[:count], axes[count:])
     for ax, metric in zip(axes[:count], latencies, strict=True):
-        _draw_latencies(ax, metric, told["runs"], frames)
+        _draw_latencies(ax, metric, data["runs"], frames)
     for ax, metric in zip(axes[count:], means, strict=True):
         _draw_groups(ax, metric, shown)
     for ax in axes[count + 1 :]:
@@ -76,7 +76,7 @@ def comparison(told: Told, frames: Sequence[pd.DataFrame], settings: Told) -> Pi
     return figure
 
 
-def _without(settings: Told, varied: Sequence[str], inside: str = "") -> dict[str, Any]:
+def _without(settings: Data, varied: Sequence[str], inside: str = "") -> dict[str, Any]:
     """Settings common to all runs."""
     return {
         key: _without(value, varied, f"{inside}{key}.") if isinstance(value, Mapping) else value
@@ -125,7 +125,7 @@ def _draw_latencies(ax: Axes, metric: Metric, names: Sequence[str], frames: Sequ
     ax.set_ylabel("% of requests")
 
 
-def _draw_groups(ax: Axes, metric: Metric, groups: Sequence[Told]) -> None:
+def _draw_groups(ax: Axes, metric: Metric, groups: Sequence[Data]) -> None:
     """Mean change of each group, with its interval."""
     title = f"Mean {metric.label}{': who paid' if metric is E2E else ''}"
     ax.set_title(fill(title, width=max(10, round(_TITLE * ax.get_position().width))))

@@ -191,10 +191,10 @@ def points_of(runs: Any) -> list[Point]:
 
 def _beside(table: Path) -> dict[str, Any]:
     """Common settings of a sweep, from the file beside its table."""
-    told = table.with_name("sweep.yaml")
-    first = load_mapping(told).get("first") if exists(told) else None
+    stated = table.with_name("sweep.yaml")
+    first = load_mapping(stated).get("first") if exists(stated) else None
     if not isinstance(first, Mapping | None):
-        raise InputError("must be a mapping", file=told, key="first", value=first)
+        raise InputError("must be a mapping", file=stated, key="first", value=first)
     return dict(first or {})
 
 

@@ -176,7 +176,7 @@ def build(
             owner = next(model for model, accepted in _OPTIONS.items() if key in accepted)
             fix = f"drop it or use --latency-model {owner}"
             raise InputError(f"{name} takes no such coefficients", key=_FLAGS[key], fix=fix)
-    if name == "trained":
+    if name == "trained" and gpu is not None:
         return _trained(shape, gpu, tp, server, layout, kernels)
     _check_priced(name, shape, layout)
     return LATENCY_MODELS[name](shape, gpu, tp, **options)

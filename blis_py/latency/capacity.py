@@ -261,7 +261,8 @@ def _ways_to_fit(plan: _Plan) -> list[str]:
 
     ways, shape = [], plan.shape
     degrees = [tp for tp in _TP_DEGREES if tp > plan.tp and _divides(shape, tp)]
-    tp = next((tp for tp in degrees if fits(plan._replace(tp=tp))), None)
+    wider = {tp: plan._replace(tp=tp, layout=plan.layout._replace(gpus=tp)) for tp in degrees}
+    tp = next((tp for tp in degrees if fits(wider[tp])), None)
     if tp is not None:
         ways.append(f"--tp {tp}")
     fractions = [percent / 100 for percent in range(50, 96) if percent / 100 > plan.utilization]

@@ -1,8 +1,9 @@
 """What a step of an engine takes beyond its kernels, and what of a run was learned on.
 
-The figures stand in `profiles/operators/terms.yaml`, by engine: factors of the kernels' sum for decodes and for
-steps with prompts (small kernels, launches, imperfect overlap), time per step on GPU and host, per sequence, and
-before the first token. `benchmarks/accuracy/train_terms.py` learns them from closed loops of many models.
+The figures stand in `profiles/operators/terms.yaml`, by engine: factors of the kernels' sum for decodes and
+for steps with prompts (small kernels, launches, imperfect overlap), time per step on GPU and host, per
+sequence, and before the first token. `benchmarks/accuracy/train_terms.py` learns them from closed loops of
+many models.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ class EngineTerms:
     prefill_scale: float = 1.0
     decode_step_ns: float = 0.0
     prefill_step_ns: float = 0.0
-    host_step_ns: float = 0.0
-    host_seq_ns: float = 0.0
+    first_token_ns: float = 0.0
+    """In front of the engine: tokenisation, HTTP, and between threads of the server."""
+    first_seq_ns: float = 0.0
+    """The same for each sequence that gets tokens at the same time."""
     learned: tuple[str, ...] = ()
     """Combinations of kind of model, format, GPU and layout in the measurements."""
 
@@ -58,23 +61,21 @@ def kind_of(shape: ModelShape) -> str:
 
 
 def terms_of(engine: str, gpu: GpuSpec, shape: ModelShape) -> EngineTerms:
-    """The terms of an engine on a GPU."""
+    """The terms of an engine on a GPU of this generation, for dense or sparse models."""
     top = _file()
-    found: dict[str, Any] = dict(top.get("engines", {}).get(engine, {}))
     generation = "blackwell" if gpu.fp4_flops else "hopper"
-    values = {**found.get("all", {}), **found.get(generation, {})}
-    learned = tuple(map(str, top.get("learned_on", {}).get(engine, ())))
-    return EngineTerms(**{key: float(value) for key, value in values.items()}, learned=learned)
+    name = f"{engine}-{'sparse' if shape.moe_layers else 'dense'}-{generation}"
+    values = top["groups"].get(name, {})
+    return EngineTerms(**values, learned=tuple(top["learned_on"].get(name, ())))
 
 
 @cache
 def _file() -> dict[str, Any]:
     path = bundled.root("profiles") / "operators" / "terms.yaml"
-    top = dict(load_mapping(path))
+    top = {"groups": {}, "learned_on": {}, **load_mapping(path)}
     known = {field.name for field in fields(EngineTerms)}
-    for engine, parts in top.get("engines", {}).items():
-        for part, values in parts.items():
-            for key in values:
-                if key not in known:
-                    raise InputError("unknown key", file=path, key=f"engines.{engine}.{part}.{key}")
+    for name, values in top["groups"].items():
+        for key in values:
+            if key not in known:
+                raise InputError("unknown key", file=path, key=f"groups.{name}.{key}")
     return top

@@ -11,8 +11,8 @@ from blis_py.models.model_shape import ModelShape
 class Layout(NamedTuple):
     """An instance of several GPUs that step together.
 
-    Attention is replicated `attention_dp` times, each over `gpus / attention_dp` ranks with requests and KV of
-    their own; routed experts are distributed over `ep` groups of ranks, within which each expert is split.
+    Attention is replicated `attention_dp` times, each over `gpus / attention_dp` ranks with requests and KV
+    of their own; routed experts are distributed over `ep` groups of ranks, within which each expert is split.
     """
 
     gpus: int = 1

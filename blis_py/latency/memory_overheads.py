@@ -108,7 +108,8 @@ TRTLLM_OVERHEADS = MemoryOverheads(
     visible_memory=True,
     share_of_free=True,
     windows_apart=True,
-    source="free_gpu_memory_fraction of what is left (tensorrt_llm/_torch/pyexecutor/_util.py); forward pass as vLLM",
+    source="free_gpu_memory_fraction of what is left (tensorrt_llm/_torch/pyexecutor/_util.py); "
+    "forward pass as vLLM",
 )
 OVERHEADS = {
     "blis": BLIS_OVERHEADS,

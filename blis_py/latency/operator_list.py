@@ -1,7 +1,7 @@
 """The operators of a model's step on one rank, each priced by what was learned of its kernel.
 
-Every operator has its own number format (`_form`), as the checkpoint stores its weights and the GPU multiplies
-them. Times are of one rank of a `Layout`, in ns, as arrays over the sizes of a step.
+Every operator has its own number format (`_form`), as the checkpoint stores its weights and the GPU
+multiplies them. Times are of one rank of a `Layout`, in ns, as arrays over the sizes of a step.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Roofline time of single operators, on one rank, and the sizes on which their efficiency depends.
 
-Each function returns the time in ns that arithmetic or memory traffic takes at the datasheet's peaks, whichever
-is longer, plus the launch of a kernel; and the coordinates of the operator on its surface (`surfaces`), which
-are logarithms to base 2 of its sizes. Sizes are numbers or arrays.
+Each function returns the time in ns that arithmetic or memory traffic takes at the datasheet's peaks,
+whichever is longer, plus the launch of a kernel; and the coordinates of the operator on its surface
+(`surfaces`), which are logarithms to base 2 of its sizes. Sizes are numbers or arrays.
 
     gemm      m x k times k x n
     experts   both products of `pairs` (token, expert) pairs on the `local` experts of a rank
@@ -132,7 +132,7 @@ def linear_context(gpu: GpuSpec, tokens: Sizes, value_heads: Sizes) -> Priced:
 
 
 def linear_decode(gpu: GpuSpec, seqs: Sizes, value_heads: Sizes) -> Priced:
-    moved = seqs * np.asarray(value_heads) * (2.0 * 4.0 * 128 * 128 + 12.0 * 128)
+    moved = seqs * np.asarray(value_heads, dtype=float) * (2.0 * 4.0 * 128 * 128 + 12.0 * 128)
     return Priced(_roofline(gpu, "bfloat16", 0.0, moved), _logs(seqs, value_heads))
 
 
@@ -169,8 +169,9 @@ def peak_flops(gpu: GpuSpec, form: str) -> float:
 
 def _roofline(gpu: GpuSpec, form: str, flops: Sizes, moved_bytes: Sizes) -> NDArray[np.float64]:
     compute, memory = flops / (peak_flops(gpu, form) / 1e9), moved_bytes / (gpu.hbm_bytes_per_s / 1e9)
-    return np.maximum(compute, memory) + LAUNCH_NS
+    ns: NDArray[np.float64] = np.maximum(compute, memory) + LAUNCH_NS
+    return ns
 
 
 def _logs(*sizes: Sizes) -> tuple[NDArray[np.float64], ...]:
-    return tuple(np.log2(np.asarray(size, dtype=float)) for size in sizes)
+    return tuple(np.log2(np.maximum(np.asarray(size, dtype=float), 2.0**-10)) for size in sizes)

@@ -1,12 +1,13 @@
-"""Step time as a sum of operators, each with the efficiency that its kernel shows on this GPU under this engine.
+"""Step time as a sum of operators, each with the efficiency that its kernel shows on this GPU under this
+engine.
 
     step = attention's projections (tokens of a rank) + feed-forward and exchange (tokens of all ranks)
          + attention of chunks + attention of decodes + LM head and sampler + the terms of `EngineTerms`
 
-Operators are listed in `operator_list`, their efficiencies in `surfaces`. Ranks with requests of their own step
-together: a step takes as long as the rank with most of its prompts and decodes, and the experts receive the
-tokens of all. On a GPU whose kernels were not measured the efficiencies of a related one apply to its
-datasheet.
+Operators are listed in `operator_list`, their efficiencies in `surfaces`. Ranks with requests of their own
+step together: a step takes as long as the rank with most of its prompts and decodes, and the experts
+receive the tokens of all. On a GPU whose kernels were not measured the efficiencies of a related one apply
+to its datasheet.
 """
 
 from __future__ import annotations
@@ -97,7 +98,9 @@ class Operators:
             f"operators learned on kernels of {told}, {shape.name} on {gpu.name} {layout}"
             f"{self._server.describe()}"
         )
-        self.frontend = FrontendDelays()
+        self.frontend = FrontendDelays(
+            before_enqueue_ns=int(self._terms.first_token_ns), behind_seq_ns=int(self._terms.first_seq_ns)
+        )
         self._dp = layout.attention_dp
         self._list = operators = OperatorList(shape, gpu, layout, learned, routing)
         self._rank = _Line.of(_TOKENS, operators.of_attention(_TOKENS))
@@ -111,6 +114,11 @@ class Operators:
         """What of the run was not learned on, in one line; may be empty."""
         shape, gpu, layout, engine = self._made_of
         return self._terms.beyond(shape, gpu, layout, engine, self._learned_here)
+
+    def with_terms(self, terms: EngineTerms) -> Operators:
+        """The same model with other terms of its engine."""
+        routing, _ = self._options
+        return Operators(*self._made_of, server=self._server, routing=routing, terms=terms)
 
     def on_server(self, server: ServerTerms) -> Operators:
         """The same model for another server."""
@@ -140,7 +148,8 @@ class Operators:
     def _chunk_ns(self, chunk: float, past: float) -> float:
         i = min(max(bisect_right(_CHUNK_LIST, chunk) - 1, 0), len(_CHUNK_LIST) - 2)
         weight = (chunk - _CHUNK_LIST[i]) / (_CHUNK_LIST[i + 1] - _CHUNK_LIST[i])
-        return (1 - weight) * self._chunks[i].value(past) + weight * self._chunks[i + 1].value(past)
+        below, above = self._chunks[i].value(past), self._chunks[i + 1].value(past)
+        return float((1 - weight) * below + weight * above)
 
     def _mixed_ns(self, f: StepFeatures) -> float:
         dp = self._dp
@@ -165,9 +174,8 @@ class Operators:
         return line
 
     def _host_ns(self, seqs: int) -> int:
-        server, terms = self._server, self._terms
-        step = terms.host_step_ns + server.gap_ns
-        return int(step + (terms.host_seq_ns + server.gap_seq_ns) * seqs + 0.5)
+        server = self._server
+        return int(server.gap_ns + server.gap_seq_ns * seqs + 0.5)
 
     def _gpu_ns(self, f: StepFeatures) -> int:
         if f.prefill_seqs:

@@ -1,7 +1,7 @@
 """Efficiency of operators: measured over roofline time, as a function of an operator's sizes.
 
-A surface is multilinear between a few knots on logarithmic axes and constant beyond the last ones. The files in
-`profiles/operators` hold one surface for each kind of operator and number format of a GPU and an engine;
+A surface is multilinear between a few knots on logarithmic axes and constant beyond the last ones. The files
+in `profiles/operators` hold one surface for each kind of operator and number format of a GPU and an engine;
 `benchmarks/accuracy/train_operators.py` learns them.
 """
 
@@ -35,7 +35,8 @@ class Surface:
 
     def ns(self, priced: Priced) -> Array:
         """Measured time of operators of these sizes."""
-        return priced.ns * np.exp(self.at(priced.at))
+        ns: Array = priced.ns * np.exp(self.at(priced.at))
+        return ns
 
     def at(self, where: Sequence[Array]) -> Array:
         shape = np.broadcast_shapes(*(np.shape(axis) for axis in where))

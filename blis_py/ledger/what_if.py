@@ -145,6 +145,8 @@ def _asked_ns(record: RunRecord, question: Question) -> float | None:
 
 def candidates(simulation: Simulation) -> list[WhatIfChange]:
     """Changes worth a run, regardless of the ledger: its largest line need not be the remedy."""
+    if simulation.config.pools:
+        return [*_pools(simulation.config), *_routers(simulation.config), *_orders(simulation)]
     common = [*_instances(simulation), *_sizes(simulation), *_orders(simulation)]
     return [*common, *(_of_kind(simulation.kind) if simulation.kind else _of_steps(simulation))]
 
@@ -177,12 +179,27 @@ def _instances(simulation: Simulation) -> Iterator[WhatIfChange]:
     more = config.num_instances + 1
     yield _change(config, f"{more} instances", "num_instances", more)
     yield _change(config, f"TP {2 * config.tp}", "tp", 2 * config.tp)
-    if config.num_instances > 1 and config.routing.policy != "least-loaded":
+    yield from _routers(config)
+
+
+def _pools(config: RunConfig) -> Iterator[WhatIfChange]:
+    """One more instance in each pool."""
+    for index, pool in enumerate(config.pools):
+        more = as_dict(config)["pools"]
+        more[index]["count"] = pool.count + 1
+        title = f"{pool.count + 1} instances in pool {pool.name} instead of {pool.count}"
+        yield WhatIfChange(title, (("pools", more),))
+
+
+def _routers(config: RunConfig) -> Iterator[WhatIfChange]:
+    if config.instances > 1 and config.routing.policy != "least-loaded":
         yield _change(config, "router least-loaded", "routing.policy", "least-loaded")
 
 
 def _orders(simulation: Simulation) -> Iterator[WhatIfChange]:
     config, table = simulation.config, simulation.table
+    if any("policy" in pool.scheduler for pool in config.pools):
+        return
     policies = ["fcfs", "sjf"]
     if len(set(table.slo_class.codes.tolist())) > 1:
         policies.append("priority-fcfs")

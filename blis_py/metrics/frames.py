@@ -111,7 +111,7 @@ def requests_frame(record: RunRecord) -> pd.DataFrame:
     return frame
 
 
-def visit_columns(record: RunRecord) -> dict[str, Column]:
+def visit_columns(record: RunRecord) -> dict[str, Any]:
     """The columns of the visits table: all visits to an instance, request by request, in order."""
     visits = record.visits
     order, _ = visits.of(np.arange(len(record.table)))
@@ -146,6 +146,12 @@ def visits_frame(record: RunRecord) -> pd.DataFrame:
 def write_requests_csv(record: RunRecord, path: str | Path) -> None:
     """`requests_frame` as CSV (gzip if the path ends in .gz); empty fields where undefined."""
     _write_csv(request_columns(record), len(record.table), Path(path))
+
+
+def write_visits_csv(record: RunRecord, path: str | Path) -> None:
+    """`visits_frame` as CSV (gzip if the path ends in .gz); empty fields where undefined."""
+    columns = visit_columns(record)
+    _write_csv(columns, len(columns["instance"]), Path(path))
 
 
 def step_columns(record: RunRecord) -> dict[str, NDArray[Any]]:

@@ -80,7 +80,7 @@ class HandOvers:
 
     @property
     def link_queue_ns(self) -> Ints:
-        """What other transfers added to it."""
+        """What other transfers added to it, earlier chunks of the same request included."""
         return np.asarray(self.end_ns - self.begin_ns - self.alone_ns)
 
     def summary(self) -> dict[str, Any]:

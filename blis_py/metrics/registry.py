@@ -46,7 +46,7 @@ def with_unit(text: str, unit: Unit) -> str:
     return f"{text}, {unit.name}" if unit.name else text
 
 
-class Shown(NamedTuple):
+class Places(NamedTuple):
     """The statistics of a metric in the places that show few; empty = the metric is left out there.
 
     The tables of a run show all metrics; these are its parts, and what has other figures beside.
@@ -74,7 +74,7 @@ class Shown(NamedTuple):
     """A panel in the picture of distributions, of one run and of runs beside each other."""
 
 
-NOWHERE = Shown((), (), (), (), (), (), (), (), (), distributions=False)
+NOWHERE = Places((), (), (), (), (), (), (), (), (), distributions=False)
 
 
 class Metric(NamedTuple):
@@ -93,7 +93,7 @@ class Metric(NamedTuple):
     column_name: str = ""
     """Of its values in the table of requests, where that is not its name."""
     unit: Unit = MS
-    shown: Shown = Shown()
+    shown: Places = Places()
     aliases: tuple[str, ...] = ()
     """Other names in targets and limits."""
     own_label: str = ""
@@ -179,13 +179,13 @@ METRICS: dict[str, Metric] = {
         Metric(
             *("ttft", "TTFT", "Time to first token", _ttft_ns),
             reached="first_token_ns",
-            shown=Shown(
+            shown=Places(
                 groups=_HALF_AND_MOST, notebook=_HALF_AND_MOST, models=_HALF_AND_MOST, disagreement=_ENDS
             ),
         ),
         Metric(
             *("tpot", "TPOT", "Time per output token, by request", _tpot_ns),
-            shown=Shown(
+            shown=Places(
                 groups=("p50",),
                 notebook=_HALF_AND_MOST,
                 instances=(),
@@ -205,7 +205,7 @@ METRICS: dict[str, Metric] = {
         Metric(
             *("e2e", "E2E", "End-to-end latency", _e2e_ns),
             aliases=("e2el",),
-            shown=Shown(
+            shown=Places(
                 groups=_HALF_AND_MOST, notebook=_HALF_AND_MOST, instances=(), disagreement=_ENDS, curves=()
             ),
         ),
@@ -267,5 +267,5 @@ def names() -> list[str]:
 
 
 def shown_in(place: str) -> list[tuple[Metric, str]]:
-    """The metrics and statistics of a place, a field of `Shown`."""
+    """The metrics and statistics of a place, a field of `Places`."""
     return [(each, statistic) for each in METRICS.values() for statistic in getattr(each.shown, place)]

@@ -89,12 +89,12 @@ def read_latent(config: ConfigFile) -> LatentAttention | None:
 
 def read_linear(config: ConfigFile, layers: int) -> LinearAttention | None:
     """None if every layer has a KV cache."""
+    if not config.has("linear_num_value_heads"):
+        return None
     count = sum(kind == "linear_attention" for kind in config.texts("layer_types"))
-    if not count and config.has("linear_num_value_heads"):
+    if not count:
         every = config.count("full_attention_interval", default=4)
         count = layers - layers // every
-    if not count:
-        return None
     return LinearAttention(
         layers=count,
         key_heads=config.count("linear_num_key_heads"),

@@ -85,6 +85,8 @@ class ModelShape:
     """Whether attention's output is gated, which doubles the projection of the queries."""
     further_layers: int = 0
     """Layers of multi-token prediction: in the checkpoint, not loaded without speculative decoding."""
+    further_embeddings: bool = False
+    """Whether each of them has embeddings and an LM head of its own."""
     notes: tuple[str, ...] = field(default=(), compare=False)
     """Assumptions where the config contains more than is modelled, or less than is needed."""
 
@@ -168,13 +170,14 @@ class ModelShape:
 
     @property
     def checkpoint_parameters(self) -> int:
-        """All weights, those of multi-token prediction included: a layer like the last one each, with a
-        projection of two hidden vectors to one, embeddings and LM head of its own."""
+        """All weights, those of multi-token prediction included: each of its layers is like the last one,
+        with a projection of two hidden vectors to one."""
         layer = self.attention_parameters + self.dense_ffn_parameters
         if self.moe_layers:
             layer += self.experts * self.expert_parameters + self.shared_parameters + self.router_parameters
             layer -= self.dense_ffn_parameters
-        return self.parameters + self.further_layers * (layer + 2 * self.hidden * self.hidden)
+        layer += 2 * self.hidden * self.hidden + (2 * self.embedding_parameters) * self.further_embeddings
+        return self.parameters + self.further_layers * layer
 
     @property
     def active_parameters(self) -> int:
@@ -323,6 +326,7 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
         linear=linear,
         gated_attention=config.flag("attn_output_gate", default=False),
         further_layers=further,
+        further_embeddings=config.flag("mtp_use_dedicated_embeddings", default=further > 0),
         notes=(*notes, *stored.notes),
         **_feed_forward(config, model_type, layers - len(sparse)),
     )
@@ -394,7 +398,8 @@ def _windows(config: ConfigFile, model_type: ModelType, layers: int, limit: int)
         raise config.error("attn_type_list", "layers of linear attention are not modelled", 0)
     kinds = config.texts("layer_types")
     for kind in kinds:
-        if kind not in _WINDOWED:
+        linear = kind == "linear_attention" and not config.has("linear_num_value_heads")
+        if kind not in _WINDOWED or linear:
             problem = "layers of this kind are not modelled"
             raise config.error("layer_types", problem, kind, "use another model")
     if kinds and len(kinds) != layers:

@@ -55,7 +55,6 @@ _DEEPSEEK = ModelType(
         "moe_intermediate_size",
         "n_shared_experts",
         "first_k_dense_replace",
-        "num_nextn_predict_layers",
     ),
     without_effect=("moe_layer_freq", "qk_head_dim"),
 )
@@ -69,7 +68,6 @@ _GATED_DELTA = (
     "mamba_ssm_dtype",
     "attn_output_gate",
     "layer_types",
-    "mtp_num_hidden_layers",
 )
 _QWEN_HYBRID = ModelType(
     reads=(
@@ -167,6 +165,7 @@ READ = frozenset({MASK_BLOCK}) | _keys(
     """
     model_type architectures text_config vision_config audio_config quantization_config compression_config
     num_hidden_layers hidden_size num_attention_heads num_key_value_heads head_dim intermediate_size
+    num_nextn_predict_layers mtp_num_hidden_layers mtp_use_dedicated_embeddings
     vocab_size tie_word_embeddings max_position_embeddings rope_scaling rope_parameters torch_dtype dtype
     """
 )
@@ -193,8 +192,7 @@ _OF_THE_ROUTER = _keys(
 )
 _OF_FURTHER_TOKENS = _keys(
     """
-    num_nextn_predict_layers mtp_num_hidden_layers mtp_transformer_layers num_mtp_modules use_mtp
-    mtp_use_dedicated_embeddings mtp_loss_scaling_factor
+    mtp_transformer_layers num_mtp_modules use_mtp mtp_loss_scaling_factor
     """
 )
 """Multi-token prediction: in the checkpoint, but unused without speculative decoding."""
@@ -299,8 +297,8 @@ def understood(config: ConfigFile, name: str) -> tuple[ConfigFile, ModelType, li
                 key, f"is not known of the model_type {said!r}", _scalar(config.values[key]), _FIX
             )
     if unknown:
-        told = f"keys of {config.file.name} that are not known, taken to change nothing"
-        notes.append(f"{told}: {names_of(unknown)}")
+        stated = f"keys of {config.file.name} that are not known, taken to change nothing"
+        notes.append(f"{stated}: {names_of(unknown)}")
     for key, what in (("vision_config", "an encoder of images"), ("audio_config", "an encoder of sound")):
         if config.has(key):
             notes.append(f"{name} has {what}: its weights and its time are left out")

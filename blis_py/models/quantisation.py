@@ -100,7 +100,7 @@ def _weights(section: ConfigFile, form: _Format, layers: LayerCounts) -> tuple[W
     weights = Weights(
         attention=attention,
         output=0.0 if output == attention else output,
-        linear=size("linear", sorted(layers.linear), (2, 1)),
+        linear=size("linear", sorted(layers.linear), (2, 1)) if layers.linear else 2.0,
         dense=size("dense", dense),
         shared=size("shared", sorted(layers.sparse)),
         experts=size("experts", sorted(layers.sparse)),
@@ -199,8 +199,8 @@ def _group(group: ConfigFile) -> _Format:
     if activations is not None:
         form = (kind, bits, activations.count("num_bits"))
         if form not in _ARITHMETIC:
-            told = f"{kind} weights of {bits} bits, activations of {form[2]}"
-            raise group.error("input_activations", "not modelled", told, _OTHER_CHECKPOINT)
+            stated = f"{kind} weights of {bits} bits, activations of {form[2]}"
+            raise group.error("input_activations", "not modelled", stated, _OTHER_CHECKPOINT)
         arithmetic = _ARITHMETIC[form]
     targets = [name for name in group.texts("targets") if name != "Linear"]
     every = len(targets) < len(group.items("targets")) or not targets

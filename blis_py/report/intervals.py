@@ -48,8 +48,8 @@ def print_intervals(intervals: Intervals, cluster: Mapping[str, object], file: T
     console.print(table)
     console.print(f"what differs between them: {', '.join(intervals.varied)}")
     for text, chance in intervals.slo.items():
-        told = "no such requests" if chance is None else f"met with probability {chance:.0%}"
-        console.print(f"{text}: {told}")
+        stated = "no such requests" if chance is None else f"met with probability {chance:.0%}"
+        console.print(f"{text}: {stated}")
 
 
 def _at(values: object, path: str) -> object:

@@ -42,11 +42,11 @@ class PoolSetup:
     host_notes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, section: PoolSection, served: Deployment, max_model_len: int, asked: Demand) -> Self:
+    def of(cls, section: PoolSection, served: Deployment, max_model_len: int, demand: Demand) -> Self:
         """Resolve one pool.
 
         Args:
-            `asked`: the requests of the whole cluster.
+            `demand`: the requests of the whole cluster.
         """
         config = served.config
         scheduler = _scheduler(
@@ -56,9 +56,9 @@ class PoolSetup:
             config.attention_dp,
             config.attention_dp_timeout_iters,
         )
-        scheduler = kinds.scheduler(asked, config, scheduler)
-        latency, host_notes = step_times(served, asked.table, scheduler)
-        check_delays(latency, asked.table, max_model_len)
+        scheduler = kinds.scheduler(demand, config, scheduler)
+        latency, host_notes = step_times(served, demand.table, scheduler)
+        check_delays(latency, demand.table, max_model_len)
         hardware_notes = (*model_notes(served.shape, served.gpu), *link_notes(served.gpu, config.tp))
         block_bytes = rank_block_bytes(served.shape, layout_of(config), scheduler.block_size) * config.tp
         notes = hardware_notes, host_notes

@@ -86,35 +86,35 @@ class Setup:
         served = [(pool, deployed(own)) for pool, own in pool_configs(config)]
         config = _of_one_model(config, [one for _, one in served])
         sized = [longest_sequence(one.config, one.shape, one.num_kv_blocks) for _, one in served]
-        asked = ask(config)
-        if config.horizon is None and asked.horizon_ns is not None:
-            config = replace(config, horizon=asked.horizon_ns // 1000)
+        requested = ask(config)
+        if config.horizon is None and requested.horizon_ns is not None:
+            config = replace(config, horizon=requested.horizon_ns // 1000)
         pools = tuple(
-            PoolSetup.of(pool, one, longest, asked)
+            PoolSetup.of(pool, one, longest, requested)
             for (pool, one), (longest, _) in zip(served, sized, strict=True)
         )
-        kind = kinds.simulated(asked, config, [pool.scheduler for pool in pools])
+        kind = kinds.simulated(requested, config, [pool.scheduler for pool in pools])
         if kind is not None and config.is_disaggregated:
             problem, fix = "no engine hands over block diffusion", "use instances that do both"
             raise InputError(problem, key="disaggregation", fix=fix)
-        names = served_models(asked, config)
+        names = served_models(requested, config)
         beforehand = [(*pool.hardware_notes, *more) for pool, (_, more) in zip(pools, sized, strict=True)]
         return cls(
             config=config,
-            table=asked.table,
+            table=requested.table,
             pools=pools,
-            targets=_asked_of(config, asked, targets),
+            targets=_targets_of(config, requested, targets),
             notes=(
                 *notes_of(pools, beforehand),
-                *asked.notes,
+                *requested.notes,
                 *notes_of(pools, [pool.host_notes for pool in pools]),
-                *served_notes(asked, names, config),
+                *served_notes(requested, names, config),
                 *flow_notes(config.gateway),
                 *link_notes(config, pools),
             ),
-            source=asked.source,
+            source=requested.source,
             kind=kind,
-            loops=asked.loops,
+            loops=requested.loops,
             served_models=names,
         )
 
@@ -135,18 +135,10 @@ class Setup:
         Raises:
             InputError: there are several pools.
         """
-        self.require_one_pool("pools")
-        return self.pools[0]
-
-    def require_one_pool(self, what: str) -> None:
-        """Refuse `what` with several pools.
-
-        Raises:
-            InputError: there are several pools.
-        """
         if len(self.pools) > 1:
             fix = "use a configuration of alike instances, without pools"
-            raise InputError(f"not supported yet for {len(self.pools)} pools", key=what, fix=fix)
+            raise InputError(f"not supported yet for {len(self.pools)} pools", key="pools", fix=fix)
+        return self.pools[0]
 
     @property
     def capacity(self) -> str:
@@ -290,10 +282,10 @@ def _targets(config: RunConfig) -> GoodputTargets:
     return targets
 
 
-def _asked_of(config: RunConfig, asked: Demand, targets: GoodputTargets) -> GoodputTargets:
+def _targets_of(config: RunConfig, requested: Demand, targets: GoodputTargets) -> GoodputTargets:
     """Goodput targets including those of the requests, for classes that occur."""
-    classes = asked.table.slo_class.names
-    targets = asked.targets.under(targets, classes)
+    classes = requested.table.slo_class.names
+    targets = requested.targets.under(targets, classes)
     wanted = [*targets.limits_ns, *(c.slo_class for c in parse_slos(config.slo) if c.slo_class)]
     require_known_classes(wanted, classes)
     return targets

@@ -68,7 +68,7 @@ def _latency_model(served: Deployment) -> LatencyModel:
     )
     ms = served.config.frontend_ms
     if ms is not None and not _has_its_own_frontend(served.config, ms):
-        model.frontend = _frontend(ms)
+        model.frontend = frontend_of(ms).plus(model.frontend) if model.name == "trained" else frontend_of(ms)
     return model
 
 
@@ -172,7 +172,7 @@ def _scan_price(served: Deployment, scheduler: SchedulerConfig) -> tuple[float, 
     return 0.0, (f"{problem}: say what one costs with --scan-us, or give a profile that measured it",)
 
 
-def _frontend(ms: Sequence[float]) -> FrontendDelays:
+def frontend_of(ms: Sequence[float]) -> FrontendDelays:
     if not 1 <= len(ms) <= 3:
         fix = "give the delay before the engine and, if you like, the one behind it and its growth a sequence"
         raise InputError("must be one to three numbers of ms", key="frontend_ms", value=list(ms), fix=fix)

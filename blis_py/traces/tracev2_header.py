@@ -60,8 +60,8 @@ def server_type(server: str, kind: str | None) -> str:
 
 def kind_of(header: Mapping[str, Any]) -> str | None:
     """The kind of requests that the header of a trace tells of; `None` = autoregressive."""
-    told = str((header.get("server") or {}).get("type"))
-    return next((kind for kind in KINDS if told.endswith(f"-{kind}")), None)
+    stated = str((header.get("server") or {}).get("type"))
+    return next((kind for kind in KINDS if stated.endswith(f"-{kind}")), None)
 
 
 def read_header(path: Path) -> dict[str, Any]:

@@ -40,7 +40,7 @@ VERBS = (
 
 @pytest.mark.parametrize("verb", ["", *VERBS, "profile fit", "engine run", "engine bench"])
 def test_h_is_help(verb: str, blis: Blis) -> None:
-    if verb.startswith("engine "):
+    if verb.startswith("engine"):
         pytest.importorskip("torch")
     code, out, err = blis(*verb.split(), "-h")
     assert (code, err) == (0, "")

@@ -124,3 +124,27 @@ def test_capture_stand_in_runs_the_same_function_again() -> None:
     seen += 1
     replay()
     assert result.item() == 1
+
+
+@LOOPS
+def test_greedy_tokens_come_out_of_the_graph_and_others_do_not(overlap: bool) -> None:
+    """The host chooses where anything but the most likely token is wanted by any request of the batch."""
+    engine = captured(async_scheduling=overlap)
+    graphs, heads = engine.executor.graphs, []
+    logits = engine.executor.forward.logits
+    engine.executor.forward.logits = lambda hidden: heads.append(len(hidden)) or logits(hidden)  # type: ignore[func-returns-value,method-assign]
+    greedy = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    sequence = engine.add_request([5, 6, 7], greedy)
+    run_all(engine)
+    assert list(sequence.output_ids) == expected([5, 6, 7], 8)
+    assert heads == [1] + [1] * 7, "that of the prompt, and those inside the graph's stand-in"
+    replayed: list[int] = []
+    replay = graphs.replay_greedy  # type: ignore[union-attr]
+    graphs.replay_greedy = lambda *batch: replayed.append(1) or replay(*batch)  # type: ignore
+    for more in ({"logprobs": 1}, {"presence_penalty": 0.5}, {"min_tokens": 3}):
+        params = SamplingParams(temperature=0, max_tokens=5, **more)  # type: ignore[arg-type]
+        engine.add_request([9, 8], params)
+        run_all(engine)
+    engine.add_request([9, 8], SamplingParams(temperature=1.0, seed=1, max_tokens=5, ignore_eos=True))
+    run_all(engine)
+    assert not replayed
