@@ -72,7 +72,7 @@ def aiperf() -> None:
         call(program, "profile", *words, "--artifact-dir", to, "--random-seed", 1, timeout=240)
         return next(to.rglob("profile_export.jsonl"))
 
-    with serving(*FLEET, "--tokenizer", str(tokenizer), "--out", str(folder / "out")) as server:
+    with serving(*FLEET, "--out", str(folder / "out")) as server:
         report = profile(server, "qwen3-14b", 12, folder / "fleet")
         server.stop()
         _compare("aiperf", report, folder / "out")
@@ -89,9 +89,16 @@ def guidellm() -> None:
     tokenizer, program = tokenizer_folder(folder / "tokenizer"), environment("guidellm") / "guidellm"
 
     def benchmark(server: Server, to: Path) -> Path:
-        words = ("--target", server.url, "--profile", "concurrent", "--rate", 4, "--max-requests", _REQUESTS)
-        words += ("--data", "prompt_tokens=60,output_tokens=12", "--processor", tokenizer)
-        call(program, "benchmark", "run", *words, "--output-path", to, timeout=240)
+        given = {
+            "--backend": f"openai_http,target={server.url}",
+            "--profile": "concurrent,streams=4",
+            "--constraint": f"max_requests,count={_REQUESTS}",
+            "--data": "synthetic_text,prompt_tokens=60,output_tokens=12",
+            "--tokenizer": f"huggingface_auto,model={tokenizer}",
+            "--output": f"json,path={to}",
+        }
+        words = [word for name, value in given.items() for word in (name, f"kind={value}")]
+        call(program, "run", "--disable-console", *words, timeout=240)
         return to
 
     with serving(*FLEET, "--tokenizer", str(tokenizer), "--out", str(folder / "out")) as server:
