@@ -135,7 +135,8 @@ def load(
     from engine.models import build_model, load_tokenizer
     from engine.models.weights import weight_bytes
 
-    check_memory(config, architecture, dtype, device, weight_bytes(architecture, dtype))
+    settled = config.on(device.type, architecture.mask_block)
+    check_memory(settled, architecture, dtype, device, weight_bytes(architecture, dtype))
     model = build_model(
         architecture,
         device=device,
