@@ -22,11 +22,21 @@ NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core 
 # Tests of other things than the simulator, or that need more than it.
 NOT_CHECKED := $(addprefix --ignore=tests/,benchmarks docs engine fuzz gpu notebooks)
 
-.PHONY: run native check test fuzz soak mutants lint aot bench docs gpu gpu-wheels gpu-home gpu-rehearsal clean
+.PHONY: run serve test-serve native check test fuzz soak mutants lint aot bench docs gpu gpu-wheels gpu-home gpu-rehearsal clean
 
 run: $(VENV)/.native
 	@$(BIN)/blis run --workload-spec workloads/mixed-slo.yaml --model qwen3-14b --gpu h100 \
 		--num-instances 4 --scheduler priority-fcfs --format table
+
+# Four simulated instances under the OpenAI API, and one answer of theirs as a stream.
+serve: $(VENV)/.installed-serve
+	@$(BIN)/python docs/serve_demo.py
+
+# Clients and gateways from PyPI, each in an environment of its own, and thousands of streams.
+test-serve: export PYTHONPATH := $(CURDIR)
+test-serve: $(VENV)/.installed-dev $(VENV)/.installed-serve
+	$(BIN)/python tests/serve/long/clients.py $(CLIENTS)
+	$(BIN)/python tests/serve/long/stress.py $(STRESS)
 
 # The simulator's inner loop as native code: the same results, sooner. `make run` does it, too, but goes on where it
 # does not work.
@@ -123,10 +133,14 @@ $(VENV)/.native: $(VENV)/.installed $(NATIVE_SOURCES)
 	@$(native) || echo 'note: the simulator runs interpreted: the same results, later' >&2
 	@touch $@
 
+$(VENV)/.installed-serve: $(VENV)/.installed
+	$(PIP) --editable '.[serve]'
+	@touch $@
+
 $(VENV)/.installed-check: $(VENV)/.installed
-	$(PIP) --editable '.[dev]'
+	$(PIP) --editable '.[dev,serve]'
 	@touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed-check
-	$(PIP) --editable '.[dev,test,notebooks,engine,dask,plan]'
+	$(PIP) --editable '.[dev,test,notebooks,engine,dask,plan,report,ui,serve]'
 	@touch $@

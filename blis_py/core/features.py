@@ -269,7 +269,9 @@ def further_features() -> tuple[tuple[str, Compute], ...]:
     """
     for name, feature in FEATURES.items():
         if (feature.compute is None) != (name in _IS_ATTRIBUTE):
-            taken = "is a feature of every step already" if name in _IS_ATTRIBUTE else "no function computes it"
+            taken = (
+                "is a feature of every step already" if name in _IS_ATTRIBUTE else "no function computes it"
+            )
             fix = "give it another name" if name in _IS_ATTRIBUTE else "give its entry `compute`"
             raise InputError(f"step feature: {taken}", key=f"FEATURES[{name!r}]", fix=fix)
     return tuple([(name, feature.compute) for name, feature in FEATURES.items() if feature.compute])

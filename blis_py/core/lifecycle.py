@@ -63,6 +63,10 @@ class Lifecycle:
         self.kv = build_cache(config)
         self.loads = None if source is None else KVLoads(source, self.kv)
         """Requests that have left the queue and hold blocks, but do not run."""
+        self.holding: dict[Request, None] = {}
+        """Completed requests whose blocks another instance still reads, see `Request.keeps_blocks`."""
+        self._let_go: list[Request] = []
+        """Those among them whose blocks are freed at the next step boundary."""
         self.first_deadline_ns = NEVER_NS
         """The earliest deadline of the requests that have not ended."""
         self._max_tokens = max_tokens
@@ -119,7 +123,7 @@ class Lifecycle:
         )
         if request.deadline_ns >= 0:
             self._deadlines.add(request)
-            self.first_deadline_ns = self._deadlines.first_ns
+            self._deadlines_changed()
         self._count_waiting(request.priority, 1)
         self.waiting.push(request)
         return None
@@ -144,6 +148,23 @@ class Lifecycle:
         if self.loads is not None:
             self.loads.move(request, ready_ns)
 
+    def let_go(self, request: Request, now_ns: int) -> None:
+        """Free the blocks of a completed request at the next step boundary."""
+        if request.keeps_blocks and request in self.holding:
+            request.keeps_blocks = False
+            self._let_go.append(request)
+            self.first_deadline_ns = min(self.first_deadline_ns, now_ns)
+
+    def set_deadline(self, request: Request, deadline_ns: int) -> None:
+        """Change the deadline of a request that has not ended; -1 = never."""
+        if request.number >= 0:
+            self._deadlines.remove(request)
+            request.number = -1
+        request.deadline_ns = deadline_ns
+        if deadline_ns >= 0:
+            self._deadlines.add(request)
+        self._deadlines_changed()
+
     def next_change_ns(self, now_ns: int) -> int:
         """Earliest time at which the state at a step boundary may change due to time alone."""
         change = self.waiting.next_change_ns(now_ns) if self.waiting else None
@@ -151,7 +172,12 @@ class Lifecycle:
         return first_ns if self.loads is None else min(first_ns, self.loads.first_ready_ns)
 
     def expire(self, now_ns: int) -> list[Request]:
-        """Drop the requests whose deadline has passed; call between steps."""
+        """Drop the requests whose deadline has passed, and free what was let go; call between steps."""
+        for request in self._let_go:
+            del self.holding[request]
+            self.kv.release(request)
+        self._let_go.clear()
+        self.first_deadline_ns = self._deadlines.first_ns
         expired: list[Request] = []
         while self.first_deadline_ns <= now_ns:
             request = self._deadlines.first()
@@ -163,10 +189,11 @@ class Lifecycle:
         """Set its deadline to now: the next `expire` drops it."""
         request.deadline_ns = now_ns
         self._deadlines.add(request)
-        self.first_deadline_ns = self._deadlines.first_ns
+        self._deadlines_changed()
 
     def abort(self, request: Request, reason: FinishReason = FinishReason.ABORT) -> None:
         """Drop a request, waiting or running; call between steps."""
+        request.keeps_blocks = False
         self._part_with(request)
         self._forget(request)
         request.finish_reason = reason
@@ -254,7 +281,8 @@ class Lifecycle:
         tokens = 0 if later else self._first_tokens(request, cached + supplied, budget)
         if tokens == 0 and not later:
             return 0
-        if not kv.admit(request, shared, own, supplied + tokens, not later):
+        fits = supply is None or not supply.free_tokens or self._leaves_free(request, shared, own, supply)
+        if not (fits and kv.admit(request, shared, own, supplied + tokens, not later)):
             if not request.blocked_at_head and len(self.waiting) > 1:
                 request.blocked_at_head = True
                 self.counters.head_of_line_events += 1
@@ -265,6 +293,11 @@ class Lifecycle:
             self.counters.prefix_queried_tokens += request.prompt_tokens
             self.counters.prefix_hit_tokens += cached
         return tokens if supply is None else self._load(request, supply, tokens, now_ns)
+
+    def _leaves_free(self, request: Request, shared: list[int], own: int, supply: Supply) -> bool:
+        """Whether as many blocks as a supply demands remain free behind its own."""
+        needed = self.kv.blocks_needed(request, shared, own, supply.tokens)
+        return needed + self.kv.blocks_of(supply.free_tokens) <= self.kv.pool.num_free
 
     def _load(self, request: Request, supply: Supply, tokens: int, now_ns: int) -> int:
         """Start the load of an offer for which the head of the queue has blocks."""
@@ -316,8 +349,13 @@ class Lifecycle:
             self._leave(request)
         if request.number >= 0:
             self._deadlines.remove(request)
-            self.first_deadline_ns = self._deadlines.first_ns
+            self._deadlines_changed()
         request.status = FINISHED
+
+    def _deadlines_changed(self) -> None:
+        first_ns = self._deadlines.first_ns
+        if not self._let_go or first_ns < self.first_deadline_ns:
+            self.first_deadline_ns = first_ns
 
     # -- bookkeeping ------------------------------------------------------------------------------
 

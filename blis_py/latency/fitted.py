@@ -45,7 +45,7 @@ _UNLIMITED = 1 << 62
 Array = NDArray[np.float64]
 
 
-class _Decode(NamedTuple):
+class _Decoded(NamedTuple):
     """Price of a decode step of a fixed number of sequences: a curve over Σ context, plus a term for the
     longest."""
 
@@ -136,7 +136,7 @@ class Fitted:
         self._mixed_prompts = profile.mixed_prompts
         self._saved_ns = profile.repeated_read_ns
         self.uses_max_context = self._eager.tracked or (self._graph is not None and self._graph.tracked)
-        self._decodes: dict[tuple[int, int], _Decode] = {}
+        self._decodes: dict[tuple[int, int], _Decoded] = {}
         self._expert_cache: dict[int, float] = {}
 
     def redrawn(self, index: int) -> Fitted:
@@ -266,7 +266,7 @@ class Fitted:
             return gpu_ns
         return max(gpu_ns - int(self._saved_ns * f.shared_kv_tokens), 1)
 
-    def _decode(self, seqs: int, rows: int) -> _Decode:
+    def _decode(self, seqs: int, rows: int) -> _Decoded:
         found = self._decodes.get((seqs, rows))
         if found is not None:
             return found
@@ -281,7 +281,7 @@ class Fitted:
         starts = [ns + rest for ns in curve.ns]
         limits = regime.fit.domain
         small = seqs <= _most(limits, "decode_seqs") and rows <= _most(limits, "emitted_rows")
-        found = self._decodes[seqs, rows] = _Decode(
+        found = self._decodes[seqs, rows] = _Decoded(
             SurfaceCurve(curve.at, starts, curve.slopes),
             (np.array(curve.at), np.array(starts), np.array(curve.slopes)) if len(starts) > 1 else None,
             regime.per_context + regime.per_padded * x.attended,
@@ -295,7 +295,7 @@ class Fitted:
 
     # --- counting ------------------------------------------------------------------------------------
 
-    def _count(self, decode: _Decode, f: StepFeatures, steps: int) -> None:
+    def _count(self, decode: _Decoded, f: StepFeatures, steps: int) -> None:
         if self.outside.count_run(f, steps, decode.kv_limit, decode.context_limit):
             self._far(f.after(steps - 1), [(name, high) for name, (_, high) in decode.limits.items()])
 
@@ -356,7 +356,7 @@ def _most(limits: dict[str, tuple[int, int]], name: str) -> int:
     return limits[name][1] if name in limits else _UNLIMITED
 
 
-def _decode_ns(decode: _Decode, kv_tokens: int, max_context: int) -> int:
+def _decode_ns(decode: _Decoded, kv_tokens: int, max_context: int) -> int:
     at, ns, slopes = decode.curve.at, decode.curve.ns, decode.curve.slopes
     i = bisect_right(at, kv_tokens) - 1
     gpu = ns[i] + slopes[i] * (kv_tokens - at[i])
@@ -366,7 +366,7 @@ def _decode_ns(decode: _Decode, kv_tokens: int, max_context: int) -> int:
 
 
 def _one_by_one(
-    decode: _Decode,
+    decode: _Decoded,
     f: StepFeatures,
     less_ns: int,
     steps: int,
@@ -389,7 +389,7 @@ def _one_by_one(
 
 
 def _in_numpy(
-    decode: _Decode,
+    decode: _Decoded,
     f: StepFeatures,
     less_ns: int,
     steps: int,

@@ -388,6 +388,6 @@ def _draws(part: FilePart, terms: int) -> tuple[tuple[float, ...], ...]:
 def _accuracy(part: FilePart) -> Accuracy | None:
     if part.value is None:
         return None
-    told = {field.name: part.of(field.name) for field in fields(Accuracy)}
-    steps = told.pop("steps").whole(0, 2**53)
-    return Accuracy(steps, **{name: each.number(-1e9, 1e9) for name, each in told.items()})
+    stated = {field.name: part.of(field.name) for field in fields(Accuracy)}
+    steps = stated.pop("steps").whole(0, 2**53)
+    return Accuracy(steps, **{name: each.number(-1e9, 1e9) for name, each in stated.items()})

@@ -71,6 +71,7 @@ SOME = (
     "cluster.gateway",
     "cluster.admission_gateway",
     "cluster.dispatcher",
+    "cluster.pair_dispatcher",
     "cluster.diffusion",
 )
 """What some do, or requests only."""

@@ -56,10 +56,20 @@ def _regime_data(fit: RegimeFit) -> dict[str, Any]:
 def profile_lines(profile: FittedProfile) -> Iterator[str]:
     """A profile as readable text."""
     yield profile.describe()
-    told = ("device", "device_kind", "clock", "model", "dtype", "tp", "block_size", "num_kv_blocks", "torch")
+    facts = (
+        "device",
+        "device_kind",
+        "clock",
+        "model",
+        "dtype",
+        "tp",
+        "block_size",
+        "num_kv_blocks",
+        "torch",
+    )
     meta = {
         key: profile.meta[key]
-        for key in (*told, "triton", "driver", "engine_commit")
+        for key in (*facts, "triton", "driver", "engine_commit")
         if profile.meta.get(key)
     }
     yield "measured: " + ", ".join(f"{key} {value}" for key, value in meta.items())

@@ -220,8 +220,8 @@ def _busy(log: StepLog, ends: Column, starts: Column) -> NDArray[np.bool_]:
 
 
 def _meta_of(log: StepLog) -> dict[str, Any]:
-    told = ("device", "model", "dtype", "clock", "yardstick_us", "torch")
-    meta: dict[str, Any] = {name: log.meta[name] for name in told if name in log.meta}
+    stated = ("device", "model", "dtype", "clock", "yardstick_us", "torch")
+    meta: dict[str, Any] = {name: log.meta[name] for name in stated if name in log.meta}
     if "device" in meta:
         meta["device_kind"] = "cpu" if meta["device"] == "cpu" else "cuda"
     scheduler = log.meta.get("scheduler", {})

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from blis_py.cli.configure import overrides
 from blis_py.cli.help import meaning
 from blis_py.cli.options import SETTINGS
 from blis_py.cli.registered import flags_of
@@ -158,6 +159,23 @@ def test_the_help_tells_the_default_of_the_preset() -> None:
     assert told["--async-scheduling"].endswith("Default on (vllm).")
     assert told["--latency-model"].endswith("Default trained (vllm).")
     assert told["--block-size"].endswith("Default 16.")
+
+
+@pytest.mark.parametrize(
+    ("flag", "given", "key", "expected"),
+    [
+        ("--routing-scorers", "queue-depth:1,load:2", "routing.scorers", {"queue-depth": 1.0, "load": 2.0}),
+        ("--alpha-coeffs", "1,2.5,3", "latency.alpha_coeffs", [1, 2.5, 3]),
+        ("--slo-targets", "critical=150000", "gateway.slo_targets_us", {"critical": 150_000}),
+        ("--columns", "arrival=ts,input=in", "workload.columns", {"arrival": "ts", "input": "in"}),
+        ("--dispatch-tick-interval", 0, "gateway.dispatch_tick_interval_us", 1000),
+        ("--timeout", -1.0, "workload.timeout_s", None),
+    ],
+)
+def test_the_text_of_a_flag_is_read_by_its_registration(
+    flag: str, given: object, key: str, expected: object
+) -> None:
+    assert overrides({flag: given}) == [(flag, key, expected)]
 
 
 def test_no_two_settings_have_the_same_flag() -> None:
