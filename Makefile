@@ -19,11 +19,16 @@ native = (test -d $(COMPILER) || $(PIP) --target $(COMPILER) mypy setuptools) &&
 	PYTHONPATH=$(COMPILER) $(BIN)/python -m blis_py.native
 NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core cluster latency metrics)))
 
-.PHONY: run native test fuzz soak lint aot bench docs gpu gpu-wheels gpu-home gpu-rehearsal clean
+.PHONY: run ui native test test-ui fuzz soak lint aot bench docs gpu gpu-wheels gpu-home gpu-rehearsal clean
 
 run: $(VENV)/.native
 	@$(BIN)/blis run --workload-spec workloads/mixed-slo.yaml --model qwen3-14b --gpu h100 \
 		--num-instances 4 --scheduler priority-fcfs --format table
+
+# The page that simulates again while settings are moved: the same hour of traffic. UI='trace.csv' for another.
+ui: $(VENV)/.native
+	@$(PIP) --editable '.[ui]'
+	@$(BIN)/blis ui $(UI)
 
 # The simulator's inner loop as native code: the same results, sooner. `make run` does it, too, but goes on where it
 # does not work.
@@ -34,6 +39,16 @@ native: $(VENV)/.installed
 test: export OMP_NUM_THREADS := 1
 test: $(VENV)/.installed-dev
 	$(BIN)/pytest -n auto
+
+# The page and reports in a headless Chromium (Debian: apt-get install chromium), with axe-core from npm. What is
+# not there is skipped with a word.
+test-ui: export BLIS_BROWSER_TESTS := 1
+test-ui: $(VENV)/.installed-dev
+	@$(PIP) playwright || echo 'note: Playwright could not be installed' >&2
+	@test -e $(VENV)/axe/package/axe.min.js || (mkdir -p $(VENV)/axe && cd $(VENV)/axe && \
+		npm pack --silent axe-core@4.10.3 && tar xzf axe-core-*.tgz package/axe.min.js) || \
+		echo 'note: axe-core could not be fetched' >&2
+	$(BIN)/pytest tests/browser -rs
 
 # 10,000 bad files for every reader and command, which takes hours; FUZZ='--inputs 500 --only replay' for some of it.
 fuzz: $(VENV)/.installed-dev
