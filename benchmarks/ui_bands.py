@@ -13,6 +13,7 @@ import json
 import random
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    for settings in configurations(options.seed):
+    for settings in islice(configurations(options.seed), 2 * options.runs):
         try:
             rows.append(measured(settings))
         except InputError as error:

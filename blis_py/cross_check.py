@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from blis_py.api import Simulation
+from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
+from blis_py.metrics.registry import shown_in
 
 MODELS = ("trained", "roofline", "trained-physics")
 """Latency models that need only a model and a GPU."""
-FIGURES = (("ttft_ms", "p50"), ("ttft_ms", "p99"), ("tpot_ms", "mean"), ("tpot_ms", "p99"), ("e2e_ms", "p99"))
 
 Progress = Callable[[int, int], None]
 
@@ -26,31 +27,42 @@ def cross_check(
         summary: summary of that run.
 
     Returns:
-        Rows of `latency_model`, `rests_on`, `verdict`, `requests_per_s` and `FIGURES` in ms; or, of a
-        model that does not apply, with `refused`, the reason.
+        Rows of `latency_model`, `rests_on`, `verdict`, `requests_per_s` and the figures that the registry
+        of metrics shows of latency models; or, of a model that does not apply, with `refused`, the reason.
     """
     return [_row(simulation, summary), *_others(simulation, progress)]
 
 
 def _others(simulation: Simulation, progress: Progress | None) -> Iterator[dict[str, Any]]:
-    config = simulation.config
+    config, own = simulation.config, {pool.latency.name for pool in simulation.pools}
     for name in MODELS:
-        if name == simulation.latency.name:
+        if own == {name}:
             continue
         try:
-            other = Simulation.of(replace(config, latency=config.latency.under(name)))
+            other = Simulation.of(_under(config, name))
         except InputError as error:
             yield {"latency_model": name, "refused": str(error)}
             continue
         yield _row(other, other.run(record_steps=False, progress=progress).summary)
 
 
+def _under(config: RunConfig, name: str) -> RunConfig:
+    """All pools under another latency model."""
+    pools = tuple(replace(pool, latency={"model": name}) for pool in config.pools)
+    return replace(config, latency=config.latency.under(name), pools=pools)
+
+
 def _row(simulation: Simulation, summary: Mapping[str, Any]) -> dict[str, Any]:
     cluster = summary["cluster"]
     return {
-        "latency_model": simulation.latency.name,
-        "rests_on": simulation.latency.provenance,
+        "latency_model": _each(pool.latency.name for pool in simulation.pools),
+        "rests_on": _each(pool.latency.provenance for pool in simulation.pools),
         "verdict": summary["load"]["verdict"],
         "requests_per_s": cluster["throughput"]["requests_per_s"],
-        **{f"{metric}.{statistic}": cluster[metric][statistic] for metric, statistic in FIGURES},
+        **{f"{metric.key}.{stat}": cluster[metric.key][stat] for metric, stat in shown_in("models")},
     }
+
+
+def _each(texts: Iterable[str]) -> str:
+    """What the pools say, each once."""
+    return "; ".join(dict.fromkeys(texts))

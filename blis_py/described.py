@@ -82,11 +82,11 @@ def _is_section(field: Field[Any]) -> bool:
 def _entry(name: str, field: Field[Any], kind: str, default: Any, meaning: str) -> list[str]:
     optional = kind.endswith(" | None")
     words = " or ".join(_KINDS.get(part, part) for part in kind.removesuffix(" | None").split(" | "))
-    told = ", ".join((words, *_bounds(field), f"default {_default(field, default)}"))
+    stated = ", ".join((words, *_bounds(field), f"default {_default(field, default)}"))
     if optional and default is not None:
-        told += ", or None"
+        stated += ", or None"
     lines = textwrap.wrap(meaning, _WIDTH - 4) if meaning else []
-    return [f"{name}: {told}", *(f"    {line}" for line in lines)]
+    return [f"{name}: {stated}", *(f"    {line}" for line in lines)]
 
 
 def _bounds(field: Field[Any]) -> list[str]:

@@ -13,6 +13,8 @@ from typing import Any
 from blis_py.api import Simulation
 from blis_py.config.models import PLAIN_ENGINE
 from blis_py.errors import InputError
+from blis_py.metrics.registry import METRICS, Unit, shown_in
+from blis_py.metrics.slo import limit_and_measured
 from blis_py.result import Result
 
 MODELS = ("trained", "roofline")
@@ -20,7 +22,6 @@ MODELS = ("trained", "roofline")
 a GPU's datasheet allows, so it would contradict nearly every run."""
 OWN_TRUTH = ("fitted", "linear")
 """Models whose step times were measured on the engine itself, or given: no formula is better."""
-FIGURES = tuple((metric, stat) for metric in ("ttft", "tpot", "e2e") for stat in ("mean", "p99"))
 TOLERANCE = 0.25
 SHARE = 0.04
 """Share of the requests, for each of the two simulations."""
@@ -30,7 +31,7 @@ FREE_STEPS = 10_000
 """Above this number of steps, the affordable number of requests is reduced."""
 _TOLD = 3
 
-Figures = dict[str, float]
+Figures = dict[str, tuple[float, Unit]]
 
 
 def disagreements(simulation: Simulation, result: Result) -> tuple[str, ...]:
@@ -86,19 +87,20 @@ def _note(
         whole, own: summaries of the run, and of its busiest requests.
         other: summary of the latter under the other model.
     """
-    told = [*_targets(whole, own, other), *_figures(own, other)]
-    if not told:
+    stated = [*_targets(whole, own, other), *_figures(own, other)]
+    if not stated:
         return None
-    return f"{name} says otherwise{where}: {'; '.join(told[:_TOLD])} (--cross-check for the whole run)"
+    return f"{name} says otherwise{where}: {'; '.join(stated[:_TOLD])} (--cross-check for the whole run)"
 
 
 def _targets(whole: Mapping[str, Any], own: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
     """Targets that the whole run would miss, or meet, if it changed as the busiest requests do."""
     for verdict, here, there in zip(whole["slo"], own["slo"], other["slo"], strict=True):
-        measured, before, after = verdict["measured_ms"], here["measured_ms"], there["measured_ms"]
+        limit, measured, _ = limit_and_measured(verdict)
+        before, after = (limit_and_measured(each)[1] for each in (here, there))
         if not (measured and before and after):
             continue
-        if (measured * after / before <= verdict["limit_ms"]) != verdict["met"]:
+        if (measured * after / before <= limit) != verdict["met"]:
             otherwise = "missed" if verdict["met"] else "met"
             yield f"{verdict['slo']} would be {otherwise} ({_change(before, after)})"
 
@@ -106,28 +108,32 @@ def _targets(whole: Mapping[str, Any], own: Mapping[str, Any], other: Mapping[st
 def _figures(own: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
     """Figures that differ by more than the tolerance, largest change first; with targets, only theirs."""
     mine, theirs = _asked(own), _asked(other)
-    changes = {name: theirs[name] / mine[name] - 1 for name in mine.keys() & theirs.keys() if mine[name]}
+    changes = {name: theirs[name][0] / mine[name][0] - 1 for name in mine.keys() & theirs.keys()}
     for name in sorted(changes, key=lambda name: (-abs(changes[name]), name)):
         if abs(changes[name]) > TOLERANCE:
-            change = _change(mine[name], theirs[name])
-            yield f"{name} {_ms(theirs[name])}, not {_ms(mine[name])} ({change})"
+            change = _change(mine[name][0], theirs[name][0])
+            yield f"{name} {_amount(*theirs[name])}, not {_amount(*mine[name])} ({change})"
 
 
 def _asked(summary: Mapping[str, Any]) -> Figures:
-    """Figures in ms, by name."""
+    """Values and units of figures, by name."""
+    found: Figures = {}
+    for verdict in summary["slo"]:
+        of_class = f"{verdict['slo_class']} " if verdict["slo_class"] else ""
+        metric, (_, value, _) = METRICS[verdict["metric"]], limit_and_measured(verdict)
+        if value:
+            found[f"{of_class}{metric.label} {verdict['stat']}"] = value, metric.unit
     if summary["slo"]:
-        of_class = {v["slo"]: f"{v['slo_class']} " if v["slo_class"] else "" for v in summary["slo"]}
-        return {
-            f"{of_class[v['slo']]}{v['metric'].upper()} {v['stat']}": v["measured_ms"]
-            for v in summary["slo"]
-            if v["measured_ms"]
-        }
-    cluster = summary["cluster"]
-    found = {f"{metric.upper()} {stat}": cluster[f"{metric}_ms"][stat] for metric, stat in FIGURES}
-    return {name: value for name, value in found.items() if value}
+        return found
+    for metric, stat in shown_in("disagreement"):
+        if value := summary["cluster"][metric.key][stat]:
+            found[f"{metric.label} {stat}"] = value, metric.unit
+    return found
 
 
-def _ms(value: float) -> str:
+def _amount(value: float, unit: Unit) -> str:
+    if not unit.is_time:
+        return f"{value:,.3g} {unit.name}".rstrip()
     if value >= 10_000:
         return f"{value / 1000:,.3g} s"
     return f"{value:,.0f} ms" if value >= 100 else f"{value:,.3g} ms"

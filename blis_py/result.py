@@ -160,18 +160,23 @@ class Result(Shown):
         """The standard output of BLIS: JSON blocks under their headings, and text."""
         from blis_py.report.blis_text import blis_blocks, blis_sections
 
-        asked: dict[str, Any] = {"goodput": self.simulation.targets, "everyone": bool(self.config.goodput)}
+        targets: dict[str, Any] = {
+            "goodput": self.simulation.targets,
+            "everyone": bool(self.config.goodput),
+        }
         fitness = None if self.fitness_weights is None else self.fitness
-        found = blis_blocks(self.record, **asked)
+        found = blis_blocks(self.record, **targets)
         if self.saturation is not None:
             found[-1]["saturation"] = self.saturation.final
         blocks = (f"=== Simulation Metrics ===\n{to_json(one)}" for one in found)
         return "".join(
-            (*blocks, *(f"{line}\n" for line in blis_sections(self.record, fitness=fitness, **asked)))
+            (*blocks, *(f"{line}\n" for line in blis_sections(self.record, fitness=fitness, **targets)))
         )
 
     def save(self, folder: str | Path, *, force: bool = False, plots: bool = True, itl: bool = False) -> Path:
         """Write `config.yaml`, `summary.json`, `requests.csv`, `steps.csv`, the trace and the plots.
+
+        Where requests have several visits to instances, `visits.csv` has a row for each.
 
         The folder is written atomically; its `complete.json` lists its files.
 
@@ -192,12 +197,14 @@ class Result(Shown):
 
     def fill(self, folder: Path, *, plots: bool = True, itl: bool = False) -> None:
         """Write the files of `save` into an existing folder."""
-        from blis_py.metrics import write_requests_csv, write_steps_csv
+        from blis_py.metrics import write_requests_csv, write_steps_csv, write_visits_csv
         from blis_py.outputs.staging import write_text
 
         write_text(folder / "config.yaml", dump(self.config))
         write_text(folder / "summary.json", to_json(self.summary))
         write_requests_csv(self.record, folder / "requests.csv")
+        if not self.record.visits.single:
+            write_visits_csv(self.record, folder / "visits.csv")
         if any(instance.runs is not None for instance in self.record.instances):
             write_steps_csv(self.record, folder / "steps.csv")
         if self.record.decisions is not None:

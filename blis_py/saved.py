@@ -23,8 +23,7 @@ from blis_py.files.paths import exists, full_path, is_folder
 from blis_py.files.yaml_files import load_mapping
 from blis_py.metrics.distribution import Distribution
 from blis_py.metrics.groups import Rows, rows_by_name
-from blis_py.metrics.registry import OWN_COLUMNS
-from blis_py.metrics.registry import columns as metric_columns
+from blis_py.metrics.registry import METRICS, OWN_COLUMNS
 from blis_py.metrics.slo import GoodputTargets, parse_class_targets, parse_goodput
 from blis_py.outputs.complete import check_complete
 from blis_py.report.shown import Shown
@@ -43,12 +42,23 @@ if TYPE_CHECKING:
 
 CONFIG, SUMMARY, TRACE = "config.yaml", "summary.json", "trace.csv"
 REQUESTS, STEPS = "requests.csv", "steps.csv"
-_GONE = ("record", "simulation", "vllm", "blis", "save", "fill", "intervals", "cross_check", "saturation")
+_GONE = (
+    "record",
+    "simulation",
+    "vllm",
+    "blis",
+    "save",
+    "fill",
+    "visits",
+    "intervals",
+    "cross_check",
+    "saturation",
+)
 """Attributes of `Result` that its folder lacks."""
 _LABELS = ("client", "tenant", "slo_class", "model", "outcome")
 _COUNTS = ("prompt_tokens", "output_tokens", "cached_tokens", "preemptions")
 _ALSO_COUNTS = ("blocks", "denoise_rounds", "round_index")
-_TIMES = ("arrival_s", "finish_s", *(f"{name}_ms" for name in OWN_COLUMNS))
+_TIMES = ("arrival_s", "finish_s", *OWN_COLUMNS)
 _OF_STEPS = ("instance", "start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks", "preemptions")
 _WHOLE_OF_STEPS = (*_OF_STEPS, *(name for name in (*FEATURES, *KIND_FEATURES) if is_whole(name)))
 _ALSO_NAMES = ("rejected_because", "session_id")
@@ -136,7 +146,9 @@ class SavedResult(Shown):
             finish_s=get("finish_s"),
             output_tokens=np.asarray(get("output_tokens"), dtype=np.int64),
             latency_ms={
-                name: get(f"{name}_ms") for name in metric_columns() if f"{name}_ms" in self._request_names
+                each.column: get(each.column_key)
+                for each in METRICS.values()
+                if each.column_key in self._request_names
             },
             instances=self._instances(),
             end_s=self._facts.simulated_s,
@@ -156,7 +168,12 @@ class SavedResult(Shown):
         if not self._facts.requests:
             return None
         kinds = _request_kinds()
-        others = [name for name in self._request_names if name.endswith("_ms") and name not in kinds]
+        registered = {each.column_key for each in METRICS.values()}
+        others = [
+            name
+            for name in self._request_names
+            if name not in kinds and (name.endswith("_ms") or name in registered)
+        ]
         kinds |= {name: fractions() for name in others}  # of metrics from outside of the package
         optional = (*_ALSO_COUNTS, *_ALSO_NAMES, *_ALSO_TIMES)
         columns = read_columns(self.folder / REQUESTS, kinds, optional=optional)

@@ -35,7 +35,7 @@ def serve(
 
     Requests come at the times of the table whatever the engine does (an open loop), and are handed to it
     at the next step boundary. That work is part of the step, as it is in an engine that talks to clients.
-    A block-diffusion engine also gets them between two rounds of a batch, where a request may join there.
+    One whose answers come in blocks also gets them between two rounds of a batch, where requests may join.
     The engine must be as new (`reset`).
 
     Args:

@@ -114,7 +114,7 @@ def read_prediction(folder: str | Path) -> Prediction:
         fix = "give the folder that `blis run --out` or `blis replay --out` wrote"
         raise InputError("not the folder of a simulated run", file=folder, fix=fix)
     config = load_config(path)
-    if config.instances != 1 or config.pools:
+    if config.instances != 1:
         fix = "simulate one instance, as the engine is one"
         raise InputError("an autopsy is of one instance", file=path, key="num_instances", fix=fix)
     header = header_of(trace)

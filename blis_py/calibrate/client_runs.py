@@ -130,8 +130,8 @@ def _vllm(path: Path, document: Mapping[str, Any]) -> TokenTimes:
         start, ttft, between, prompt, output = values
         if not isinstance(between, list):
             raise InputError("must be a list of times", file=where, key="itls", value=between)
-        told = {"start_times": start, "ttfts": ttft, "input_lens": prompt, "output_lens": output}
-        row = [_number(value, where, key) for key, value in told.items()]
+        stated = {"start_times": start, "ttfts": ttft, "input_lens": prompt, "output_lens": output}
+        row = [_number(value, where, key) for key, value in stated.items()]
         if not error and row[-1] > 0:
             rows.append(row)
             gaps.append(np.array([_number(gap, where, "itls") for gap in between]))

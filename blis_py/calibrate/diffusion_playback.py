@@ -56,7 +56,7 @@ class RoundPlayback(Playback):
         return 0 if self._instance is None else self._instance.rounds_passed
 
     def compositions(self) -> list[Composition]:
-        tap = _Tap()
+        tap = _RoundTap()
         self._serve(tap)
         return [*tap.compositions]
 
@@ -132,7 +132,7 @@ def _of_blocks(old: Request) -> DiffusionRequest:
     )
 
 
-class _Tap:
+class _RoundTap:
     """Recorder of the composition of each round; see `RoundEvents`."""
 
     def __init__(self) -> None:

@@ -39,7 +39,7 @@ def goodput(real: TokenTimes, sim: TokenTimes, targets: GoodputTargets) -> tuple
     return tuple(found)
 
 
-def _share(run: TokenTimes, limits: dict[str, int]) -> float:
+def _share(run: TokenTimes, limits: dict[str, float]) -> float:
     met = np.ones(len(run.request_id), dtype=np.bool_)
     for dimension, limit_ns in limits.items():
         values = {"ttft": run.ttft_s, "e2e": run.e2e_s, "tpot": run.tpot_s}.get(dimension)

@@ -74,7 +74,7 @@ def _traces(sources: list[str], names: list[str], factors: list[float], flags: F
         tables.append(read_trace(source, time_scale=1 / factor, reading=reading))
         if reading.chosen_as:
             say(reading.chosen_as)
-        for note in reading.told():
+        for note in reading.stated():
             say(f"note: {source}: {note}")
         if not reading.has_times:
             fix = "give it times first: blis convert SOURCE TARGET --rate N"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blis_py.cli import convert_specs
+from blis_py.cli import convert_production, convert_specs
 from blis_py.cli.configure import configure
 from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags, Group
@@ -36,19 +36,25 @@ GROUPS: tuple[Group, ...] = (
     ("Convert", _FLAGS),
     ("Source", (*_READS, *_DRAWS)),
     ("To a workload spec, as BLIS does", convert_specs.FLAGS),
+    ("From production: SOURCE is prometheus or otel", convert_production.FLAGS),
 )
 
 
 def convert(flags: Flags) -> None:
     """Write the requests of a trace or a workload spec in another format, and say what is lost.
 
-    With preset, servegen or inference-perf as SOURCE, write a workload spec.
+    With preset, servegen or inference-perf as SOURCE, write a workload spec; with prometheus or otel, what
+    production has recorded.
     """
+    if flags.get(SOURCE) in convert_production.KINDS:
+        others = {name: value for name, value in flags.items() if name not in (SOURCE, TARGET)}
+        convert_production.convert_production(flags[SOURCE], others, flags.get(TARGET))
+        return
     if flags.get(SOURCE) in convert_specs.KINDS:
         others = {name: value for name, value in flags.items() if name not in (SOURCE, TARGET)}
         convert_specs.convert_spec(flags[SOURCE], others, flags.get(TARGET))
         return
-    for flag in convert_specs.FLAGS:
+    for flag in (*convert_specs.FLAGS, *convert_production.FLAGS):
         if flag.name in flags:
             kind = flag.help.partition(":")[0]
             raise InputError(f"belongs to `blis convert {kind}`", key=flag.name, fix=f"write {kind} first")
@@ -61,17 +67,17 @@ def convert(flags: Flags) -> None:
     check_file(flags[TARGET], "TARGET")
     check_apart(flags[SOURCE], target)
     config = configure(_as_workload(flags))
-    asked = demand(config)
-    table = asked.table
-    if asked.loops is not None and asked.loops.only_turns and "think" in writer.holds:
+    requested = demand(config)
+    table = requested.table
+    if requested.loops is not None and requested.loops.only_turns and "think" in writer.holds:
         table = table.sorted_by_arrival()
         how = f"replay {target.name} with --session-mode closed-loop"
         say(f"note: turns that wait for answers stand at the earliest times at which they can come; {how}")
     else:
-        require_open_loops(asked, config)
-    if asked.source:
-        say(asked.source)
-    for note in asked.notes:
+        require_open_loops(requested, config)
+    if requested.source:
+        say(requested.source)
+    for note in requested.notes:
         say(f"note: {note}")
     for lost in losses(table, writer):
         say(f"lost: {lost}: {writer.title} has no place for that")

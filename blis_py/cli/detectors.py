@@ -46,7 +46,7 @@ class Asked(NamedTuple):
         return detect(events_of(record), self.names, self.settings, self.window_ns)
 
 
-def asked(flags: Flags) -> Asked | None:
+def requested(flags: Flags) -> Asked | None:
     """What the flags ask for; `None` = no detector.
 
     Raises:

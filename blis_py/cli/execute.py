@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from blis_py.cli import blis_flags, vllm_flags
 from blis_py.cli.configure import configure
-from blis_py.cli.detectors import asked
+from blis_py.cli.detectors import requested
 from blis_py.cli.flag import Flags
 from blis_py.cli.formats import format_of
 from blis_py.cli.perfetto import traced, window_of
@@ -34,7 +34,7 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     style = format_of(flags, FORMATS)
     check_writable(flags)
     window = window_of(flags)
-    detectors = asked(flags)
+    detectors = requested(flags)
     config = configure(flags)
     if needs_trace and config.workload.trace is None:
         raise InputError("no trace given", key="--trace", fix="name the trace to replay, or use `blis run`")
@@ -49,8 +49,6 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     for note in (*simulation.notes, *(detectors.notes if detectors else ())):
         say(f"note: {note}")
     reruns = _reruns(simulation, flags)
-    if "--cross-check" in flags:
-        simulation.require_one_pool("--cross-check")
     pools = [(pool.section.name, pool.section.count) for pool in simulation.pools]
     with Progress(sys.stderr) as progress, traced(flags, window, pools) as observer:
         result = simulation.run(record_steps="--out" in flags, progress=progress, observer=observer)

@@ -81,14 +81,14 @@ def _explained(flags: Flags) -> Explanation:
     from blis_py.ledger.explain import explain
 
     what_if: Any = flags.get("--what-if") or "--no-what-ifs" not in flags
-    asked = {
+    requested = {
         "request": flags.get("--request"),
         "metric": flags.get("--metric"),
         "slo_class": flags.get("--class", flags.get("--slo-class")),
         "what_if": what_if,
     }
     with _Stages() as stage:
-        return explain(_run_of(flags), **asked, stage=stage)
+        return explain(_run_of(flags), **requested, stage=stage)
 
 
 def _run_of(flags: Flags) -> Any:

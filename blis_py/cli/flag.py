@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 Flags = dict[str, Any]
@@ -29,6 +29,22 @@ class Flag(NamedTuple):
     """The value that means null."""
     default: Any = None
     """What holds without it, where no engine preset says otherwise."""
+    read: Callable[[str, Any], Any] | None = None
+    """The value of the setting from flag and text, where they differ."""
+
+    def value(self, name: str, given: Any) -> Any:
+        """What a value on the command line is in the configuration.
+
+        Args:
+            name: the spelling that was used.
+        """
+        if self.off:
+            return False
+        if self.many:
+            return [word for text in given for word in text.replace(",", " ").split()]
+        if self.null is not None and given == self.null:
+            return None
+        return given if self.read is None else self.read(name, given)
 
     @property
     def spellings(self) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ _TITLES = {
     "routing": "Cluster",
     "admission": "Cluster",
     "gateway": "Gateway queue",
+    "disaggregation": "Prefill and decode apart",
     **{name: kind.title for name, kind in KIND_SECTIONS.items()},
     "workload": "Workload",
 }

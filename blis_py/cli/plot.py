@@ -9,7 +9,7 @@ from pathlib import Path
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.config.layers import did_you_mean
 from blis_py.errors import InputError
-from blis_py.figures.saving import FIGURES, OF_SEVERAL
+from blis_py.figures.saving import OF_SEVERAL, figures
 from blis_py.figures.style import KINDS, Picture
 from blis_py.files.paths import is_file, is_folder
 from blis_py.outputs.complete import PICTURES
@@ -64,12 +64,12 @@ def _drawn(
 ) -> Iterator[tuple[str, Picture]]:
 
     alone = table is None and len(runs) == 1
-    for name in names or (FIGURES if alone else OF_SEVERAL):
+    for name in names or (figures() if alone else OF_SEVERAL):
         if name in OF_SEVERAL:
             yield name, OF_SEVERAL[name](table or runs, _words(flags.get("--by", ())))
         elif name == _AGAINST:
             yield name, runs[0].plot.predicted_measured(flags["--measured"])
-        elif (picture := FIGURES[name](runs[0].view)) is not None:
+        elif (picture := figures()[name](runs[0].view)) is not None:
             yield name, picture
         elif names:
             fix = "save the run again, with its steps"
@@ -94,7 +94,7 @@ def _loaded(given: Sequence[str]) -> list[SavedResult]:
 def _check(names: Sequence[str], *, alone: bool, flags: Flags) -> None:
     """Refuses figures that there are not, or not of so many runs."""
 
-    known = (*FIGURES, _AGAINST, *OF_SEVERAL)
+    known = (*figures(), _AGAINST, *OF_SEVERAL)
     for name in names:
         if name not in known:
             raise InputError("no such figure", key="--figure", value=name, fix=did_you_mean(name, known))

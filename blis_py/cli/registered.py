@@ -38,6 +38,7 @@ def _flags(field: Field[Any], said: Spelling, key: str) -> Iterator[Flag]:
         many=kind == list[str],
         null=said.null,
         default=field.default,
+        read=said.read,
     )
     if said.off:
         yield Flag(said.off, bool, key, said.off_help, said.off_aliases, hidden=not said.off_help, off=True)

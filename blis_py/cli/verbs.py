@@ -53,6 +53,8 @@ BLIS = Program(
     {
         "run": _of("run", "Simulate a workload: generated, from a spec, or from a trace."),
         "replay": _of("replay", "Simulate the requests of a trace, at the times they came."),
+        "serve": _of("serve", "Serve a simulated fleet under the OpenAI API, in real time or faster."),
+        "observe": _of("observe", "Drive a server with a workload and record every token."),
         "plan": _of("plan", "Find the cheapest configuration that meets its targets."),
         "sweep": _of("sweep", "Run every combination of some settings: one row per run."),
         "convert": _of("convert", "Write requests from any source in another format."),
@@ -70,7 +72,7 @@ BLIS = Program(
         "profile": Verb("blis_py.cli.profile", "Step times from measurements.", "PROGRAM"),
         "engine": Verb(
             "engine.cli",
-            "The real engine: run, profile, generate, bench, info. Needs torch: pip install '.[engine]'.",
+            "The real engine: run, serve, profile, generate, bench. Needs torch: pip install '.[engine]'.",
             "PROGRAM",
         ),
     },

@@ -28,8 +28,6 @@ from blis_py.saved import SavedResult, load
 if TYPE_CHECKING:
     from blis_py.figures.style import Picture
 
-METRICS = tuple(paired())
-"""Of each request, and paired."""
 _STATISTICS = ("mean", "p50", "p90", "p99")
 WHOLE = (
     "throughput.requests_per_s",
@@ -165,7 +163,7 @@ def _pairwise(first: ShownPair, second: ShownPair, names: tuple[str, str]) -> Pa
     found = pairs(first, second, names)
     metrics: dict[str, dict[str, Change]] = {}
     counts: dict[str, int] = {}
-    for metric in METRICS:
+    for metric in (each.column_key for each in paired()):
         one, other = found.values(metric)
         there = ~(np.isnan(one) | np.isnan(other))
         counts[metric] = int(there.sum())

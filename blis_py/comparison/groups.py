@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from blis_py.comparison.bootstrap import Change, changes
 from blis_py.comparison.pairs import Pairs
 from blis_py.metrics.groups import SLO_CLASSES
+from blis_py.metrics.registry import E2E, TTFT, shown_in
 
 NOTICED = 0.01
 """Relative change of a request's E2E from which it counts as better or worse."""
 _DECILES = 10
-METRICS = ("ttft_ms", "e2e_ms")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Group:
     completed: tuple[int, int]
     """Completed requests in the first and the second run."""
     means: dict[str, Change]
-    """Changes of the means of `METRICS`, if any request has them in both."""
+    """Changes of the means that the registry shows, if any request has them in both."""
     better: float | None
     """Share of the requests completed in both with a lower E2E."""
     worse: float | None
@@ -38,7 +38,7 @@ class Group:
     @property
     def verdict(self) -> str:
         """Verdict by the mean E2E, else by the mean TTFT, if its interval is on one side of zero."""
-        for metric, of in (("e2e_ms", ""), ("ttft_ms", " in TTFT")):
+        for metric, of in ((E2E.key, ""), (TTFT.key, " in TTFT")):
             change = self.means.get(metric)
             if change is not None and change.sure and change.relative:
                 return f"{'better' if change.relative < 0 else 'paid'}{of}"
@@ -55,11 +55,11 @@ def groups(found: Pairs) -> list[Group]:
     by = {"class": _labels(found, "slo_class"), "tenant": _labels(found, "tenant"), "prompt": _tenths(found)}
     if {rows.tobytes() for _, rows in by["class"]} == {rows.tobytes() for _, rows in by["tenant"]}:
         del by["tenant"]
-    told = []
+    stated = []
     for kind, parts in by.items():
         if len(parts) > 1:
-            told += [_group(found, kind, name, rows) for name, rows in parts]
-    return told
+            stated += [_group(found, kind, name, rows) for name, rows in parts]
+    return stated
 
 
 def everybody(found: Pairs) -> Group:
@@ -99,12 +99,12 @@ def _named(tokens: NDArray[np.int64], place: NDArray[np.intp]) -> Iterator[Part]
 def _group(found: Pairs, by: str, name: str, rows: NDArray[np.bool_]) -> Group:
     done = found.completed()
     means = {}
-    for metric in METRICS:
-        one, other = (values[rows] for values in found.values(metric))
+    for metric, statistic in shown_in("compared"):
+        one, other = (values[rows] for values in found.values(metric.key))
         there = ~(np.isnan(one) | np.isnan(other))
         if there.any():
-            means[metric] = changes(one[there], other[there], ("mean",))["mean"]
-    one, other = (values[rows] for values in found.values("e2e_ms"))
+            means[metric.key] = changes(one[there], other[there], (statistic,))[statistic]
+    one, other = (values[rows] for values in found.values(E2E.key))
     there = ~(np.isnan(one) | np.isnan(other)) & (one > 0)
     with np.errstate(over="ignore"):
         change = other[there] / one[there] - 1

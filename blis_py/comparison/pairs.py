@@ -61,7 +61,7 @@ class Pairs:
 
     def values(self, column: str) -> tuple[Floats, Floats]:
         """A column of both; NaN where undefined."""
-        return self.first[column].to_numpy(dtype=float), self.second[column].to_numpy(dtype=float)
+        return _numbers(self.first, column), _numbers(self.second, column)
 
     def completed(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         return (
@@ -117,8 +117,8 @@ def _check_same(one: pd.DataFrame, other: pd.DataFrame, names: tuple[str, str]) 
         if len(apart):
             at = int(apart[0])
             what = column.replace("_", " ")
-            told = f"{one.index[at]} has {mine[at]:,} {what} in one and {theirs[at]:,} in the other"
-            raise _unrelated(names, told)
+            stated = f"{one.index[at]} has {mine[at]:,} {what} in one and {theirs[at]:,} in the other"
+            raise _unrelated(names, stated)
 
 
 def _note(
@@ -135,13 +135,13 @@ def _note(
     settings = changed(first.settings, second.settings)
     moved = [(key, *values) for key, *values in settings if key in _MOVES_ARRIVALS]
     if moved:
-        told = ", ".join(f"{key} {_number(was)} and {_number(now)}" for key, was, now in moved)
-        return f"the same requests come at other times: {told}"
+        stated = ", ".join(f"{key} {_number(was)} and {_number(now)}" for key, was, now in moved)
+        return f"the same requests come at other times: {stated}"
     if _waits(first):
         return "in a closed loop the same requests are sent at other times, when others have ended"
     at = int(np.flatnonzero(mine != theirs)[0])
-    told = f"{one.index[at]} arrives at {mine[at]:g} s in one and at {theirs[at]:g} s in the other"
-    raise _unrelated(names, f"{told}, which no setting explains")
+    stated = f"{one.index[at]} arrives at {mine[at]:g} s in one and at {theirs[at]:g} s in the other"
+    raise _unrelated(names, f"{stated}, which no setting explains")
 
 
 def _unrelated(names: tuple[str, str], why: str) -> InputError:
@@ -170,3 +170,8 @@ def changed(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[s
     one, other = dict(flat(first)), dict(flat(second))
     differ = (key for key in {**one, **other} if key != "given" and one.get(key) != other.get(key))
     return [(key, one.get(key), other.get(key)) for key in differ]
+
+
+def _numbers(frame: pd.DataFrame, column: str) -> NDArray[np.float64]:
+    """A column, NaN if a result was saved before its metric was registered."""
+    return frame[column].to_numpy(dtype=float) if column in frame else np.full(len(frame), np.nan)

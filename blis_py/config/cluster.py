@@ -5,6 +5,7 @@ Annotations are evaluated here and no later, as in `blis_py.config.models`.
 
 from dataclasses import dataclass, field
 
+from blis_py.config.flag_texts import digits, pairs, scorers, zero_is_usual
 from blis_py.core.bounds import LAST_NS, MAX_INSTANCES, MAX_REQUESTS
 from blis_py.core.settings import setting
 
@@ -27,6 +28,7 @@ class RoutingSection:
     scorers: dict[str, float] = setting(
         factory=dict,
         flag="--routing-scorers",
+        read=scorers,
         help="With weighted: scorers and weights. "
         "Default precise-prefix-cache:2,queue-depth:1,kv-utilization:1.",
         metavar="NAME:W,…",
@@ -134,6 +136,7 @@ class AdmissionSection:
     tenant_budgets: dict[str, float] = setting(
         factory=dict,
         flag="--tenant-budgets",
+        read=pairs("each tenant once with its share", "acme=0.25,beta=0.1"),
         help="Shares of all request slots beyond which a tenant's sheddable requests are rejected.",
         metavar="NAME=S,…",
     )
@@ -231,6 +234,7 @@ class GatewaySection:
         least=1,
         most=_LAST_US,
         flag="--dispatch-tick-interval",
+        read=zero_is_usual(1000),
         help="One request at most per arrival and tick, µs. Default: as many as can be, at once.",
     )
     """One request at most is dispatched with each arrival and each such tick, as by BLIS; null = as many as
@@ -238,6 +242,7 @@ class GatewaySection:
     slo_targets_us: dict[str, int] = setting(
         factory=dict,
         flag="--slo-targets",
+        read=pairs("each class once with its target in µs", "critical=150000,standard=600000", read=digits),
         help="With slo-deadline: µs from arrival to dispatch, by SLO class.",
         metavar="CLASS=US,…",
     )

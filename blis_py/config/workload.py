@@ -5,6 +5,7 @@ Annotations are evaluated here and no later, as in `blis_py.config.models`.
 
 from dataclasses import dataclass
 
+from blis_py.config.flag_texts import negative_is_endless, pairs, word
 from blis_py.core.bounds import LAST_NS, MAX_ARRIVALS_PER_S, MAX_REQUESTS, MAX_TOKENS, SECOND_NS
 from blis_py.core.settings import setting
 
@@ -36,6 +37,9 @@ class WorkloadSection:
     columns: dict[str, str] = setting(
         factory=dict,
         flag="--columns",
+        read=pairs(
+            "each role once with its column", "arrival=ts,input=prompt_len,output=answer_len", read=word
+        ),
         help="Columns of any table: arrival=ts,input=prompt,output=gen.",
         group="Trace",
     )
@@ -71,7 +75,11 @@ class WorkloadSection:
     )
     """Leave rows of the trace that are no good out, and tell how many; otherwise the first is an error."""
     slo_shares: dict[str, float] = setting(
-        factory=dict, flag="--slo-shares", help="Deal out classes: critical=0.2,standard=0.8.", group="Trace"
+        factory=dict,
+        flag="--slo-shares",
+        read=pairs("each class once with its share", "critical=0.2,standard=0.8"),
+        help="Deal out classes: critical=0.2,standard=0.8.",
+        group="Trace",
     )
     """SLO classes dealt out at random to the requests of the trace, by share."""
     spec: str | None = setting(None, flag="--workload-spec", help="Workload spec (YAML).", metavar="FILE")
@@ -210,7 +218,12 @@ class WorkloadSection:
     )
     """Tokens in front of every prompt that all requests share."""
     timeout_s: float | None = setting(
-        300.0, above=0, most=_LAST_S, flag="--timeout", help="Patience of a client, s; negative = endless."
+        300.0,
+        above=0,
+        most=_LAST_S,
+        flag="--timeout",
+        read=negative_is_endless,
+        help="Patience of a client, s; negative = endless.",
     )
     """Patience of generated requests; null = endless. Traces and specs bring their own."""
     client_timeout_s: float | None = setting(

@@ -6,7 +6,8 @@ A further kind is one entry of `KINDS`; its scheduler is a `Lifecycle` in a file
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from typing import Final, NamedTuple
+from importlib import import_module
+from typing import Any, Final, NamedTuple
 
 from blis_py.core.diffusion_request import ROUND_FEATURES, DiffusionFeatures
 from blis_py.core.features import Feature, StepFeatures
@@ -29,6 +30,11 @@ KIND_FEATURES: Final[dict[str, Feature]] = {
     name: feature for kind in KINDS.values() for name, feature in kind.names.items()
 }
 """Features that only steps of some kinds have; 0 for others."""
+
+
+def modules(part: str) -> dict[str, Any]:
+    """What each kind adds to a part of the program: the module of the kind's name in that package."""
+    return {name: import_module(f"{part}.{name}") for name in KINDS}
 
 
 def named_in(facts: Container[str]) -> str | None:

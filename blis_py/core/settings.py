@@ -6,7 +6,7 @@ and the entry in the resolved configuration. `add` registers one more from outsi
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import MISSING, field, make_dataclass
 from typing import Any, NamedTuple, TypeVar, cast
@@ -30,6 +30,8 @@ class Spelling(NamedTuple):
     """The value that means null on the command line: 0 for automatic, -1 for never."""
     group: str
     """Heading in the help, if it is not that of the section."""
+    read: Callable[[str, Any], Any] | None
+    """The value of the setting from flag and text (or number), where they differ."""
 
 
 def setting(
@@ -49,6 +51,7 @@ def setting(
     metavar: str | None = None,
     null: float | None = None,
     group: str = "",
+    read: Callable[[str, Any], Any] | None = None,
 ) -> Any:
     """A dataclass field with bounds (`least` <= value <= `most`, `above` < value), choices, and flags.
 
@@ -57,7 +60,9 @@ def setting(
     """
     metadata: dict[str, Any] = {"least": least, "above": above, "most": most, "choices": choices}
     if flag:
-        metadata["spelling"] = Spelling(flag, aliases, off, off_aliases, help, off_help, metavar, null, group)
+        metadata["spelling"] = Spelling(
+            flag, aliases, off, off_aliases, help, off_help, metavar, null, group, read
+        )
     return field(default=default, default_factory=factory, metadata=metadata)
 
 

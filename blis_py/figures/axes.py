@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from blis_py.figures.style import INK
+from blis_py.metrics.registry import Metric
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,6 +29,17 @@ def latency_axis(ax: Axes, extent_ms: Sequence[float], along: str = "x", text: s
         axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     axis.set_major_formatter(FuncFormatter(lambda ms, _: in_words(ms)))
     axis.set_label_text(text)
+
+
+def metric_axis(
+    ax: Axes, metric: Metric, extent: Sequence[float], along: str = "x", text: str = "latency"
+) -> None:
+    """Scale and label the axis of a metric; of a time as `latency_axis` does, else with its unit."""
+    if metric.unit.is_time:
+        latency_axis(ax, extent, along, text)
+        return
+    rate_axis(ax, along)
+    (ax.set_xlabel if along == "x" else ax.set_ylabel)(metric.heading())
 
 
 def _logarithmic(ax: Axes, axis: Axis, along: str, span: float) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_py.figures.axes import latency_axis
+from blis_py.figures.axes import metric_axis
 from blis_py.figures.facts import foot_of_several
 from blis_py.figures.style import (
     BLUE,
@@ -25,46 +26,57 @@ from blis_py.figures.style import (
     say,
     series_lines,
 )
+from blis_py.metrics.registry import E2E, Metric, paired, shown_in
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-Told = Mapping[str, Any]
+Data = Mapping[str, Any]
 
-_METRICS = {"ttft_ms": "Time to first token", "tpot_ms": "Time per output token", "e2e_ms": "End to end"}
-_MEANS = {"ttft_ms": "Mean TTFT", "e2e_ms": "Mean E2E: who paid"}
 _MAX_GROUPS = 22
+_TITLE = 138
+"""Characters of a title that fit into the width of a figure."""
 
 
 @in_house_style
-def comparison(told: Told, frames: Sequence[pd.DataFrame], settings: Told) -> Picture:
+def comparison(data: Data, frames: Sequence[pd.DataFrame], settings: Data) -> Picture:
     """Distributions of all runs, and the difference between the last and the first by group.
 
     Args:
-        `told`: `Comparison.as_dict()`.
+        `data`: `Comparison.as_dict()`.
         frames: the paired requests of every run.
         settings: the configuration of the first run.
     """
-    last = told["compared"][-1]
+    last = data["compared"][-1]
     shown = [last["everybody"], *last["groups"]][:_MAX_GROUPS]
     room = legend_room(len(frames), 3)
     tall = 0.24 * max(len(shown), 4) + 0.9
-    varied = [row["key"] for row in told["settings"]]
+    varied = [row["key"] for row in data["settings"]]
     foot = foot_of_several(_without(settings, varied), varied)
-    figure, axes = grid(1, 5, height=max(3.4, tall + 0.9) + room, foot=foot, above=0.4 + room, beside=0.6)
-    headline(figure, f"{last['run']} beside {told['runs'][0]}: the same requests")
-    _place(figure, axes, tall)
-    for ax, metric in zip(axes[:3], _METRICS, strict=True):
-        _draw_latencies(ax, metric, told["runs"], frames)
-    for ax, metric in zip(axes[3:], _MEANS, strict=True):
+    latencies = [each for each in paired() if each.shown.distributions]
+    means = [each for each, _ in shown_in("compared")]
+    count = len(latencies)
+    figure, axes = grid(
+        *(1, count + len(means)),
+        height=max(3.4 + 1.5 * max(0, count - 3), tall + 0.9) + room,
+        foot=foot,
+        above=0.4 + room,
+        beside=0.6,
+    )
+    headline(figure, f"{last['run']} beside {data['runs'][0]}: the same requests")
+    _place(figure, axes[:count], axes[count:])
+    for ax, metric in zip(axes[:count], latencies, strict=True):
+        _draw_latencies(ax, metric, data["runs"], frames)
+    for ax, metric in zip(axes[count:], means, strict=True):
         _draw_groups(ax, metric, shown)
-    axes[4].set_yticks(axes[3].get_yticks(), ["" for _ in axes[3].get_yticks()])
+    for ax in axes[count + 1 :]:
+        ax.set_yticks(ax.get_yticks(), ["" for _ in ax.get_yticks()])
     legend_above(figure, axes[0], from_top=0.4, columns=3)
     return figure
 
 
-def _without(settings: Told, varied: Sequence[str], inside: str = "") -> dict[str, Any]:
+def _without(settings: Data, varied: Sequence[str], inside: str = "") -> dict[str, Any]:
     """Settings common to all runs."""
     return {
         key: _without(value, varied, f"{inside}{key}.") if isinstance(value, Mapping) else value
@@ -73,23 +85,27 @@ def _without(settings: Told, varied: Sequence[str], inside: str = "") -> dict[st
     }
 
 
-def _place(figure: Picture, axes: Sequence[Axes], tall: float) -> None:
-    """Arrange three distributions side by side in the left half; stacked they would be too small."""
+def _place(figure: Picture, latencies: Sequence[Axes], means: Sequence[Axes]) -> None:
+    """Arrange the distributions one below the other in the left half, the mean changes in the right one."""
     wide, high = figure.get_size_inches()
-    box = axes[0].get_position()
+    box = latencies[0].get_position()
     bottom, top = box.y0, box.y1
-    each = (top - bottom - 2 * 0.62 / high) / 3
-    for row, ax in enumerate(axes[:3]):
+    each = (top - bottom - (len(latencies) - 1) * 0.62 / high) / len(latencies)
+    wide_mean = (0.18 + 1.78 * 2) / len(means) - 0.18
+    for row, ax in enumerate(latencies):
         low = top - each * (row + 1) - row * 0.62 / high
         ax.set_position((0.68 / wide, low, 3.6 / wide, each))
-    for column, ax in enumerate(axes[3:]):
-        ax.set_position(((6.35 + 1.78 * column) / wide, bottom, 1.6 / wide, top - bottom))
+    for column, ax in enumerate(means):
+        left = 6.35 + (wide_mean + 0.18) * column
+        ax.set_position((left / wide, bottom, wide_mean / wide, top - bottom))
 
 
-def _draw_latencies(ax: Axes, metric: str, names: Sequence[str], frames: Sequence[pd.DataFrame]) -> None:
+def _draw_latencies(ax: Axes, metric: Metric, names: Sequence[str], frames: Sequence[pd.DataFrame]) -> None:
     extent: list[float] = []
     for index, (name, frame) in enumerate(zip(names, frames, strict=True)):
-        values = np.sort(frame[metric].dropna().to_numpy(dtype=float)) if len(frame) else np.zeros(0)
+        values = (
+            np.sort(frame[metric.key].dropna().to_numpy(dtype=float)) if metric.key in frame else np.zeros(0)
+        )
         if not len(values):
             continue
         look = {key: value for key, value in series_lines(index).items() if key != "marker"}
@@ -99,20 +115,21 @@ def _draw_latencies(ax: Axes, metric: str, names: Sequence[str], frames: Sequenc
             values, 100 * np.arange(1, len(values) + 1) / len(values), where="post", label=label(name), **look
         )
         extent += [float(values[0]), float(values[-1])]
-    ax.set_title(_METRICS[metric])
+    ax.set_title(metric.plain_title)
     if not extent:
         say(ax, "No request has one in both runs.")
         return
-    latency_axis(ax, extent, text="")
+    metric_axis(ax, metric, extent, text="")
     ax.set_ylim(0, 101)
     ax.set_yticks([0, 50, 90])
     ax.set_ylabel("% of requests")
 
 
-def _draw_groups(ax: Axes, metric: str, groups: Sequence[Told]) -> None:
+def _draw_groups(ax: Axes, metric: Metric, groups: Sequence[Data]) -> None:
     """Mean change of each group, with its interval."""
-    ax.set_title(_MEANS[metric])
-    known = [group.get(metric) for group in groups]
+    title = f"Mean {metric.label}{': who paid' if metric is E2E else ''}"
+    ax.set_title(fill(title, width=max(10, round(_TITLE * ax.get_position().width))))
+    known = [group.get(metric.key) for group in groups]
     if not any(change and change["relative"] is not None for change in known):
         say(ax, "No request has one in both runs.")
         return

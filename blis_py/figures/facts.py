@@ -78,8 +78,8 @@ def step_times(config: Config) -> str:
 
 def foot_of_several(common: Config, varied: Sequence[str]) -> str:
     """Foot of a figure of several runs: `common` settings, and the names of those that differ."""
-    told = f"varied: {', '.join(varied)}" if varied else ""
-    return " · ".join(part for part in (foot(common), told) if part)
+    stated = f"varied: {', '.join(varied)}" if varied else ""
+    return " · ".join(part for part in (foot(common), stated) if part)
 
 
 def _name(path: str) -> str:

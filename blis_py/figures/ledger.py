@@ -18,7 +18,7 @@ from blis_py.figures.style import (
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Told = Mapping[str, Any]
+Data = Mapping[str, Any]
 
 KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "on the way": (style.GREY, ("admission", "front_end_before", "hand_over", "front_end_after")),
@@ -41,14 +41,14 @@ _MAX_WHAT_IFS = 12
 
 
 @in_house_style
-def ledger(told: Told, settings: Told) -> Picture:
+def ledger(data: Data, settings: Data) -> Picture:
     """
     Args:
-        `told`: `Explanation.as_dict()`.
+        `data`: `Explanation.as_dict()`.
         settings: the configuration of the run.
     """
-    changes = [one for one in told["what_ifs"] if one.get("asked") is not None][:_MAX_WHAT_IFS]
-    lines = [line for line in told["ledger"] if line["whole_ns"]]
+    changes = [one for one in data["what_ifs"] if one.get("asked") is not None][:_MAX_WHAT_IFS]
+    lines = [line for line in data["ledger"] if line["whole_ns"]]
     rows = max(len(lines), len(changes), 4)
     figure, axes = grid(
         *(1, 2),
@@ -58,26 +58,26 @@ def ledger(told: Told, settings: Told) -> Picture:
         left=3.15,
         beside=2.75,
     )
-    headline(figure, _title(told))
+    headline(figure, _title(data))
     if lines:
         _draw_ledger(axes[0], lines)
     else:
         axes[0].set_title("Where its time went")
-        nobody = told["nobody"] or "it ended the moment it came"
+        nobody = data["nobody"] or "it ended the moment it came"
         say(axes[0], f"Nothing to explain: {nobody}.")
-    _draw_what_ifs(axes[1], changes, told)
+    _draw_what_ifs(axes[1], changes, data)
     return figure
 
 
-def _title(told: Told) -> str:
-    request = told["request"]
+def _title(data: Data) -> str:
+    request = data["request"]
     if request is None:
-        return str(told["question"])
-    value = "" if told["value_ns"] is None else f": {_ms(told['value_ns'])}"
-    return f"{told['question']}{value}" + ("" if told["value_ns"] is None else f", as {request['id']} shows")
+        return str(data["question"])
+    value = "" if data["value_ns"] is None else f": {_ms(data['value_ns'])}"
+    return f"{data['question']}{value}" + ("" if data["value_ns"] is None else f", as {request['id']} shows")
 
 
-def _draw_ledger(ax: Axes, lines: Sequence[Told]) -> None:
+def _draw_ledger(ax: Axes, lines: Sequence[Data]) -> None:
     """Draw a bar for each cause: full colour until the first token, then lighter."""
     looks = {line: colour for colour, names in KINDS.values() for line in names}
     for row, line in enumerate(lines):
@@ -96,9 +96,9 @@ def _draw_ledger(ax: Axes, lines: Sequence[Told]) -> None:
     ax.set_title("Where its time went")
 
 
-def _draw_what_ifs(ax: Axes, changes: Sequence[Told], told: Told) -> None:
+def _draw_what_ifs(ax: Axes, changes: Sequence[Data], data: Data) -> None:
     """Draw the change of the explained quantity by each what-if."""
-    asked = "its E2E" if told["metric"] is None else told["question"]
+    asked = "its E2E" if data["metric"] is None else data["question"]
     ax.set_title("What if: each a run")
     if not changes:
         say(ax, "No run with other settings has been asked for, or none has an answer.")

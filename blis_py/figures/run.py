@@ -9,13 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.metrics.distribution import NS_PER_MS, Distribution
+from blis_py.metrics.distribution import Distribution
 from blis_py.metrics.groups import Rows, rows_by_name, slo_classes
 from blis_py.metrics.itl import TokenGaps
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.record import RunRecord
-from blis_py.metrics.registry import METRICS, limitable
-from blis_py.metrics.registry import columns as metric_columns
+from blis_py.metrics.registry import METRICS, main
 from blis_py.metrics.slo import ANY_CLASS, GoodputTargets, parse_slos
 
 Floats = NDArray[np.float64]
@@ -24,10 +23,10 @@ Columns = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A latency limit."""
+    """A limit on a metric, in its unit."""
 
     metric: str
-    ms: float
+    value: float
     text: str
     slo_class: str | None = None
     share: float | None = None
@@ -55,7 +54,7 @@ class RunView:
     finish_s: Floats
     output_tokens: NDArray[np.int64]
     latency_ms: Mapping[str, Floats]
-    """Latencies in ns: `ttft`, `tpot`, `itl_mean`, `e2e`, `scheduling_delay`; NaN if not reached."""
+    """The metrics of each request in their units, by the name of the column; NaN if not reached."""
     instances: Sequence[InstanceView]
     end_s: float
     gaps: Callable[[Rows], Distribution] | None
@@ -66,11 +65,12 @@ class RunView:
         return len(self.completed)
 
     def samples(self, metric: str, rows: Rows) -> Distribution:
-        """A latency of these requests in ms; for ITL the gaps of all tokens, if known."""
-        if metric == "itl" and self.gaps is not None:
+        """A metric of these requests in its unit; for ITL the gaps of all tokens, if known."""
+        of = METRICS[metric]
+        if of.per_token and self.gaps is not None:
             gaps = self.gaps(rows[self.completed[rows]])
-            return Distribution(gaps.values / NS_PER_MS, gaps.weights, gaps.upto)
-        values = self.latency_ms[METRICS[metric].column][rows]
+            return Distribution(gaps.values / of.unit.scale, gaps.weights, gaps.upto)
+        values = self.latency_ms[of.column][rows]
         return Distribution.of(values[~np.isnan(values)])
 
     @classmethod
@@ -84,7 +84,7 @@ class RunView:
             arrival_s=record.table.arrival_ns / 1e9,
             finish_s=np.where(record.finish_ns >= 0, record.finish_ns / 1e9, np.nan),
             output_tokens=record.emitted_tokens,
-            latency_ms={name: columns.column(name) / NS_PER_MS for name in metric_columns()},
+            latency_ms={of.column: columns.column(of.name) / of.unit.scale for of in METRICS.values()},
             instances=[InstanceView(one.num_kv_blocks, _columns(one.runs)) for one in record.instances],
             end_s=record.end_ns / 1e9,
             gaps=TokenGaps(record).distribution,
@@ -105,12 +105,13 @@ def limits_of(config: Mapping[str, Any], targets: GoodputTargets | None = None) 
     found = []
     for check in parse_slos(config.get("slo") or ()):
         share = float(check.stat[1:]) if check.stat.startswith("p") else None
-        text = f"{check.slo_class + ' ' if check.slo_class else ''}{check.metric.upper()} {check.stat}"
-        found.append(Limit(check.metric, check.limit_ns / NS_PER_MS, text, check.slo_class, share))
+        of = METRICS[check.metric]
+        text = f"{check.slo_class + ' ' if check.slo_class else ''}{of.label} {check.stat}"
+        found.append(Limit(of.name, check.limit_ns / of.unit.scale, text, check.slo_class, share))
     for name, limits in (targets.limits_ns if targets else {}).items():
-        for metric in limitable():
-            if metric in limits:
+        for of in main():
+            if of.name in limits:
                 own = None if name == ANY_CLASS else name
-                text = f"good{f' {own}' if own else ''} {metric.upper()}"
-                found.append(Limit(metric, limits[metric] / NS_PER_MS, text, own))
+                text = f"good{f' {own}' if own else ''} {of.label}"
+                found.append(Limit(of.name, limits[of.name] / of.unit.scale, text, own))
     return found

@@ -16,21 +16,24 @@ from blis_py.figures.over_time import state_over_time
 from blis_py.figures.run import RunView
 from blis_py.figures.style import Picture
 from blis_py.figures.trade import pareto
-from blis_py.metrics.registry import limitable
+from blis_py.metrics.registry import main
 
-FIGURES: dict[str, Callable[[RunView], Picture | None]] = {
+_FIGURES: dict[str, Callable[[RunView], Picture | None]] = {
     "overview": overview,
     "latency_cdf": latency_cdf,
     "timeline": state_over_time,
     "instances": instances,
     "batch": batch,
-    **{name: partial(one_latency, metric=name) for name in limitable()},
 }
-"""Figures of one run; `None` without data to draw."""
 OF_SEVERAL = {"throughput_latency": throughput_latency, "pareto": pareto, "hit_rate": hit_rate}
 """Figures of several runs: results, or the table of a sweep."""
 USUAL = ("overview", "latency_cdf", "timeline")
 """Figures in every saved result."""
+
+
+def figures() -> dict[str, Callable[[RunView], Picture | None]]:
+    """Figures of one run by name, one for each main metric among them; `None` without data to draw."""
+    return _FIGURES | {metric.name: partial(one_latency, metric=metric.name) for metric in main()}
 
 
 def save_plots(
@@ -42,9 +45,9 @@ def save_plots(
         The written files, named after their content.
     """
     Path(folder).mkdir(parents=True, exist_ok=True)
-    written = []
+    written, drawn = [], figures()
     for name in names:
-        picture = FIGURES[name](run)
+        picture = drawn[name](run)
         if picture is not None:
             written += [picture.save(Path(folder) / f"{name}.{kind}") for kind in kinds]
     return written

@@ -18,14 +18,15 @@ from blis_py.files.paths import exists
 from blis_py.files.tables import read_table
 from blis_py.files.yaml_files import load_mapping
 from blis_py.metrics.load import SATURATED
+from blis_py.metrics.registry import shown_in
 
 if TYPE_CHECKING:
     import pandas as pd
 
 LOADS = ("workload.rate", "workload.concurrency", "workload.time_scale", "num_instances")
 """Settings that may vary along a line; the first one that differs is used."""
-_FIGURES = ("ttft_ms", "tpot_ms", "e2e_ms", "throughput", "output_tokens_per_s", "cluster.")
-"""Prefixes of columns with figures of a run."""
+_FIGURES = ("throughput", "output_tokens_per_s", "cluster.")
+"""Prefixes of columns with figures of a run, beside the metrics."""
 _SECTIONS = frozenset(key.partition(".")[0] for key in NAMES.values() if "." in key)
 _NUMBERS = frozenset(
     f"{section}.{one.name}" if section else one.name
@@ -177,7 +178,8 @@ def points_of(runs: Any) -> list[Point]:
     """Settings and figures of every run; of a sweep, those that ran. `runs` are `Runs`."""
     if isinstance(runs, str | Path):
         table = read_table(runs)
-        if not any(name.startswith(_FIGURES) for name in map(str, table.columns)):
+        prefixes = (*_FIGURES, *(metric.key for metric, _ in shown_in("load")))
+        if not any(name.startswith(prefixes) for name in map(str, table.columns)):
             fix = "give the table of a sweep, with columns such as ttft_ms.p99"
             raise InputError("no column is a figure of a run", file=runs, fix=fix)
         return _of_table(table, _beside(Path(runs)))
@@ -189,10 +191,10 @@ def points_of(runs: Any) -> list[Point]:
 
 def _beside(table: Path) -> dict[str, Any]:
     """Common settings of a sweep, from the file beside its table."""
-    told = table.with_name("sweep.yaml")
-    first = load_mapping(told).get("first") if exists(told) else None
+    stated = table.with_name("sweep.yaml")
+    first = load_mapping(stated).get("first") if exists(stated) else None
     if not isinstance(first, Mapping | None):
-        raise InputError("must be a mapping", file=told, key="first", value=first)
+        raise InputError("must be a mapping", file=stated, key="first", value=first)
     return dict(first or {})
 
 

@@ -182,6 +182,17 @@ def grid(
     return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 
+def panels(
+    count: int, columns: int, row_height: float, above: float, **layout: Any
+) -> tuple[Picture, list[Axes]]:
+    """A grid with room for `count` axes, of `row_height` inches a row; places to spare stay empty."""
+    rows = -(-count // columns)
+    figure, axes = grid(rows, columns, height=row_height * rows + above, above=above, **layout)
+    for ax in axes[count:]:
+        ax.set_axis_off()
+    return figure, axes[:count]
+
+
 def sign(figure: Figure, foot: str) -> None:
     """Add the foot to a figure arranged by another layout."""
     figure.supxlabel(foot, x=0.01, ha="left", size=_FOOT_SIZE, color=QUIET, parse_math=False)

@@ -50,7 +50,7 @@ def timeline(run: RunView, slices: int = 400) -> TimelineFigure | None:
     def sums(amount: Callable[[Columns], Floats]) -> Floats:
         return np.stack([_sums(steps, edges, amount) for _, steps in recorded])
 
-    told = all("preemptions" in steps for _, steps in recorded)
+    stated = all("preemptions" in steps for _, steps in recorded)
     blocks = np.array([[each.num_kv_blocks] for each, _ in recorded])
     return TimelineFigure(
         time_s=(edges[1:] + edges[:-1]) / 2e9,
@@ -58,7 +58,7 @@ def timeline(run: RunView, slices: int = 400) -> TimelineFigure | None:
         waiting=averages("waiting"),
         kv_pct=100 * averages("kv_blocks") / blocks,
         busy=sums(_duration) / np.diff(edges),
-        preemptions=sums(_of("preemptions")) if told else None,
+        preemptions=sums(_of("preemptions")) if stated else None,
         prefill_tokens=sums(_prefill_tokens),
         decode_tokens=sums(_decode_tokens),
         steps=sums(_of("steps")),

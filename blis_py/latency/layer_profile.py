@@ -58,10 +58,12 @@ def read_layer_profile(root: Path, shape: ModelShape, gpu: GpuSpec, tp: int) -> 
             this TP degree.
     """
     meta = load_mapping(root / "meta.yaml")
-    told = FilePart(meta, root / "meta.yaml", "")
+    stated = FilePart(meta, root / "meta.yaml", "")
     _check_model(str(meta.get("model", "")), shape, root)
     tables = root / f"tp{tp}" if is_folder(root / f"tp{tp}") else root
-    degrees = [each.whole(1, 4096) for each in told.of("tp_degrees").items()] if "tp_degrees" in meta else [1]
+    degrees = (
+        [each.whole(1, 4096) for each in stated.of("tp_degrees").items()] if "tp_degrees" in meta else [1]
+    )
     if tables == root and tp not in degrees:
         fix = f"use --tp {degrees[0]}" if degrees else "name the degree in tp_degrees"
         raise InputError(f"holds no tables for TP {tp}", file=root / "meta.yaml", key="tp_degrees", fix=fix)
@@ -85,7 +87,7 @@ def read_layer_profile(root: Path, shape: ModelShape, gpu: GpuSpec, tp: int) -> 
         sequences=weighted_sum([(1.0, curve) for curve in per_sequence.values()]),
         axes=attention.axes,
         attention=shape.layers * attention.grid,
-        skew=_skew(told, tp),
+        skew=_skew(stated, tp),
         mixed_decodes=attention.mixed_decodes,
         longest=attention.longest,
     )

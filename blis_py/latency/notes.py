@@ -39,10 +39,10 @@ def link_notes(gpu: GpuSpec | None, tp: int) -> tuple[str, ...]:
         return ()
     if gpu.link_source == GIVEN_LINK:
         latency_us = gpu.all_reduce_overhead_ns / 1e3
-        told = (
+        stated = (
             f"{gpu.link_bytes_per_s / 1e9:g} GB/s, as given; a small all-reduce takes {latency_us:g} µs as on"
         )
-        return (f"all {tp} GPUs are linked by {told} the {gpu.name}'s own link",)
+        return (f"all {tp} GPUs are linked by {stated} the {gpu.name}'s own link",)
     if tp <= gpu.link_gpus:
         return ()
     return (
@@ -99,10 +99,10 @@ class Outside:
         if not self.steps:
             return []
         worst = sorted(self.farthest.items(), key=lambda item: -item[1][0] / max(item[1][1], 1))
-        told = ", ".join(f"{name} up to {seen:,}, measured up to {most:,}" for name, (seen, most) in worst)
+        stated = ", ".join(f"{name} up to {seen:,}, measured up to {most:,}" for name, (seen, most) in worst)
         share = 100 * self.steps / self.priced
         rounded = f"{share:.1f}" if share >= 0.1 else "less than 0.1"
-        return [f"{rounded} % of the steps lie outside the measured domain: {told}{self.how}"]
+        return [f"{rounded} % of the steps lie outside the measured domain: {stated}{self.how}"]
 
 
 def domain_notes(latency: LatencyModel) -> tuple[str, ...]:

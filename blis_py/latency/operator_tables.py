@@ -276,8 +276,8 @@ def _table(folder: Path, name: str, columns: tuple[str, ...], wanted: Wanted) ->
     there = header_of(path)
     filters = [(key, value) for key, value in wanted.items() if key in there]
     for line, cells in table_rows(path, (*needed, *(key for key, _ in filters)), needed=needed):
-        told = zip(filters, cells[len(needed) :], strict=True)
-        if all(v(cell) if callable(v) else cell == v for (_, v), cell in told):
+        stated = zip(filters, cells[len(needed) :], strict=True)
+        if all(v(cell) if callable(v) else cell == v for (_, v), cell in stated):
             found = True
             yield _numbers(f"{path}:{line}", cells[: len(needed)])
     if not found:

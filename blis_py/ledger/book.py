@@ -99,6 +99,7 @@ class Bookkeeper:
     Args:
         record: the run.
         notes: records of each instance, see `Witness`.
+        dividers: what divides the steps of each instance.
         arrivals: sending time of each request, by name, if the order of arrival matters.
     """
 
@@ -106,10 +107,10 @@ class Bookkeeper:
         self,
         record: RunRecord,
         notes: Mapping[int, Sequence[Noted]],
-        divider: Divider,
+        dividers: Sequence[Divider],
         arrivals: Mapping[str, int],
     ) -> None:
-        self._record, self._notes, self._divider = record, notes, divider
+        self._record, self._notes, self._dividers = record, notes, dividers
         self._arrivals = arrivals
         self._starts = {index: [run.start_ns for run in runs] for index, runs in notes.items()}
 
@@ -127,9 +128,9 @@ class Bookkeeper:
             preemptions=int(record.preemptions[row]),
         )
         self._on_the_way(ledger, life, row)
-        page = _Page(ledger, life, self._divider, self._arrivals)
+        page = _Page(ledger, life, self._arrivals)
         for stay in life.stays:
-            page.read(stay, self._noted_from(stay.instance, stay.enqueue))
+            page.read(stay, self._noted_from(stay.instance, stay.enqueue), self._dividers[stay.instance])
         page.leave(life.cut)
         if ledger.ttft_ns is not None and life.first_step >= 0:
             add(ledger.first, {LedgerLine.FRONT_END_AFTER: int(record.first_token_ns[row]) - life.first_step})
@@ -191,18 +192,19 @@ def life_of(record: RunRecord, row: int) -> Life:
 class _Page:
     """Writes the events on instances into a ledger."""
 
-    def __init__(self, ledger: Ledger, life: Life, divider: Divider, arrivals: Mapping[str, int]) -> None:
-        self._ledger, self._life, self._divider = ledger, life, divider
-        self._arrivals = arrivals
+    def __init__(self, ledger: Ledger, life: Life, arrivals: Mapping[str, int]) -> None:
+        self._ledger, self._life, self._arrivals = ledger, life, arrivals
+        self._divider: Divider
         self._now_ns = life.enqueue
         self._stay: Stay
         self._computed, self._decoded = 0, False
         """Tokens it has computed here, and whether its prompt is complete."""
         self._admitted = False
 
-    def read(self, stay: Stay, noted: Iterable[Noted]) -> None:
+    def read(self, stay: Stay, noted: Iterable[Noted], divider: Divider) -> None:
         """Book all records of an instance during its visit, in order."""
         self._stay, self._computed, self._decoded = stay, 0, False
+        self._divider = divider
         self.leave(stay.enqueue)
         name = self._ledger.request
         for run in noted:

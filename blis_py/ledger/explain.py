@@ -26,10 +26,9 @@ from blis_py.ledger import kinds
 from blis_py.ledger.book import Bookkeeper, InTheWay, Ledger, life_of
 from blis_py.ledger.division import Divider
 from blis_py.ledger.lines import LedgerLine, Times, add
-from blis_py.ledger.question import METRICS, Question, QuestionMatch, ask, find
+from blis_py.ledger.question import Question, QuestionMatch, ask, find
 from blis_py.ledger.reproduced import differences
 from blis_py.ledger.what_if import (
-    FIGURES,
     MeasuredEffect,
     WhatIf,
     WhatIfChange,
@@ -43,6 +42,7 @@ from blis_py.ledger.witness import Watched, Witness
 from blis_py.metrics.groups import slo_classes
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.record import RunRecord
+from blis_py.metrics.registry import METRICS
 from blis_py.result import Result
 from blis_py.saved import SavedResult, load
 from blis_py.setup.setup import Progress
@@ -125,7 +125,10 @@ class Explanation:
         assert row is not None
         record, columns = self.record, latencies(self.record)
         table = record.table
-        times = {f"{name}_ns": _known(columns.column(name)[row]) for name in METRICS}
+        times = {
+            f"{name}_ns" if of.unit.is_time else of.key: _known(columns.column(name)[row])
+            for name, of in METRICS.items()
+        }
         return {
             "id": ledger.request,
             "slo_class": slo_classes(record)[row],
@@ -188,13 +191,13 @@ class Explanation:
         return {"asked_ns": measured.asked_ns, **measured.figures}
 
     def _what_if(self, one: WhatIf) -> dict[str, Any]:
-        told: dict[str, Any] = {"change": one.change.title, "settings": dict(one.change.settings)}
+        stated: dict[str, Any] = {"change": one.change.title, "settings": dict(one.change.settings)}
         if one.measured is None or self.before is None:
-            return told | {"refused": one.refused}
+            return stated | {"refused": one.refused}
         before, after = self.before.figures, one.measured.figures
-        changes = {name: relative(before.get(name), after.get(name)) for name in FIGURES}
-        told |= {"after": self._measured(one.measured), "asked": one.gain(self.before)}
-        return told | {"changes": changes}
+        changes = {name: relative(before.get(name), after.get(name)) for name in after}
+        stated |= {"after": self._measured(one.measured), "asked": one.gain(self.before)}
+        return stated | {"changes": changes}
 
 
 def explain(
@@ -226,12 +229,11 @@ def explain(
         InputError: no such request, metric or class; a folder that is not a saved run; an invalid setting.
     """
     question = ask(request, metric, slo_class)
-    told: Stage = stage or (lambda what: None)
+    stated: Stage = stage or (lambda what: None)
     simulation, result, saved = _resolved(run, settings)
-    simulation.require_one_pool("explain")
     changes = _changes(simulation, what_if)
     if result is None:
-        result = simulation.run(record_steps=False, progress=told("the run"))
+        result = simulation.run(record_steps=False, progress=stated("the run"))
     record = result.record
     _check_names(record)
     found = find(record, question)
@@ -242,9 +244,10 @@ def explain(
     if found.row is None:
         return explanation
     before = measure(record, question)
-    ledgers = _ledgers(simulation, record, found, told("the run with a witness"))
-    what_ifs = run_all(simulation, changes, question, before, told("what-ifs") if changes else None)
-    forget(simulation.latency)
+    ledgers = _ledgers(simulation, record, found, stated("the run with a witness"))
+    what_ifs = run_all(simulation, changes, question, before, stated("what-ifs") if changes else None)
+    for pool in simulation.pools:
+        forget(pool.latency)
     return replace(
         explanation,
         ledger=ledgers[found.row],
@@ -317,8 +320,9 @@ def ledgers(
     again = simulation.simulate(False, progress, witness)[0]
     arrivals = dict(zip(record.table.ids(), record.table.arrival_ns.tolist(), strict=True))
     notes = {index: notes.runs for index, notes in witness.notes.items()}
-    divider = Divider(simulation.latency, kinds.chunk_alone(simulation.kind))
-    books = Bookkeeper(again, notes, divider, arrivals)
+    alone = kinds.chunk_alone(simulation.kind)
+    dividers = [Divider(pool.latency, alone) for pool in simulation.pools for _ in range(pool.section.count)]
+    books = Bookkeeper(again, notes, dividers, arrivals)
     return {row: books.ledger(row) for row in rows}
 
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from blis_py.cluster.kinds import KindOfRequests
 from blis_py.core.features import StepFeatures
-from blis_py.ledger import diffusion
+from blis_py.core.kinds import modules
 from blis_py.ledger.division import PrefillChunk
 from blis_py.ledger.witness import MakeNoting
 
@@ -28,7 +28,7 @@ class KindInLedgers(Protocol):
         ...
 
 
-KINDS: dict[str, KindInLedgers] = {"diffusion": diffusion}
+KINDS: dict[str, KindInLedgers] = modules("blis_py.ledger")
 
 
 def noting(kind: KindOfRequests | None) -> MakeNoting | None:

@@ -13,20 +13,11 @@ from blis_py.metrics.distribution import Distribution
 from blis_py.metrics.groups import rows_by_name, slo_classes
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.record import Outcome, RunRecord
+from blis_py.metrics.registry import METRICS, named, names
 from blis_py.metrics.slo import require_known_classes
 
 DEFAULT = "ttft.p99"
-METRICS = {
-    "ttft": "TTFT",
-    "tpot": "TPOT",
-    "itl": "mean ITL",
-    "e2e": "E2E",
-    "scheduling_delay": "scheduling delay",
-}
-_QUESTION = re.compile(
-    r"(?:(?P<slo_class>[^.=]+)\.)?(?P<metric>ttft|tpot|itl|e2el?|scheduling_delay)"
-    r"\.(?P<stat>median|min|max|p\d+(?:\.\d+)?)"
-)
+_STAT = r"\.(?P<stat>median|min|max|p\d+(?:\.\d+)?)"
 _RANKS = {"median": 50.0, "min": 0.0, "max": 100.0}
 _MAX_SLOWEST = 100
 
@@ -48,7 +39,8 @@ class Question:
         named = {value: name for name, value in _RANKS.items()}
         stat = named.get(self.rank, f"p{self.rank:g}")
         of = "" if self.slo_class is None else f" of class {self.slo_class}"
-        return f"{METRICS[self.metric]} {stat}{of}"
+        metric = METRICS[self.metric]
+        return f"{metric.own_label or metric.label} {stat}{of}"
 
     def values(self, record: RunRecord) -> NDArray[np.float64]:
         """The metric of every request, in ns; NaN if undefined or not in question."""
@@ -81,7 +73,8 @@ def ask(request: str | None = None, metric: str | None = None, slo_class: str | 
             )
         return Question(request)
     text = DEFAULT if metric is None else metric
-    found = _QUESTION.fullmatch(text.replace(" ", ""))
+    either = "|".join(map(re.escape, names()))
+    found = re.fullmatch(rf"(?:(?P<slo_class>[^.=]+)\.)?(?P<metric>{either}){_STAT}", text.replace(" ", ""))
     if found is None:
         fix = (
             "write [CLASS.]METRIC.STAT, such as ttft.p99 or critical.e2e.max; a request is at a percentile, "
@@ -94,8 +87,9 @@ def ask(request: str | None = None, metric: str | None = None, slo_class: str | 
         raise InputError("no such percentile", key="--metric", value=text, fix="use p0 to p100")
     if slo_class is not None and found["slo_class"] not in (None, slo_class):
         raise InputError("is another class than that of --metric", key="--class", value=slo_class)
-    metric_name = "e2e" if found["metric"] == "e2el" else found["metric"]
-    return Question(None, metric_name, rank, slo_class or found["slo_class"])
+    of = named(found["metric"])
+    assert of is not None  # as it is one of the names
+    return Question(None, of.name, rank, slo_class or found["slo_class"])
 
 
 @dataclass(frozen=True, slots=True)

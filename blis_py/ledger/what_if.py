@@ -20,18 +20,12 @@ from blis_py.config.models import NAMES, RunConfig
 from blis_py.errors import InputError
 from blis_py.ledger.kinds import KINDS
 from blis_py.ledger.question import Question, find
+from blis_py.metrics.distribution import Distribution
 from blis_py.metrics.latencies import completed_mask, latencies
 from blis_py.metrics.record import RunRecord
+from blis_py.metrics.registry import shown_in
 from blis_py.setup.setup import Progress
 
-FIGURES = {
-    "ttft_p99_ms": "TTFT p99",
-    "tpot_p99_ms": "TPOT p99",
-    "e2e_p99_ms": "E2E p99",
-    "completed": "completed",
-    "output_tokens_per_s": "tokens/s",
-}
-"""Figures that a change may worsen, shown beside the one in question."""
 _MIN_BUDGET = 64
 
 
@@ -49,7 +43,7 @@ class WhatIfChange:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredEffect:
-    """Figures of a run."""
+    """Figures of a run: the one in question, and those that a change may worsen."""
 
     asked_ns: float | None
     """The figure in question; None if undefined."""
@@ -122,10 +116,12 @@ def measure(record: RunRecord, question: Question) -> MeasuredEffect:
     columns = latencies(record)
     done = completed_mask(record)
     figures: dict[str, float | None] = {}
-    for metric in ("ttft", "tpot", "e2e"):
-        values = columns.column(metric)
-        values = values[~np.isnan(values)]
-        figures[f"{metric}_p99_ms"] = float(np.percentile(values, 99)) / 1e6 if len(values) else None
+    for metric, statistic in shown_in("what_ifs"):
+        values = columns.column(metric.name)
+        found = Distribution.of(values[~np.isnan(values)])
+        figures[metric.unit.key(f"{metric.name}_{statistic}")] = (
+            found.stat(statistic) / metric.unit.scale if found.count else None
+        )
     figures["completed"] = float(done.sum())
     last_ns = int(record.finish_ns[done].max()) if done.any() else 0
     first_ns = int(record.table.arrival_ns[0]) if len(record.table) else 0
@@ -149,6 +145,8 @@ def _asked_ns(record: RunRecord, question: Question) -> float | None:
 
 def candidates(simulation: Simulation) -> list[WhatIfChange]:
     """Changes worth a run, regardless of the ledger: its largest line need not be the remedy."""
+    if simulation.config.pools:
+        return [*_pools(simulation.config), *_routers(simulation.config), *_orders(simulation)]
     common = [*_instances(simulation), *_sizes(simulation), *_orders(simulation)]
     return [*common, *(_of_kind(simulation.kind) if simulation.kind else _of_steps(simulation))]
 
@@ -181,12 +179,27 @@ def _instances(simulation: Simulation) -> Iterator[WhatIfChange]:
     more = config.num_instances + 1
     yield _change(config, f"{more} instances", "num_instances", more)
     yield _change(config, f"TP {2 * config.tp}", "tp", 2 * config.tp)
-    if config.num_instances > 1 and config.routing.policy != "least-loaded":
+    yield from _routers(config)
+
+
+def _pools(config: RunConfig) -> Iterator[WhatIfChange]:
+    """One more instance in each pool."""
+    for index, pool in enumerate(config.pools):
+        more = as_dict(config)["pools"]
+        more[index]["count"] = pool.count + 1
+        title = f"{pool.count + 1} instances in pool {pool.name} instead of {pool.count}"
+        yield WhatIfChange(title, (("pools", more),))
+
+
+def _routers(config: RunConfig) -> Iterator[WhatIfChange]:
+    if config.instances > 1 and config.routing.policy != "least-loaded":
         yield _change(config, "router least-loaded", "routing.policy", "least-loaded")
 
 
 def _orders(simulation: Simulation) -> Iterator[WhatIfChange]:
     config, table = simulation.config, simulation.table
+    if any("policy" in pool.scheduler for pool in config.pools):
+        return
     policies = ["fcfs", "sjf"]
     if len(set(table.slo_class.codes.tolist())) > 1:
         policies.append("priority-fcfs")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         visits_frame,
         write_requests_csv,
         write_steps_csv,
+        write_visits_csv,
     )
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "visits_frame",
     "write_requests_csv",
     "write_steps_csv",
+    "write_visits_csv",
 ]
 
 

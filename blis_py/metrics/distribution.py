@@ -127,7 +127,7 @@ class Tally:
         return Distribution.weighted(self._values[0], self._counts[0])
 
 
-def statistics(samples: Distribution) -> dict[str, Any]:
-    """Count and `STATISTICS` of samples in ns, in ms; all `None` if there are no samples."""
-    values = {name: samples.stat(name) / NS_PER_MS if samples.count else None for name in STATISTICS}
+def statistics(samples: Distribution, scale: float = NS_PER_MS) -> dict[str, Any]:
+    """Count and `STATISTICS` of samples, divided by `scale`, ns to ms; all `None` if there are no samples."""
+    values = {name: samples.stat(name) / scale if samples.count else None for name in STATISTICS}
     return {**values, "count": samples.count}

@@ -20,7 +20,7 @@ from blis_py.metrics.kinds import kind_of
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.network import client_latencies_ns
 from blis_py.metrics.record import Outcome, RunRecord
-from blis_py.metrics.registry import columns
+from blis_py.metrics.registry import METRICS, Floats, Metric
 from blis_py.metrics.visits import Onward, Role
 from blis_py.requests.table import Labels
 
@@ -53,13 +53,18 @@ def request_columns(record: RunRecord) -> dict[str, Column]:
         "output_tokens": record.emitted_tokens,
         "cached_tokens": record.cached_tokens,
         "preemptions": record.preemptions,
-        **{f"{name}_ms": Times(whole_ns(times.column(name)), 6) for name in columns()},
+        **{each.column_key: _decimals(each, times.column(each.name)) for each in METRICS.values()},
         **{f"{name}_ms": Times(whole_ns(ns), 6) for name, ns in client_latencies_ns(record, times).items()},
         **_admission_columns(record),
         **_session_columns(record),
         **_closed_loop_columns(record),
         **_columns_of_kind(record),
     }
+
+
+def _decimals(metric: Metric, values: Floats) -> Column:
+    """The values with six decimals of the unit, which of a time is to the nanosecond."""
+    return Times(whole_ns(values * (1e6 / metric.unit.scale)), 6)
 
 
 def _admission_columns(record: RunRecord) -> dict[str, Column]:
@@ -106,7 +111,7 @@ def requests_frame(record: RunRecord) -> pd.DataFrame:
     return frame
 
 
-def visit_columns(record: RunRecord) -> dict[str, Column]:
+def visit_columns(record: RunRecord) -> dict[str, Any]:
     """The columns of the visits table: all visits to an instance, request by request, in order."""
     visits = record.visits
     order, _ = visits.of(np.arange(len(record.table)))
@@ -141,6 +146,12 @@ def visits_frame(record: RunRecord) -> pd.DataFrame:
 def write_requests_csv(record: RunRecord, path: str | Path) -> None:
     """`requests_frame` as CSV (gzip if the path ends in .gz); empty fields where undefined."""
     _write_csv(request_columns(record), len(record.table), Path(path))
+
+
+def write_visits_csv(record: RunRecord, path: str | Path) -> None:
+    """`visits_frame` as CSV (gzip if the path ends in .gz); empty fields where undefined."""
+    columns = visit_columns(record)
+    _write_csv(columns, len(columns["instance"]), Path(path))
 
 
 def step_columns(record: RunRecord) -> dict[str, NDArray[Any]]:

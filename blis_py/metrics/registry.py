@@ -8,7 +8,7 @@ docs/metrics.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,21 +20,88 @@ from blis_py.requests.table import Ints
 Floats = NDArray[np.float64]
 
 
+class Unit(NamedTuple):
+    """What the values of a metric are shown in."""
+
+    name: str
+    """At the end of columns and keys and beside limits; empty = a plain number."""
+    scale: float = 1.0
+    """Values are divided by it wherever they are shown."""
+
+    @property
+    def is_time(self) -> bool:
+        """Whether values are in ns and limits are times: `500us`, `250ms`, `2s`."""
+        return self == MS
+
+    def key(self, name: str) -> str:
+        """A name with the unit behind it."""
+        return f"{name}_{self.name}" if self.name else name
+
+
+MS = Unit("ms", 1e6)
+
+
+def with_unit(text: str, unit: Unit) -> str:
+    """A heading with the unit behind a comma, if it has a name."""
+    return f"{text}, {unit.name}" if unit.name else text
+
+
+class Places(NamedTuple):
+    """The statistics of a metric in the places that show few; empty = the metric is left out there.
+
+    The tables of a run show all metrics; these are its parts, and what has other figures beside.
+    """
+
+    groups: tuple[str, ...] = ("p99",)
+    """Tables of SLO classes and tenants on a terminal."""
+    notebook: tuple[str, ...] = ("p99",)
+    """The table of SLO classes in a notebook."""
+    instances: tuple[str, ...] = ("p99",)
+    """The table of instances."""
+    models: tuple[str, ...] = ("p99",)
+    """Latency models beside each other (`--cross-check`)."""
+    disagreement: tuple[str, ...] = ("p99",)
+    """Notes on another latency model that disagrees."""
+    what_ifs: tuple[str, ...] = ("p99",)
+    """The side effects of a change (`blis explain`)."""
+    curves: tuple[str, ...] = ("p99",)
+    """Curves of a sweep, a panel each."""
+    load: tuple[str, ...] = ("p99",)
+    """Panels over the throughput; the statistic of an SLO takes its place."""
+    compared: tuple[str, ...] = ("mean",)
+    """Groups of paired requests, and a panel with the mean change."""
+    distributions: bool = True
+    """A panel in the picture of distributions, of one run and of runs beside each other."""
+
+
+NOWHERE = Places((), (), (), (), (), (), (), (), (), distributions=False)
+
+
 class Metric(NamedTuple):
-    """One metric of a request: a time, in ns within the program and in ms wherever it is shown."""
+    """One metric of a request."""
 
     name: str
     """In targets and limits."""
     label: str
     """In tables."""
     title: str
-    """Of its picture."""
+    """Of its picture; what follows a comma is left out where other statistics are drawn."""
     of: Callable[[RunRecord], Floats]
-    """Its value for every request in ns, NaN where a request never got that far."""
+    """Its value for every request, in ns if the unit is a time; NaN where a request never got that far."""
     target: bool = True
     """A good request can be held to a limit of it, and it is among the main figures of a run."""
     column_name: str = ""
     """Of its values in the table of requests, where that is not its name."""
+    unit: Unit = MS
+    shown: Places = Places()
+    aliases: tuple[str, ...] = ()
+    """Other names in targets and limits."""
+    own_label: str = ""
+    """Of the value of one request, where that is not the label."""
+    per_token: bool = False
+    """The statistics are over the gaps of all tokens, not over one value per request."""
+    reached: str = ""
+    """The column of the record with the time at which a wait since the arrival ends, if it is such a wait."""
 
     @property
     def column(self) -> str:
@@ -42,9 +109,28 @@ class Metric(NamedTuple):
         return self.column_name or self.name
 
     @property
+    def column_key(self) -> str:
+        """Of the table of requests, with the unit."""
+        return self.unit.key(self.column)
+
+    @property
     def key(self) -> str:
         """In the summary, with the unit."""
-        return f"{self.name}_ms"
+        return self.unit.key(self.name)
+
+    def heading(self, statistic: str = "") -> str:
+        """Label and statistic in a table of ms, with the unit if it is another."""
+        text = f"{self.label} {statistic}".rstrip()
+        return text if self.unit.is_time else with_unit(text, self.unit)
+
+    def with_unit(self, statistic: str) -> str:
+        """Label, statistic and unit: `TTFT p99, ms`."""
+        return with_unit(f"{self.label} {statistic}", self.unit)
+
+    @property
+    def plain_title(self) -> str:
+        """The title without a remark on the values."""
+        return self.title.partition(",")[0]
 
 
 def completed_mask(record: RunRecord) -> NDArray[np.bool_]:
@@ -84,24 +170,57 @@ def where(defined: NDArray[np.bool_], value: Ints, divisor: Ints | None = None) 
     return result
 
 
+_ENDS = ("mean", "p99")
+_HALF_AND_MOST = ("p50", "p99")
+
 METRICS: dict[str, Metric] = {
     metric.name: metric
     for metric in (
-        Metric("ttft", "TTFT", "Time to first token", _ttft_ns),
-        Metric("tpot", "TPOT", "Time per output token, by request", _tpot_ns),
-        # in a summary those of all tokens, in a table the mean of each request
-        Metric("itl", "ITL", "Inter-token latency, all tokens", _itl_mean_ns, column_name="itl_mean"),
-        Metric("e2e", "E2E", "End-to-end latency", _e2e_ns),
         Metric(
-            "scheduling_delay",
-            "scheduling delay",
-            "Waiting before the first step",
-            _scheduling_delay_ns,
+            *("ttft", "TTFT", "Time to first token", _ttft_ns),
+            reached="first_token_ns",
+            shown=Places(
+                groups=_HALF_AND_MOST, notebook=_HALF_AND_MOST, models=_HALF_AND_MOST, disagreement=_ENDS
+            ),
+        ),
+        Metric(
+            *("tpot", "TPOT", "Time per output token, by request", _tpot_ns),
+            shown=Places(
+                groups=("p50",),
+                notebook=_HALF_AND_MOST,
+                instances=(),
+                models=_ENDS,
+                disagreement=_ENDS,
+                compared=(),
+            ),
+        ),
+        # in a summary those of all tokens, in a table the mean of each request
+        Metric(
+            *("itl", "ITL", "Inter-token latency, all tokens", _itl_mean_ns),
+            column_name="itl_mean",
+            own_label="mean ITL",
+            per_token=True,
+            shown=NOWHERE._replace(groups=("p99",), instances=("p99",), distributions=True),
+        ),
+        Metric(
+            *("e2e", "E2E", "End-to-end latency", _e2e_ns),
+            aliases=("e2el",),
+            shown=Places(
+                groups=_HALF_AND_MOST, notebook=_HALF_AND_MOST, instances=(), disagreement=_ENDS, curves=()
+            ),
+        ),
+        Metric(
+            *("scheduling_delay", "scheduling delay", "Waiting before the first step", _scheduling_delay_ns),
             target=False,
+            reached="scheduled_ns",
+            shown=NOWHERE,
         ),
     )
 }
 """By name, in the order in which they are shown."""
+
+TTFT, TPOT, E2E = METRICS["ttft"], METRICS["tpot"], METRICS["e2e"]
+"""Those that the program itself asks about."""
 
 
 def columns() -> list[str]:
@@ -109,7 +228,7 @@ def columns() -> list[str]:
     return [metric.column for metric in METRICS.values()]
 
 
-OWN_COLUMNS = tuple(columns())
+OWN_COLUMNS = tuple(metric.column_key for metric in METRICS.values())
 """Of the package itself: those that the tables of every result have."""
 
 
@@ -118,15 +237,35 @@ def limitable() -> list[str]:
     return [metric.name for metric in METRICS.values() if metric.target]
 
 
-def paired() -> list[str]:
-    """Keys of a summary that are also columns of requests, so that two runs can be compared by requests."""
-    return [metric.key for metric in METRICS.values() if metric.column == metric.name]
+def paired() -> list[Metric]:
+    """Metrics whose statistics are over one value per request: those that pairs of requests can compare."""
+    return [metric for metric in METRICS.values() if metric.column == metric.name]
 
 
-def labels(*, main: bool = False) -> dict[str, str]:
+def main() -> list[Metric]:
+    """The main figures of a run."""
+    return [metric for metric in METRICS.values() if metric.target]
+
+
+def labels(metrics: Iterable[Metric] | None = None) -> dict[str, str]:
     """The label of each key of a summary.
 
     Args:
-        main: of the main figures alone.
+        metrics: these alone; None = all.
     """
-    return {metric.key: metric.label for metric in METRICS.values() if metric.target or not main}
+    return {metric.key: metric.label for metric in (METRICS.values() if metrics is None else metrics)}
+
+
+def named(name: str) -> Metric | None:
+    """The metric of a name or of an alias, if there is one."""
+    return METRICS.get(name) or next((each for each in METRICS.values() if name in each.aliases), None)
+
+
+def names() -> list[str]:
+    """All names, and the aliases behind them."""
+    return [*METRICS, *(alias for metric in METRICS.values() for alias in metric.aliases)]
+
+
+def shown_in(place: str) -> list[tuple[Metric, str]]:
+    """The metrics and statistics of a place, a field of `Places`."""
+    return [(each, statistic) for each in METRICS.values() for statistic in getattr(each.shown, place)]

@@ -55,19 +55,19 @@ def session_summary(record: RunRecord, columns: Latencies) -> dict[str, Any]:
         return {}
     found, unsent = _sessions(record, session), record.unsent_turns
     over = found.last_ns >= 0
-    told: dict[str, Any] = {
+    stated: dict[str, Any] = {
         "sessions": len(found.first_ns),
         "turns": int((session >= 0).sum()),
         "broken_off": int((found.failed > 0).sum()),
     }
     if unsent is not None:
-        told |= {"cancelled_turns": unsent.cancelled, "turns_not_reached": unsent.not_reached}
-    told["duration_ms"] = statistics(Distribution.of((found.last_ns - found.first_ns)[over].astype(float)))
+        stated |= {"cancelled_turns": unsent.cancelled, "turns_not_reached": unsent.not_reached}
+    stated["duration_ms"] = statistics(Distribution.of((found.last_ns - found.first_ns)[over].astype(float)))
     if rounds is not None:
         for name, rows in (("first", rounds == 0), ("later", rounds > 0)):
             ttft_ns = columns.ttft_ns[rows & (session >= 0)]
-            told[f"{name}_turns_ttft_ms"] = statistics(Distribution.of(ttft_ns[~np.isnan(ttft_ns)]))
-    return {"sessions": told}
+            stated[f"{name}_turns_ttft_ms"] = statistics(Distribution.of(ttft_ns[~np.isnan(ttft_ns)]))
+    return {"sessions": stated}
 
 
 def _sessions(record: RunRecord, session: Ints) -> _Sessions:

@@ -13,17 +13,18 @@ from numpy.typing import NDArray
 
 from blis_py.core.bounds import clock_ns
 from blis_py.errors import InputError
-from blis_py.metrics.distribution import NS_PER_MS
 from blis_py.metrics.groups import SLO_CLASSES, rows_by_name, slo_classes
 from blis_py.metrics.latencies import Latencies
 from blis_py.metrics.record import RunRecord
-from blis_py.metrics.registry import METRICS, limitable
+from blis_py.metrics.registry import METRICS, TTFT, Unit, main, named, names
+
+Limits = NDArray[np.int64] | NDArray[np.float64]
 
 ANY_CLASS = "default"
 """Targets under this name apply to every class without its own."""
 
-_IN_MS = {"ttft_ms": "ttft", "itl_ms": "itl", "e2e_ms": "e2e"}
-_ALIASES = {"e2el": "e2e"}
+_OF_BLIS = ("ttft", "itl", "e2e")
+"""Targets that a workload or a trace of BLIS states."""
 _UNIT_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9}
 _DURATION = r"(?P<number>\d+(?:\.\d*)?|\.\d+)(?P<unit>ns|us|µs|ms|s)"
 _STAT = r"\.(?P<stat>mean|median|min|max|std|p\d+(?:\.\d+)?)=(?P<limit>.+)"
@@ -31,14 +32,14 @@ _STAT = r"\.(?P<stat>mean|median|min|max|std|p\d+(?:\.\d+)?)=(?P<limit>.+)"
 
 @dataclass(frozen=True, slots=True)
 class GoodputTargets:
-    """Latency limits of each request, by class and dimension, in ns.
+    """Limits of each request, by class and dimension; of times in ns.
 
     A class has its own limits and, in dimensions where it has none, those of `default`.
     """
 
-    limits_ns: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    limits_ns: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
-    def of_class(self, name: str) -> dict[str, int]:
+    def of_class(self, name: str) -> dict[str, float]:
         """Limits by dimension; empty if the class has none."""
         return {**self.limits_ns.get(ANY_CLASS, {}), **self.limits_ns.get(name, {})}
 
@@ -66,7 +67,8 @@ class SloCheck(NamedTuple):
     text: str
     metric: str
     stat: str
-    limit_ns: int
+    limit_ns: float
+    """Of a metric with another unit than a time, in that unit."""
     slo_class: str | None = None
 
 
@@ -79,17 +81,17 @@ def parse_goodput(pairs: Iterable[str], *, key: str = "--goodput") -> GoodputTar
     Raises:
         InputError: not NAME:LIMIT, an unknown name, a name given twice or a non-positive limit.
     """
-    limits: dict[str, int] = {}
+    limits: dict[str, float] = {}
     for pair in (part for text in pairs for part in text.split()):
         name, colon, number = pair.partition(":")
-        metric = _ALIASES.get(name, name)
-        if not colon or metric not in limitable():
-            fix = "write " + ", ".join(f"{each}:MS" for each in limitable())
+        metric = named(name)
+        if not colon or metric is None or not metric.target:
+            fix = "write " + ", ".join(f"{each.name}:{each.unit.name.upper() or 'LIMIT'}" for each in main())
             raise InputError("not a goodput target", key=key, value=pair, fix=fix)
-        if metric in limits:
+        if metric.name in limits:
             raise InputError(f"{name} is limited twice", key=key, value=pair, fix="give one limit")
-        unit = "" if number[-1:].isalpha() else "ms"
-        limits[metric] = _positive_ns(number + unit, key=key, found=pair)
+        unit = "" if number[-1:].isalpha() or not metric.unit.is_time else "ms"
+        limits[metric.name] = _limit(number + unit, metric.unit, key=key, found=pair)
     return GoodputTargets({ANY_CLASS: limits} if limits else {})
 
 
@@ -105,7 +107,7 @@ def parse_class_targets(metric: str, text: str, *, key: str | None = None) -> Go
         InputError: not CLASS=DURATION, a class named twice or a non-positive duration.
     """
     key = key or f"--slo-{metric}"
-    limits: dict[str, Mapping[str, int]] = {}
+    limits: dict[str, Mapping[str, float]] = {}
     for pair in text.split(","):
         name, equals, duration = (part.strip() for part in pair.partition("="))
         if not equals or not name:
@@ -113,7 +115,7 @@ def parse_class_targets(metric: str, text: str, *, key: str | None = None) -> Go
             raise InputError("not CLASS=DURATION", key=key, value=pair, fix=fix)
         if name in limits:
             raise InputError(f"class {name} is limited twice", key=key, value=text, fix="give one limit")
-        limits[name] = {metric: _positive_ns(duration, key=key, found=pair)}
+        limits[name] = {metric: _limit(duration, METRICS[metric].unit, key=key, found=pair)}
     return GoodputTargets(limits)
 
 
@@ -127,43 +129,46 @@ def targets_in_ms(values: Any, *, key: str, file: str | Path | None = None) -> G
     """
     if not isinstance(values, Mapping):
         raise InputError("must map SLO classes to limits", file=file, key=key, value=values)
-    limits: dict[str, dict[str, int]] = {}
+    limits: dict[str, dict[str, float]] = {}
+    in_ms = {METRICS[name].key: name for name in _OF_BLIS}
     for name, own in values.items():
         if not isinstance(own, Mapping):
             raise InputError("must be {ttft_ms: …, itl_ms: …, e2e_ms: …}", file=file, key=f"{key}.{name}")
         for dimension, value in own.items():
             where = f"{key}.{name}.{dimension}"
-            if dimension not in _IN_MS:
-                raise InputError("unknown key", file=file, key=where, fix=f"use {', '.join(_IN_MS)}")
+            if dimension not in in_ms:
+                raise InputError("unknown key", file=file, key=where, fix=f"use {', '.join(in_ms)}")
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise InputError("must be a number of ms", file=file, key=where, value=value)
             if limit_ns := clock_ns(value, 10**6, key=where, file=file):
-                limits.setdefault(str(name), {})[_IN_MS[dimension]] = limit_ns
+                limits.setdefault(str(name), {})[in_ms[dimension]] = limit_ns
     return GoodputTargets(limits)
 
 
 def parse_slo(text: str, *, key: str = "--slo") -> SloCheck:
     """A check from text: `ttft.p99=500ms`, or for one class `critical.ttft.p99=200ms`.
 
-    Metrics: ttft, tpot, itl, e2e (or e2el), scheduling_delay. Statistics: mean, median, min, max, std and
-    any percentile (p50, p99, p99.9). Units: ns, us, ms, s.
+    Metrics: ttft, tpot, itl, e2e (or e2el), scheduling_delay, and registered ones. Statistics: mean, median,
+    min, max, std and any percentile (p50, p99, p99.9). Units of times: ns, us, ms, s.
 
     Raises:
         InputError: anything else.
     """
-    names = "|".join(map(re.escape, (*METRICS, *_ALIASES)))
-    found = re.fullmatch(rf"(?:(?P<slo_class>[^.=]+)\.)?(?P<metric>{names}){_STAT}", text.replace(" ", ""))
+    either = "|".join(map(re.escape, names()))
+    found = re.fullmatch(rf"(?:(?P<slo_class>[^.=]+)\.)?(?P<metric>{either}){_STAT}", text.replace(" ", ""))
     if found is None:
         fix = "write [CLASS.]METRIC.STAT=LIMIT, such as ttft.p99=500ms or critical.e2e.mean=2s"
         raise InputError("not an SLO", key=key, value=text, fix=fix)
     stat = found["stat"]
     if stat.startswith("p") and float(stat[1:]) > 100:
         raise InputError("no such percentile", key=key, value=text, fix="use p0 to p100")
+    metric = named(found["metric"])
+    assert metric is not None  # as it is one of the names
     return SloCheck(
         text=text,
-        metric=_ALIASES.get(found["metric"], found["metric"]),
+        metric=metric.name,
         stat=stat,
-        limit_ns=_positive_ns(found["limit"], key=key, found=text),
+        limit_ns=_limit(found["limit"], metric.unit, key=key, found=text),
         slo_class=found["slo_class"],
     )
 
@@ -184,7 +189,7 @@ def require_known_classes(names: Iterable[str], present: Iterable[str]) -> None:
 class Goodput(NamedTuple):
     """Which requests have targets, and which of them met all."""
 
-    limits_ns: dict[str, NDArray[np.int64]]
+    limits_ns: dict[str, Limits]
     """Limit of each request by dimension; 0 if it has none."""
     covered: NDArray[np.bool_]
     """Whether it has at least one limit."""
@@ -229,8 +234,8 @@ def assess(record: RunRecord, columns: Latencies, targets: GoodputTargets | None
     return Goodput(limits, covered, met, good & covered)
 
 
-def _limits_ns(record: RunRecord, targets: GoodputTargets) -> dict[str, NDArray[np.int64]]:
-    limits = {name: np.zeros(len(record.table), dtype=np.int64) for name in limitable()}
+def _limits_ns(record: RunRecord, targets: GoodputTargets) -> dict[str, Limits]:
+    limits: dict[str, Limits] = {each.name: _no_limits(each.unit, len(record.table)) for each in main()}
     by_class = rows_by_name(slo_classes(record))
     require_known_classes(targets.limits_ns, by_class)
     for slo_class, rows in by_class.items():
@@ -238,31 +243,57 @@ def _limits_ns(record: RunRecord, targets: GoodputTargets) -> dict[str, NDArray[
             limits[name][rows] = limit_ns
     own = record.table.slo_target_ns
     if len(own):
-        limits["ttft"] = np.where(own > 0, own, limits["ttft"])
+        limits[TTFT.name] = np.where(own > 0, own, limits[TTFT.name])
     return {name: limit for name, limit in limits.items() if limit.any()}
 
 
-def verdict(check: SloCheck, measured_ns: float, requests: int) -> dict[str, Any]:
-    """Comparison of a measured statistic with its limit.
+def _no_limits(unit: Unit, requests: int) -> Limits:
+    return np.zeros(requests, dtype=np.int64) if unit.is_time else np.zeros(requests)
+
+
+def verdict(check: SloCheck, measured: float, requests: int) -> dict[str, Any]:
+    """Comparison of a measured statistic, of a time in ns, with its limit.
 
     `met` is False if there were `requests` but none reached the measured point, and None if there were no
     requests at all.
     """
-    known = not np.isnan(measured_ns)
+    unit, known = METRICS[check.metric].unit, not np.isnan(measured)
     return {
         "slo": check.text,
         "slo_class": check.slo_class,
         "metric": check.metric,
         "stat": check.stat,
-        "limit_ms": check.limit_ns / NS_PER_MS,
-        "measured_ms": measured_ns / NS_PER_MS if known else None,
-        "met": measured_ns <= check.limit_ns if known else (False if requests else None),
+        unit.key("limit"): check.limit_ns / unit.scale,
+        unit.key("measured"): measured / unit.scale if known else None,
+        "met": measured <= check.limit_ns if known else (False if requests else None),
     }
+
+
+def limit_and_measured(verdict: Mapping[str, Any]) -> tuple[float, float | None, str]:
+    """Limit, measured value and unit of a verdict; the unit is empty for ms, which tables state once.
+
+    Raises:
+        LookupError: a verdict on a metric that is not registered here, or of another shape.
+    """
+    unit = METRICS[verdict["metric"]].unit
+    said = f", {unit.name}" if unit.name and not unit.is_time else ""
+    return verdict[unit.key("limit")], verdict[unit.key("measured")], said
 
 
 def parse_slos(texts: Sequence[str], *, key: str = "--slo") -> list[SloCheck]:
     """`parse_slo` of each."""
     return [parse_slo(text, key=key) for text in texts]
+
+
+def _limit(text: str, unit: Unit, *, key: str, found: str) -> float:
+    """A limit from text: of a time in ns, else in the unit, whose name may follow."""
+    if unit.is_time:
+        return _positive_ns(text, key=key, found=found)
+    number = re.fullmatch(rf"(\d+(?:\.\d*)?|\.\d+)(?:{re.escape(unit.name)})?", text)
+    if number is None or not (limit := float(number[1]) * unit.scale) > 0:
+        fix = f"write it like 0.5{unit.name}"
+        raise InputError("the limit must be a positive number", key=key, value=found, fix=fix)
+    return limit
 
 
 def _positive_ns(text: str, *, key: str, found: str) -> int:

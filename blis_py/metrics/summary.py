@@ -17,7 +17,7 @@ from blis_py.metrics.latencies import latencies
 from blis_py.metrics.load import load
 from blis_py.metrics.network import client_latencies_ns
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
-from blis_py.metrics.registry import METRICS
+from blis_py.metrics.registry import METRICS, Metric
 from blis_py.metrics.sessions import session_summary
 from blis_py.metrics.slo import GoodputTargets, SloCheck, assess, require_known_classes, verdict
 from blis_py.requests.table import Labels, RequestTable
@@ -53,7 +53,8 @@ class _Summary:
         self.goodput = assess(record, self.columns, goodput)
         self.classes = rows_by_name(slo_classes(record))
         self.tenants = rows_by_name(tenants(record))
-        self.instances = rows_by_instance(record)
+        self.instances = rows_by_instance(record) if record.visits.single else []
+        """Rows of each instance, unless a request can be on several."""
         self.has_pools = len({one.pool for one in record.instances}) > 1
         self.everyone: Rows = np.arange(len(record.table))
         self.itl = self._token_gaps()
@@ -69,7 +70,7 @@ class _Summary:
         cluster = self._group(self.everyone)
         classes = {name: self._part(rows, cluster) for name, rows in self.classes.items()}
         tenants = {name: self._part(rows, cluster) for name, rows in self.tenants.items()}
-        instances = [self._instance(*item, cluster) for item in enumerate(self.instances)]
+        instances = [self._instance(index, cluster) for index in range(len(self.record.instances))]
         return {
             "percentile_method": PERCENTILE_METHOD,
             "window": {
@@ -126,13 +127,13 @@ class _Summary:
             return {}
         came = waits_ns >= 0
         held = came & (self.record.outcome == Outcome.QUEUED) & (self.record.instance < 0)
-        told = {
+        stated = {
             "waited": int((waits_ns > 0).sum()),
             "wait_ms": statistics(Distribution.of(waits_ns[came])),
             "still_waiting": int(held.sum()),
             "evicted": int((self.record.outcome == Outcome.EVICTED).sum()),
         }
-        return {"gateway": told}
+        return {"gateway": stated}
 
     def _routing(self) -> dict[str, Any]:
         decisions = self.record.decisions
@@ -147,16 +148,27 @@ class _Summary:
             self.known[key] = self._group(rows)
         return {**self.known[key]}
 
-    def _instance(self, index: int, rows: Rows, cluster: Mapping[str, Any]) -> dict[str, Any]:
-        alone = len(rows) == len(self.everyone)
-        group = cluster if alone else self._group(rows, index)
+    def _instance(self, index: int, cluster: Mapping[str, Any]) -> dict[str, Any]:
         own = [self.record.instances[index]]
+        if self.record.visits.single:
+            rows = self.instances[index]
+            group = cluster if len(rows) == len(self.everyone) else self._group(rows, index)
+            parts = {**group, **engine(own, self._lived_ns(own)), **self._of_kind(rows, own)}
+        else:
+            parts = self._visits_to(index) | engine(own, self._lived_ns(own))
+        return {"instance": index, **({"pool": own[0].pool} if self.has_pools else {}), **parts}
+
+    def _visits_to(self, index: int) -> dict[str, Any]:
+        """Summary of the visits to an instance; the goodput is that of the requests that made them."""
+        part = _Summary(self.record.on(index), None, ())
+        part.duration_s = self.duration_s
+        visits = self.record.visits
+        rows = np.unique(visits.request[visits.instance == index])
+        met = None if self.goodput is None else self.goodput.report(rows, self.duration_s)
         return {
-            "instance": index,
-            **({"pool": own[0].pool} if self.has_pools else {}),
-            **group,
-            **engine(own, self._lived_ns(own)),
-            **self._of_kind(rows, own),
+            **part._group(part.everyone),
+            "goodput": met,
+            **part._of_kind(part.everyone, part.record.instances),
         }
 
     def _of_kind(self, rows: Rows, instances: Sequence[InstanceRecord]) -> dict[str, Any]:
@@ -177,7 +189,10 @@ class _Summary:
                 "output_tokens_per_s": self._rate(outputs),
                 "total_tokens_per_s": self._rate(inputs + outputs),
             },
-            **{each.key: statistics(self._samples(name, rows, instance)) for name, each in METRICS.items()},
+            **{
+                each.key: statistics(self._samples(each, rows, instance), each.unit.scale)
+                for each in METRICS.values()
+            },
             "preemptions": int(self.record.preemptions[rows].sum()),
             "preempted_requests": int(np.count_nonzero(self.record.preemptions[rows])),
             "goodput": None if self.goodput is None else self.goodput.report(rows, self.duration_s),
@@ -192,11 +207,11 @@ class _Summary:
         found = TokenGaps(self.record).distributions(done, [instance for instance, _ in wanted])
         return dict(zip(wanted, found, strict=True))
 
-    def _samples(self, metric: str, rows: Rows, instance: int | None = None) -> Distribution:
-        if metric == "itl":
+    def _samples(self, metric: Metric, rows: Rows, instance: int | None = None) -> Distribution:
+        if metric.per_token:
             known = self.itl.get((instance, _digest(rows)))
             return known or Distribution.of(np.zeros(0, dtype=np.int64))  # no request has that class
-        column = self.columns.column(metric)[rows]
+        column = self.columns.column(metric.name)[rows]
         return Distribution.of(column[~np.isnan(column)])
 
     def _verdicts(self) -> list[dict[str, Any]]:
@@ -205,8 +220,8 @@ class _Summary:
         answers = []
         for wanted in self.slo:
             rows = self.classes.get(wanted.slo_class, empty) if wanted.slo_class else self.everyone
-            measured_ns = self._samples(wanted.metric, rows).stat(wanted.stat)
-            answers.append(verdict(wanted, measured_ns, len(rows)))
+            measured = self._samples(METRICS[wanted.metric], rows).stat(wanted.stat)
+            answers.append(verdict(wanted, measured, len(rows)))
         return answers
 
     def _per_unit(self, throughput: Mapping[str, float]) -> dict[str, float]:

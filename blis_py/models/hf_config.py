@@ -55,8 +55,8 @@ class ConfigFile:
         second = file.with_name(file.name.removesuffix("config.json") + "hf_quant_config.json")
         if not file.name.endswith("config.json") or not is_file(second):
             return config
-        told = cls(second, load_object(second)).required_section("quantization")
-        return config._with_quantisation(told)
+        stated = cls(second, load_object(second)).required_section("quantization")
+        return config._with_quantisation(stated)
 
     @classmethod
     def of(cls, file: Path, values: Mapping[str, Any]) -> ConfigFile:
@@ -76,18 +76,21 @@ class ConfigFile:
             {key: (file, key) for key in above},
         )
 
-    def _with_quantisation(self, told: ConfigFile) -> ConfigFile:
+    def _with_quantisation(self, stated: ConfigFile) -> ConfigFile:
         """Add values of the second file that this one does not contain."""
         own = self.section("quantization_config")
         if own is None:
-            values = {"quant_method": "modelopt", **told.values}
-            place = (told.file, "quantization")
+            values = {"quant_method": "modelopt", **stated.values}
+            place = (stated.file, "quantization")
         else:
             for key in ("quant_algo", "kv_cache_quant_algo"):
-                if own.has(key) and told.has(key) and own.values[key] != told.values[key]:
+                if own.has(key) and stated.has(key) and own.values[key] != stated.values[key]:
                     problem = f"contradicts {own.file.name}"
-                    raise told.error(key, problem, told.values[key], "keep one of the two")
-            values = {**told.values, **{key: value for key, value in own.values.items() if value is not None}}
+                    raise stated.error(key, problem, stated.values[key], "keep one of the two")
+            values = {
+                **stated.values,
+                **{key: value for key, value in own.values.items() if value is not None},
+            }
             place = self._place("quantization_config")
         return ConfigFile(
             self.file,
@@ -189,6 +192,6 @@ class ConfigFile:
 
 def names_of(keys: Sequence[str], most: int = 6) -> str:
     """The first few of some keys, for a note."""
-    told = [key[:60] if key.isprintable() else ascii(key)[1:-1][:60] for key in keys[:most]]
+    stated = [key[:60] if key.isprintable() else ascii(key)[1:-1][:60] for key in keys[:most]]
     more = f" and {len(keys) - most} more" if len(keys) > most else ""
-    return ", ".join(told) + more
+    return ", ".join(stated) + more

@@ -20,7 +20,7 @@ def belong(folder: Path, pictures: Iterable[Path]) -> None:
     marker = folder / MARKER
     if not exists(marker):
         return
-    told = load_object(marker)
+    stated = load_object(marker)
     sizes = {path.relative_to(folder).as_posix(): path.stat().st_size for path in pictures}
-    told["files"] = dict(sorted({**told.get("files", {}), **sizes}.items()))
-    write_text(marker, json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+    stated["files"] = dict(sorted({**stated.get("files", {}), **sizes}.items()))
+    write_text(marker, json.dumps(stated, indent=1, ensure_ascii=False) + "\n")

@@ -73,10 +73,10 @@ def _limits(run: RunView, metric: str) -> list[Limit]:
 
 def _limit(limit: Limit, largest_ms: float, row: int) -> Chart:
     return {
-        "x": limit.ms,
-        "label": f"{limit.text} ≤ {limit.ms:,g} ms",
+        "x": limit.value,
+        "label": f"{limit.text} ≤ {limit.value:,g} {METRICS[limit.metric].unit.name}".rstrip(),
         "share": limit.share,
-        "far": limit.ms > _FAR * largest_ms,
+        "far": limit.value > _FAR * largest_ms,
         "row": row,
     }
 

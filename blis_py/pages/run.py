@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_py.figures.facts import cluster, foot, scheduler, step_times, workload
 from blis_py.metrics.load import CLOSED, OVERLOADED, SATURATED, STABLE
-from blis_py.metrics.registry import labels
+from blis_py.metrics.registry import labels, main
 from blis_py.pages import charts
 from blis_py.pages.commands import again, configuration, run_again
 from blis_py.pages.cost import cost_of
@@ -101,7 +101,7 @@ def tiles(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Tile]
     def of(path: str, scale: float = 1.0) -> Cell:
         return figure(summary, path, file=FILE, scale=scale)
 
-    cost, main = cost_of(settings), labels(main=True)
+    cost, title = cost_of(settings), labels(main())
     found = [
         Tile("Cost", Cell(cost.text, cost.dollars_per_hour, cost.source), "an hour"),
         Tile("GPUs", Cell(f"{cost.gpus:,}", cost.gpus, "config.yaml: num_instances × tp")),
@@ -109,11 +109,11 @@ def tiles(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Tile]
         Tile("Completed", of("cluster.requests.completed")),
         Tile("Output tokens", of("cluster.throughput.output_tokens_per_s"), "per s"),
         *(
-            Tile(f"{main[key]} p50", of(f"cluster.{key}.p50"), "ms")
+            Tile(f"{title[key]} p50", of(f"cluster.{key}.p50"), "ms")
             for key in ("ttft_ms", "tpot_ms", "e2e_ms")
         ),
         *(
-            Tile(f"{main[key]} p99", of(f"cluster.{key}.p99"), "ms")
+            Tile(f"{title[key]} p99", of(f"cluster.{key}.p99"), "ms")
             for key in ("ttft_ms", "tpot_ms", "e2e_ms")
         ),
         Tile("KV cache, peak", of("cluster.kv_peak_pct"), "%"),
@@ -239,10 +239,10 @@ def _statistics(summary: Mapping[str, Any]) -> Table:
 
 
 def _groups(title: str, named: Sequence[tuple[str, str, Mapping[str, Any]]], busy: bool = False) -> Table:
-    main = {key: label for key, label in labels(main=True).items() if key != "itl_ms"}
+    titles = {key: label for key, label in labels(main()).items() if key != "itl_ms"}
     columns = {"requests.injected": "requests", "requests.completed": "completed"}
     columns |= {
-        f"{key}.{stat}": f"{label} {stat}, ms" for key, label in main.items() for stat in ("p50", "p99")
+        f"{key}.{stat}": f"{label} {stat}, ms" for key, label in titles.items() for stat in ("p50", "p99")
     }
     columns |= {"throughput.output_tokens_per_s": "output tokens/s", "preemptions": "preemptions"}
     if busy:

@@ -19,6 +19,7 @@ from blis_py.errors import InputError
 from blis_py.files.bundled import root
 from blis_py.files.opening import read_text
 from blis_py.files.yaml_files import parse_yaml
+from blis_py.metrics.registry import METRICS
 from blis_py.planning.job import Job
 from blis_py.version import __version__
 
@@ -40,7 +41,7 @@ class Contents:
         settings = job.as_dict()
         for path in files:
             _drop(settings["config"], path.split("."))
-        told = json.dumps([settings, files, code_digest()], sort_keys=True, default=str)
+        told = json.dumps([settings, files, code_digest(), [*METRICS]], sort_keys=True, default=str)
         return sha256(told.encode()).hexdigest()
 
     def digests(self, config: RunConfig) -> dict[str, str | None]:

@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from blis_py.figures.style import (
     Picture,
-    grid,
     headline,
     in_house_style,
     label,
     legend_above,
     legend_room,
+    panels,
     series_lines,
 )
+from blis_py.metrics.registry import shown_in
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-PANELS = {
-    "ttft_ms.p99": "TTFT p99, ms",
-    "tpot_ms.p99": "TPOT p99, ms",
+_OF_THE_CLUSTER = {
     "throughput.output_tokens_per_s": "output tokens/s",
     "kv_peak_pct": "KV cache, most in use, %",
 }
@@ -57,8 +56,11 @@ def curves(table: pd.DataFrame, axes: Mapping[str, Sequence[Any]], foot: str = "
     groups = list(ran.groupby(others, sort=False, dropna=False)) if others else [((), ran)]
     shown = groups[:_MAX_LINES]
     above = 0.45 + legend_room(len(shown), columns=3)
-    figure, panels = grid(2, 2, height=7.2 + above, above=above, foot=foot)
-    for axis, (metric, title) in zip(panels, PANELS.items(), strict=True):
+    titles = {
+        f"{metric.key}.{statistic}": metric.with_unit(statistic) for metric, statistic in shown_in("curves")
+    } | _OF_THE_CLUSTER
+    figure, drawn = panels(len(titles), 2, 3.6, above, foot=foot)
+    for axis, (metric, title) in zip(drawn, titles.items(), strict=True):
         for index, (key, part) in enumerate(shown):
             _line(axis, part, across, metric, _named(others, key), index)
         axis.set_title(title)
@@ -71,7 +73,7 @@ def curves(table: pd.DataFrame, axes: Mapping[str, Sequence[Any]], foot: str = "
     told = f"mean of {seeds} seeds, band: 90 % confidence" if seeds > 1 else "one run each"
     left_out = f"; the first {len(shown)} of {len(groups)} lines" if len(groups) > len(shown) else ""
     headline(figure, f"{len(ran):,} runs over {across}: {told}{left_out}")
-    legend_above(figure, panels[0], from_top=0.45, columns=3)
+    legend_above(figure, drawn[0], from_top=0.45, columns=3)
     return figure
 
 

@@ -12,6 +12,7 @@ from blis_py.metrics.groups import rows_by_name, slo_classes
 from blis_py.metrics.latencies import Latencies, latencies
 from blis_py.metrics.record import Outcome as End
 from blis_py.metrics.record import RunRecord
+from blis_py.metrics.registry import METRICS
 from blis_py.metrics.slo import SloCheck
 from blis_py.planning.job import FINE, HOPELESS
 from blis_py.requests.table import Ints, RequestTable
@@ -21,8 +22,6 @@ SHARE = 1 / 8
 _MIN = 400
 """Fewest requests for an early verdict; a smaller run ends soon anyway."""
 _EASY, _SAMPLE = 0.5, 50
-_SEEN = ("ttft", "scheduling_delay")
-"""Latencies that can only increase while a request is in progress."""
 
 
 def worth_it(table: RequestTable, checks: Sequence[SloCheck]) -> bool:
@@ -57,9 +56,10 @@ def judge(
 
 
 def _missed(check: SloCheck, part: RunRecord, whole: RequestTable, spare: int) -> bool:
-    total, seen = _count(whole, check.slo_class), _waits_ns(part, check)
-    if check.metric not in _SEEN or not total:
+    total = _count(whole, check.slo_class)
+    if not METRICS[check.metric].reached or not total:  # others can decrease while a request is in progress
         return False
+    seen = _waits_ns(part, check)
     if check.stat == "mean":
         return not spare and bool(seen.sum() > check.limit_ns * total)
     percent = _percent(check.stat)
@@ -78,7 +78,7 @@ def _percent(stat: str) -> float | None:
 def _waits_ns(part: RunRecord, check: SloCheck) -> Ints:
     """Latencies so far, in ns; for waiting requests, the time waited."""
     rows = _rows(part, check.slo_class)
-    reached_ns = (part.first_token_ns if check.metric == "ttft" else part.scheduled_ns)[rows]
+    reached_ns = getattr(part, METRICS[check.metric].reached)[rows]
     arrival_ns = part.table.arrival_ns[rows]
     seen: Ints = np.where(reached_ns >= 0, reached_ns, part.end_ns) - arrival_ns
     return seen
@@ -95,7 +95,7 @@ def _easy(checks: Iterable[SloCheck], part: RunRecord, columns: Latencies) -> bo
 
 
 def _kept_twice(check: SloCheck, part: RunRecord, columns: Latencies) -> bool:
-    if check.metric == "itl" or check.stat in ("min", "std"):
+    if METRICS[check.metric].per_token or check.stat in ("min", "std"):
         return False
     rows = _rows(part, check.slo_class)
     values = columns.column(check.metric)[rows]

@@ -9,6 +9,8 @@ from typing import Any
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 from blis_py.metrics.load import SATURATED
+from blis_py.metrics.registry import METRICS
+from blis_py.metrics.slo import limit_and_measured
 from blis_py.planning.job import FINE, HOPELESS, JobOutcome
 
 EVERYBODY = ""
@@ -118,12 +120,16 @@ class Goal:
         """
         found = []
         for each in outcome.slo:
-            limit, measured = each["limit_ms"], each["measured_ms"]
+            limit, measured, _ = limit_and_measured(each)
             if each["met"] is None:
                 fix = "name a class of the workload"
                 raise InputError("no request is held to it", key="--slo", value=each["slo"], fix=fix)
             slack = float("-inf") if measured is None else 1 - measured / limit
-            found.append(Requirement(each["slo"].partition("=")[0], limit, measured, "ms", slack))
+            found.append(
+                Requirement(
+                    each["slo"].partition("=")[0], limit, measured, METRICS[each["metric"]].unit.name, slack
+                )
+            )
         return found
 
     def _shares(self, outcome: JobOutcome) -> list[Requirement]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from blis_py.config.loader import as_dict
 from blis_py.config.models import RunConfig
+from blis_py.metrics.slo import limit_and_measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +92,9 @@ def outcome_from(values: dict[str, Any]) -> JobOutcome:
     for each in found.slo:
         _all([each["slo"]], str)
         _all([each["met"]], (bool, NoneType))
-        _all([each["measured_ms"]], (int, float, NoneType))
-        _all([each["limit_ms"]], (int, float))
+        limit, measured, _ = limit_and_measured(each)
+        _all([measured], (int, float, NoneType))
+        _all([limit], (int, float))
     facts = _mapping(found.facts)
     _mapping(facts["scheduler"])
     _all(

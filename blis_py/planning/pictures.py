@@ -43,10 +43,10 @@ def draw(plan: PlanResult) -> Picture:
 
 def _title(plan: PlanResult) -> str:
     cost = plan.best.dollars_per_hour
-    told = f"{'Holds' if plan.holds else 'Does not hold'}: {plan.best}"
+    data = f"{'Holds' if plan.holds else 'Does not hold'}: {plan.best}"
     price = "" if cost is None else f", ${cost:,.2f} an hour"
     sure = "" if plan.probability is None else f", holds in {100 * plan.probability:.0f} % of the draws"
-    return f"{told}\n{plan.best.gpus} GPUs{price}{sure}"
+    return f"{data}\n{plan.best.gpus} GPUs{price}{sure}"
 
 
 def _standings(ax: Axes, plan: PlanResult) -> None:
@@ -63,8 +63,8 @@ def _standings(ax: Axes, plan: PlanResult) -> None:
     best = {**plan.best.point}
     for row, (cost, _, standing) in enumerate(costs):
         ax.barh(row, cost, color=BLUE if standing.point == best else GREY, height=0.65)
-        told = f" {standing.least} inst." + (" or fewer" if standing.at_most else "")
-        ax.text(cost, row, told, va="center", size=8, bbox=_PAPER)
+        data = f" {standing.least} inst." + (" or fewer" if standing.at_most else "")
+        ax.text(cost, row, data, va="center", size=8, bbox=_PAPER)
     ax.set_yticks(range(len(costs)), [name for _, name, _ in costs], size=8)
     ax.set_ylabel(", ".join(plan.best.point), size=8)
     ax.set_xlabel(plan.objective)
@@ -73,8 +73,8 @@ def _standings(ax: Axes, plan: PlanResult) -> None:
 
 
 def _label(standing: Standing) -> str:
-    told = ", ".join(str(value) for value in standing.point.values()) or "as given"
-    return told if len(told) <= 28 else f"{told[:27]}…"
+    data = ", ".join(str(value) for value in standing.point.values()) or "as given"
+    return data if len(data) <= 28 else f"{data[:27]}…"
 
 
 def _tornado(ax: Axes, plan: PlanResult) -> None:
@@ -95,9 +95,9 @@ def _tornado(ax: Axes, plan: PlanResult) -> None:
         for end, colour, sign in ((less, BLUE, "−"), (more, ORANGE, "+")):
             cut = min(end, _MAX_SHOWN)
             ax.barh(row, cut - base, left=base, color=colour, height=0.6)
-            told = f"{sign}{100 * CHANGE:.0f} %: {_times_limit(tightest, end)}"
+            data = f"{sign}{100 * CHANGE:.0f} %: {_times_limit(tightest, end)}"
             ax.annotate(
-                told,
+                data,
                 (cut, row + (0.17 if sign == "+" else -0.17)),
                 xytext=(3 if cut >= base else -3, 0),
                 textcoords="offset points",

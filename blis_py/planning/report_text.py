@@ -23,18 +23,18 @@ def answer(plan: PlanResult) -> str:
 def lines(plan: PlanResult) -> list[str]:
     """The answer, its assumptions, and its limits."""
     best = plan.best
-    told = [f"{_verb(plan)}: {best} ({best.gpus} GPU{'s' if best.gpus > 1 else ''}{_cost(best)})"]
-    told += [
+    lines = [f"{_verb(plan)}: {best} ({best.gpus} GPU{'s' if best.gpus > 1 else ''}{_cost(best)})"]
+    lines += [
         f"  {_met(each)} {each}" for each in best.judgement.requirements if each.unit == "ms" or each.limit
     ]
     if best.judgement.saturated:
-        told.append("  ✗ the backlog grows: it does not keep up with the load")
+        lines.append("  ✗ the backlog grows: it does not keep up with the load")
     if any(r.what == "requests lost" and not r.met for r in best.judgement.requirements):
-        told.append(f"  ✗ {_lost(best)} are lost: rejected, never servable, or out of patience")
-    told += [*_room(plan), *_binding(plan), *_runner_up(plan), *_probability(plan), *_agreement(plan)]
+        lines.append(f"  ✗ {_lost(best)} are lost: rejected, never servable, or out of patience")
+    lines += [*_room(plan), *_binding(plan), *_runner_up(plan), *_probability(plan), *_agreement(plan)]
     if plan.standings:
-        told.append(_searched(plan))
-    return told + [f"note: {note}" for note in plan.notes]
+        lines.append(_searched(plan))
+    return lines + [f"note: {note}" for note in plan.notes]
 
 
 def summary(plan: PlanResult) -> dict[str, Any]:
@@ -113,12 +113,12 @@ def _verb(plan: PlanResult) -> str:
 def _cost(best: Candidate) -> str:
     if best.dollars_per_hour is None:
         return ""
-    told = f", ${best.dollars_per_hour:,.2f} an hour"
+    text = f", ${best.dollars_per_hour:,.2f} an hour"
     million = best.dollars_per_million("output")
     total = best.dollars_per_million("total")
     if million is None or total is None:
-        return told
-    return f"{told}, ${million:,.2f} per million output tokens, ${total:,.2f} per million in all"
+        return text
+    return f"{text}, ${million:,.2f} per million output tokens, ${total:,.2f} per million in all"
 
 
 def _met(requirement: Requirement) -> str:
@@ -136,18 +136,18 @@ def _room(plan: PlanResult) -> list[str]:
         return []
     if plan.broken is None:
         return [f"highest rate: beyond {rate:,.3g} requests/s, where the search ended"]
-    told = f"highest rate: {rate:,.3g} requests/s ({plan.max_rate_factor:.2f} × the {offered:,.3g} offered)"
-    return [f"{told}; a little above it {plan.broken}"]
+    text = f"highest rate: {rate:,.3g} requests/s ({plan.max_rate_factor:.2f} × the {offered:,.3g} offered)"
+    return [f"{text}; a little above it {plan.broken}"]
 
 
 def _binding(plan: PlanResult) -> list[str]:
     if plan.binding is None:
         return []
-    told, short = f"what binds: {plan.binding}", plan.short
+    text, short = f"what binds: {plan.binding}", plan.short
     if short is None:
-        return [told]
+        return [text]
     more = f"{100 * (MORE - 1):.0f} % more"
-    return [f"{told} ({short.how}, {more}: what is tightest gets {_better(short.gain)})"]
+    return [f"{text} ({short.how}, {more}: what is tightest gets {_better(short.gain)})"]
 
 
 def _better(gain: float) -> str:
@@ -169,13 +169,13 @@ def _probability(plan: PlanResult) -> list[str]:
     error = plan.error
     assert error is not None
     held = sum(case.judgement.holds for case in plan.draws)
-    told = f"how sure: holds in {held} of {len(plan.draws)} draws ({100 * plan.probability:.0f} %)"
+    text = f"how sure: holds in {held} of {len(plan.draws)} draws ({100 * plan.probability:.0f} %)"
     more = []
     if plan.one_more:
         held = sum(case.judgement.holds for case in plan.one_more)
         more = [f"  one instance more holds in {held} of {len(plan.one_more)}{_cost_of_one_more(plan)}"]
     return [
-        f"{told} of step times off by {100 * error.deviation:.1f} % (standard deviation): {error.source}",
+        f"{text} of step times off by {100 * error.deviation:.1f} % (standard deviation): {error.source}",
         *more,
     ]
 
@@ -203,18 +203,18 @@ def _agreement(plan: PlanResult) -> list[str]:
         else:
             parts.append(f"{name} {'holds' if holds else 'does not hold'} ({str(own).split(' of ')[0]})")
             apart |= abs(own.measured / tightest.measured - 1) > DISAGREE
-    told = f"other latency models: {'; '.join(parts)}"
-    return [told, *(["warning: the latency models disagree by more than a quarter"] if apart else [])]
+    text = f"other latency models: {'; '.join(parts)}"
+    return [text, *(["warning: the latency models disagree by more than a quarter"] if apart else [])]
 
 
 def _searched(plan: PlanResult) -> str:
     looked = len(plan.standings)
-    told = f"searched: {looked:,} of {plan.lines:,} combinations of settings, {plan.simulated:,} runs"
+    text = f"searched: {looked:,} of {plan.lines:,} combinations of settings, {plan.simulated:,} runs"
     if plan.known:
-        told += f" and {plan.known:,} known from before"
+        text += f" and {plan.known:,} known from before"
     if looked < plan.lines:
-        told += "; those not looked at may hold something cheaper"
-    return told
+        text += "; those not looked at may hold something cheaper"
+    return text
 
 
 def _candidate(candidate: Candidate) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from blis_py.config.models import RunConfig
 from blis_py.core.bounds import MAX_RERUNS, check_count
 from blis_py.errors import InputError
 from blis_py.intervals import rerun_seed
+from blis_py.metrics.slo import limit_and_measured
 from blis_py.planning.axes import Axis, Point, axis, drawn, grid
 from blis_py.planning.job import Job, JobOutcome
 from blis_py.planning.runner import Runner
@@ -55,7 +56,7 @@ class Row:
             "reason": self.outcome.refused or self.outcome.failed,
             "verdict": self.outcome.verdict or None,
             "slo_met": all(each["met"] for each in slo) if slo and self.outcome.ran else None,
-            **{f"slo.{each['slo']}": each["measured_ms"] for each in slo},
+            **{f"slo.{each['slo']}": limit_and_measured(each)[1] for each in slo},
             **{self.column(name): value for name, value in self.outcome.figures.items()},
         }
 

@@ -56,7 +56,7 @@ def blis_goodput(
 
 
 def _of_class(
-    columns: Latencies, rows: Rows, limits: Mapping[str, int], duration_s: float
+    columns: Latencies, rows: Rows, limits: Mapping[str, float], duration_s: float
 ) -> tuple[dict[str, Any], int]:
     """Report on one class, and its number of good requests."""
     done = rows[columns.completed[rows]]

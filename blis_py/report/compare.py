@@ -8,14 +8,13 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
 from blis_py.errors import plain
-from blis_py.metrics.registry import labels, paired
+from blis_py.metrics.registry import E2E, paired, shown_in
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-Told = Mapping[str, Any]
+Data = Mapping[str, Any]
 
-_METRICS = {key: name for key, name in labels().items() if key in paired()}
 STATISTICS = ("mean", "p50", "p90", "p99")
 WHOLE = {
     "throughput.requests_per_s": "requests/s",
@@ -41,56 +40,56 @@ _LEGEND = (
 _WIDTH = 118
 
 
-def print_comparison(told: Told, file: TextIO | None = None) -> None:
+def print_comparison(data: Data, file: TextIO | None = None) -> None:
     """
     Args:
-        `told`: `Comparison.as_dict()`.
+        `data`: `Comparison.as_dict()`.
         file: where to; stdout by default.
     """
     from rich.console import Console
 
     out = sys.stdout if file is None else file
     console = Console(file=out, width=None if out.isatty() else _WIDTH, highlight=False, emoji=False)
-    for index, part in enumerate(_parts(told)):
+    for index, part in enumerate(_parts(data)):
         if index:
             console.print()
         console.print(part, markup=False)
 
 
-def text_of(told: Told) -> str:
+def text_of(data: Data) -> str:
     """The comparison as text."""
     text = io.StringIO()
-    print_comparison(told, text)
+    print_comparison(data, text)
     return text.getvalue().rstrip("\n")
 
 
-def _parts(told: Told) -> Iterable[Any]:
-    yield _settings(told) if told["settings"] else "The runs have the same settings."
-    yield _whole(told)
-    for each in told["compared"]:
-        yield from _compared(told["runs"][0], each)
+def _parts(data: Data) -> Iterable[Any]:
+    yield _settings(data) if data["settings"] else "The runs have the same settings."
+    yield _whole(data)
+    for each in data["compared"]:
+        yield from _compared(data["runs"][0], each)
 
 
-def _settings(told: Told) -> Table:
-    table = _table("setting", *map(plain, told["runs"]))
-    for row in told["settings"]:
+def _settings(data: Data) -> Table:
+    table = _table("setting", *map(plain, data["runs"]))
+    for row in data["settings"]:
         table.add_row(plain(row["key"]), *(_value(value) for value in row["values"]))
     return table
 
 
-def _whole(told: Told) -> Table:
-    table = _table("the whole run", *map(plain, told["runs"]), right=True)
-    table.add_row("does it keep up?", *(verdict or "" for verdict in told["verdicts"]))
+def _whole(data: Data) -> Table:
+    table = _table("the whole run", *map(plain, data["runs"]), right=True)
+    table.add_row("does it keep up?", *(verdict or "" for verdict in data["verdicts"]))
     for name in _OUTCOMES:
-        counts = [outcome.get(name) or 0 for outcome in told["outcomes"]]
+        counts = [outcome.get(name) or 0 for outcome in data["outcomes"]]
         if any(counts):
             table.add_row(f"{name.replace('_', ' ')} requests", *(f"{count:,}" for count in counts))
-    for row in told["whole"]:
+    for row in data["whole"]:
         table.add_row(WHOLE[row["figure"]], *(_figure(value) for value in row["values"]))
     return table
 
 
-def _compared(first: str, each: Told) -> Iterable[Any]:
+def _compared(first: str, each: Data) -> Iterable[Any]:
     yield _matched(first, each)
     if not each["metrics"]:
         yield "No request has a latency in both runs, so there is nothing to compare."
@@ -107,7 +106,7 @@ def _compared(first: str, each: Told) -> Iterable[Any]:
     yield _LEGEND
 
 
-def _matched(first: str, each: Told) -> str:
+def _matched(first: str, each: Data) -> str:
     one, other = plain(first), plain(each["run"])
     text = f"{other} beside {one}: {each['pairs']:,} requests are in both"
     left = [
@@ -119,14 +118,15 @@ def _matched(first: str, each: Told) -> str:
     return ", ".join([text, *left]) + note
 
 
-def _latencies(first: str, each: Told) -> Table:
+def _latencies(first: str, each: Data) -> Table:
     """Metrics and statistics, with what chance could explain."""
     table = _table("ms", plain(first), plain(each["run"]), "change", "95 % interval", "", right=True)
+    metrics = {metric.key: metric for metric in paired()}
     for metric, figures in each["metrics"].items():
         for name in STATISTICS:
             change = figures[name]
             table.add_row(
-                f"{_METRICS[metric]} {name}",
+                metrics[metric].heading(name),
                 _figure(change["first"]),
                 _figure(change["second"]),
                 _percent(change["relative"]),
@@ -136,33 +136,32 @@ def _latencies(first: str, each: Told) -> Table:
     return table
 
 
-def _groups(each: Told) -> Table:
+def _groups(each: Data) -> Table:
     """Groups that improved and groups that got worse."""
-    table = _table(
-        "who", "requests", "mean TTFT", "mean E2E", "95 % interval", "better", "worse", "", right=True
-    )
+    shown = shown_in("compared")
+    headings = (f"{statistic} {metric.label}" for metric, statistic in shown)
+    table = _table("who", "requests", *headings, "95 % interval", "better", "worse", "", right=True)
     kind = ""
     for group in [each["everybody"], *_shown(each["groups"])]:
         if group["by"] != kind and group["by"] in _BY:
             table.add_row(f"by {_BY[group['by']]}", style="bold")
         kind = group["by"]
-        ttft, e2e = group.get("ttft_ms"), group.get("e2e_ms")
+        e2e = group.get(E2E.key)
         lost = group["completed"][1] - group["completed"][0]
-        told = f"{group['verdict']}{f', {lost:+,} completed' if lost else ''}"
+        data = f"{group['verdict']}{f', {lost:+,} completed' if lost else ''}"
         table.add_row(
             plain(group["name"]),
             f"{group['requests']:,}",
-            _percent(ttft and ttft["relative"]),
-            _percent(e2e and e2e["relative"]),
+            *(_percent(group[each.key]["relative"] if group.get(each.key) else None) for each, _ in shown),
             _interval(e2e and e2e["interval"]),
             _share(group["better"]),
             _share(group["worse"]),
-            told,
+            data,
         )
     return table
 
 
-def _shown(groups: list[Told]) -> Iterable[Told]:
+def _shown(groups: list[Data]) -> Iterable[Data]:
     """The largest groups of each kind that has too many."""
     for kind in _BY:
         own = [group for group in groups if group["by"] == kind]
@@ -206,7 +205,7 @@ def _interval(interval: tuple[float, float] | None) -> str:
     return f"{100 * interval[0]:+,.1f} … {100 * interval[1]:+,.1f} %".replace("-", "−")
 
 
-def _sure(change: Told) -> str:
+def _sure(change: Data) -> str:
     if change["relative"] == 0:
         return "the same"
     return {True: "sure", False: "could be chance", None: "too few to tell"}[change["sure"]]

@@ -6,15 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
-_COLUMNS = {
-    "verdict": "verdict",
-    "requests_per_s": "requests/s",
-    "ttft_ms.p50": "TTFT p50",
-    "ttft_ms.p99": "TTFT p99",
-    "tpot_ms.mean": "TPOT mean",
-    "tpot_ms.p99": "TPOT p99",
-    "e2e_ms.p99": "E2E p99",
-}
+from blis_py.metrics.registry import shown_in
 
 
 def print_cross_check(rows: Sequence[Mapping[str, Any]], file: TextIO | None = None) -> None:
@@ -26,11 +18,13 @@ def print_cross_check(rows: Sequence[Mapping[str, Any]], file: TextIO | None = N
     console = Console(file=out, width=None if out.isatty() else 100, highlight=False, markup=False)
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("latency model")
-    for heading in _COLUMNS.values():
+    columns = {"verdict": "verdict", "requests_per_s": "requests/s"}
+    columns |= {f"{metric.key}.{stat}": f"{metric.label} {stat}" for metric, stat in shown_in("models")}
+    for heading in columns.values():
         table.add_column(heading, justify="left" if heading == "verdict" else "right")
     for row in rows:
         if "refused" not in row:
-            table.add_row(row["latency_model"], *(_figure(row[key]) for key in _COLUMNS))
+            table.add_row(row["latency_model"], *(_figure(row[key]) for key in columns))
     console.print()
     console.print(table)
     for row in rows:

@@ -9,40 +9,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from blis_py.errors import plain
+from blis_py.metrics.registry import shown_in
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-Told = Mapping[str, Any]
+Data = Mapping[str, Any]
 
-_COLUMNS = {
-    "ttft_p99_ms": "TTFT p99",
-    "tpot_p99_ms": "TPOT p99",
-    "e2e_p99_ms": "E2E p99",
-    "completed": "completed",
-    "output_tokens_per_s": "tokens/s",
-}
+_COUNTS = {"completed": "completed", "output_tokens_per_s": "tokens/s"}
 _WIDTH = 118
 
 
-def print_explanation(told: Told, file: TextIO | None = None) -> None:
+def print_explanation(data: Data, file: TextIO | None = None) -> None:
     """
     Args:
-        `told`: `Explanation.as_dict()`.
+        `data`: `Explanation.as_dict()`.
         file: where to; stdout by default.
     """
     from rich.console import Console
 
     out = sys.stdout if file is None else file
     console = Console(file=out, width=None if out.isatty() else _WIDTH, highlight=False, emoji=False)
-    for part in _parts(told):
+    for part in _parts(data):
         console.print(part, markup=False)
 
 
-def text_of(told: Told) -> str:
+def text_of(data: Data) -> str:
     """The explanation as text."""
     text = io.StringIO()
-    print_explanation(told, text)
+    print_explanation(data, text)
     return text.getvalue().rstrip("\n")
 
 
@@ -52,39 +47,39 @@ def _from_here(path: str) -> str:
     return str(Path(path).relative_to(here)) if here in Path(path).parents else path
 
 
-def _parts(told: Told) -> Iterable[Any]:
-    yield _answer(told)
-    if told["not_reproduced"]:
-        yield f"This is not the saved run: {told['not_reproduced']}. What follows is of the run as it is now."
-    elif told["source"]:
-        yield f"{plain(_from_here(told['source']))}, simulated again: its figures are reproduced."
-    request = told["request"]
+def _parts(data: Data) -> Iterable[Any]:
+    yield _answer(data)
+    if data["not_reproduced"]:
+        yield f"This is not the saved run: {data['not_reproduced']}. What follows is of the run as it is now."
+    elif data["source"]:
+        yield f"{plain(_from_here(data['source']))}, simulated again: its figures are reproduced."
+    request = data["request"]
     if request is None:
-        yield f"Nothing to explain: {told['nobody']}."
+        yield f"Nothing to explain: {data['nobody']}."
         return
-    yield from _about(told, request)
+    yield from _about(data, request)
     yield ""
-    yield _ledger(told)
+    yield _ledger(data)
     yield "Each nanosecond is on one line. " + _sums(request)
-    if told["in_the_way"]:
+    if data["in_the_way"]:
         yield ""
-        yield _others(told)
-    if told["what_ifs"]:
+        yield _others(data)
+    if data["what_ifs"]:
         yield ""
-        yield _what_ifs(told)
-        yield from _beside(told["what_ifs"])
+        yield _what_ifs(data)
+        yield from _beside(data["what_ifs"])
 
 
-def _answer(told: Told) -> str:
-    if told["value_ns"] is None:
-        return plain(told["question"])
-    return f"{plain(told['question'])}: {ms(told['value_ns'])} ms, of {_count(told['requests'], 'request')}"
+def _answer(data: Data) -> str:
+    if data["value_ns"] is None:
+        return plain(data["question"])
+    return f"{plain(data['question'])}: {ms(data['value_ns'])} ms, of {_count(data['requests'], 'request')}"
 
 
-def _about(told: Told, request: Told) -> Iterable[str]:
+def _about(data: Data, request: Data) -> Iterable[str]:
     cached = f", {request['cached_tokens']:,} of them cached" if request["cached_tokens"] else ""
     where = "" if request["instance"] is None else f", instance {request['instance']}"
-    first = "" if told["value_ns"] is None else "The first that is as slow: "
+    first = "" if data["value_ns"] is None else "The first that is as slow: "
     yield (
         f"{first}{plain(request['id'])} (class {plain(request['slo_class'])}{where}): "
         f"{request['prompt_tokens']:,} prompt tokens{cached}, {request['output_tokens']:,} output tokens, "
@@ -109,12 +104,12 @@ def _about(told: Told, request: Told) -> Iterable[str]:
         yield f"before it was sent, its client waited {ms(request['client_wait_ns'])} ms for others to end"
 
 
-def _ledger(told: Told) -> Table:
+def _ledger(data: Data) -> Table:
     """A line for each cause, and their sum."""
-    request, lines = told["request"], told["ledger"]
+    request, lines = data["request"], data["ledger"]
     columns = {"first_token_ns": "to first token", "whole_ns": _whole(request)}
-    if told["slowest"]:
-        slowest = told["slowest"]
+    if data["slowest"]:
+        slowest = data["slowest"]
         some = "" if slowest["looked_at"] == slowest["requests"] else f" of {slowest['requests']:,}"
         columns |= {"slowest_ns": f"slowest {slowest['looked_at']:,}{some}", "typical_ns": "median one"}
     if request["ttft_ns"] is None:
@@ -129,19 +124,19 @@ def _ledger(told: Told) -> Table:
     return table
 
 
-def _whole(request: Told) -> str:
+def _whole(request: Data) -> str:
     return "to the end" if request["outcome"] in ("completed", "length_capped") else "as far as it came"
 
 
-def _sums(request: Told) -> str:
+def _sums(request: Data) -> str:
     if request["e2e_ns"] is not None:
         return "The sums are its TTFT and its E2E."
     return "It was not completed: the sum is the time until it was given up, refused, or the run ended."
 
 
-def _others(told: Told) -> Table:
+def _others(data: Data) -> Table:
     table = _table("in its way", "class", "prompt", "output", "while it waited", "prompt in its steps", "")
-    for one in told["in_the_way"]:
+    for one in data["in_the_way"]:
         table.add_row(
             plain(one["id"]),
             plain(one["slo_class"]),
@@ -151,34 +146,38 @@ def _others(told: Told) -> Table:
             _cell(one["in_steps_ns"]),
             "came later, went first" if one["went_ahead"] else "",
         )
-    if told["others_in_the_way"]:
-        table.add_row(f"and {told['others_in_the_way']:,} others")
+    if data["others_in_the_way"]:
+        table.add_row(f"and {data['others_in_the_way']:,} others")
     return table
 
 
-def _what_ifs(told: Told) -> Table:
-    before = told["before"]
-    table = _table("what if: runs of the same requests", _asked_for(told), "", *_COLUMNS.values())
+def _what_ifs(data: Data) -> Table:
+    before = data["before"]
+    columns = {
+        metric.unit.key(f"{metric.name}_{stat}"): f"{metric.label} {stat}"
+        for metric, stat in shown_in("what_ifs")
+    } | _COUNTS
+    table = _table("what if: runs of the same requests", _asked_for(data), "", *columns.values())
     for column in table.columns[1:]:
         column.no_wrap = True
-    table.add_row("as it is", _asked(before), "", *(_figure(before[key]) for key in _COLUMNS))
-    for one in told["what_ifs"]:
+    table.add_row("as it is", _asked(before), "", *(_figure(before[key]) for key in columns))
+    for one in data["what_ifs"]:
         if "refused" not in one and _differs(one):
-            changes = [_percent(one["changes"][key]) for key in _COLUMNS]
+            changes = [_percent(one["changes"][key]) for key in columns]
             table.add_row(one["change"], _asked(one["after"]), _percent(one["asked"]), *changes)
     return table
 
 
-def _asked_for(told: Told) -> str:
-    return "its E2E" if told["metric"] is None else plain(told["question"]).replace(" of class ", ", ")
+def _asked_for(data: Data) -> str:
+    return "its E2E" if data["metric"] is None else plain(data["question"]).replace(" of class ", ", ")
 
 
-def _differs(one: Told) -> bool:
+def _differs(one: Data) -> bool:
     """Whether any figure differs by at least 0.05 %."""
     return any(_percent(change) != "=" for change in (one["asked"], *one["changes"].values()))
 
 
-def _beside(what_ifs: Sequence[Told]) -> Iterable[str]:
+def _beside(what_ifs: Sequence[Data]) -> Iterable[str]:
     """Runs left out of the table: identical ones, or none at all."""
     same = [one["change"] for one in what_ifs if "refused" not in one and not _differs(one)]
     if same:
@@ -208,7 +207,7 @@ def _cell(ns: float | None) -> str:
     return ms(ns) if ns else ""
 
 
-def _asked(measured: Told) -> str:
+def _asked(measured: Data) -> str:
     return "none" if measured["asked_ns"] is None else f"{ms(measured['asked_ns'])} ms"
 
 

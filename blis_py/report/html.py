@@ -8,7 +8,8 @@ from typing import Any
 
 from blis_py.errors import plain
 from blis_py.metrics.load import OVERLOADED, SATURATED, STABLE
-from blis_py.metrics.registry import labels
+from blis_py.metrics.registry import main, shown_in
+from blis_py.metrics.slo import limit_and_measured
 
 Summary = Mapping[str, Any]
 
@@ -30,10 +31,7 @@ def _parts(summary: Summary) -> Iterator[str]:
     yield f"<p>{verdict}: {_counts(cluster)}<br>{_rates(cluster)}</p>"
     yield _table(
         ("latency, ms", *_STATISTICS),
-        [
-            [name, *(_ms(cluster[key][stat]) for stat in _STATISTICS)]
-            for key, name in labels(main=True).items()
-        ],
+        [[metric.heading(), *(_ms(cluster[metric.key][stat]) for stat in _STATISTICS)] for metric in main()],
     )
     if len(summary["classes"]) > 1:
         yield _classes(summary["classes"])
@@ -70,25 +68,26 @@ def _rates(cluster: Summary) -> str:
 
 
 def _classes(classes: Mapping[str, Summary]) -> str:
+    shown = shown_in("notebook")
     rows = [
         [
             plain(name),
             f"{group['requests']['injected']:,}",
             f"{group['requests']['completed']:,}",
-            *(_ms(group[key][stat]) for key in ("ttft_ms", "tpot_ms", "e2e_ms") for stat in ("p50", "p99")),
+            *(_ms(group[metric.key][stat]) for metric, stat in shown),
         ]
         for name, group in list(classes.items())[:_MAX_GROUPS]
     ]
-    latencies = (f"{name} {stat}" for name in ("TTFT", "TPOT", "E2E") for stat in ("p50", "p99"))
-    return _table(("SLO class", "requests", "done", *latencies), rows)
+    figures = (f"{metric.label} {stat}" for metric, stat in shown)
+    return _table(("SLO class", "requests", "done", *figures), rows)
 
 
 def _targets(verdicts: Sequence[Summary]) -> str:
     words = {True: "yes", False: "no", None: "no requests"}
-    rows = [
-        [plain(each["slo"]), _ms(each["limit_ms"]), _ms(each["measured_ms"]), words[each["met"]]]
-        for each in verdicts
-    ]
+    rows = []
+    for each in verdicts:
+        limit, measured, unit = limit_and_measured(each)
+        rows.append([f"{plain(each['slo'])}{unit}", _ms(limit), _ms(measured), words[each["met"]]])
     return _table(("SLO", "limit, ms", "measured, ms", "met"), rows)
 
 

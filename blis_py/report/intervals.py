@@ -7,20 +7,23 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from blis_py.metrics.intervals import Intervals
-from blis_py.metrics.registry import labels
+from blis_py.metrics.registry import main
 
-_ROWS = {
-    "throughput.requests_per_s": "requests/s",
-    "throughput.output_tokens_per_s": "output tokens/s",
-    **{
-        f"{key}.{stat}": f"{label} {stat}, ms"
-        for key, label in labels(main=True).items()
-        for stat in ("mean", "p50", "p90", "p99")
-    },
-    "goodput.requests_per_s": "goodput, requests/s",
-    "prefix_hit_rate": "prefix hit rate",
-    "preemptions": "preemptions",
-}
+
+def _rows() -> dict[str, str]:
+    """Labels by the keys of a summary."""
+    return {
+        "throughput.requests_per_s": "requests/s",
+        "throughput.output_tokens_per_s": "output tokens/s",
+        **{
+            f"{metric.key}.{stat}": metric.with_unit(stat)
+            for metric in main()
+            for stat in ("mean", "p50", "p90", "p99")
+        },
+        "goodput.requests_per_s": "goodput, requests/s",
+        "prefix_hit_rate": "prefix hit rate",
+        "preemptions": "preemptions",
+    }
 
 
 def print_intervals(intervals: Intervals, cluster: Mapping[str, object], file: TextIO | None = None) -> None:
@@ -38,15 +41,15 @@ def print_intervals(intervals: Intervals, cluster: Mapping[str, object], file: T
     table.add_column(f"{intervals.reruns} reruns")
     for name in ("this run", f"{intervals.level:.0%} from", "to"):
         table.add_column(name, justify="right")
-    for name, label in _ROWS.items():
+    for name, label in _rows().items():
         if (interval := intervals.metrics.get(name)) is not None:
             table.add_row(label, *map(_figure, (_at(cluster, name), *interval)))
     console.print()
     console.print(table)
     console.print(f"what differs between them: {', '.join(intervals.varied)}")
     for text, chance in intervals.slo.items():
-        told = "no such requests" if chance is None else f"met with probability {chance:.0%}"
-        console.print(f"{text}: {told}")
+        stated = "no such requests" if chance is None else f"met with probability {chance:.0%}"
+        console.print(f"{text}: {stated}")
 
 
 def _at(values: object, path: str) -> object:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from blis_py.errors import InputError
+from blis_py.metrics.registry import METRICS
 
 if TYPE_CHECKING:
     from blis_py.calibrate.token_times import TokenTimes
@@ -62,6 +64,12 @@ class Plots:
         """Distribution of the end-to-end latency."""
         return self._draw("e2e")
 
+    def __getattr__(self, name: str) -> Callable[[], Picture]:
+        """The distribution of a metric from outside of the package."""
+        if name not in METRICS:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return partial(self._draw, name)
+
     def timeline(self) -> Picture:
         """Running and waiting requests, KV use, instances at work and preemptions over time."""
         return self._draw("timeline")
@@ -98,19 +106,19 @@ class Plots:
         Raises:
             InputError: an unknown figure, or one that this run has no data for.
         """
-        from blis_py.figures.saving import FIGURES, save_plots
+        from blis_py.figures.saving import figures, save_plots
 
         for name in names:
             _check(name)
-        written = save_plots(self._result.view, folder, names or FIGURES, kinds)
+        written = save_plots(self._result.view, folder, names or figures(), kinds)
         if not written:
             raise _no_steps(", ".join(names))
         return written
 
     def _draw(self, name: str) -> Picture:
-        from blis_py.figures.saving import FIGURES
+        from blis_py.figures.saving import figures
 
-        picture = FIGURES[name](self._result.view)
+        picture = figures()[name](self._result.view)
         if picture is None:
             raise _no_steps(name)
         return picture
@@ -118,10 +126,10 @@ class Plots:
 
 def _check(name: str) -> None:
     from blis_py.config.layers import did_you_mean
-    from blis_py.figures.saving import FIGURES
+    from blis_py.figures.saving import figures
 
-    if name not in FIGURES:
-        raise InputError("no such figure", key="figure", value=name, fix=did_you_mean(name, FIGURES))
+    if name not in figures():
+        raise InputError("no such figure", key="figure", value=name, fix=did_you_mean(name, figures()))
 
 
 def _no_steps(name: str) -> InputError:

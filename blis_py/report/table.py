@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from blis_py.errors import plain
 from blis_py.metrics.load import CLOSED, OVERLOADED, SATURATED, STABLE
-from blis_py.metrics.registry import labels
+from blis_py.metrics.registry import METRICS, shown_in
+from blis_py.metrics.slo import limit_and_measured
 from blis_py.report.amounts import count, ms, short
 from blis_py.report.kinds import LINES
 
@@ -223,7 +224,8 @@ def _goodput(goodput: Summary) -> Iterable[str]:
 
 def _latency_table(cluster: Summary, width: int) -> Table:
     stats = ("mean", "p50", "p90", "p95", "p99")
-    shown = {key: name for key, name in (labels() | _AT_CLIENTS).items() if key in cluster}
+    headings = {metric.key: metric.heading() for metric in METRICS.values()}
+    shown = {key: name for key, name in (headings | _AT_CLIENTS).items() if key in cluster}
     rows = [[name, *(ms(cluster[key][stat]) for stat in stats)] for key, name in shown.items()]
     return _table("latency, ms", stats, rows, width)
 
@@ -231,15 +233,15 @@ def _latency_table(cluster: Summary, width: int) -> Table:
 def _group_table(title: str, groups: Mapping[str, Summary], width: int) -> Table:
     """One row per group: completed requests, attainment, latencies."""
     has_goodput = any(group["goodput"] for group in groups.values())
-    columns = ("TTFT p50", "TTFT p99", "TPOT p50", "ITL p99", "E2E p50", "E2E p99")
+    shown = shown_in("groups")
+    columns = [f"{metric.label} {stat}" for metric, stat in shown]
     rows = []
     for name, group in list(groups.items())[:_MAX_GROUPS]:
         counts, goodput = group["requests"], group["goodput"] or {}
         row = [_name(name), f"{counts['injected']:,}", f"{counts['completed']:,}"]
         if has_goodput:
             row.append(_tenths(_times(100, goodput.get("attainment"))))
-        for metric, stat in map(str.split, columns):
-            row.append(ms(group[f"{metric.lower()}_ms"][stat]))
+        row += [ms(group[metric.key][stat]) for metric, stat in shown]
         rows.append(row)
     counted = ("requests", "done", *(("in target %",) if has_goodput else ()))
     table = _table(title, (*counted, *columns), rows, width)
@@ -249,12 +251,13 @@ def _group_table(title: str, groups: Mapping[str, Summary], width: int) -> Table
     return table
 
 
-_INSTANCE_COLUMNS: dict[str, tuple[Callable[[Summary], Any], Callable[[Any], str]]] = {
+InstanceColumns = dict[str, tuple[Callable[[Summary], Any], Callable[[Any], str]]]
+_USE: InstanceColumns = {
     "requests": (lambda one: one["requests"]["injected"], lambda value: f"{value:,.0f}"),
     "tokens /s": (lambda one: one["throughput"]["output_tokens_per_s"], lambda value: short(value)),
     "busy %": (lambda one: one["busy_pct"], lambda value: _tenths(value)),
-    "TTFT p99": (lambda one: one["ttft_ms"]["p99"], lambda value: ms(value)),
-    "ITL p99": (lambda one: one["itl_ms"]["p99"], lambda value: ms(value)),
+}
+_MEMORY: InstanceColumns = {
     "KV mean %": (lambda one: one["kv_mean_pct"], lambda value: _tenths(value)),
     "KV peak %": (lambda one: one["kv_peak_pct"], lambda value: _tenths(value)),
     "prefix hits %": (lambda one: _times(100, one["prefix_hit_rate"]), lambda value: _tenths(value)),
@@ -262,9 +265,20 @@ _INSTANCE_COLUMNS: dict[str, tuple[Callable[[Summary], Any], Callable[[Any], str
 }
 
 
+def _instance_columns() -> InstanceColumns:
+    latencies = {
+        f"{metric.label} {stat}": _latency(metric.key, stat) for metric, stat in shown_in("instances")
+    }
+    return {**_USE, **latencies, **_MEMORY}
+
+
+def _latency(key: str, stat: str) -> tuple[Callable[[Summary], Any], Callable[[Any], str]]:
+    return lambda one: one[key][stat], ms
+
+
 def _instance_table(instances: Sequence[Summary], width: int) -> Table:
     """One row per instance, or the spread over them if there are many."""
-    named = _INSTANCE_COLUMNS
+    named = _instance_columns()
     if len(instances) <= _MAX_INSTANCES and "pool" in instances[-1]:
         named = {"pool": (lambda one: one["pool"], str), **named}
     columns = named.values()
@@ -294,7 +308,8 @@ def _slo_table(verdicts: Sequence[Summary], width: int) -> Table:
     for verdict in verdicts:
         what = f"{_name(verdict['slo_class'])} " if verdict["slo_class"] else ""
         name = f"{what}{verdict['metric']} {verdict['stat']}"
-        rows.append([name, ms(verdict["limit_ms"]), ms(verdict["measured_ms"]), words[verdict["met"]]])
+        limit, measured, unit = limit_and_measured(verdict)
+        rows.append([f"{name}{unit}", ms(limit), ms(measured), words[verdict["met"]]])
     return _table("SLO", ("limit, ms", "measured, ms", "met"), rows, width)
 
 

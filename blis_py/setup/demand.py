@@ -26,22 +26,22 @@ def requests(config: RunConfig) -> RequestTable:
     Raises:
         InputError: the requests depend on the run (closed loops).
     """
-    asked = demand(config)
-    require_open_loops(asked, config)
-    return asked.table
+    requested = demand(config)
+    require_open_loops(requested, config)
+    return requested.table
 
 
-def require_open_loops(asked: Demand, config: RunConfig) -> None:
+def require_open_loops(requested: Demand, config: RunConfig) -> None:
     """
     Raises:
         InputError: the requests depend on the run (closed loops).
     """
-    if asked.loops is not None:
+    if requested.loops is not None:
         load = config.workload
         key, value = ("trace", load.trace) if load.spec is None else ("spec", load.spec)
         problem = "has clients who wait for answers before they send more, which only a simulation serves"
         fix = "play it at fixed times: closed_loop: false, --session-mode fixed, no concurrency of clients"
-        if asked.loops.only_turns:
+        if requested.loops.only_turns:
             fix = f"{fix.partition(', no')[0]}; or convert it to TraceV2, which holds pauses"
         raise InputError(problem, key=f"workload.{key}", value=value, fix=fix)
 
@@ -55,20 +55,20 @@ def demand(config: RunConfig, read: Read | None = None) -> Demand:
     load = config.workload
     seed = DEFAULT_SEED if config.seed is None else config.seed
     if load.trace is not None:
-        asked = _of_file(config, load.trace, seed, read)
+        requested = _of_file(config, load.trace, seed, read)
     elif load.spec is not None:
         from blis_py.setup.from_spec import from_spec
 
-        asked = from_spec(config, load.spec, seed)
+        requested = from_spec(config, load.spec, seed)
     else:
-        asked = _synthesised(load, seed, horizon_ns_of(config))
+        requested = _synthesised(load, seed, horizon_ns_of(config))
         if load.concurrency is not None and load.rate is None:
-            asked = _as_permits_allow(asked, config)
-    asked = _with_unforeseen_ends(kinds.described(asked, config), load.eos_share)
-    asked = _with_structured_outputs(asked, load.structured_output_ratio)
+            requested = _as_permits_allow(requested, config)
+    requested = _with_unforeseen_ends(kinds.described(requested, config), load.eos_share)
+    requested = _with_structured_outputs(requested, load.structured_output_ratio)
     if config.horizon is not None:
-        asked = replace(asked, horizon_ns=horizon_ns_of(config))
-    return replace(asked, notes=(*asked.notes, *_horizon_notes(config, asked.table)))
+        requested = replace(requested, horizon_ns=horizon_ns_of(config))
+    return replace(requested, notes=(*requested.notes, *_horizon_notes(config, requested.table)))
 
 
 def _of_file(config: RunConfig, trace: str, seed: int, read: Read | None) -> Demand:
@@ -82,23 +82,23 @@ def _of_file(config: RunConfig, trace: str, seed: int, read: Read | None) -> Dem
     return from_trace(config.workload, trace, seed, read or as_recorded)
 
 
-def _with_unforeseen_ends(asked: Demand, share: float) -> Demand:
+def _with_unforeseen_ends(requested: Demand, share: float) -> Demand:
     """The demand with this share of answers ending in an EOS token; other ends in a trace are kept."""
     if not share:
-        return asked
-    draws = stream(asked.seed, "end of sequence")
-    return replace(asked, table=asked.table.with_unforeseen_ends(share, draws))
+        return requested
+    draws = stream(requested.seed, "end of sequence")
+    return replace(requested, table=requested.table.with_unforeseen_ends(share, draws))
 
 
-def _with_structured_outputs(asked: Demand, ratio: float | None) -> Demand:
+def _with_structured_outputs(requested: Demand, ratio: float | None) -> Demand:
     """The demand with this share of answers constrained by a grammar, overriding trace and spec."""
     if ratio is None:
-        return asked
-    if asked.kinds and ratio:
-        problem, fix = f"{kinds.title(asked)} knows no structured outputs", "drop it"
+        return requested
+    if requested.kinds and ratio:
+        problem, fix = f"{kinds.title(requested)} knows no structured outputs", "drop it"
         raise InputError(problem, key="workload.structured_output_ratio", value=ratio, fix=fix)
-    draws = stream(asked.seed, STRUCTURED_OUTPUTS)
-    return replace(asked, table=asked.table.with_structured_outputs(ratio, draws))
+    draws = stream(requested.seed, STRUCTURED_OUTPUTS)
+    return replace(requested, table=requested.table.with_structured_outputs(ratio, draws))
 
 
 def _synthesised(load: WorkloadSection, seed: int, horizon_ns: int | None) -> Demand:
@@ -133,11 +133,11 @@ def _synthesised(load: WorkloadSection, seed: int, horizon_ns: int | None) -> De
     return Demand(table, seed, notes=tuple(note for note in notes if note is not None))
 
 
-def _as_permits_allow(asked: Demand, config: RunConfig) -> Demand:
+def _as_permits_allow(requested: Demand, config: RunConfig) -> Demand:
     if config.workload.num_requests is None and config.horizon is not None:
         fix = "give --num-requests, or a --rate"
         raise InputError("nothing says how many requests there are", key="workload.concurrency", fix=fix)
-    return replace(asked, table=asked.table.at_once())
+    return replace(requested, table=requested.table.at_once())
 
 
 def _horizon_notes(config: RunConfig, table: RequestTable) -> list[str]:

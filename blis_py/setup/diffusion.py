@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 NAME, TITLE = "diffusion", "block diffusion"
 
 
-def described(asked: Demand, config: RunConfig) -> Demand:
+def described(demand: Demand, config: RunConfig) -> Demand:
     """With `dllm.workload`, every request is one of block diffusion, as described there."""
     if config.dllm.workload is None:
-        return asked
-    if asked.kinds:
+        return demand
+    if demand.kinds:
         fix = "drop one of the two"
         raise InputError("the workload spec says it already", key="--dllm-workload", fix=fix)
     from blis_py.workload.diffusion import diffusion_client
 
     file = Path(config.dllm.workload)
     client = diffusion_client(load_mapping(file), file=file)
-    return replace(asked, kinds=dict.fromkeys(asked.table.client.names, client))
+    return replace(demand, kinds=dict.fromkeys(demand.table.client.names, client))
 
 
 def scheduler(config: RunConfig, scheduler: SchedulerConfig) -> SchedulerConfig:
@@ -47,7 +47,7 @@ def scheduler(config: RunConfig, scheduler: SchedulerConfig) -> SchedulerConfig:
 
 
 def simulated(
-    asked: Demand, config: RunConfig, schedulers: Sequence[SchedulerConfig]
+    demand: Demand, config: RunConfig, schedulers: Sequence[SchedulerConfig]
 ) -> BlockDiffusion | None:
     """Rounds of every block, and the execution of blocks; None for an autoregressive workload.
 
@@ -56,32 +56,32 @@ def simulated(
         workload; invalid settings, or settings without effect on an autoregressive workload; a trace of block
         diffusion without step counts.
     """
-    settings, clients = config.dllm, _clients(asked)
+    settings, clients = config.dllm, _clients(demand)
     if not clients:
-        if asked.recorded_kind is not None and asked.recorded_kind[0] == NAME:
+        if demand.recorded_kind is not None and demand.recorded_kind[0] == NAME:
             fix = "give --dllm-workload FILE: a run of the engine has it beside the trace, as dllm.yaml"
             problem = "the trace is of block diffusion, and nothing says how its blocks are denoised"
-            raise InputError(problem, file=asked.recorded_kind[1], fix=fix)
+            raise InputError(problem, file=demand.recorded_kind[1], fix=fix)
         _refuse_idle(settings)
         return None
     from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
     from blis_py.core.diffusion_config import DiffusionConfig, check_diffusion_config
     from blis_py.workload.diffusion import table_rounds
 
-    block_tokens = _block_tokens(asked, clients)
+    block_tokens = _block_tokens(demand, clients)
     modes = DiffusionConfig(block_tokens, settings.fdfo, settings.in_place_reuse, settings.re_loop)
     for scheduler in schedulers:
         check_diffusion_config(scheduler, modes)
     parameters: dict[str, Any] = {} if settings.config is None else load_mapping(Path(settings.config))
     measured = {name: client.choose(settings.algorithm, parameters) for name, client in clients.items()}
-    rounds = table_rounds(asked.table, measured, block_tokens, asked.seed)
+    rounds = table_rounds(demand.table, measured, block_tokens, demand.seed)
     costs = DiffusionCosts(round(settings.schedule_us * 1000), round(settings.allocator_call_us * 1000))
     return BlockDiffusion(rounds, modes, costs)
 
 
-def _clients(asked: Demand) -> dict[str, DiffusionClient]:
+def _clients(demand: Demand) -> dict[str, DiffusionClient]:
     return {
-        name: cast("DiffusionClient", client) for name, client in asked.kinds.items() if client.kind == NAME
+        name: cast("DiffusionClient", client) for name, client in demand.kinds.items() if client.kind == NAME
     }
 
 
@@ -94,8 +94,8 @@ def _refuse_idle(settings: DllmSection) -> None:
             raise InputError("has no use: the workload is autoregressive", key=key, value=value, fix=fix)
 
 
-def _block_tokens(asked: Demand, of_kind: Mapping[str, DiffusionClient]) -> int:
-    clients = [(name, of_kind.get(name)) for name in asked.table.client.names]
+def _block_tokens(demand: Demand, of_kind: Mapping[str, DiffusionClient]) -> int:
+    clients = [(name, of_kind.get(name)) for name in demand.table.client.names]
     plain = next((name for name, client in clients if client is None), None)
     name, first = next((name, client) for name, client in clients if client is not None)
     if plain is not None:

@@ -63,21 +63,21 @@ def from_trace(load: WorkloadSection, trace: str, seed: int, read: Read) -> Dema
         patience_ns = np.full(len(table), round(load.client_timeout_s * SECOND_NS), dtype=np.int64)
         table = replace(table, deadline_ns=deadlines_ns(table.arrival_ns, patience_ns))
     table, loops = _turns_apart(table, load)
-    asked = Demand(
+    demand = Demand(
         table,
         seed,
-        notes=reading.told(),
+        notes=reading.stated(),
         asks_for_models=reading.asks_for_models,
         loops=loops,
         source=reading.chosen_as,
     )
     found = header_of(trace, load.trace_header)
     if found is None:
-        return asked
+        return demand
     file, header = found
     kind = kind_of(header)
     return replace(
-        asked,
+        demand,
         recorded_kind=None if kind is None else (kind, trace),
         targets=targets_in_ms(header.get(TARGETS) or {}, key=TARGETS, file=file),
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from blis_py.config.models import RunConfig
 from blis_py.core.config import SchedulerConfig
-from blis_py.setup import diffusion
+from blis_py.core.kinds import modules
 from blis_py.setup.asked import Demand
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ class KindInSetup(Protocol):
     TITLE: str
     """Its name in messages."""
 
-    def described(self, asked: Demand, config: RunConfig) -> Demand:
+    def described(self, demand: Demand, config: RunConfig) -> Demand:
         """With what the configuration says of all requests, which may make them requests of this kind."""
         ...
 
@@ -29,7 +29,7 @@ class KindInSetup(Protocol):
         ...
 
     def simulated(
-        self, asked: Demand, config: RunConfig, schedulers: Sequence[SchedulerConfig]
+        self, demand: Demand, config: RunConfig, schedulers: Sequence[SchedulerConfig]
     ) -> KindOfRequests | None:
         """What the simulation needs; `None` where the requests are not of this kind.
 
@@ -39,33 +39,33 @@ class KindInSetup(Protocol):
         ...
 
 
-KINDS: dict[str, KindInSetup] = {"diffusion": diffusion}
+KINDS: dict[str, KindInSetup] = modules("blis_py.setup")
 
 
-def described(asked: Demand, config: RunConfig) -> Demand:
+def described(demand: Demand, config: RunConfig) -> Demand:
     """With what the configuration says of all requests."""
     for kind in KINDS.values():
-        asked = kind.described(asked, config)
-    return asked
+        demand = kind.described(demand, config)
+    return demand
 
 
-def title(asked: Demand) -> str:
+def title(demand: Demand) -> str:
     """The kind of requests that are not autoregressive."""
-    return _of(asked).TITLE
+    return _of(demand).TITLE
 
 
-def scheduler(asked: Demand, config: RunConfig, scheduler: SchedulerConfig) -> SchedulerConfig:
+def scheduler(demand: Demand, config: RunConfig, scheduler: SchedulerConfig) -> SchedulerConfig:
     """The scheduler settings under which requests of their kind are served."""
-    return _of(asked).scheduler(config, scheduler) if asked.kinds else scheduler
+    return _of(demand).scheduler(config, scheduler) if demand.kinds else scheduler
 
 
 def simulated(
-    asked: Demand, config: RunConfig, schedulers: Sequence[SchedulerConfig]
+    demand: Demand, config: RunConfig, schedulers: Sequence[SchedulerConfig]
 ) -> KindOfRequests | None:
     """The kind of requests as the simulation needs it; `None` = autoregressive."""
-    found = [kind.simulated(asked, config, schedulers) for kind in KINDS.values()]
+    found = [kind.simulated(demand, config, schedulers) for kind in KINDS.values()]
     return next((kind for kind in found if kind is not None), None)
 
 
-def _of(asked: Demand) -> KindInSetup:
-    return KINDS[next(iter(asked.kinds.values())).kind]
+def _of(demand: Demand) -> KindInSetup:
+    return KINDS[next(iter(demand.kinds.values())).kind]

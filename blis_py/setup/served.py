@@ -10,16 +10,16 @@ from blis_py.models.model_shape import config_name
 from blis_py.setup.asked import Demand
 
 
-def served_models(asked: Demand, config: RunConfig) -> frozenset[str] | None:
+def served_models(demand: Demand, config: RunConfig) -> frozenset[str] | None:
     """Model names in the requests that mean the configured model; None = serve all requests."""
-    if not asked.asks_for_models or config.routing.any_model:
+    if not demand.asks_for_models or config.routing.any_model:
         return None
-    return frozenset(name for name in asked.table.model.names if _is_served(name, config))
+    return frozenset(name for name in demand.table.model.names if _is_served(name, config))
 
 
-def served_notes(asked: Demand, served: frozenset[str] | None, config: RunConfig) -> list[str]:
+def served_notes(demand: Demand, served: frozenset[str] | None, config: RunConfig) -> list[str]:
     """Notes on requests for other models."""
-    model, counts = asked.table.model, np.bincount(asked.table.model.codes, minlength=1).tolist()
+    model, counts = demand.table.model, np.bincount(demand.table.model.codes, minlength=1).tolist()
     others = {
         name: count
         for name, count in zip(model.names, counts, strict=False)

@@ -14,7 +14,7 @@ from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.notes import domain_notes, forget
 from blis_py.metrics.record import RunRecord
-from blis_py.metrics.registry import limitable
+from blis_py.metrics.registry import main
 from blis_py.metrics.slo import (
     GoodputTargets,
     parse_class_targets,
@@ -28,6 +28,7 @@ from blis_py.setup.asked import Demand, horizon_ns_of
 from blis_py.setup.capacity import longest_sequence
 from blis_py.setup.demand import DEFAULT_SEED, demand
 from blis_py.setup.deployment import Deployment, deployed
+from blis_py.setup.disaggregation import disaggregation, link_notes, links
 from blis_py.setup.gateway import admission_settings, flow_notes, flow_settings
 from blis_py.setup.pools import PoolSetup, notes_of
 from blis_py.setup.served import served_models, served_notes
@@ -81,33 +82,39 @@ class Setup:
         if config.seed is None and config.workload.spec is None:
             config = replace(config, seed=DEFAULT_SEED)
         targets = _targets(config)
+        disaggregation(config)  # refuses names that lead nowhere
         served = [(pool, deployed(own)) for pool, own in pool_configs(config)]
         config = _of_one_model(config, [one for _, one in served])
         sized = [longest_sequence(one.config, one.shape, one.num_kv_blocks) for _, one in served]
-        asked = ask(config)
-        if config.horizon is None and asked.horizon_ns is not None:
-            config = replace(config, horizon=asked.horizon_ns // 1000)
+        requested = ask(config)
+        if config.horizon is None and requested.horizon_ns is not None:
+            config = replace(config, horizon=requested.horizon_ns // 1000)
         pools = tuple(
-            PoolSetup.of(pool, one, longest, asked)
+            PoolSetup.of(pool, one, longest, requested)
             for (pool, one), (longest, _) in zip(served, sized, strict=True)
         )
-        names = served_models(asked, config)
+        kind = kinds.simulated(requested, config, [pool.scheduler for pool in pools])
+        if kind is not None and config.is_disaggregated:
+            problem, fix = "no engine hands over block diffusion", "use instances that do both"
+            raise InputError(problem, key="disaggregation", fix=fix)
+        names = served_models(requested, config)
         beforehand = [(*pool.hardware_notes, *more) for pool, (_, more) in zip(pools, sized, strict=True)]
         return cls(
             config=config,
-            table=asked.table,
+            table=requested.table,
             pools=pools,
-            targets=_asked_of(config, asked, targets),
+            targets=_targets_of(config, requested, targets),
             notes=(
                 *notes_of(pools, beforehand),
-                *asked.notes,
+                *requested.notes,
                 *notes_of(pools, [pool.host_notes for pool in pools]),
-                *served_notes(asked, names, config),
+                *served_notes(requested, names, config),
                 *flow_notes(config.gateway),
+                *link_notes(config, pools),
             ),
-            source=asked.source,
-            kind=kinds.simulated(asked, config, [pool.scheduler for pool in pools]),
-            loops=asked.loops,
+            source=requested.source,
+            kind=kind,
+            loops=requested.loops,
             served_models=names,
         )
 
@@ -128,18 +135,10 @@ class Setup:
         Raises:
             InputError: there are several pools.
         """
-        self.require_one_pool("pools")
-        return self.pools[0]
-
-    def require_one_pool(self, what: str) -> None:
-        """Refuse `what` with several pools.
-
-        Raises:
-            InputError: there are several pools.
-        """
         if len(self.pools) > 1:
             fix = "use a configuration of alike instances, without pools"
-            raise InputError(f"not supported yet for {len(self.pools)} pools", key=what, fix=fix)
+            raise InputError(f"not supported yet for {len(self.pools)} pools", key="pools", fix=fix)
+        return self.pools[0]
 
     @property
     def capacity(self) -> str:
@@ -196,23 +195,29 @@ class Setup:
         """
         from blis_py.cluster.simulation import simulate
 
+        record = simulate(
+            self._source(), self.cluster(), **self.options(record_steps), progress=progress, observer=observer
+        )
+        record.config = as_dict(self.config)
+        return record, self.domain_notes()
+
+    def options(self, record_steps: bool) -> dict[str, Any]:
+        """Options of the simulation that follow from the configuration; begins its notes anew."""
         config = self.config
         keeps = config.routing.trace_level == "decisions"
         for pool in self.pools:
             forget(pool.latency)
-        record = simulate(
-            self._source(),
-            self.cluster(),
-            seed=DEFAULT_SEED if config.seed is None else config.seed,
-            horizon_ns=horizon_ns_of(config),
-            kind=self.kind,
-            record_steps=record_steps,
-            record_decisions=config.routing.counterfactual_k if keeps else None,
-            progress=progress,
-            observer=observer,
-        )
-        record.config = as_dict(config)
-        return record, tuple(notes_of(self.pools, [domain_notes(pool.latency) for pool in self.pools]))
+        return {
+            "seed": DEFAULT_SEED if config.seed is None else config.seed,
+            "horizon_ns": horizon_ns_of(config),
+            "kind": self.kind,
+            "record_steps": record_steps,
+            "record_decisions": config.routing.counterfactual_k if keeps else None,
+        }
+
+    def domain_notes(self) -> tuple[str, ...]:
+        """Notes on steps outside what the latency models know, after a simulation."""
+        return tuple(notes_of(self.pools, [domain_notes(pool.latency) for pool in self.pools]))
 
     def cluster(self) -> Cluster:
         """The cluster as data."""
@@ -232,7 +237,13 @@ class Setup:
             slo_priorities=config.admission.slo_priorities or None,
             served_models=self.served_models,
         )
-        return Cluster(pools=tuple(pool.as_data() for pool in self.pools), ingress=ingress)
+        apart = disaggregation(config)
+        return Cluster(
+            pools=tuple(pool.as_data() for pool in self.pools),
+            links=() if apart is None else links(config, self.pools),
+            ingress=ingress,
+            disaggregation=apart,
+        )
 
     def _source(self) -> RequestTable | ClosedLoops:
         """The requests as an open-loop table, or as closed loops."""
@@ -252,7 +263,7 @@ class Setup:
 
 def _of_one_model(config: RunConfig, served: Sequence[Deployment]) -> RunConfig:
     """The configuration with the model of all pools, which may come from a fitted profile."""
-    if not config.pools:
+    if not config.all_pools:
         return served[0].config
     names = [one.shape.name for one in served]
     if len(set(names)) > 1:
@@ -264,17 +275,17 @@ def _of_one_model(config: RunConfig, served: Sequence[Deployment]) -> RunConfig:
 def _targets(config: RunConfig) -> GoodputTargets:
     targets = parse_goodput(config.goodput)
     for metric, text in config.goodput_by_class.items():
-        if metric not in limitable():
-            fix = did_you_mean(metric, limitable())
+        if metric not in (known := [each.name for each in main()]):
+            fix = did_you_mean(metric, known)
             raise InputError("unknown metric", key=f"goodput_by_class.{metric}", fix=fix)
         targets = targets.merged(parse_class_targets(metric, text))
     return targets
 
 
-def _asked_of(config: RunConfig, asked: Demand, targets: GoodputTargets) -> GoodputTargets:
+def _targets_of(config: RunConfig, requested: Demand, targets: GoodputTargets) -> GoodputTargets:
     """Goodput targets including those of the requests, for classes that occur."""
-    classes = asked.table.slo_class.names
-    targets = asked.targets.under(targets, classes)
+    classes = requested.table.slo_class.names
+    targets = requested.targets.under(targets, classes)
     wanted = [*targets.limits_ns, *(c.slo_class for c in parse_slos(config.slo) if c.slo_class)]
     require_known_classes(wanted, classes)
     return targets

@@ -64,7 +64,7 @@ class Reading:
             several = "request was" if count == 1 else "requests were"
             self.tell(f"{count:,} {several} left out: {why}")
 
-    def told(self) -> tuple[str, ...]:
+    def stated(self) -> tuple[str, ...]:
         """All notes, skipped rows last."""
         skipped = self.bad.note()
         return (*self.notes, *(() if skipped is None else (skipped,)))

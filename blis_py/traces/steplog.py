@@ -106,6 +106,7 @@ BLOCK_STEP_KINDS: dict[str, Kind] = {
 }
 TIMING_KINDS: dict[str, Kind] = {
     "launch_bound": "int",  # 1: the GPU waited for the host, so gpu_ns is what launching took
+    "launching_ns": "int",  # host time from first to last launch, beside the GPU's work; 0 = not known
 }
 SELDOM_KINDS: dict[str, Kind] = dict.fromkeys(SELDOM, "int")
 """Optional features; a log has the column if any step has a value."""
@@ -190,9 +191,9 @@ def write_step_log(log: StepLog, path: str | Path) -> None:
     write = _format_of(path)[1]
     decode_ids: list[Numbers] = log.steps["decode_ids"]
     changed = [i == 0 or ids != decode_ids[i - 1] for i, ids in enumerate(decode_ids)]
-    told = [ids if new else None for ids, new in zip(decode_ids, changed, strict=True)]
+    stated = [ids if new else None for ids, new in zip(decode_ids, changed, strict=True)]
     with Outputs() as outputs:
-        steps = {**log.steps, "decode_ids": told}
+        steps = {**log.steps, "decode_ids": stated}
         write(outputs.file(path), log.meta, steps, _kinds(STEP_KINDS, log.steps))
         requests = outputs.file(_requests_path(path))
         write(requests, log.meta, log.requests, _kinds(REQUEST_KINDS, log.requests))
@@ -367,8 +368,8 @@ def _read_parquet(path: Path, kinds: dict[str, Kind]) -> tuple[dict[str, Any], d
         raise InputError("no such file", file=path, fix="check the path") from None
     except (pa.ArrowException, OSError, ValueError) as error:
         raise InputError(f"cannot be read: {error}", file=path) from None
-    told = (columns.schema.metadata or {}).get(b"blis") or b""
-    meta = _check_meta(path, told.decode(errors="replace"))
+    stated = (columns.schema.metadata or {}).get(b"blis") or b""
+    meta = _check_meta(path, stated.decode(errors="replace"))
     _check_columns(path, columns.column_names, kinds)
     kinds = _kinds(kinds, columns.column_names)
     table = {name: columns[name].to_pylist() for name in kinds}

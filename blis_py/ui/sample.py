@@ -118,8 +118,8 @@ def growing(result: Result) -> bool:
 
 
 def growth(result: Result) -> tuple[float, float]:
-    """Waiting time of the last third of the requests over that of the first, and requests in the cluster at the
-    last arrival over those half-way."""
+    """Growth of waiting times from the first to the last third of the requests, and of the number of requests in
+    the cluster from half-way to the last arrival."""
     record = result.record
     delays = latencies(record).column("scheduling_delay")
     third = max(len(delays) // 3, 1)

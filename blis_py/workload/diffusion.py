@@ -57,9 +57,9 @@ class DiffusionClient:
             if fits and algorithm in (None, each.algorithm):
                 return each
         there = ", ".join(_label(each) for each in self.measured)
-        asked = f"{algorithm or 'any algorithm'}{_parameters(parameters)}"
+        requested = f"{algorithm or 'any algorithm'}{_parameters(parameters)}"
         raise InputError(
-            f"the workload has no step counts of {asked}",
+            f"the workload has no step counts of {requested}",
             key="--dllm-config" if algorithm is None else "--dllm-algorithm",
             fix=f"it has those of {there}; add others under steps, labelled with algorithm and parameters",
         )

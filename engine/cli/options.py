@@ -34,37 +34,30 @@ def engine_config(flags: Flags, **defaults: Any) -> EngineConfig:
     both = [name for name in _ASYNCHRONOUS if name in flags]
     if both and any(name in flags for name in _SYNCHRONOUS):
         raise InputError("contradicts --no-async-scheduling", key=both[0], fix="give one of the two")
+    read = {"yardstick_us": _yardstick_us}  # from a profile, which engine/config.py cannot read
     for _, flag in _REGISTERED:
         for name in flag.spellings:
             if name in flags:
-                settings[flag.key] = _value(flag, flags[name])
+                settings[flag.key] = read.get(flag.key, flag.value)(name, flags[name])
     if "model" not in settings:
         raise InputError("no model given", key="--model", fix="name a checkpoint folder or a bundled model")
     return extended(EngineConfig)(**settings)
 
 
-def _value(flag: Flag, given: Any) -> Any:
-    if flag.name == "--yardstick":
-        return _yardstick_us(given)
-    if flag.off:
-        return False
-    return None if flag.null is not None and given == flag.null else given
-
-
-def _yardstick_us(given: str) -> tuple[float, float]:
+def _yardstick_us(name: str, given: str) -> tuple[float, float]:
     """Yardstick step times in µs: two comma-separated numbers, or the profile that recorded them."""
 
     path = None
     try:
         told: Any = [float(number) for number in given.split(",")]
     except ValueError:
-        path, meta = read_meta(given, flag="--yardstick")
+        path, meta = read_meta(given, flag=name)
         told = meta.get("yardstick_us")
     match told:
         case [float() as without_prompts, float() as with_prompts]:
             return without_prompts, with_prompts
     if path is None:
-        raise InputError("needs two times", key="--yardstick", value=given, fix="write 5000,20000 for µs")
+        raise InputError("needs two times", key=name, value=given, fix="write 5000,20000 for µs")
     fix = "give a profile measured with --clock steady, or two times in microseconds"
     raise InputError("not measured by the steady clock", file=path, key="yardstick_us", fix=fix)
 

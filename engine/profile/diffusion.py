@@ -71,8 +71,8 @@ def limits_of(engine: DiffusionEngine, experts: ForcedExperts | None = None) -> 
         config.block_size,
         config.long_prefill_token_threshold,
         tuple(graphs.buckets) if graphs is not None else (),
-        experts.experts if experts is not None else 0,
-        experts.top_k if experts is not None else 0,
+        experts=experts.experts if experts is not None else 0,
+        top_k=experts.top_k if experts is not None else 0,
     )
 
 

@@ -16,7 +16,7 @@ _MAX_PROMPTS = 8
 
 
 def decode(limits: Limits, grid: Grid) -> Iterator[Shape]:
-    """Batch at every graph bucket and one above, by context."""
+    """Batch by context."""
     for batch in _batches(limits, grid):
         room = limits.num_kv_blocks // batch * limits.block_size - 2 * limits.block_size
         longest = min(longest_context(limits), room)
@@ -65,7 +65,7 @@ def shared(limits: Limits, grid: Grid) -> Iterator[Shape]:
 
 
 def prefill(limits: Limits, grid: Grid) -> Iterator[Shape]:
-    """Prefill tokens of a step, by the number of prompts and by the cached tokens before them."""
+    """Prefill tokens of a step, by number of prompts, cached tokens before them, and spread of lengths."""
     most = limits.max_num_batched_tokens
     for seqs in grid.prefill_seqs:
         for tokens in spaced(
@@ -84,6 +84,8 @@ def prefill(limits: Limits, grid: Grid) -> Iterator[Shape]:
             for past in pasts:
                 whole = past // limits.block_size * limits.block_size
                 yield Shape("prefill", prefills=tuple((count, whole) for count in new))
+            if seqs > 1:
+                yield Shape("prefill", prefills=tuple((count, 0) for count in halves(tokens, seqs)))
 
 
 def mixed(limits: Limits, grid: Grid, seed: int) -> Iterator[Shape]:
@@ -111,7 +113,7 @@ def _mixture(point: Sequence[float], limits: Limits, grid: Grid) -> Shape:
     step = 2 * width / max(batch - 1, 1)
     decodes = tuple(mean - (width if batch > 1 else 0) + int(i * step) for i in range(batch))
     tokens = _between(x, prompts, max(min(budget, prompts * longest // 2), prompts))
-    new = shares(tokens, prompts)
+    new = (halves if spread > 0.5 else shares)(tokens, prompts)
     past = int(max(y - 0.4, 0) / 0.6 * (longest - max(new))) // limits.block_size * limits.block_size
     return Shape("mixed", decodes, tuple((count, past) for count in new))
 
@@ -134,10 +136,11 @@ def experts(limits: Limits, grid: Grid) -> Iterator[Shape]:
 
 
 def _batches(limits: Limits, grid: Grid) -> list[int]:
-    """Every graph bucket and one above it; without graphs 1, 2, 3, 4, 6, 8, 12, 16, 24 … and the most."""
+    """Captured sizes, some of them plus one; without graphs 1, 2, 3, 4, 6, 8, 12, 16, 24 … and the most."""
     most = limits.max_num_seqs
     if limits.buckets:
-        sizes: Iterable[int] = {size + more for size in limits.buckets for more in (0, 1)} | {1, most}
+        captured = _captured([size for size in limits.buckets if size <= most], grid.buckets)
+        sizes: Iterable[int] = {*captured, *(size + 1 for size in captured[1::3]), 1, most}
     else:
         powers = [2**power for power in range(most.bit_length() + 1)]
         sizes = {*powers, *(3 * power // 2 for power in powers[1:]), most}
@@ -145,6 +148,12 @@ def _batches(limits: Limits, grid: Grid) -> list[int]:
     if grid.batches is None or len(chosen) <= grid.batches:
         return chosen
     return [chosen[bisect_right(chosen, size) - 1] for size in spaced(1, most, grid.batches)]
+
+
+def _captured(buckets: Sequence[int], count: int) -> list[int]:
+    """About `count` of the captured sizes, from the least to the largest, at a common ratio."""
+    wanted = spaced(buckets[0], buckets[-1], count) if buckets else []
+    return sorted({min(buckets, key=lambda size: abs(size - each)) for each in wanted})
 
 
 def longest_context(limits: Limits) -> int:
@@ -163,6 +172,19 @@ def _around(context: int, batch: int, block_size: int) -> tuple[int, ...]:
 def shares(total: int, parts: int) -> tuple[int, ...]:
     """`total` in whole parts, as equal as possible."""
     return tuple(total * (i + 1) // parts - total * i // parts for i in range(parts))
+
+
+def halves(total: int, parts: int) -> tuple[int, ...]:
+    """`total` in whole parts of at least 1, each about half of the one before it.
+
+    >>> halves(100, 4)
+    (51, 26, 15, 8)
+    """
+    rest, found = total - parts, []
+    for _ in range(parts - 1):
+        found.append(rest - rest // 2 + 1)
+        rest //= 2
+    return (*found, rest + 1)
 
 
 def spaced(low: int, high: int, count: int) -> list[int]:

@@ -138,8 +138,6 @@ def test_a_flag_that_every_pool_overrides_is_refused(blis: Blis, tmp_path: Path)
 def test_what_is_of_alike_instances_alone_refuses_pools(blis: Blis, tmp_path: Path) -> None:
     path = written(tmp_path)
     for command in (
-        ("run", "--config", path, "--cross-check"),
-        ("explain", "--config", path),
         ("plan", "--config", path, "--slo", "ttft.p99=5s"),
         ("plan", "--config", path, "--slo", "ttft.p99=5s", "--max-rate"),
     ):
@@ -153,3 +151,30 @@ def test_a_sweep_varies_what_the_pools_leave_open_and_says_so_of_the_rest(tmp_pa
     assert swept.table["status"].tolist() == ["ok", "ok"]
     refused = blis.sweep(written(tmp_path), vary={"num_instances": [2, 3]}, cache=False, workers=1)
     assert ["contradicts pools" in str(row.outcome.refused) for row in refused.rows] == [True, True]
+
+
+def test_the_ledger_of_a_pool_is_priced_by_its_own_latency_model(tmp_path: Path) -> None:
+    """On each instance the slowest request's nanoseconds add up; the decode of the slower GPU costs more."""
+    explained = [blis.explain(written(tmp_path), request=f"request_{row}", what_if=False) for row in range(3)]
+    ledgers = [one.as_dict() for one in explained]
+    assert {one["request"]["instance"] for one in ledgers} == {0, 1, 2}
+    own = {}
+    for one in ledgers:
+        lines = {line["line"]: line["whole_ns"] for line in one["ledger"]}
+        assert sum(lines.values()) == one["request"]["e2e_ns"]
+        own[one["request"]["instance"]] = lines["decode"] / one["request"]["decode_steps"]
+    assert own[0] < 0.5 * min(own[1], own[2])
+
+
+def test_what_ifs_of_pools_add_an_instance_to_each(tmp_path: Path) -> None:
+    explained = blis.explain(written(tmp_path), what_if=True)
+    titles = [one.change.title for one in explained.what_ifs]
+    assert {"2 instances in pool big instead of 1", "3 instances in pool small instead of 2"} <= {*titles}
+    assert not any(one.refused for one in explained.what_ifs)
+
+
+def test_pools_are_cross_checked_together(blis: Blis, tmp_path: Path) -> None:
+    code, out, _ = blis("run", "--config", written(tmp_path), "--cross-check", "--format", "table")
+    assert code == 0
+    table = out[out.index("latency model") :]
+    assert [line.split()[0] for line in table.splitlines()[1:4]] == ["trained", "roofline", "trained-physics"]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pandas as pd
 import pytest
 from two_visits import US, Pair, handed_over, table
 
 from blis_py.core.request import Request
 from blis_py.latency.base import FrontendDelays
-from blis_py.metrics import visits_frame
+from blis_py.metrics import visits_frame, write_visits_csv
 from blis_py.metrics.groups import rows_by_instance
 from blis_py.metrics.invariants import InternalError, check
 from blis_py.metrics.itl import TokenGaps
@@ -147,6 +150,24 @@ def test_the_visits_table_has_a_row_for_each_visit() -> None:
     assert frame["outcome"].tolist() == ["handed_over", "completed"]
     assert frame["enqueue_s"].tolist() == [5e-6, 22e-6]
     assert frame["output_tokens"].tolist() == [1, 2]
+
+
+def test_each_instance_is_summarised_by_the_visits_to_it() -> None:
+    """One token came from the first instance and two from the second; both have served the request."""
+    record = handed_over()
+    summary = summarise(record)
+    assert [one["requests"]["completed"] for one in summary["instances"]] == [1, 1]
+    assert [one["output_tokens"] for one in summary["instances"]] == [1, 2]
+    assert sum(one["output_tokens"] for one in summary["instances"]) == summary["cluster"]["output_tokens"]
+
+
+def test_the_visits_table_is_written_as_it_is_shown(tmp_path: Path) -> None:
+    record = handed_over()
+    write_visits_csv(record, tmp_path / "visits.csv")
+    read = pd.read_csv(tmp_path / "visits.csv")
+    shown = visits_frame(record)
+    assert list(read.columns) == list(shown.columns)
+    assert read.astype(str).values.tolist() == shown.astype(str).values.tolist()
 
 
 class TwoAtATime:

@@ -1,4 +1,4 @@
-"""A metric of requests is one registration: a column, a figure, a limit, a target, a row, a picture."""
+"""A metric of requests is one registration: a column, a figure, a limit, a target, rows, pictures, labels."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 
 import blis_py as blis
-from blis_py.figures.distributions import one_latency
 from blis_py.metrics.record import RunRecord
-from blis_py.metrics.registry import METRICS, Floats, Metric, where
+from blis_py.metrics.registry import METRICS, Floats, Metric, Unit, where
 from blis_py.report.html import summary_html
 
 PROMPTS, OUTPUTS = (100, 200, 400), (1, 2, 5)
+SHARES = [100 * prompt / (prompt + output) for prompt, output in zip(PROMPTS, OUTPUTS, strict=True)]
+SETTINGS = {"model": "qwen3-14b", "max_num_seqs": 1, "async_scheduling": False}
+VARIED = {"max_num_seqs": [1, 2]}
+LABELS = ("wait per token", "prompt share")
 
 
 def queueing_per_prompt_token(record: RunRecord) -> Floats:
@@ -22,20 +25,42 @@ def queueing_per_prompt_token(record: RunRecord) -> Floats:
     return where(record.scheduled_ns >= 0, waited, record.table.prompt_tokens)
 
 
+def prompt_share(record: RunRecord) -> Floats:
+    """The share of the prompt in all tokens of a request, in percent: a metric that is not a time."""
+    prompt = record.table.prompt_tokens
+    return where(record.finish_ns >= 0, 100 * prompt, prompt + record.emitted_tokens)
+
+
 @pytest.fixture(autouse=True)
 def _mine(monkeypatch: pytest.MonkeyPatch) -> None:
     mine = Metric("wait_per_token", "wait per token", "Wait per prompt token", queueing_per_prompt_token)
+    share = Metric(
+        *("prompt_share", "prompt share", "Share of the prompt in all tokens", prompt_share), unit=Unit("pct")
+    )
     monkeypatch.setitem(METRICS, mine.name, mine)
+    monkeypatch.setitem(METRICS, share.name, share)
 
 
 @pytest.fixture
-def result(tmp_path: Path) -> blis.Result:
-    """Three requests at once at an instance that runs one at a time."""
-    rows = [f"0,{n},{m}" for n, m in zip(PROMPTS, OUTPUTS, strict=True)]
-    (tmp_path / "t.csv").write_text("\n".join(["arrival_s,input_tokens,output_tokens", *rows, ""]))
-    settings = {"model": "qwen3-14b", "max_num_seqs": 1, "async_scheduling": False}
+def trace(tmp_path: Path) -> Path:
+    """Three requests at once, of two classes and tenants."""
+    rows = [
+        f"0,{n},{m},{name}"
+        for n, m, name in zip(PROMPTS, OUTPUTS, ("batch", "batch", "critical"), strict=True)
+    ]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["arrival_s,input_tokens,output_tokens,slo_class", *rows, ""]))
+    return path
+
+
+@pytest.fixture
+def result(trace: Path) -> blis.Result:
+    """The requests at an instance that runs one at a time."""
     return blis.replay(
-        tmp_path / "t.csv", **settings, slo="wait_per_token.max=1us", goodput="wait_per_token:0.01ms"
+        trace,
+        **SETTINGS,
+        slo=["wait_per_token.max=1us", "prompt_share.min=99.5pct", "prompt_share.max=0.5"],
+        goodput="wait_per_token:0.01ms prompt_share:99",
     )
 
 
@@ -56,10 +81,79 @@ def test_it_is_in_the_summary_and_can_be_limited(result: blis.Result) -> None:
     figures = result.summary["cluster"]["wait_per_token_ms"]
     assert figures["count"] == 3
     assert figures["mean"] == pytest.approx(np.mean(expected), abs=1e-6)
-    (limit,) = result.summary["slo"]
+    limit = result.summary["slo"][0]
     assert limit["measured_ms"] == pytest.approx(max(expected), abs=1e-6)
     assert limit["met"] is False
-    assert result.summary["cluster"]["goodput"]["good"] == sum(each <= 0.01 for each in expected)
+    good = [wait <= 0.01 and share <= 99 for wait, share in zip(expected, SHARES, strict=True)]
+    assert result.summary["cluster"]["goodput"]["good"] == sum(good)
+
+
+def test_its_unit_is_that_of_its_column_its_figures_and_its_limits(result: blis.Result) -> None:
+    assert result.requests["prompt_share_pct"].tolist() == pytest.approx(SHARES, abs=1e-6)
+    assert result.summary["cluster"]["prompt_share_pct"]["mean"] == pytest.approx(np.mean(SHARES))
+    least, most = result.summary["slo"][1:]
+    assert (least["limit_pct"], most["limit_pct"]) == (99.5, 0.5)
+    assert least["measured_pct"] == pytest.approx(min(SHARES))
+    assert (least["met"], most["met"]) == (True, False)
+
+
+@pytest.mark.parametrize("text", ["prompt_share.max=0", "prompt_share.max=5ms", "prompt_share.max=half"])
+def test_a_limit_in_another_unit_is_refused(text: str) -> None:
+    with pytest.raises(blis.InputError, match=r"a positive number.*write it like 0\.5pct"):
+        blis.build(model="qwen3-14b", num_requests=1, slo=text)
+
+
+def test_it_is_in_the_tables_of_groups_and_instances(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from blis_py.report.table import print_summary
+
+    summary = blis.replay(trace, **SETTINGS, num_instances=2).summary
+    print_summary(summary, width=200)
+    out = capsys.readouterr().out
+    assert all(out.count(rest) == 2 for rest in ("per token p99", "share p99")), out
+    page = summary_html({**summary, "notes": []}, "")
+    assert all(f">{label} p99<" in page for label in LABELS)
+
+
+def test_it_is_in_a_comparison_and_its_picture(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from blis_py.report.compare import print_comparison
+
+    runs = [blis.replay(trace, **SETTINGS), blis.replay(trace, **{**SETTINGS, "max_num_seqs": 2})]
+    compared = blis.compare(*runs)
+    print_comparison(compared.as_dict())
+    out = capsys.readouterr().out
+    parts = ("wait per token p99 ", "prompt share p99, pct ", "mean wait", "mean prompt")
+    assert all(part in out for part in parts), out
+    titles = {ax.get_title(loc="left").replace("\n", " ") for ax in compared.plot().figure.axes}
+    assert {"Wait per prompt token", "Mean wait per token", "Mean prompt share"} <= titles
+
+
+def test_it_is_beside_the_latency_models_and_in_the_what_ifs(
+    trace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from blis_py.cross_check import cross_check
+    from blis_py.report.cross_check import print_cross_check
+
+    simulation = blis.build(trace=str(trace), **SETTINGS)
+    print_cross_check(cross_check(simulation, simulation.run().summary))
+    explained = blis.explain(simulation, metric="prompt_share.max", what_if=["max_num_seqs=2"])
+    print(explained)
+    out = capsys.readouterr().out.replace("\n", " ")
+    assert out.count("wait per token p99") >= 1, out
+    assert "prompt share max" in out
+
+
+def test_it_is_in_the_curves_of_a_sweep_and_over_the_throughput(trace: Path) -> None:
+    from blis_py.figures import throughput_latency
+    from blis_py.planning.curves import curves
+
+    swept = blis.sweep(vary=VARIED, trace=str(trace), model="qwen3-14b", cache=False)
+    drawn = curves(swept.table, VARIED)
+    assert drawn is not None
+    assert {"wait per token p99, ms", "prompt share p99, pct"} <= {
+        ax.get_title(loc="left") for ax in drawn.figure.axes
+    }
+    over = [ax.get_title(loc="left") for ax in throughput_latency(swept).figure.axes]
+    assert {"Wait per prompt token, p99", "Share of the prompt in all tokens, p99"} <= {*over}
 
 
 def test_it_is_a_row_of_the_tables_and_a_picture(
@@ -70,8 +164,8 @@ def test_it_is_a_row_of_the_tables_and_a_picture(
     print_summary(result.summary)
     assert "wait per token" in capsys.readouterr().out
     assert "wait per token" in summary_html({**result.summary, "notes": []}, "")
-    picture = one_latency(result.view, "wait_per_token")
-    assert "Wait per prompt token" in [ax.get_title(loc="left") for ax in picture.figure.axes]
+    for picture in (result.plot.wait_per_token(), result.plot.latency_cdf()):
+        assert "Wait per prompt token" in [ax.get_title(loc="left") for ax in picture.figure.axes]
 
 
 def test_a_saved_result_has_it(result: blis.Result, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from blis_py.cli.configure import overrides
 from blis_py.cli.help import meaning
 from blis_py.cli.options import SETTINGS
 from blis_py.cli.registered import flags_of
@@ -82,12 +83,14 @@ def order_of(folder: Path, *arguments: str) -> list[int]:
     return [int(row["prompt_tokens"]) for row in ended]
 
 
+@pytest.mark.slow
 def test_its_flag_changes_what_the_policy_does(folder: Path) -> None:
     assert order_of(folder) == [40, 10, 90, 80]
     assert order_of(folder, "--short-tokens", "20") == [10, 90, 40, 80]
     assert order_of(folder, "--short", "85") == [40, 80, 10, 90]
 
 
+@pytest.mark.slow
 def test_it_is_a_key_of_the_yaml_and_of_the_resolved_configuration(folder: Path) -> None:
     (folder / "config.yaml").write_text("scheduler: {short_tokens: 20}\n")
     assert order_of(folder, "--config", "config.yaml") == [10, 90, 40, 80]
@@ -96,6 +99,7 @@ def test_it_is_a_key_of_the_yaml_and_of_the_resolved_configuration(folder: Path)
     assert summary["scheduler"]["short_tokens"] == 20
 
 
+@pytest.mark.slow
 def test_its_bounds_hold_wherever_it_is_given(folder: Path) -> None:
     for given in (("--short-tokens", "0"), ("--set", "scheduler.short_tokens=0")):
         done = blis(folder, "run", *LINE, *given)
@@ -103,6 +107,7 @@ def test_its_bounds_hold_wherever_it_is_given(folder: Path) -> None:
         assert "must be at least 1 (found 0)" in done.stderr
 
 
+@pytest.mark.slow
 def test_it_is_in_the_help_of_both_command_lines_with_its_default(folder: Path) -> None:
     told = "--short-tokens N              What counts as short. Default 50."
     assert told in blis(folder, "run", "--help").stdout
@@ -110,6 +115,7 @@ def test_it_is_in_the_help_of_both_command_lines_with_its_default(folder: Path) 
     assert told in blis(folder, "engine", "info", "--help").stdout
 
 
+@pytest.mark.slow
 def test_it_is_a_keyword_and_a_setting_of_the_engine(folder: Path) -> None:
     program = (
         "import inspect, blis_py as blis\n"
@@ -153,6 +159,23 @@ def test_the_help_tells_the_default_of_the_preset() -> None:
     assert told["--async-scheduling"].endswith("Default on (vllm).")
     assert told["--latency-model"].endswith("Default trained (vllm).")
     assert told["--block-size"].endswith("Default 16.")
+
+
+@pytest.mark.parametrize(
+    ("flag", "given", "key", "expected"),
+    [
+        ("--routing-scorers", "queue-depth:1,load:2", "routing.scorers", {"queue-depth": 1.0, "load": 2.0}),
+        ("--alpha-coeffs", "1,2.5,3", "latency.alpha_coeffs", [1, 2.5, 3]),
+        ("--slo-targets", "critical=150000", "gateway.slo_targets_us", {"critical": 150_000}),
+        ("--columns", "arrival=ts,input=in", "workload.columns", {"arrival": "ts", "input": "in"}),
+        ("--dispatch-tick-interval", 0, "gateway.dispatch_tick_interval_us", 1000),
+        ("--timeout", -1.0, "workload.timeout_s", None),
+    ],
+)
+def test_the_text_of_a_flag_is_read_by_its_registration(
+    flag: str, given: object, key: str, expected: object
+) -> None:
+    assert overrides({flag: given}) == [(flag, key, expected)]
 
 
 def test_no_two_settings_have_the_same_flag() -> None:

@@ -55,7 +55,7 @@ def test_placed_sequences_decode_in_captured_steps() -> None:
     assert decodes["bucket"].tolist() == [4, 4, 4]
     prompts = bench.visit(Shape("prefill", prefills=((20, 64), (7, 0))))
     assert prompts["prefill_kv_tokens"].tolist() == [64]
-    assert set(prompts["regime"].tolist()) == {"eager"}
+    assert prompts["bucket"].tolist() == [32], "captured with its prompts"
     for samples in (decodes, prompts):
         assert (samples["gpu_ns"] > 0).all()
         assert (samples["total_ns"] > samples["gpu_ns"]).all()
@@ -68,3 +68,15 @@ def test_a_quick_profile_is_complete(tmp_path: Path) -> None:
     assert outcome.complete
     assert {"graph", "eager"} == set(outcome.samples["regime"].tolist())
     assert outcome.samples.meta["driver"]
+
+
+def test_a_visit_that_is_launched_ahead_shows_gpu_time_without_launching() -> None:
+    config = EngineConfig(model=AR, device=DEVICE, max_num_seqs=8, num_kv_blocks=300, enforce_eager=True)
+    engine = build_engine(config)
+    bench = StepBench(engine, Prompts(engine.vocab_size, engine.tokenizer, 0))
+    shape = Shape("prefill", prefills=((20, 64), (7, 0)))
+    bench.visit(shape)
+    visits = [bench.visit(shape) for _ in range(4)]
+    assert not any(samples["launch_bound"].any() for samples in visits)
+    for samples in visits:
+        assert 0 < samples["gpu_ns"][0] < samples["launching_ns"][0] < samples["total_ns"][0]

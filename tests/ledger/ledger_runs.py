@@ -46,7 +46,8 @@ def all_ledgers(
     assert differences(record, run(observer=witness)) == []
     notes = {index: notes.runs for index, notes in witness.notes.items()}
     arrivals = dict(zip(record.table.ids(), record.table.arrival_ns.tolist(), strict=True))
-    books = Bookkeeper(record, notes, Divider(latency, kinds.chunk_alone(diffusion)), arrivals)
+    dividers = [Divider(latency, kinds.chunk_alone(diffusion))] * len(record.instances)
+    books = Bookkeeper(record, notes, dividers, arrivals)
     return record, [books.ledger(row) for row in rows]
 
 

@@ -62,17 +62,17 @@ def test_a_result_on_a_single_line_is_read_too(tmp_path: Path) -> None:
 
 
 def test_requests_that_were_not_answered_are_left_out_and_counted() -> None:
-    told = read(SAMPLES["burstgpt"])[1].told()
+    told = read(SAMPLES["burstgpt"])[1].stated()
     assert "1 request was left out: no output tokens (failed when recorded)" in told
-    told = read(SAMPLES["guidellm"])[1].told()
+    told = read(SAMPLES["guidellm"])[1].stated()
     assert "1 request was left out: not answered" in told
-    told = read(SAMPLES["aiperf"])[1].told()
+    told = read(SAMPLES["aiperf"])[1].stated()
     assert "1 request was left out: sent to warm the server up" in told
 
 
 def test_guessed_lengths_are_called_guesses() -> None:
     for format in ("sharegpt", "genai-perf"):
-        told = read(SAMPLES[format])[1].told()
+        told = read(SAMPLES[format])[1].stated()
         assert any("guessed at 4 characters a token" in note for note in told), format
 
 
@@ -84,7 +84,7 @@ def test_a_tokenizer_counts_the_tokens_of_texts(tmp_path: Path) -> None:
     talk = [{"conversations": [{"value": "a b a b a"}, {"value": "b, a"}]}]
     table, reading = read(write(tmp_path, "s.json", talk), tokenizer=tmp_path / "tokenizer.json")
     assert (table.prompt_tokens[0], table.output_tokens[0]) == (5, 3)
-    assert not any("guessed" in note for note in reading.told())
+    assert not any("guessed" in note for note in reading.stated())
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(InputError, match="not a tokenizer"):
         read(tmp_path / "s.json", tokenizer=tmp_path / "tokenizer.json")
@@ -126,7 +126,7 @@ def test_named_columns_are_read_from_parquet_alike(tmp_path: Path) -> None:
     table, reading = read(path, columns={"arrival": "ts", "input": "in", "output": "out"})
     assert table.arrival_ns.tolist() == [0, 2 * 10**9]
     assert table.output_tokens.tolist() == [3, 4]
-    assert "times count from the first request, 2023-11-14T22:13:20" in reading.told()[0]
+    assert "times count from the first request, 2023-11-14T22:13:20" in reading.stated()[0]
     bad = pa.table({"ts": moments, "in": [10, None], "out": [3.0, 4.5]})
     pa.parquet.write_table(bad, path)
     with pytest.raises(InputError, match="row 2: in: not a whole number of at least 1"):
@@ -195,7 +195,7 @@ def test_arrivals_out_of_order_are_put_in_order_and_reported(tmp_path: Path) -> 
     path = write(tmp_path, "a.csv", "arrival_s,input_tokens,output_tokens\n3,1,1\n1,2,1\n2,3,1\n")
     table, reading = read(path)
     assert table.prompt_tokens.tolist() == [2, 3, 1]
-    assert "arrivals go back in time once; they are played in order of time" in reading.told()
+    assert "arrivals go back in time once; they are played in order of time" in reading.stated()
 
 
 def test_a_file_of_unknown_format_gets_the_list_and_what_each_format_misses(tmp_path: Path) -> None:

@@ -65,6 +65,8 @@ def test_command_and_yaml_are_what_is_on_the_screen(
             rest[control["key"]] = value
         else:
             settings[control["key"]] = value
+    if settings.get("scheduler.prefix_cache") == "none":
+        settings["scheduler.policy"] = "sjf"  # others order by the prefix cache
     where = shown(config, State.read({"settings": settings, **rest}), tmp_path / "derived")
     for key, value in settings.items():
         if not (where.files and key.startswith("workload.")):

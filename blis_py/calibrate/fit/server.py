@@ -344,8 +344,8 @@ def engine_file(fit: ServerFit, settings: Mapping[str, Any], sources: Mapping[st
     """
 
     def said(*names: str) -> str:
-        told = "; ".join(f"{name} {fit.numbers[name].described()}" for name in names)
-        return f"fitted to {fit.requests:,} requests of {fit.source}; 90 % intervals: {told}"
+        stated = "; ".join(f"{name} {fit.numbers[name].described()}" for name in names)
+        return f"fitted to {fit.requests:,} requests of {fit.source}; 90 % intervals: {stated}"
 
     number = {name: float(f"{fit.numbers[name].value:.4g}") for name in NAMES}
     behind = tuple(settings.get("frontend_ms", ()))[1:] or (0.0,)
