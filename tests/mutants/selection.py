@@ -24,12 +24,18 @@ class Selection:
             if path.relative_to(root / "tests").parts[0] not in LEFT_OUT
         ]
 
-    def of(self, module: str) -> list[str]:
-        """Test files that import it, directly or not, those of its part first, relative to the checkout."""
+    def of(self, module: str, own: bool = False) -> list[str]:
+        """Test files that import it, directly or not, those of its part first, relative to the checkout.
+
+        Args:
+            own: no others than those of its part.
+        """
         target, part = self._modules[module], module.split(".")[1]
         found = []
         for path in self.tests:
             name = path.relative_to(self._root)
+            if own and name.parts[1] != part:
+                continue
             if steps := self._distance(path, target):
                 found.append((name.parts[1] != part, steps, str(name)))
         return [name for _, _, name in sorted(found)]
