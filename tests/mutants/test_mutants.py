@@ -60,3 +60,7 @@ def test_tests_of_the_same_part_come_first_and_those_that_do_not_import_it_not_a
         name.startswith("tests/cluster/")
         for name in Selection(ROOT).of("blis_py.cluster.evictable", own=True)
     )
+
+
+def test_a_module_that_is_imported_by_its_name_in_a_table_is_found() -> None:
+    assert "tests/traces/test_formats.py" in Selection(ROOT).of("blis_py.traces.mooncake", own=True)
