@@ -286,6 +286,7 @@ def check_all(recorded: Recorded, simulation: Simulation) -> None:
     assert off_by_more_than_1_us(record, recorded.requests) == []
 
 
+@pytest.mark.slow
 @of_cases([*SCORED, "05_least_loaded_busiest/ll"])
 def test_free_runs_are_the_peers_in_distribution(recorded: Recorded) -> None:
     """The mean over seeds, and the shares of the instances under the seed whose ties fell most alike."""
