@@ -99,6 +99,14 @@ def test_it_does_not_count_against_max_num_seqs_and_goes_before_the_others_once_
     assert prefills(step(scheduler, 11)) == [("C", 12)]
 
 
+def test_an_offer_at_once_of_what_has_to_be_computed_anyway_is_not_taken() -> None:
+    store = Store({"short": 5}, load_ns=0)
+    scheduler = machine(store)
+    scheduler.add(Request("short", 0, 1))
+    assert prefills(step(scheduler, 0)) == [("short", 1)]
+    assert store.loads == []
+
+
 def test_one_token_of_a_prompt_is_always_computed() -> None:
     scheduler = machine(store := Store({"A": 500}, load_ns=0))
     scheduler.add(Request("A", 0, 20, 1, 1))

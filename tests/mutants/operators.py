@@ -135,6 +135,11 @@ class _Finder(ast.NodeVisitor):
     def visit_Raise(self, node: ast.Raise) -> None:
         """A message may say what it likes."""
 
+    def visit_keyword(self, node: ast.keyword) -> None:
+        """`strict` of `zip` is an assertion."""
+        if node.arg != "strict":
+            self.visit(node.value)
+
     visit_JoinedStr = visit_Assert = visit_Raise  # type: ignore[assignment]
 
     # -- what is changed -------------------------------------------------------------------------------
