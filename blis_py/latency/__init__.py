@@ -59,8 +59,7 @@ def _trained(
 
 def _needs_operators(shape: ModelShape, gpu: GpuSpec, layout: Layout, kernels: str) -> bool:
     """Whether `trained` prices operator by operator: everything but dense models under vLLM, on whose servers
-    its formula was learned, in 16 bits, and in 8 before Blackwell, where servers on several GPUs are closer to
-    the operators."""
+    its formula was learned, in 16 bits, and in 8 before Blackwell, where servers are closer to operators."""
     from blis_py.latency.surfaces import surface_file
 
     if not shape.is_plain or shape.moe_layers or kernels != "vllm" or layout != Layout(layout.gpus):
