@@ -10,6 +10,7 @@ from blis_py.config.models import DESCRIPTIONS, RunConfig
 from blis_py.core.bounds import MAX_INSTANCES
 from blis_py.errors import InputError
 from blis_py.metrics.load import TOO_SHORT
+from blis_py.outputs.staging import Outputs
 from blis_py.planning import analysis
 from blis_py.planning.axes import Axis, axis
 from blis_py.planning.goal import Goal
@@ -56,7 +57,6 @@ class Plan(PlanResult):
 
     def save(self, folder: str, *, force: bool = False, plots: bool = True) -> None:
         """Write `plan.json`, `config.yaml`, `standings.csv`, server start scripts, and the picture."""
-        from blis_py.outputs.staging import Outputs
         from blis_py.planning.files import fill
 
         with Outputs() as outputs:

@@ -6,16 +6,20 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict
 from blis_py.config.models import RunConfig
 from blis_py.core.bounds import MAX_RERUNS, check_count
 from blis_py.errors import InputError
+from blis_py.files.yaml_files import dump_yaml
 from blis_py.intervals import rerun_seed
 from blis_py.metrics.registry import METRICS
 from blis_py.metrics.slo import limit_and_measured
+from blis_py.outputs.staging import Outputs
 from blis_py.planning.axes import Axis, Point, axis, drawn, grid
 from blis_py.planning.job import Job, JobOutcome
 from blis_py.planning.runner import Runner
@@ -157,8 +161,6 @@ class Sweep:
         Raises:
             InputError: no run has this figure.
         """
-        from blis_py.config.layers import did_you_mean
-
         known = {name for row in self.rows for name in row.outcome.figures}
         if not known:
             reasons = {row.as_dict()["reason"] for row in self.rows}
@@ -168,18 +170,12 @@ class Sweep:
 
     def save(self, folder: str | Path, *, force: bool = False, plots: bool = True) -> Path:
         """Write `sweep.csv`, `sweep.parquet` (where pyarrow is installed), `sweep.yaml` and the curves."""
-        from blis_py.outputs.staging import Outputs
-
         with Outputs() as outputs:
             self.fill(outputs, folder, force=force, plots=plots)
         return Path(folder)
 
     def fill(self, outputs: Outputs, folder: str | Path, *, force: bool, plots: bool) -> None:
         """Write the sweep into a folder that is published together with others."""
-        from importlib.util import find_spec
-
-        from blis_py.files.yaml_files import dump_yaml
-
         place = outputs.folder(folder, force=force)
         self.table.to_csv(place / "sweep.csv", index=False)
         if find_spec("pyarrow") is not None:

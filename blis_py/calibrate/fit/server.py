@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import lsq_linear
 
 from blis_py.calibrate.client_autopsy import requests_in_flight
 from blis_py.calibrate.token_times import Seconds, TokenTimes, token_times
@@ -348,8 +349,6 @@ def _least_squares(
     numbers: Floats, misses: Floats, slopes: Floats, weights: Floats, free: Mask, prior: Floats
 ) -> Floats:
     """Robust least squares: errors beyond a bound count linearly."""
-    from scipy.optimize import lsq_linear
-
     solved = numbers.copy()
     if not free.any():
         return solved
