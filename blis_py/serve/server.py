@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -156,6 +157,8 @@ async def _serve(services: Sequence[Service]) -> None:
         loop.add_signal_handler(number, stop)
     tasks = [asyncio.create_task(service.serve()) for service in services]
     failed = await _start(services, stopping)
+    gc.collect()
+    gc.freeze()  # or collections would walk models and libraries again and again
     if not failed:
         waiting = asyncio.create_task(stopping.wait())
         await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
