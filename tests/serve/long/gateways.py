@@ -20,7 +20,7 @@ from servers import FLEET, Server, serving
 from blis_py.observe.answer import Answer
 from blis_py.observe.http import HttpClient, HttpError, Target
 
-_GROUPS, _REQUESTS = 60, 240
+_GROUPS, _REQUESTS = 61, 240
 _START_S = 60
 
 
