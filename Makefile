@@ -22,7 +22,7 @@ NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core 
 # Tests of other things than the simulator, or that need more than it.
 NOT_CHECKED := $(addprefix --ignore=tests/,benchmarks docs engine fuzz gpu notebooks)
 
-.PHONY: run ui serve test-ui test-serve native check test fuzz soak mutants lint aot bench docs site release gpu \
+.PHONY: run ui serve test-ui test-serve native check test fuzz soak soak-engine mutants lint aot bench docs site release gpu \
 	gpu-wheels gpu-home gpu-rehearsal clean
 
 run: $(VENV)/.native
@@ -82,6 +82,10 @@ fuzz: $(VENV)/.installed-check
 # 3,000 random configurations, jumps against single steps, with every invariant; SOAK='--runs 100 --seed 7' for others.
 soak: $(VENV)/.installed-check
 	$(BIN)/python tests/soak/soak.py $(SOAK)
+
+# 3,000 outputs of the engine under random settings, beside each request alone; SOAK='--outputs 500 --seed 7' for others.
+soak-engine: $(VENV)/.installed-check
+	$(BIN)/python tests/soak/engine.py $(SOAK)
 
 # How many of 300 small mistakes in the simulator its tests notice, which takes hours and goes on where it was stopped;
 # MUTANTS='--sample 20 --seed 7 --workers 2' for others, --stranger without the folder `shared`.

@@ -22,6 +22,8 @@ from engine.sampling_params import SamplingParams
 from engine.staging_buffer import Inputs
 from engine.steplog import StepRecorder
 
+_FEW = 64
+"""Bytes of float8 below this are numbers from 0 to 2."""
 _ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=None, seed=0, detokenize=False)
 
 
@@ -77,9 +79,11 @@ class StepBench:
         on_gpu = engine.timer.device.type == "cuda"
         self._timer = AheadTimer(engine.clock) if on_gpu else None
         self._leads, self._monitor = Leads(), GpuMonitor() if on_gpu else None
-        for k_cache, v_cache in engine.executor.forward.kv:
-            k_cache.normal_()
-            v_cache.normal_()
+        for cache in (cache for layer in engine.executor.forward.kv for cache in layer):
+            if cache.is_floating_point() and cache.element_size() > 1:
+                cache.normal_()
+            else:
+                cache.view(torch.uint8).random_(0, _FEW)
 
     def visit(self, shape: Shape) -> StepSamples:
         """The measured steps of one visit to a shape.
