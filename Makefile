@@ -22,7 +22,7 @@ NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core 
 # Tests of other things than the simulator, or that need more than it.
 NOT_CHECKED := $(addprefix --ignore=tests/,benchmarks docs engine fuzz gpu notebooks)
 
-.PHONY: run ui serve test-serve test-ui native check test fuzz soak mutants lint aot bench docs gpu gpu-wheels gpu-home gpu-rehearsal clean
+.PHONY: run ui serve test-serve test-ui native check test fuzz soak mutants lint aot bench docs docs-ui gpu gpu-wheels gpu-home gpu-rehearsal clean
 
 run: $(VENV)/.native
 	@$(BIN)/blis run --workload-spec workloads/mixed-slo.yaml --model qwen3-14b --gpu h100 \
@@ -104,6 +104,11 @@ bench: $(VENV)/.installed-dev $(VENV)/.native
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_pictures.py
+
+# The screenshots of the page and of a report; takes Chromium.
+docs-ui: $(VENV)/.installed-dev
+	@$(PIP) playwright
+	$(BIN)/python docs/ui_pictures.py
 
 # On a machine whose python3 has torch with CUDA, numpy, safetensors, PyYAML, pytest and hypothesis; installs nothing.
 # docs/gpu.md tells what the jobs are, and the same call without make. GIVEN=... is what an earlier call left in OUT.

@@ -121,8 +121,9 @@ def test_a_plan_finds_the_cheapest_and_its_candidates_can_be_chosen(browser: Bro
     drag(page, "Requests", -3)
     drawn(page, "whole", "workload.num_requests", 500)
     page.get_by_role("button", name="Find the cheapest that holds").click()
-    page.wait_for_selector("#found li", timeout=90_000)
-    assert "Found." in page.locator("#progress").inner_text()
+    page.wait_for_selector("#found button", timeout=90_000)
+    assert "The cheapest so far" in page.locator("#found").inner_text()
+    page.wait_for_selector("#points .choice")
     choice = page.locator("#points .choice[aria-label*='TP1, ']").first
     choice.focus()
     page.keyboard.press("Enter")
