@@ -59,13 +59,13 @@ def test_a_slider_moves_the_curve_by_a_sample_and_then_by_the_whole_run(
     drag(page, "Instances", 2)
     drawn(page, "sample", "num_instances", 4)
     assert "SAMPLE" in page.evaluate("getComputedStyle(document.getElementById('label'), '::before').content")
-    assert page.locator(".tile .band").count() > 0
+    assert page.locator(".tile .expected").count() > 0
     sampled = curve.get_attribute("d")
     assert sampled != before
     drawn(page, "whole", "num_instances", 4)
     assert curve.get_attribute("d") != sampled
     assert "Whole run: 3,600 requests" in page.locator("#label").inner_text()
-    assert page.locator(".tile .band").count() == 0
+    assert page.locator(".tile .expected").count() == 0
 
 
 def test_the_copied_command_gives_the_numbers_on_the_page(
