@@ -22,8 +22,8 @@ NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core 
 # Tests of other things than the simulator, or that need more than it.
 NOT_CHECKED := $(addprefix --ignore=tests/,benchmarks docs engine fuzz gpu notebooks)
 
-.PHONY: run ui serve test-ui test-serve native check test fuzz soak soak-engine mutants lint aot bench docs site release gpu \
-	gpu-wheels gpu-home gpu-rehearsal clean
+.PHONY: run ui serve test-ui test-serve native check test fuzz soak soak-engine mutants lint aot bench docs docs-ui \
+	site release gpu gpu-wheels gpu-home gpu-rehearsal clean
 
 run: $(VENV)/.native
 	@$(BIN)/blis run --workload-spec workloads/mixed-slo.yaml --model qwen3-14b --gpu h100 \
@@ -109,6 +109,11 @@ bench: $(VENV)/.native
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_pictures.py
+
+# The screenshots of the page and of a report; takes Chromium.
+docs-ui: $(VENV)/.installed-dev
+	@$(PIP) playwright
+	$(BIN)/python docs/ui_pictures.py
 
 # The guides and the API reference as a site in `out/site`, by tools that stand apart from the environment.
 site: $(VENV)/.site
