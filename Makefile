@@ -19,29 +19,58 @@ native = (test -d $(COMPILER) || $(PIP) --target $(COMPILER) mypy setuptools) &&
 	PYTHONPATH=$(COMPILER) $(BIN)/python -m blis_py.native
 NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core cluster latency metrics)))
 
-.PHONY: run native test fuzz soak lint aot bench docs gpu gpu-wheels gpu-home gpu-rehearsal clean
+# Tests of other things than the simulator, or that need more than it.
+NOT_CHECKED := $(addprefix --ignore=tests/,benchmarks docs engine fuzz gpu notebooks)
+
+.PHONY: run serve test-serve native check test fuzz soak mutants lint aot bench docs gpu gpu-wheels gpu-home gpu-rehearsal clean
 
 run: $(VENV)/.native
 	@$(BIN)/blis run --workload-spec workloads/mixed-slo.yaml --model qwen3-14b --gpu h100 \
 		--num-instances 4 --scheduler priority-fcfs --format table
+
+# Four simulated instances under the OpenAI API, and one answer of theirs as a stream.
+serve: $(VENV)/.installed-serve
+	@$(BIN)/python docs/serve_demo.py
+
+# Clients and gateways from PyPI, each in an environment of its own, and thousands of streams.
+test-serve: export PYTHONPATH := $(CURDIR)
+test-serve: $(VENV)/.installed-dev $(VENV)/.installed-serve
+	$(BIN)/python tests/serve/long/clients.py $(CLIENTS)
+	$(BIN)/python tests/serve/long/stress.py $(STRESS)
 
 # The simulator's inner loop as native code: the same results, sooner. `make run` does it, too, but goes on where it
 # does not work.
 native: $(VENV)/.installed
 	$(native)
 
+# Before every commit, in less than a minute: style, types and contracts of `blis_py`, and its tests but the slow ones.
+# Installs no torch.
+check: $(VENV)/.installed-check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/mypy blis_py
+	$(BIN)/pytest -n auto --dist worksteal -m 'not slow' $(NOT_CHECKED)
+
+# All tests. Of the two parts, `tests/conftest.py` says which folders run in native code, where there is a C compiler.
 # One thread per test process: they share the cores already.
 test: export OMP_NUM_THREADS := 1
-test: $(VENV)/.installed-dev
-	$(BIN)/pytest -n auto
+test: $(VENV)/.installed-dev $(VENV)/.native
+	$(BIN)/pytest -n auto --dist worksteal --part native
+	$(BIN)/pytest -n auto --dist worksteal --part interpreted
 
 # 10,000 bad files for every reader and command, which takes hours; FUZZ='--inputs 500 --only replay' for some of it.
-fuzz: $(VENV)/.installed-dev
+fuzz: $(VENV)/.installed-check
 	$(BIN)/python tests/fuzz/long.py $(FUZZ)
 
 # 3,000 random configurations, jumps against single steps, with every invariant; SOAK='--runs 100 --seed 7' for others.
-soak: $(VENV)/.installed-dev
+soak: $(VENV)/.installed-check
 	$(BIN)/python tests/soak/soak.py $(SOAK)
+
+# How many of 300 small mistakes in the simulator its tests notice, which takes hours and goes on where it was stopped;
+# MUTANTS='--sample 20 --seed 7 --workers 2' for others, --stranger without the folder `shared`.
+mutants: $(VENV)/.installed-check
+	$(BIN)/python tests/mutants/mutants.py $(MUTANTS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -104,6 +133,14 @@ $(VENV)/.native: $(VENV)/.installed $(NATIVE_SOURCES)
 	@$(native) || echo 'note: the simulator runs interpreted: the same results, later' >&2
 	@touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
-	$(PIP) --editable '.[dev,notebooks,engine,dask,plan]'
+$(VENV)/.installed-serve: $(VENV)/.installed
+	$(PIP) --editable '.[serve]'
+	@touch $@
+
+$(VENV)/.installed-check: $(VENV)/.installed
+	$(PIP) --editable '.[dev,serve]'
+	@touch $@
+
+$(VENV)/.installed-dev: $(VENV)/.installed-check
+	$(PIP) --editable '.[dev,test,notebooks,engine,dask,plan,report,ui,serve]'
 	@touch $@

@@ -47,6 +47,7 @@ from engine.sampling_params import SamplingParams
 
 _VOCABULARY = 128
 _PROMPT_TOKENS = 128
+_PAGE = 16
 _WARM_UP_STEPS = 20
 _TEXTS = ("none", "delivered", "stop", "in-loop")
 _SAMPLING: dict[str, dict[str, Any]] = {
@@ -153,7 +154,12 @@ def measure(sequences: int, steps: int, sampling: str, text: str) -> dict[str, N
 def decoding(sequences: int, sampling: str, clock: Clock, text: str = "none") -> LLMEngine:
     """An engine that has so many sequences decoding."""
     config = EngineConfig(
-        model="none", device="cpu", max_num_seqs=sequences, max_model_len=4096, num_kv_blocks=256 * sequences
+        model="none",
+        device="cpu",
+        max_num_seqs=sequences,
+        max_model_len=4096,
+        num_kv_blocks=256 * sequences,
+        block_size=_PAGE,
     )
     tokenizer = None if text == "none" else Pieces()
     llm = build_engine(config, model=NoModel(), tokenizer=tokenizer, clock=clock)
@@ -162,7 +168,7 @@ def decoding(sequences: int, sampling: str, clock: Clock, text: str = "none") ->
     if text == "stop":
         wanted["stop"] = ["no text has this"]
     for i in range(sequences):
-        prompt = [(i * 7 + j) % _VOCABULARY for j in range(_PROMPT_TOKENS + i % config.block_size)]
+        prompt = [(i * 7 + j) % _VOCABULARY for j in range(_PROMPT_TOKENS + i % _PAGE)]
         params = SamplingParams(max_tokens=3000, **_SAMPLING[sampling], **wanted)
         llm.add_request(prompt, params, on_delta=_taken if delivered else None)
     while len(llm.step().tokens) < sequences:

@@ -7,7 +7,7 @@ of the configuration as mappings (`latency={"model": "linear"}`), or both.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import load_config
@@ -17,6 +17,9 @@ from blis_py.notebook import CellProgress, in_notebook
 from blis_py.result import Result
 from blis_py.setup.setup import Progress, Setup
 
+if TYPE_CHECKING:
+    from blis_py.cluster.observer import Observer
+
 _LISTS = ("slo", "goodput")
 """Settings that are lists of short texts and may be given as one text: `slo="ttft.p99=500ms
 tpot.p99=50ms"`."""
@@ -25,19 +28,26 @@ tpot.p99=50ms"`."""
 class Simulation(Setup):
     """A resolved configuration, ready to `run`."""
 
-    def run(self, *, record_steps: bool = True, progress: Progress | bool | None = None) -> Result:
+    def run(
+        self,
+        *,
+        record_steps: bool = True,
+        progress: Progress | bool | None = None,
+        observer: Observer | None = None,
+    ) -> Result:
         """Simulate until every request has ended, or until the horizon.
 
         Args:
             record_steps: keep the table of steps; without it `Result.steps` is not available.
             progress: called from time to time with (ended, all) requests. None = a bar in a notebook
                 cell that takes longer than a second; False = none.
+            observer: observer of every step.
         """
         if progress is True or (progress is None and in_notebook()):
             with CellProgress() as bar:
-                record, notes = self.simulate(record_steps, bar)
+                record, notes = self.simulate(record_steps, bar, observer)
         else:
-            record, notes = self.simulate(record_steps, progress or None)
+            record, notes = self.simulate(record_steps, progress or None, observer)
         return Result(record, self, (*self.notes, *notes))
 
 

@@ -21,7 +21,7 @@ from engine.kernels.attention import AttentionMetadata
 from engine.launching import Ticket
 from engine.relay import RelayBuffer
 from engine.staging import BlockTables
-from engine.staging_buffer import Arrays, Inputs, Ints, Layout, StagingBuffer
+from engine.staging_buffer import Arrays, Inputs, Ints, StagingBuffer, StagingLayout
 
 _ONE_FURTHER: Ints = np.array([[0], [1], [1]])
 """A decode moves its position and the place of its keys and values."""
@@ -29,11 +29,24 @@ _PADDING: Ints = np.array([[0], [0], [-1]])
 """Input id, position and slot of a padded row."""
 
 
+PROMPT_PLACES = 9
+"""Prompts in a padded batch: the last one has the tokens of the padding."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaddedMix:
+    """Size of a batch with prompts that is padded: tokens, and places of decodes and of prompts."""
+
+    tokens: int
+    decodes: int
+    prompts: int
+
+
 @dataclass(slots=True)
-class Transfer:
+class BatchTransfer:
     """What has to reach the device before a forward. Nothing in it changes until it has."""
 
-    layout: Layout
+    layout: StagingLayout
     staged: bool
     """Whether the staging buffer has to be copied."""
     pages: torch.Tensor | None
@@ -52,7 +65,7 @@ class Transfer:
 class AllDecodes:
     """A batch in which every sequence decodes: what of it is the same in the next step."""
 
-    layout: Layout
+    layout: StagingLayout
     rows: Ints
     """Slots of the sequences."""
     sent: bool = False
@@ -93,7 +106,7 @@ class BatchBuilder:
         self._next: Ints = np.zeros((3, max_seqs), dtype=np.int64)
         """Of the sequence in each slot: its latest token, its position, and where its keys and values go
         unless that is a new page. What it computes next when it decodes. Out of date while it decodes."""
-        self._staging = StagingBuffer(max(max_tokens, seqs), seqs, device, shared)
+        self._staging = StagingBuffer(max(max_tokens, seqs), seqs + PROMPT_PLACES, device, shared)
         self._counting: Ints = np.arange(max(max_tokens, seqs) + 1)
         self._shift, self._mask = block_size.bit_length() - 1, block_size - 1
         self._rows: Ints = np.zeros(0, dtype=np.int64)
@@ -153,7 +166,7 @@ class BatchBuilder:
         if len(tokens) > decodes:
             self._next[0, rows[decodes:]] = tokens[decodes:]
 
-    def decodes(self, padded: int = 0) -> Layout:
+    def decodes(self, padded: int = 0) -> StagingLayout:
         """The batch in which every sequence decodes, filled up to `padded` rows with nothing."""
         decoding, count = self._decoding, len(self._rows)
         size, latest = padded or count, self._latest
@@ -187,8 +200,13 @@ class BatchBuilder:
         return self.send(self.decodes(size))
 
     def mixed(
-        self, slots: Ordered[int], starts: Ordered[int], chunks: Ordered[Ints], emits: Ordered[bool]
-    ) -> Layout:
+        self,
+        slots: Ordered[int],
+        starts: Ordered[int],
+        chunks: Ordered[Ints],
+        emits: Ordered[bool],
+        padded: PaddedMix | None = None,
+    ) -> StagingLayout:
         """The batch with prefills behind the decodes.
 
         Args:
@@ -196,6 +214,8 @@ class BatchBuilder:
             starts: position of the first token of each.
             chunks: token ids that each computes.
             emits: whether each is complete after this step.
+            padded: fill up with nothing to this size: decodes and prompts without tokens, and a last prompt
+                with those of the padding. Rows of logits are padded, too.
         """
         decodes, prefill_rows = len(self._rows), np.array(slots, dtype=np.int64)
         rows = np.concatenate((self._rows, prefill_rows))
@@ -205,45 +225,61 @@ class BatchBuilder:
         ends = np.cumsum(lengths)
         emitting = np.concatenate((np.ones(decodes, dtype=bool), np.array(emits, dtype=bool)))
         emitted = ends[emitting] - 1
-        layout = self._staging.layout(int(ends[-1]), len(rows), len(emitted))
+        tokens, count = int(ends[-1]), len(emitted)
+        place = padded or PaddedMix(tokens, decodes, len(slots))
+        size = place.decodes + place.prompts
+        layout = self._staging.layout(place.tokens, size, size if padded else count)
         host = layout.host
 
         self._latest = None
         host.tokens[:, :decodes] = self._decoding
-        np.concatenate(chunks, out=host.tokens[0, decodes:])
+        host.tokens[:, tokens:] = _PADDING
+        np.concatenate(chunks, out=host.tokens[0, decodes:tokens])
         # Token i of a sequence whose tokens begin at row `first` stands at position `begin + i`.
         shifts = np.repeat((ends - lengths - begins)[decodes:], lengths[decodes:])
-        positions = np.subtract(self._counting[decodes : ends[-1]], shifts, out=host.tokens[1, decodes:])
-        self._places(np.repeat(prefill_rows, lengths[decodes:]), positions, out=host.tokens[2, decodes:])
-        host.rows[:] = rows
-        host.emit[:], host.emit_rows[:] = emitted, rows[emitting]
-        host.query_start[0] = 0
-        host.query_start[1:] = ends
-        host.seq_lens[:] = begins + lengths
+        positions = np.subtract(self._counting[decodes:tokens], shifts, out=host.tokens[1, decodes:tokens])
+        of_each = np.repeat(prefill_rows, lengths[decodes:])
+        self._places(of_each, positions, out=host.tokens[2, decodes:tokens])
+        host.emit[:count], host.emit_rows[:count] = emitted, rows[emitting]
+        host.emit[count:], host.emit_rows[count:] = 0, self.padding_row
+        self._write_sequences(host, place, rows, ends, begins + lengths)
         self._decoding += _ONE_FURTHER
         self._next[1:, prefill_rows] = host.tokens[1:, ends[decodes:] - 1] + 1
         return layout
+
+    def _write_sequences(self, host: Arrays, place: PaddedMix, rows: Ints, ends: Ints, after: Ints) -> None:
+        """Slots, rows and lengths of the sequences, decodes and prompts in their places, the others empty."""
+        decodes, first = len(self._rows), place.decodes
+        last = first + len(rows) - decodes
+        host.rows[decodes:], host.seq_lens[decodes:] = self.padding_row, 0
+        host.rows[:decodes], host.rows[first:last] = rows[:decodes], rows[decodes:]
+        host.seq_lens[:decodes], host.seq_lens[first:last] = after[:decodes], after[decodes:]
+        host.query_start[:decodes] = self._counting[:decodes]
+        host.query_start[decodes : first + 1] = decodes
+        host.query_start[first + 1 : last + 1] = ends[decodes:]
+        host.query_start[last + 1 :] = ends[-1]
+        host.query_start[-1] = place.tokens
 
     def _places(self, slots: Ints, positions: Ints, out: Ints) -> None:
         """Where the keys and values of these positions of the sequences in these slots go."""
         pages = self.tables.host[slots, positions >> self._shift].astype(np.int64)
         np.add(pages << self._shift, positions & self._mask, out=out)
 
-    def send(self, layout: Layout) -> Inputs:
+    def send(self, layout: StagingLayout) -> Inputs:
         """Everything the forward reads, on the device."""
         self.transfer(self.pack(layout))
         return layout.device
 
-    def pack(self, layout: Layout) -> Transfer:
+    def pack(self, layout: StagingLayout) -> BatchTransfer:
         """What has to be copied for the batch just built."""
         latest = self._latest
         staged = not self._staging.shared and (self._relay is None or latest is None or not latest.sent)
         if latest is not None:
             latest.sent = True
         decodes = len(self._rows) if latest is None and self._relay is not None else -1
-        return Transfer(layout, staged, self.tables.changes(), decodes)
+        return BatchTransfer(layout, staged, self.tables.changes(), decodes)
 
-    def transfer(self, parcel: Transfer) -> None:
+    def transfer(self, parcel: BatchTransfer) -> None:
         """On the launching side: starts the copies; tokens out of the relay buffer replace placeholders."""
         if parcel.pages is not None:
             self.tables.apply(parcel.pages)
@@ -252,7 +288,7 @@ class BatchBuilder:
         if self._relay is not None and parcel.decodes >= 0:
             self._relay.replace_placeholders(parcel.layout.device, parcel.decodes)
 
-    def read_by(self, reader: Ticket[Any], parcel: Transfer) -> None:
+    def read_by(self, reader: Ticket[Any], parcel: BatchTransfer) -> None:
         """The copies of a batch are under way; its buffers are not written again before they are done."""
         if parcel.pages is not None:
             self.tables.ring.read_by(reader)
@@ -270,7 +306,13 @@ class BatchBuilder:
             self._relay.keep(inputs.emit_rows[: len(tokens)], tokens)
 
     def metadata(
-        self, inputs: Inputs, *, num_decodes: int, max_query_len: int, max_seq_len: int
+        self,
+        inputs: Inputs,
+        *,
+        num_decodes: int,
+        max_query_len: int,
+        max_seq_len: int,
+        usual_prompts: int | None = None,
     ) -> AttentionMetadata:
         """What the attention needs; where all sequences decode, a GPU also makes their inputs now."""
         width = -(-max_seq_len // self.block_size)
@@ -289,5 +331,6 @@ class BatchBuilder:
             max_query_len=max_query_len,
             max_seq_len=max_seq_len,
             num_decodes=num_decodes,
+            usual_prompts=usual_prompts,
             decode_plan=self.plan(inputs.seq_lens, num_decodes) if self.plan and num_decodes else None,
         )

@@ -27,6 +27,7 @@ from engine.kernels.gpu import gpu_of
 from engine.kv_pool import Capacity, allocate, capacity
 from engine.launching import launch_side
 from engine.memory import check_memory
+from engine.mixed_graphs import MixedGraphs, default_sizes
 from engine.models import build_model, load_model_config, load_tokenizer
 from engine.models.config import ModelConfig
 from engine.models.tokenizer import Tokenizer
@@ -55,7 +56,8 @@ def build_engine(
         InputError: an unknown or damaged model, one that does not fit, or invalid settings.
     """
     device = pick_device(config.device)
-    dtype: torch.dtype = getattr(torch, config.dtype_on(device.type))
+    config = config.on(device.type)
+    dtype: torch.dtype = getattr(torch, config.dtype)
     compilations = watch_kernels(device)
     if model is None:
         model, tokenizer = _load(config, device, dtype, tokenizer)
@@ -152,7 +154,7 @@ def make_executor(
     Args:
         capture: the graph capture; None on the CPU, which has no kernels to warm up and no graphs.
     """
-    graphs = expert_load = None
+    graphs = mixed = expert_load = None
     if config.count_active_experts:
         expert_load = forward.model.track_expert_load()
     with_graphs = capture is not None and not config.enforce_eager
@@ -171,12 +173,16 @@ def make_executor(
         builder.plan = _planner(forward)
         warm_up(forward, builder, Bounds.of(config, max_model_len), gpu_of(device))
         if with_graphs:
+            sizes = config.cudagraph_mixed_sizes
+            sizes = default_sizes(config.max_num_batched_tokens) if sizes is None else sizes
+            seqs = config.max_num_seqs
             with torch.inference_mode():
                 graphs = DecodeGraphs(forward, builder, max_model_len, buckets, capture)
+                mixed = MixedGraphs(forward, builder, max_model_len, sizes, seqs, capture)
     if expert_load is not None:
         expert_load.zero_()
     side = launch_side(device, config.async_scheduling)
-    return Executor(forward, builder, config.max_num_seqs, graphs, expert_load, side)
+    return Executor(forward, builder, config.max_num_seqs, graphs, expert_load, side, mixed)
 
 
 def _planner(forward: Forward) -> Callable[[torch.Tensor, int], torch.Tensor] | None:

@@ -1,6 +1,6 @@
 """Settings of an engine, under vLLM's names."""
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from math import inf
 
 from blis_py.core.config import (
@@ -17,6 +17,8 @@ from blis_py.errors import InputError
 
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 _AUTO_DTYPE = {"cuda": "bfloat16", "cpu": "float32"}
+_AUTO_BLOCK_SIZE = {"cuda": 64, "cpu": 16}
+"""A page of 64 tokens is a whole tile of keys for the attention kernels: its place is looked up once."""
 _CHOICES: dict[str, tuple[str, ...]] = {
     "device": ("auto", "cuda", "cpu"),
     "dtype": ("auto", "bfloat16", "float16", "float32"),
@@ -51,6 +53,13 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
     """`cuda`, `cpu`, or `auto`: CUDA if available."""
     dtype: str = setting("auto", flag="--dtype", help="bfloat16, float16, float32 or auto.", group="Model")
     """`auto`: bfloat16 on CUDA, float32 on the CPU."""
+    block_size: int = setting(
+        0,
+        flag="--block-size",
+        aliases=("--block-size-in-tokens",),
+        help="Tokens per KV page; 0 = 64 on a GPU, 16 on the CPU.",
+    )
+    """Tokens per KV page; 0 = by device, see `on`."""
     load_format: str = setting(
         "safetensors", flag="--load-format", help="safetensors or dummy.", group="Model"
     )
@@ -74,6 +83,8 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
     """Disable CUDA graphs."""
     cudagraph_capture_sizes: tuple[int, ...] | None = None
     """Batch sizes of captured decode steps; `None` = 1, 2, 4, 8, 16, 24, … up to `max_num_seqs`."""
+    cudagraph_mixed_sizes: tuple[int, ...] | None = None
+    """Tokens of captured steps with prompts; `None` = from 16 to 512, `()` = such steps run eagerly."""
     count_active_experts: bool = False
     """Log the number of experts used by each step of an MoE model: one small device-to-host copy per step."""
     clock: str = setting(
@@ -98,7 +109,7 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
             if getattr(self, key) not in allowed:
                 fix = f"use one of {', '.join(allowed)}"
                 raise InputError("unknown choice", key=key, value=getattr(self, key), fix=fix)
-        if self.block_size not in BLOCK_SIZES:
+        if self.block_size and self.block_size not in BLOCK_SIZES:
             fix = f"use one of {', '.join(map(str, BLOCK_SIZES))}"
             raise InputError("not a page size", key="block_size", value=self.block_size, fix=fix)
         for key in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_kv_blocks"):
@@ -135,6 +146,21 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
                 raise InputError("must be above 0", key="yardstick_us", value=self.yardstick_us)
         if any(size < 1 for size in self.cudagraph_capture_sizes or ()):
             raise InputError("must be at least 1", key="cudagraph_capture_sizes")
+        most = self.max_num_batched_tokens
+        if any(not 1 < size <= most for size in self.cudagraph_mixed_sizes or ()):
+            fix = f"use 2 to max_num_batched_tokens ({most})"
+            raise InputError("not the tokens of a step", key="cudagraph_mixed_sizes", fix=fix)
+
+    def on(self, device: str, mask_block: int = 1) -> "EngineConfig":
+        """These settings on a kind of device, with nothing left for it to decide.
+
+        Args:
+            mask_block: tokens of a block of the answer; pages consist of whole ones.
+        """
+        least = _AUTO_BLOCK_SIZE[device]
+        pages = (size for size in BLOCK_SIZES if size >= least and size % mask_block == 0)
+        size = self.block_size or next(pages, mask_block)
+        return replace(self, dtype=self.dtype_on(device), block_size=size)
 
     def dtype_on(self, device: str) -> str:
         """The dtype in use on a kind of device."""

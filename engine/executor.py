@@ -13,13 +13,13 @@ import torch
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
-from engine.batch import BatchBuilder, Transfer
+from engine.batch import BatchBuilder, BatchTransfer, PaddedMix
 from engine.emitters import Emitters
 from engine.forward_context import ForwardContext, KVCache
 from engine.kernels.attention import AttentionMetadata
 from engine.launching import HostLaunch, LaunchSide
 from engine.sequence import NO_SLOT, Roster, Sequence
-from engine.staging_buffer import Inputs, Ints, Layout
+from engine.staging_buffer import Inputs, Ints, StagingLayout
 
 
 class Model(Protocol):
@@ -59,13 +59,29 @@ class Graphs(Protocol):
 
     def replay(self, bucket: int, decodes: int) -> torch.Tensor: ...
 
+    def replay_greedy(self, bucket: int, decodes: int) -> torch.Tensor: ...
+
+
+class MixedReplay(Protocol):
+    """Captured steps with prompts; see `engine.mixed_graphs`."""
+
+    @property
+    def sizes(self) -> Ordered[int]: ...
+
+    @property
+    def prompts(self) -> int: ...
+
+    def padded(self, decodes: int, prompts: int, tokens: int) -> PaddedMix | None: ...
+
+    def replay(self, size: int) -> torch.Tensor: ...
+
 
 @dataclass(slots=True)
 class Batch:
     """One step, ready to run."""
 
-    layout: Layout
-    transfer: Transfer
+    layout: StagingLayout
+    transfer: BatchTransfer
     """What has to be copied for it."""
     emitters: Emitters
     num_seqs: int
@@ -73,14 +89,19 @@ class Batch:
     max_query_len: int
     max_seq_len: int
     bucket: int
-    """Padded size of a captured decode step; 0 = eager."""
+    """Padded size of a captured step: its sequences if all of them decode, else its tokens; 0 = eager."""
+    greedy: bool = False
+    """Whether its tokens are the most likely ones, and nothing else is wanted: a graph may choose them."""
+    tokens: torch.Tensor | None = None
+    """`[R]` int64: those that a graph has chosen; set when it is launched."""
 
 
 class Executor:
     """Gives running sequences slots, builds the batch of each step and runs it.
 
     Args:
-        graphs: captured decode steps, or None: everything eager.
+        graphs: captured decode steps, or None: all of them eager.
+        mixed_graphs: captured steps with prompts; the same.
         expert_load: `[sparse layers, experts]` to which the model adds the tokens of each expert, or None.
         side: carries out copies and forwards; None = the calling thread.
     """
@@ -93,10 +114,11 @@ class Executor:
         graphs: Graphs | None = None,
         expert_load: torch.Tensor | None = None,
         side: LaunchSide | None = None,
+        mixed_graphs: MixedReplay | None = None,
     ) -> None:
         self.forward = forward
         self.side = side or HostLaunch()
-        self.graphs = graphs
+        self.graphs, self.mixed_graphs = graphs, mixed_graphs
         self._expert_load = expert_load
         self.builder = builder
         self._free_slots = list(range(max_num_seqs - 1, -1, -1))
@@ -188,16 +210,20 @@ class Executor:
             assert len(chunks[-1]) == count, "a token that is recomputed has not arrived"
             complete.append(sequence if end == request.num_tokens else None)
         emits = [sequence is not None for sequence in complete]
-        layout = self.builder.mixed(slots, starts, chunks, emits)
+        decodes, padded = len(self._decodes.sequences), None
+        if self.mixed_graphs is not None:
+            tokens = decodes + sum(count for _, count in prefills)
+            padded = self.mixed_graphs.padded(decodes, len(prefills), tokens)
+        layout = self.builder.mixed(slots, starts, chunks, emits, padded)
         return Batch(
             layout,
             self.builder.pack(layout),
             self._emitters([sequence for sequence in complete if sequence is not None], scheduler.tick),
-            num_seqs=len(layout.host.rows),
-            num_decodes=len(self._decodes.sequences),
+            num_seqs=decodes + len(prefills),
+            num_decodes=decodes,
             max_query_len=max(map(len, chunks)),
             max_seq_len=int(layout.host.seq_lens.max()),
-            bucket=0,
+            bucket=0 if padded is None else padded.tokens,
         )
 
     def _emitters(self, complete: list[Sequence], tick: int) -> Emitters:
@@ -224,18 +250,27 @@ class Executor:
         """On the launching side: starts the forward of a batch that has been sent.
 
         Returns:
-            Logits `[R, vocab]` of the emitting rows, None if there are none, and their positions, which may
-            have padding behind them.
+            Logits `[R, vocab]` of the emitting rows, None if there are none or a graph has chosen the tokens,
+            and their positions, which may have padding behind them.
         """
         inputs = batch.layout.device
+        if batch.greedy and batch.bucket and batch.num_decodes == batch.num_seqs:
+            assert self.graphs is not None
+            batch.tokens = self.graphs.replay_greedy(batch.bucket, batch.num_decodes)
+            self.builder.taken(inputs, batch.num_decodes)
+            return None, inputs.positions
         hidden, positions = self._hidden(batch, inputs), inputs.positions
         if batch.num_decodes < batch.num_seqs:  # not every row emits
             if not batch.emitters.sequences:
                 return None, positions
-            hidden, positions = hidden.index_select(0, inputs.emit), positions.index_select(0, inputs.emit)
+            emit = inputs.emit[: len(batch.emitters.sequences)]
+            hidden, positions = hidden.index_select(0, emit), positions.index_select(0, emit)
         return self.forward.logits(hidden), positions
 
     def _hidden(self, batch: Batch, inputs: Inputs) -> torch.Tensor:
+        if batch.bucket and batch.num_decodes < batch.num_seqs:
+            assert self.mixed_graphs is not None
+            return self.mixed_graphs.replay(batch.bucket)
         if batch.bucket:
             assert self.graphs is not None
             hidden = self.graphs.replay(batch.bucket, batch.num_decodes)

@@ -49,12 +49,13 @@ class CudaCapture:
 
 
 class DecodeGraphs:
-    """One graph per bucket, from the inputs in the staging buffer to hidden states.
+    """Two graphs per bucket, from the inputs in the staging buffer to hidden states, or to greedy tokens.
 
     The inputs of a bucket always have the same addresses (`StagingBuffer.layout`), so filling and sending
     that layout is all a replay needs. Padded rows have length 0 and slot -1: they neither read nor store
     anything. Attention is captured with the longest possible length, as a graph cannot depend on the lengths.
-    The LM head stays outside: it runs on the exact rows, and no graph keeps logits of a large vocabulary.
+    Where not all requests of a batch are greedy, the LM head stays outside: it runs on the exact rows, and no
+    graph keeps logits of a large vocabulary.
 
     Args:
         buckets: batch sizes to capture.
@@ -72,8 +73,10 @@ class DecodeGraphs:
         self.buckets: Sequence[int] = sorted(set(buckets))
         self._forward, self._builder, self._max_model_len = forward, builder, max_model_len
         self._graphs: dict[int, tuple[Replay, torch.Tensor]] = {}
+        self._greedy: dict[int, tuple[Replay, torch.Tensor]] = {}
         for size in reversed(self.buckets):  # the largest first: the others fit into its memory
             inputs = builder.padding(size)
+            self._greedy[size] = capture(partial(self._tokens, size, inputs))
             self._graphs[size] = capture(partial(self._run, size, inputs))
 
     def bucket(self, decodes: int) -> int:
@@ -86,6 +89,15 @@ class DecodeGraphs:
         replay, hidden = self._graphs[bucket]
         replay()
         return hidden[:decodes]
+
+    def replay_greedy(self, bucket: int, decodes: int) -> torch.Tensor:
+        """The most likely tokens `[decodes]` of the batch sent last, as a tensor of their own."""
+        replay, tokens = self._greedy[bucket]
+        replay()
+        return tokens[:decodes].clone()
+
+    def _tokens(self, size: int, inputs: Inputs) -> torch.Tensor:
+        return self._forward.logits(self._run(size, inputs)).argmax(dim=-1)
 
     def _run(self, size: int, inputs: Inputs) -> torch.Tensor:
         meta = self._builder.metadata(

@@ -42,7 +42,9 @@ class RelayBuffer:
         gathered = inputs.input_ids[:decodes]
         torch.index_select(self._state.tokens, 0, inputs.rows[:decodes], out=gathered)
         self.taken(inputs, decodes)
-        self._state.positions.index_copy_(0, inputs.rows, inputs.seq_lens.long())
+        lengths = inputs.seq_lens.long()
+        padding = (lengths == 0).long()  # whose position stays what it is, -1
+        self._state.positions.index_copy_(0, inputs.rows, lengths - padding)
 
     def taken(self, inputs: Inputs, decodes: int) -> None:
         """Mark the inputs of `decodes` decodes as read; when checking, each token may be read once."""

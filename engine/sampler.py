@@ -64,6 +64,12 @@ class SamplingPlan:
     greedy: SamplingTensors | None = None
     """What to sample with where all are greedy: it is the same at every position."""
 
+    @property
+    def plain(self) -> bool:
+        """Whether all that is wanted is the most likely token of every row."""
+        changed = (self.penalised, self.held_back, self.logprobs_index)
+        return self.greedy is not None and all(part is None for part in changed)
+
     def at(self, positions: torch.Tensor, all_greedy: bool = False) -> SamplingTensors:
         """What to sample the tokens at these positions `[R]` with."""
         return SamplingTensors(

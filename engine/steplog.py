@@ -32,8 +32,8 @@ from engine.sequence import Roster, Sequence
 _KINDS = STEP_KINDS | TIMING_KINDS
 _NUMBERS = tuple(name for name, kind in _KINDS.items() if kind in ("int", "float"))
 _TIMED = _NUMBERS[1:9]
-_STATE = tuple(name for name in _NUMBERS[9:-1] if name not in FEATURE_KINDS)
-assert ("step", *_TIMED, *_STATE, *FEATURE_KINDS, "launch_bound") == _NUMBERS
+_STATE = tuple(name for name in _NUMBERS[9:] if name not in FEATURE_KINDS | TIMING_KINDS)
+assert ("step", *_TIMED, *_STATE, *FEATURE_KINDS, "launch_bound", "launching_ns") == _NUMBERS
 
 _PACK = 1024
 """Steps kept as tuples before packing."""
@@ -145,6 +145,7 @@ class StepRecorder:
         active_experts: int = -1,
         failed: bool = False,
         launch_bound: bool = False,
+        launching_ns: int = 0,
         forward: tuple[int, int] = (-1, -1),
     ) -> None:
         """Record the end of the step planned longest ago.
@@ -173,6 +174,7 @@ class StepRecorder:
                 failed,
                 *f.row(FEATURE_NAMES),
                 launch_bound,
+                launching_ns,
             )
         )
         if len(self._latest) == _PACK:

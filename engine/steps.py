@@ -106,6 +106,9 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
     def prepare(self, step: Step) -> Batch:
         """The tensors of the step, on the host."""
         batch = self.executor.prepare(step, self._decoding, self.scheduler, self._sequences)
+        emitters = batch.emitters
+        if batch.bucket and emitters.sequences and not emitters.constrained:
+            batch.greedy = self.sampler.plan(emitters).plain
         self.timer.lap()
         return batch
 
@@ -131,7 +134,10 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
             self._mask = self._masks.launched(batch.emitters, logits.device)
             bitmask = None if self._mask is None else self._mask.fill()
         sampled = self._sample(batch, logits, positions, self.timer, bitmask=bitmask)
-        outcome = self.executor.side.submit(sampled.to_host).wait()
+        ticket = self.executor.side.submit(sampled.to_host)
+        self.timer.resume()
+        outcome = ticket.wait()
+        self.timer.arrived()
         self.executor.note_tokens(batch.emitters, outcome.ids())
         self.timer.lap()
         return outcome
@@ -146,7 +152,10 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
         bitmask: torch.Tensor | None = None,
     ) -> StepOutcome:
         """Starts sampling; sampled tokens go into the relay buffer."""
-        if logits is None:
+        if batch.tokens is not None:
+            outcome = StepOutcome(batch.tokens)
+            self.executor.keep_tokens(batch, batch.tokens)
+        elif logits is None:
             outcome = nothing()
         else:
             plan = plan or self.sampler.plan(batch.emitters)
@@ -198,6 +207,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
             bucket=batch.bucket,
             active_experts=outcome.experts(),
             launch_bound=waited,
+            launching_ns=timer.launching_ns,
             forward=timer.forward() if isinstance(timer, FlightTimer) else (-1, -1),
         )
         return finished

@@ -29,7 +29,7 @@ class GpuSpan:
 
     def __init__(self) -> None:
         self._begin, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        self._begun_ns = self._launching_ns = 0
+        self._begun_ns = self.launching_ns = 0
         self.ended = False
 
     def begin(self) -> None:
@@ -40,7 +40,7 @@ class GpuSpan:
     def end(self) -> None:
         """Record the end, after the last launch."""
         self._end.record()
-        self._launching_ns, self.ended = time.perf_counter_ns() - self._begun_ns, True
+        self.launching_ns, self.ended = time.perf_counter_ns() - self._begun_ns, True
 
     def ends(self, timeline: GpuTimeline, origin_ns: int, seen_ns: int) -> tuple[int, int]:
         """Start and end, by the engine's clock, in ns.
@@ -55,7 +55,7 @@ class GpuSpan:
         """GPU time in ns, and whether the step was launch-bound; waits for the end."""
         self._end.synchronize()
         gpu_ns = int(self._begin.elapsed_time(self._end) * 1e6)
-        return gpu_ns, gpu_ns <= _LAST_KERNELS * self._launching_ns
+        return gpu_ns, gpu_ns <= _LAST_KERNELS * self.launching_ns
 
 
 class GpuTimeline:
@@ -100,7 +100,9 @@ class GpuTimeline:
 
 
 class WorkerSpan:
-    """Counterpart of `GpuSpan` for a worker thread in place of the GPU."""
+    """Counterpart of `GpuSpan` for a worker thread in place of the GPU, which launches for itself."""
+
+    launching_ns = 0
 
     def __init__(self) -> None:
         self._begin_ns = self._end_ns = 0
@@ -124,16 +126,18 @@ class StepTimer:
 
     def __init__(self, clock: Clock, device: torch.device) -> None:
         self._clock = clock
-        self._device = device
+        self.device = device
         self._dirty: list[int] = []
         self._span: GpuSpan | WorkerSpan | None = GpuSpan() if device.type == "cuda" else None
         self.launch_bound = False
         """Whether the last reported step was launch-bound."""
+        self.launching_ns = 0
+        """Host time of that step from first to last launch, beside the work of a GPU; 0 on the CPU."""
 
     def start(self, now_ns: int) -> None:
         """Start a step."""
         self._dirty = [now_ns]
-        self.launch_bound = False
+        self.launch_bound, self.launching_ns = False, 0
         if self._span is not None:
             self._span.ended = False
 
@@ -151,6 +155,12 @@ class StepTimer:
         if self._span is not None:
             self._span.end()
 
+    def resume(self) -> None:
+        """Mark the start of the wait for the outcome."""
+
+    def arrived(self) -> None:
+        """Mark the arrival of the outcome."""
+
     def times(self, end_ns: int) -> Times:
         """Times of the step, ended at `end_ns`. A segment that was not reached took no time."""
         dirty = self._dirty
@@ -159,7 +169,7 @@ class StepTimer:
         start, scheduled, prepared, launched, sampled = dirty
         gpu_ns = sampled - prepared
         if self._span is not None:
-            gpu_ns, self.launch_bound = self._span.measured() if self._span.ended else (0, False)
+            gpu_ns = self._measured(self._span)
         return (
             start,
             end_ns,
@@ -170,6 +180,14 @@ class StepTimer:
             end_ns - sampled,
             gpu_ns,
         )
+
+    def _measured(self, span: GpuSpan | WorkerSpan) -> int:
+        """GPU time of a span in ns; 0 for one that was not reached."""
+        if not span.ended:
+            return 0
+        gpu_ns, self.launch_bound = span.measured()
+        self.launching_ns = span.launching_ns
+        return gpu_ns
 
 
 class FlightTimer(StepTimer):
@@ -200,7 +218,7 @@ class FlightTimer(StepTimer):
         resumed_ns = end_ns if self._resumed_ns < 0 else self._resumed_ns
         seen_ns = end_ns if self._seen_ns < 0 else self._seen_ns
         assert self._span is not None
-        gpu_ns, self.launch_bound = self._span.measured() if self._span.ended else (0, False)
+        gpu_ns = self._measured(self._span)
         return (
             start,
             end_ns,

@@ -36,7 +36,8 @@ def variants(model: ModelConfig, config: EngineConfig, gpu: Gpu) -> list[Variant
     Raises:
         InputError: settings that do not fit into this machine's memory.
     """
-    dtype: torch.dtype = getattr(torch, config.dtype_on("cuda"))
+    config = config.on("cuda", model.mask_block)
+    dtype: torch.dtype = getattr(torch, config.dtype)
     check_memory(config, model, dtype, META)
     decoder = without_weights(model, dtype)
     with recorded(gpu) as noted, torch.inference_mode():
@@ -60,6 +61,7 @@ def without_weights(model: ModelConfig, dtype: torch.dtype) -> Decoder:
 
 def executor(decoder: Decoder, config: EngineConfig) -> Executor:
     """A warmed-up executor for dry runs."""
+    config = config.on("cuda", decoder.config.mask_block)
     forward = Forward(decoder, allocate(decoder.config, _PAGES, config.block_size, _dtype(decoder), META))
     return make_executor(config, forward, _max_model_len(decoder, config), META, capture_dry)
 

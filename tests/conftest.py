@@ -1,17 +1,27 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-# The same modules are tested whether or not `make run` has compiled them; test_native.py is about those.
-os.environ["BLIS_INTERPRETED"] = "1"
-# What is kept of runs is kept for one test session, whoever else has run them before.
-CACHE = os.environ["BLIS_CACHE"] = tempfile.mkdtemp(prefix="blis-cache-")
+NATIVELY = (
+    "accuracy",
+    "calibrate",
+    "docs",
+    "extension",
+    "golden",
+    "ledger",
+    "notebooks",
+    "properties",
+    "theory",
+    "workload",
+)
+"""Folders of tests that run in native code with `--part=native`; others may replace
+parts of the inner loop, which compiled code does not permit."""
 
 # Every run tries the same examples; `--hypothesis-profile=search` looks for others.
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -19,8 +29,50 @@ settings.register_profile("default", settings.get_profile("search"), derandomize
 settings.load_profile("default")
 
 
-def pytest_unconfigure() -> None:
-    shutil.rmtree(CACHE, ignore_errors=True)
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--part",
+        choices=("all", "native", "interpreted"),
+        default="all",
+        help="native: the folders of NATIVELY, in native code where there is any that is up to date; "
+        "interpreted: all others; all: everything, interpreted",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--part") != "native":
+        os.environ["BLIS_INTERPRETED"] = "1"
+        return
+    from blis_py import native
+
+    native.activate()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    from blis_py.core import kv
+
+    how = "interpreted" if kv.__file__.endswith(".py") else "natively compiled"
+    return f"inner loop of the simulator: {how}"
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A part is some folders."""
+    part = config.getoption("--part")
+    place = collection_path.relative_to(Path(__file__).parent).parts
+    if part == "all" or not place or not collection_path.is_dir():
+        return None
+    return (place[0] in NATIVELY) != (part == "native") or None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Temporary files and what is kept of runs go with the test session."""
+    place = tmp_path_factory.mktemp("scratch")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BLIS_CACHE", str(place / "cache"))
+        patch.setenv("TMPDIR", str(place))
+        patch.setattr(tempfile, "tempdir", str(place))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,9 @@ from blis_py.outputs.profile_file import FILE
 from engine.build import pick_device
 from engine.cli.profile import fit_profile
 from engine.config import EngineConfig
+from engine.kv_pool import block_bytes
 from engine.models import load_model_config
+from engine.models.weights import weight_bytes
 from engine.profile.provenance import model_name
 from engine.profile.run import (
     EFFORTS,
@@ -44,13 +46,18 @@ MODELS = (
     "qwen3-30b-a3b",
     "llada2.0-mini",
 )
-LONGEST = 4096
-"""Tokens of the longest sequence measured, where the model has no lower limit."""
+LONGEST = (32768, 16384)
+"""Tokens of the longest sequence measured, where the model has no lower limit: the first if the memory holds
+a few of it, else the second."""
+_SEQUENCES = 4
+_FOR_OTHERS = 0.15
+"""Share of the memory for activations, graphs and other users."""
 
 
 def measure(model: str, options: argparse.Namespace, effort: Effort) -> ProfileOutcome:
     """One model, as far as its budget reaches."""
-    longest = min(options.max_model_len, load_model_config(model).max_position_embeddings)
+    longest = options.max_model_len or longest_measured(model, pick_device(options.device))
+    longest = min(longest, load_model_config(model).max_position_embeddings)
     settings = suitable(model, pick_device(options.device))
     if options.max_num_seqs is not None:
         settings = suitable(model, pick_device(options.device), options.max_num_seqs)
@@ -68,6 +75,15 @@ def measure(model: str, options: argparse.Namespace, effort: Effort) -> ProfileO
     if folder is not None:
         (folder / FILE).unlink()  # all of it stands in the samples
     return outcome
+
+
+def longest_measured(model: str, device: torch.device) -> int:
+    """Tokens of the longest sequence for the memory there is."""
+    config, dtype = load_model_config(model), torch.bfloat16
+    if device.type != "cuda":
+        return LONGEST[-1]
+    free = torch.cuda.mem_get_info(device)[0] * (1 - _FOR_OTHERS) - weight_bytes(config, dtype)
+    return LONGEST[_SEQUENCES * LONGEST[0] * block_bytes(config, 1, dtype) > free]
 
 
 def tell(what: str, done: int, total: int) -> None:
@@ -89,7 +105,7 @@ def main() -> None:
     parser.add_argument("--budget", type=float, help="seconds for each model; run it again to go on")
     parser.add_argument("--rounds", type=int, help="repetitions of every shape")
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--max-model-len", type=int, default=LONGEST)
+    parser.add_argument("--max-model-len", type=int)
     parser.add_argument("--max-num-seqs", type=int)
     parser.add_argument("--num-kv-blocks", type=int)
     options = parser.parse_args()

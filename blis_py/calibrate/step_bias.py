@@ -14,6 +14,7 @@ from blis_py.calibrate.fit.accuracy import features_as
 from blis_py.core.features import StepFeatures
 from blis_py.core.kinds import KINDS
 from blis_py.core.request import NEVER_NS
+from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel, StepTime
 from blis_py.latency.step_run import PricedRun, StepRun
 from blis_py.traces.samples import samples_of
@@ -74,12 +75,20 @@ class StepBias:
 
 
 def step_bias(log: StepLog, latency: LatencyModel) -> StepBias:
-    """Price every step of a log, except failed ones, as it was composed in the engine."""
+    """Price every step of a log, except failed ones, as it was composed in the engine.
+
+    Raises:
+        InputError: an overlapped run.
+    """
+    if "seen_ns" in log.steps:
+        fix = "record a run without asynchronous scheduling"
+        raise InputError("steps that overlap have no host time of their own", key="async_scheduling", fix=fix)
     samples = samples_of(log, "run")
     kind = KINDS[log.kind].features if log.kind else StepFeatures
     features = list(features_as(kind, samples, but="constrained_rows"))  # masks are in no time of samples
     prices = [latency.step(of_step) for of_step in features]
-    buckets = tuple(sorted({*log.meta.get("graph_buckets", ()), *samples["bucket"].tolist()} - {0}))
+    decodes = samples["bucket"][samples["prefill_seqs"] == samples["denoise_blocks"]]
+    buckets = tuple(sorted({*log.meta.get("graph_buckets", ()), *decodes.tolist()} - {0}))
     regimes = np.array(
         [
             regime_of(f, (bucket,) if bucket else ())

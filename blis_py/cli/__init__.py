@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from blis_py.cli.dispatch import dispatch, there_are
+from blis_py.cli.dispatch import dispatch
 from blis_py.cli.verbs import BLIS
 from blis_py.errors import InputError
 from blis_py.stopping import INTERRUPTED, TERMINATED, Terminated
@@ -17,7 +17,6 @@ from blis_py.version import __version__
 
 OK, FAILURE, BAD_INPUT = 0, 1, 2
 
-_NOT_YET = ("observe", "report")
 ASKED = "_BLIS_COMPLETE"
 """In the environment while a shell completes a command line."""
 
@@ -56,8 +55,6 @@ def _dispatch(arguments: list[str]) -> int:
     if arguments == ["--version"]:
         print(__version__)
         return OK
-    if verb in _NOT_YET:
-        raise InputError(f"`blis {verb}` is not available yet", fix=there_are(BLIS))
     if verb == "engine":
         from blis_py.cli.engine import run_engine
 

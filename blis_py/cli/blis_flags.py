@@ -10,12 +10,6 @@ from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.errors import InputError
 
 _DEFAULTS: dict[str, str | None] = {
-    "--decode-hardware": None,
-    "--decode-instances": "0",
-    "--decode-latency-model": None,
-    "--decode-max-model-len": "0",
-    "--decode-routing-scorers": None,
-    "--decode-tp": "0",
     "--defaults-filepath": None,
     "--dp": "1",
     "--encode-decider": "never",
@@ -34,32 +28,15 @@ _DEFAULTS: dict[str, str | None] = {
     "--lora-scorer-weight": "0",
     "--model-autoscaler-interval-us": "0",
     "--moe-comm-backend": None,
-    "--pd-decider": "never",
-    "--pd-prefix-threshold": "16",
-    "--pd-transfer-bandwidth": "25",
-    "--pd-transfer-base-latency": "0.05",
-    "--prefill-decode-instances": "0",
-    "--prefill-hardware": None,
-    "--prefill-instances": "0",
-    "--prefill-latency-model": None,
-    "--prefill-max-model-len": "0",
-    "--prefill-routing-scorers": None,
-    "--prefill-tp": "0",
 }
 """The value that changes nothing; None where every value asks for something."""
 
-_SWITCHES = (
-    "--enable-expert-parallel",
-    "--pd-transfer-contention",
-)
+_SWITCHES = ("--enable-expert-parallel",)
 
 _PARALLEL = "data and expert parallelism within an instance are not simulated; drop it"
 _INSTEAD: dict[str, str] = {
     "--defaults-filepath": "name the GPU and the TP degree with --gpu and --tp",
     "--hardware-config": "give a GPU file with --gpu FILE",
-    "--prefill": "prefill and decode on separate instances are not simulated; drop it",
-    "--decode": "prefill and decode on separate instances are not simulated; drop it",
-    "--pd": "prefill and decode on separate instances are not simulated; drop it",
     "--encode": "instances that encode pictures are not simulated; drop it",
     "--kv": "KV caches in host memory and on disks are not simulated; drop it",
     "--lora": "LoRA adapters are not simulated; drop it",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blis_py.cli import convert_specs
+from blis_py.cli import convert_production, convert_specs
 from blis_py.cli.configure import configure
 from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags, Group
@@ -36,19 +36,25 @@ GROUPS: tuple[Group, ...] = (
     ("Convert", _FLAGS),
     ("Source", (*_READS, *_DRAWS)),
     ("To a workload spec, as BLIS does", convert_specs.FLAGS),
+    ("From production: SOURCE is prometheus or otel", convert_production.FLAGS),
 )
 
 
 def convert(flags: Flags) -> None:
     """Write the requests of a trace or a workload spec in another format, and say what is lost.
 
-    With preset, servegen or inference-perf as SOURCE, write a workload spec.
+    With preset, servegen or inference-perf as SOURCE, write a workload spec; with prometheus or otel, what
+    production has recorded.
     """
+    if flags.get(SOURCE) in convert_production.KINDS:
+        others = {name: value for name, value in flags.items() if name not in (SOURCE, TARGET)}
+        convert_production.convert_production(flags[SOURCE], others, flags.get(TARGET))
+        return
     if flags.get(SOURCE) in convert_specs.KINDS:
         others = {name: value for name, value in flags.items() if name not in (SOURCE, TARGET)}
         convert_specs.convert_spec(flags[SOURCE], others, flags.get(TARGET))
         return
-    for flag in convert_specs.FLAGS:
+    for flag in (*convert_specs.FLAGS, *convert_production.FLAGS):
         if flag.name in flags:
             kind = flag.help.partition(":")[0]
             raise InputError(f"belongs to `blis convert {kind}`", key=flag.name, fix=f"write {kind} first")

@@ -10,6 +10,7 @@ from blis_py.cli.configure import configure
 from blis_py.cli.detectors import requested
 from blis_py.cli.flag import Flags
 from blis_py.cli.formats import format_of
+from blis_py.cli.perfetto import traced, window_of
 from blis_py.cli.progress import Progress
 from blis_py.cli.show import FORMATS, check_writable, show_and_write
 from blis_py.errors import LONGEST_LINE, InputError, plain
@@ -32,6 +33,7 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     weights = _fitness_weights(flags)
     style = format_of(flags, FORMATS)
     check_writable(flags)
+    window = window_of(flags)
     detectors = requested(flags)
     config = configure(flags)
     if needs_trace and config.workload.trace is None:
@@ -47,8 +49,9 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     for note in (*simulation.notes, *(detectors.notes if detectors else ())):
         say(f"note: {note}")
     reruns = _reruns(simulation, flags)
-    with Progress(sys.stderr) as progress:
-        result = simulation.run(record_steps="--out" in flags, progress=progress)
+    pools = [(pool.section.name, pool.section.count) for pool in simulation.pools]
+    with Progress(sys.stderr) as progress, traced(flags, window, pools) as observer:
+        result = simulation.run(record_steps="--out" in flags, progress=progress, observer=observer)
     result.fitness_weights = weights
     if detectors is not None:
         result.saturation = detectors.of(result.record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from blis_py.cli import perfetto
 from blis_py.cli.flag import Flag, Group
 from blis_py.cli.registered import flags_of
 from blis_py.config.models import KIND_SECTIONS, SECTIONS, RunConfig
@@ -12,6 +13,7 @@ _TITLES = {
     "routing": "Cluster",
     "admission": "Cluster",
     "gateway": "Gateway queue",
+    "disaggregation": "Prefill and decode apart",
     **{name: kind.title for name, kind in KIND_SECTIONS.items()},
     "workload": "Workload",
 }
@@ -75,6 +77,7 @@ OUTPUT = (
     Flag("--saturation-config", str, "", "Settings of these detectors (YAML).", metavar="FILE"),
     Flag("--saturation-report", str, "", "What they find at every event (JSON).", metavar="FILE"),
     Flag("--saturation-final-window", str, "", "The end of the run that decides. Default 30s."),
+    *perfetto.FLAGS,
 )
 
 _FURTHER = tuple(

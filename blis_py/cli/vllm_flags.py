@@ -25,7 +25,6 @@ _UNCHANGING: dict[str, tuple[str, ...]] = {
     "--distributed-executor-backend": ("mp", "uni"),
     "--dtype": ("auto", "bfloat16", "float16", "half"),
     "--hf-overrides": (),
-    "--kv-cache-dtype": ("auto",),
     "--kv-cache-memory-bytes": (),
     "--kv-transfer-config": (),
     "--lora-modules": (),

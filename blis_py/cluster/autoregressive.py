@@ -61,6 +61,11 @@ class AutoregressiveInstance(Instance):
         self._reach = 4
         """Number of steps priced at once when an arrival may cut the run; adapts to the lengths reached."""
 
+    def watch_steps(self, call: Callable[[Step], None]) -> None:
+        """Call with every step that has ended, before the scheduler is updated."""
+        if self._before_finish is None:
+            self._before_finish = lambda step, steps: call(step)
+
     def _begin(self) -> int:
         now_ns, inbox, scheduler = self.now_ns, self._inbox, self.scheduler
         if (inbox and inbox[0][0] <= now_ns) or scheduler.first_deadline_ns <= now_ns:

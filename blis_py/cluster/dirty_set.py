@@ -35,3 +35,15 @@ class DirtySet:
         for index in marked:
             self._is_marked[index] = False
         return marked
+
+
+class SeveralDirtySets(DirtySet):
+    """Adds every index to several sets."""
+
+    def __init__(self, sets: list[DirtySet]) -> None:
+        super().__init__()
+        self.sets = sets
+
+    def add(self, index: int) -> None:
+        for one in self.sets:
+            one.add(index)

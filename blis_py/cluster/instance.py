@@ -9,14 +9,15 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import Final, Protocol
 
-from blis_py.cluster.dirty_set import DirtySet
+from blis_py.cluster.dirty_set import DirtySet, SeveralDirtySets
 from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.outlet import Outlet
 from blis_py.cluster.recorder import InstanceLog
 from blis_py.cluster.wakeups import Wakeable, WakeupQueue
 from blis_py.core.blocks import CacheChanges
 from blis_py.core.lifecycle import Lifecycle
-from blis_py.core.request import NEVER_NS, Request
+from blis_py.core.request import NEVER_NS, NO_VISIT, Request
+from blis_py.core.step import Step
 from blis_py.metrics.record import Outcome
 from blis_py.metrics.visits import Onward
 
@@ -151,12 +152,23 @@ class Instance(Wakeable):
             for _, request in arrivals:
                 self.outlet.enters(request)
         asleep = not self._inbox
-        self._inbox.extend(arrivals)
+        if not asleep and arrivals and arrivals[0][0] < self._inbox[-1][0]:
+            asleep = self._overtake(arrivals)
+        else:
+            self._inbox.extend(arrivals)
         self.in_flight += len(arrivals)
         if self._dirty is not None:
             self._dirty.add(self._index)
         if asleep and arrivals:
             self._wake(arrivals[0][0])
+
+    def _overtake(self, arrivals: Sequence[tuple[int, Request]]) -> bool:
+        """Add requests of which some are ready before others on the way; whether they are first of all."""
+        first_ns = self._inbox[0][0]
+        queue = sorted([*self._inbox, *arrivals], key=_ready_ns)
+        self._inbox.clear()
+        self._inbox.extend(queue)
+        return arrivals[0][0] < first_ns
 
     def cancel(self, request: Request, now_ns: int) -> None:
         """Evict a request at the end of the step in progress, as if its client timed out now."""
@@ -169,10 +181,44 @@ class Instance(Wakeable):
         elif self._life.loads is not None:
             self._wakeups.set(self, now_ns)
 
+    def let_go(self, request: Request, now_ns: int) -> None:
+        """Free the blocks of a completed request that kept them, at the end of the step in progress."""
+        self._life.let_go(request, now_ns)
+        self._wake(now_ns)
+
+    def kv_ready_at(self, request: Request, now_ns: int) -> None:
+        """The KV that a request waits for is there now."""
+        self._life.kv_ready_at(request, now_ns)
+        self._wake(now_ns)
+
+    def set_deadline(self, request: Request, deadline_ns: int, now_ns: int) -> None:
+        """Change the deadline of a request in its queue or waiting for KV."""
+        self._life.set_deadline(request, deadline_ns)
+        if deadline_ns >= 0:
+            self._wake(max(deadline_ns, now_ns))
+
+    def expect(self, requests: int, now_ns: int) -> None:
+        """Count requests that will be submitted as in flight; negative = no more."""
+        self.in_flight += requests
+        if self._dirty is not None:
+            self._dirty.add(self._index)
+        if self._when_idle is not None and self.is_idle:
+            self._wake(now_ns)
+
+    def watch_steps(self, call: Callable[[Step], None]) -> None:
+        """Call with every step that has ended, before the scheduler is updated."""
+        raise NotImplementedError
+
+    @property
+    def committed(self) -> int:
+        """Requests that run, or hold blocks for KV on its way."""
+        loads = self._life.loads
+        return len(self._life.running) + (0 if loads is None else len(loads))
+
     @property
     def is_idle(self) -> bool:
-        """Whether it has no request and no step in progress."""
-        return not self.in_flight and not self._is_busy()
+        """Whether it has no request, no step in progress, and no blocks that another instance reads."""
+        return not self.in_flight and not self._is_busy() and not self._life.holding
 
     def when_idle(self, call: Callable[[int], None]) -> None:
         """Call once, with the time, when the instance becomes idle."""
@@ -180,7 +226,13 @@ class Instance(Wakeable):
 
     def watch(self, dirty: DirtySet, index: int) -> None:
         """From now on, add this instance to `dirty` under that index when its state may have changed."""
-        self._dirty, self._index = dirty, index
+        self._index = index
+        if self._dirty is None or self._dirty is dirty:
+            self._dirty = dirty
+        elif not isinstance(self._dirty, SeveralDirtySets):
+            self._dirty = SeveralDirtySets([self._dirty, dirty])
+        elif dirty not in self._dirty.sets:
+            self._dirty.sets.append(dirty)
 
     def queue_depth(self, now_ns: int) -> int:
         """Number of requests waiting to be scheduled."""
@@ -222,7 +274,7 @@ class Instance(Wakeable):
             self._take_in(now_ns)
         if life.first_deadline_ns <= now_ns:
             expired = life.expire(now_ns)
-            self._fate.timed_out(expired)
+            self._fate.timed_out([request for request in expired if request.visit != NO_VISIT])
             self.in_flight -= len(expired)
 
     def _take_in(self, now_ns: int) -> None:
@@ -285,5 +337,10 @@ class Instance(Wakeable):
         """End the run at `now_ns`: report the final state of every request."""
         self._cut(now_ns)
         self._fate.ended(list(self._life.running), Outcome.RUNNING)
-        self._fate.ended(self._life.queued, Outcome.QUEUED)
+        queued = [request for request in self._life.queued if request.visit != NO_VISIT]
+        self._fate.ended(queued, Outcome.QUEUED)
         self._loop.close()  # breaks the reference cycle
+
+
+def _ready_ns(arrival: tuple[int, Request]) -> int:
+    return arrival[0]

@@ -24,6 +24,7 @@ from blis_py.requests.table import Ints, Labels, RequestTable
 
 if TYPE_CHECKING:
     from blis_py.metrics.decisions import Decisions
+    from blis_py.metrics.handovers import HandOvers
 
 RUN_COLUMNS = ("start_ns", "end_ns", "steps", "waiting", "running", "kv_blocks", "preemptions")
 """Columns of the steps table; the features follow."""
@@ -93,7 +94,10 @@ class Recorder:
         self.breaks: list[tuple[int, int, int]] = []
         self.others: list[tuple[int, int, int]] = []
         """See `EmittedTokens`."""
+        self.delivered_late: dict[int, int] = {}
+        """Visit -> ns from the step that emitted its only token to the delivery by another instance."""
         self.decisions: Decisions | None = None
+        self.handovers: HandOvers | None = None
         self._rejections: dict[int, str] = {}
         """Row -> reason of the rejection."""
         self._evictions: dict[int, str] = {}
@@ -165,6 +169,16 @@ class Recorder:
         self.tokens_before[visit] = self.tokens_before[before] + self.emitted_tokens[before]
         if self.frontend.behind_seq_ns:
             self.late_ns[visit] = self.late_ns[before]
+
+    def deliver_late(self, request: Request, delay_ns: int) -> None:
+        """Delay the token of a visit, which another instance delivers with the KV."""
+        self.delivered_late[request.visit] = delay_ns
+
+    def undelivered(self, request: Request) -> None:
+        """Record that the only token of an ended visit never reached the client."""
+        visit = request.visit
+        self.emitted_tokens[visit] = 0
+        self.first_step[visit] = self.last_step[visit] = -1
 
     def _grow(self) -> None:
         """Double the capacity for visits."""
@@ -278,6 +292,7 @@ class Recorder:
             frontend=self.frontend,
             end_ns=end_ns,
             decisions=self.decisions,
+            handovers=self.handovers,
             rejection=self._reasons(),
             gateway_ns=self._waits(end_ns),
         )
@@ -368,7 +383,8 @@ class Recorder:
 
     def late_by(self, visit: int) -> int:
         """Delay of a visit's tokens at the client by those of others."""
-        return int(self.late_ns[visit]) if self.frontend.behind_seq_ns else 0
+        late_ns = int(self.late_ns[visit]) if self.frontend.behind_seq_ns else 0
+        return late_ns + self.delivered_late.get(visit, 0)
 
     def earlier_tokens(self, visit: int) -> int:
         """Tokens emitted by earlier visits of its request."""
@@ -396,6 +412,10 @@ class Recorder:
         if self.frontend.behind_seq_ns:
             first_token_ns[visits] += self.late_ns[visits]
             last_token_ns[visits] += self.late_ns[visits]
+        for visit, delay_ns in self.delivered_late.items():
+            if self.emitted_tokens[visit]:
+                first_token_ns[visit] += delay_ns
+                last_token_ns[visit] += delay_ns
         return first_token_ns, last_token_ns
 
 

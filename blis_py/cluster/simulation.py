@@ -42,6 +42,7 @@ from blis_py.requests.table import RequestTable
 
 if TYPE_CHECKING:
     from blis_py.cluster.decisions import DecisionLog
+    from blis_py.cluster.handoff import HandOff
 
 _ROUTER_STREAM = 0x726F757465
 """Separates the router's random stream from those of the workload under the same seed."""
@@ -83,6 +84,7 @@ class ClusterSimulation:
         signals: instance state as seen from outside.
         dispatcher: from the gateway to an instance.
         recorder: the columns of the record.
+        handoff: between prefill and decode instances; None if they are not apart.
 
     Raises:
         InputError: an unknown admission or routing policy or scorer, an SLO class without a priority, a part
@@ -103,6 +105,9 @@ class ClusterSimulation:
         progress: Progress | None = None,
         observer: Observer | None = None,
     ) -> None:
+        self.handoff = handoff = _handoff(cluster)
+        if handoff is not None:
+            cluster = handoff.fitted(cluster)
         ingress = cluster.ingress
         ingress_parts = IngressParts(ingress)
         how = (record_steps, single_step, observer)
@@ -124,17 +129,24 @@ class ClusterSimulation:
         )
         self._dispatchers: dict[str, Dispatcher] = {}
         entered = [pool.name for pool in cluster.pools if pool.role != "decode"]
-        members = fleet if len(entered) == len(cluster.pools) else FleetView(fleet, entered)
-        self.signals, self.router = signals, router = self._routing(members)
+        members: Membership = fleet
+        if handoff is not None:
+            members = FleetView(fleet, [pool.name for pool in cluster.pools if pool.role != "prefill"])
+        elif len(entered) < len(cluster.pools):
+            members = FleetView(fleet, entered)
+        decode = None if handoff is None else next(p for p in cluster.pools if p.role != "prefill")
+        self.signals, self.router = signals, router = self._routing(members, decode)
         self._decisions = _decision_log(signals, router, record_decisions, len(table))
         unserved = _unserved(table, ingress.served_models)
-        self.dispatcher = Dispatcher(
+        self.dispatcher = dispatcher = _dispatcher_type(handoff)(
             members, router, signals, recorder, lookahead, self._decisions, progress, unserved
         )
         self.gateway, *queues = ingress_parts.built(
             events, source, signals, members, self.dispatcher, lookahead, recorder
         )
         self._parts: list[LookaheadSource] = [self.gateway, *queues]
+        if handoff is not None:
+            self._pair(handoff, dispatcher)
         self._maker = RequestFactory(table, cluster.block_size, ingress.slo_priorities, served.request)
 
     def call_at(self, time_ns: int, action: Action) -> None:
@@ -181,6 +193,29 @@ class ClusterSimulation:
             self._dispatchers[pool] = dispatcher
         return dispatcher
 
+    def _pair(self, handoff: HandOff, dispatcher: Dispatcher) -> None:
+        """Connect the hand-over between the two sides."""
+        from blis_py.cluster.deciders import decider
+        from blis_py.cluster.pair_dispatcher import PairDispatcher
+
+        assert isinstance(dispatcher, PairDispatcher)
+        cluster, settings = self.cluster, handoff.settings
+        pools = [pool for pool in cluster.pools if pool.role != "decode"]
+        view = FleetView(self.fleet, [pool.name for pool in pools])
+        signals, router = self._routing(view, pools[0])
+        if router.looks_at_load:
+            signals.watch()
+
+        def choose_prefill(request: Request, now_ns: int) -> int:
+            if router.looks_at_load:
+                signals.look(now_ns)
+            return router(request, now_ns)
+
+        handoff.connect(self.events, self.fleet, self.recorder, choose_prefill, dispatcher.choose)
+        decides = decider(settings.decider)(settings, self.signals)
+        dispatcher.pair(decides, handoff.begin, view.ready, settings.pair_order == "decode-first")
+        self._parts.append(NoLookahead())
+
     def _routing(self, members: Membership, pool: Pool | None = None) -> tuple[Signals, Router]:
         """A router among instances, and the signals it reads.
 
@@ -204,18 +239,33 @@ class ClusterSimulation:
         Raises:
             InputError: times that go beyond the clock; a pool that needs an outlet and has none.
         """
+        self.begin()
+        return self.end(_run(self.env, self.fleet.instances, self._horizon_ns))
+
+    def begin(self) -> None:
+        """Begin the run, whose events are then those of `env`. For drivers with a clock of their own.
+
+        Raises:
+            InputError: a pool that needs an outlet and has none.
+        """
         self.cluster.require_supported(self.fleet.connected)
         self._fleet_events.begin()
         self.lookahead.over(*self._parts, *([self._fleet_events] if self._fleet_events.is_used else []))
         way_in = _way_in(self.source, self.recorder, self.gateway)
         self.source.start(self.env, self._maker, way_in, self.lookahead.is_open)
-        end_ns = _run(self.env, self.fleet.instances, self._horizon_ns)
+
+    def end(self, end_ns: int) -> RunRecord:
+        """End the run at a time up to which all events have happened."""
+        for instance in self.fleet.instances:
+            instance.stop(end_ns)
         log, self._decisions = self._decisions, None
         self.recorder.decisions = None if log is None else log.record()
         self.dispatcher.report(len(self.source.table))
         self._dispatchers.clear()
         self.lookahead.over()  # the parts form a reference cycle with the instances and their KV pools
         self.fleet.close()
+        if self.handoff is not None:
+            self.recorder.handovers = self.handoff.record()
         record = self.recorder.record(end_ns)
         self.fleet.enter_lives(record.instances)
         return record
@@ -230,6 +280,23 @@ def simulate(demand: RequestTable | Source, cluster: Cluster, **options: Any) ->
         options: as `ClusterSimulation` takes them.
     """
     return ClusterSimulation(demand, cluster, **options).run()
+
+
+def _handoff(cluster: Cluster) -> HandOff | None:
+    """The hand-over between the pools of a cluster."""
+    if cluster.disaggregation is None:
+        return None
+    from blis_py.cluster.handoffs import handoff
+
+    return handoff(cluster.disaggregation)
+
+
+def _dispatcher_type(handoff: HandOff | None) -> type[Dispatcher]:
+    if handoff is None:
+        return Dispatcher
+    from blis_py.cluster.pair_dispatcher import PairDispatcher
+
+    return PairDispatcher
 
 
 def _decision_log(
@@ -267,10 +334,7 @@ def _run(env: Environment, instances: Sequence[Instance], horizon_ns: int | None
     """Run until all requests have ended, or to the horizon; returns the end time."""
     with _within_the_clock():
         env.run(until=None if horizon_ns is None else horizon_ns + 1)
-    end_ns = max(i.now_ns for i in instances) if horizon_ns is None else horizon_ns
-    for instance in instances:
-        instance.stop(end_ns)
-    return end_ns
+    return max(i.now_ns for i in instances) if horizon_ns is None else horizon_ns
 
 
 def _source(demand: RequestTable | Source, horizon_ns: int | None, delay_ns: int) -> Source:

@@ -33,6 +33,8 @@ class InstanceSpec:
     """Source of KV outside the instance; None if there is none."""
     emission: Emission | None = None
     """Supplier of decode steps with several tokens; None = every step emits one."""
+    kv_block_bytes: int = 0
+    """Keys and values of one block on all of its GPUs, replicated heads included; 0 = unknown."""
     gpus: int = 1
     price_per_hour: float | None = None
     """Price of the whole instance, in any currency; None = unknown."""
@@ -60,8 +62,18 @@ class Link:
     from_pool: str
     to_pool: str
     latency_ns: int = 0
+    """Set-up of a transfer, before its bytes flow."""
     bandwidth_gbps: float | None = None
-    """GB/s; None = unlimited."""
+    """GB/s of each GPU, in each direction; None = unlimited."""
+    efficiency: float = 1.0
+    """Share of the bandwidths that a transfer attains."""
+    node_gbps: float | None = None
+    """GB/s of a node, in each direction; None = as much as its GPUs have together."""
+    gpus_per_node: int = 8
+    contended: bool = True
+    """Whether transfers at the same time share the bandwidth; otherwise each has all of it."""
+    one_sided: bool = False
+    """Whether only the bandwidth of the sending end counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +104,32 @@ class Ingress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Disaggregation:
+    """Prefill and decode of a request on different instances."""
+
+    handoff: str = "vllm"
+    """Whose hand-over, see `blis_py.cluster.handoffs.HANDOFFS`."""
+    decider: str = "always"
+    """Which requests, see `blis_py.cluster.deciders.DECIDERS`."""
+    threshold_tokens: int = 16
+    """Of the decider `prefix-threshold`: prompt tokens that the decode instance does not have cached."""
+    load_threshold: int = 1
+    """Of the decider `load`: requests in flight at the decode instance."""
+    pair_order: str = "decode-first"
+    """When the decode instance is chosen: before the prefill instance (llm-d, BLIS), or when the prefill is
+    done (`prefill-first`, Dynamo)."""
+    overlap: str | None = None
+    """`none`: the KV is sent when the prefill is done; `chunk`: with each chunk of the prefill; None = as the
+    hand-over does it."""
+    reserved_decode_tokens: int = 512
+    """Of the hand-over `sglang`: tokens that a decode instance keeps free for each of its requests."""
+    lease_ns: int | None = None
+    """How long a prefill instance keeps KV whose fetch has not begun; None = as long as it takes."""
+    load_failure_policy: str = "fail"
+    """What follows an expired lease: `fail`, or `recompute` on the decode instance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """Pools of instances behind one ingress.
 
@@ -103,6 +141,8 @@ class Cluster:
     pools: tuple[Pool, ...]
     links: tuple[Link, ...] = ()
     ingress: Ingress = field(default_factory=Ingress)
+    disaggregation: Disaggregation | None = None
+    """None = an outlet hands requests over, or none are."""
 
     def __post_init__(self) -> None:
         names = [pool.name for pool in self.pools]
@@ -166,6 +206,8 @@ class Cluster:
         Raises:
             InputError: a part of the data that is not simulated yet.
         """
+        if self.disaggregation is not None:
+            return
         for pool in self.pools:
             if connected:
                 if pool.role == "prefill" and pool.name not in connected:
@@ -182,6 +224,30 @@ class Cluster:
             if link.from_pool not in connected:
                 fix = "drop it, or connect an outlet that uses it"
                 raise InputError("nothing goes over this link", key="links", value=link.from_pool, fix=fix)
+
+    def require_pairs(self) -> None:
+        """Check that both sides of a hand-over exist, and a link between each two of their pools.
+
+        Raises:
+            InputError: they do not.
+        """
+        sides = [[pool for pool in self.pools if pool.role != other] for other in ("decode", "prefill")]
+        for side, role in zip(sides, ("prefill", "decode"), strict=True):
+            if not sum(pool.count for pool in side):
+                fix = f"add a pool of role {role}, or leave disaggregation out"
+                raise InputError(f"no instance serves {role}", key="pools", fix=fix)
+        order = self.disaggregation.pair_order if self.disaggregation else ""
+        if order == "prefill-first" and any(pool.role == "both" for pool in self.pools):
+            fix = "use decode-first, or pools of role prefill and decode alone"
+            key = "disaggregation.pair_order"
+            raise InputError("may choose one instance for both", key=key, value=order, fix=fix)
+        linked = {(link.from_pool, link.to_pool) for link in self.links}
+        for one in sides[0]:
+            for other in sides[1]:
+                if (one.name, other.name) not in linked:
+                    raise InputError(
+                        "no link between two pools", key="links", value=f"{one.name}, {other.name}"
+                    )
 
 
 def require_supported_role(pool: str, role: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
+from blis_py.config.disaggregation import WITHOUT_POOLS, DisaggregationSection
 from blis_py.config.layers import Layers, did_you_mean, flatten
 from blis_py.config.models import RunConfig
 from blis_py.config.workload import WorkloadSection
@@ -100,31 +101,59 @@ def check(config: RunConfig, layers: Layers) -> None:
 
 
 def _check_pools(config: RunConfig, layers: Layers) -> None:
-    if config.links:
-        fix = "drop it: a request stays with one instance"
-        raise layers.error("not supported yet", "links", value=list(config.links), fix=fix)
-    if not config.pools:
+    pools, apart = config.all_pools, config.disaggregation
+    if not config.is_disaggregated:
+        _check_unused(apart, layers)
+    if not pools:
         return
-    names = [pool.name for pool in config.pools]
+    names = [pool.name for pool in pools]
     if "" in names:
         raise layers.error(f"pool {names.index('')} has no name", "pools", fix="write - {name: …, count: …}")
     if len(set(names)) < len(names):
         raise layers.error("two pools have the same name", "pools", value=names, fix="rename one")
-    for pool in config.pools:
-        if pool.role != "both":
-            fix = "use both: each instance serves prefill and decode"
-            raise layers.error(
-                f"the role of {pool.name} is not supported yet", "pools", value=pool.role, fix=fix
-            )
+    key = "pools" if config.pools else "disaggregation.prefill_instances"
+    if config.pools and apart.instances:
+        fix = "drop it: each pool has a count and a role"
+        raise layers.error("contradicts pools", "disaggregation.prefill_instances", fix=fix)
     if not 1 <= config.instances <= MAX_INSTANCES:
         problem = f"must be 1 to {MAX_INSTANCES:,} instances in all"
-        raise layers.error(problem, "pools", value=config.instances, fix="change a count")
-    for key in set.intersection(*(set(flatten(pool.overrides(), RunConfig)) for pool in config.pools)):
-        if layers.by_flag(key):
-            raise layers.error("has no effect: every pool has its own", key, fix="change it in the pools")
-    if config.num_instances != 1:
-        fix = "drop it: each pool has a count"
-        raise layers.error("contradicts pools", "num_instances", value=config.num_instances, fix=fix)
+        raise layers.error(problem, key, value=config.instances, fix="change a count")
+    for shared in set.intersection(*(set(flatten(pool.overrides(), RunConfig)) for pool in pools)):
+        if layers.by_flag(shared) and config.pools:
+            raise layers.error("has no effect: every pool has its own", shared, fix="change it in the pools")
+    if config.num_instances != 1 and config.num_instances != (apart.instances or 1):
+        fix = f"use {apart.instances}, or drop it" if apart.instances else "drop it: each pool has a count"
+        raise layers.error("contradicts the pools", "num_instances", value=config.num_instances, fix=fix)
+    _check_disaggregation(config, layers, key)
+
+
+def _check_unused(apart: DisaggregationSection, layers: Layers) -> None:
+    """Refuse settings of a hand-over where there is none."""
+    for f in fields(apart):
+        value = getattr(apart, f.name)
+        if value != f.default and WITHOUT_POOLS.get(f.name) != value and f.name != "shared_instances":
+            fix = "give --prefill-instances and --decode-instances, or drop it"
+            key = f"disaggregation.{f.name}"
+            raise layers.error("has no effect: prefill and decode are not apart", key, value=value, fix=fix)
+
+
+def _check_disaggregation(config: RunConfig, layers: Layers, key: str) -> None:
+    """Check that both sides exist, and that the link is known."""
+    from blis_py.config.link_kinds import LINK_KINDS
+
+    roles = {pool.role for pool in config.all_pools if pool.count}
+    if "both" not in roles and len(roles) == 1:
+        other = "decode" if "prefill" in roles else "prefill"
+        fix = f"give --{other}-instances, or a pool of that role"
+        at = key if config.pools else f"disaggregation.{min(roles)}_instances"
+        raise layers.error(f"no instance serves {other}", at, fix=fix)
+    link = config.disaggregation.link
+    if link is not None and link not in LINK_KINDS:
+        fix = did_you_mean(link, LINK_KINDS)
+        raise layers.error("unknown link", "disaggregation.link", value=link, fix=fix)
+    if config.links and not config.is_disaggregated:
+        fix = "drop it: a request stays with one instance"
+        raise layers.error("nothing goes over a link", "links", value=list(config.links), fix=fix)
 
 
 def _check_sessions(load: WorkloadSection, layers: Layers) -> None:

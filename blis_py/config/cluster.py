@@ -5,7 +5,7 @@ Annotations are evaluated here and no later, as in `blis_py.config.models`.
 
 from dataclasses import dataclass, field
 
-from blis_py.config.flag_texts import digits, pairs, zero_is_usual
+from blis_py.config.flag_texts import digits, pairs, scorers, zero_is_usual
 from blis_py.core.bounds import LAST_NS, MAX_INSTANCES, MAX_REQUESTS
 from blis_py.core.settings import setting
 
@@ -28,7 +28,7 @@ class RoutingSection:
     scorers: dict[str, float] = setting(
         factory=dict,
         flag="--routing-scorers",
-        read=pairs("each scorer once with its weight", "queue-depth:1,kv-utilization:2", ":"),
+        read=scorers,
         help="With weighted: scorers and weights. "
         "Default precise-prefix-cache:2,queue-depth:1,kv-utilization:1.",
         metavar="NAME:W,…",

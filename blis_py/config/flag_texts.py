@@ -93,3 +93,7 @@ def negative_is_endless(name: str, value: float) -> float | None:
         fix = "give seconds, or a negative value for endless patience"
         raise InputError("must not be 0", key=name, fix=fix)
     return None if value < 0 else value
+
+
+scorers = pairs("each scorer once with its weight", "queue-depth:1,kv-utilization:2", ":")
+"""Scorers and their weights."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.config.check import check
+from blis_py.config.disaggregation import DisaggregationSection
 from blis_py.config.engine import load_engine
 from blis_py.config.implied import deciding, drop_outdated, imply_engine, imply_fitted
 from blis_py.config.layers import Layers, flatten
@@ -84,7 +85,7 @@ def load_config(
     config = replace(config, given=None if unknown else _given(layers, config))
     check(config, layers)
     config = with_full_paths(config)
-    if config.pools:
+    if config.all_pools:
         pool_configs(config)  # reports the contradictions within each pool
     return config
 
@@ -98,17 +99,23 @@ def pool_configs(config: RunConfig) -> list[tuple[PoolSection, RunConfig]]:
     Raises:
         InputError: an override that is unknown, of the wrong type, or contradictory.
     """
-    if not config.pools:
+    if not config.all_pools:
         return [(PoolSection(name=DEFAULT_POOL, count=config.num_instances), config)]
-    return [(pool, _pool_config(config, pool)) for pool in config.pools]
+    return [(pool, _pool_config(config, pool)) for pool in config.all_pools]
 
 
 def _pool_config(config: RunConfig, pool: PoolSection) -> RunConfig:
     overrides = pool.overrides()
     if "gpu" in overrides:
         overrides.setdefault("engine", config.engine)
-    given = None if config.given is None else tuple(key for key in config.given if key != "pools")
-    base = replace(config, pools=(), num_instances=max(pool.count, 1), given=given)
+    of_pools = ("pools", "links", "disaggregation.", "num_instances")
+    given = (
+        None if config.given is None else tuple(key for key in config.given if not key.startswith(of_pools))
+    )
+    base = replace(config, pools=(), links=(), num_instances=max(pool.count, 1), given=given)
+    base = replace(base, disaggregation=DisaggregationSection())
+    if "model" in overrides or "model_config" in overrides:
+        base = replace(base, model=None, model_config=None)
     try:
         return load_config(overrides=overrides, base=base)
     except InputError as error:
@@ -171,6 +178,8 @@ def as_dict(config: RunConfig) -> dict[str, Any]:
     for key in ("pools", "links"):
         if not values[key]:
             del values[key]
+    if config.disaggregation == DisaggregationSection():
+        del values["disaggregation"]
     if config.pools:
         values["pools"] = [_overridden(pool) for pool in values["pools"]]
     return values

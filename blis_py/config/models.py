@@ -8,6 +8,7 @@ from typing import Any
 
 from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
 from blis_py.config.diffusion import DLLM, DllmSection
+from blis_py.config.disaggregation import DisaggregationSection
 from blis_py.config.flag_texts import largest_is_never, numbers
 from blis_py.config.kinds import KindSection
 from blis_py.config.pools import PoolSection
@@ -69,6 +70,8 @@ class LatencySection:
         None, flag="--kernel-profile", help="Measured kernels of kernel-tables.", metavar="DIR"
     )
     """Folder of kernel times measured layer by layer, of the `kernel-tables` model."""
+    kernels: str = setting("vllm", choices=("vllm", "sglang", "trtllm"))
+    """Whose kernels `trained` prices: those of this engine, as far as they were measured."""
     profile: str | None = setting(
         None, flag="--profile", help="Measured step times; implies fitted.", metavar="DIR"
     )
@@ -109,6 +112,7 @@ _OF_ONE_MODEL = {
     "beta_coeffs": "trained-physics",
     "linear": "linear",
     "step_scale": "trained",
+    "kernels": "trained",
     "step_gap_us": "trained",
     "kernel_profile": "kernel-tables",
     "profile": "fitted",
@@ -123,7 +127,7 @@ class RunConfig:
     engine: str = setting(
         DEFAULT_ENGINE,
         flag="--engine",
-        help="Whose engine: vllm (default), vllm-0.10, vllm-0.15, blis, or a YAML file.",
+        help="Whose engine: vllm (default), vllm-0.10, sglang, trtllm, blis, … or a YAML file.",
         metavar="NAME",
     )
     """Whose engine is simulated: a preset under `profiles/engines`, or a file like those. Its
@@ -153,6 +157,43 @@ class RunConfig:
         help="Tensor-parallel degree.",
     )
     """GPUs of an instance: the tensor-parallel degree."""
+    attention_dp: int = setting(
+        1,
+        least=1,
+        most=4096,
+        flag="--attention-dp",
+        aliases=("--dp-size",),
+        help="Replicas of attention among the GPUs of an instance (attention DP).",
+    )
+    """Replicas of attention among the GPUs of an instance, each with requests and KV of its own. All step
+    together; the experts take the tokens of all. `max_num_seqs` and `max_num_batched_tokens` are of a
+    replica."""
+    ep: int = setting(
+        1,
+        least=1,
+        most=4096,
+        flag="--ep",
+        aliases=("--ep-size", "--expert-parallel-size"),
+        help="Groups of GPUs among which the experts are distributed (expert parallelism).",
+    )
+    """Groups of an instance's GPUs among which the experts are distributed; within a group each expert is
+    split. 1 = all experts are split over all GPUs."""
+    attention_dp_timeout_iters: int = setting(
+        0,
+        least=0,
+        most=100_000,
+        flag="--attention-dp-timeout-iters",
+        help="Attention DP of trtllm: most steps that prompts wait for one on every replica; 0 = none.",
+    )
+    """With `in-flight` batches: most steps that prompts wait until every replica of attention has one
+    (`enable_balance` of TensorRT-LLM); 0 = they do not wait."""
+    kv_cache_dtype: str = setting(
+        "auto",
+        choices=("auto", "bfloat16", "fp8", "fp8_e4m3"),
+        flag="--kv-cache-dtype",
+        help="Number format of the KV cache: auto (the checkpoint's), bfloat16, fp8.",
+    )
+    """Number format of the KV cache; auto = as the checkpoint says, else 16 bits."""
     link_gbps: float | None = setting(
         None,
         above=0,
@@ -169,7 +210,8 @@ class RunConfig:
     """Pools of unlike instances, all behind the router, instead of `num_instances` alike ones; each overrides
     some of `engine`, `gpu`, `tp`, `link_gbps`, `memory`, `scheduler` and `latency`."""
     links: tuple[dict[str, Any], ...] = ()
-    """Ways for KV blocks between pools; not supported yet."""
+    """Links between two pools that differ from those of `disaggregation`: `from`, `to`, and `link`,
+    `bandwidth_gbps`, `latency_ms`, `efficiency`, `node_gbps`, `contended`."""
     seed: int | None = setting(
         None,
         least=0,
@@ -204,7 +246,7 @@ class RunConfig:
     )
     """Delays of the API server: in front of the engine and, if given, behind it, and what each sequence that
     gets tokens at the same time adds to the latter; null = those of the latency model."""
-    memory: str = setting("blis", choices=("blis", "vllm"))
+    memory: str = setting("blis", choices=("blis", "vllm", "sglang", "trtllm"))
     """Whose accounting of GPU memory decides how many KV blocks there are; see `latency.memory_overheads`."""
     scheduler: SchedulerSection = field(default_factory=SchedulerSection)
     latency: LatencySection = field(default_factory=LatencySection)
@@ -218,6 +260,7 @@ class RunConfig:
     routing: RoutingSection = field(default_factory=RoutingSection)
     admission: AdmissionSection = field(default_factory=AdmissionSection)
     gateway: GatewaySection = field(default_factory=GatewaySection)
+    disaggregation: DisaggregationSection = field(default_factory=DisaggregationSection)
     dllm: DllmSection = field(default_factory=DllmSection)
     slo: tuple[str, ...] = setting(
         (), flag="--slo", help="Target: ttft.p99=500ms (repeatable).", metavar="TARGET", group="Run"
@@ -241,7 +284,17 @@ class RunConfig:
     @property
     def instances(self) -> int:
         """Of all pools."""
-        return sum(pool.count for pool in self.pools) if self.pools else self.num_instances
+        return sum(pool.count for pool in self.all_pools) if self.all_pools else self.num_instances
+
+    @property
+    def all_pools(self) -> tuple[PoolSection, ...]:
+        """The pools as written, or those of prefill and decode; empty = one of `num_instances`."""
+        return self.pools or self.disaggregation.pools()
+
+    @property
+    def is_disaggregated(self) -> bool:
+        """Whether there is a pool for prefill or for decode alone."""
+        return any(pool.role != "both" for pool in self.all_pools)
 
 
 SECTIONS: dict[str, type[Any]] = {

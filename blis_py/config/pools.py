@@ -20,14 +20,22 @@ class PoolSection:
     name: str = ""
     """Of the pool, in messages and results."""
     role: str = setting("both", choices=("both", "prefill", "decode"))
-    """Phases of a request that its instances serve; so far `both`."""
+    """Phases of a request that its instances serve."""
     count: int = setting(1, least=0, most=MAX_INSTANCES)
     """Its instances."""
     price_per_hour: float | None = setting(None, least=0, most=1e9)
     """Of one instance with all its GPUs."""
+    routing_policy: str | None = None
+    """Routing among the instances of its side, where prefill and decode are apart; null = as configured."""
+    routing_scorers: dict[str, float] | None = None
+    model: str | None = None
+    model_config: str | None = None
     engine: str | None = None
     gpu: str | None = None
     tp: int | None = None
+    attention_dp: int | None = None
+    ep: int | None = None
+    kv_cache_dtype: str | None = None
     link_gbps: float | None = None
     memory: str | None = None
     scheduler: dict[str, Any] = field(default_factory=dict)
@@ -41,7 +49,20 @@ class PoolSection:
         return {name: value for name, value in own.items() if value not in (None, {})}
 
 
-OVERRIDES = ("engine", "gpu", "tp", "link_gbps", "memory", "scheduler", "latency")
+OVERRIDES = (
+    "model",
+    "model_config",
+    "engine",
+    "gpu",
+    "tp",
+    "attention_dp",
+    "ep",
+    "kv_cache_dtype",
+    "link_gbps",
+    "memory",
+    "scheduler",
+    "latency",
+)
 
 
 def read_pools(layers: Layers) -> None:

@@ -49,6 +49,8 @@ class BatchFormer:
         self._chunk = config.long_prefill_token_threshold or config.max_num_batched_tokens
         self._block_size = config.block_size
         self._pick_victim = PREEMPTION_POLICIES[config.preemption_policy]
+        self.opens_tick = 0
+        """Step from which waiting requests are looked at again."""
 
     @property
     def admits_first(self) -> bool:
@@ -179,7 +181,7 @@ class BatchFormer:
         The forward pass that still reads them precedes the one that will write.
         """
         for request in self._running.ending:
-            if request.block_table:
+            if request.block_table and not request.keeps_blocks:
                 self._kv.release(request)
                 request.computed = 0
                 return True
@@ -282,6 +284,92 @@ class PrefillFirst(BatchFormer):
         return [] if len(prefills) == len(self._running.prefilling) else None
 
 
+class PrefillOnly(PrefillFirst):
+    """SGLang's order: a step computes prompts as long as there are any to compute, in chunks, or else
+    decodes.
+
+    Prompts are chunked by the budget alone, the last one of a step too. Between decodes, new requests are
+    looked for in intervals of steps; after a step of prompts, always.
+    """
+
+    def __init__(self, config: SchedulerConfig, kv: KVCache, running: Running) -> None:
+        super().__init__(config, kv, running)
+        self._interval = config.receive_interval
+        self._looked_tick = 0
+
+    def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
+        prompts = self._prompts()
+        budget = self._continue_prefills(prompts, prefills, self._budget)
+        if life.asks_in and budget and len(prefills) == len(prompts) and self._looks(tick):
+            self._admit(step, prefills, life, budget, now_ns)
+        if prefills:
+            self._looked_tick = tick + 1
+            self._stall_all_but(dict(prefills), list(life.running), tick)
+        else:
+            self._serve_running(step, prefills, life, self._budget, tick)
+
+    def first_tokens(self, wanted: int, budget: int) -> int:
+        return min(wanted, min(self._chunk, budget))
+
+    def _looks(self, tick: int) -> bool:
+        """Whether new requests are received before this step."""
+        since = (tick - self._looked_tick) % self._interval
+        idle = not self._running.decoding.count and not self._running.stalled
+        if since and not idle:
+            self.opens_tick = tick + self._interval - since
+            return False
+        self.opens_tick = 0
+        return True
+
+
+class InFlight(RunningFirst):
+    """TensorRT-LLM's order: decodes, then whole prompts, in one step. A prompt that does not fit waits; only
+    one longer than any step is computed in pieces. Prompts may wait a few steps for others to share
+    theirs."""
+
+    def __init__(self, config: SchedulerConfig, kv: KVCache, running: Running) -> None:
+        super().__init__(config, kv, running)
+        self._wait_steps = config.prompt_wait_steps
+        self._enough_tokens = config.prompt_wait_share * config.max_num_batched_tokens
+        self._enough_requests = config.prompt_wait_requests
+        self._waits_since = -1
+
+    def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
+        if self._wait_steps and life.asks_in and self._waits(life, tick):
+            self._serve_running(step, prefills, life, self._budget, tick)
+            return
+        super().fill(step, prefills, life, tick, now_ns)
+
+    def _waits(self, life: Lifecycle, tick: int) -> bool:
+        """Whether waiting prompts hold for more of them."""
+        decodes = self._running.decoding.count
+        if self._waits_since < 0:
+            self._waits_since = tick
+        waited = tick - self._waits_since
+        if decodes and waited < self._wait_steps and not self._enough(life, decodes):
+            self.opens_tick = self._waits_since + self._wait_steps
+            return True
+        self._waits_since, self.opens_tick = -1, 0
+        return False
+
+    def _enough(self, life: Lifecycle, decodes: int) -> bool:
+        if self._enough_requests and len(life.waiting) >= self._enough_requests:
+            return True
+        if not self._enough_tokens:
+            return False
+        tokens = decodes
+        for request in life.waiting:
+            tokens += request.prompt_tokens
+            if tokens >= self._enough_tokens:
+                return True
+        return False
+
+    def first_tokens(self, wanted: int, budget: int) -> int:
+        if wanted <= budget:
+            return wanted
+        return budget if wanted > self._budget else 0
+
+
 def _not_ending(order: list[Request]) -> list[Request]:
     """Requests that still take part in steps."""
     return [request for request in order if request.status is not ENDING]
@@ -290,4 +378,6 @@ def _not_ending(order: list[Request]) -> list[Request]:
 BATCH_FORMERS: dict[str, Callable[[SchedulerConfig, KVCache, Running], BatchFormer]] = {
     "running-first": RunningFirst,
     "prefill-first": PrefillFirst,
+    "prefill-only": PrefillOnly,
+    "in-flight": InFlight,
 }

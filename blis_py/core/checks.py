@@ -15,7 +15,8 @@ from blis_py.errors import InputError
 CHOICES: dict[str, Collection[str]] = {
     "scheduler": SCHEDULERS,
     "preemption_policy": PREEMPTION_POLICIES,
-    "batch_former": ("running-first", "prefill-first"),
+    "batch_former": ("running-first", "prefill-first", "prefill-only", "in-flight"),
+    "admission_rule": ("blocks", "guaranteed-no-evict", "new-token-ratio"),
     "prefix_cache": PREFIX_CACHES,
     "radix_eviction_policy": EVICTION_POLICIES,
 }

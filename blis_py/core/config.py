@@ -41,15 +41,53 @@ class Batching(SchedulerSettings):
         "running-first",
         choices="batch_former",
         flag="--batch-former",
-        help="running-first or prefill-first.",
+        help="running-first, prefill-first, prefill-only or in-flight.",
     )
-    """What a step is filled with first: decodes and unfinished prompts (vLLM), or new prompts."""
+    """What a step is filled with: decodes and unfinished prompts first (vLLM), new prompts first, prompts
+    alone while there are any (SGLang), or decodes and whole prompts (TensorRT-LLM)."""
+    admission_rule: str = setting(
+        "blocks",
+        choices="admission_rule",
+        flag="--admission-rule",
+        aliases=("--capacity-scheduler-policy",),
+        help="Memory a request needs to start: blocks, guaranteed-no-evict or new-token-ratio.",
+    )
+    """Memory that a waiting request needs to start: blocks for its first step (vLLM; `MAX_UTILIZATION` of
+    TensorRT-LLM), for itself and all running ones to their ends (`GUARANTEED_NO_EVICT` of TensorRT-LLM), or
+    for a share of what those may still write (SGLang)."""
+    receive_interval: int = setting(
+        1,
+        least=1,
+        most=MAX_TOKENS,
+        flag="--scheduler-recv-interval",
+        help="With prefill-only: decode steps from one look for new requests to the next.",
+    )
+    """With `prefill-only`: decode steps from one look for new requests to the next (SGLang)."""
+    prompt_wait_steps: int = setting(
+        0,
+        least=0,
+        most=MAX_TOKENS,
+        flag="--batch-wait-timeout-iters",
+        help="With in-flight: most steps that prompts wait for others; 0 = none.",
+    )
+    """With `in-flight`: most steps that prompts wait beside decodes for more prompts (TensorRT-LLM); 0 =
+    none."""
+    prompt_wait_share: float = setting(
+        0.0,
+        least=0,
+        most=1,
+        flag="--batch-wait-max-tokens-ratio",
+        help="With it: share of the token budget that ends the wait.",
+    )
+    """The wait ends once decodes and waiting prompts fill this share of the token budget."""
+    prompt_wait_requests: int = setting(0, least=0, most=MAX_TOKENS)
+    """The wait ends once so many requests wait; 0 = no such number."""
     max_num_seqs: int = setting(
         256,
         least=1,
         most=MAX_TOKENS,
         flag="--max-num-seqs",
-        aliases=("--max-num-running-reqs",),
+        aliases=("--max-num-running-reqs", "--max-running-requests", "--max-batch-size"),
         help="Most running requests per instance.",
     )
     """Maximum number of running requests on an instance."""
@@ -58,7 +96,7 @@ class Batching(SchedulerSettings):
         least=1,
         most=MAX_TOKENS,
         flag="--max-num-batched-tokens",
-        aliases=("--max-num-scheduled-tokens",),
+        aliases=("--max-num-scheduled-tokens", "--chunked-prefill-size", "--max-num-tokens"),
         help="Tokens per step.",
     )
     """Token budget: the maximum number of tokens that a step computes."""
@@ -75,7 +113,7 @@ class Batching(SchedulerSettings):
         least=1,
         most=MAX_TOKENS,
         flag="--block-size",
-        aliases=("--block-size-in-tokens",),
+        aliases=("--block-size-in-tokens", "--page-size", "--tokens-per-block"),
         help="Tokens per KV block.",
     )
     """Tokens per KV block."""
@@ -95,7 +133,12 @@ class Memory:
     )
     """null = as many as fit into the GPU's memory."""
     gpu_memory_utilization: float = setting(
-        0.9, above=0, most=1, flag="--gpu-memory-utilization", help="Share of GPU memory in use."
+        0.9,
+        above=0,
+        most=1,
+        flag="--gpu-memory-utilization",
+        aliases=("--mem-fraction-static", "--free-gpu-memory-fraction"),
+        help="Share of GPU memory in use.",
     )
     """Share of the GPU memory that weights, activations and KV blocks may take."""
     max_model_len: int | None = setting(

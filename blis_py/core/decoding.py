@@ -95,8 +95,8 @@ class DecodeSet:
         heap = self.finishing
         due: list[Request] = []
         while heap and heap[0][0] <= tick:
-            finish_tick, _, request = heappop(heap)
-            if request.finish_tick == finish_tick:
+            finish_tick, seq, request = heappop(heap)
+            if request.finish_tick == finish_tick and request.seq == seq:
                 due.append(request)
         return due
 

@@ -184,10 +184,13 @@ class StepFeatures:
         if self.prefill_seqs:
             raise ValueError("only a pure decode step repeats itself")
         later = self._decodes()
-        for name in _GROWING:
-            setattr(later, name, self._grown(name, steps))
+        for name, grows in _GROWING:
+            setattr(later, name, self._grown(name, getattr(self, name), grows, steps))
         if self.further:
-            later.further = {name: self._grown(name, steps) for name in self.further}
+            later.further = {
+                name: self._grown(name, value, FEATURES[name].grows, steps)
+                for name, value in self.further.items()
+            }
         return later
 
     def _decodes(self) -> StepFeatures:
@@ -202,8 +205,7 @@ class StepFeatures:
             scanned_requests=self.scanned_requests,
         )
 
-    def _grown(self, name: str, steps: int) -> Any:
-        value, grows = self[name], FEATURES[name].grows
+    def _grown(self, name: str, value: Any, grows: str | int | None, steps: int) -> Any:
         if grows is None and steps:
             raise ValueError(f"{name} of later steps cannot be foreseen")
         if value < 0 or not grows:
@@ -230,7 +232,8 @@ class StepFeatures:
 
 
 _ATTRIBUTES: Final = tuple(FEATURES)
-_GROWING: Final = tuple(name for name, feature in FEATURES.items() if feature.grows)
+_IS_ATTRIBUTE: Final = frozenset(FEATURES)
+_GROWING: Final = tuple((name, feature.grows) for name, feature in FEATURES.items() if feature.grows)
 SELDOM: Final = tuple(name for name, feature in FEATURES.items() if feature.optional)
 """Features that are 0 in most runs; logs contain them only if they are not."""
 FEATURE_NAMES: Final = tuple(name for name in FEATURES if name not in SELDOM)
@@ -238,7 +241,7 @@ FEATURE_NAMES: Final = tuple(name for name in FEATURES if name not in SELDOM)
 
 
 def _is_further(name: str) -> bool:
-    return name in FEATURES and name not in _ATTRIBUTES
+    return name in FEATURES and name not in _IS_ATTRIBUTE
 
 
 def further_names() -> tuple[str, ...]:
@@ -265,9 +268,11 @@ def further_features() -> tuple[tuple[str, Compute], ...]:
         InputError: an entry without `compute`, or with the name of another feature.
     """
     for name, feature in FEATURES.items():
-        if (feature.compute is None) != (name in _ATTRIBUTES):
-            taken = "is a feature of every step already" if name in _ATTRIBUTES else "no function computes it"
-            fix = "give it another name" if name in _ATTRIBUTES else "give its entry `compute`"
+        if (feature.compute is None) != (name in _IS_ATTRIBUTE):
+            taken = (
+                "is a feature of every step already" if name in _IS_ATTRIBUTE else "no function computes it"
+            )
+            fix = "give it another name" if name in _IS_ATTRIBUTE else "give its entry `compute`"
             raise InputError(f"step feature: {taken}", key=f"FEATURES[{name!r}]", fix=fix)
     return tuple([(name, feature.compute) for name, feature in FEATURES.items() if feature.compute])
 

@@ -61,8 +61,9 @@ class HashKV(KVCache):
         fresh = -(-new_tokens // self.block_size)
         if shared or own:
             self._reuse(request, shared, own)
-            request.block_table += pool.take(fresh)
-        else:
+            if fresh:
+                request.block_table += pool.take(fresh)
+        elif fresh:
             request.block_table = pool.take(fresh)
         if computed and request.block_keys and self.prefix_caching:
             cached = len(shared) + own

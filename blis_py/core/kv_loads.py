@@ -55,12 +55,15 @@ class KVLoads:
         return len(self._holders) > len(self.arrived)
 
     def offer(self, request: Request, computed: int, now_ns: int) -> Supply | None:
-        """The source's offer, minus the one token that every step has to compute."""
+        """The source's offer, minus the one token that every step has to compute.
+
+        Of a load that is not ready yet nothing may be left after that: the request waits for it nevertheless.
+        """
         most = request.num_tokens - 1 - computed
-        supply = self._source.offer(request, computed, now_ns) if most > 0 else None
-        if supply is None or supply.tokens <= 0:
+        supply = self._source.offer(request, computed, now_ns)
+        if supply is None or (min(supply.tokens, most) <= 0 and supply.ready_ns <= now_ns):
             return None
-        return supply if supply.tokens <= most else Supply(most, supply.ready_ns)
+        return supply if supply.tokens <= most else Supply(most, supply.ready_ns, supply.free_tokens)
 
     def begin(self, request: Request, computed: int, supply: Supply, now_ns: int) -> None:
         """Start the load of an accepted offer; the request has its blocks."""

@@ -19,10 +19,12 @@ class Supply:
     """An offer of KV."""
 
     tokens: int
-    """Leading tokens of the request beyond those it has, at least 1."""
+    """Leading tokens of the request beyond those it has; 0 = it only waits."""
     ready_ns: int
     """When they are in the request's blocks; not later than now = at once, `NEVER_NS` = not known yet, see
     `Lifecycle.kv_ready_at`."""
+    free_tokens: int = 0
+    """Room for so many tokens that must remain free once the request has its blocks; it waits otherwise."""
 
 
 class KVSource(Protocol):

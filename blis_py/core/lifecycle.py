@@ -14,12 +14,12 @@ autoregressive requests is `blis_py.core.scheduler`, the others are in `blis_py.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from heapq import heappop, heappush
 from typing import Final
 
 from blis_py.core.caches import build_cache
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.counters import Counters
+from blis_py.core.deadlines import Deadlines
 from blis_py.core.kv_loads import KVLoads
 from blis_py.core.kv_source import KVSource, Supply
 from blis_py.core.policies import SCHEDULERS
@@ -63,6 +63,10 @@ class Lifecycle:
         self.kv = build_cache(config)
         self.loads = None if source is None else KVLoads(source, self.kv)
         """Requests that have left the queue and hold blocks, but do not run."""
+        self.holding: dict[Request, None] = {}
+        """Completed requests whose blocks another instance still reads, see `Request.keeps_blocks`."""
+        self._let_go: list[Request] = []
+        """Those among them whose blocks are freed at the next step boundary."""
         self.first_deadline_ns = NEVER_NS
         """The earliest deadline of the requests that have not ended."""
         self._max_tokens = max_tokens
@@ -71,12 +75,7 @@ class Lifecycle:
         self._block_size = config.block_size
         self._async, self._late_length_stops = config.async_scheduling, config.late_length_stops
         self._admissions = 0
-        self._deadlines: list[tuple[int, int]] = []
-        """Heap of deadlines, each with the number of its request; the first belongs to one that has not
-        ended."""
-        self._impatient: dict[int, Request] = {}
-        """Requests with a deadline that have not ended, by number."""
-        self._submitted = 0
+        self._deadlines = Deadlines()
         self._waiting_priorities: dict[int, _Count] = {}
         """Waiting requests by priority."""
 
@@ -123,12 +122,8 @@ class Lifecycle:
             self._late_length_stops or (request.ends_by_eos and target < (limit or self._max_tokens - prompt))
         )
         if request.deadline_ns >= 0:
-            self._submitted += 1
-            request.number = self._submitted
-            self._impatient[request.number] = request
-            heappush(self._deadlines, (request.deadline_ns, request.number))
-            if request.deadline_ns < self.first_deadline_ns:
-                self.first_deadline_ns = request.deadline_ns
+            self._deadlines.add(request)
+            self._deadlines_changed()
         self._count_waiting(request.priority, 1)
         self.waiting.push(request)
         return None
@@ -153,6 +148,23 @@ class Lifecycle:
         if self.loads is not None:
             self.loads.move(request, ready_ns)
 
+    def let_go(self, request: Request, now_ns: int) -> None:
+        """Free the blocks of a completed request at the next step boundary."""
+        if request.keeps_blocks and request in self.holding:
+            request.keeps_blocks = False
+            self._let_go.append(request)
+            self.first_deadline_ns = min(self.first_deadline_ns, now_ns)
+
+    def set_deadline(self, request: Request, deadline_ns: int) -> None:
+        """Change the deadline of a request that has not ended; -1 = never."""
+        if request.number >= 0:
+            self._deadlines.remove(request)
+            request.number = -1
+        request.deadline_ns = deadline_ns
+        if deadline_ns >= 0:
+            self._deadlines.add(request)
+        self._deadlines_changed()
+
     def next_change_ns(self, now_ns: int) -> int:
         """Earliest time at which the state at a step boundary may change due to time alone."""
         change = self.waiting.next_change_ns(now_ns) if self.waiting else None
@@ -160,28 +172,28 @@ class Lifecycle:
         return first_ns if self.loads is None else min(first_ns, self.loads.first_ready_ns)
 
     def expire(self, now_ns: int) -> list[Request]:
-        """Drop the requests whose deadline has passed; call between steps."""
+        """Drop the requests whose deadline has passed, and free what was let go; call between steps."""
+        for request in self._let_go:
+            del self.holding[request]
+            self.kv.release(request)
+        self._let_go.clear()
+        self.first_deadline_ns = self._deadlines.first_ns
         expired: list[Request] = []
-        deadlines = self._deadlines
-        while deadlines and deadlines[0][0] <= now_ns:
-            request = self._impatient[deadlines[0][1]]
+        while self.first_deadline_ns <= now_ns:
+            request = self._deadlines.first()
             self.abort(request, FinishReason.TIMEOUT)
             expired.append(request)
-        self.first_deadline_ns = deadlines[0][0] if deadlines else NEVER_NS
         return expired
 
     def cancel(self, request: Request, now_ns: int) -> None:
         """Set its deadline to now: the next `expire` drops it."""
         request.deadline_ns = now_ns
-        if request.number < 0:
-            self._submitted += 1
-            request.number = self._submitted
-            self._impatient[request.number] = request
-        heappush(self._deadlines, (now_ns, request.number))
-        self.first_deadline_ns = min(self.first_deadline_ns, now_ns)
+        self._deadlines.add(request)
+        self._deadlines_changed()
 
     def abort(self, request: Request, reason: FinishReason = FinishReason.ABORT) -> None:
         """Drop a request, waiting or running; call between steps."""
+        request.keeps_blocks = False
         self._part_with(request)
         self._forget(request)
         request.finish_reason = reason
@@ -269,7 +281,8 @@ class Lifecycle:
         tokens = 0 if later else self._first_tokens(request, cached + supplied, budget)
         if tokens == 0 and not later:
             return 0
-        if not kv.admit(request, shared, own, supplied + tokens, not later):
+        fits = supply is None or not supply.free_tokens or self._leaves_free(request, shared, own, supply)
+        if not (fits and kv.admit(request, shared, own, supplied + tokens, not later)):
             if not request.blocked_at_head and len(self.waiting) > 1:
                 request.blocked_at_head = True
                 self.counters.head_of_line_events += 1
@@ -280,6 +293,11 @@ class Lifecycle:
             self.counters.prefix_queried_tokens += request.prompt_tokens
             self.counters.prefix_hit_tokens += cached
         return tokens if supply is None else self._load(request, supply, tokens, now_ns)
+
+    def _leaves_free(self, request: Request, shared: list[int], own: int, supply: Supply) -> bool:
+        """Whether as many blocks as a supply demands remain free behind its own."""
+        needed = self.kv.blocks_needed(request, shared, own, supply.tokens)
+        return needed + self.kv.blocks_of(supply.free_tokens) <= self.kv.pool.num_free
 
     def _load(self, request: Request, supply: Supply, tokens: int, now_ns: int) -> int:
         """Start the load of an offer for which the head of the queue has blocks."""
@@ -330,16 +348,14 @@ class Lifecycle:
         else:
             self._leave(request)
         if request.number >= 0:
-            del self._impatient[request.number]
-            self._drop_ended_deadlines()
+            self._deadlines.remove(request)
+            self._deadlines_changed()
         request.status = FINISHED
 
-    def _drop_ended_deadlines(self) -> None:
-        """Remove ended requests from the top of the deadline heap."""
-        deadlines, impatient = self._deadlines, self._impatient
-        while deadlines and deadlines[0][1] not in impatient:
-            heappop(deadlines)
-        self.first_deadline_ns = deadlines[0][0] if deadlines else NEVER_NS
+    def _deadlines_changed(self) -> None:
+        first_ns = self._deadlines.first_ns
+        if not self._let_go or first_ns < self.first_deadline_ns:
+            self.first_deadline_ns = first_ns
 
     # -- bookkeeping ------------------------------------------------------------------------------
 

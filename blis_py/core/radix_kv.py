@@ -130,7 +130,8 @@ class RadixKV(KVCache):
         if own:
             assert request.kept_blocks is not None
             request.block_table += pool.reclaim(request.kept_blocks, own)
-        request.block_table += pool.take(-(-new_tokens // self.block_size))
+        if new_tokens:
+            request.block_table += pool.take(-(-new_tokens // self.block_size))
         return True
 
     def publish_supplied(self, request: Request, first_tokens: int) -> None:

@@ -12,6 +12,10 @@ NEVER_NS: Final = (1 << 62) - 1
 """Later than any time that occurs."""
 
 
+NO_VISIT: Final = -2
+"""`Request.visit` while another instance computes the request, and this one only waits for its KV."""
+
+
 class Status(IntEnum):
     """State of a request. Transitions are forward only, except for preemption (back to WAITING)."""
 
@@ -101,6 +105,7 @@ class Request:
         "gaps",
         "generated",
         "id",
+        "keeps_blocks",
         "kept_blocks",
         "kept_full",
         "last_tick",
@@ -149,6 +154,9 @@ class Request:
     bursts: list[tuple[int, int]] | None
     """(step, tokens) of steps that emitted more than one token; None = there are none, see `Emission`."""
 
+    keeps_blocks: bool
+    """Whether its blocks stay allocated when it completes, until `Lifecycle.let_go`: another instance reads
+    them."""
     number: int
     """Number of a request with a deadline, unique on its instance."""
     base: int
@@ -203,7 +211,7 @@ class Request:
         self.generated = carried
         self.computed = self.target = self.preemptions = 0
         self.cached_tokens = self.scheduled_ns = self.first_tick = self.last_tick = -1
-        self.ends_late = self.blocked_at_head = False
+        self.ends_late = self.blocked_at_head = self.keeps_blocks = False
         self.block_table = []
         self.finish_reason = self.gaps = self.bursts = None
         self.base = self.seq = self.kept_full = 0

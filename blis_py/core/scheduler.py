@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from blis_py.core.admission_rules import ADMISSION_RULES, AdmissionRule
 from blis_py.core.batch_former import BATCH_FORMERS, Running
 from blis_py.core.cache_aware import CacheAwareQueue
 from blis_py.core.checks import check_scheduler_config
@@ -72,6 +73,9 @@ class Scheduler(Lifecycle):
         self._running = Running(self._decoding, self._bursts)
         self._prefilling, self._stalled = self._running.prefilling, self._running.stalled
         self._former = BATCH_FORMERS[config.batch_former](config, self.kv, self._running)
+        self._rule: AdmissionRule | None = None
+        if config.admission_rule != "blocks":
+            self._rule = ADMISSION_RULES[config.admission_rule](config, self)
         self._unsettled = 0
         """Requests that end with a step whose outcome is not known yet."""
         self._owed_blocks = 0
@@ -130,7 +134,7 @@ class Scheduler(Lifecycle):
         if not prefills and not self._decoding.count:
             if self.resolved < self.tick:
                 return None  # steps in flight hold the blocks
-            if self.loads is not None and self.loads.under_way:
+            if self.holding or (self.loads is not None and self.loads.under_way):
                 return None
             if self.drop_load() is not None:
                 return self.schedule(now_ns)  # arrived loads held the missing blocks
@@ -284,8 +288,12 @@ class Scheduler(Lifecycle):
             return 1
         if self.loads is not None and (self.loads.begun or (self.waiting and self._room_to_admit())):
             return 1  # the source's offer to the head of the queue may change with time
+        if self._rule is not None and self._rule.varies and self.waiting:
+            return 1
         decoding, tick = self._decoding, self.tick
         steps = decoding.next_finish_tick() - tick
+        if tick < self._former.opens_tick < tick + steps and self.waiting:
+            steps = self._former.opens_tick - tick
         if steps == 1:
             return 1
         free = self.kv.pool.num_free - self._owed_blocks
@@ -340,6 +348,12 @@ class Scheduler(Lifecycle):
             request.last_tick = self.tick - 1
             self.kv.settle(request, request.computed)
 
+    def settled_generated(self, request: Request) -> int:
+        """Output tokens of a running request so far."""
+        if request.status is DECODING:
+            return request.base + self.tick + 1 - request.prompt_tokens
+        return request.generated
+
     def block_table(self, request: Request) -> list[int]:
         """The block table of a request in the planned step, including the tokens computed there."""
         if self._owed_blocks:
@@ -373,6 +387,7 @@ class Scheduler(Lifecycle):
             assert holds == expected or drafted, f"{request!r} holds a wrong number of blocks"
         if self.loads is not None:
             held += self.loads.check_blocks()
+        held += [block for request in self.holding for block in request.block_table]
         self.kv.pool.check(held)
 
     # -- supplied by the kind of request ----------------------------------------------------------
@@ -384,7 +399,10 @@ class Scheduler(Lifecycle):
         return f"needs {blocks} KV blocks, the pool has {self.config.num_kv_blocks}"
 
     def _first_tokens(self, request: Request, cached: int, budget: int) -> int:
-        return self._former.first_tokens(request.prompt_tokens + request.generated - cached, budget)
+        wanted = request.prompt_tokens + request.generated - cached
+        if self._rule is not None and not self._rule.admits(request, wanted):
+            return 0
+        return self._former.first_tokens(wanted, budget)
 
     def _admitted(self, request: Request) -> None:
         request.status = PREFILLING
@@ -401,7 +419,10 @@ class Scheduler(Lifecycle):
         else:
             del self._stalled[request]
         del self.running[request]
-        self.kv.release(request, keep)
+        if request.keeps_blocks and not keep:
+            self.holding[request] = None
+        else:
+            self.kv.release(request, keep)
 
     def _forget(self, request: Request) -> None:
         request.forget_since(self.resolved)

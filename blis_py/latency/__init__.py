@@ -10,6 +10,7 @@ from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.capacity import check_tp
 from blis_py.latency.hardware import GpuSpec
+from blis_py.latency.layout import Layout
 from blis_py.latency.trained_physics import TrainedPhysics
 from blis_py.models.model_shape import ModelShape
 
@@ -37,10 +38,30 @@ def _roofline(shape: ModelShape, gpu: GpuSpec, tp: int) -> LatencyModel:
     return Roofline(shape, gpu, tp)
 
 
-def _trained(shape: ModelShape, gpu: GpuSpec, tp: int, server: ServerTerms | None = None) -> LatencyModel:
+def _trained(
+    shape: ModelShape,
+    gpu: GpuSpec,
+    tp: int,
+    server: ServerTerms | None = None,
+    layout: Layout | None = None,
+    kernels: str = "vllm",
+) -> LatencyModel:
+    layout = layout or Layout(tp)
+    if _needs_operators(shape, layout, kernels):
+        from blis_py.latency.operators import Operators
+
+        return Operators(shape, gpu, layout, kernels, server=server)
     from blis_py.latency.trained import Trained
 
     return Trained(shape, gpu, tp, server=server)
+
+
+def _needs_operators(shape: ModelShape, layout: Layout, kernels: str) -> bool:
+    """Whether `trained` prices operator by operator: everything but dense models in 16 bits and FP8 under
+    vLLM, on whose servers its formula was learned."""
+    formats = (shape.weights.dense >= 2, shape.weights.arithmetic in ("fp8", "int8"))
+    dense = shape.is_plain and not shape.moe_layers and any(formats)
+    return not (dense and kernels == "vllm" and layout == Layout(layout.gpus))
 
 
 def _kernel_tables(
@@ -114,6 +135,8 @@ def build(
     kernel_profile: str | Path | None = None,
     profile: str | Path | FittedProfile | None = None,
     server: ServerTerms | None = None,
+    layout: Layout | None = None,
+    kernels: str = "vllm",
 ) -> LatencyModel:
     """A latency model by its name in `--latency-model`.
 
@@ -126,6 +149,8 @@ def build(
         kernel_profile: folder of measured kernels for `kernel-tables`.
         profile: fitted profile for `fitted`: its folder, or what was read from there.
         server: deviation of one server's step times from those of `trained`.
+        layout: division of the `tp` GPUs, if it is not tensor parallelism alone.
+        kernels: engine whose kernels `trained` prices.
 
     Raises:
         InputError: unknown name, a TP degree that does not divide the model, coefficients missing, or given
@@ -134,7 +159,9 @@ def build(
     if name not in LATENCY_MODELS:
         fix = f"use one of {', '.join(LATENCY_MODELS)}"
         raise InputError("unknown latency model", key="--latency-model", value=name, fix=fix)
-    check_tp(shape, tp)
+    layout = layout or Layout(tp)
+    check_tp(shape, layout.attention_tp)
+    layout.check(shape)
     given = {
         "alpha": alpha,
         "beta": beta,
@@ -149,4 +176,23 @@ def build(
             owner = next(model for model, accepted in _OPTIONS.items() if key in accepted)
             fix = f"drop it or use --latency-model {owner}"
             raise InputError(f"{name} takes no such coefficients", key=_FLAGS[key], fix=fix)
+    if name == "trained" and gpu is not None:
+        return _trained(shape, gpu, tp, server, layout, kernels)
+    _check_priced(name, shape, layout)
     return LATENCY_MODELS[name](shape, gpu, tp, **options)
+
+
+def _check_priced(name: str, shape: ModelShape, layout: Layout) -> None:
+    """Refuse models and layouts that only operators price.
+
+    Raises:
+        InputError: this model prices neither.
+    """
+    if name in ("linear", "fitted"):
+        return
+    fix = "use --latency-model trained"
+    if not shape.is_plain:
+        kind = "latent" if shape.latent else "linear"
+        raise InputError(f"{name} does not price {kind} attention", key="--model", value=shape.name, fix=fix)
+    if layout != Layout(layout.gpus):
+        raise InputError(f"{name} does not price {layout}", key="--ep, --attention-dp", fix=fix)

@@ -26,6 +26,16 @@ class FrontendDelays:
     """The same for each sequence with a token in the step that emits a request's first token: all sequences
     the server streams to at that time. Every token of the request is delayed by it."""
 
+    def plus(self, other: FrontendDelays) -> FrontendDelays:
+        """Both delays, one after the other."""
+        return FrontendDelays(
+            self.before_enqueue_ns + other.before_enqueue_ns,
+            self.per_token_ns + other.per_token_ns,
+            self.at_end_ns + other.at_end_ns,
+            self.behind_ns + other.behind_ns,
+            self.behind_seq_ns + other.behind_seq_ns,
+        )
+
     def token_ns(self, number: int) -> int:
         """From the end of its step until the client receives token `number`, from 1."""
         return self.behind_ns + number * self.per_token_ns

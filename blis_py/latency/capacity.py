@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from blis_py.errors import InputError
 from blis_py.latency.hardware import GIB, GpuSpec
+from blis_py.latency.layout import Layout
 from blis_py.latency.memory_overheads import BLIS_OVERHEADS, MemoryOverheads
 from blis_py.models.model_shape import ModelShape
 
@@ -85,6 +86,7 @@ class _Plan(NamedTuple):
     tokens: int
     seqs: int
     overheads: MemoryOverheads
+    layout: Layout
 
 
 def kv_capacity(
@@ -97,18 +99,21 @@ def kv_capacity(
     max_num_batched_tokens: int = 2048,
     max_num_seqs: int = 256,
     overheads: MemoryOverheads = BLIS_OVERHEADS,
+    layout: Layout | None = None,
 ) -> KvCapacity:
     """KV blocks of one instance of `tp` GPUs.
 
     Args:
         max_num_batched_tokens, max_num_seqs: limits of a step, for which the engine reserves memory.
         overheads: the engine's memory beyond weights and KV.
+        layout: division of the `tp` GPUs, if it is not tensor parallelism alone.
 
     Raises:
         InputError: `tp` does not divide the model, a setting is out of range, or the model does not fit (the
             message suggests a fix).
     """
-    check_tp(shape, tp)
+    layout = layout or Layout(tp)
+    check_tp(shape, layout.attention_tp)
     if block_size < 1:
         raise InputError("must be at least 1", key="--block-size", value=block_size)
     if not 0 < gpu_memory_utilization <= 1:
@@ -117,7 +122,7 @@ def kv_capacity(
             "not a fraction", key="--gpu-memory-utilization", value=gpu_memory_utilization, fix=fix
         )
     tokens, seqs = max_num_batched_tokens, max_num_seqs
-    plan = _Plan(shape, gpu, tp, block_size, gpu_memory_utilization, tokens, seqs, overheads)
+    plan = _Plan(shape, gpu, tp, block_size, gpu_memory_utilization, tokens, seqs, overheads, layout)
     capacity = _budget(plan)
     if capacity.blocks < 1:
         raise _does_not_fit(plan, capacity)
@@ -143,19 +148,54 @@ def kv_heads_per_rank(shape: ModelShape, tp: int) -> int:
     return ceil(shape.kv_heads / tp)
 
 
+def rank_block_bytes(shape: ModelShape, layout: Layout, block_size: int) -> int:
+    """What a block holds on one rank, replicated heads included."""
+    token_bytes, _ = _kv_bytes(shape, layout, BLIS_OVERHEADS, 0)
+    return token_bytes * block_size
+
+
 def model_weight_bytes(shape: ModelShape) -> float:
     """Bytes of the whole model's weights: every matrix in its own format, unquantised parts in that of the
     activations. Biases are left out."""
     w = shape.weights
     sparse_layer = shape.shared_parameters * w.shared + shape.experts * shape.expert_parameters * w.experts
     linear = (
-        shape.layers * shape.attention_parameters * w.attention
+        shape.cached_layers * shape.attention_parameters * w.attention
+        + (shape.layers - shape.cached_layers) * shape.linear_parameters * w.linear
         + (shape.layers - shape.moe_layers) * shape.dense_ffn_parameters * w.dense
         + shape.moe_layers * sparse_layer
     )
     routers = shape.moe_layers * shape.router_parameters
     head = 0 if shape.tied_embeddings else shape.embedding_parameters * w.head
     return linear + head + (shape.embedding_parameters + routers + shape.norm_parameters) * shape.dtype_bytes
+
+
+def rank_weight_bytes(shape: ModelShape, layout: Layout) -> float:
+    """Weights of one rank: attention, shared experts and embeddings are replicated with it."""
+    whole = model_weight_bytes(shape)
+    if layout.attention_dp == 1:
+        return whole / layout.gpus
+    w, sparse = shape.weights, shape.moe_layers
+    routed = sparse * shape.experts * shape.expert_parameters * w.experts
+    dense = (shape.layers - sparse) * shape.dense_ffn_parameters * w.dense
+    return (routed + dense) / layout.gpus + (whole - routed - dense) / layout.attention_tp
+
+
+def _kv_bytes(shape: ModelShape, layout: Layout, overheads: MemoryOverheads, seqs: int) -> tuple[int, float]:
+    """What a rank caches for a token, and the memory it holds for windows and states of `seqs` sequences.
+
+    A latent cache is as large on every rank. Where the allocator groups layers by their window, windowed
+    ones keep no more than the window.
+    """
+    tp, size = layout.attention_tp, shape.kv_dtype_bytes
+    if shape.latent is not None:
+        return shape.cached_layers * shape.kv_elements * size, 0.0
+    layer = kv_heads_per_rank(shape, tp) * 2 * shape.head_dim * size
+    windowed = shape.windowed_layers if overheads.windows_apart else 0
+    held = seqs * windowed * shape.sliding_window * layer
+    if shape.linear is not None:
+        held += seqs * shape.linear.sequence_bytes // tp
+    return (shape.cached_layers - windowed) * layer, float(held)
 
 
 def default_max_model_len(shape: ModelShape, blocks: int, block_size: int) -> int:
@@ -168,17 +208,21 @@ def _divides(shape: ModelShape, tp: int) -> bool:
 
 
 def _budget(plan: _Plan) -> KvCapacity:
-    shape, gpu, tp, block_size, utilization, tokens, seqs, overheads = plan
+    shape, gpu, tp, block_size, utilization, tokens, seqs, overheads, layout = plan
     memory, basis = gpu.memory_bytes, ""
     if overheads.visible_memory:
         memory = gpu.visible_memory_bytes
         basis = "that CUDA sees" if gpu.visible_known else "that CUDA is assumed to see"
     usable = memory * utilization
-    weights = model_weight_bytes(shape) / tp + overheads.rope_bytes(shape)
+    weights = rank_weight_bytes(shape, layout) + overheads.rope_bytes(shape)
     activations = overheads.activations(shape, tp, tokens, seqs)
     overhead = (overheads.single_gpu_gib if tp == 1 else overheads.rank_gib) * GIB
-    per_head = shape.layers * 2 * shape.head_dim * shape.kv_dtype_bytes
-    block_bytes = kv_heads_per_rank(shape, tp) * per_head * block_size
+    token_bytes, held_bytes = _kv_bytes(shape, layout, overheads, min(seqs, tokens))
+    block_bytes = token_bytes * block_size
+    kv_bytes = (usable - weights - activations.bytes - overhead) - held_bytes
+    if overheads.share_of_free:
+        free = memory - weights - activations.bytes - overhead
+        usable, kv_bytes = free * utilization + (memory - free), free * utilization - held_bytes
     return KvCapacity(
         model=shape.name,
         gpu=gpu.name,
@@ -191,9 +235,9 @@ def _budget(plan: _Plan) -> KvCapacity:
         weight_bytes=int(weights),
         activation_bytes=int(activations.bytes),
         activation_basis=activations.basis,
-        overhead_bytes=int(overhead),
+        overhead_bytes=int(overhead + held_bytes),
         block_bytes=block_bytes,
-        blocks=int((usable - weights - activations.bytes - overhead) // block_bytes),
+        blocks=int(kv_bytes // block_bytes),
     )
 
 
@@ -217,7 +261,8 @@ def _ways_to_fit(plan: _Plan) -> list[str]:
 
     ways, shape = [], plan.shape
     degrees = [tp for tp in _TP_DEGREES if tp > plan.tp and _divides(shape, tp)]
-    tp = next((tp for tp in degrees if fits(plan._replace(tp=tp))), None)
+    wider = {tp: plan._replace(tp=tp, layout=plan.layout._replace(gpus=tp)) for tp in degrees}
+    tp = next((tp for tp in degrees if fits(wider[tp])), None)
     if tp is not None:
         ways.append(f"--tp {tp}")
     fractions = [percent / 100 for percent in range(50, 96) if percent / 100 > plan.utilization]

@@ -1,15 +1,18 @@
 """Step time from measured steps: prices of a physical basis, fitted to the step times of an engine.
 
-    GPU  = surface(tokens, decode KV) + Σ price * term        terms: `fitted_terms`
-    host = Σ price * term
+    GPU       = surface(tokens, decode KV) + Σ price * term        terms: `fitted_terms`
+    host      = Σ price * term                                     before launching and behind the GPU
+    launching = Σ price * term                                     beside the GPU, if it was measured
+
+    synchronous: max(GPU, launching) + host        behind another step: max(GPU, launching + host)
 
 minus the savings for KV entries read again in the same step, being in pages that sequences share
 (`repeated_read_ns`, if it was measured).
 
-One set of prices per regime: a pure decode step that fits a captured graph is priced by those of `graph`,
-with its batch padded to the graph's size; everything else by those of `eager`. Steps outside the measured
-range are priced too, but each is counted (`Fitted.outside`) and reported in the notes of a run. If the GPU
-has a datasheet, they are extrapolated as in `trained` (`fitted_beyond`), otherwise along their own lines.
+One set of prices per regime: a step that fits a captured graph is priced by those of `graph`, with its batch,
+or with prompts its tokens, padded to the graph's size; everything else by those of `eager`. Steps outside the
+measured range are priced too, but each is counted (`Fitted.outside`) and reported in the notes of a run. If
+the GPU has a datasheet, they are extrapolated as in `trained` (`fitted_beyond`), otherwise along their lines.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +30,7 @@ from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import FrontendDelays, LatencyModel, StepTime
 from blis_py.latency.fitted_beyond import continued_decodes, further_ns, inside
 from blis_py.latency.fitted_profile import FittedProfile, Prices, RegimeFit
-from blis_py.latency.fitted_surface import Surface, SurfaceCurve
+from blis_py.latency.fitted_surface import FittedSurface, SurfaceCurve
 from blis_py.latency.fitted_terms import GROWING, RARE, SURFACE, TERMS, TRACKED, StepPoint
 from blis_py.latency.notes import Outside
 from blis_py.latency.step_run import LAST_NS, PricedRun, StepRun, run_of, within_the_clock
@@ -52,6 +55,7 @@ class _Decoded(NamedTuple):
     """The curve for many steps at once; None if it is a single line."""
     per_context: float
     host_ns: int
+    launching_ns: int
     kv_limit: int
     context_limit: int
     """Upper end of the measured range; -1 if the batch itself lies outside."""
@@ -61,14 +65,16 @@ class _Decoded(NamedTuple):
 class _Regime:
     """The prices of one regime, prepared for evaluation."""
 
-    def __init__(self, fit: RegimeFit, gpu: Prices, host: Prices) -> None:
+    def __init__(self, fit: RegimeFit, prices: dict[str, Prices]) -> None:
+        gpu, host, launching = prices["gpu"], prices["host"], prices.get("launching", {})
         self.fit = fit
-        self.surface = Surface(gpu, fit.knee, fit.correction)
+        self.surface = FittedSurface(gpu, fit.knee, fit.correction)
         self.curves: dict[int, SurfaceCurve] = {}
         rest = {name: price for name, price in gpu.items() if price and name not in SURFACE}
         inside = (*GROWING, "active_experts")
         self.fixed = [(TERMS[name], price) for name, price in rest.items() if name not in inside]
         self.host = [(TERMS[name], price) for name, price in host.items() if price]
+        self.launching = [(TERMS[name], price) for name, price in launching.items() if price]
         self.gpu_line, self.host_line = _line(rest), _line(host)
         self.host_step, self.host_prefill = host.get("step", 0.0), host.get("any_prefill", 0.0)
         self.host_batch = host.get("begins_batch", 0.0)
@@ -120,13 +126,14 @@ class Fitted:
         self.frontend = FrontendDelays()
         self.outside = Outside("" if guide is None else f", where prices go on as those of `{guide.name}`")
         prices = {
-            name: (fit.gpu, fit.host) if draw is None else fit.draw(draw)
-            for name, fit in profile.regimes.items()
+            name: fit.prices() if draw is None else fit.draw(draw) for name, fit in profile.regimes.items()
         }
-        self._eager = _Regime(profile.regimes["eager"], *prices["eager"])
+        self._eager = _Regime(profile.regimes["eager"], prices["eager"])
         graph = profile.regimes.get("graph")
-        self._graph = _Regime(graph, *prices["graph"]) if graph is not None else None
+        self._graph = _Regime(graph, prices["graph"]) if graph is not None else None
         self._buckets = profile.graph_buckets if graph is not None else ()
+        self._mixed = profile.mixed_buckets if graph is not None else ()
+        self._mixed_prompts = profile.mixed_prompts
         self._saved_ns = profile.repeated_read_ns
         self.uses_max_context = self._eager.tracked or (self._graph is not None and self._graph.tracked)
         self._decodes: dict[tuple[int, int], _Decoded] = {}
@@ -137,7 +144,8 @@ class Fitted:
         return Fitted(self.profile, self.shape, index, guide=self._guide)
 
     def overlapped(self) -> Fitted:
-        """The model for overlapped host work: a step takes the maximum of GPU and host time.
+        """The model for overlapped host work: a step takes the maximum of GPU and host time, launching
+        included.
 
         The profile's host time was measured apart from the GPU, on an engine that can hide it. Both models
         count the steps outside together.
@@ -157,9 +165,13 @@ class Fitted:
         return found
 
     def _bucket(self, f: StepFeatures) -> int:
-        """Padded size of the graph that replays the step; 0 if none."""
+        """Padded size of the graph that replays the step, tokens if it has prompts; 0 if none."""
         blocks = getattr(f, "denoise_blocks", 0)
         count = blocks if blocks and not f.decode_seqs else f.decode_seqs
+        if self._mixed and f.prefill_seqs and not blocks:
+            fits = f.prefill_seqs <= self._mixed_prompts
+            i = bisect_left(self._mixed, f.prefill_tokens + f.decode_seqs)
+            return self._mixed[i] if fits and i < len(self._mixed) else 0
         if not count or f.prefill_seqs != blocks or not self._buckets:
             return 0
         i = bisect_left(self._buckets, count)
@@ -200,9 +212,9 @@ class Fitted:
         if not f.prefill_seqs and f.decode_seqs:
             decode = self._decode(f.decode_seqs, f.emitted_rows)
             self._count(decode, f, 1)
-            gpu_ns = _decode_ns(decode, f.decode_kv_tokens, f.max_context)
-            return self._less(gpu_ns, f), decode.host_ns
-        bucket = self._bucket(f) if self._buckets else 0
+            gpu_ns = self._less(_decode_ns(decode, f.decode_kv_tokens, f.max_context), f)
+            return gpu_ns, decode.host_ns + self._shown_ns(decode.launching_ns, gpu_ns)
+        bucket = self._bucket(f) if self._buckets or self._mixed else 0
         regime = self._graph if bucket and self._graph is not None else self._eager
         self.outside.priced += 1
         for name, high in regime.limits:
@@ -217,6 +229,11 @@ class Fitted:
     def _beyond_ns(self, f: StepFeatures, regime: _Regime, guide: LatencyModel) -> tuple[int, int]:
         gpu, host = self._mixed_ns(inside(f, regime.limits), 0, regime)
         return gpu + further_ns(guide, f, regime.limits), host
+
+    def _shown_ns(self, launching_ns: int, gpu_ns: int) -> int:
+        """The part of launching that counts beside this GPU time: all of it where host work is hidden, else
+        what the GPU does not cover."""
+        return launching_ns if self._hides_host else max(launching_ns - gpu_ns, 0)
 
     def _mixed_ns(self, f: StepFeatures, bucket: int, regime: _Regime) -> tuple[int, int]:
         plain = type(f) is StepFeatures
@@ -238,7 +255,10 @@ class Fitted:
             host += regime.host_prefill
         if regime.host_batch and not plain:
             host += regime.host_batch * getattr(f, "begins_batch", 0)
-        return self._less(int(gpu) or 1, f), int(host + 0.5)
+        gpu_ns, host_ns = self._less(int(gpu) or 1, f), int(host + 0.5)
+        if regime.launching:
+            host_ns += self._shown_ns(_sum_ns(regime.launching, self._point(f, bucket, regime.fit)), gpu_ns)
+        return gpu_ns, host_ns
 
     def _less(self, gpu_ns: int, f: StepFeatures) -> int:
         """The GPU time minus the savings for repeated page reads."""
@@ -265,7 +285,8 @@ class Fitted:
             SurfaceCurve(curve.at, starts, curve.slopes),
             (np.array(curve.at), np.array(starts), np.array(curve.slopes)) if len(starts) > 1 else None,
             regime.per_context + regime.per_padded * x.attended,
-            int(sum([price * term(x) for term, price in regime.host]) + 0.5),
+            _sum_ns(regime.host, x),
+            _sum_ns(regime.launching, x),
             _most(limits, "decode_kv_tokens") if small else -1,
             _most(limits, "max_context") if small else -2,
             limits,
@@ -301,11 +322,13 @@ class Fitted:
         decode = self._decode(seqs, features.emitted_rows)
         # No later step is shorter, so this many suffice.
         gpu_ns, hides = self._less(_decode_ns(decode, kv, longest), features), self._hides_host
-        least_ns = max(gpu_ns, decode.host_ns) if hides else gpu_ns + decode.host_ns
-        steps = min(steps, max(1, (until_ns - start_ns - 1) // least_ns + 1))
+        least_ns = decode.launching_ns + (decode.host_ns if hides else 0)
+        added_ns = 0 if hides else decode.host_ns
+        first_ns = max(gpu_ns, least_ns) + added_ns
+        steps = min(steps, max(1, (until_ns - start_ns - 1) // first_ns + 1))
         price = _in_numpy if steps > SCALAR_STEPS else _one_by_one
         saved_ns = int(self._saved_ns * features.shared_kv_tokens)
-        run = price(decode, features, saved_ns, steps, start_ns, until_ns, hides)
+        run = price(decode, features, saved_ns, steps, start_ns, until_ns, least_ns, added_ns)
         self._count(decode, features, run.steps)
         return run
 
@@ -322,6 +345,11 @@ def expected_experts(shape: ModelShape | None, tokens: int, in_use: float) -> fl
     # One expert per choice: with as many experts as choices, all of them are read.
     share = min(shape.experts_per_token / experts, 1.0)
     return shape.moe_layers * experts * (1.0 - (1.0 - share) ** tokens)
+
+
+def _sum_ns(terms: list[tuple[Any, float]], x: StepPoint) -> int:
+    """Sum of terms and their prices at a point."""
+    return int(sum([price * term(x) for term, price in terms]) + 0.5)
 
 
 def _most(limits: dict[str, tuple[int, int]], name: str) -> int:
@@ -344,12 +372,14 @@ def _one_by_one(
     steps: int,
     start_ns: int,
     until_ns: int,
-    hides_host: bool,
+    least_ns: int,
+    added_ns: int,
 ) -> PricedRun:
+    """Steps of `max(GPU, least_ns) + added_ns`."""
     kv, longest, ends, end = f.decode_kv_tokens, f.max_context, [], start_ns
     for _ in range(steps):
         gpu_ns = max(_decode_ns(decode, kv, longest) - less_ns, 1)
-        end += max(gpu_ns, decode.host_ns) if hides_host else gpu_ns + decode.host_ns
+        end += max(gpu_ns, least_ns) + added_ns
         ends.append(end)
         if end >= until_ns or end > LAST_NS:
             break
@@ -365,7 +395,8 @@ def _in_numpy(
     steps: int,
     start_ns: int,
     until_ns: int,
-    hides_host: bool,
+    least_ns: int,
+    added_ns: int,
 ) -> PricedRun:
     """The same operations in the same order as `_decode_ns`, on arrays."""
     done = np.arange(steps)
@@ -380,5 +411,5 @@ def _in_numpy(
     if f.max_context >= 0 and decode.per_context:
         gpu += decode.per_context * (f.max_context + done)
     whole = np.maximum(within_the_clock(gpu).astype(np.int64) - less_ns, 1)
-    whole = np.maximum(whole, decode.host_ns) if hides_host else whole + decode.host_ns
+    whole = np.maximum(whole, least_ns) + added_ns
     return run_of(whole, start_ns, until_ns)

@@ -6,7 +6,7 @@ coefficients.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ _WHOLE = {
     "block_size": MAX_TOKENS,
     "num_kv_blocks": MAX_KV_BLOCKS,
     "max_model_len": MAX_TOKENS,
+    "mixed_prompts": MAX_TOKENS,
 }
 """Integers at the top level of the file, with their upper bounds."""
 
@@ -70,6 +71,7 @@ class RegimeFit:
 
     gpu: Prices
     host: Prices
+    """Host time before launching and behind the GPU's work."""
     knee: int = 0
     correction: Correction | None = None
     domain: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -77,6 +79,9 @@ class RegimeFit:
     gpu_draws: tuple[tuple[float, ...], ...] = ()
     """Bootstrap: prices in the order of `gpu`, one row per draw."""
     host_draws: tuple[tuple[float, ...], ...] = ()
+    launching: Prices = field(default_factory=dict)
+    """Host time from the first launch to the last, beside the GPU's work; empty = not measured."""
+    launching_draws: tuple[tuple[float, ...], ...] = ()
     shapes: int = 0
     """Number of measured compositions; in a run every step is one."""
     excluded: int = 0
@@ -88,12 +93,20 @@ class RegimeFit:
     without_correction: Accuracy | None = None
     """The same without the table."""
 
-    def draw(self, index: int) -> tuple[Prices, Prices]:
-        """GPU and host prices of one bootstrap draw."""
-        return tuple(  # type: ignore[return-value]
-            dict(zip(prices, draws[index], strict=True))
-            for prices, draws in ((self.gpu, self.gpu_draws), (self.host, self.host_draws))
-        )
+    def parts(self) -> Iterator[tuple[str, Prices, tuple[tuple[float, ...], ...]]]:
+        """The parts of a step that have prices: name, prices and bootstrap draws of each."""
+        yield "gpu", self.gpu, self.gpu_draws
+        yield "host", self.host, self.host_draws
+        if self.launching:
+            yield "launching", self.launching, self.launching_draws
+
+    def draw(self, index: int) -> dict[str, Prices]:
+        """Prices by part, of one bootstrap draw."""
+        return {part: dict(zip(prices, draws[index], strict=True)) for part, prices, draws in self.parts()}
+
+    def prices(self) -> dict[str, Prices]:
+        """Prices by part, of the fit itself."""
+        return {part: prices for part, prices, _ in self.parts()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +144,16 @@ class FittedProfile:
     def graph_buckets(self) -> tuple[int, ...]:
         """Captured batch sizes, ascending."""
         return tuple(sorted(int(size) for size in self.meta.get("graph_buckets") or ()))
+
+    @property
+    def mixed_buckets(self) -> tuple[int, ...]:
+        """Tokens of captured steps with prompts, ascending."""
+        return tuple(sorted(int(size) for size in self.meta.get("mixed_buckets") or ()))
+
+    @property
+    def mixed_prompts(self) -> int:
+        """Most prompts of such a step."""
+        return int(self.meta.get("mixed_prompts") or 0)
 
     @property
     def tp(self) -> int:
@@ -218,9 +241,15 @@ def write_profile(folder: str | Path, meta: Mapping[str, Any], profile: FittedPr
         **({} if profile.scan_ns is None else {"scan_ns": _plain(profile.scan_ns)}),
         **({"repeated_read_ns": _plain(profile.repeated_read_ns)} if profile.repeated_read_ns else {}),
         "sources": profile.sources,
-        "regimes": {name: _plain(asdict(entry)) for name, entry in profile.regimes.items()},
+        "regimes": {name: _plain(_written(entry)) for name, entry in profile.regimes.items()},
     }
     return write_with_fit(folder, meta, fit)
+
+
+def _written(entry: RegimeFit) -> dict[str, Any]:
+    """A regime without what was not measured."""
+    optional = () if entry.launching else ("launching", "launching_draws")
+    return {key: value for key, value in asdict(entry).items() if key not in optional}
 
 
 def _plain(value: Any) -> Any:
@@ -242,9 +271,9 @@ def _check_meta(values: Mapping[str, Any], path: Path) -> None:
     for name, most in _WHOLE.items():
         if values.get(name) is not None:
             FilePart(values[name], path, name).whole(1, most)
-    buckets = FilePart(values.get("graph_buckets") or [], path, "graph_buckets")
-    for bucket in buckets.items():
-        bucket.whole(1, MAX_TOKENS)
+    for name in ("graph_buckets", "mixed_buckets"):
+        for bucket in FilePart(values.get(name) or [], path, name).items():
+            bucket.whole(1, MAX_TOKENS)
 
 
 def _read_fit(
@@ -287,6 +316,7 @@ def _regime(part: FilePart) -> RegimeFit:
     host_draws = _draws(part.of("host_draws"), len(host))
     if len(gpu_draws) != len(host_draws):
         raise part.of("host_draws").error("as many draws as gpu_draws are needed")
+    launching, launching_draws = _launching(part, len(gpu_draws))
     return RegimeFit(
         gpu=gpu,
         host=host,
@@ -295,12 +325,25 @@ def _regime(part: FilePart) -> RegimeFit:
         domain=_domain(part.of("domain")),
         gpu_draws=gpu_draws,
         host_draws=host_draws,
+        launching=launching,
+        launching_draws=launching_draws,
         shapes=part.of("shapes").whole(0, 2**53),
         excluded=part.of("excluded").whole(0, 2**53),
         in_sample=_accuracy(part.of("in_sample")),
         cross_validated=_accuracy(part.of("cross_validated")),
         without_correction=_accuracy(part.of("without_correction")),
     )
+
+
+def _launching(part: FilePart, draws: int) -> tuple[Prices, tuple[tuple[float, ...], ...]]:
+    """Prices of launching; absent in profiles of engines that launch nothing."""
+    if "launching" not in part.mapping():
+        return {}, ()
+    prices = _prices(part.of("launching"))
+    found = _draws(part.of("launching_draws"), len(prices))
+    if len(found) != draws:
+        raise part.of("launching_draws").error("as many draws as gpu_draws are needed")
+    return prices, found
 
 
 def _prices(part: FilePart) -> Prices:

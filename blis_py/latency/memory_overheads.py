@@ -48,6 +48,10 @@ class MemoryOverheads:
     """The same per rank with several ranks: includes communication buffers."""
     visible_memory: bool = False
     """Whether the utilisation is a share of the memory reported by CUDA, not of the datasheet's."""
+    share_of_free: bool = False
+    """Whether the utilisation is a share of the memory that is free after loading and profiling."""
+    windows_apart: bool = False
+    """Whether windowed layers keep no more than their window."""
     source: str = ""
     """Source of the figures."""
 
@@ -88,9 +92,31 @@ VLLM_OVERHEADS = MemoryOverheads(
     single_gpu_gib=0.07,
     rank_gib=0.69,
     visible_memory=True,
+    windows_apart=True,
     source="learned on KV pools that vLLM 0.9 to 0.31 reported (benchmarks/accuracy/kv_pools.py)",
 )
-OVERHEADS = {"blis": BLIS_OVERHEADS, "vllm": VLLM_OVERHEADS}
+SGLANG_OVERHEADS = MemoryOverheads(
+    visible_memory=True,
+    windows_apart=True,
+    source="mem_fraction_static is weights and KV alone (sglang/srt/model_executor, profile_max_num_token)",
+)
+TRTLLM_OVERHEADS = MemoryOverheads(
+    hidden_vectors=3.4,
+    sampling_bytes_per_logit=4.0,
+    single_gpu_gib=1.0,
+    rank_gib=1.7,
+    visible_memory=True,
+    share_of_free=True,
+    windows_apart=True,
+    source="free_gpu_memory_fraction of what is left (tensorrt_llm/_torch/pyexecutor/_util.py); "
+    "forward pass as vLLM",
+)
+OVERHEADS = {
+    "blis": BLIS_OVERHEADS,
+    "vllm": VLLM_OVERHEADS,
+    "sglang": SGLANG_OVERHEADS,
+    "trtllm": TRTLLM_OVERHEADS,
+}
 """Overheads by the name used in configurations."""
 
 

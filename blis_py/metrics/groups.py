@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from blis_py.core.slo import CLUSTER_PRIORITY, DEFAULT_CLASS
 from blis_py.metrics.record import RunRecord
+from blis_py.metrics.visits import instance_order
 from blis_py.requests.table import Labels
 
 Rows = NDArray[np.intp]
@@ -38,7 +39,7 @@ def rows_by_name(labels: Labels) -> dict[str, Rows]:
 
 def rows_by_instance(record: RunRecord) -> list[Rows]:
     """Rows dispatched to each instance."""
-    order = np.argsort(record.instance, kind="stable")
+    order = instance_order(record.instance)
     edges = np.searchsorted(record.instance[order], np.arange(len(record.instances) + 1))
     return [order[start:end] for start, end in pairwise(edges)]
 

@@ -18,6 +18,7 @@ from blis_py.requests.table import Ints, Labels, RequestTable
 if TYPE_CHECKING:
     from blis_py.core.counters import Counters
     from blis_py.metrics.decisions import Decisions
+    from blis_py.metrics.handovers import HandOvers
 
 NOT_SERVED = "model not served"
 """Reason of a rejection at routing: no instance serves the requested model."""
@@ -142,6 +143,8 @@ class RunRecord:
     gateway_ns: Ints | None = None
     """Time of each request in the gateway queue, -1 if it was never there; `None` if there is no such
     queue."""
+    handovers: HandOvers | None = None
+    """Transfers from prefill to decode instances; `None` if prefill and decode are not apart."""
     unsent_turns: UnsentTurns | None = None
     """Unsent turns of sessions in closed loops; `None` without such sessions."""
 
@@ -223,6 +226,7 @@ class RunRecord:
             "visits": self.visits.take(rows),
             "decisions": decisions,
             "rejection": rejection,
+            "handovers": None if self.handovers is None else self.handovers.take(rows),
         }
         return replace(self, table=self.table.take(rows), **moved, **columns)
 

@@ -8,7 +8,7 @@ docs/metrics.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -245,6 +245,15 @@ def paired() -> list[Metric]:
 def main() -> list[Metric]:
     """The main figures of a run."""
     return [metric for metric in METRICS.values() if metric.target]
+
+
+def labels(metrics: Iterable[Metric] | None = None) -> dict[str, str]:
+    """The label of each key of a summary.
+
+    Args:
+        metrics: these alone; None = all.
+    """
+    return {metric.key: metric.label for metric in (METRICS.values() if metrics is None else metrics)}
 
 
 def named(name: str) -> Metric | None:

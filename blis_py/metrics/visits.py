@@ -157,10 +157,16 @@ class Visits:
 
 def by_instance(instance: NDArray[np.int32]) -> Iterator[tuple[int, Rows]]:
     """The instances that occur, each with the indices of its visits, in order."""
-    order = np.argsort(instance, kind="stable")
+    order = instance_order(instance)
     instance = instance[order]
     starts = np.flatnonzero(np.diff(instance, prepend=instance[:1] - 1))
     ends = [*starts[1:].tolist(), len(order)]
     for start, end in zip(starts.tolist(), ends, strict=False):
         if instance[start] >= 0:
             yield int(instance[start]), order[start:end]
+
+
+def instance_order(instance: NDArray[np.int32]) -> Rows:
+    """Indices in the order of instances, and those of one instance in their own order."""
+    few = len(instance) == 0 or instance.max() <= np.iinfo(np.int16).max
+    return np.argsort(instance.astype(np.int16) if few else instance, kind="stable")  # a radix sort if few

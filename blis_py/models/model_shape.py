@@ -10,6 +10,7 @@ from typing import Any
 
 from blis_py.files.paths import is_file, is_folder
 from blis_py.files.profiles import find_profile, known_names, listed_as, stem_of
+from blis_py.models.attention_shapes import LatentAttention, LinearAttention, read_latent, read_linear
 from blis_py.models.hf_config import ConfigFile
 from blis_py.models.model_types import ModelType, understood
 from blis_py.models.weights import LayerCounts, Quantisation, Weights, unquantised
@@ -24,13 +25,19 @@ _SHARED_WIDTH = (
     "moe_shared_expert_intermediate_size",
     "shared_intermediate_size",
 )
-_WINDOWED = {"full_attention": False, "sliding_attention": True, "chunked_attention": True}
+_WINDOWED = {
+    "full_attention": False,
+    "linear_attention": False,
+    "sliding_attention": True,
+    "chunked_attention": True,
+}
 _MAX_LAYERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A decoder with grouped-query attention and gated (three-matrix) feed-forward layers.
+    """A decoder with gated (three-matrix) feed-forward layers; see `attention_shapes` for attention other
+    than that of grouped queries.
 
     Sizes are of the whole model, before division by tensor parallelism.
     """
@@ -70,6 +77,16 @@ class ModelShape:
     """Attention window of the windowed layers in tokens, 0 = none. Recorded only: time and KV capacity treat
     every layer as full attention, and a note states it."""
     windowed_layers: int = 0
+    latent: LatentAttention | None = None
+    """Multi-head latent attention, instead of grouped queries."""
+    linear: LinearAttention | None = None
+    """Layers of linear attention among the others."""
+    gated_attention: bool = False
+    """Whether attention's output is gated, which doubles the projection of the queries."""
+    further_layers: int = 0
+    """Layers of multi-token prediction: in the checkpoint, not loaded without speculative decoding."""
+    further_embeddings: bool = False
+    """Whether each of them has embeddings and an LM head of its own."""
     notes: tuple[str, ...] = field(default=(), compare=False)
     """Assumptions where the config contains more than is modelled, or less than is needed."""
 
@@ -83,13 +100,38 @@ class ModelShape:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Keys and values of all layers for one token."""
-        return self.layers * 2 * self.kv_heads * self.head_dim * self.kv_dtype_bytes
+        """What all layers cache for one token."""
+        return self.cached_layers * self.kv_elements * self.kv_dtype_bytes
+
+    @property
+    def cached_layers(self) -> int:
+        """Layers with a KV cache, windowed ones included."""
+        return self.layers - (0 if self.linear is None else self.linear.layers)
+
+    @property
+    def kv_elements(self) -> int:
+        """Elements that a layer caches for one token."""
+        if self.latent is not None:
+            return self.latent.cached_elements
+        return 2 * self.kv_heads * self.head_dim
 
     @property
     def attention_parameters(self) -> int:
-        """One layer's q, k, v and o projections."""
-        return 2 * self.hidden * (self.heads + self.kv_heads) * self.head_dim
+        """Projections of one layer with a KV cache."""
+        if self.latent is not None:
+            return sum(self.latent.matrices(self.hidden, self.heads))
+        gate = self.heads if self.gated_attention else 0
+        return self.hidden * (2 * (self.heads + self.kv_heads) + gate) * self.head_dim
+
+    @property
+    def linear_parameters(self) -> int:
+        """One layer of linear attention."""
+        return 0 if self.linear is None else self.linear.parameters(self.hidden)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all attention is of grouped queries with a KV cache."""
+        return self.latent is None and self.linear is None and not self.gated_attention
 
     @property
     def dense_ffn_parameters(self) -> int:
@@ -127,6 +169,17 @@ class ModelShape:
         return self._parameters(self.experts)
 
     @property
+    def checkpoint_parameters(self) -> int:
+        """All weights, those of multi-token prediction included: each of its layers is like the last one,
+        with a projection of two hidden vectors to one."""
+        layer = self.attention_parameters + self.dense_ffn_parameters
+        if self.moe_layers:
+            layer += self.experts * self.expert_parameters + self.shared_parameters + self.router_parameters
+            layer -= self.dense_ffn_parameters
+        layer += 2 * self.hidden * self.hidden + (2 * self.embedding_parameters) * self.further_embeddings
+        return self.parameters + self.further_layers * layer
+
+    @property
     def active_parameters(self) -> int:
         """Weights used for one token."""
         return self._parameters(self.experts_per_token)
@@ -136,7 +189,8 @@ class ModelShape:
         sparse_layer = experts * self.expert_parameters + self.shared_parameters + self.router_parameters
         return (
             self.embedding_parameters * (1 if self.tied_embeddings else 2)
-            + self.layers * self.attention_parameters
+            + self.cached_layers * self.attention_parameters
+            + (self.layers - self.cached_layers) * self.linear_parameters
             + dense_layers * self.dense_ffn_parameters
             + self.moe_layers * sparse_layer
             + self.norm_parameters
@@ -226,12 +280,25 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
     kv_heads = config.count("num_key_value_heads", default=heads)
     if heads % kv_heads:
         raise config.error("num_key_value_heads", f"must divide num_attention_heads ({heads})", kv_heads)
-    if not config.has("head_dim") and hidden % heads:
+    if not config.has("head_dim") and not config.has("kv_lora_rank") and hidden % heads:
         raise config.error("num_attention_heads", f"must divide hidden_size ({hidden})", heads)
     dtype_bytes = _dtype_bytes(config)
     sparse = _sparse_layers(config, layers)
-    stored = _stored(config, LayerCounts(layers, sparse, heads, kv_heads, dtype_bytes))
+    latent, linear = read_latent(config), read_linear(config, layers)
+    stored = _stored(
+        config,
+        LayerCounts(
+            layers,
+            sparse,
+            heads,
+            kv_heads,
+            dtype_bytes,
+            linear=_linear_layers(config, layers) if linear else (),
+            latent_weights=latent.matrices(hidden, heads) if latent else (),
+        ),
+    )
     limit = _max_positions(config, model_type)
+    further = config.count("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0, least=0)
     window, windowed = _windows(config, model_type, layers, limit)
     if windowed:
         notes.append(
@@ -244,7 +311,9 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
         hidden=hidden,
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=config.count("head_dim", default=hidden // heads),
+        head_dim=latent.rope_dim + latent.nope_dim
+        if latent
+        else config.count("head_dim", default=hidden // heads),
         vocab=config.count("vocab_size"),
         tied_embeddings=config.flag("tie_word_embeddings", default=model_type.tied_embeddings),
         max_position_embeddings=limit,
@@ -253,6 +322,11 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
         weights=stored.weights,
         sliding_window=window if windowed else 0,
         windowed_layers=windowed,
+        latent=latent,
+        linear=linear,
+        gated_attention=config.flag("attn_output_gate", default=False),
+        further_layers=further,
+        further_embeddings=config.flag("mtp_use_dedicated_embeddings", default=further > 0),
         notes=(*notes, *stored.notes),
         **_feed_forward(config, model_type, layers - len(sparse)),
     )
@@ -308,6 +382,15 @@ def _layers_of(config: ConfigFile, key: str, layers: int) -> list[int]:
     return list(config.items(key))
 
 
+def _linear_layers(config: ConfigFile, layers: int) -> list[int]:
+    """Indices of the layers of linear attention."""
+    kinds = config.texts("layer_types")
+    if kinds:
+        return [layer for layer, kind in enumerate(kinds) if kind == "linear_attention"]
+    every = config.count("full_attention_interval", default=4)
+    return [layer for layer in range(layers) if (layer + 1) % every]
+
+
 def _windows(config: ConfigFile, model_type: ModelType, layers: int, limit: int) -> tuple[int, int]:
     """(window in tokens, number of windowed layers). A window as long as the longest sequence counts as
     none."""
@@ -315,7 +398,8 @@ def _windows(config: ConfigFile, model_type: ModelType, layers: int, limit: int)
         raise config.error("attn_type_list", "layers of linear attention are not modelled", 0)
     kinds = config.texts("layer_types")
     for kind in kinds:
-        if kind not in _WINDOWED:
+        linear = kind == "linear_attention" and not config.has("linear_num_value_heads")
+        if kind not in _WINDOWED or linear:
             problem = "layers of this kind are not modelled"
             raise config.error("layer_types", problem, kind, "use another model")
     if kinds and len(kinds) != layers:

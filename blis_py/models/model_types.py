@@ -47,6 +47,38 @@ _EXPERTS = (
     "experts_per_token",
 )
 """The library writes both its own names and those of the type."""
+_LATENT = ("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+_DEEPSEEK = ModelType(
+    reads=(
+        *_EXPERTS,
+        *_LATENT,
+        "moe_intermediate_size",
+        "n_shared_experts",
+        "first_k_dense_replace",
+    ),
+    without_effect=("moe_layer_freq", "qk_head_dim"),
+)
+_GATED_DELTA = (
+    "linear_num_key_heads",
+    "linear_num_value_heads",
+    "linear_key_head_dim",
+    "linear_value_head_dim",
+    "linear_conv_kernel_dim",
+    "full_attention_interval",
+    "mamba_ssm_dtype",
+    "attn_output_gate",
+    "layer_types",
+)
+_QWEN_HYBRID = ModelType(
+    reads=(
+        *_EXPERTS,
+        *_GATED_DELTA,
+        "moe_intermediate_size",
+        "shared_expert_intermediate_size",
+        "decoder_sparse_step",
+        "mlp_only_layers",
+    )
+)
 _LING = ModelType(
     reads=(
         *_EXPERTS,
@@ -107,6 +139,12 @@ MODEL_TYPES: Mapping[str, ModelType] = {
         reads=(*_EXPERTS, "shared_intermediate_size", "sliding_window", "attn_type_list"),
         without_effect=("qk_norm_type", "use_routing_bias"),
     ),
+    "deepseek_v2": _DEEPSEEK,
+    "deepseek_v3": _DEEPSEEK,
+    "kimi_k2": _DEEPSEEK,
+    "qwen3_next": _QWEN_HYBRID,
+    "qwen3_5_text": _QWEN_HYBRID,
+    "qwen3_5_moe_text": _QWEN_HYBRID,
     "bailing_moe": _LING,
     "bailing_moe_v2": _LING,
     "llada2_moe": _LING,
@@ -127,6 +165,7 @@ READ = frozenset({MASK_BLOCK}) | _keys(
     """
     model_type architectures text_config vision_config audio_config quantization_config compression_config
     num_hidden_layers hidden_size num_attention_heads num_key_value_heads head_dim intermediate_size
+    num_nextn_predict_layers mtp_num_hidden_layers mtp_use_dedicated_embeddings
     vocab_size tie_word_embeddings max_position_embeddings rope_scaling rope_parameters torch_dtype dtype
     """
 )
@@ -153,8 +192,7 @@ _OF_THE_ROUTER = _keys(
 )
 _OF_FURTHER_TOKENS = _keys(
     """
-    num_nextn_predict_layers mtp_num_hidden_layers mtp_transformer_layers num_mtp_modules use_mtp
-    mtp_use_dedicated_embeddings mtp_loss_scaling_factor
+    mtp_transformer_layers num_mtp_modules use_mtp mtp_loss_scaling_factor
     """
 )
 """Multi-token prediction: in the checkpoint, but unused without speculative decoding."""
@@ -179,7 +217,6 @@ _OF_THE_LIBRARY = _keys(
 WITHOUT_EFFECT = _OF_THE_NETWORK | _OF_THE_ROUTER | _OF_FURTHER_TOKENS | _OF_THE_LIBRARY
 """Keys that affect neither sizes nor time, for any type."""
 
-_MLA = "multi-head latent attention is not modelled"
 _LINEAR = "layers of linear attention are not modelled"
 _SSM = "state-space layers are not modelled"
 _SPARSE = "sparse attention is not modelled"
@@ -187,12 +224,7 @@ _TWO_KINDS = "attention layers of different shapes are not modelled"
 _LAYERS_DIFFER = "layers of different shapes are not modelled"
 
 NOT_MODELLED: Mapping[str, str] = {
-    "kv_lora_rank": _MLA,
-    "q_lora_rank": _MLA,
-    "linear_num_key_heads": _LINEAR,
-    "linear_num_value_heads": _LINEAR,
     "linear_attn_config": _LINEAR,
-    "full_attention_interval": _LINEAR,
     "lightning_attention": _LINEAR,
     "ssm_cfg": _SSM,
     "state_size": _SSM,
@@ -226,8 +258,8 @@ NOT_MODELLED: Mapping[str, str] = {
 counts."""
 
 REFUSED_TYPES: Mapping[str, str] = {
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa"), _MLA),
-    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "kimi_linear", "minimax"), _LINEAR),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _SPARSE),
+    **dict.fromkeys(("kimi_linear", "minimax"), _LINEAR),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "jamba", "bamba", "zamba2", "nemotron_h"), _SSM),
     **dict.fromkeys(
         ("falcon", "gpt2", "gpt_neox", "nemotron", "opt", "phi", "starcoder2"),

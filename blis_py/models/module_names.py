@@ -20,6 +20,12 @@ MATRICES: Mapping[str, Sequence[Sequence[str]]] = {
         ("self_attn.v_proj", "self_attn.qkv_proj", "attention.query_key_value"),
         ("self_attn.o_proj", "attention.dense"),
     ),
+    "latent": (
+        ("self_attn.q_a_proj", "self_attn.q_b_proj", "self_attn.q_proj", "self_attn.kv_a_proj_with_mqa"),
+        ("self_attn.kv_b_proj",),
+        ("self_attn.o_proj",),
+    ),
+    "linear": (("linear_attn.in_proj_qkv", "linear_attn.in_proj_qkvz"), ("linear_attn.out_proj",)),
     "dense": (
         ("mlp.gate_proj", "mlp.gate_up_proj", "feed_forward.gate_proj"),
         ("mlp.up_proj", "mlp.gate_up_proj", "feed_forward.up_proj"),

@@ -30,6 +30,8 @@ class _Format:
     """Names of the quantised modules; none = every linear layer."""
     head: bool = False
     """Whether the LM head counts as a linear layer."""
+    block_scales: bool = False
+    """See `Weights`."""
 
 
 def read_quantisation(section: ConfigFile, layers: LayerCounts) -> Quantisation:
@@ -88,21 +90,34 @@ def _weights(section: ConfigFile, form: _Format, layers: LayerCounts) -> tuple[W
     dense = [layer for layer in range(layers.count) if layer not in layers.sparse]
     whole_head = form.head and not kept.covers_head() and (only is None or only.covers_head())
     queries, keys = layers.heads, layers.kv_heads
+    cached = [layer for layer in range(layers.count) if layer not in layers.linear]
+    if layers.latent_weights:
+        attention = size("latent", cached, layers.latent_weights)
+        output = size("latent", cached, (0, 0, 1))
+    else:
+        attention = size("attention", cached, (queries, keys, keys, queries))
+        output = size("attention", cached, (0, 0, 0, 1))
     weights = Weights(
-        attention=size("attention", range(layers.count), (queries, keys, keys, queries)),
+        attention=attention,
+        output=0.0 if output == attention else output,
+        linear=size("linear", sorted(layers.linear), (2, 1)) if layers.linear else 2.0,
         dense=size("dense", dense),
         shared=size("shared", sorted(layers.sparse)),
         experts=size("experts", sorted(layers.sparse)),
         head=form.weight_bytes if whole_head else float(layers.dtype_bytes),
+        block_scales=form.block_scales,
         arithmetic=form.arithmetic,
     )
-    if only and weights == Weights.of(float(layers.dtype_bytes), form.arithmetic, float(layers.dtype_bytes)):
+    plain = float(layers.dtype_bytes)
+    if only and weights == Weights.of(plain, form.arithmetic, plain):
         raise section.error("config_groups", "quantises no weights that are known here", form.only[0])
     return weights, notes
 
 
 _LABELS = {
     "attention": "attention",
+    "latent": "attention",
+    "linear": "linear attention",
     "dense": "dense feed-forward",
     "shared": "shared experts'",
     "experts": "experts'",
@@ -128,7 +143,7 @@ def _names(section: ConfigFile, key: str, names: Sequence[str], layers: LayerCou
 
 
 def _fp8(section: ConfigFile) -> _Format:
-    return _Format(1.0, "fp8")
+    return _Format(1.0, "fp8", block_scales=bool(section.items("weight_block_size")))
 
 
 def _grouped_integers(section: ConfigFile) -> _Format:

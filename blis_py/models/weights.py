@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 
@@ -25,6 +25,12 @@ class Weights:
     """LM head."""
     arithmetic: str = "fp16"
     """Format in which quantised weights are multiplied: fp8, int8, fp4; fp16 if they are expanded first."""
+    linear: float = 2.0
+    """Projections of linear attention."""
+    output: float = 0.0
+    """Attention's output projection, where it differs from the mean `attention`; 0 = it does not."""
+    block_scales: bool = False
+    """FP8 with a scale per block of weights instead of one per tensor or channel: other kernels."""
 
     @classmethod
     def of(cls, size: float, arithmetic: str = "fp16", head: float = 2.0) -> Weights:
@@ -35,7 +41,7 @@ class Weights:
         """The linear layers quantised to `size`, if they are larger; the LM head unchanged."""
         attention, dense = min(self.attention, size), min(self.dense, size)
         shared, experts = min(self.shared, size), min(self.experts, size)
-        return Weights(attention, dense, shared, experts, self.head, self.arithmetic)
+        return replace(self, attention=attention, dense=dense, shared=shared, experts=experts, output=0.0)
 
     def format_of(self, size: float) -> str:
         """The format in which weights of this size are multiplied."""
@@ -52,6 +58,11 @@ class LayerCounts:
     heads: int
     kv_heads: int
     dtype_bytes: int
+    linear: Collection[int] = ()
+    """Layers of linear attention."""
+    latent_weights: Sequence[int] = ()
+    """Of latent attention: weights of the projections down and of queries, of the expansion, of the
+    output."""
 
 
 class Quantisation(NamedTuple):
@@ -66,4 +77,5 @@ class Quantisation(NamedTuple):
 def unquantised(layers: LayerCounts) -> Quantisation:
     """All weights in the format of the activations."""
     plain = float(layers.dtype_bytes)
-    return Quantisation(Weights.of(plain, head=plain), layers.dtype_bytes)
+    weights = Weights.of(plain, head=plain)
+    return Quantisation(replace(weights, linear=plain) if layers.linear else weights, layers.dtype_bytes)

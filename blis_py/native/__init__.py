@@ -34,6 +34,7 @@ EVERY_STEP = (
     "core.hash_kv",
     "core.step",
     "core.fifo",
+    "core.deadlines",
     "core.lifecycle",
     "core.batch_former",
     "core.scheduler",
@@ -70,6 +71,7 @@ SOME = (
     "cluster.gateway",
     "cluster.admission_gateway",
     "cluster.dispatcher",
+    "cluster.pair_dispatcher",
     "cluster.diffusion",
 )
 """What some do, or requests only."""

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 Data = Mapping[str, Any]
 
-_STATISTICS = ("mean", "p50", "p90", "p99")
-_WHOLE = {
+STATISTICS = ("mean", "p50", "p90", "p99")
+WHOLE = {
     "throughput.requests_per_s": "requests/s",
     "throughput.output_tokens_per_s": "output tokens/s",
     "output_tokens_per_s_per_gpu": "output tokens/s per GPU",
@@ -85,7 +85,7 @@ def _whole(data: Data) -> Table:
         if any(counts):
             table.add_row(f"{name.replace('_', ' ')} requests", *(f"{count:,}" for count in counts))
     for row in data["whole"]:
-        table.add_row(_WHOLE[row["figure"]], *(_figure(value) for value in row["values"]))
+        table.add_row(WHOLE[row["figure"]], *(_figure(value) for value in row["values"]))
     return table
 
 
@@ -95,10 +95,7 @@ def _compared(first: str, each: Data) -> Iterable[Any]:
         yield "No request has a latency in both runs, so there is nothing to compare."
         return
     figures = [
-        change
-        for metric in each["metrics"].values()
-        for name, change in metric.items()
-        if name in _STATISTICS
+        change for metric in each["metrics"].values() for name, change in metric.items() if name in STATISTICS
     ]
     if all(change["relative"] == 0 for change in figures):
         yield "Every latency is the same in both."
@@ -126,7 +123,7 @@ def _latencies(first: str, each: Data) -> Table:
     table = _table("ms", plain(first), plain(each["run"]), "change", "95 % interval", "", right=True)
     metrics = {metric.key: metric for metric in paired()}
     for metric, figures in each["metrics"].items():
-        for name in _STATISTICS:
+        for name in STATISTICS:
             change = figures[name]
             table.add_row(
                 metrics[metric].heading(name),

@@ -35,7 +35,7 @@ def profile_data(profile: FittedProfile) -> dict[str, Any]:
 
 def _regime_data(fit: RegimeFit) -> dict[str, Any]:
     parts = {}
-    for part, prices, draws in (("gpu", fit.gpu, fit.gpu_draws), ("host", fit.host, fit.host_draws)):
+    for part, prices, draws in fit.parts():
         spans = price_intervals(prices, draws, LEVEL)
         parts[part] = {
             term: {"ns": price, "interval_ns": list(spans[term]) if term in spans else None}
@@ -94,9 +94,10 @@ def _seldom_lines(profile: FittedProfile) -> Iterator[str]:
 def _regime_lines(name: str, fit: RegimeFit) -> Iterator[str]:
     left_out = f", {fit.excluded} left out as interrupted" if fit.excluded else ""
     yield f"{name} steps: {fit.shapes:,} compositions{left_out}"
-    for part, prices, draws in (("GPU", fit.gpu, fit.gpu_draws), ("host", fit.host, fit.host_draws)):
+    for part, prices, draws in fit.parts():
         spans = price_intervals(prices, draws, LEVEL)
-        yield f"  {part + ' price, ns per unit':30}{'':>14}{f'{LEVEL:.0%} interval':>30}"
+        label = "GPU" if part == "gpu" else part
+        yield f"  {label + ' price, ns per unit':30}{'':>14}{f'{LEVEL:.0%} interval':>30}"
         for term, price in prices.items():
             label = f"{term} (from {fit.knee})" if term == "tokens_beyond_knee" else term
             span = "{:,.6g} to {:,.6g}".format(*spans[term]) if term in spans else ""

@@ -6,6 +6,7 @@ from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 from blis_py.latency.capacity import check_tp, default_max_model_len, kv_capacity
 from blis_py.latency.hardware import GpuSpec
+from blis_py.latency.layout import Layout
 from blis_py.latency.memory_overheads import OVERHEADS
 from blis_py.models.model_shape import ModelShape
 
@@ -16,7 +17,9 @@ def capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, i
     Raises:
         InputError: the model does not fit, or the parallelism does not divide it.
     """
-    check_tp(shape, config.tp)
+    layout = Layout(config.tp, config.attention_dp, config.ep)
+    check_tp(shape, layout.attention_tp)
+    layout.check(shape)
     settings = config.scheduler
     given = settings.num_kv_blocks
     try:
@@ -29,6 +32,7 @@ def capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, i
             max_num_batched_tokens=settings.max_num_batched_tokens,
             max_num_seqs=settings.max_num_seqs,
             overheads=OVERHEADS[config.memory],
+            layout=layout,
         )
     except InputError:
         if given is None:
@@ -36,7 +40,7 @@ def capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, i
         fits = "by its memory the model would not fit"
     else:
         if given is None:
-            return computed.describe(), computed.blocks
+            return computed.describe(), computed.blocks * layout.attention_dp
         fits = f"by its memory {computed.blocks:,}"
     line = (
         f"KV capacity: {given:,} blocks of {settings.block_size} = {given * settings.block_size:,} tokens "
@@ -54,7 +58,8 @@ def longest_sequence(config: RunConfig, shape: ModelShape, num_kv_blocks: int) -
     settings = config.scheduler
     given = settings.max_model_len
     if given is None:
-        return default_max_model_len(shape, num_kv_blocks, settings.block_size), []
+        return default_max_model_len(shape, num_kv_blocks // config.attention_dp, settings.block_size), []
+    num_kv_blocks //= config.attention_dp
     room = num_kv_blocks * settings.block_size
     if given > room:
         raise InputError(

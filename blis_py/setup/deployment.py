@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from blis_py.config.models import RunConfig
 from blis_py.core.bounds import MAX_KV_BLOCKS, check_count
 from blis_py.errors import InputError
 from blis_py.latency.hardware import GpuSpec, load_gpu
+from blis_py.latency.layout import Layout
 from blis_py.models.model_shape import ModelShape, config_name, load_model
 from blis_py.setup.capacity import capacity
 
@@ -44,7 +46,8 @@ def deployed(config: RunConfig) -> Deployment:
         if gpu is None:
             line, blocks = measured.capacity()
     else:
-        shape, gpu = load_model(_model_name(config), config.model_config), load_gpu(config.gpu)
+        shape = with_kv_dtype(load_model(_model_name(config), config.model_config), config.kv_cache_dtype)
+        gpu = load_gpu(config.gpu)
         if config.link_gbps is not None:
             gpu = gpu.linked_at(config.link_gbps)
     if gpu is not None:
@@ -53,6 +56,19 @@ def deployed(config: RunConfig) -> Deployment:
         blocks, least=1, most=MAX_KV_BLOCKS, key="KV blocks of an instance", fix="use fewer or larger blocks"
     )
     return Deployment(config, shape, gpu, profile, line, blocks)
+
+
+def with_kv_dtype(shape: ModelShape, kv_cache_dtype: str) -> ModelShape:
+    """The shape with a KV cache in this format; auto = as its checkpoint says."""
+    sizes = {"bfloat16": 2, "fp8": 1, "fp8_e4m3": 1}
+    if kv_cache_dtype not in sizes:
+        return shape
+    return replace(shape, kv_dtype_bytes=sizes[kv_cache_dtype])
+
+
+def layout_of(config: RunConfig) -> Layout:
+    """The division of a model among an instance's GPUs."""
+    return Layout(config.tp, config.attention_dp, config.ep)
 
 
 def _model_name(config: RunConfig) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from math import ceil
 from typing import TYPE_CHECKING, Self
 
 from blis_py.config.engine import load_engine
@@ -12,10 +13,11 @@ from blis_py.config.pools import PoolSection
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.settings import extended
 from blis_py.latency.base import LatencyModel
+from blis_py.latency.capacity import rank_block_bytes
 from blis_py.latency.notes import link_notes, model_notes
 from blis_py.setup import kinds
 from blis_py.setup.asked import Demand
-from blis_py.setup.deployment import Deployment
+from blis_py.setup.deployment import Deployment, layout_of
 from blis_py.setup.step_times import check_delays, step_times
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ class PoolSetup:
     latency: LatencyModel
     capacity: str
     """KV capacity of an instance, in one line."""
+    kv_block_bytes: int = 0
+    """KV of a block on all GPUs of an instance."""
     hardware_notes: tuple[str, ...] = ()
     host_notes: tuple[str, ...] = ()
 
@@ -45,12 +49,20 @@ class PoolSetup:
             `demand`: the requests of the whole cluster.
         """
         config = served.config
-        scheduler = _scheduler(config.scheduler, served.num_kv_blocks, max_model_len)
+        scheduler = _scheduler(
+            config.scheduler,
+            served.num_kv_blocks,
+            max_model_len,
+            config.attention_dp,
+            config.attention_dp_timeout_iters,
+        )
         scheduler = kinds.scheduler(demand, config, scheduler)
         latency, host_notes = step_times(served, demand.table, scheduler)
         check_delays(latency, demand.table, max_model_len)
         hardware_notes = (*model_notes(served.shape, served.gpu), *link_notes(served.gpu, config.tp))
-        return cls(section, config, scheduler, latency, served.capacity, hardware_notes, host_notes)
+        block_bytes = rank_block_bytes(served.shape, layout_of(config), scheduler.block_size) * config.tp
+        notes = hardware_notes, host_notes
+        return cls(section, config, scheduler, latency, served.capacity, block_bytes, *notes)
 
     @property
     def name(self) -> str:
@@ -64,10 +76,19 @@ class PoolSetup:
             scheduler=self.scheduler,
             latency=self.latency,
             model=self.config.model or "",
+            kv_block_bytes=self.kv_block_bytes,
             gpus=self.config.tp,
             price_per_hour=self.section.price_per_hour,
         )
-        return Pool(name=self.name, role=self.section.role, count=self.section.count, spec=spec)
+        section = self.section
+        return Pool(
+            name=self.name,
+            role=section.role,
+            count=section.count,
+            spec=spec,
+            routing_policy=section.routing_policy,
+            routing_scorers=section.routing_scorers,
+        )
 
     def models(self, kind: KindOfRequests | None) -> str:
         """What is being modelled, and what its step times rest on."""
@@ -97,8 +118,22 @@ def notes_of(pools: Sequence[PoolSetup], notes: Sequence[Sequence[str]]) -> list
     ]
 
 
-def _scheduler(settings: SchedulerSection, num_kv_blocks: int, max_model_len: int) -> SchedulerConfig:
+def _scheduler(
+    settings: SchedulerSection, num_kv_blocks: int, max_model_len: int, replicas: int, balance_steps: int
+) -> SchedulerConfig:
+    """
+    Args:
+        replicas: of attention, each with the limits of `settings`.
+        balance_steps: most steps that prompts wait for one on every replica. New requests go to the replica
+            that has just lost one, so that it takes as many as to draw every replica at least once.
+    """
     kind = extended(SchedulerConfig)
     own = {f.name: getattr(settings, f.name) for f in fields(kind) if hasattr(settings, f.name)}
     resolved = {"num_kv_blocks": num_kv_blocks, "max_model_len": max_model_len, "scheduler": settings.policy}
+    if replicas > 1:
+        resolved["max_num_seqs"] = settings.max_num_seqs * replicas
+        resolved["max_num_batched_tokens"] = settings.max_num_batched_tokens * replicas
+    if replicas > 1 and balance_steps:
+        resolved["prompt_wait_steps"] = balance_steps
+        resolved["prompt_wait_requests"] = ceil(replicas * sum(1 / n for n in range(1, replicas + 1)))
     return kind(**own | resolved)

@@ -28,6 +28,7 @@ from blis_py.setup.asked import Demand, horizon_ns_of
 from blis_py.setup.capacity import longest_sequence
 from blis_py.setup.demand import DEFAULT_SEED, demand
 from blis_py.setup.deployment import Deployment, deployed
+from blis_py.setup.disaggregation import disaggregation, link_notes, links
 from blis_py.setup.gateway import admission_settings, flow_notes, flow_settings
 from blis_py.setup.pools import PoolSetup, notes_of
 from blis_py.setup.served import served_models, served_notes
@@ -81,6 +82,7 @@ class Setup:
         if config.seed is None and config.workload.spec is None:
             config = replace(config, seed=DEFAULT_SEED)
         targets = _targets(config)
+        disaggregation(config)  # refuses names that lead nowhere
         served = [(pool, deployed(own)) for pool, own in pool_configs(config)]
         config = _of_one_model(config, [one for _, one in served])
         sized = [longest_sequence(one.config, one.shape, one.num_kv_blocks) for _, one in served]
@@ -91,6 +93,10 @@ class Setup:
             PoolSetup.of(pool, one, longest, requested)
             for (pool, one), (longest, _) in zip(served, sized, strict=True)
         )
+        kind = kinds.simulated(requested, config, [pool.scheduler for pool in pools])
+        if kind is not None and config.is_disaggregated:
+            problem, fix = "no engine hands over block diffusion", "use instances that do both"
+            raise InputError(problem, key="disaggregation", fix=fix)
         names = served_models(requested, config)
         beforehand = [(*pool.hardware_notes, *more) for pool, (_, more) in zip(pools, sized, strict=True)]
         return cls(
@@ -104,9 +110,10 @@ class Setup:
                 *notes_of(pools, [pool.host_notes for pool in pools]),
                 *served_notes(requested, names, config),
                 *flow_notes(config.gateway),
+                *link_notes(config, pools),
             ),
             source=requested.source,
-            kind=kinds.simulated(requested, config, [pool.scheduler for pool in pools]),
+            kind=kind,
             loops=requested.loops,
             served_models=names,
         )
@@ -188,23 +195,29 @@ class Setup:
         """
         from blis_py.cluster.simulation import simulate
 
+        record = simulate(
+            self._source(), self.cluster(), **self.options(record_steps), progress=progress, observer=observer
+        )
+        record.config = as_dict(self.config)
+        return record, self.domain_notes()
+
+    def options(self, record_steps: bool) -> dict[str, Any]:
+        """Options of the simulation that follow from the configuration; begins its notes anew."""
         config = self.config
         keeps = config.routing.trace_level == "decisions"
         for pool in self.pools:
             forget(pool.latency)
-        record = simulate(
-            self._source(),
-            self.cluster(),
-            seed=DEFAULT_SEED if config.seed is None else config.seed,
-            horizon_ns=horizon_ns_of(config),
-            kind=self.kind,
-            record_steps=record_steps,
-            record_decisions=config.routing.counterfactual_k if keeps else None,
-            progress=progress,
-            observer=observer,
-        )
-        record.config = as_dict(config)
-        return record, tuple(notes_of(self.pools, [domain_notes(pool.latency) for pool in self.pools]))
+        return {
+            "seed": DEFAULT_SEED if config.seed is None else config.seed,
+            "horizon_ns": horizon_ns_of(config),
+            "kind": self.kind,
+            "record_steps": record_steps,
+            "record_decisions": config.routing.counterfactual_k if keeps else None,
+        }
+
+    def domain_notes(self) -> tuple[str, ...]:
+        """Notes on steps outside what the latency models know, after a simulation."""
+        return tuple(notes_of(self.pools, [domain_notes(pool.latency) for pool in self.pools]))
 
     def cluster(self) -> Cluster:
         """The cluster as data."""
@@ -224,7 +237,13 @@ class Setup:
             slo_priorities=config.admission.slo_priorities or None,
             served_models=self.served_models,
         )
-        return Cluster(pools=tuple(pool.as_data() for pool in self.pools), ingress=ingress)
+        apart = disaggregation(config)
+        return Cluster(
+            pools=tuple(pool.as_data() for pool in self.pools),
+            links=() if apart is None else links(config, self.pools),
+            ingress=ingress,
+            disaggregation=apart,
+        )
 
     def _source(self) -> RequestTable | ClosedLoops:
         """The requests as an open-loop table, or as closed loops."""
@@ -244,7 +263,7 @@ class Setup:
 
 def _of_one_model(config: RunConfig, served: Sequence[Deployment]) -> RunConfig:
     """The configuration with the model of all pools, which may come from a fitted profile."""
-    if not config.pools:
+    if not config.all_pools:
         return served[0].config
     names = [one.shape.name for one in served]
     if len(set(names)) > 1:

@@ -14,7 +14,7 @@ from blis_py.core.policies import CACHE_AWARE
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, LatencyModel
 from blis_py.requests.table import RequestTable
-from blis_py.setup.deployment import Deployment
+from blis_py.setup.deployment import Deployment, layout_of
 
 if TYPE_CHECKING:
     from blis_py.latency.host_work import MaskPrices
@@ -63,10 +63,12 @@ def _latency_model(served: Deployment) -> LatencyModel:
         kernel_profile=settings.kernel_profile,
         profile=served.profile,
         server=server_terms(served.config),
+        layout=layout_of(served.config),
+        kernels=settings.kernels,
     )
     ms = served.config.frontend_ms
     if ms is not None and not _has_its_own_frontend(served.config, ms):
-        model.frontend = _frontend(ms)
+        model.frontend = frontend_of(ms).plus(model.frontend) if model.name == "trained" else frontend_of(ms)
     return model
 
 
@@ -110,8 +112,17 @@ def server_terms(config: RunConfig) -> ServerTerms | None:
             return None
     from blis_py.latency.trained import ServerTerms
 
+    if _of_another_loop(config, gap):
+        gap = ()
     step_us, seq_us = (*gap, 0.0, 0.0)[:2]
     return ServerTerms(scale, step_us * 1e3, seq_us * 1e3)
+
+
+def _of_another_loop(config: RunConfig, gap: tuple[float, ...]) -> bool:
+    """Whether a preset's gap between steps is that of the synchronous loop, and the run's loop is not."""
+    if not config.scheduler.async_scheduling or not from_preset(config, "latency.step_gap_us", gap):
+        return False
+    return not from_preset(config, "scheduler.async_scheduling", True)
 
 
 def _beyond(model: LatencyModel, table: RequestTable, max_model_len: int) -> tuple[str, ...]:
@@ -161,7 +172,7 @@ def _scan_price(served: Deployment, scheduler: SchedulerConfig) -> tuple[float, 
     return 0.0, (f"{problem}: say what one costs with --scan-us, or give a profile that measured it",)
 
 
-def _frontend(ms: Sequence[float]) -> FrontendDelays:
+def frontend_of(ms: Sequence[float]) -> FrontendDelays:
     if not 1 <= len(ms) <= 3:
         fix = "give the delay before the engine and, if you like, the one behind it and its growth a sequence"
         raise InputError("must be one to three numbers of ms", key="frontend_ms", value=list(ms), fix=fix)

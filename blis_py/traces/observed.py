@@ -18,7 +18,7 @@ import numpy as np
 
 from blis_py.files.yaml_files import dump_yaml
 from blis_py.outputs.staging import write_text
-from blis_py.requests.table import RequestTable
+from blis_py.requests.table import Ints, RequestTable
 from blis_py.traces.itl import NAME as ITL_NAME
 from blis_py.traces.itl import write_itl
 from blis_py.traces.tracev2_write import End, MeasuredColumns, request_numbers, write
@@ -82,12 +82,15 @@ class ObservedColumns:
         seed: int | None = None,
         workload: str | None = None,
         server: Mapping[str, Any] | None = None,
+        header: Mapping[str, Any] | None = None,
+        server_input_tokens: Ints | None = None,
     ) -> None:
         """Write the four files into an existing folder.
 
         Args:
             run: the content of `run.yaml`.
-            seed, workload, server: provenance in the header of the trace.
+            seed, workload, server, header: provenance in the header of the trace.
+            server_input_tokens: prompt tokens as the server counts them; 0 = unknown.
 
         Raises:
             InputError: the requests cannot be expressed as a trace; see `blis_py.traces.tracev2_write`.
@@ -99,6 +102,7 @@ class ObservedColumns:
             last_token_ns=np.array([times[-1] if times else -1 for times in tokens], dtype=np.int64),
             chunks=counts,
             ends=[request.end for request in self.requests],
+            server_input_tokens=server_input_tokens,
         )
         table = self.sent_table()
         write(
@@ -110,6 +114,7 @@ class ObservedColumns:
             seed=seed,
             workload=workload,
             server=server,
+            header=header,
         )
         times_ns = np.array([time_ns for times in tokens for time_ns in times], dtype=np.int64)
         write_itl(folder / ITL_NAME, request_numbers(table), counts, times_ns)

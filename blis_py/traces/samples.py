@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -45,11 +45,14 @@ COLUMNS = (
     *KIND_NAMES,
     *TIMES,
     "launch_bound",  # 1: the GPU waited for the host, so gpu_ns is what launching took
+    "launching_ns",  # host time from first to last launch, beside the GPU's work; 0 = not known
+    "sm_mhz",  # clock of the GPU's multiprocessors behind the step, 0 = not known
+    "power_w",  # what the GPU draws then
     "mask_ns",  # host time for masks of constrained rows; in no other time
     *SELDOM,
 )
 """Columns of all samples, followed by the further features."""
-_LATER = ("launch_bound", "mask_ns", "begins_batch", *SELDOM)
+_LATER = ("launch_bound", "launching_ns", "sm_mhz", "power_w", "mask_ns", "begins_batch", *SELDOM)
 """Columns that samples of earlier engines may lack; 0 there, as with further features."""
 
 Column = NDArray[Any]
@@ -67,8 +70,9 @@ class StepSamples:
     `table` has every name of `column_names()`: arrays of equal length, int64 but for `source` and `regime`
     (text) and features that are no whole numbers (float64). Of the times, `total_ns` is what a synchronous
     loop pays for the step, up to the beginning of the next one; `gpu_ns` is the forward and sampling,
-    `host_ns` the rest. What masks of constrained rows added to a step is taken out of its times: `mask_ns`
-    has all of it.
+    `host_ns` the rest. Where `launching_ns` is known, `total_ns` is the longer of it and `gpu_ns`, and the
+    host's work before and behind; of steps that overlap it is made up of these. What masks of constrained
+    rows added to a step is taken out of its times: `mask_ns` has all of it.
     What the host does behind the last round of a batch of rounds counts in the first.
     `meta` says where it was measured, as far as that is known.
     """
@@ -125,13 +129,7 @@ def samples_of(log: StepLog, source: str) -> StepSamples:
 
     Args:
         source: a name for the run.
-
-    Raises:
-        InputError: an overlapped run.
     """
-    if "seen_ns" in log.steps:
-        fix = "record a run without asynchronous scheduling"
-        raise InputError("steps that overlap cannot be told apart", key="async_scheduling", fix=fix)
     if not len(log):
         return samples_from(_meta_of(log), {}, 0)
     columns: dict[str, Sequence[Any] | Column] = {name: log.column(name) for name in FEATURE_NAMES}
@@ -140,13 +138,39 @@ def samples_of(log: StepLog, source: str) -> StepSamples:
         columns[name] = log.column(name)
     exposed = log.column("mask_exposed_ns") if "mask_exposed_ns" in log.steps else 0
     columns["gpu_ns"] = log.column("gpu_ns") - exposed  # while the device waited, or the host computed
+    if "launching_ns" in log.steps and "constrained_rows" in log.steps:
+        launching = np.where(log.column("constrained_rows") > 0, 0, log.column("launching_ns"))
+        columns["launching_ns"] = launching  # not known where masks came in between
     columns["shape"], columns["regime"] = np.arange(len(log)), log.steps["regime"]
-    columns["source"], columns["total_ns"] = [source] * len(log), total_ns(log) - exposed
+    columns["source"] = [source] * len(log)
+    if "seen_ns" in log.steps:
+        columns["total_ns"] = _one_after_another(log, columns)
+    else:
+        columns["total_ns"] = total_ns(log) - exposed
     if "batch" in log.steps:
         begins = np.array([log.begins_batch(index) for index in range(len(log))])
         columns["begins_batch"] = begins
         columns["total_ns"] = _in_first_rounds(log, total_ns(log), begins)
     return samples_from(_meta_of(log), columns, len(log)).where(log.column("failed") == 0)
+
+
+def _one_after_another(log: StepLog, columns: Mapping[str, Any]) -> Column:
+    """What steps that overlap would take in a synchronous loop, in ns.
+
+    The host's work of each, launching apart, and the longer of launching and of what the device needs. The
+    host works on nothing else in between, and its waits for the device are not counted.
+    """
+    start, end, launch = (log.column(name) for name in ("start_ns", "end_ns", "launch_ns"))
+    launching = np.minimum(columns.get("launching_ns", np.zeros_like(launch)), launch)
+    work = (
+        sum(log.column(name) for name in ("schedule_ns", "prepare_ns", "launch_ns", "finish_ns")) - launching
+    )
+    together = np.flatnonzero(start[1:] == start[:-1]) + 1  # the pipeline is filled: planned one by one
+    before = (log.column(name)[together - 1] for name in ("schedule_ns", "prepare_ns", "launch_ns"))
+    work[together] -= sum(before)
+    work[2:] += np.where(_busy(log, end[:-2], start[2:]), np.maximum(start[2:] - end[:-2], 0), 0)
+    total: Column = np.maximum(work, 0) + np.maximum(columns["gpu_ns"], launching)
+    return total
 
 
 def _in_first_rounds(log: StepLog, total: Column, begins: Column) -> Column:
@@ -177,17 +201,22 @@ def total_ns(log: StepLog) -> NDArray[np.int64]:
     own: NDArray[np.int64] = end - start
     if len(log) < 2:
         return own
+    own[:-1] = np.where(_busy(log, end[:-1], start[1:]), start[1:] - start[:-1], own[:-1])
+    return own
+
+
+def _busy(log: StepLog, ends: Column, starts: Column) -> NDArray[np.bool_]:
+    """For gaps between an end and a later start, both ascending: whether a request was present throughout."""
     arrival = np.array(log.requests["arrival_ns"], dtype=np.int64)
     finish = np.array(log.requests["finish_ns"], dtype=np.int64)
     finish[finish < 0] = np.iinfo(np.int64).max
-    first = np.searchsorted(end, arrival, side="left")  # of the gaps after steps during its life
-    last = np.searchsorted(start[1:], finish, side="right") - 1
-    there = np.zeros(len(log) + 1, dtype=np.int64)
+    first = np.searchsorted(ends, arrival, side="left")  # of the gaps during its life
+    last = np.searchsorted(starts, finish, side="right") - 1
+    there = np.zeros(len(starts) + 1, dtype=np.int64)
     np.add.at(there, first[last >= first], 1)
     np.add.at(there, last[last >= first] + 1, -1)
-    busy = np.cumsum(there)[: len(log) - 1] > 0
-    own[:-1] = np.where(busy, start[1:] - start[:-1], own[:-1])
-    return own
+    busy: NDArray[np.bool_] = np.cumsum(there)[: len(starts)] > 0
+    return busy
 
 
 def _meta_of(log: StepLog) -> dict[str, Any]:

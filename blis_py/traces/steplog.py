@@ -106,6 +106,7 @@ BLOCK_STEP_KINDS: dict[str, Kind] = {
 }
 TIMING_KINDS: dict[str, Kind] = {
     "launch_bound": "int",  # 1: the GPU waited for the host, so gpu_ns is what launching took
+    "launching_ns": "int",  # host time from first to last launch, beside the GPU's work; 0 = not known
 }
 SELDOM_KINDS: dict[str, Kind] = dict.fromkeys(SELDOM, "int")
 """Optional features; a log has the column if any step has a value."""

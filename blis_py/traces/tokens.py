@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from blis_py.errors import InputError
@@ -31,16 +32,23 @@ class Tokens:
 
 
 def _load(reading: Reading) -> Any:
-    path = reading.tokenizer
+    assert reading.tokenizer is not None
+    return load_tokenizer(reading.tokenizer, "--trace-tokenizer")
+
+
+def load_tokenizer(path: str | Path, flag: str) -> Any:
+    """The tokenizer of a `tokenizer.json`.
+
+    Raises:
+        InputError: not a tokenizer, or the package is missing.
+    """
     try:
         from tokenizers import Tokenizer
     except ImportError:
         fix = "pip install tokenizers"
-        raise InputError(
-            "needs the tokenizers package", key="--trace-tokenizer", value=path, fix=fix
-        ) from None
+        raise InputError("needs the tokenizers package", key=flag, value=str(path), fix=fix) from None
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception
         fix = "give the tokenizer.json of a model"
-        raise InputError(f"not a tokenizer: {error}", file=path, key="--trace-tokenizer", fix=fix) from None
+        raise InputError(f"not a tokenizer: {error}", file=path, key=flag, fix=fix) from None

@@ -117,9 +117,16 @@ def _check_keys(path: Path, values: Mapping[str, Any], keys: Keys, inside: str =
 
 
 def write_header(
-    path: Path, *, mode: str, seed: int | None, workload: str | None, server: Mapping[str, Any] | None
+    path: Path,
+    *,
+    mode: str,
+    seed: int | None,
+    workload: str | None,
+    server: Mapping[str, Any] | None,
+    more: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a header; `workload` names the spec file or preset, `server` holds keys of `SERVER`."""
+    """Write a header; `workload` names the spec file or preset, `server` holds keys of `SERVER`, `more`
+    further keys of the header."""
     header: dict[str, Any] = {
         "trace_version": 3,
         "time_unit": "microseconds",
@@ -132,4 +139,5 @@ def write_header(
         header["workload_spec"] = workload
     if server:
         header["server"] = dict(server)
+    header |= more or {}
     write_text(path, dump_yaml(header))

@@ -51,6 +51,8 @@ class MeasuredColumns:
     chunks: Ints
     """How often something came: tokens, or blocks of them."""
     ends: Sequence[End]
+    server_input_tokens: Ints | None = None
+    """Prompt tokens as the server counts them; 0 = unknown."""
 
 
 def write(
@@ -63,13 +65,14 @@ def write(
     seed: int | None = None,
     workload: str | None = None,
     server: Mapping[str, Any] | None = None,
+    header: Mapping[str, Any] | None = None,
 ) -> None:
     """Write the two files of a TraceV2; the CSV is gzip if its name ends in .gz.
 
     Args:
         record: a run of this table, whose token times and outcomes are written too.
         mode: `generated`, `replayed` or `real`.
-        seed, workload, server: provenance for the header (see `tracev2_header.write_header`).
+        seed, workload, server, header: provenance for the header (see `tracev2_header.write_header`).
 
     Raises:
         InputError: a table that TraceV2 cannot represent: a prefix without a group, a group with prefixes of
@@ -81,8 +84,8 @@ def write(
     measured = record if record is None or isinstance(record, MeasuredColumns) else _of_run(record)
     columns = _standard(table, measured) | _ours(table)
     with Outputs() as outputs:
-        header = outputs.file(header_path)
-        write_header(header, mode=mode, seed=seed, workload=workload, server=server)
+        own = outputs.file(header_path)
+        write_header(own, mode=mode, seed=seed, workload=workload, server=server, more=header)
         with writing(outputs.file(csv_path)) as text:
             rows = csv.writer(text, lineterminator="\n")
             rows.writerow(columns)
@@ -146,7 +149,9 @@ def _standard(table: RequestTable, measured: MeasuredColumns | None) -> dict[str
     }
     if np.any(table.slo_target_ns > 0):
         columns["slo_target_us"] = _numbers(table.slo_target_ns // 1000)
-    columns |= {"server_input_tokens": _always(0), "arrival_time_us": arrival_us, "send_time_us": arrival_us}
+    counted = None if measured is None else measured.server_input_tokens
+    by_server = _always(0) if counted is None else _numbers(counted)
+    columns |= {"server_input_tokens": by_server, "arrival_time_us": arrival_us, "send_time_us": arrival_us}
     columns |= _measured(measured)
     if own_names:
         columns["x_request_id"] = lambda piece: all_harmless(table.ids(piece))

@@ -1,4 +1,4 @@
-"""`blis engine run | profile | generate | bench | info`: one module per verb."""
+"""`blis engine run | serve | profile | generate | bench | info`: one module per verb."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ PROGRAM = Program(
     "The real engine, on one GPU or on the CPU.",
     {
         "run": Verb("engine.cli.run", "Serve a workload in real time and record every token."),
+        "serve": Verb("engine.cli.serve", "Serve a model under the OpenAI API."),
         "profile": Verb("engine.cli.profile", "Measure the step times of this machine."),
         "generate": Verb("engine.cli.generate", "Complete prompts."),
         "bench": Verb("engine.cli", "Measure throughput, latency, or the replay of a workload.", "BENCH"),

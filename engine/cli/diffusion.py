@@ -46,7 +46,7 @@ def build(flags: Flags) -> Engine:
 def configured(flags: Flags) -> tuple[EngineConfig, DllmSettings | None]:
     """The engine's settings, and those of block diffusion where the model is of that kind.
 
-    Where flags are absent, a page then holds one diffusion block, and there are 64 request slots.
+    Where flags are absent, a page then holds whole diffusion blocks, and there are 64 request slots.
 
     Raises:
         InputError: as `build`.
@@ -70,7 +70,7 @@ def configured(flags: Flags) -> tuple[EngineConfig, DllmSettings | None]:
         reuse_in_place=_switch(flags, "dllm-in-place-reuse"),
         reloop=_switch(flags, "dllm-re-loop"),
     )
-    return engine_config(flags, block_size=max(block, 16), max_num_seqs=_MAX_SLOTS), settings
+    return engine_config(flags, max_num_seqs=_MAX_SLOTS), settings
 
 
 def build_as(config: EngineConfig, settings: DllmSettings | None) -> Engine:

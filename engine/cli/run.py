@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blis_py.cli import perfetto
 from blis_py.cli.flag import Flag, Flags
 from blis_py.cli.formats import FORMAT, format_of
 from blis_py.cli.progress import Progress
@@ -25,6 +26,7 @@ from engine.cli.served import FORM, LOAD, SERVED, Ready, make_ready, measuring
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from blis_py.outputs.perfetto import Window
     from blis_py.traces.observed import ObservedColumns
     from engine.sequence import Sequence as Running
 
@@ -32,6 +34,7 @@ CONCURRENCY = Flag("--concurrency", int, "", "Closed loop: N under way, the next
 OUTPUT = (
     Flag("--out", str, "", "Folder for trace, token times, step log, run.yaml. Needed.", metavar="DIR"),
     Flag("--force", bool, "", "Replace the result that is there."),
+    *perfetto.FLAGS,
     FORMAT,
 )
 _LOAD = (*(flag for flag in LOAD if flag.name != CONCURRENCY.name), CONCURRENCY)
@@ -60,6 +63,7 @@ def run(flags: Flags) -> None:
     if concurrency is not None and concurrency < 1:
         raise InputError("must be at least 1", key=CONCURRENCY.name, value=concurrency)
     writable(flags["--out"], force="--force" in flags)
+    window = perfetto.window_of(flags)
     ready = make_ready(flags)
     observer, started = ObservedColumns(ready.table), datetime.now(UTC)
     whole = False
@@ -80,6 +84,16 @@ def run(flags: Flags) -> None:
         finally:
             with undisturbed():
                 _save(flags, ready, observer, concurrency, started, whole=whole)
+                if window is not None:
+                    _trace(ready, flags[perfetto.FILE], window)
+
+
+def _trace(ready: Ready, path: str, window: Window) -> None:
+    from blis_py.outputs.staging import replacing
+    from blis_py.traces.perfetto import write_steps
+
+    with replacing(path) as staged, staged.open("wb") as file:
+        write_steps(ready.engine.recorder.log(), file, window)
 
 
 def _print(

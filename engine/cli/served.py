@@ -92,6 +92,7 @@ def make_ready(flags: Flags, *, at_once: bool = False) -> Ready:
     constrained = chosen(table, form)
     if "--no-warm-up" not in flags:
         _warm_up(engine, table.limited(_WARM_UP_REQUESTS), prompts, form)
+    config = replace(config, block_size=engine.scheduler.config.block_size)
     ready = Ready(run, config, kind, engine, table, prompts)
     return ready if form is None or constrained is None else _with_form(ready, form, constrained)
 

@@ -55,7 +55,9 @@ def build_diffusion_engine(
     """
     _refuse_overlap(config)
     device = pick_device(config.device)
-    dtype: torch.dtype = getattr(torch, config.dtype_on(device.type))
+    block = load_model_config(config.model).mask_block if model is None else model.config.mask_block
+    config = config.on(device.type, block)
+    dtype: torch.dtype = getattr(torch, config.dtype)
     compilations = watch_kernels(device)
     model, tokenizer, mask_id = _served(config, device, dtype, model, tokenizer, mask_id)
     room = capacity(config, model.config, dtype, device, partial(largest_round, model, config, dtype, device))

@@ -34,6 +34,8 @@ class Round:
     """On CUDA, of its work."""
     launch_bound: bool = False
     """Whether the GPU waited for the host to the end; set once its times have been read."""
+    launching_ns: int = 0
+    """Host time from the first launch to the last; the same."""
 
     def times(self, end_ns: int) -> Times:
         launched = self.launched_ns or end_ns
@@ -41,6 +43,7 @@ class Round:
         gpu_ns = stepped - self.prepared_ns
         if self.span is not None:
             gpu_ns, self.launch_bound = self.span.measured()
+            self.launching_ns = self.span.launching_ns
         return (
             self.start_ns,
             end_ns,
@@ -104,7 +107,15 @@ class RoundRecorder(StepRecorder):
         )
         times = past.times(end_ns)
         self._states.append(self._members)
-        self.done(batch, times, finished, bucket=bucket, failed=failed, launch_bound=past.launch_bound)
+        self.done(
+            batch,
+            times,
+            finished,
+            bucket=bucket,
+            failed=failed,
+            launch_bound=past.launch_bound,
+            launching_ns=past.launching_ns,
+        )
 
     def batch_over(self) -> None:
         """What follows belongs to the next batch."""

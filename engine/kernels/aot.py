@@ -27,6 +27,8 @@ from engine.kernels.promise import Promise
 OPCODES = ("HGMMA", "HMMA", "LDGSTS", "UTMALDG", "LDL", "STL")
 """SASS opcodes counted: wgmma, mma.sync, cp.async, TMA loads, and the two that touch local memory."""
 
+_PRODUCTS = ("HGMMA", "HMMA", "QGMMA")
+_LABEL, _JUMP = re.compile(r"^(\.L_x?_?\d+):"), re.compile(r"\bBRA\b.*`\((\.L_x?_?\d+)\)")
 _MNEMONIC = re.compile(r"^\s+(?:/\*\w+\*/)?\s+(?:@!?U?P\w+ )?([A-Z0-9]+)[. ]", re.MULTILINE)
 
 
@@ -38,6 +40,10 @@ class Report:
     stack_bytes: int
     shared_bytes: int
     opcodes: Mapping[str, int] = field(default_factory=dict)
+    prologue: int = 0
+    """Instructions before the loop over tiles."""
+    tile: int = 0
+    """Instructions of a turn of that loop; 0 = it has none that multiplies."""
 
     @property
     def spills(self) -> int:
@@ -47,7 +53,8 @@ class Report:
     def __str__(self) -> str:
         found = " ".join(f"{name}={count}" for name, count in self.opcodes.items() if count)
         memory = f"{self.spills} spills, {self.shared_bytes} B shared"
-        return f"{self.registers} registers, {memory} {found}".rstrip()
+        loop = f", {self.prologue} + {self.tile} a tile instructions" if self.tile else ""
+        return f"{self.registers} registers, {memory}{loop} {found}".rstrip()
 
 
 def broken_promises(promise: Promise, report: Report, gpu: Gpu) -> list[str]:
@@ -69,7 +76,9 @@ def check(data: str, gpu: Gpu) -> tuple[Report, list[str]]:
 
     variant = Variant(data)
     kernel = compiled(variant, gpu)
-    report = Report(*_resources(kernel.asm["cubin"]), kernel.metadata.shared, _opcodes(kernel.asm["cubin"]))
+    code = _disassembled("nvdisasm", "-c", kernel.asm["cubin"])
+    resources = _resources(kernel.asm["cubin"])
+    report = Report(*resources, kernel.metadata.shared, _opcodes(code), *tile_loop(code))
     promise = importlib.import_module(variant.module).promise(variant.kernel, variant.constants)
     return report, broken_promises(promise, report, gpu)
 
@@ -81,9 +90,30 @@ def _resources(cubin: bytes) -> tuple[int, int]:
     return found["REG"], found["STACK"]
 
 
-def _opcodes(cubin: bytes) -> dict[str, int]:
-    mnemonics = Counter(_MNEMONIC.findall(_disassembled("nvdisasm", "-c", cubin)))
+def _opcodes(code: str) -> dict[str, int]:
+    mnemonics = Counter(_MNEMONIC.findall(code))
     return {name: mnemonics[name] for name in OPCODES}
+
+
+def tile_loop(code: str) -> tuple[int, int]:
+    """Instructions before the innermost loop that multiplies on tensor cores, and those of a turn of it.
+
+    The loop without masks, where there are two: the shorter one.
+    """
+    labels: dict[str, int] = {}
+    opcodes: list[str] = []
+    loops: list[tuple[int, int]] = []
+    for line in code.splitlines():
+        if label := _LABEL.match(line):
+            labels[label[1]] = len(opcodes)
+        elif found := _MNEMONIC.match(line):
+            opcodes.append(found[1])
+            jump = _JUMP.search(line)
+            if jump is not None and jump[1] in labels:
+                loops.append((labels[jump[1]], len(opcodes)))
+    turns = [(stop - start, start) for start, stop in loops if set(_PRODUCTS) & set(opcodes[start:stop])]
+    turn, start = min(turns, default=(0, 0))
+    return start, turn
 
 
 def _disassembled(tool: str, option: str, cubin: bytes) -> str:

@@ -40,9 +40,11 @@ class AttentionMetadata:
             last page are never followed.
         max_query_len: at least the longest `query_len`.
         max_seq_len: at least the longest `seq_lens`.
-        num_decodes: how many of the first sequences have exactly one query token; the rest are prefills,
-            chunks or blocks to be denoised.
+        num_decodes: how many of the first sequences have exactly one query token, or none, the last of them;
+            the rest are prefills, chunks or blocks to be denoised.
         mask_block: 1 is causal, 32 is block-causal over blocks of 32.
+        usual_prompts: how many of the rest a launch is sized for, where this describes any batch of the same
+            size, of which fewer may be decodes; None = a batch in which the rest and their rows are these.
         decode_plan: how the decode kernel divides its work, made once for all layers; None = every call makes
             its own.
 
@@ -58,6 +60,7 @@ class AttentionMetadata:
     max_seq_len: int
     num_decodes: int
     mask_block: int = 1
+    usual_prompts: int | None = None
     decode_plan: Tensor | None = None
     plans: dict[Any, Any] = field(default_factory=dict, repr=False)
 

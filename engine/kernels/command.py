@@ -72,8 +72,8 @@ class KernelCommand:
 
         asked, found = self.asked, dict[Any, None]()
         for name, model in _models(asked.model):
-            pages = [size for size in asked.block_size or BLOCK_SIZES if size % model.mask_block == 0]
-            for block_size, dtype in product(pages if asked.block_size else pages[:1], asked.dtype):
+            pages = [size for size in asked.block_size or (0,) if size % model.mask_block == 0]
+            for block_size, dtype in product(pages, asked.dtype):
                 settings = _settings(asked, model) | {"block_size": block_size}
                 config = EngineConfig(model=name, device="cuda", dtype=dtype, **settings)
                 found |= dict.fromkeys(variants(model, config, self.gpu))
@@ -128,7 +128,7 @@ def _parser(program: str, what: str) -> argparse.ArgumentParser:
     add("--target", default="", help="As in cuda:90. Default the GPU that is present.")
     add("--jobs", type=int, default=os.cpu_count() or 1, help="Processes. Default one per processor.")
     add("--budget-s", type=float, help="What is not done after so many seconds has failed.")
-    add("--block-size", type=int, nargs="+", choices=BLOCK_SIZES, help="Pages. Default the smallest.")
+    add("--block-size", type=int, nargs="+", choices=BLOCK_SIZES, help="Pages. Default the engine's own.")
     add("--dtype", nargs="+", choices=("bfloat16", "float16"), default=["bfloat16"], help="Default bfloat16.")
     for name in ("--max-num-seqs", "--max-num-batched-tokens", "--max-model-len"):
         add(name, type=int, help="Of the engine. Default its own.")

@@ -31,8 +31,9 @@ class Tokenizer(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
-    def encode(self, text: str) -> list[int]:
-        """Ids, including any special tokens the tokenizer adds (such as a beginning-of-sequence token)."""
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Ids, including (with `special`) any special tokens the tokenizer adds, such as a beginning of
+        sequence."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text, without special tokens; U+FFFD for bytes that are not UTF-8."""
@@ -45,7 +46,7 @@ class ByteTokenizer:
         self.vocab_size = vocab_size
         self.eos_ids = frozenset(eos_ids)
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, special: bool = True) -> list[int]:
         """The bytes of a text as ids.
 
         Raises:
@@ -88,8 +89,8 @@ class JsonTokenizer:
         """Content of tokenizer.json."""
         return str(self._tokenizer.to_str())
 
-    def encode(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text).ids)
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=special).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(ids)))

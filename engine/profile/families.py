@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
-from engine.profile.shapes import SLACK_STEPS, Grid, Limits, Shape, fits
+from engine.profile.shapes import SLACK_STEPS, Grid, Shape, ShapeLimits, fits
 
 CONTEXT = 16
 """Shortest context on the grid."""
@@ -15,8 +15,8 @@ _MAX_PROMPTS = 8
 """Largest number of prompts in a mixed step."""
 
 
-def decode(limits: Limits, grid: Grid) -> Iterator[Shape]:
-    """Batch at every graph bucket and one above, by context."""
+def decode(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
+    """Batch by context."""
     for batch in _batches(limits, grid):
         room = limits.num_kv_blocks // batch * limits.block_size - 2 * limits.block_size
         longest = min(longest_context(limits), room)
@@ -24,7 +24,7 @@ def decode(limits: Limits, grid: Grid) -> Iterator[Shape]:
             yield Shape("decode", _around(context, batch, limits.block_size), steps=grid.decode_steps)
 
 
-def host(limits: Limits, grid: Grid) -> Iterator[Shape]:
+def host(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
     """Host work by batch size: decodes of short sequences, and admissions of as many."""
     for batch in _batches(limits, grid):
         contexts = _around(2 * CONTEXT, batch, limits.block_size)
@@ -32,7 +32,7 @@ def host(limits: Limits, grid: Grid) -> Iterator[Shape]:
         yield Shape("host", contexts[: batch // 2], ((1, 0),) * (batch - batch // 2))
 
 
-def skewed(limits: Limits, grid: Grid) -> Iterator[Shape]:
+def skewed(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
     """Equal batch size and total context, distributed evenly, in halves, or mostly to one sequence."""
     for batch in grid.skewed_batches:
         longest = longest_context(limits)
@@ -51,7 +51,7 @@ def skewed(limits: Limits, grid: Grid) -> Iterator[Shape]:
             yield Shape("skewed", contexts, steps=grid.decode_steps)
 
 
-def shared(limits: Limits, grid: Grid) -> Iterator[Shape]:
+def shared(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
     """Decodes with a common prefix, by its share of the context; and equal ones without."""
     size = limits.block_size
     for batch in grid.skewed_batches if limits.shares else ():
@@ -64,8 +64,8 @@ def shared(limits: Limits, grid: Grid) -> Iterator[Shape]:
                 yield Shape("shared", (context,) * batch, steps=grid.decode_steps, shared=tokens)
 
 
-def prefill(limits: Limits, grid: Grid) -> Iterator[Shape]:
-    """Prefill tokens of a step, by the number of prompts and by the cached tokens before them."""
+def prefill(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
+    """Prefill tokens of a step, by number of prompts, cached tokens before them, and spread of lengths."""
     most = limits.max_num_batched_tokens
     for seqs in grid.prefill_seqs:
         for tokens in spaced(
@@ -84,9 +84,11 @@ def prefill(limits: Limits, grid: Grid) -> Iterator[Shape]:
             for past in pasts:
                 whole = past // limits.block_size * limits.block_size
                 yield Shape("prefill", prefills=tuple((count, whole) for count in new))
+            if seqs > 1:
+                yield Shape("prefill", prefills=tuple((count, 0) for count in halves(tokens, seqs)))
 
 
-def mixed(limits: Limits, grid: Grid, seed: int) -> Iterator[Shape]:
+def mixed(limits: ShapeLimits, grid: Grid, seed: int) -> Iterator[Shape]:
     """Prompts beside decodes, from a scrambled Sobol sequence over the possible compositions."""
     points = torch.quasirandom.SobolEngine(6, scramble=True, seed=seed).draw(4 * grid.mixed).tolist()
     found = 0
@@ -98,7 +100,7 @@ def mixed(limits: Limits, grid: Grid, seed: int) -> Iterator[Shape]:
                 yield shape
 
 
-def _mixture(point: Sequence[float], limits: Limits, grid: Grid) -> Shape:
+def _mixture(point: Sequence[float], limits: ShapeLimits, grid: Grid) -> Shape:
     """The step at a point of the unit cube: decodes, context, its spread, prompts, their tokens and past."""
     u, v, spread, w, x, y = point
     batch = _between(u, 1, max(limits.max_num_seqs - 1, 1))
@@ -111,12 +113,12 @@ def _mixture(point: Sequence[float], limits: Limits, grid: Grid) -> Shape:
     step = 2 * width / max(batch - 1, 1)
     decodes = tuple(mean - (width if batch > 1 else 0) + int(i * step) for i in range(batch))
     tokens = _between(x, prompts, max(min(budget, prompts * longest // 2), prompts))
-    new = shares(tokens, prompts)
+    new = (halves if spread > 0.5 else shares)(tokens, prompts)
     past = int(max(y - 0.4, 0) / 0.6 * (longest - max(new))) // limits.block_size * limits.block_size
     return Shape("mixed", decodes, tuple((count, past) for count in new))
 
 
-def experts(limits: Limits, grid: Grid) -> Iterator[Shape]:
+def experts(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
     """Mixture of experts: equal tokens, spread over few experts or many."""
     if not limits.experts:
         return
@@ -133,11 +135,12 @@ def experts(limits: Limits, grid: Grid) -> Iterator[Shape]:
 # -- numbers -------------------------------------------------------------------------------------------
 
 
-def _batches(limits: Limits, grid: Grid) -> list[int]:
-    """Every graph bucket and one above it; without graphs 1, 2, 3, 4, 6, 8, 12, 16, 24 … and the most."""
+def _batches(limits: ShapeLimits, grid: Grid) -> list[int]:
+    """Captured sizes, some of them plus one; without graphs 1, 2, 3, 4, 6, 8, 12, 16, 24 … and the most."""
     most = limits.max_num_seqs
     if limits.buckets:
-        sizes: Iterable[int] = {size + more for size in limits.buckets for more in (0, 1)} | {1, most}
+        captured = _captured([size for size in limits.buckets if size <= most], grid.buckets)
+        sizes: Iterable[int] = {*captured, *(size + 1 for size in captured[1::3]), 1, most}
     else:
         powers = [2**power for power in range(most.bit_length() + 1)]
         sizes = {*powers, *(3 * power // 2 for power in powers[1:]), most}
@@ -147,7 +150,13 @@ def _batches(limits: Limits, grid: Grid) -> list[int]:
     return [chosen[bisect_right(chosen, size) - 1] for size in spaced(1, most, grid.batches)]
 
 
-def longest_context(limits: Limits) -> int:
+def _captured(buckets: Sequence[int], count: int) -> list[int]:
+    """About `count` of the captured sizes, from the least to the largest, at a common ratio."""
+    wanted = spaced(buckets[0], buckets[-1], count) if buckets else []
+    return sorted({min(buckets, key=lambda size: abs(size - each)) for each in wanted})
+
+
+def longest_context(limits: ShapeLimits) -> int:
     """The longest context that leaves room for the steps of a visit, a page boundary and a spread."""
     return limits.max_model_len - 2 * SLACK_STEPS - limits.block_size
 
@@ -163,6 +172,19 @@ def _around(context: int, batch: int, block_size: int) -> tuple[int, ...]:
 def shares(total: int, parts: int) -> tuple[int, ...]:
     """`total` in whole parts, as equal as possible."""
     return tuple(total * (i + 1) // parts - total * i // parts for i in range(parts))
+
+
+def halves(total: int, parts: int) -> tuple[int, ...]:
+    """`total` in whole parts of at least 1, each about half of the one before it.
+
+    >>> halves(100, 4)
+    (51, 26, 15, 8)
+    """
+    rest, found = total - parts, []
+    for _ in range(parts - 1):
+        found.append(rest - rest // 2 + 1)
+        rest //= 2
+    return (*found, rest + 1)
 
 
 def spaced(low: int, high: int, count: int) -> list[int]:

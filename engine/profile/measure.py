@@ -11,11 +11,13 @@ from blis_py.traces.samples import StepSamples, samples_of
 from engine.engine import LLMEngine
 from engine.executor import Forward
 from engine.kernels.attention import AttentionMetadata
+from engine.profile.ahead import AheadTimer, Leads
 from engine.profile.experts import ForcedExperts
-from engine.profile.prompts import Prompts
+from engine.profile.gpu_state import GpuMonitor, GpuState
+from engine.profile.prompts import ProfilePrompts
 from engine.profile.queued import QueueBench
 from engine.profile.served import MAX_STEPS, concurrency, of_length, serve_closed, short_requests
-from engine.profile.shapes import Limits, Shape
+from engine.profile.shapes import Shape, ShapeLimits
 from engine.sampling_params import SamplingParams
 from engine.staging_buffer import Inputs
 from engine.steplog import StepRecorder
@@ -23,10 +25,10 @@ from engine.steplog import StepRecorder
 _ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=None, seed=0, detokenize=False)
 
 
-def limits_of(engine: LLMEngine, experts: ForcedExperts | None = None) -> Limits:
+def limits_of(engine: LLMEngine, experts: ForcedExperts | None = None) -> ShapeLimits:
     """Limits of the engine."""
-    config, graphs = engine.scheduler.config, engine.executor.graphs
-    return Limits(
+    config, graphs, mixed = engine.scheduler.config, engine.executor.graphs, engine.executor.mixed_graphs
+    return ShapeLimits(
         config.max_num_seqs,
         config.max_num_batched_tokens,
         config.max_model_len,
@@ -34,6 +36,8 @@ def limits_of(engine: LLMEngine, experts: ForcedExperts | None = None) -> Limits
         config.block_size,
         config.long_prefill_token_threshold,
         tuple(graphs.buckets) if graphs is not None else (),
+        tuple(mixed.sizes) if mixed is not None else (),
+        mixed.prompts if mixed is not None else 0,
         experts.experts if experts is not None else 0,
         experts.top_k if experts is not None else 0,
         config.enable_prefix_caching and config.prefix_cache != "none",
@@ -59,17 +63,22 @@ class StepBench:
 
     Sequences are placed at their contexts: they get pages whose content is neither computed, scheduled nor
     hashed. The pages are filled with random numbers once, and every visit takes the least recently used ones.
-    Measured steps run as in service, after a real step.
+    Measured steps run as in service, after a real step; on a GPU the host launches them ahead of the stream.
     """
 
     stride = 1
     """Number of compositions in one visit."""
 
-    def __init__(self, engine: LLMEngine, prompts: Prompts, experts: ForcedExperts | None = None) -> None:
+    def __init__(
+        self, engine: LLMEngine, prompts: ProfilePrompts, experts: ForcedExperts | None = None
+    ) -> None:
         self.engine, self._prompts, self._experts = engine, prompts, experts
         self.limits = limits_of(engine, experts)
         self._queues = QueueBench(engine, self.limits, prompts)
         self._no_forward = _NoForward(engine.executor.forward, engine.vocab_size, self.limits.max_num_seqs)
+        on_gpu = engine.timer.device.type == "cuda"
+        self._timer = AheadTimer(engine.clock) if on_gpu else None
+        self._leads, self._monitor = Leads(), GpuMonitor() if on_gpu else None
         for k_cache, v_cache in engine.executor.forward.kv:
             k_cache.normal_()
             v_cache.normal_()
@@ -89,13 +98,28 @@ class StepBench:
             if past:
                 self._cache(prompt[:past])
         self._lead(shape)
-        first, now_ns = engine.recorder.steps, engine.clock.now_ns()
+        first, natural = engine.recorder.steps, engine.timer
+        if self._timer is not None:
+            engine.timer, self._timer.sleep_ns, self._timer.spared = self._timer, self._leads.of(shape), []
+        now_ns = engine.clock.now_ns()
         for prompt in prompts:  # within the step, as in service
             engine.add_request(prompt, _ENDLESS)
         engine.step(now_ns)
         for _ in range(1, shape.steps):
             engine.step()
-        return self._leave(shape, first, engine.clock.now_ns())
+        next_ns, state = engine.clock.now_ns(), self._monitor.read() if self._monitor else GpuState()
+        engine.timer = natural
+        samples = self._leave(shape, first, next_ns)
+        samples.table["sm_mhz"][:], samples.table["power_w"][:] = state
+        return samples if self._timer is None else self._awake(shape, samples, self._timer)
+
+    def _awake(self, shape: Shape, samples: StepSamples, timer: AheadTimer) -> StepSamples:
+        """The steps as they would have been with a stream that does not sleep."""
+        spared = np.array(timer.spared, dtype=np.int64)
+        for name in ("total_ns", "host_ns", "sample_ns"):
+            samples.table[name] = samples[name] - spared
+        self._leads.saw(shape, int(samples["launching_ns"].max()), timer.ahead)
+        return samples
 
     def serve(self, number: int) -> list[StepSamples]:
         """Requests that arrive and leave, and others that wait; see `Bench.serve`."""
@@ -142,10 +166,10 @@ class StepBench:
     def _skip(self) -> None:
         """Run a step without its forward."""
         executor = self.engine.executor
-        forward, graphs = executor.forward, executor.graphs
-        executor.forward, executor.graphs = self._no_forward, None
+        forward, graphs, mixed = executor.forward, executor.graphs, executor.mixed_graphs
+        executor.forward, executor.graphs, executor.mixed_graphs = self._no_forward, None, None
         self.engine.step()
-        executor.forward, executor.graphs = forward, graphs
+        executor.forward, executor.graphs, executor.mixed_graphs = forward, graphs, mixed
 
     def _leave(self, shape: Shape, first: int, next_ns: int) -> StepSamples:
         """Remove all sequences; return the rows of the measured steps, checked against the plan.

@@ -17,7 +17,7 @@ from blis_py.outputs.profile_file import write_meta
 from blis_py.traces.samples import SCHEMA, StepSamples
 from engine.build import build_engine, pick_device
 from engine.clock import clock_facts
-from engine.config import BLOCK_SIZES, EngineConfig
+from engine.config import EngineConfig
 from engine.models import load_model_config
 from engine.profile import kinds
 from engine.profile.campaign import Bench, Progress, measure, no_progress
@@ -25,11 +25,13 @@ from engine.profile.loaded import Loaded
 from engine.profile.measure import StepBench
 from engine.profile.plan import plan, sentinel
 from engine.profile.provenance import device_name, machine, model_facts
-from engine.profile.shapes import GRIDS, Grid, Limits
+from engine.profile.shapes import GRIDS, Grid, ShapeLimits
 from engine.profile.store import ProfileStore, found_meta
 
 ROUNDS = "rounds.csv"
 TOLERATED_DRIFT = 0.05
+MOST_SEQS, MOST_TOKENS = 512, 8192
+"""Sequences and tokens of the largest measured steps on a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +66,19 @@ class ProfileOutcome:
 def suitable(model: str, device: torch.device, max_num_seqs: int | None = None) -> dict[str, Any]:
     """Default engine settings for measurements.
 
-    On the CPU one thread and its CPU time count. Answers in blocks need pages of whole blocks, and a token
-    for every position of every block.
+    On a GPU, steps as large as servers run. On the CPU one thread and its CPU time count. Answers in blocks
+    need a token for every position of every block.
 
     Raises:
         InputError: unknown model.
     """
     chosen: dict[str, Any] = {"clock": "cpu"} if device.type == "cpu" else {}
     block = load_model_config(model).mask_block
+    if device.type == "cuda" and block == 1:
+        chosen |= {"max_num_seqs": MOST_SEQS, "max_num_batched_tokens": MOST_TOKENS}
     if device.type == "cpu" or block > 1:
         chosen["max_num_seqs"] = 64
     if block > 1:
-        chosen["block_size"] = next((size for size in BLOCK_SIZES if size % block == 0), block)
         chosen["max_num_batched_tokens"] = max(2048, (max_num_seqs or 64) * block)
     return chosen
 
@@ -101,6 +104,8 @@ def profile(
     """
     began_s = time.monotonic()
     device = pick_device(config.device)
+    pages = config.on(device.type, load_model_config(config.model).mask_block).block_size
+    config = replace(config, block_size=pages)
     if device.type == "cpu":
         torch.set_num_threads(1)
     if not config.enable_prefix_caching or config.prefix_cache == "none":
@@ -164,10 +169,13 @@ def _settings(config: EngineConfig, effort: Effort, known: dict[str, Any]) -> di
     return settings
 
 
-def _planned(meta: dict[str, Any], limits: Limits, shapes: list[Any]) -> dict[str, Any]:
+def _planned(meta: dict[str, Any], limits: ShapeLimits, shapes: list[Any]) -> dict[str, Any]:
     """Metadata known once the engine is built."""
     names = ("block_size", "num_kv_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
     found = {name: getattr(limits, name) for name in names}
     digest = sha256(repr(shapes).encode()).hexdigest()[:16]
     settings = {**meta["settings"], "plan": digest}
-    return {**meta, **found, "graph_buckets": list(limits.buckets), "settings": settings}
+    graphs: dict[str, Any] = {"graph_buckets": list(limits.buckets)}
+    if limits.mixed_buckets:
+        graphs |= {"mixed_buckets": list(limits.mixed_buckets), "mixed_prompts": limits.mixed_prompts}
+    return {**meta, **found, **graphs, "settings": settings}

@@ -9,7 +9,7 @@ SLACK_STEPS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ShapeLimits:
     """Limits of an engine."""
 
     max_num_seqs: int
@@ -21,6 +21,10 @@ class Limits:
     """Longest chunk of one prompt in a step; 0 = no limit."""
     buckets: tuple[int, ...] = ()
     """Batch sizes of captured graphs."""
+    mixed_buckets: tuple[int, ...] = ()
+    """Tokens of captured graphs with prompts."""
+    mixed_prompts: int = 0
+    """Most prompts in such a graph."""
     experts: int = 0
     """Routed experts of a sparse layer; 0 = the model has none."""
     top_k: int = 0
@@ -57,7 +61,9 @@ class Grid:
 
     batches: int | None = None
     """Decode batch sizes without graphs; `None` = every power of two, and between."""
-    contexts: int = 4
+    buckets: int = 20
+    """Captured sizes among the decode batches, spaced by a common ratio; and one above every third."""
+    contexts: int = 5
     skewed_batches: tuple[int, ...] = (4, 16, 64)
     prefill_tokens: int = 6
     prefill_seqs: tuple[int, ...] = (1, 4, 16)
@@ -75,6 +81,7 @@ GRIDS = {
     "full": Grid(),
     "quick": Grid(
         batches=2,
+        buckets=2,
         contexts=2,
         skewed_batches=(2,),
         prefill_tokens=2,
@@ -88,7 +95,7 @@ GRIDS = {
 }
 
 
-def fits(shape: Shape, limits: Limits) -> bool:
+def fits(shape: Shape, limits: ShapeLimits) -> bool:
     """Whether an engine can run exactly this shape."""
     decodes, budget = len(shape.decodes), limits.max_num_batched_tokens
     if decodes + len(shape.prefills) > limits.max_num_seqs or decodes + 1 > budget:

@@ -18,6 +18,7 @@ from blis_py.requests.table import RequestTable
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "accuracy"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama-2-7b-tp1-roleplay", "codellama-34b-tp2-general"])
 def test_planning_a_step_ahead_halves_the_error_of_the_first_token_and_leaves_the_rest(
     shared_data: Path, name: str

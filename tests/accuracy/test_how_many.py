@@ -17,6 +17,7 @@ def azure_at_four_times_its_rate(shared_data: Path) -> dict[str, Any]:
     return {"trace": trace, "time_scale": 0.25, "model": "llama-3.1-70b", "tp": 4, "slo": ("ttft.p99=500ms",)}
 
 
+@pytest.mark.slow
 def test_the_default_engine_needs_between_five_and_eight_instances(
     azure_at_four_times_its_rate: dict[str, Any],
 ) -> None:
@@ -27,6 +28,7 @@ def test_the_default_engine_needs_between_five_and_eight_instances(
     assert met == {4: False, 8: True}
 
 
+@pytest.mark.slow
 def test_where_the_latency_models_differ_in_the_answer_the_run_says_so(
     azure_at_four_times_its_rate: dict[str, Any],
 ) -> None:

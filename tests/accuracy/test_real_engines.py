@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks" / "accuracy"))
 
 
+@pytest.mark.slow
 def test_fp8_and_16_bit_servers_are_predicted_on_three_gpus(shared_data: Path) -> None:
     from real_engines import closed_loops, mean_error
     from silicon import points

@@ -15,6 +15,7 @@ def runs(shared_data: Path) -> Path:
     return shared_data / "vllm_runs"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gpu", ["RTX4090", "RTXPRO6000"])
 def test_an_overloaded_run_is_predicted_within_two_percent_in_the_mean_and_three_in_the_tail(
     runs: Path, gpu: str

@@ -11,6 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "accuracy"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("run", "mape"), [("llama-2-70b-tp4", 0.08), ("codellama-34b-tp2", 0.04)])
 def test_operators_add_up_to_the_steps_of_a_large_model(shared_data: Path, run: str, mape: float) -> None:
     from vllm_steps import models, relative_errors

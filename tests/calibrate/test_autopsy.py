@@ -108,6 +108,7 @@ def test_decode_steps_priced_too_high() -> None:
     sums_to_the_whole(result)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("regime", ["decode", "prefill", "mixed"])
 def test_each_regime_is_distinguished_from_the_others(regime: str) -> None:
     arrivals = chat(60, 0.2) if regime == "prefill" else BUSY
@@ -156,6 +157,7 @@ def test_scatter_without_bias() -> None:
     sums_to_the_whole(unbiased)
 
 
+@pytest.mark.slow
 def test_the_network_between_client_and_engine() -> None:
     log = record_run(BUSY, CONFIG)
     own = measured_times(log)
@@ -187,6 +189,7 @@ def test_what_a_server_streams_beside_is_no_error_of_the_prediction() -> None:
     assert all(abs(share) <= 2 for cause in result.causes for share in cause.shares_ns)
 
 
+@pytest.mark.slow
 def test_a_simulated_run_with_arrivals_of_its_own() -> None:
     log = record_run(BUSY, CONFIG)
     other = rerun(record_run(chat(100, 30.0), CONFIG), RIGHT)
@@ -196,6 +199,7 @@ def test_a_simulated_run_with_arrivals_of_its_own() -> None:
     assert set(same.errors_ns) == {0}
 
 
+@pytest.mark.slow
 def test_without_the_times_of_single_tokens_the_neighbour_s_stand_in_and_it_is_said() -> None:
     log = record_run(BUSY, CONFIG)
     bare = dataclasses.replace(measured_times(log), gaps=None)

@@ -55,6 +55,7 @@ def figures(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
     return json.loads(capsys.readouterr().out)["autopsy"]
 
 
+@pytest.mark.slow
 def test_the_command_names_the_wrong_capacity(
     measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,6 +87,7 @@ def test_requests_before_the_warm_up_do_not_count(
     assert all(abs(error) < 1000 for error in data["error_ns"].values())
 
 
+@pytest.mark.slow
 def test_other_lengths_are_read_from_the_simulated_run(measured: Path, tmp_path: Path) -> None:
     folder = tmp_path / "other"
     folder.mkdir()

@@ -70,6 +70,7 @@ def run(seed: int) -> StepSamples:
     return samples_of(engine.recorder.log(), f"run {seed}")
 
 
+@pytest.mark.slow
 def test_a_fit_to_one_run_tells_the_steps_of_another() -> None:
     profile = fit(run(1), bootstrap=4)
     held_out = validate(Fitted(profile), run(2))[-1]
@@ -79,6 +80,7 @@ def test_a_fit_to_one_run_tells_the_steps_of_another() -> None:
     assert "measured on cpu (cpu time)" in profile.describe()
 
 
+@pytest.mark.slow
 def test_the_same_run_by_the_same_clock_gives_the_same_samples() -> None:
     one, other = run(3), run(3)
     for name in one.table:

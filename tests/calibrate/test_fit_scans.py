@@ -31,6 +31,7 @@ def with_scans(samples: StepSamples, scan_ns: float, noise: float = 0.0, seed: i
     return replace(samples, table=samples.table | longer | more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scan_ns", [0.0, 700.0, 2_000.0])
 def test_the_known_price_is_found_again_and_changes_no_other(scan_ns: float) -> None:
     found = fit(with_scans(made_up(), scan_ns), bootstrap=0)
@@ -58,6 +59,7 @@ def test_without_cache_lookups_scheduling_may_take_any_time() -> None:
     assert scan_price_ns(together) == pytest.approx(900.0, rel=0.01)
 
 
+@pytest.mark.slow
 def test_queues_of_a_profile_teach_that_price_and_no_other() -> None:
     grid = made_up()
     queued = with_scans(made_up(source=QUEUED, seed=1, price=lambda c: 9 * gpu_price(c)), 900.0)

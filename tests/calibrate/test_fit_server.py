@@ -35,6 +35,7 @@ def found() -> ServerFit:
     return fit_server(build(model="llama-3.1-8b"), served())
 
 
+@pytest.mark.slow
 def test_the_planted_server_is_found_again(found: ServerFit) -> None:
     assert found.numbers["step_scale"].value == pytest.approx(1.3, rel=0.03)
     assert found.numbers["frontend_ms"].value == pytest.approx(14, abs=1)
@@ -64,6 +65,7 @@ def test_the_engine_file_simulates_the_fitted_server(found: ServerFit, tmp_path:
     assert tpot_ms == pytest.approx(float(np.nanmean(served().tpot_s)) * 1e3, rel=0.02)
 
 
+@pytest.mark.slow
 def test_a_closed_loop_is_fitted_as_one() -> None:
     measured = replace(served(concurrency=16, rate=None, num_requests=160), concurrency=16)
     closed = fit_server(build(model="llama-3.1-8b"), measured)
@@ -71,6 +73,7 @@ def test_a_closed_loop_is_fitted_as_one() -> None:
     assert abs(closed.after["TPOT mean"]) < abs(closed.before["TPOT mean"]) / 3
 
 
+@pytest.mark.slow
 def test_gaps_are_distinguished_from_a_factor_where_the_load_varies() -> None:
     """A quiet half and a busy one: what every sequence adds shows in the busy one alone."""
     spec = {"latency": {"step_gap_us": [0.0, 150.0]}, "frontend_ms": [6.3, 0.0, 0.046]}

@@ -120,6 +120,7 @@ def test_a_csv_without_the_columns_is_refused(tmp_path: Path) -> None:
         import_steps(tmp_path / "x.csv", model="llama-2-70b")
 
 
+@pytest.mark.slow
 def test_kernel_tables_become_a_profile_that_agrees_with_them(shared_data: Path) -> None:
     folder = shared_data / "kernels_h200_h100" / "h100_sxm_vllm_0.24.0"
     samples = import_steps(folder, model="llama-3.1-8b", host_step_us=100.0, host_seq_us=2.0)

@@ -59,6 +59,7 @@ def test_a_kink_in_the_price_of_tokens_is_found() -> None:
     assert found.gpu["tokens"] == pytest.approx(0, abs=100)
 
 
+@pytest.mark.slow
 def test_a_table_is_kept_only_where_it_helps() -> None:
     def wavy(c: dict[str, Any]) -> Any:
         tokens = c["prefill_tokens"] + c["decode_seqs"]
@@ -135,6 +136,7 @@ def test_neighbouring_steps_of_a_run_are_left_out_together() -> None:
     assert not set(labels[1000:].tolist()) & set(labels[:1000].tolist())
 
 
+@pytest.mark.slow
 def test_the_bootstrap_covers_the_truth_and_widens_with_noise() -> None:
     widths = []
     for noise in (0.01, 0.1):
@@ -148,6 +150,7 @@ def test_the_bootstrap_covers_the_truth_and_widens_with_noise() -> None:
     assert widths[1] > 4 * widths[0]
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes(tmp_path: Any) -> None:
     samples = made_up(noise=0.05)
     texts = [
@@ -158,6 +161,7 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Any) -> None:
     assert texts[0] != texts[2]
 
 
+@pytest.mark.slow
 def test_the_domain_is_what_was_measured() -> None:
     samples = made_up()
     domain = fit(samples, bootstrap=0).regimes["eager"].domain

@@ -27,6 +27,7 @@ def same(ours: TokenTimes, theirs: TokenTimes) -> None:
     np.testing.assert_allclose(ours.gaps.values, theirs.gaps.values, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["hash", "radix", "none"])
 @pytest.mark.parametrize("blocks", [2000, 80], ids=["roomy", "tight"])
 def test_the_model_that_made_the_run_makes_it_again(cache: str, blocks: int) -> None:

@@ -65,6 +65,7 @@ def test_one_who_leaves_at_the_boundary_at_which_the_next_step_begins_was_there(
     assert total_ns(log).tolist() == [12, 8]
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.integers(0, 5)), min_size=1, max_size=8),
     st.lists(st.tuples(st.integers(0, 90), st.integers(-1, 90)), max_size=6),

@@ -137,7 +137,6 @@ BAD_FLAGS = [
     (("sweep", *RUN[1:], "--vary", "seed=1,2", "--cache", ""), "--cache: must not be empty"),
     (("plan", *RUN[1:], "--slo", "ttft.p99=1s", "--cache", ""), "--cache: must not be empty"),
     (("sweep", *RUN[1:], "--vary", "seed=1,2", "--workers", "1000000"), "--workers: must be at most"),
-    (("report",), "`blis report` is not available yet"),
     (("runn",), "no such command 'runn'"),
 ]
 
@@ -167,12 +166,36 @@ def test_a_run_beyond_the_clock_prints_no_numbers(blis: Blis) -> None:
 NOT_YET = [
     ("--enable-expert-parallel",),
     ("--kv-cpu-blocks", "100"),
-    ("--prefill-instances", "2"),
-    ("--decode-instances", "2"),
     ("--lora-config", "lora.yaml"),
     ("--dp", "2"),
     ("--defaults-filepath", "defaults.yaml"),
 ]
+
+
+APART = [
+    ("--prefill-instances 2", "--prefill-instances: no instance serves decode; give --decode-instances"),
+    ("--decode-instances 2", "--decode-instances: no instance serves prefill; give --prefill-instances"),
+    ("--pd-decider always", "--pd-decider: has no effect: prefill and decode are not apart"),
+    ("--decode-tp 2", "--decode-tp: has no effect: prefill and decode are not apart"),
+    (
+        "--prefill-instances 1 --decode-instances 1 --num-instances 3",
+        "--num-instances: contradicts the pools",
+    ),
+    ("--prefill-instances 1 --decode-instances 1 --pd-link x", "--pd-link: unknown link"),
+    ("--prefill-instances 1 --decode-instances 1 --handoff x", "disaggregation.handoff: unknown hand-over"),
+    ("--prefill-instances 1 --decode-instances 1 --pd-decider x", "disaggregation.decider: unknown decider"),
+    (
+        "--prefill-instances 1 --decode-instances 1 --kv-lease-duration 1 --handoff sglang",
+        "disaggregation.lease_s: has no effect with sglang",
+    ),
+]
+
+
+@pytest.mark.parametrize(("flags", "message"), APART)
+def test_contradictions_of_prefill_and_decode_apart_are_named(blis: Blis, flags: str, message: str) -> None:
+    code, out, err = blis(*RUN, *flags.split())
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert message in err
 
 
 @pytest.mark.parametrize("flag", NOT_YET, ids=" ".join)

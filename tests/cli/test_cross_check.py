@@ -119,6 +119,7 @@ def test_where_there_is_nothing_to_compare_with_nothing_is_said(blis: Blis, flag
     assert not otherwise(err)
 
 
+@pytest.mark.slow
 def test_the_look_at_other_models_costs_a_small_share_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     from blis_py import disagreement
 

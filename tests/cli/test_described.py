@@ -19,7 +19,8 @@ def test_help_lists_every_setting_with_its_meaning(function: Any) -> None:
     lines = text.splitlines()
     entries = dict(line.split(": ", 1) for line in lines if ": " in line and line[0] not in " -")
     said = {NAMES[name] for name in entries if name in NAMES}
-    assert set(NAMES.values()) - said == {"latency", "workload", "routing", "admission", "gateway", "dllm"}
+    sections = {"latency", "workload", "routing", "admission", "gateway", "disaggregation", "dllm"}
+    assert set(NAMES.values()) - said == sections
     assert entries["num_instances"] == "whole number, at least 1, at most 100,000, default 1"
     assert entries["scheduler"].startswith("text, dfs-weight | fcfs")
     for index, line in enumerate(lines):

@@ -45,6 +45,7 @@ def of(simulation: Simulation, count: int = MIN) -> Any:
     return Reruns(simulation, count).intervals()
 
 
+@pytest.mark.slow
 def test_an_interval_holds_nine_of_ten_reruns() -> None:
     simulation, count = build(**SMALL), 20
     result = of(simulation, count)

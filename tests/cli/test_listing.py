@@ -21,7 +21,7 @@ def test_models_lists_every_bundled_model_and_every_refused_one(blis: Blis) -> N
     assert [name for name, row in rows.items() if row["priced"]] == known_models()
     assert rows["qwen3-14b"]["published_as"] == "Qwen/Qwen3-14B"
     assert rows["qwen3-14b"]["weights_gib"] == 27.5
-    assert rows["deepseek-v3"]["remarks"] == "refused: multi-head latent attention is not modelled"
+    assert rows["deepseek-v3.2"]["remarks"] == "refused: sparse attention is not modelled"
     assert rows["gpt-oss-20b"]["remarks"] == "12 of 24 layers windowed, priced as full"
 
 
@@ -53,9 +53,16 @@ def test_another_format_is_refused(blis: Blis) -> None:
 
 def test_engines_lists_what_every_preset_sets_and_where_that_is_from(blis: Blis) -> None:
     rows = json.loads(blis("engines")[1])
-    assert {row["name"] for row in rows} == {"blis", "vllm", "vllm-0.10", "vllm-0.15"}
+    assert {row["name"] for row in rows} == {"blis", "sglang", "trtllm", "vllm", "vllm-0.10", "vllm-0.15"}
     asynchronous = {
         row["name"]: row["value"] for row in rows if row["setting"] == "scheduler.async_scheduling"
     }
-    assert asynchronous == {"blis": False, "vllm": True, "vllm-0.10": False, "vllm-0.15": True}
+    assert asynchronous == {
+        "blis": False,
+        "sglang": True,
+        "trtllm": True,
+        "vllm": True,
+        "vllm-0.10": False,
+        "vllm-0.15": True,
+    }
     assert all(row["source"] for row in rows)

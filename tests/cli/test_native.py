@@ -62,15 +62,26 @@ def output(words: list[str], environment: dict[str, str]) -> bytes:
     return done.stdout
 
 
-def test_native_code_does_the_same(tmp_path: Path) -> None:
-    """All in one test, since compiling takes a minute."""
+def compiled_code(home: Path) -> None:
+    """Native code in `home`: a copy of the checkout's if that is up to date, as after `make native`."""
     if not (shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")):
         pytest.skip("there is no C compiler")
     if not (importlib.util.find_spec("mypyc") and importlib.util.find_spec("setuptools")):
         pytest.skip("mypyc or setuptools is not installed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("BLIS_INTERPRETED", raising=False)
+        if native.current():
+            shutil.copytree(native.folder(), home)
+    if not home.exists():
+        output(["-m", "blis_py.native"], {"BLIS_NATIVE": str(home), "BLIS_INTERPRETED": ""})
+
+
+@pytest.mark.slow
+def test_native_code_does_the_same(tmp_path: Path) -> None:
+    """All in one test, since compiling takes a minute."""
     compiled = {"BLIS_NATIVE": str(tmp_path / "code"), "BLIS_INTERPRETED": ""}
     interpreted = {**compiled, "BLIS_INTERPRETED": "1"}
-    output(["-m", "blis_py.native"], compiled)
+    compiled_code(tmp_path / "code")
 
     where = "from blis_py import native; native.activate(); from blis_py.core import kv; print(kv.__file__)"
     assert output(["-c", where], compiled).decode().startswith(compiled["BLIS_NATIVE"])
@@ -191,6 +202,7 @@ def test_without_a_compiler_it_stays_interpreted(tmp_path: Path) -> None:
     assert "stays interpreted: CC: there is no C compiler (found 'no-such-compiler')" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_compiler_that_fails_is_reported_in_one_line_also_of_an_installed_package(tmp_path: Path) -> None:
     """There other packages lie beside it, of which none is to be translated: mypy complains of this one."""
     if not (importlib.util.find_spec("mypyc") and importlib.util.find_spec("setuptools")):

@@ -97,6 +97,7 @@ def test_results_are_never_replaced_unasked(blis: Blis, small: tuple[str, ...], 
     assert err.endswith("; name another, or replace the result in it with --force\n")
 
 
+@pytest.mark.slow
 def test_force_replaces_all_of_a_result_so_that_nothing_of_the_former_run_misleads(
     blis: Blis, small: tuple[str, ...], tmp_path: Path
 ) -> None:
@@ -181,7 +182,7 @@ def test_help_and_version(blis: Blis) -> None:
     code, out, _ = blis("run", "--help")
     assert code == 0
     assert "--max-num-batched-tokens" in out
-    assert "--pd-decider" not in out
+    assert "--encode-decider" not in out
 
 
 HEAVY = ("pandas", "matplotlib", "scipy", "pydantic", "rich", "torch")
@@ -210,7 +211,7 @@ def test_a_small_run_imports_nothing_that_it_does_not_use() -> None:
 
 def test_the_module_runs_as_a_program_with_its_exit_code() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "blis_py", "report"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "blis_py", "xyzzy"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: `blis report` is not available yet")
+    assert done.stderr.startswith("error: no such command 'xyzzy'")

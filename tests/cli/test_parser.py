@@ -128,6 +128,7 @@ PIECES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(st.lists(PIECES, max_size=5))
 def test_any_words_are_flags_or_help_or_one_error(pieces: list[tuple[str, ...]]) -> None:

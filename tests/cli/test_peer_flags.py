@@ -31,22 +31,21 @@ SET = """
 --slo-ttft critical=1s · --snapshot-refresh-interval 0 · --think-time-ms 5 · --timeout 9
 --token-bucket-capacity 50 · --token-bucket-refill-rate 5 · --total-kv-blocks 999 · --tp 2
 --trace-level decisions · --workload chatbot · --workload-spec s.yaml · --trace-header h.yaml
---trace-data d.csv · --max-num-running-reqs 9 · --max-num-scheduled-tokens 99
+--trace-data d.csv · --max-num-running-reqs 9 · --max-num-scheduled-tokens 99 · --decode-hardware h200
+--decode-instances 2 · --decode-latency-model roofline · --decode-max-model-len 99 · --decode-tp 2
+--decode-routing-scorers queue-depth:1 · --pd-decider always · --pd-prefix-threshold 9
+--pd-transfer-bandwidth 3 · --pd-transfer-base-latency 0.3 · --prefill-decode-instances 2
+--prefill-hardware h200 · --prefill-instances 2 · --prefill-latency-model roofline · --prefill-max-model-len 9
+--prefill-routing-scorers queue-depth:1 · --prefill-tp 2
 """
 """What sets a key of the configuration."""
 DONE = """
 --metrics-path --results-path --trace-output --fitness-weights --policy-config --summarize-trace
+--pd-transfer-contention
 """
 """What the command itself does."""
 WITHOUT_EFFECT = "--lazy-generation --log"
 REFUSED = {
-    "prefill and decode on separate instances": """
-        --decode-hardware --decode-instances --decode-latency-model --decode-max-model-len --decode-tp
-        --decode-routing-scorers --pd-decider --pd-prefix-threshold --pd-transfer-bandwidth
-        --pd-transfer-base-latency --pd-transfer-contention --prefill-decode-instances --prefill-hardware
-        --prefill-instances --prefill-latency-model --prefill-max-model-len --prefill-routing-scorers
-        --prefill-tp
-    """,
     "encode pictures": "--encode-decider --encode-instances",
     "host memory and on disks": """
         --kv-cpu-blocks --kv-offload-config --kv-offload-threshold --kv-transfer-bandwidth
@@ -61,15 +60,11 @@ REFUSED = {
     "--gpu": "--defaults-filepath --hardware-config",
 }
 """Why, and which."""
-SWITCHES = {"--pd-transfer-contention", "--enable-expert-parallel"}
+SWITCHES = {"--enable-expert-parallel"}
 DEFAULTS = {
     "--dp": "1",
-    "--decode-instances": "0",
     "--encode-decider": "never",
     "--kv-offload-threshold": "0.9",
-    "--pd-decider": "never",
-    "--pd-prefix-threshold": "16",
-    "--pd-transfer-base-latency": "0.05",
     "--lora-scorer-weight": "0",
 }
 

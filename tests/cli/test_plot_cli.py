@@ -18,6 +18,7 @@ def saved(blis: Blis, tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
+@pytest.mark.slow
 def test_the_figures_of_a_result_go_to_its_plots_and_are_part_of_it(blis: Blis, saved: Path) -> None:
     code, out, _ = blis("plot", saved, "--figure", "ttft,timeline", "--format", "svg,png")
     names = ["ttft.svg", "ttft.png", "timeline.svg", "timeline.png"]
@@ -28,6 +29,7 @@ def test_the_figures_of_a_result_go_to_its_plots_and_are_part_of_it(blis: Blis, 
     assert blis("run", *SMALL, "--out", saved, "--force")[0] == 0, "so the result can be replaced with them"
 
 
+@pytest.mark.slow
 def test_all_that_fit_are_drawn_unless_some_are_named(blis: Blis, saved: Path, tmp_path: Path) -> None:
     blis("plot", saved, "--out", tmp_path / "one")
     assert {path.stem for path in (tmp_path / "one").iterdir()} == {
@@ -40,6 +42,7 @@ def test_all_that_fit_are_drawn_unless_some_are_named(blis: Blis, saved: Path, t
     }
 
 
+@pytest.mark.slow
 def test_predicted_against_measured(blis: Blis, saved: Path, tmp_path: Path) -> None:
     blis("run", *SMALL, "--latency-model", "roofline", "--out", tmp_path / "measured")
     flags = ("--figure", "predicted_measured", "--measured", tmp_path / "measured", "--out", tmp_path)
@@ -70,6 +73,7 @@ def test_what_cannot_be_drawn_is_reported(
     assert err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_result_without_steps_has_no_timeline(blis: Blis, saved: Path, tmp_path: Path) -> None:
     listed = json.loads((saved / "complete.json").read_text())
     del listed["files"]["steps.csv"]

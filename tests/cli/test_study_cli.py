@@ -52,6 +52,7 @@ def test_a_row_is_what_the_run_by_itself_comes_to(blis: Blis) -> None:
     assert row["throughput.output_tokens_per_s"] == alone["throughput"]["output_tokens_per_s"]
 
 
+@pytest.mark.slow
 def test_csv_and_the_folder_hold_the_same_table(blis: Blis, tmp_path: Path) -> None:
     code, out, _ = blis(
         *SWEEP, "--vary", "rate=10,20", "--seeds", 2, "--format", "csv", "--out", tmp_path / "s"
@@ -80,6 +81,7 @@ def test_the_best_are_printed_on_a_terminal(blis: Blis) -> None:
     assert "2 × refused: --tp: does not divide" in out
 
 
+@pytest.mark.slow
 def test_a_plan_is_json_for_a_pipe_and_words_for_a_terminal(blis: Blis, tmp_path: Path) -> None:
     code, out, _ = blis(*PLAN, "--vary", "tp=1,2", "--price", "h100=2", "--out", tmp_path / "plan")
     told = json.loads(out)
@@ -128,6 +130,7 @@ def test_bad_flags_are_one_line(blis: Blis, arguments: tuple[str, ...], message:
     assert sum(line.startswith("error: ") for line in err.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_processes_are_gone_when_the_command_is_stopped(tmp_path: Path) -> None:
     """The whole process group ends, and what was done is kept."""
     import os

@@ -123,6 +123,7 @@ def test_between_two_reports_a_policy_knows_of_waiting_requests_what_the_latest_
 # -- whole runs --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(run=runs(), policy=st.sampled_from(sorted(ADMISSION_POLICIES)), threshold=st.sampled_from([0, 1, 2]))
 def test_every_request_ends_in_one_bucket_and_the_same_whether_or_not_steps_are_skipped(

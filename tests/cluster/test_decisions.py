@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+import pytest
 from cluster_runs import Run, differences, runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,6 +25,7 @@ def unequal(one: Decisions, other: Decisions) -> list[str]:
     return [f.name for f in fields(one) if not np.array_equal(getattr(one, f.name), getattr(other, f.name))]
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(run=runs(), asynchronous=st.booleans())
 def test_jumping_over_steps_changes_nothing_of_what_the_router_sees(run: Run, asynchronous: bool) -> None:
@@ -36,6 +38,7 @@ def test_jumping_over_steps_changes_nothing_of_what_the_router_sees(run: Run, as
     assert differences(jumped, single) == []
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(run=runs())
 def test_looking_on_changes_nothing(run: Run) -> None:

@@ -29,6 +29,7 @@ from blis_py.report.vllm import vllm_result
 MS = 1_000_000
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(run=runs(), flow=flows(), asynchronous=st.booleans())
 def test_every_request_ends_in_one_bucket_and_the_same_whether_or_not_steps_are_skipped(
@@ -158,6 +159,7 @@ def test_block_diffusion_too_whether_or_not_rounds_are_skipped(
     assert set(record.outcome.tolist()) <= {Outcome.COMPLETED, Outcome.REJECTED, Outcome.EVICTED}
 
 
+@pytest.mark.slow
 def test_the_gateway_queue_before_one_slot_waits_as_long_as_queueing_theory_says() -> None:
     """M/D/1: a mean wait of rho D / 2 (1 - rho); and as many wait as Little's law has it from those waits."""
     rng, load, count = np.random.default_rng(3), 0.6, 20_000
@@ -241,6 +243,7 @@ def test_an_eviction_without_a_reason_or_an_instance_contradicts_itself(crowded:
         check(crowded)
 
 
+@pytest.mark.slow
 def test_waiting_at_the_gateway_for_more_than_a_second_is_overload_too() -> None:
     """Nobody waits at an instance: steps of 10 us, and the gateway lets one in every 20 ms."""
     rows = [Row(1000 * i, 20, 2000) for i in range(100)] + [

@@ -11,6 +11,7 @@ from blis_py.core.config import SchedulerConfig
 from blis_py.metrics.invariants import check
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(runs())
 def test_a_jump_equals_its_steps(run: Run) -> None:

@@ -12,6 +12,7 @@ from blis_py.core.config import SchedulerConfig
 from blis_py.metrics.invariants import check
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", range(8))
 def test_requests_go_to_the_same_instances_whether_steps_are_skipped_or_not(part: int) -> None:
     hits = preempted = 0

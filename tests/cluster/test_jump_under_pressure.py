@@ -70,6 +70,7 @@ PAIRS = [("fcfs", "hash"), ("fcfs", "radix"), ("priority-fcfs", "radix"), ("sjf"
 PAIRS += [("lpm", "hash"), ("lpm", "radix"), ("hrrn", "hash"), ("hrrn", "radix"), ("dfs-weight", "radix")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scheduler", "cache"), PAIRS, ids=str)
 def test_a_jump_equals_its_steps_where_blocks_are_short(scheduler: str, cache: str) -> None:
     preempted = found = 0

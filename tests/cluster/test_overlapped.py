@@ -57,6 +57,7 @@ def test_an_end_of_sequence_costs_a_forward_and_an_end_by_length_none() -> None:
         assert (record.emitted_tokens.tolist(), record.finish_ns.tolist()) == ([5], [50 * US])
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(runs(), st.sampled_from([0.0, 0.0, 0.5, 1.0]))
 def test_a_jump_equals_its_steps(run: Run, eos_share: float) -> None:

@@ -216,6 +216,7 @@ def many(draw: st.DrawFn) -> tuple[list[Row], list[int], list[int]]:
     return rows, session, think
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(
     sessions=many(),

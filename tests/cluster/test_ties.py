@@ -110,6 +110,7 @@ CHUNK = 4096
 """Requests are made and handed out so many at a time."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("instances", [1, 2])
 def test_requests_that_arrive_together_are_served_together_wherever_they_stand_in_the_trace(
     instances: int,

@@ -93,6 +93,7 @@ def test_a_run_that_ends_before_they_are_routed_leaves_them_on_their_way() -> No
     assert record.outcome.tolist() == [Outcome.QUEUED]
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(runs(), st.randoms(use_true_random=False))
 def test_in_random_runs_every_request_ends_once_and_jumping_changes_nothing(one: Run, draw: Any) -> None:

@@ -162,6 +162,7 @@ def test_a_shorter_run_is_compared_on_what_both_have(small: Result) -> None:
 # -- changes -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_figures_are_those_of_the_runs(fcfs: Result, shortest: Result) -> None:
     told = blis.compare(fcfs, shortest).as_dict()
     for metric in ("ttft_ms", "e2e_ms", "tpot_ms", "scheduling_delay_ms"):
@@ -184,6 +185,7 @@ def test_a_shift_is_sure_and_noise_is_chance() -> None:
     assert not any(change.sure for change in noise.values())
 
 
+@pytest.mark.slow
 def test_intervals_of_the_mean_hold_the_truth_as_often_as_they_say() -> None:
     """Independent pairs, 10 % more on average: 95 % intervals, of 200, hold it 190 times or so."""
     held = 0
@@ -217,6 +219,7 @@ def test_below_some_pairs_nothing_is_said_of_chance() -> None:
     assert changes(np.arange(1.0, MIN + 1), np.arange(1.0, MIN + 1) * 2, ("mean",))["mean"].sure
 
 
+@pytest.mark.slow
 def test_the_same_run_has_no_change(fcfs: Result) -> None:
     compared = blis.compare(fcfs, fcfs)
     assert "Every latency is the same in both." in str(compared)
@@ -245,6 +248,7 @@ def test_groups_tell_who_paid_for_whose_gain() -> None:
     assert (told["batch"].better, told["batch"].worse) == (0.0, 1.0)
 
 
+@pytest.mark.slow
 def test_tenths_of_the_prompts_hold_every_request_once(fcfs: Result, shortest: Result) -> None:
     told = [group for group in blis.compare(fcfs, shortest).pairwise[0].groups if group.by == "prompt"]
     assert 5 <= len(told) <= 10
@@ -266,6 +270,7 @@ def test_who_was_completed_in_one_run_alone_is_counted() -> None:
 # -- settings, several runs, nothing to compare --------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_settings_that_differ_are_listed_and_no_others(fcfs: Result, shortest: Result) -> None:
     told = blis.compare(fcfs, shortest, names=("fcfs", "shortest first")).as_dict()
     assert told["settings"] == [{"key": "scheduler.policy", "values": ["fcfs", "sjf"]}]
@@ -284,6 +289,7 @@ def test_what_json_cannot_hold_is_written_in_words() -> None:
     assert "-inf" in str(compared)
 
 
+@pytest.mark.slow
 def test_several_runs_are_all_compared_with_the_first(small: Result) -> None:
     others = [blis.run(**SMALL, tp=tp) for tp in (2, 4)]
     told = blis.compare(small, *others).as_dict()
@@ -333,6 +339,7 @@ def folders(fcfs: Result, shortest: Result, tmp_path: Path) -> list[Path]:
     return [run.save(tmp_path / "runs" / name, plots=False) for name, run in names.items()]
 
 
+@pytest.mark.slow
 def test_saved_runs_compare_as_they_did_before(folders: list[Path], fcfs: Result, shortest: Result) -> None:
     saved, live = blis.compare(*folders).as_dict(), blis.compare(fcfs, shortest).as_dict()
     assert saved["runs"] == ["fcfs", "sjf"]
@@ -344,6 +351,7 @@ def test_saved_runs_compare_as_they_did_before(folders: list[Path], fcfs: Result
     assert saved["whole"] == live["whole"]
 
 
+@pytest.mark.slow
 def test_the_command_writes_json_and_pictures_and_the_same_bytes_again(
     folders: list[Path], tmp_path: Path, command: Command
 ) -> None:

@@ -67,6 +67,20 @@ def test_what_a_placed_request_has_in_the_cache_is_shared_from_the_beginning(cac
     assert (features.prefill_kv_tokens, features.prefill_tokens) == (100 + 96, 1 + 14)
 
 
+@pytest.mark.parametrize("cache", ["hash", "radix"])
+def test_a_placed_request_takes_only_the_blocks_that_are_not_shared(cache: str) -> None:
+    """Of 7 blocks of 16 tokens 6 are full and found again; a third has 2 more of its own, beside the last."""
+    scheduler = Scheduler(replace(CONFIG, prefix_cache=cache))
+    for name, prompt, keys, free in (
+        ("first", 101, range(6), 57),
+        ("the same", 101, range(6), 56),
+        ("longer", 133, range(8), 53),
+    ):
+        scheduler.place(Request(name, 0, prompt, block_keys=list(keys)), prompt - 1)
+        assert scheduler.kv.pool.num_free == free, name
+        scheduler.check()
+
+
 def test_where_there_is_no_room_nothing_is_placed() -> None:
     scheduler = Scheduler(CONFIG)
     for number in range(3):

@@ -12,6 +12,7 @@ from side_by_side import Arrival, SideBySide, cases, radix_cases
 from blis_py.core.config import SchedulerConfig
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(cases())
 def test_every_step_is_the_one_a_naive_scheduler_plans(case: tuple[SchedulerConfig, list[Arrival]]) -> None:
@@ -28,6 +29,7 @@ def test_steps_passed_in_one_go_are_those_the_naive_scheduler_plans_one_by_one(
     SideBySide(config, jump=True).run(workload)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(radix_cases(), st.booleans())
 def test_with_a_radix_cache_every_step_is_the_one_a_naive_scheduler_plans(

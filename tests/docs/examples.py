@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import chdir, redirect_stderr, redirect_stdout
+from contextlib import chdir, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
@@ -97,8 +97,7 @@ class Runner:
                 if not copy.exists():
                     return None
                 (self.folder / name).symlink_to(copy)
-        os.environ["BLIS_CACHE"] = str(self.folder / ".cache")  # nobody has run them before
-        with chdir(self.folder):
+        with chdir(self.folder), _cache(self.folder / ".cache"):
             if example.block.language == "python":
                 return self._python(example.code)
             if example.block.language == "console":
@@ -114,6 +113,19 @@ class Runner:
         with redirect_stdout(out):
             exec(compile(code, "guide", "exec"), self.names)
         return 0, out.getvalue()
+
+
+@contextmanager
+def _cache(folder: Path) -> Iterator[None]:
+    """None of these runs has been made before."""
+    before = os.environ.get("BLIS_CACHE")
+    os.environ["BLIS_CACHE"] = str(folder)
+    try:
+        yield
+    finally:
+        del os.environ["BLIS_CACHE"]
+        if before is not None:
+            os.environ["BLIS_CACHE"] = before
 
 
 def examples(text: str) -> Iterator[Example]:

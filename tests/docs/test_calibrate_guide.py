@@ -13,6 +13,7 @@ from blis_py.cli import main
 SMALLER = {"--rounds 5": "--quick", "--num-requests 60": "--num-requests 6"}
 
 
+@pytest.mark.slow
 def test_the_commands_that_measure_run_and_write_what_the_rest_of_the_guide_reads(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the engine needs the extra `engine`")
     guide = (ROOT / "docs" / "calibrate.md").read_text(encoding="utf-8")

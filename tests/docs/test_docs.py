@@ -35,6 +35,7 @@ def _no_parts_left_behind() -> Iterator[None]:
         table.update(had)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_no_parts_left_behind")
 @pytest.mark.parametrize("guide", GUIDES, ids=IDS)
 def test_every_example_in_the_guide_runs_and_prints_what_the_guide_shows(guide: Path, tmp_path: Path) -> None:

@@ -83,12 +83,14 @@ def order_of(folder: Path, *arguments: str) -> list[int]:
     return [int(row["prompt_tokens"]) for row in ended]
 
 
+@pytest.mark.slow
 def test_its_flag_changes_what_the_policy_does(folder: Path) -> None:
     assert order_of(folder) == [40, 10, 90, 80]
     assert order_of(folder, "--short-tokens", "20") == [10, 90, 40, 80]
     assert order_of(folder, "--short", "85") == [40, 80, 10, 90]
 
 
+@pytest.mark.slow
 def test_it_is_a_key_of_the_yaml_and_of_the_resolved_configuration(folder: Path) -> None:
     (folder / "config.yaml").write_text("scheduler: {short_tokens: 20}\n")
     assert order_of(folder, "--config", "config.yaml") == [10, 90, 40, 80]
@@ -97,6 +99,7 @@ def test_it_is_a_key_of_the_yaml_and_of_the_resolved_configuration(folder: Path)
     assert summary["scheduler"]["short_tokens"] == 20
 
 
+@pytest.mark.slow
 def test_its_bounds_hold_wherever_it_is_given(folder: Path) -> None:
     for given in (("--short-tokens", "0"), ("--set", "scheduler.short_tokens=0")):
         done = blis(folder, "run", *LINE, *given)
@@ -104,6 +107,7 @@ def test_its_bounds_hold_wherever_it_is_given(folder: Path) -> None:
         assert "must be at least 1 (found 0)" in done.stderr
 
 
+@pytest.mark.slow
 def test_it_is_in_the_help_of_both_command_lines_with_its_default(folder: Path) -> None:
     told = "--short-tokens N              What counts as short. Default 50."
     assert told in blis(folder, "run", "--help").stdout
@@ -111,6 +115,7 @@ def test_it_is_in_the_help_of_both_command_lines_with_its_default(folder: Path) 
     assert told in blis(folder, "engine", "info", "--help").stdout
 
 
+@pytest.mark.slow
 def test_it_is_a_keyword_and_a_setting_of_the_engine(folder: Path) -> None:
     program = (
         "import inspect, blis_py as blis\n"

@@ -72,6 +72,8 @@ def test_without_an_entry_there_is_no_column() -> None:
 def test_step_logs_and_samples_keep_it_and_read_files_without_it(
     tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow")
     blank = {"text": "", "ints": (), "int": 0, "float": 0.0}
     steps = {name: [blank[kind]] * 2 for name, kind in STEP_KINDS.items()}
     requests = {name: [] for name in REQUEST_KINDS}

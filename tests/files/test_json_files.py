@@ -51,6 +51,7 @@ def test_the_deepest_that_is_read_has_64_levels() -> None:
     assert str(parse_json("[" * MAX_LEVELS + "]" * MAX_LEVELS)).count("[") == MAX_LEVELS
 
 
+@pytest.mark.slow
 @given(TREES)
 def test_everything_else_is_read_as_it_is(tree: Any) -> None:
     for escaped in (True, False):

@@ -76,6 +76,7 @@ MODULES = sorted(
 )
 
 
+@pytest.mark.slow
 def test_no_module_reads_files_by_itself() -> None:
     found = {path.relative_to(ROOT).as_posix(): list(reading_calls(path)) for path in MODULES}
     assert len(found) > 200

@@ -87,6 +87,7 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory(
     assert lines(path) == ["x" * (1 << 20)]
 
 
+@pytest.mark.slow
 def test_a_file_that_expands_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "rows.csv.gz"
     path.write_bytes(gzip.compress(b"1,2\n" * 2_000_000))

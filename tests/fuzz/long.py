@@ -28,6 +28,7 @@ import scenario
 from flags import arguments as odd_arguments
 from targets import COMMANDS, READERS
 
+CORPUS = sorted((Path(__file__).parent / "corpus").iterdir())
 FLAGS = "odd flags"
 NAMES = (*READERS, *COMMANDS, FLAGS)
 _MEMORY_BYTES = 6 << 30
@@ -102,19 +103,21 @@ def _work(options: argparse.Namespace) -> int:
         os.chdir(scratch)
         for index in range(options.start, options.inputs):
             rng = Random(f"{options.seed} {options.worker} {index}")
-            verdict = _one(options.worker, folder, Path(options.base), rng)
+            verdict = _one(options.worker, folder, Path(options.base), index, rng)
             print(json.dumps([index, verdict.end]), flush=True)
             if not verdict.good:
                 _keep(options, index, folder, verdict)
     return 0
 
 
-def _one(name: str, folder: Path, base: Path, rng: Random) -> judge.Verdict:
+def _one(name: str, folder: Path, base: Path, index: int, rng: Random) -> judge.Verdict:
+    """The first inputs are the files of the corpus, those after them mutations of a good one."""
     if name == FLAGS:
         return judge.of_command(odd_arguments(rng, folder))
     target = READERS.get(name) or COMMANDS[name]
     good = (base / target.file).read_bytes()
-    (folder / target.file).write_bytes(mutate.mutated(rng, good, target.file))
+    bad = CORPUS[index].read_bytes() if index < len(CORPUS) else mutate.mutated(rng, good, target.file)
+    (folder / target.file).write_bytes(bad)
     try:
         if name in READERS:
             return judge.of_reader(lambda: READERS[name].read(folder))

@@ -80,7 +80,7 @@ def test_64_concurrent_requests_are_answered_as_well_as_in_training() -> None:
     assert right(sequences) >= fewest_expected("ar", 64)
     log = engine.recorder.log()
     assert max(log.steps["decode_seqs"]) == 64
-    assert {"graph", "eager"} == set(log.steps["regime"])
+    assert "graph" in set(log.steps["regime"])
 
 
 # ---- graphs ----
@@ -92,7 +92,7 @@ def test_a_full_bucket_gives_the_tokens_of_an_eager_step_of_that_size(size: int)
     params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
     outputs = []
     for eager in (False, True):
-        engine = build(enforce_eager=eager, max_num_seqs=size)
+        engine = build(enforce_eager=eager, max_num_seqs=size, cudagraph_mixed_sizes=())
         outputs.append([sequence.output_ids for sequence in run(engine, problems(size, size), params)])
         log = engine.recorder.log()
         assert log.steps["decode_seqs"] == [0, *[size] * 23]
@@ -107,6 +107,20 @@ def test_answers_are_right_where_buckets_are_padded(size: int) -> None:
     assert right(run(engine, problems(size, size))) >= fewest_expected("ar", size)
     log = engine.recorder.log()
     assert log.steps["bucket"][1] == next(bucket for bucket in default_buckets(64) if bucket > size)
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["synchronous", "overlapped"])
+def test_answers_are_right_where_steps_with_prompts_are_captured(overlap: bool) -> None:
+    engine, sequences = build(async_scheduling=overlap), []
+    for prompt in problems(64, "captured prompts"):
+        sequences.append(engine.add_request(prompt, ANSWER))
+        engine.step()
+    while engine.has_unfinished:
+        engine.step()
+    assert right(sequences) >= fewest_expected("ar", 64)
+    steps = engine.recorder.log().steps
+    captured = zip(steps["prefill_seqs"], steps["decode_seqs"], steps["bucket"], strict=True)
+    assert sum(bool(prompts and decodes and bucket) for prompts, decodes, bucket in captured) > 30
 
 
 def test_every_default_bucket_is_captured_and_answers_problems_it_was_not_captured_with() -> None:
@@ -215,6 +229,7 @@ def test_a_mixed_workload_repeats_to_the_bit() -> None:
     """Chunked prefill, preemption, prefix hits, sampling and aborts; a difference would be a race."""
     engine = build(
         max_num_seqs=16,
+        block_size=16,
         num_kv_blocks=40,
         max_model_len=192,
         max_num_batched_tokens=64,
@@ -228,7 +243,7 @@ def test_a_mixed_workload_repeats_to_the_bit() -> None:
     assert {"abort", "length"} == {reason for _, _, reason, _ in first}
     assert max(Counter(row for rows in log.steps["prefill_ids"] for row in rows).values()) > 1, "chunks"
     assert any(p and d for p, d in zip(log.steps["prefill_seqs"], log.steps["decode_seqs"], strict=True))
-    assert {"graph", "eager"} == set(log.steps["regime"])
+    assert "graph" in set(log.steps["regime"])
     for _ in range(9):
         engine.reset()
         poison_free_memory()
@@ -263,7 +278,7 @@ def at_rest(engine: LLMEngine) -> tuple[int, int, int]:
 
 
 def test_10000_short_requests_leak_nothing() -> None:
-    engine, rng = build(num_kv_blocks=160, max_num_batched_tokens=512), Random("leaks")
+    engine, rng = build(block_size=16, num_kv_blocks=160, max_num_batched_tokens=512), Random("leaks")
     ends = short_requests(engine, 1000, rng)
     before = at_rest(engine)
     assert before[:2] == (160, 64)

@@ -42,7 +42,7 @@ def test_tokens_are_in_the_relay_buffer_whenever_they_are_taken_out() -> None:
 
 
 def test_steps_are_launched_ahead_and_the_simulator_forms_the_same_batches() -> None:
-    engine, rng = build(async_scheduling=True, num_kv_blocks=120), Random(0)
+    engine, rng = build(async_scheduling=True, num_kv_blocks=120, block_size=16), Random(0)
     waiting = problems(150, "parity")
     while waiting or engine.has_unfinished:
         for _ in range(rng.randrange(4)):

@@ -70,7 +70,13 @@ def serve(engine: LLMEngine, kinds: list[dict[str, Any]]) -> list[Sequence]:
 def test_no_step_synchronises_but_by_waiting_for_an_event(
     kinds: list[dict[str, Any]], overlapped: bool
 ) -> None:
-    engine = build(max_num_seqs=16, num_kv_blocks=60, max_num_batched_tokens=64, async_scheduling=overlapped)
+    engine = build(
+        max_num_seqs=16,
+        block_size=16,
+        num_kv_blocks=60,
+        max_num_batched_tokens=64,
+        async_scheduling=overlapped,
+    )
     with hidden_synchronisation_raises():
         sequences = serve(engine, kinds)
     assert {"stop", "length", "abort"} >= {sequence.finish_reason for sequence in sequences}

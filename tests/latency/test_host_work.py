@@ -70,6 +70,7 @@ def test_where_host_time_is_a_gap_it_stays_one() -> None:
     assert behind.step_ns(decode(40, 1)) == time.synchronous_ns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS, ids=[m.provenance for m in MODELS])
 @pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("behind", [False, True])

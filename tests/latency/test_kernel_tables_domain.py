@@ -114,6 +114,7 @@ CHUNKS = (0, 1, 16, 100, 255, 256, 257, 300, 512, 513, 1000, 2047, 2048, 2049, 4
 PASTS = (0, 16, 300, 512, 513, 900, 1024, 1025, 5000)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     chunk=st.integers(0, 6000),
@@ -145,6 +146,7 @@ def test_an_outlier_does_not_make_the_prices_beyond_it_fall(tmp_path: Path) -> N
     assert never_falls(model, [decode(n, n * 8192) for n in (1, 2, 8, 64)])
 
 
+@pytest.mark.slow
 def test_measured_prices_never_fall_from_the_edge_of_the_profile_on(real: KernelTables) -> None:
     """Inside, they fall where the measured kernels got faster."""
     decodes = (64, 128, 129, 160, 192, 224, 256, 257, 300, 400, 512, 700)
@@ -216,6 +218,7 @@ def test_batches_left_out_of_a_sweep_lie_outside_too(tmp_path: Path) -> None:
     assert model.outside.farthest == {"context of a decode": (300, 256)}
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     seqs=st.integers(1, 80),

@@ -107,3 +107,13 @@ def test_fewer_sequences_are_proposed_where_they_make_the_model_fit() -> None:
     with pytest.raises(InputError, match=r"does not fit.*or --max-num-seqs 512"):
         kv_capacity(shape, gpu, max_num_seqs=1024, **limits)  # type: ignore[arg-type]
     assert kv_capacity(shape, gpu, max_num_seqs=512, **limits).tokens >= 2048  # type: ignore[arg-type]
+
+
+def test_shared_experts_are_part_of_the_widest_layer_and_shared_by_the_ranks() -> None:
+    own = MemoryOverheads(hidden_vectors=4)
+    tokens, width = 8192, 4096
+    sparse = replace(load_model("qwen3-30b-a3b"), shared_intermediate=0)
+    for tp in (1, 2):
+        without, _ = own.activations(sparse, tp, tokens, 1)
+        found, _ = own.activations(replace(sparse, shared_intermediate=width), tp, tokens, 1)
+        assert found - without == tokens * sparse.dtype_bytes * 3 * width / tp

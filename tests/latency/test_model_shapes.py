@@ -51,6 +51,19 @@ PUBLISHED_BILLIONS = {
     "gpt-oss-20b": (20.91, 4.19),  # 3.61 active without the embedding, as its card counts
     "minimax-m2.5": (229, 11),  # 10 active without the embeddings
     "minimax-m2.5-nvfp4": (229, 11),
+    "deepseek-r1": (671, 37.5),
+    "deepseek-v2-lite": (15.7, 2.66),  # 2.4 active without the embedding
+    "deepseek-v3": (671, 37.5),
+    "deepseek-v3.1-nvfp4": (671, 37.5),
+    "kimi-k2": (1026, 32.9),
+    "kimi-k2.5": (1026, 32.9),
+    "kimi-k2.5-nvfp4": (1026, 32.9),
+    "qwen3.5-27b": (26.9, 26.9),
+    "qwen3.5-35b-a3b": (34.7, 3.45),
+    "qwen3.5-122b-a10b": (122, 9.8),
+    "qwen3.5-122b-a10b-nvfp4": (122, 9.8),
+    "qwen3.5-397b-a17b": (396, 17.3),
+    "qwen3.5-397b-a17b-nvfp4": (396, 17.3),
 }
 
 

@@ -40,17 +40,15 @@ def test_every_key_of_the_engines_own_checkpoints_is_known() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kv_lora_rank": 512}, "kv_lora_rank: multi-head latent attention is not modelled (found 512)"),
-        (
-            {"linear_num_value_heads": 32},
-            "linear_num_value_heads: layers of linear attention are not modelled",
-        ),
+        ({"kv_lora_rank": 512}, "kv_lora_rank: is not known of the model_type 'qwen3' (found 512)"),
+        ({"linear_num_value_heads": 32}, "linear_num_value_heads: is not known of the model_type 'qwen3'"),
+        ({"linear_attn_config": {"kda": 1}}, "linear_attn_config: layers of linear attention are not"),
         ({"ssm_cfg": {"layer": "Mamba1"}}, "ssm_cfg: state-space layers are not modelled"),
         ({"index_topk": 2048}, "index_topk: sparse attention is not modelled"),
         ({"num_kv_shared_layers": 20}, "num_kv_shared_layers: layers that share a KV cache are not modelled"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder: encoder-decoder models are not modelled"),
         ({"layer_types": ["linear_attention"] * LAYERS}, "layer_types: layers of this kind are not modelled"),
-        ({"model_type": "qwen3_next"}, "model_type: layers of linear attention are not modelled"),
+        ({"model_type": "kimi_linear"}, "model_type: layers of linear attention are not modelled"),
         ({"model_type": "falcon"}, "model_type: feed-forward layers without a gate are not modelled"),
         ({"num_experts": 8}, "num_experts: is not known of the model_type 'qwen3' (found 8)"),
         ({"first_k_dense_replace": 3}, "first_k_dense_replace: is not known of the model_type 'qwen3'"),

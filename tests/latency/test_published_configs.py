@@ -57,35 +57,34 @@ BILLIONS = {
     "nvidia/Qwen3-235B-A22B-NVFP4": (235, 22),
     "openai/gpt-oss-120b": (117, 5.1),
     "openai/gpt-oss-20b": (20.9, 3.6),
+    "Qwen/Qwen3.5-122B-A10B": (122, 10),
+    "Qwen/Qwen3.5-27B": (27, 27),
+    "Qwen/Qwen3.5-35B-A3B": (35, 3),
+    "Qwen/Qwen3.5-397B-A17B": (397, 17),
+    "deepseek-ai/DeepSeek-R1": (671, 37),
+    "deepseek-ai/DeepSeek-V2-Lite": (15.7, 2.4),
+    "deepseek-ai/DeepSeek-V3": (671, 37),
+    "moonshotai/Kimi-K2-Instruct": (1026, 32),
+    "moonshotai/Kimi-K2.5": (1026, 32),
+    "nvidia/DeepSeek-V3.1-NVFP4": (671, 37),
+    "nvidia/Kimi-K2.5-NVFP4": (1026, 32),
+    "nvidia/Qwen3.5-122B-A10B-NVFP4": (122, 10),
+    "nvidia/Qwen3.5-397B-A17B-NVFP4": (397, 17),
     "zai-org/GLM-4.5": (353, 32),  # 355 with the layer that predicts further tokens
     "zai-org/GLM-4.5-Air": (107, 12),
 }
-MLA = "kv_lora_rank: multi-head latent attention is not modelled"
-LINEAR = "text_config.linear_num_key_heads: layers of linear attention are not modelled"
+SPARSE = "index_topk: sparse attention is not modelled"
 TWO_KINDS = "text_config.global_head_dim: attention layers of different shapes are not modelled"
 REFUSED = {
-    "Qwen/Qwen3.5-122B-A10B": LINEAR,
-    "Qwen/Qwen3.5-27B": LINEAR,
-    "Qwen/Qwen3.5-35B-A3B": LINEAR,
-    "Qwen/Qwen3.5-397B-A17B": LINEAR,
-    "deepseek-ai/DeepSeek-R1": MLA,
-    "deepseek-ai/DeepSeek-V2-Lite": MLA,
-    "deepseek-ai/DeepSeek-V3": MLA,
-    "deepseek-ai/DeepSeek-V3.2": MLA,
+    "deepseek-ai/DeepSeek-V3.2": SPARSE,
     "google/gemma-4-26B-A4B": TWO_KINDS,
-    "moonshotai/Kimi-K2-Instruct": MLA,
-    "moonshotai/Kimi-K2.5": f"text_config.{MLA}",
-    "nvidia/DeepSeek-V3.1-NVFP4": MLA,
-    "nvidia/DeepSeek-V3.2-NVFP4": MLA,
-    "nvidia/GLM-5-NVFP4": MLA,
+    "nvidia/DeepSeek-V3.2-NVFP4": SPARSE,
+    "nvidia/GLM-5-NVFP4": SPARSE,
     "nvidia/Gemma-4-26B-A4B-NVFP4": TWO_KINDS,
     "nvidia/Gemma-4-31B-IT-NVFP4": TWO_KINDS,
-    "nvidia/Kimi-K2.5-NVFP4": f"text_config.{MLA}",
-    "nvidia/Qwen3.5-122B-A10B-NVFP4": LINEAR,
-    "nvidia/Qwen3.5-397B-A17B-NVFP4": LINEAR,
-    "zai-org/GLM-5": MLA,
-    "zai-org/GLM-5-FP8": MLA,
-    "zai-org/GLM-5.2-FP8": MLA,
+    "zai-org/GLM-5": SPARSE,
+    "zai-org/GLM-5-FP8": SPARSE,
+    "zai-org/GLM-5.2-FP8": SPARSE,
 }
 
 # Bytes per weight of (attention, dense feed-forward and shared experts, routed experts), where not all are 2.
@@ -102,13 +101,26 @@ SIZES = {
     "nvidia/MiniMax-M2.5-NVFP4": (2.0, 0.5625, 0.5625),
     "openai/gpt-oss-120b": (2.0, 2.0, 0.53125),
     "openai/gpt-oss-20b": (2.0, 2.0, 0.53125),
+    "deepseek-ai/DeepSeek-R1": FP8,
+    "deepseek-ai/DeepSeek-V3": FP8,
+    "moonshotai/Kimi-K2-Instruct": FP8,
+    "moonshotai/Kimi-K2.5": (2.0, 2.0, 0.5625),
+    "nvidia/Kimi-K2.5-NVFP4": (2.0, 0.5625, 0.5625),
 }
 EIGHT_BIT_KV = {
     "Qwen/Qwen3-32B-FP8-Static-PerTensor",
     "nvidia/Llama-3.1-70B-Instruct-FP8",
     "nvidia/MiniMax-M2.5-NVFP4",
     "nvidia/Qwen3-235B-A22B-NVFP4",
+    "nvidia/DeepSeek-V3.1-NVFP4",
+    "nvidia/Kimi-K2.5-NVFP4",
+    "nvidia/Qwen3.5-122B-A10B-NVFP4",
+    "nvidia/Qwen3.5-397B-A17B-NVFP4",
 }
+PRICED_BY_MEAN = {"nvidia/DeepSeek-V3.1-NVFP4"}
+"""Whose output projection alone is quantised of attention."""
+MIXED = (*PRICED_BY_MEAN, "nvidia/Qwen3.5-122B-A10B-NVFP4", "nvidia/Qwen3.5-397B-A17B-NVFP4")
+"""With several formats within one kind of weights."""
 WINDOWED = {  # layers that do not see everything, and how far they see
     "RedHatAI/Llama-4-Scout-17B-16E-Instruct-FP8-dynamic": (36, 8192),
     "meta-llama/Llama-4-Maverick-17B-128E-Instruct": (36, 8192),
@@ -119,7 +131,11 @@ WINDOWED = {  # layers that do not see everything, and how far they see
     "openai/gpt-oss-120b": (18, 128),
     "openai/gpt-oss-20b": (12, 128),
 }
-WITH_IMAGES = {model for model in BILLIONS if "gemma-3" in model or model.startswith("RedHatAI")}
+WITH_IMAGES = {
+    model
+    for model in BILLIONS
+    if "gemma-3" in model or model.startswith("RedHatAI") or "Qwen3.5" in model or "Kimi-K2.5" in model
+}
 
 
 def load(shared_data: Path, model: str) -> ModelShape:
@@ -133,19 +149,47 @@ def raw(shared_data: Path, model: str) -> dict[str, Any]:
     return inner
 
 
+def attention_by_hand(c: dict[str, Any]) -> int:
+    """Attention of all layers: of grouped queries, latent, or of a gated delta rule in three of four
+    layers."""
+    layers, d, h = c["num_hidden_layers"], c["hidden_size"], c["num_attention_heads"]
+    if "kv_lora_rank" in c:
+        q, kv, rope, nope, v = (c[f"{n}"] for n in LATENT)
+        queries = q * (d + h * (nope + rope)) if q else d * h * (nope + rope)
+        return int(layers * (queries + d * (kv + rope) + kv * h * (nope + v) + h * v * d))
+    k, size = c["num_key_value_heads"], c.get("head_dim") or d // h
+    if "linear_num_value_heads" not in c:
+        return int(layers * (d * h * size + 2 * d * k * size + h * size * d))
+    keys, values = c["linear_num_key_heads"] * 128, c["linear_num_value_heads"] * 128
+    full = 2 * d * h * size + 2 * d * k * size + h * size * d  # queries and their gate
+    convolved = 2 * keys + values
+    linear = d * (convolved + values + 2 * values // 128) + values * d
+    small = 4 * convolved + 2 * values // 128 + 128
+    return int(layers // 4 * full + layers * 3 // 4 * (linear + small))
+
+
+LATENT = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
+HYBRID = [model for model in BILLIONS if "Qwen3.5" in model]
+MLA = [model for model in BILLIONS if "DeepSeek" in model or "Kimi" in model]
+PLAIN = [model for model in BILLIONS if model not in (*HYBRID, *MLA)]
+
+
 def by_hand(c: dict[str, Any]) -> dict[str, float]:
     """Weights of each kind, counted from the config's own words by another hand."""
-    layers, d, h = c["num_hidden_layers"], c["hidden_size"], c["num_attention_heads"]
-    k, size = c["num_key_value_heads"], c.get("head_dim") or d // h
+    layers, d = c["num_hidden_layers"], c["hidden_size"]
     experts = next((c[n] for n in ("num_local_experts", "num_experts", "n_routed_experts") if c.get(n)), 0)
-    expert = 3 * d * c.get("moe_intermediate_size", c["intermediate_size"])
+    expert = 3 * d * (c.get("moe_intermediate_size") or c["intermediate_size"])
     every, first = c.get("interleave_moe_layer_step", 1), c.get("first_k_dense_replace", 0)
     sparse = layers // every - first if experts else 0
     shared = 1 if c["model_type"] == "llama4_text" else c.get("n_shared_experts", 0)
+    shared_width = c.get("shared_expert_intermediate_size", 0)
     return {
-        "attention": layers * (d * h * size + 2 * d * k * size + h * size * d),
-        "dense": (layers - sparse) * 3 * d * c.get("intermediate_size_mlp", c["intermediate_size"]),
-        "shared": sparse * shared * expert,
+        "attention": attention_by_hand(c),
+        "dense": (layers - sparse)
+        * 3
+        * d
+        * (c.get("intermediate_size_mlp") or c.get("intermediate_size", 0)),
+        "shared": sparse * (shared * expert + 3 * d * shared_width),
         "experts": sparse * experts * expert,
         "embedding": c["vocab_size"] * d,
         "head": 0 if c.get("tie_word_embeddings", "gemma" in c["model_type"]) else c["vocab_size"] * d,
@@ -169,10 +213,10 @@ def test_parameters_are_as_many_as_the_name_says(shared_data: Path, model: str) 
     if shape.is_moe:  # cards leave out the embedding, or it and the LM head
         embedding = shape.embedding_parameters / 1e9
         most = shape.active_parameters / 1e9
-        assert most - 2 * embedding - 0.6 <= active <= most + 0.1
+        assert most - 2 * embedding - 0.6 <= active <= 1.03 * most + 0.1
 
 
-@pytest.mark.parametrize("model", BILLIONS)
+@pytest.mark.parametrize("model", [model for model in BILLIONS if model not in MIXED])
 def test_weights_have_the_bytes_of_their_formats(shared_data: Path, model: str) -> None:
     shape, count = load(shared_data, model), by_hand(raw(shared_data, model))
     attention, dense, experts = SIZES.get(model, (2.0, 2.0, 2.0))
@@ -189,11 +233,14 @@ def test_weights_have_the_bytes_of_their_formats(shared_data: Path, model: str) 
 def test_a_token_of_kv_has_the_bytes_of_its_format(shared_data: Path, model: str) -> None:
     c = raw(shared_data, model)
     size = c.get("head_dim") or c["hidden_size"] // c["num_attention_heads"]
-    elements = 2 * c["num_hidden_layers"] * c["num_key_value_heads"] * size
+    layers = c["num_hidden_layers"] // (4 if model in HYBRID else 1)
+    elements = 2 * layers * c["num_key_value_heads"] * size
+    if model in MLA:
+        elements = layers * (c["kv_lora_rank"] + c["qk_rope_head_dim"])
     assert load(shared_data, model).kv_bytes_per_token == elements * (1 if model in EIGHT_BIT_KV else 2)
 
 
-@pytest.mark.parametrize("model", BILLIONS)
+@pytest.mark.parametrize("model", PLAIN)
 def test_a_token_costs_two_flops_per_weight_it_passes_through(shared_data: Path, model: str) -> None:
     shape, count = load(shared_data, model), by_hand(raw(shared_data, model))
     flops = shape.layers * work.projections(shape, 1, 1).flops + work.head(shape, 1, 1).flops
@@ -214,7 +261,8 @@ def test_notes_tell_what_is_assumed_and_nothing_else(shared_data: Path, model: s
         assert any(told in note for note in notes)
     assert any("an encoder of images" in note for note in notes) == (model in WITH_IMAGES)
     assert any("the KV cache takes 8 bits" in note for note in notes) == (model in EIGHT_BIT_KV)
-    assert len(notes) == sum(model in those for those in (WINDOWED, WITH_IMAGES, EIGHT_BIT_KV))
+    those = (WINDOWED, WITH_IMAGES, EIGHT_BIT_KV, PRICED_BY_MEAN)
+    assert len(notes) == sum(model in each for each in those)
 
 
 @pytest.mark.parametrize("model", REFUSED)

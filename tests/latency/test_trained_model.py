@@ -292,6 +292,7 @@ def test_the_bundled_coefficients_are_those_of_the_committed_run(committed: Any)
     assert asdict(bundled_training().coefficients) == committed["coefficients"]
 
 
+@pytest.mark.slow
 def test_training_on_a_part_of_the_data_gives_the_committed_result(
     committed: Any, shared_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

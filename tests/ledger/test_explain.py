@@ -65,6 +65,7 @@ def test_a_percentile_points_at_the_first_request_that_is_as_slow(busy: Result) 
     assert told["typical"] != told["request"]["id"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["tpot.max", "e2e.median", "scheduling_delay.p99", "itl.min"])
 def test_any_metric_of_a_request_can_be_explained(busy: Result, metric: str) -> None:
     explanation = blis.explain(busy, metric=metric, what_if=False)
@@ -134,6 +135,7 @@ def test_a_what_if_is_the_run_with_that_setting(busy: Result) -> None:
     assert told["before"]["asked_ns"] / 1e6 == busy.summary["cluster"]["ttft_ms"]["p99"]
 
 
+@pytest.mark.slow
 def test_what_ifs_are_ranked_by_the_chosen_metric(busy: Result) -> None:
     told = blis.explain(busy, metric="tpot.p99").as_dict()
     gains = [one["asked"] for one in told["what_ifs"] if "refused" not in one]
@@ -268,6 +270,7 @@ def test_pages_of_block_diffusion_and_of_a_closed_loop(tmp_path: Path) -> None:
 # -- the command -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_writes_the_page_as_json_and_as_pictures(
     saved: Path, tmp_path: Path, command: Command
 ) -> None:

@@ -33,6 +33,7 @@ ROOMY = SchedulerConfig(num_kv_blocks=1000, max_model_len=4096)
 # -- they add up -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(runs(), st.booleans(), st.sampled_from([0.0, 0.0, 0.5]))
 def test_every_ledger_adds_up_to_the_nanosecond(run: Run, overlap: bool, eos_share: float) -> None:
@@ -47,6 +48,7 @@ def test_every_ledger_adds_up_to_the_nanosecond(run: Run, overlap: bool, eos_sha
             assert waited_ns >= delay_ns if overlap else waited_ns == delay_ns
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(runs(), st.booleans(), st.integers(1, 4), st.sampled_from([0, 5 * US]))
 def test_ledgers_of_a_closed_loop_add_up_from_the_moment_of_sending(
@@ -66,6 +68,7 @@ def test_ledgers_of_a_closed_loop_add_up_from_the_moment_of_sending(
     assert [ledger.client_ns for ledger in ledgers] == waits
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     st.integers(0, 10**6),
@@ -97,6 +100,7 @@ def test_ledgers_of_block_diffusion_add_up(
     check_sums(*all_ledgers(run, DENOISING, diffusion))
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(runs(), flows())
 def test_they_add_up_with_a_queue_at_the_gateway(run: Run, flow: FlowSettings) -> None:
@@ -109,6 +113,7 @@ def test_they_add_up_with_a_queue_at_the_gateway(run: Run, flow: FlowSettings) -
         assert ledger.whole.get(LedgerLine.GATEWAY, 0) == max(wait_ns, 0)
 
 
+@pytest.mark.slow
 def test_every_line_occurs_in_some_run() -> None:
     """What never occurs would not be tested by the sums."""
     seen: Counter[LedgerLine] = Counter()

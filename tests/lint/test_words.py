@@ -33,6 +33,7 @@ def found(source: str) -> list[tuple[int, str]]:
     return sorted((line, word) for line, text in prose(source) for word in WORDS.findall(CODE.sub("", text)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", CLEAN)
 def test_parts_of_a_program_are_not_persons(part: str) -> None:
     place = ROOT / part

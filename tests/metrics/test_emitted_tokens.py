@@ -78,6 +78,7 @@ def test_a_step_that_emits_nothing_is_a_break(tokens: int) -> None:
         check(run)
 
 
+@pytest.mark.slow
 @given(seeds, st.sampled_from([3, 40]))
 def test_gaps_are_those_of_the_tokens_one_by_one(seed: int, requests: int) -> None:
     """Any breaks, any numbers; whether few gaps are listed or many are counted."""

@@ -31,6 +31,7 @@ def some_rows(run: RunRecord, seed: int) -> list[int]:
     return with_tokens[np.random.default_rng(seed).random(len(with_tokens)) < 0.7].tolist()
 
 
+@pytest.mark.slow
 @given(seeds, st.sampled_from([2, 12, 60]), st.booleans())
 def test_pooled_gaps_are_those_of_the_tokens_one_by_one(seed: int, requests: int, coarse: bool) -> None:
     run = random_record(seed, requests=requests, instances=3)
@@ -41,6 +42,7 @@ def test_pooled_gaps_are_those_of_the_tokens_one_by_one(seed: int, requests: int
     assert expanded(found) == sorted(naive_gaps(run, rows))
 
 
+@pytest.mark.slow
 @given(seeds)
 def test_pooled_gaps_of_one_instance_need_only_that_instance(seed: int) -> None:
     run = random_record(seed, requests=40, instances=3)
@@ -50,6 +52,7 @@ def test_pooled_gaps_of_one_instance_need_only_that_instance(seed: int) -> None:
         assert expanded(found) == sorted(naive_gaps(run, rows))
 
 
+@pytest.mark.slow
 @given(seeds)
 def test_gaps_of_each_request_come_in_order(seed: int) -> None:
     run = random_record(seed, requests=20, instances=2)
@@ -59,6 +62,7 @@ def test_gaps_of_each_request_come_in_order(seed: int) -> None:
     assert counts.tolist() == [len(emission_times(run, row)) - 1 for row in rows]
 
 
+@pytest.mark.slow
 @given(seeds)
 def test_times_of_each_request_are_those_of_its_tokens(seed: int) -> None:
     run = random_record(seed, requests=20, instances=2)
@@ -81,6 +85,7 @@ def test_weighting_and_expanding_agree(seed: int) -> None:
     assert expanded(weighted) == expanded(Distribution.of(gaps.of_each(rows)[0]))
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.integers(0, 40), min_size=80, max_size=120), st.lists(st.integers(10**6, 10**7), max_size=9)
 )

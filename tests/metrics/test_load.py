@@ -29,6 +29,7 @@ def load(**settings: Any) -> dict[str, Any]:
     return verdict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(("rate", "verdict"), [(4, STABLE), (8.8, SATURATED), (16, SATURATED)])
 def test_what_is_offered_is_compared_with_what_is_served(rate: float, verdict: str, seed: int) -> None:
@@ -50,6 +51,7 @@ def test_a_burst_that_drains_is_no_saturation() -> None:
     assert 10 < found["overloaded_s"] < 600
 
 
+@pytest.mark.slow
 def test_a_cluster_that_loses_requests_does_not_keep_up_however_long_the_rest_waits() -> None:
     """The backlog cannot grow, as patience ends before."""
     found = load(rate=16, num_requests=4000, timeout=1.0)

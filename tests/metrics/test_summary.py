@@ -106,6 +106,7 @@ def samples(run: RunRecord, metric: str, rows: Any) -> list[float]:
     return [value / MS for value in found]
 
 
+@pytest.mark.slow
 @given(seeds)
 def test_every_group_agrees_with_numpy_on_its_own_requests(seed: int) -> None:
     run = random_record(seed, requests=25, instances=2)
@@ -131,6 +132,7 @@ def test_every_group_agrees_with_numpy_on_its_own_requests(seed: int) -> None:
                 assert found["mean"] is None
 
 
+@pytest.mark.slow
 @given(seeds)
 def test_every_request_is_in_exactly_one_bucket(seed: int) -> None:
     summary = summarise(random_record(seed, requests=30))
@@ -141,6 +143,7 @@ def test_every_request_is_in_exactly_one_bucket(seed: int) -> None:
     assert sum(c["requests"]["injected"] for c in summary["classes"].values()) == 30
 
 
+@pytest.mark.slow
 @given(seeds)
 def test_rates_of_the_groups_add_up_to_the_clusters(seed: int) -> None:
     summary = summarise(random_record(seed, requests=30))
@@ -149,6 +152,7 @@ def test_rates_of_the_groups_add_up_to_the_clusters(seed: int) -> None:
             assert sum(group["throughput"][name] for group in groups) == pytest.approx(rate)
 
 
+@pytest.mark.slow
 @given(seeds)
 def test_a_summary_is_plain_json_with_the_same_bytes_every_time(seed: int) -> None:
     first = json.dumps(summarise(random_record(seed)), allow_nan=False)

@@ -4,6 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from record_builders import instance, record, table
@@ -48,6 +49,7 @@ def random_visits(seed: int, requests: int) -> tuple[RunRecord, list[list[int]]]
     return run, times
 
 
+@pytest.mark.slow
 @given(seeds, st.sampled_from([2, 20]))
 def test_gaps_run_through_all_visits_of_a_request(seed: int, requests: int) -> None:
     run, times = random_visits(seed, requests)

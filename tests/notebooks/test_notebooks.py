@@ -54,6 +54,7 @@ def test_the_answer_at_the_top_is_what_the_committed_run_printed() -> None:
     assert sources(CLASSES)[0][1].count(f"**Answer:** {sentence}") == 1
 
 
+@pytest.mark.slow
 def test_on_the_beginning_of_the_hour_the_notebook_draws_its_figures_and_comes_to_the_same_conclusions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -87,6 +88,7 @@ def test_on_the_beginning_of_the_hour_the_notebook_draws_its_figures_and_comes_t
     assert p99_ms["priority-fcfs"] < p99_ms["fcfs"] <= p99_ms["reverse-priority"]
 
 
+@pytest.mark.slow
 def test_on_a_small_run_the_calibration_notebook_names_the_planted_mistakes_and_their_fixes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -164,6 +166,7 @@ def test_a_first_run_keeps_up_draws_itself_and_comes_back_from_its_folder(
     assert len(names["runs"]) == 6
 
 
+@pytest.mark.slow
 def test_the_plan_for_an_hour_is_what_runs_and_one_more_instance_holds_a_higher_rate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -220,6 +223,7 @@ REPRODUCED = {
 """Rows whose number here is that of the text to the letter; the others are told about in the notebook."""
 
 
+@pytest.mark.slow
 def test_the_worked_examples_come_out_as_in_their_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     names = executed("worked_examples", monkeypatch)
     assert names["found"].keys() == REPRODUCED.keys()

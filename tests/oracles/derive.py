@@ -26,9 +26,10 @@ CASES = (
     *("01_weighted_default_prefix/csd50", "02_scorers_prefix_affinity_mix/"),
     *("03_scorers_lru_vllmdp_running_mix/", "04_scorers_load_kv_timeouts/"),
     *("05_least_loaded_busiest/ll", "05_least_loaded_busiest/busiest", "06_token_bucket/", "07_tier_shed/"),
-    *("07_tier_shed/flag", "08_gaie_legacy/", "10_flow_fifo_ttl/", "11_flow_priority_shed/shed"),
-    *("12_flow_slo_deadline/", "17_sessions_spec_accumulate/", "18_session_mode_closed_loop/column"),
-    *("18_session_mode_closed_loop/dist", "19_concurrency_client/"),
+    *("07_tier_shed/flag", "08_gaie_legacy/", "09_tenant_budgets/", "10_flow_fifo_ttl/"),
+    *("11_flow_priority_shed/shed", "12_flow_slo_deadline/", "13_flow_eviction/"),
+    *("17_sessions_spec_accumulate/", "18_session_mode_closed_loop/column"),
+    *("18_session_mode_closed_loop/dist", "19_concurrency_client/", "26_goodput_multi_model/"),
 )
 DECISIONS = 100
 COLUMNS = (
@@ -40,7 +41,7 @@ COLUMNS = (
     "prefix_group",
     "prefix_length",
 )
-COLUMNS += ("input_tokens", "output_tokens", "deadline_us", "arrival_time_us", "think_time_us")
+COLUMNS += ("input_tokens", "output_tokens", "model", "deadline_us", "arrival_time_us", "think_time_us")
 NUMBERS = {"request_id", "round_index", "prefix_length"} | {
     c for c in COLUMNS if c.endswith(("tokens", "us"))
 }
@@ -48,7 +49,7 @@ TIMES = ("arrival_us", "ttft_us", "e2e_us", "scheduling_delay_us", "gateway_queu
 SERVED = ("request", "instance", "round", "prompt", "output", *TIMES)
 CANDIDATE = ("q", "b", "kv", "inf", "cached", "score")
 FILES = {"--trace-header", "--trace-data", "--workload-spec", "--policy-config", "--metrics-path", "--log"}
-FILES |= {"--trace-output", "--saturation-config", "--saturation-report", "--detectors"}
+FILES |= {"--results-path", "--trace-output", "--saturation-config", "--saturation-report", "--detectors"}
 
 
 def unpacked(path: Path) -> str:
@@ -127,6 +128,28 @@ def refused(log: list[dict[str, Any]]) -> dict[str, list[str]]:
     return found
 
 
+def evicted(log: list[dict[str, Any]]) -> dict[str, Any]:
+    """Victims in order: request, instance, time in us."""
+    found = [
+        [entry["req"].removeprefix("request_"), int(entry["from"].removeprefix("instance_")), entry["t_us"]]
+        for entry in log
+        if entry["kind"] == "gw_evict"
+    ]
+    return {"evicted": found} if found else {}
+
+
+def goodput(folder: Path, metrics: dict[str, Any]) -> dict[str, Any]:
+    """Targets of the trace's header as they stand there, and the goodput of each class."""
+    header = (folder / "trace.yaml").read_text() if (folder / "trace.yaml").exists() else ""
+    if "goodput_slo_targets" not in header:
+        return {}
+    names = ("count", "slo_attainment", "goodput_rps")
+    classes = {name: {key: one[key] for key in names} for name, one in metrics["per_class"].items()}
+    whole = {key: metrics[key] for key in names[1:]}
+    targets = header[header.index("goodput_slo_targets") :]
+    return {"goodput": {"targets": targets, "classes": classes, "all": whole}}
+
+
 def verdicts(folder: Path) -> dict[str, Any]:
     if not (folder / "saturation_report.json.gz").exists():
         return {}
@@ -151,7 +174,9 @@ def derived(folder: Path, variant: str) -> dict[str, Any]:
         "bundle": bundle.read_text() if by_bundle else "",
         **sent(folder),
         "served": served(metrics),
+        **goodput(folder, metrics),
         "refused": refused(log),
+        **evicted(log),
         "decisions": decisions(log),
         **verdicts(folder),
     }

@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+
 from blis_py.cli import main
 
 PEER = Path(__file__).with_name("peer")
@@ -74,6 +76,9 @@ class PeerRun:
         self.served = [Served(*row) for row in found["served"]]
         self.refused: dict[str, list[str]] = found["refused"]
         self.detectors: dict[str, Any] = found.get("detectors", {})
+        self.goodput: dict[str, Any] = found.get("goodput", {})
+        self.evicted: dict[str, int] = {request: time_us for request, _, time_us in found.get("evicted", ())}
+        """Victims and their times in us."""
         self.decisions = [
             Decision(request, target, [Candidate(*one) for one in candidates], saturation)
             for request, target, candidates, saturation in found["decisions"]
@@ -98,17 +103,18 @@ class PeerRun:
         *more: str,
         command: list[str] | None = None,
         keep: Callable[[Row], bool] = lambda row: True,
+        bundle: bool = True,
     ) -> list[Served]:
-        """What our simulator makes of the same requests, or of those to keep."""
+        """What our simulator makes of the same requests, or of those to keep; its metrics are in `folder`."""
         metrics = folder / "metrics.json"
-        words = [*(command or self.command), *self._files(folder, keep), *more]
+        words = [*(command or self.command), *self._files(folder, keep, bundle), *more]
         code = main([*words, "--engine", "blis", "--format", "json", "--metrics-path", str(metrics)])
         assert code == 0
         return [_served(one) for one in json.loads(metrics.read_text()).get("requests", [])]
 
-    def _files(self, folder: Path, keep: Callable[[Row], bool]) -> list[str]:
+    def _files(self, folder: Path, keep: Callable[[Row], bool], bundle: bool) -> list[str]:
         words = []
-        if self.bundle:
+        if self.bundle and bundle:
             (folder / "bundle.yaml").write_text(self.bundle)
             words += ["--policy-config", str(folder / "bundle.yaml")]
         if self.spec:
@@ -116,7 +122,8 @@ class PeerRun:
             return [*words, "--workload-spec", str(folder / "spec.yaml")]
         header = {"trace_version": 3, "time_unit": "microseconds", "mode": "generated", "warm_up_requests": 0}
         growth = {"session_context_growth": "accumulate"} if self.context_grows else {}
-        (folder / "trace.yaml").write_text(json.dumps(header | growth))
+        targets = yaml.safe_load(self.goodput["targets"]) if self.goodput else {}
+        (folder / "trace.yaml").write_text(json.dumps(header | growth | targets))
         with (folder / "trace.csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, TRACE)
             writer.writeheader()

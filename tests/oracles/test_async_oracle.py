@@ -88,6 +88,7 @@ def assert_alike(seed: int, **options: object) -> NaiveAsync:
     return naive
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.integers(0, 2**32), st.booleans())
 def test_every_request_begins_ends_and_is_preempted_as_in_the_naive_one(seed: int, single: bool) -> None:

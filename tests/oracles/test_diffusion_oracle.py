@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from naive_diffusion import BLOCK, Dream, NaiveDiffusion
@@ -85,6 +86,7 @@ def assert_alike(seed: int, **options: Any) -> list[Dream]:
     return dreams
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.integers(0, 2**32), st.booleans())
 def test_every_block_becomes_final_when_it_does_in_the_naive_one(seed: int, single: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from statistics import mean
 
@@ -19,6 +20,7 @@ FREE = {
     "18_session_mode_closed_loop_column": 93,
     "18_session_mode_closed_loop_dist": 93,
     "19_concurrency_client": 150,
+    "26_goodput_multi_model": 153,
 }
 """Nothing is random, and requests served."""
 ROUTED = {
@@ -57,6 +59,51 @@ def test_instance_by_instance_every_request_takes_as_long(name: str, tmp_path: P
         ours = run.again(tmp_path, command=command, keep=lambda row: row["request_id"] in here)  # noqa: B023
         assert apart(in_order(ours), in_order(theirs)) == []
         assert len(theirs) >= 20
+
+
+def test_goodput_of_every_class_is_that_of_the_run_there(tmp_path: Path) -> None:
+    """Requests for a model that is not served count among the arrivals."""
+    run = peer_run("26_goodput_multi_model")
+    run.again(tmp_path)
+    found = json.loads((tmp_path / "metrics.json").read_text())
+    assert found["per_class"].keys() == run.goodput["classes"].keys()
+    for name, theirs in run.goodput["classes"].items():
+        assert {key: found["per_class"][name][key] for key in theirs} == pytest.approx(theirs, rel=1e-4)
+    for key, theirs in run.goodput["all"].items():
+        assert found[key] == pytest.approx(theirs, rel=1e-4)
+
+
+def test_under_budgets_requests_that_were_admitted_take_as_long_instance_by_instance(tmp_path: Path) -> None:
+    run = peer_run("09_tenant_budgets")
+    for instance in range(2):
+        theirs = [one._replace(instance=0) for one in run.served if one.instance == instance]
+        here = {int(one.request) for one in theirs}
+        command = run.without("--num-instances")
+        ours = run.again(tmp_path, command=command, keep=lambda row: row["request_id"] in here, bundle=False)  # noqa: B023
+        assert apart(in_order(ours), in_order(theirs)) == []
+        assert len(theirs) >= 70
+
+
+def test_under_budgets_as_many_of_each_tenant_are_refused_and_none_of_one_without(tmp_path: Path) -> None:
+    """BLIS sees the end of a request when its last step begins: a few decisions are others."""
+    run = peer_run("09_tenant_budgets")
+    tenant_of = {str(row["request_id"]): row["tenant_id"] for row in run.sent}
+    ours = Counter(tenant_of[one.request] for one in run.again(tmp_path))
+    theirs = Counter(tenant_of[one.request] for one in run.served)
+    assert len(run.refused["admission"]) == 78
+    assert ours["gamma"] == theirs["gamma"] == Counter(tenant_of.values())["gamma"]
+    for tenant in ("acme", "beta"):
+        assert ours[tenant] == pytest.approx(theirs[tenant], abs=3)
+
+
+def test_the_same_requests_are_evicted_and_all_others_answered(tmp_path: Path) -> None:
+    run = peer_run("13_flow_eviction")
+    ours = {one.request for one in run.again(tmp_path) if one.e2e_us > 0}
+    theirs = {one.request for one in run.served if one.e2e_us > 0}
+    everything = {str(row["request_id"]) for row in run.sent}
+    assert everything - theirs == run.evicted.keys()
+    assert ours == theirs
+    assert len(run.evicted) == 29
 
 
 @pytest.mark.parametrize("name", ["11_flow_priority_shed_shed", "12_flow_slo_deadline"])

@@ -111,6 +111,7 @@ def views(draw: st.DrawFn, count: int) -> list[Known]:
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(
     profile=st.dictionaries(st.sampled_from(SCORERS), st.sampled_from([0.5, 1.0, 2.0, 3.0]), min_size=1),

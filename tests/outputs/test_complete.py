@@ -35,6 +35,7 @@ def folder(saved: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(saved, tmp_path / "out"))
 
 
+@pytest.mark.slow
 def test_the_marker_lists_every_file_and_its_size(folder: Path) -> None:
     files = [path for path in folder.rglob("*") if path.is_file() and path.name != MARKER]
     listed = json.loads((folder / MARKER).read_text())["files"]

@@ -68,6 +68,7 @@ def old(tmp_path: Path) -> dict[str, bytes]:
     return files(tmp_path / "home")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGKILL", "aside", "full"])
 def test_there_is_the_old_result_or_the_new_one_whenever_saving_is_stopped(how: str, tmp_path: Path) -> None:
     done = subprocess.run(
@@ -84,6 +85,7 @@ def test_there_is_the_old_result_or_the_new_one_whenever_saving_is_stopped(how: 
         assert told["left something"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", ENDS)
 def test_a_run_that_is_stopped_while_it_writes_says_so_and_leaves_nothing(
     number: signal.Signals, old: dict[str, bytes], tmp_path: Path
@@ -102,6 +104,7 @@ def test_a_run_that_is_stopped_while_it_writes_says_so_and_leaves_nothing(
     assert files(home) == old
 
 
+@pytest.mark.slow
 def test_what_a_killed_run_left_goes_with_the_next(old: dict[str, bytes], tmp_path: Path) -> None:
     home = tmp_path / "home"
     os.mkfifo(tmp_path / "pipe")
@@ -116,6 +119,7 @@ def test_what_a_killed_run_left_goes_with_the_next(old: dict[str, bytes], tmp_pa
     assert sorted(os.listdir(home)) == ["other", "out"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", ENDS)
 def test_a_simulation_can_be_stopped(number: signal.Signals) -> None:
     lengths = [f"--{side}-tokens{what}" for side in ("prompt", "output") for what in ("=9", "-stdev=2")]
@@ -184,6 +188,7 @@ def run_limited(file_bytes: int, *arguments: object) -> subprocess.CompletedProc
     )
 
 
+@pytest.mark.slow
 def test_a_file_that_cannot_be_written_is_named_and_the_result_is_printed_all_the_same(
     old: dict[str, bytes], tmp_path: Path
 ) -> None:
@@ -197,6 +202,7 @@ def test_a_file_that_cannot_be_written_is_named_and_the_result_is_printed_all_th
     assert files(home) == old
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("verb", "limit_bytes", "file"),
     [
@@ -234,6 +240,7 @@ def tmpfs(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(place)], check=True)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_keeps_the_old_result(tmpfs: Path) -> None:
     process = blis(*SAVE, tmpfs / "out", "--seed", "1")
     assert process.communicate()[1].count("\n") == 2
@@ -248,6 +255,7 @@ def test_a_disk_that_fills_keeps_the_old_result(tmpfs: Path) -> None:
     assert files(tmpfs) == old
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_mounted_is_filled(tmpfs: Path) -> None:
     for seed in ("1", "2"):
         process = blis(*SAVE, tmpfs, "--force", "--seed", seed)

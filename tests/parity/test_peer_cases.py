@@ -426,6 +426,7 @@ def without(*quirks: str) -> Quirks:
     return replace(BLIS, **dict.fromkeys(quirks, False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_every_request_agrees_with_the_peer_up_to_the_named_quirks(name: str, tmp_path: Path) -> None:
     case = CASES[name]

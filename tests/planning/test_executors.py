@@ -101,6 +101,7 @@ def cluster() -> Iterator[str]:
         yield cluster.scheduler_address
 
 
+@pytest.mark.slow
 def test_a_dask_cluster_gives_what_one_process_gives_though_a_worker_is_killed(
     cluster: str, jobs: list[Job], small: dict[str, object], tmp_path: Path
 ) -> None:
@@ -152,6 +153,7 @@ def test_an_address_that_is_none_is_an_error(address: str) -> None:
         executor(dask=address)
 
 
+@pytest.mark.slow
 def test_without_dask_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(InputError, match=r"pip install 'blis-py\[dask\]'"):

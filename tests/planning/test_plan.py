@@ -51,6 +51,7 @@ def exhaustive(
     return cost, point, size
 
 
+@pytest.mark.slow
 def test_it_finds_what_running_everything_finds() -> None:
     vary = {"gpu": ("h100", "l40s"), "tp": (1, 2, 3), "scheduler": ("fcfs", "sjf")}
     found = plan(vary=vary)
@@ -60,6 +61,7 @@ def test_it_finds_what_running_everything_finds() -> None:
     assert "does not divide" in next(each.why for each in found.standings if each.point["tp"] == 3)
 
 
+@pytest.mark.slow
 def test_the_same_comes_out_however_many_do_the_work_and_from_the_store(tmp_path: Path) -> None:
     first = plan(vary={"tp": (1, 2)}, draws=3, workers=1, cache=tmp_path)
     again = plan(vary={"tp": (1, 2)}, draws=3, workers=2, cache=tmp_path)
@@ -71,6 +73,7 @@ def test_the_same_comes_out_however_many_do_the_work_and_from_the_store(tmp_path
     assert alone.simulated == first.simulated
 
 
+@pytest.mark.slow
 def test_the_configuration_that_is_reported_is_the_one_that_was_run(tmp_path: Path) -> None:
     found = plan(vary={"gpu": ("h100", "l40s")})
     found.save(tmp_path / "plan")
@@ -119,6 +122,7 @@ def test_where_nothing_holds_it_tells_what_the_best_does_and_what_binds() -> Non
     assert found.runner_up is None
 
 
+@pytest.mark.slow
 def test_memory_binds_where_memory_is_short() -> None:
     scarce = {"num_kv_blocks": 260, "rate": 12, "instances": "1:4"}
     assert plan(**scarce, slo="ttft.p99=300ms").binding == "KV"
@@ -155,6 +159,7 @@ def test_cost_per_million_tokens_is_what_the_hour_costs_over_what_it_serves() ->
     assert cost == pytest.approx(3.0 * found.best.gpus / (per_s * 3600) * 1e6)
 
 
+@pytest.mark.slow
 def test_attainment_by_class_is_kept() -> None:
     shares = {"workload": "mixed-slo", "rate": 3, "num_requests": 200}
     load = {key: value for key, value in LOAD.items() if key not in ("output_tokens", "num_requests", "rate")}
@@ -171,6 +176,7 @@ def test_attainment_by_class_is_kept() -> None:
         blis.plan(**load | shares | given, attainment="gold=99%")
 
 
+@pytest.mark.slow
 def test_lost_requests_are_reported_and_allowed_only_where_that_is_set() -> None:
     long = {"prompt_tokens": 3000, "prompt_tokens_stdev": 2000, "max_model_len": 5000, "rate": 4}
     found = plan(**long, slo="ttft.p99=5s", instances="1:2")
@@ -195,6 +201,7 @@ def test_one_request_is_a_workload_too() -> None:
     assert found.max_rate_per_s is None
 
 
+@pytest.mark.slow
 def test_a_profile_of_measured_steps_has_the_price_of_what_it_was_measured_on() -> None:
     profile = str(Path(__file__).resolve().parents[2] / "profiles" / "fits" / "cpu" / "tiny-ar")
     load = {"profile": profile, "num_requests": 20, "rate": 2, "prompt_tokens": 20, "output_tokens": 10}
@@ -211,6 +218,7 @@ def test_a_profile_of_measured_steps_has_the_price_of_what_it_was_measured_on() 
     assert "cross-validation of the profile" in found.error.source
 
 
+@pytest.mark.slow
 def test_more_than_three_settings_are_searched_as_optuna_suggests_and_the_same_every_time() -> None:
     pytest.importorskip("optuna")
     vary = {
@@ -245,6 +253,7 @@ def test_a_model_of_unknown_errors_has_no_probability() -> None:
     assert "nothing is known of the errors of roofline" in repr(found)
 
 
+@pytest.mark.slow
 def test_everything_is_in_the_folder(tmp_path: Path) -> None:
     found = plan(vary={"scheduler": ("fcfs", "priority-fcfs"), "tp": (1, 2)})
     found.save(tmp_path / "plan")
@@ -286,6 +295,7 @@ def test_what_cannot_be_planned_is_one_clear_error(settings: dict[str, Any], mes
     assert message in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_plan_waits_for_requests_that_the_horizon_of_a_spec_would_cut_off(tmp_path: Path) -> None:
     client = (
         "{id: c, rate_fraction: 1.0, arrival: {process: constant}, "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -167,6 +168,7 @@ def fate(request: Request) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(configs, st.lists(cases, min_size=1, max_size=10))
 def test_a_jump_equals_single_steps_and_all_requests_end(

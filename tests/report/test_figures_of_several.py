@@ -128,6 +128,7 @@ def test_runs_without_a_figure_are_left_out_and_no_run_at_all_is_reported(draw: 
     assert len(told) == len(figure.axes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 9, MAX_SERIES + 5])
 @pytest.mark.parametrize("draw", FIGURES)
 def test_legends_and_titles_lie_over_nothing(draw: Any, count: int) -> None:

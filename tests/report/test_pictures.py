@@ -40,6 +40,7 @@ CONFIG: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 def test_pictures_are_1200_pixels_wide_and_the_same_every_time(tmp_path: Path) -> None:
     run = view(random_record(5, requests=50, instances=3))
     first, second = (save_plots(run, tmp_path / name, figures(), ("png", "svg")) for name in "ab")
@@ -51,11 +52,13 @@ def test_pictures_are_1200_pixels_wide_and_the_same_every_time(tmp_path: Path) -
     assert all(b"<dc:date>" not in path.read_bytes() for path in first)
 
 
+@pytest.mark.slow
 def test_a_saved_result_has_the_usual_three_pictures(tmp_path: Path) -> None:
     written = save_plots(view(random_record(5)), tmp_path)
     assert [path.name for path in written] == ["overview.png", "latency_cdf.png", "timeline.png"]
 
 
+@pytest.mark.slow
 def test_settings_of_matplotlib_that_others_have_changed_change_no_picture(tmp_path: Path) -> None:
     import matplotlib
 
@@ -77,6 +80,7 @@ def test_every_figure_says_what_was_run(name: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_run_without_recorded_steps_has_no_timeline(tmp_path: Path) -> None:
     run = view(record(table([0]), [instance([5_000_000, 6_000_000])], [(0, [0, 1])]))
     assert state_over_time(run) is instances(run) is batch(run) is None
@@ -99,6 +103,7 @@ EMPTY: dict[str, tuple[RunRecord, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", EMPTY)
 def test_figures_of_runs_in_which_nothing_happened_say_so(case: str, tmp_path: Path) -> None:
     run, said = view(EMPTY[case][0]), EMPTY[case][1]
@@ -107,6 +112,7 @@ def test_figures_of_runs_in_which_nothing_happened_say_so(case: str, tmp_path: P
     save_plots(run, tmp_path, figures(), ("png", "svg"))
 
 
+@pytest.mark.slow
 def test_a_run_of_one_request_can_be_drawn(tmp_path: Path) -> None:
     runs = {name: np.array([1]) for name in ("steps", "running", "waiting", "kv_blocks")}
     runs |= {"start_ns": np.array([0]), "end_ns": np.array([10_000_000])}
@@ -221,7 +227,8 @@ def drawn(run: RunRecord) -> Iterator[tuple[Figure, Any]]:
         yield figure, canvas.get_renderer()
 
 
-@pytest.mark.parametrize("decades", [0.3, 1, 1.3, 1.6, 2, 2.4, 3, 3.5, 4.5, 6])
+@pytest.mark.slow
+@pytest.mark.parametrize("decades", [0.3, 1, 1.6, 2.4, 3.5, 6])
 def test_labels_of_an_axis_keep_apart_and_inside_the_picture(decades: float) -> None:
     for figure, renderer in drawn(run_over_decades(decades)):
         for axis in (axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)):
@@ -236,6 +243,7 @@ def test_labels_of_an_axis_keep_apart_and_inside_the_picture(decades: float) -> 
                     assert left.x1 + 8 < right.x0, [text.get_text() for text in texts]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [(), CLASSES[:2], CLASSES[:5], CLASSES])
 def test_legends_lie_over_nothing(classes: tuple[str, ...]) -> None:
     for figure, renderer in drawn(run_over_decades(3, classes or ("",))):

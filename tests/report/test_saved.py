@@ -40,6 +40,7 @@ def test_it_has_the_same_summary_tables_and_configuration(result: blis.Result, f
     assert saved._repr_html_() == result._repr_html_()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*figures()} - {"itl", "latency_cdf", "overview"}))
 def test_it_draws_the_same_pictures(name: str, result: blis.Result, folder: Path) -> None:
     shown, drawn = blis.load(folder).plot, result.plot
@@ -79,6 +80,7 @@ def test_why_requests_were_turned_away_and_how_long_they_waited_comes_back(tmp_p
     assert {"rejected_because", "gateway_queue_ms"} <= {*saved.requests}
 
 
+@pytest.mark.slow
 def test_requests_that_got_nowhere_come_back_too(tmp_path: Path) -> None:
     result = blis.run(model="qwen3-14b", num_requests=12, rate=50, timeout=0.01, num_kv_blocks=600)
     assert result.summary["cluster"]["requests"]["completed"] == 0
@@ -90,6 +92,7 @@ def test_requests_that_got_nowhere_come_back_too(tmp_path: Path) -> None:
     saved.plot.save(tmp_path / "plots")
 
 
+@pytest.mark.slow
 def test_a_run_of_block_diffusion_comes_back(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"model": "llada2.0-mini", "block_size": 32, "max_num_seqs": 8}
     result = blis.run(workload="diffusion-tiny", num_requests=20, latency_model="roofline", **settings)

@@ -61,6 +61,7 @@ def test_its_statistics_are_those_of_its_lists(seed: int) -> None:
     assert all(len(itls) == max(n - 1, 0) for itls, n in zip(result["itls"], lengths, strict=True))
 
 
+@pytest.mark.slow
 @given(seeds, st.sampled_from([7, 10**9]))
 @settings(max_examples=30)
 def test_the_busiest_second_and_the_most_concurrent_requests_are_counted(seed: int, at_once: int) -> None:

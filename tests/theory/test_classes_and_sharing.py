@@ -27,6 +27,7 @@ def geometric(mean: int) -> tuple[float, float]:
     return mean, mean * mean * (2 - 1 / mean)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("utilisation", [0.3, 0.5])
 def test_one_slot_and_memoryless_answers_wait_as_in_m_m_1(utilisation: float) -> None:
     rng = np.random.default_rng(21)
@@ -36,6 +37,7 @@ def test_one_slot_and_memoryless_answers_wait_as_in_m_m_1(utilisation: float) ->
     agree(waits(record), square * STEP_NS**2 / gap_ns / 2 / (1 - utilisation))
 
 
+@pytest.mark.slow
 def test_one_slot_and_equal_answers_wait_as_in_m_d_1_half_as_long() -> None:
     utilisation, steps = 0.6, 20
     gap_ns = steps * STEP_NS / utilisation
@@ -62,12 +64,14 @@ def cobham(loads: list[float], residual: float, rank: int) -> float:
     return residual / ((1 - more_urgent) * (1 - more_urgent - loads[rank]))
 
 
+@pytest.mark.slow
 def test_under_priorities_every_class_waits_as_cobham_says() -> None:
     record, loads, residual = by_class("priority-fcfs")
     for rank in range(3):
         agree(waits(record)[record.table.slo_class.codes == rank], cobham(loads, residual, rank))
 
 
+@pytest.mark.slow
 def test_who_goes_first_is_paid_for_by_the_others_as_kleinrocks_law_says() -> None:
     """Whatever the order, the mean wait over classes that are served equally long is that of one queue."""
     for scheduler in ("fcfs", "priority-fcfs", "reverse-priority"):
@@ -75,6 +79,7 @@ def test_who_goes_first_is_paid_for_by_the_others_as_kleinrocks_law_says() -> No
         agree(waits(record), residual / (1 - sum(loads)))
 
 
+@pytest.mark.slow
 def test_shortest_prompt_first_is_cobhams_order_of_two_classes() -> None:
     """A prompt of so many chunks is so many steps, and emits its only token with the last of them."""
     rng, count, chunk = np.random.default_rng(24), 60_000, 100
@@ -91,6 +96,7 @@ def test_shortest_prompt_first_is_cobhams_order_of_two_classes() -> None:
     agree(waits(record)[is_long], cobham(loads, residual, 1))
 
 
+@pytest.mark.slow
 def test_erlangs_share_of_the_requests_waits_at_the_gateway_and_as_long_as_he_says() -> None:
     servers, utilisation, mean, count = 3, 0.6, 60, 40_000
     rng = np.random.default_rng(25)
@@ -106,6 +112,7 @@ def test_erlangs_share_of_the_requests_waits_at_the_gateway_and_as_long_as_he_sa
     agree(record.gateway_ns, waited * mean * STEP_NS / (servers * (1 - utilisation)))
 
 
+@pytest.mark.slow
 def test_littles_law_holds_of_the_queue_at_the_gateway() -> None:
     """Requests that wait there at a random time are the rate times the mean wait."""
     rng = np.random.default_rng(26)
@@ -123,6 +130,7 @@ def test_littles_law_holds_of_the_queue_at_the_gateway() -> None:
     agree(there, float(record.gateway_ns.sum() / arrival_ns[-1]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lengths", ["equal", "memoryless", "two kinds"])
 def test_steps_as_long_as_their_batch_share_the_server_equally(lengths: str) -> None:
     """Processor sharing: a request takes its own work / (1 - load), whatever the lengths of the others."""

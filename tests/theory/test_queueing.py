@@ -19,6 +19,7 @@ def test_every_start_is_that_of_a_first_come_first_served_queue(slots: int, toke
     assert (record.finish_ns == record.scheduled_ns + tokens * STEP_NS).all()
 
 
+@pytest.mark.slow
 def test_one_sequence_and_constant_steps_wait_as_in_m_d_1() -> None:
     utilisation, count = 0.5, 40_000  # standard error 1 %
     arrival_ns = poisson(np.random.default_rng(1), count, STEP_NS / utilisation)
@@ -28,6 +29,7 @@ def test_one_sequence_and_constant_steps_wait_as_in_m_d_1() -> None:
     assert mean_wait_ns == pytest.approx(pollaczek_khinchine_ns, rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("utilisation", [0.3, 0.6])
 def test_the_queue_that_every_start_is_that_of_waits_as_in_m_d_1(utilisation: float) -> None:
     arrival_ns = poisson(np.random.default_rng(2), 1_000_000, STEP_NS / utilisation)
@@ -35,6 +37,7 @@ def test_the_queue_that_every_start_is_that_of_waits_as_in_m_d_1(utilisation: fl
     assert mean_wait_ns == pytest.approx(utilisation * STEP_NS / (2 * (1 - utilisation)), rel=0.01)
 
 
+@pytest.mark.slow
 def test_slots_and_geometric_answers_wait_as_in_m_m_c() -> None:
     """A step costs the same for any batch, so each slot is a server; a geometric answer is memoryless."""
     servers, mean_tokens, utilisation, count, step_ns = 4, 300, 0.6, 600_000, 1_000
@@ -50,6 +53,7 @@ def test_slots_and_geometric_answers_wait_as_in_m_m_c() -> None:
     assert few.scheduled_ns.tolist() == slot_starts(arrival_ns[:3_000], tokens[:3_000], step_ns, servers)
 
 
+@pytest.mark.slow
 def test_littles_law_ties_the_steps_table_to_the_requests() -> None:
     rng = np.random.default_rng(5)
     count = 5_000
@@ -82,6 +86,7 @@ def test_turns_are_as_good_as_one_queue_for_all_if_everyone_takes_equally_long()
         free_ns = [max(free_ns), scheduled + STEP_NS]
 
 
+@pytest.mark.slow
 def test_looking_at_the_load_beats_turns_if_requests_differ_in_length() -> None:
     rng = np.random.default_rng(8)
     arrival_ns = poisson(rng, 3_000, 20 * STEP_NS / 1.6)

@@ -37,6 +37,7 @@ def mean_wait(record: RunRecord) -> float:
     return float((waited_ns - STEP_NS / 2 * (waited_ns > 0)).mean() / SERVICE_NS)
 
 
+@pytest.mark.slow
 def test_chance_makes_every_instance_a_queue_of_its_own() -> None:
     record = routed("random", 4_000, instances=4, utilisation=0.7)
     for index in range(4):
@@ -46,6 +47,7 @@ def test_chance_makes_every_instance_a_queue_of_its_own() -> None:
     assert np.bincount(record.instance) == pytest.approx([1_000] * 4, rel=0.1)
 
 
+@pytest.mark.slow
 def test_two_choices_do_what_mitzenmacher_says_of_many_instances() -> None:
     """The share of instances with at least k requests is load^(2^k - 1); chance alone gives load^k."""
     instances, utilisation = 200, 0.7
@@ -56,6 +58,7 @@ def test_two_choices_do_what_mitzenmacher_says_of_many_instances() -> None:
     assert sojourn == pytest.approx(expected, rel=0.05)
 
 
+@pytest.mark.slow
 def test_under_least_loaded_no_request_waits_while_an_instance_is_idle() -> None:
     record = routed("least-loaded", 4_000, instances=5, utilisation=0.7)
     busy_until_ns = np.zeros(5, np.int64)
@@ -67,6 +70,7 @@ def test_under_least_loaded_no_request_waits_while_an_instance_is_idle() -> None
     assert 0.1 < (record.scheduled_ns > record.table.arrival_ns).mean() < 0.9
 
 
+@pytest.mark.slow
 def test_least_loaded_lies_between_one_queue_for_all_and_chance() -> None:
     servers, utilisation = 3, 0.6
     one_queue = erlang_c(servers, servers * utilisation) / (servers * (1 - utilisation))
@@ -84,6 +88,7 @@ def one_queue(arrival_ns: Ints, service_ns: Ints, servers: int) -> Ints:
     return np.array(starts)
 
 
+@pytest.mark.slow
 def test_a_queue_at_the_gateway_waits_as_in_m_m_c() -> None:
     """Every request is the one of the simple queue, and that queue waits as Erlang says."""
     servers, utilisation = 4, 0.7
@@ -97,6 +102,7 @@ def test_a_queue_at_the_gateway_waits_as_in_m_m_c() -> None:
     assert wait == pytest.approx(expected, rel=0.02)
 
 
+@pytest.mark.slow
 def test_the_requests_a_router_finds_are_those_of_littles_law() -> None:
     """Arrivals at random see the mean over time, which is rate × sojourn."""
     record = routed("round-robin", 5_000, instances=3, utilisation=0.8, record_decisions=0)

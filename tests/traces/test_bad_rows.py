@@ -65,6 +65,7 @@ def test_otherwise_the_error_offers_to_leave_such_rows_out(tmp_path: Path, bad: 
         read_trace(path, reading=Reading(bad=BadRows(fix="leave such rows out with --skip-bad-rows")))
 
 
+@pytest.mark.slow
 def test_many_bad_rows_are_counted_and_the_first_is_quoted(tmp_path: Path) -> None:
     many = [f"{row},,,0,,{'x' if row % 3 == 0 else 5},7,{row}" for row in range(100_000)]
     rows = BadRows(skip=True)

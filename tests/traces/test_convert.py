@@ -57,6 +57,7 @@ REQUESTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(rows=REQUESTS, named=st.booleans())
 @pytest.mark.parametrize(
@@ -145,6 +146,7 @@ def blis(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_convert_says_what_it_read_what_it_wrote_and_what_was_lost(tmp_path: Path) -> None:
     done = blis("convert", "mixed-slo", tmp_path / "day.csv", "--num-requests", "50")
     assert done.returncode == 0, done.stderr
@@ -161,6 +163,7 @@ def test_convert_says_what_it_read_what_it_wrote_and_what_was_lost(tmp_path: Pat
     assert np.allclose(first.arrival_ns, 2 * last.arrival_ns, atol=1)
 
 
+@pytest.mark.slow
 def test_a_recording_without_times_gets_those_given_by_flags(tmp_path: Path) -> None:
     talk = '[{"conversations": [{"value": "how are you today"}, {"value": "fine"}]}' + (
         ', {"conversations": [{"value": "how are you today"}, {"value": "fine"}]}' * 199 + "]"
@@ -174,6 +177,7 @@ def test_a_recording_without_times_gets_those_given_by_flags(tmp_path: Path) -> 
     assert "all requests come at once; give --rate or --concurrency" in done.stderr
 
 
+@pytest.mark.slow
 def test_compose_merges_traces_each_at_its_own_pace(tmp_path: Path) -> None:
     rows = "".join(f"{second},10,{second + 1}\n" for second in range(3))
     (tmp_path / "a.csv").write_text(f"arrival_s,input_tokens,output_tokens\n{rows}")
@@ -186,6 +190,7 @@ def test_compose_merges_traces_each_at_its_own_pace(tmp_path: Path) -> None:
     assert sorted(table.ids())[0] == "a-0/request_0"
 
 
+@pytest.mark.slow
 def test_compose_of_specs_adds_their_rates(tmp_path: Path) -> None:
     from blis_py.workload import generate
     from blis_py.workload.spec import load_spec
@@ -200,6 +205,7 @@ def test_compose_of_specs_adds_their_rates(tmp_path: Path) -> None:
     assert len(generate(spec, seed=1, num_requests=100)) == 100
 
 
+@pytest.mark.slow
 def test_cohorts_are_composed_like_clients_and_windows_are_not(tmp_path: Path) -> None:
     from blis_py.workload.spec import load_spec
 
@@ -224,6 +230,7 @@ def test_cohorts_are_composed_like_clients_and_windows_are_not(tmp_path: Path) -
     assert "cohorts[0]: cannot be composed" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [

@@ -53,6 +53,7 @@ def test_no_name_of_a_trace_begins_like_a_formula(tmp_path: Path) -> None:
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), min_size=1, max_size=6)
 
 
+@pytest.mark.slow
 @given(st.lists(NAMES | st.sampled_from(ODD), min_size=1, max_size=6))
 def test_a_trace_comes_back_with_its_names(names: list[str]) -> None:
     from tempfile import TemporaryDirectory

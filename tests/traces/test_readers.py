@@ -87,6 +87,7 @@ def block_hit_rate(table: RequestTable) -> float:
     return hits / blocks
 
 
+@pytest.mark.slow
 def test_mooncake_conversation_has_its_known_size_and_prefix_sharing(shared_data: Path) -> None:
     table = read_trace(shared_data / "mooncake" / "conversation_trace.jsonl.gz")
     assert len(table) == 12_031
@@ -297,6 +298,7 @@ def test_classes_are_drawn_by_share_from_their_own_stream(tmp_path: Path) -> Non
     assert read_trace(path, slo_shares=shares, seed=1).slo_class.to_list() != drawn.tolist()
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_rows_are_read_by_columns_and_without_pandas(shared_data: Path) -> None:
     code = (
         "import sys; from blis_py.traces import read_trace; calls = [];"

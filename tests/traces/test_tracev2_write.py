@@ -108,6 +108,7 @@ def tables(draw: st.DrawFn) -> RequestTable:
     )
 
 
+@pytest.mark.slow
 @given(tables(), st.booleans())
 def test_reading_what_was_written_gives_the_same_table(table: RequestTable, packed: bool) -> None:
     with TemporaryDirectory() as folder:

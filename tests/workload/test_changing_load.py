@@ -62,6 +62,7 @@ def test_the_rate_is_shared_by_clients_whose_windows_overlap(tmp_path: Path) -> 
     assert [len(times_s(table, name)) for name in ("early", "late", "both")] == [39, 40, 60]
 
 
+@pytest.mark.slow
 def test_a_window_with_a_rate_of_its_own_has_it_to_its_end(tmp_path: Path) -> None:
     """BLIS makes 1, 9 and 19 of these: it makes the gaps fill the window exactly, and loses the last."""
     for seconds in (1, 5, 10):
@@ -83,6 +84,7 @@ def test_a_window_with_a_rate_of_its_own_has_it_to_its_end(tmp_path: Path) -> No
     assert np.var(counts) == pytest.approx(2, rel=0.3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", [{"process": "gamma", "cv": 3.0}, {"process": "weibull", "cv": 2.0}])
 def test_a_window_has_its_rate_however_bursty_its_process(tmp_path: Path, law: dict[str, Any]) -> None:
     """A process that began with a whole gap would bring (cv^2 - 1) / 2 requests more: 4, and 1.5."""

@@ -198,6 +198,7 @@ def test_flag_synthesis_needs_neither_pydantic_nor_block_diffusion() -> None:
     assert run.stdout == "set()\n"
 
 
+@pytest.mark.slow
 def test_a_million_requests_are_generated_by_columns_and_in_little_memory() -> None:
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     calls: list[str] = []

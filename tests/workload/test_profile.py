@@ -67,6 +67,7 @@ def test_a_ramp_sends_half_of_what_it_would_have_and_then_nothing() -> None:
     assert (ramp.end_us, ramp_down(5e6, 0).end_us, ramp_down(0, 4e6).end_us) == (15e6, 5e6, 4e6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "profile",
     [of_a_day(6, 5), ramp_down(4 * HOUR_US, 20 * HOUR_US), Profile.steps([0, HOUR_US, 9e9], [1, 0.2, 0.6])],
@@ -86,6 +87,7 @@ def test_poisson_arrivals_are_those_of_the_inhomogeneous_process(profile: Profil
     assert low < dispersion < high
 
 
+@pytest.mark.slow
 def test_gaps_of_a_renewal_process_keep_their_law_on_the_clock_of_the_rate() -> None:
     profile = of_a_day(6, 5)
     chosen = Arrivals("gamma", 0.2, cv=2.0, profile=profile)

@@ -175,6 +175,7 @@ def test_compact_lengths_keep_mean_and_spread() -> None:
     assert compact({"3": 1.0}, 64) == {"3": 1.0}
 
 
+@pytest.mark.slow
 def test_a_recorded_service_is_played_at_its_rates(shared_data: Path, tmp_path: Path) -> None:
     """73 clients of a reasoning service: half an hour of a morning has the requests counted then."""
     source = shared_data / "servegen_deepseek_r1"
@@ -195,3 +196,13 @@ def test_a_recorded_service_is_played_at_its_rates(shared_data: Path, tmp_path: 
     counted = 600 * sum(float(r["rate_rps"]) for r in rows if 28_800 <= float(r["t_s"]) < 30_600)
     drawn = [len(generate(spec, seed=seed)) for seed in range(5)]
     assert np.mean(drawn) == pytest.approx(counted, rel=0.1)
+
+
+@pytest.mark.parametrize("none", ["0", "0.0", "0.4"])
+def test_a_length_of_nothing_counts_as_one_token(tmp_path: Path, none: str) -> None:
+    """With its weight, and that of the requests of one token."""
+    weights = f"{{{none}: 0.25, 1: 0.25, 9: 0.5}}"
+    window = {"0": {"input_tokens": weights, "output_tokens": weights}}
+    chunk(tmp_path / "model", 0, ["0,5,1,Poisson,0,0"], window)
+    (found,) = read_chunks(tmp_path / "model")
+    assert found.lengths_at(0) == ({"1": 0.5, "9": 0.5}, {"1": 0.5, "9": 0.5})

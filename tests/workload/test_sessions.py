@@ -10,6 +10,7 @@ import pytest
 from blis_py.core.kv import KeySpace
 from blis_py.errors import InputError
 from blis_py.workload import RequestTable, generate
+from blis_py.workload.generate import generate_loops
 from blis_py.workload.spec import WorkloadSpec
 
 MULTI_TURN: dict[str, object] = {
@@ -83,6 +84,7 @@ def test_a_turn_comes_a_pause_after_the_planned_end_of_the_answer() -> None:
         assert np.array_equal(gaps, 3 * 10**9 + table.output_tokens[rows[:-1]] * 20_000_000)
 
 
+@pytest.mark.slow
 def test_think_times_and_rounds_follow_their_distributions() -> None:
     table = made(client(planned_itl_us=0), num_requests=0, horizon=20_000_000_000)
     turns = sessions(table)
@@ -153,3 +155,18 @@ def test_a_pause_of_months_is_refused() -> None:
     slow = {"type": "constant", "params": {"value": 2_147_483_647}}
     with pytest.raises(InputError, match="more than a month"):
         made(client(planned_itl_us=1_000_000) | {"output_distribution": slow})
+
+
+def test_think_times_keep_to_their_least_and_their_most() -> None:
+    """A seventh of this law would lie below the least, and as much above the most."""
+    params = {"mean": 500.0, "std_dev": 200.0, "min": 300.0, "max": 700.0}
+    law = {"type": "gaussian", "params": params}
+    talks = {"max_rounds": 12, "think_time_ms_distribution": law}
+    client = CLIENT | {"reasoning": {"multi_turn": talks}, "closed_loop": True}
+    values = {"aggregate_rate": 1.0, "num_requests": 3000, "clients": [client]}
+    table, _ = generate_loops(WorkloadSpec.model_validate(values))
+    assert table.think_ns is not None
+    assert table.round_index is not None
+    found = table.think_ns[table.round_index > 0]
+    assert (found.min(), found.max()) == (300_000_000, 700_000_000)
+    assert (found == 300_000_000).mean() == pytest.approx(0.159, abs=0.04)

@@ -79,6 +79,7 @@ def test_a_share_of_a_spec_is_at_most_one(tmp_path: Path) -> None:
         api.build(model="llama-3.1-8b", workload_spec=spec)
 
 
+@pytest.mark.slow
 def test_a_trace_keeps_whose_answers_were_constrained(tmp_path: Path) -> None:
     result = api.run(**LOAD, structured_output_ratio=0.5, **MASKS)
     result.save(tmp_path / "out")

@@ -47,6 +47,12 @@ class Rows:
         return bound
 
     @property
+    def launching_ns(self) -> Array:
+        """Host time of launching beside the GPU's work; 0 = not known."""
+        launching: Array = self.samples["launching_ns"].astype(np.float64)
+        return launching
+
+    @property
     def total_ns(self) -> Array:
         total: Array = self.gpu_ns + self.host_ns
         return total

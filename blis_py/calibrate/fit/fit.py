@@ -82,12 +82,16 @@ def fit(samples: StepSamples, *, bootstrap: int = 50, seed: int = 0) -> FittedPr
 class _Parts:
     gpu: Solution
     host: Solution
+    launching: Solution | None
     correction: Correction | None
 
     def predict(self, rows: Rows) -> Array:
         """Synchronous time of rows whose knee is that of the fit."""
         host: Array = design(rows, self.host.names) @ self.host.prices
-        return gpu_ns(rows, self.gpu.as_dict(), self.correction) + host
+        gpu = gpu_ns(rows, self.gpu.as_dict(), self.correction)
+        if self.launching is not None:
+            gpu = np.maximum(gpu, design(rows, self.launching.names) @ self.launching.prices)
+        return gpu + host
 
 
 def _solve(rows: Rows, device: str, corrected: bool) -> _Parts:
@@ -95,7 +99,25 @@ def _solve(rows: Rows, device: str, corrected: bool) -> _Parts:
     gpu = search(apart, gpu_names(rows, device))
     rows.point.knee = apart.point.knee
     correction = correct(apart, gpu.as_dict()) if corrected else None
-    return _Parts(gpu, _host(rows, gpu, correction), correction)
+    launching = _launching(rows)
+    host = _host(rows, gpu, correction) if launching is None else _behind(rows)
+    return _Parts(gpu, host, launching, correction)
+
+
+def _launching(rows: Rows) -> Solution | None:
+    """Host time beside the GPU's work; None where it was not measured."""
+    known = rows.where(rows.launching_ns > 0)
+    if len(known) < MIN_SHAPES:
+        return None
+    names = host_names(known)
+    return solve(design(known, names), known.launching_ns, names)
+
+
+def _behind(rows: Rows) -> Solution:
+    """Host time while the GPU has nothing to do: what launching and GPU time leave of the whole."""
+    names = host_names(rows)
+    host_ns = rows.total_ns - np.maximum(rows.gpu_ns, rows.launching_ns)
+    return solve_within(design(rows, names), np.maximum(host_ns, 0.0), rows.total_ns, names)
 
 
 def _host(rows: Rows, gpu: Solution, correction: Correction | None) -> Solution:
@@ -124,6 +146,7 @@ def _fit_regime(rows: Rows, device: str, bootstrap: int, rng: np.random.Generato
     useful = bent.mape <= min(_WORTH_IT * plain.mape, plain.mape - _NOTICEABLE)
     parts = _solve(rows, device, useful)
     taken = draw_groups(rows.group, bootstrap, rng)
+    launching, known = parts.launching, rows.launching_ns > 0
     return RegimeFit(
         gpu=parts.gpu.as_dict(),
         host=parts.host.as_dict(),
@@ -132,6 +155,8 @@ def _fit_regime(rows: Rows, device: str, bootstrap: int, rng: np.random.Generato
         domain=domain(rows.samples),
         gpu_draws=tuple(redraw(parts.gpu, rows.group[~rows.launch_bound], taken)),
         host_draws=tuple(redraw(parts.host, rows.group, taken)),
+        launching={} if launching is None else launching.as_dict(),
+        launching_draws=() if launching is None else tuple(redraw(launching, rows.group[known], taken)),
         shapes=measured,
         excluded=measured - len(rows),
         in_sample=accuracy(parts.predict(rows), rows.total_ns),

@@ -44,19 +44,19 @@ _VARYING = ["first_seq", "num_seqs", "stride_table"]
 
 
 @triton.jit
-def _first_tile(begin, seq, first_seq, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
-    """The first tile of sequence `seq`, whose query tokens begin at `begin`."""
-    return (begin - first_seq) * GROUP // BLOCK_M + seq - first_seq
+def _first_tile(begin, seq, first_seq, base, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
+    """The first tile of sequence `seq`, whose query tokens begin at `begin`, those of the first at `base`."""
+    return (begin - base) * GROUP // BLOCK_M + seq - first_seq
 
 
 @triton.jit
-def _owner(tile, query_start, first_seq, num_seqs, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
+def _owner(tile, query_start, first_seq, base, num_seqs, GROUP: tl.constexpr, BLOCK_M: tl.constexpr):
     """The sequence that owns a tile, by bisection."""
     low = first_seq
     high = first_seq + num_seqs
     while high - low > 1:
         middle = (low + high) // 2
-        if _first_tile(tl.load(query_start + middle), middle, first_seq, GROUP, BLOCK_M) <= tile:
+        if _first_tile(tl.load(query_start + middle), middle, first_seq, base, GROUP, BLOCK_M) <= tile:
             low = middle
         else:
             high = middle
@@ -111,10 +111,11 @@ def _prefill(
     # The last tiles of a sequence see the most keys: start with those.
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     head = tl.program_id(1)
-    seq = _owner(tile, query_start, first_seq, num_seqs, GROUP, BLOCK_M)
+    base = tl.load(query_start + first_seq)
+    seq = _owner(tile, query_start, first_seq, base, num_seqs, GROUP, BLOCK_M)
     begin = tl.load(query_start + seq)
     query_len = tl.load(query_start + seq + 1) - begin
-    first_row = (tile - _first_tile(begin, seq, first_seq, GROUP, BLOCK_M)) * BLOCK_M
+    first_row = (tile - _first_tile(begin, seq, first_seq, base, GROUP, BLOCK_M)) * BLOCK_M
 
     if first_row < query_len * GROUP:
         seq_len = tl.load(seq_lens + seq)
@@ -156,7 +157,7 @@ def _prefill(
 
         num_heads = NUM_KV_HEADS * GROUP
         if SPLIT:
-            row = (begin - first_seq + tokens).to(tl.int64) * num_heads + heads
+            row = (begin - base + tokens).to(tl.int64) * num_heads + heads
             parts = row * tl.num_programs(2) + tl.program_id(2)
             store_part(partial_out, partial_stats, parts, real, softmax, HEAD_DIM)
         else:
@@ -164,19 +165,26 @@ def _prefill(
             store_result(out + row * HEAD_DIM, real, softmax, HEAD_DIM)
 
 
-@triton.jit(do_not_specialize=["first_row", "num_splits"])
+@triton.jit(do_not_specialize=["first_seq", "num_seqs", "num_splits"])
 def _merge(
     out,
+    query_start,
     partial_out,
     partial_stats,
     scale_log2,
-    first_row,
+    first_seq,
+    num_seqs,
     num_splits,
+    NUM_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     MAX_SPLITS: tl.constexpr,
 ):
-    """Merge the splits of one row (a query token's head); zeros for a row that sees nothing."""
+    """Merge the splits of one row (a query token's head), if there is one; zeros if it sees nothing."""
     row = tl.program_id(0).to(tl.int64)
+    base = tl.load(query_start + first_seq)
+    rows = (tl.load(query_start + first_seq + num_seqs) - base) * NUM_HEADS
+    if row >= rows:
+        return
     splits = tl.arange(0, MAX_SPLITS)
     dims = tl.arange(0, padded_head_dim(HEAD_DIM))
     real = splits < num_splits
@@ -189,7 +197,7 @@ def _merge(
     factors = tl.where(totals == 0.0, 0.0, tl.exp2((peaks - peak) * scale_log2))
     total = tl.sum(totals * factors, 0)
     result = tl.sum(accs * factors[:, None], 0) / tl.where(total == 0.0, 1.0, total)
-    target = out + (first_row + row) * HEAD_DIM + dims
+    target = out + (base.to(tl.int64) * NUM_HEADS + row) * HEAD_DIM + dims
     tl.store(target, result.to(out.dtype.element_ty), mask=dims < HEAD_DIM)
 
 
@@ -210,7 +218,7 @@ CONFIGS = {
 KERNELS = {name: autotuned(configs, _KEY)(_prefill) for name, configs in CONFIGS.items()}
 
 
-class Choice(NamedTuple):
+class TileChoice(NamedTuple):
     """Launch choices that depend on the batch size."""
 
     shape: str
@@ -229,7 +237,7 @@ def choose(
     num_kv_heads: int,
     head_dim: int,
     multiprocessors: int,
-) -> Choice:
+) -> TileChoice:
     """The choice for this many new tokens and sequences; the other arguments are those of the launch."""
     group = num_heads // num_kv_heads
     rows, longest_rows = tokens * group, max_query_len * group
@@ -239,7 +247,7 @@ def choose(
     # Tiles that can have rows. The grid has more: it reserves for each sequence one it may not need.
     busy = min(rows // block_m + num_seqs, num_seqs * -(-longest_rows // block_m))
     splits = min(multiprocessors // (busy * num_kv_heads), max_seq_len // MIN_SPLIT_TOKENS, MAX_SPLITS)
-    return Choice(shape, max(1, splits))
+    return TileChoice(shape, max(1, splits))
 
 
 def prefill_attention(
@@ -258,11 +266,11 @@ def prefill_attention(
     num_heads, head_dim = q.shape[1:]
     num_kv_heads, page_size = k_cache.shape[1:3]
     group = num_heads // num_kv_heads
-    tokens = q.shape[0] - meta.num_decodes
-    num_seqs = meta.num_seqs - meta.num_decodes
+    num_seqs, usual = meta.num_seqs - meta.num_decodes, meta.usual_prompts
+    tokens = q.shape[0] - (meta.num_decodes if usual is None else 0)  # any of the decodes may be none
     choice = choose(
         tokens=tokens,
-        num_seqs=num_seqs,
+        num_seqs=num_seqs if usual is None else min(num_seqs, usual),
         max_query_len=meta.max_query_len,
         max_seq_len=meta.max_seq_len,
         num_heads=num_heads,
@@ -303,11 +311,14 @@ def prefill_attention(
     if splits > 1:
         _merge[(tokens * num_heads,)](
             out,
+            meta.query_start,
             partial_out,
             partial_stats,
             scale * LOG2_E,
-            meta.num_decodes * num_heads,
+            meta.num_decodes,
+            num_seqs,
             splits,
+            NUM_HEADS=num_heads,
             HEAD_DIM=head_dim,
             MAX_SPLITS=MAX_SPLITS,
             num_warps=1,

@@ -294,6 +294,7 @@ print(json.dumps(told))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here they would measure")
 def test_every_script_understands_its_arguments_and_refuses_to_run_without_a_gpu(tmp_path: Path) -> None:
     code = CALL_ALL.format(gpu=str(GPU), out=str(tmp_path))

@@ -59,6 +59,7 @@ def run(script: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="runs on the device there")
 def test_the_triton_kernel_agrees_with_the_reference() -> None:
     assert run(AGREE, TRITON_INTERPRET="1") == "agreed\n"

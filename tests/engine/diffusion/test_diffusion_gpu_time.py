@@ -19,7 +19,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
     events: Told = []
 
     class Span:
-        ended = False
+        ended, launching_ns = False, 5
 
         def begin(self) -> None:
             events.append(("begin",))
@@ -67,3 +67,4 @@ def test_a_rounds_span_ends_before_the_host_waits_for_it(told: Told) -> None:
     log = engine.recorder.log()
     assert set(log.steps["gpu_ns"]) == {7}
     assert set(log.steps["launch_bound"]) == {1}
+    assert set(log.steps["launching_ns"]) == {5}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stub_blocks import CHOICES, VOCAB, assert_no_leak, expected, params, problems, stub_engine
@@ -33,6 +34,7 @@ def test_state_never_crosses_requests(seed: int, fdfo: bool, reuse: bool, which:
         assert sequence.output_ids == output
 
 
+@pytest.mark.slow
 def test_ten_thousand_requests_leave_nothing_behind() -> None:
     rng = Random(1)
     engine = stub_engine(LowConfidence(0.5), max_num_seqs=32, num_kv_blocks=80, max_model_len=256)

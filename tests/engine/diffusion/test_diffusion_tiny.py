@@ -83,6 +83,7 @@ def fewest_expected(accuracy: float, count: int) -> int:
     return count
 
 
+@pytest.mark.slow
 def test_both_modes_answer_as_well_as_the_model_does_alone(runs: Runs) -> None:
     recorded = json.loads((FOLDER / "training.json").read_text())
     seen = recorded["problems_per_task"]
@@ -105,6 +106,7 @@ def test_tokens_and_rounds_are_those_of_the_naive_decoder() -> None:
         assert sequence.request.rounds_per_block == [denoise + 1 for denoise in rounds]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slots", PROBLEMS)
 def test_fdfo_takes_fewer_rounds_as_predicted_from_the_step_counts(runs: Runs, slots: int) -> None:
     (fdfo, sequences), (sync, _) = runs[slots, True], runs[slots, False]

@@ -17,12 +17,13 @@ from engine.kernels import backend
 from engine.kernels.cuda import build, library
 
 HEADER = Path(__file__).with_suffix(".h")
+KEPT = Path(__file__).parents[3] / "build" / "cuda-on-cpu"
 FLAGS = ["-std=c++17", "-O1", "-fPIC", "-pthread", "-include", str(HEADER)]
 
 
 @functools.cache
 def emulated() -> ctypes.CDLL:
-    """The library, compiled on first use and kept in the temporary folder; skips the test without g++."""
+    """The library, compiled on first use and kept in `build`; skips the test without g++."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("g++ is not installed: the CUDA kernels cannot run on the CPU")
@@ -30,15 +31,16 @@ def emulated() -> ctypes.CDLL:
     key = hashlib.sha256(b"".join(path.read_bytes() for path in inputs) + repr(FLAGS).encode()).hexdigest()[
         :16
     ]
-    target = Path(tempfile.gettempdir()) / f"blis_cuda_on_cpu_{key}.so"
+    target = KEPT / f"{key}.so"
     if not target.exists():
-        with tempfile.TemporaryDirectory() as scratch:
+        KEPT.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=KEPT) as scratch:
             objects = []
             for source in build.sources():
                 objects.append(f"{scratch}/{source.stem}.o")
                 build.run([compiler, *FLAGS, "-x", "c++", "-c", str(source), "-o", objects[-1]])
-            build.run([compiler, "-shared", "-pthread", *objects, "-o", f"{target}.part"])
-        Path(f"{target}.part").replace(target)
+            build.run([compiler, "-shared", "-pthread", *objects, "-o", f"{scratch}/library"])
+            Path(scratch, "library").replace(target)
     return library.declare(ctypes.CDLL(str(target)))
 
 

@@ -39,6 +39,7 @@ from engine.kernels.triton.autotune import TUNERS
 from engine.models.config import load_model_config
 from engine.models.decoder import Decoder
 from engine.outcome import StepOutcome, nothing
+from engine.sampler import Sampler
 from engine.sampling_params import SamplingParams
 from engine.steplog import StepRecorder
 from engine.timing import StepTimer
@@ -51,7 +52,7 @@ class DryEngine(LLMEngine):
     """Samples what it likes."""
 
     def sample(self, batch: Batch, logits: torch.Tensor | None, positions: torch.Tensor) -> Any:
-        if logits is None:
+        if logits is None and batch.tokens is None:
             return nothing()
         tokens = np.random.default_rng(0).integers(VOCAB, size=len(batch.emitters.sequences))
         self.executor.keep_tokens(batch, torch.empty(len(tokens), dtype=torch.int64, device=META))
@@ -89,7 +90,7 @@ def autoregressive(decoder: Decoder, config: EngineConfig) -> DryEngine:
     return DryEngine(
         scheduler=Scheduler(config.scheduler_config(PAGES, int(length)), track_longest=True),
         executor=executor(decoder, config),
-        sampler=None,  # type: ignore[arg-type]
+        sampler=Sampler(torch.device("cpu")),
         recorder=StepRecorder({}),
         clock=clock,
         timer=StepTimer(clock, torch.device("cpu")),
@@ -138,7 +139,8 @@ def labels(variants: Ordered[Variant]) -> list[str]:
 
 def main(name: str, *settings: str) -> None:
     given = {key: json.loads(value) for key, _, value in (text.partition("=") for text in settings)}
-    model, config = load_model_config(name), EngineConfig(model=name, **given)
+    model = load_model_config(name)
+    config = EngineConfig(model=name, **given).on("cuda", model.mask_block)
     decoder = without_weights(model, torch.bfloat16)
     build = autoregressive if model.mask_block == 1 else diffusion
     with recorded(HOPPER) as noted:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from engine.kernels.aot import Report, broken_promises
+from engine.kernels.aot import Report, broken_promises, tile_loop
 from engine.kernels.gpu import HOPPER
 from engine.kernels.promise import Promise
 
@@ -30,6 +30,7 @@ PARTS = {
     "head dim 128": ["--model", "qwen3-8b", "--only", "attention|qkv|norm"],
     "head dim 128, diffusion": ["--model", "llada2.0-mini", "--only", "prefill"],
     "experts": ["--model", "qwen3-30b-a3b", "--only", EXPERTS],
+    "two pages": ["--model", "qwen3-8b", "--only", "attention_decode ", "--block-size", "16", "64"],
 }
 """In parts, so that several processes can share them."""
 
@@ -61,7 +62,8 @@ def compiled(part: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.mark.parametrize("part", [part for part in PARTS if part != "experts"])
+@pytest.mark.slow
+@pytest.mark.parametrize("part", [part for part in PARTS if part not in ("experts", "two pages")])
 def test_every_variant_keeps_its_promise(part: str) -> None:
     found = compiled(part)
     assert {row["name"]: row["problems"] for row in found if row["problems"]} == {}
@@ -70,6 +72,7 @@ def test_every_variant_keeps_its_promise(part: str) -> None:
     assert all(opcodes["HGMMA"] and not opcodes["HMMA"] for opcodes in wide)
 
 
+@pytest.mark.slow
 def test_experts_take_the_shared_memory_that_was_computed_and_not_more_than_there_is() -> None:
     from engine.kernels.triton.moe import shared_bytes
 
@@ -81,6 +84,21 @@ def test_experts_take_the_shared_memory_that_was_computed_and_not_more_than_ther
         config = Configuration(row["constants"], row["num_stages"])
         matrices = 2 if row["kernel"] == "_gate_up" else 1
         assert row["report"]["shared_bytes"] == shared_bytes(config, row["constants"]["BLOCK_M"], matrices, 2)
+
+
+def test_a_page_of_64_saves_a_fifth_of_the_instructions_of_a_decode_tile() -> None:
+    by_page = {row["constants"]["PAGE_SIZE"]: row["report"] for row in compiled("two pages")}
+    assert by_page[64]["tile"] <= 0.8 * by_page[16]["tile"]
+    assert by_page[64]["prologue"] <= 0.75 * by_page[16]["prologue"]
+
+
+def test_the_loop_over_tiles_is_the_innermost_that_multiplies() -> None:
+    body = ["LDGSTS.E [R1], [R2]", "HMMA.16816 R4, R4, R5", "@P0 BRA `(.L_x_1)"]
+    lines = ["MOV R1, R2", "MOV R2, R3", "BRA `(.L_x_9)", ".L_x_0:", "S2R R1", ".L_x_1:", *body]
+    lines += ["IADD3 R1, R2", "@P1 BRA `(.L_x_0)", ".L_x_9:", "EXIT "]
+    code = "\n".join(line if line.startswith(".") else f"        /*0000*/    {line} ;" for line in lines)
+    assert tile_loop(code) == (4, 3)
+    assert tile_loop("        /*0000*/    EXIT ;") == (0, 0)
 
 
 class Configuration:

@@ -124,6 +124,23 @@ def test_prefill_merges_splits_of_the_keys(splits: int, mask_block: int) -> None
     assert out[:1].isnan().all(), "rows of decodes are not the prefill kernel's to write"
 
 
+@pytest.mark.parametrize("splits", [None, 3])
+@pytest.mark.parametrize("decodes", [0, 2, 4])
+def test_a_captured_batch_of_which_fewer_are_decodes_and_prompts(decodes: int, splits: int | None) -> None:
+    """Places for four decodes and four prompts; the last prompt has the tokens of the padding."""
+    from engine.kernels.triton.decode_attention import decode_attention
+    from engine.kernels.triton.prefill_attention import prefill_attention
+
+    lengths = [(1, 30 + i) for i in range(decodes)] + [(0, 0)] * (4 - decodes)
+    batch = make_batch([*lengths, (20, 20), (3, 50), (0, 0), (9, 0)], num_decodes=4)
+    meta = replace(batch.meta, usual_prompts=2, max_query_len=len(batch.q), max_seq_len=4096)
+    out = torch.full(batch.q.shape, torch.nan)
+    decode_attention(batch.q, batch.k_cache, batch.v_cache, meta, batch.scale, out)
+    prefill_attention(batch.q, batch.k_cache, batch.v_cache, meta, batch.scale, out, splits)
+    torch.testing.assert_close(out.double(), naive(batch), atol=3e-6, rtol=1e-5)
+    torch.testing.assert_close(batch.attend().double(), naive(batch), atol=3e-6, rtol=1e-5)
+
+
 def test_a_grid_larger_than_the_batch_changes_nothing() -> None:
     """As in a CUDA graph: the launch is sized by maxima, the tensors say what there is."""
     batch = make_batch([(1, 30), (20, 40)])

@@ -37,6 +37,7 @@ def case(rule: Rule, blocks: int, size: int, vocabulary: int) -> tuple[Tensor, T
     return ids, answer, logits, rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES, ids=str)
 @pytest.mark.parametrize(
     ("blocks", "size", "vocabulary"), [(1, 32, 301), (3, 32, 2052), (2, 4, 300), (2, 48, 61), (2, 100, 64)]

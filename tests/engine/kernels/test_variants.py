@@ -32,6 +32,7 @@ def served(*arguments: str) -> tuple[set[str], set[str]]:
     return set(found["ready"]), set(found["served"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", EAGER.values(), ids=EAGER.keys())
 def test_serving_launches_what_the_warm_up_has_launched_all_of_it_and_nothing_else(
     arguments: tuple[str, ...],
@@ -41,6 +42,7 @@ def test_serving_launches_what_the_warm_up_has_launched_all_of_it_and_nothing_el
     assert ready - launched == set(), "compiled for nothing"
 
 
+@pytest.mark.slow
 def test_with_graphs_nothing_is_left_to_compile_either() -> None:
     ready, launched = served("engine/tiny/checkpoints/ar", "max_num_seqs=40")
     assert launched - ready == set()
@@ -71,6 +73,7 @@ print(len(TUNERS), state() == before, once == again == shorter, once == larger_p
 """
 
 
+@pytest.mark.slow
 def test_a_dry_run_leaves_no_trace_and_finds_the_same_for_whatever_length_the_memory_allows() -> None:
     """What it pretends to have timed would else decide which configuration really runs."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}

@@ -57,6 +57,7 @@ def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
+@pytest.mark.slow
 def test_what_is_compiled_ahead_is_found_by_a_launch(tmp_path: Path) -> None:
     """The launch is Triton's own, up to the driver; what it compiles it keeps under the very same key."""
     done = python("-c", LAUNCHED, str(tmp_path / "ahead"), str(tmp_path / "launched"))
@@ -65,6 +66,7 @@ def test_what_is_compiled_ahead_is_found_by_a_launch(tmp_path: Path) -> None:
     assert done.stdout.replace(without, "") == "['compiled', 'was there'] 1 True\n"
 
 
+@pytest.mark.slow
 def test_what_fails_does_not_keep_the_rest_from_being_compiled(tmp_path: Path) -> None:
     """The CUDA compiler fails here, and the kernels of Triton are there all the same."""
     folders = {"TRITON_CACHE_DIR": str(tmp_path / "triton"), "XDG_CACHE_HOME": str(tmp_path)}

@@ -226,7 +226,7 @@ def test_buckets_are_powers_of_two_then_multiples_of_eight() -> None:
 
 
 def measured(**settings: object) -> int:
-    config = EngineConfig(model="stub", **settings)  # type: ignore[arg-type]
+    config = EngineConfig(model="stub", **settings).on("cpu")  # type: ignore[arg-type]
     return capacity(config, StubSizes(), torch.float32, CPU, lambda: None).num_blocks
 
 
@@ -286,7 +286,8 @@ def test_what_does_not_fit_into_memory_is_refused_before_anything_is_allocated(
 
 
 def test_what_is_too_much_together_is_put_down_to_the_largest(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = EngineConfig(model="stub", num_kv_blocks=1000, max_num_seqs=100, max_num_batched_tokens=200)
+    sizes = {"num_kv_blocks": 1000, "max_num_seqs": 100, "max_num_batched_tokens": 200}
+    config = EngineConfig(model="stub", **sizes).on("cpu")  # type: ignore[arg-type]
     needs = memory_needs(config, StubSizes(), torch.float32, CPU)
     needed = sum(need.host + need.device for need in needs)
     monkeypatch.setattr("engine.memory.host_bytes", lambda: needed)
@@ -316,7 +317,7 @@ def test_the_profiling_forward_runs_and_stores_nothing() -> None:
     from engine.build import largest_forward
 
     model = StubModel()
-    config = EngineConfig(model="stub", max_num_seqs=8, max_num_batched_tokens=100)
+    config = EngineConfig(model="stub", max_num_seqs=8, max_num_batched_tokens=100).on("cpu")
     largest_forward(model, config, torch.float32, CPU)
     assert model.forwards == 1
 

@@ -101,7 +101,7 @@ def test_padded_batches_give_the_same_logits_as_exact_ones(
 def test_the_warm_up_leaves_no_trace(checkpoint: str, one_by_one: list[list[int]], eager: bool) -> None:
     settings = {"max_num_seqs": 9, "max_num_batched_tokens": 120, "enforce_eager": eager}
     model = llm(checkpoint, **settings)
-    engine, config = model.engine, EngineConfig(model=checkpoint, **settings)
+    engine, config = model.engine, EngineConfig(model=checkpoint, **settings).on("cpu")
     length = engine.scheduler.config.max_model_len
     engine.executor = make_executor(
         config, engine.executor.forward, length, torch.device("cpu"), eager_capture

@@ -259,7 +259,10 @@ clients:
 def test_a_table_for_people(model: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--num-requests", "3", "--rate", "1000", "--output-tokens", "3", "--prompt-tokens", "20"]
     arguments = [*model, *flags, "--output-tokens-max", "5", "--prompt-tokens-max", "40", "--format", "table"]
-    assert main(["engine", "run", *arguments, "--out", str(tmp_path / "x")]) == 0
+    trace = tmp_path / "run.pftrace"
+    traced = ["--perfetto", str(trace)]
+    assert main(["engine", "run", *arguments, *traced, "--out", str(tmp_path / "x")]) == 0
+    assert b"measured: engine" in trace.read_bytes()
     captured = capsys.readouterr()
     assert "TTFT" in captured.out
     assert "3 injected, 3 ok" in captured.err

@@ -148,6 +148,7 @@ def test_two_requests_cannot_have_one_name_at_a_time() -> None:
     engine.add_request([1], GREEDY, request_id="a")
 
 
+@pytest.mark.slow
 def test_10000_steps_of_trouble_leak_nothing() -> None:
     """Preemptions, aborts, deadlines, stops, prefix hits and broken forwards, in one long run."""
     rng = random.Random(7)

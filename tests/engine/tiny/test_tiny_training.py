@@ -43,6 +43,7 @@ def weight_bytes(model: Qwen3, folder: Path) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_twenty_steps_lower_the_loss_and_a_second_run_gives_the_same_bytes(kind: str, tmp_path: Path) -> None:
     one_each = dict.fromkeys(TASKS, 1)

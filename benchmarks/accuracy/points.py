@@ -1,0 +1,395 @@
+"""Measured operating points of public benchmarks as servers and loads that can be simulated.
+
+Two sets, each a folder of `../shared/data` with rows, groups and launch flags: `silicon` (means of TTFT and
+TPOT) and `inferencemax` (with medians and p99). A point is expressed by its own engine, version, precision,
+width and flags; defaults apply where a flag was not published, and nothing is chosen per row. What cannot be
+expressed has a reason.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import re
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blis_py.api import Simulation, build
+from blis_py.errors import InputError
+from blis_py.files.bundled import root
+from blis_py.latency.hardware import load_gpu
+from blis_py.latency.operator_work import peak_flops
+from blis_py.models.model_shape import ModelShape, load_model
+from blis_py.requests.table import RequestTable
+
+Row = dict[str, str]
+_PER_TENSOR = {"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]}
+_BLOCKS = {**_PER_TENSOR, "weight_block_size": [128, 128]}
+_MODELOPT = {"quant_method": "modelopt", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
+QUANTISED: dict[str, dict[str, Any]] = {
+    "fp8": {**_MODELOPT, "quant_algo": "FP8"},
+    "fp8_block": _BLOCKS,
+    "nvfp4": {**_MODELOPT, "quant_algo": "NVFP4"},
+}
+"""What published checkpoints of a format say, for models without a bundled one."""
+MODELS: dict[tuple[str, str], tuple[str, str]] = {
+    ("deepseek", "fp8"): ("deepseek-r1", ""),
+    ("deepseek", "fp4"): ("deepseek-v3.1-nvfp4", ""),
+    ("gpt-oss-120b", ""): ("gpt-oss-120b", ""),
+    ("gpt-oss-20b", ""): ("gpt-oss-20b", ""),
+    ("minimax", "fp8"): ("minimax-m2.5", ""),
+    ("minimax", "fp4"): ("minimax-m2.5-nvfp4", ""),
+    ("qwen3.5-397b", ""): ("qwen3.5-397b-a17b", ""),
+    ("qwen3.5-397b", "fp8"): ("qwen3.5-397b-a17b", "fp8_block"),
+    ("qwen3.5-397b", "fp4"): ("qwen3.5-397b-a17b-nvfp4", ""),
+    ("qwen3-235b", "fp8"): ("qwen3-235b-a22b-fp8", ""),
+    ("qwen3-235b", "fp4"): ("qwen3-235b-a22b-nvfp4", ""),
+    ("qwen3-235b", ""): ("qwen3-235b-a22b", ""),
+    ("qwen3-32b", ""): ("qwen3-32b", ""),
+    ("qwen3-32b", "fp8"): ("qwen3-32b", "fp8"),
+    ("qwen3-32b", "fp4"): ("qwen3-32b", "nvfp4"),
+    ("qwen3-30b", ""): ("qwen3-30b-a3b", ""),
+    ("qwen3-30b", "fp8"): ("qwen3-30b-a3b-fp8", ""),
+    ("llama-3.1-8b", ""): ("llama-3.1-8b", ""),
+    ("llama-3.1-8b", "fp8"): ("llama-3.1-8b", "fp8"),
+    ("llama-3.1-8b", "fp4"): ("llama-3.1-8b", "nvfp4"),
+    ("llama-3.1-70b", ""): ("llama-3.1-70b", ""),
+    ("llama-3.1-70b", "fp8"): ("llama-3.1-70b-fp8", ""),
+    ("llama-3.1-70b", "fp4"): ("llama-3.1-70b", "nvfp4"),
+    ("llama-3.1-405b", "fp8"): ("llama-3.1-405b", "fp8"),
+    ("kimi-k2.5", "fp4"): ("kimi-k2.5-nvfp4", ""),
+    ("kimi-k2.5", ""): ("kimi-k2.5", ""),
+    ("kimi-k2", ""): ("kimi-k2", ""),
+    ("kimi-k2", "fp8"): ("kimi-k2", ""),
+}
+"""Part of a model's name and precision -> bundled model, and the format put on it."""
+_BALANCE_STEPS = 50
+"""Default of `timeout_iters` (tensorrt_llm/llmapi/llm_args.py)."""
+_SPELT = {"llama-3.3-70b": "llama-3.1-70b", "deepseek-r1": "deepseek", "deepseek-v3": "deepseek"}
+
+
+class NotExpressed(Exception):
+    """Reason why a point cannot be simulated; a few words."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """An operating point."""
+
+    id: str
+    source: str
+    engine: str
+    version: str
+    model: str
+    precision: str
+    gpu: str
+    gpus: int
+    attention_dp: int
+    ep: int
+    prompt_tokens: int
+    output_tokens: int
+    concurrency: int
+    measured: dict[str, float]
+    """By metric and statistic, as `ttft.mean`, in ms."""
+    gemm_form: str = ""
+    flags: Row = field(default_factory=dict)
+    requests_each: int = 10
+    """Requests of the run for each in flight."""
+    refused: str = ""
+
+    @property
+    def family(self) -> str:
+        """Kind of model, for tables."""
+        name, _ = self.bundled
+        return re.sub(r"-(nvfp4|fp8)$|^deepseek.*", lambda m: "" if m[1] else "deepseek", name)
+
+    @property
+    def bundled(self) -> tuple[str, str]:
+        """Bundled model and the format put on it.
+
+        Raises:
+            NotExpressed: there is none.
+        """
+        name = self.model.lower().rpartition("/")[2]
+        for old, new in _SPELT.items():
+            name = name.replace(old, new)
+        for (part, precision), found in MODELS.items():
+            if name.startswith(("nvidia-" + part, part)) and precision == self._format:
+                model, form = found
+                return model, self.gemm_form if form == "fp8" and self.gemm_form in QUANTISED else form
+        raise NotExpressed(f"no configuration of {name} in {self.precision or '16 bits'}")
+
+    @property
+    def _format(self) -> str:
+        return "" if "gpt-oss" in self.model or self.precision in ("bf16", "fp16") else self.precision
+
+    @property
+    def preset(self) -> str:
+        if self.engine == "vllm" and self.version and _number(self.version) < (0, 14):
+            return "vllm-0.10"
+        return self.engine
+
+    def shape(self) -> ModelShape:
+        name, form = self.bundled
+        return load_model(_quantised(name, form) if form else name)
+
+    def impossible(self) -> bool:
+        """Whether the point contradicts itself: with so many requests in flight, computing their prompts at
+        the datasheet's peak would take longer than the requests did. No prediction enters."""
+        shape, gpu = self.shape(), load_gpu(self.gpu)
+        w = shape.weights
+        narrow = min(w.experts if shape.moe_layers else w.dense, w.attention)
+        form = "bfloat16" if narrow >= 2 else "nvfp4" if narrow < 1 else "fp8"
+        flops = 2.0 * (shape.active_parameters - shape.vocab * shape.hidden) * 0.9 * self.prompt_tokens
+        prefill_ms = flops / (self.gpus * peak_flops(gpu, form)) * 1e3
+        e2e_ms = self.measured["ttft.mean"] + self.measured["tpot.mean"] * (0.9 * self.output_tokens - 1)
+        return self.concurrency * prefill_ms > e2e_ms
+
+    def settings(self) -> dict[str, Any]:
+        """Keywords of `blis.build`."""
+        name, form = self.bundled
+        model: dict[str, Any] = {"model_config": _quantised(name, form)} if form else {"model": name}
+        return {
+            **model,
+            "engine": self.preset,
+            "gpu": self.gpu,
+            "tp": self.gpus,
+            "attention_dp": self.attention_dp,
+            "ep": self.ep,
+            "concurrency": self.concurrency,
+            "num_requests": self.requests_each * self.concurrency,
+            "prefix_cache": "none",
+            "timeout": None,
+            **self._of_flags(),
+        }
+
+    def _of_flags(self) -> dict[str, Any]:
+        flags, found = self.flags, {}
+        kv = flags.get("kv_cache_dtype", "")
+        if kv.startswith("fp8"):
+            found["kv_cache_dtype"] = "fp8"
+        if (share := _float(flags.get("mem_util", ""))) is not None:
+            found["gpu_memory_utilization"] = share
+        if (budget := _float(flags.get("token_budget", ""))) is not None:
+            found["max_num_batched_tokens"] = int(budget)
+        seqs = flags.get("max_seqs", "")
+        if seqs == "CONC":
+            found["max_num_seqs"] = max(self.concurrency // self.attention_dp, 1)
+        elif (count := _float(seqs)) is not None:
+            found["max_num_seqs"] = int(count)
+        if (interval := _float(flags.get("scheduler_recv_interval", ""))) is not None:
+            found["receive_interval"] = int(interval)
+        other = flags.get("other_flags", "") + " " + flags.get("data_parallel", "")
+        if waits := re.search(r"batch_wait_timeout_iters=(\d+)", other):
+            found["prompt_wait_steps"] = int(waits[1])
+        if share := re.search(r"batch_wait_max_tokens_ratio=([\d.]+)", other):
+            found["prompt_wait_share"] = float(share[1])
+        if self.attention_dp > 1 and '"enable_balance": true' in other:
+            waits = re.search(r'"timeout_iters": (\d+)', other)
+            found["attention_dp_timeout_iters"] = int(waits[1]) if waits else _BALANCE_STEPS
+        if self.engine == "vllm" and flags.get("async_scheduling") == "on":
+            found["async_scheduling"] = True
+        return found
+
+    def simulation(self) -> Simulation:
+        """Its server and its requests: lengths uniform in [0.8 L, L].
+
+        Raises:
+            NotExpressed, InputError: it cannot be simulated.
+        """
+        if self.refused:
+            raise NotExpressed(self.refused)
+        built = build(**self.settings())
+        random, count = np.random.default_rng(0), self.requests_each * self.concurrency
+        lengths = [
+            random.integers(-(-4 * most // 5), most, count, endpoint=True)
+            for most in (self.prompt_tokens, self.output_tokens)
+        ]
+        return replace(built, table=RequestTable.build(np.zeros(count, dtype=np.int64), *lengths))
+
+    def predict(self) -> dict[str, float]:
+        """Every measured figure, predicted, in ms.
+
+        Raises:
+            NotExpressed: with the reason.
+        """
+        try:
+            record, _ = self.simulation().simulate(False, None)
+        except InputError as error:
+            raise NotExpressed(_reason(error)) from None
+        found = {
+            "ttft": record.first_token_ns - record.table.arrival_ns,
+            "e2el": record.last_token_ns - record.table.arrival_ns,
+            "tpot": (record.last_token_ns - record.first_token_ns) / np.maximum(record.emitted_tokens - 1, 1),
+        }
+        statistics = {"mean": np.mean, "median": np.median, "p99": lambda ns: np.percentile(ns, 99)}
+        return {
+            f"{metric}.{name}": float(statistic(ns)) / 1e6
+            for metric, ns in found.items()
+            for name, statistic in statistics.items()
+            if f"{metric}.{name}" in self.measured
+        }
+
+
+def _reason(error: InputError) -> str:
+    return "does not fit into the GPUs' memory" if "does not fit" in error.problem else error.problem
+
+
+@cache
+def _quantised(name: str, form: str) -> str:
+    config = json.loads((root("profiles") / "models" / f"{name}.json").read_text())
+    section = {**QUANTISED[form]}
+    if "text_config" in config and form == "fp8_block":
+        section["modules_to_not_convert"] = ["lm_head", "*.mlp.gate", "*.mlp.shared_expert_gate"]
+    folder = Path(tempfile.mkdtemp(prefix="points-")) / f"{name}-{form}"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": section}))
+    return str(folder)
+
+
+# --- reading -----------------------------------------------------------------------------------------
+
+
+def _rows(path: Path) -> list[Row]:
+    with gzip.open(path, "rt") as file:
+        return list(csv.DictReader(file))
+
+
+def _flags(folder: Path) -> dict[str, list[Row]]:
+    """Launch flags by group; several candidates fit some groups equally well."""
+    found: dict[str, list[Row]] = {}
+    if (folder / "server_flags.csv").exists():
+        with open(folder / "server_flags.csv") as file:
+            for row in csv.DictReader(file):
+                found.setdefault(row["group"], []).append(row)
+    return found
+
+
+def silicon(data: Path) -> Iterator[Point]:
+    """Points of `silicon`; those with prefill and decode apart are refused here."""
+    folder = data / "silicon"
+    flags, groups = _flags(folder), {}
+    if (folder / "row_groups.csv.gz").exists():
+        groups = {row["row"]: row for row in _rows(folder / "row_groups.csv.gz")}
+    for number, row in enumerate(_rows(folder / "rows.csv.gz")):
+        group = groups.get(str(number), {})
+        candidates = flags.get(group.get("group", ""), [{}])
+        read = candidates[0]
+        gpus, dp, ep = _width(row, read)
+        concurrency = _float(group.get("concurrency", "")) or _number_of(row, "batch_size") * dp
+        yield Point(
+            id=row["id"],
+            source="silicon",
+            engine=row["backend"],
+            version=row["backend_version"],
+            model=row["model_path"],
+            precision=row["precision"],
+            gpu=row["system"].partition("_")[0],
+            gpus=gpus,
+            attention_dp=dp,
+            ep=ep,
+            prompt_tokens=int(row["isl"]),
+            output_tokens=int(row["osl"]),
+            concurrency=int(concurrency),
+            measured={
+                "ttft.mean": float(row["silicon_ttft_ms"]),
+                "tpot.mean": float(row["silicon_tpot_ms"]),
+            },
+            gemm_form=row["gemm_quant_mode"],
+            flags=read,
+            refused=_refused(row["mode"] != "agg", read.get("mtp", ""), row["system"], gpus),
+        )
+
+
+def inferencemax(data: Path) -> Iterator[Point]:
+    """Points of `inferencemax`."""
+    folder = data / "inferencemax"
+    flags = _flags(folder)
+    groups = {row["row"]: row for row in _rows(folder / "row_groups.csv.gz")}
+    engines = {"trt": "trtllm"}
+    for number, row in enumerate(_rows(folder / "rows.csv.gz")):
+        read = flags.get(groups[str(number)]["group"], [{}])[0]
+        gpu, framework = row["hw"].partition("-")[0], row["framework"]
+        amd = gpu.startswith("mi")
+        gpus = int(_float(row["tp"]) or 1)
+        shared = "attention-dp" in read.get("data_parallel", "") or row["dp_attention"] == "true"
+        version = re.search(r"v?(\d+\.\d+\.\d+[\w.]*)", row["image"].rpartition(":")[2])
+        yield Point(
+            id=f"{row['run']}-{number}",
+            source="inferencemax",
+            engine=engines.get(framework, framework),
+            version=version[1] if version else "",
+            model=row["model"],
+            precision=row["precision"],
+            gpu=gpu,
+            gpus=gpus,
+            attention_dp=gpus if shared else 1,
+            ep=_expert_groups(read, gpus, _float(row["ep"]) or 1),
+            prompt_tokens=int(row["isl"]),
+            output_tokens=int(row["osl"]),
+            concurrency=int(row["conc"]),
+            measured={
+                f"{metric}.{name}": float(row[f"{name}_{metric}"]) * 1e3
+                for metric in ("ttft", "tpot", "e2el")
+                for name in ("mean", "median", "p99")
+                if row.get(f"{name}_{metric}")
+            },
+            flags=read,
+            refused="AMD GPUs: no kernels measured"
+            if amd
+            else _refused(row["disagg"] == "True", row["spec_decoding"].replace("none", "no"), gpu, gpus),
+        )
+
+
+def _refused(apart: bool, mtp: str, gpu: str, gpus: int) -> str:
+    """Reasons that hold for whole classes of points."""
+    if apart:
+        return "prefill and decode on GPUs of their own"
+    if mtp.startswith(("yes", "mtp", "either")):
+        return "multi-token prediction ran, or may have"
+    if gpu.startswith("gb200") and gpus > 4:
+        return "a disaggregated deployment under the label of one engine"
+    return ""
+
+
+def _width(row: Row, read: Row) -> tuple[int, int, int]:
+    """GPUs, replicas of attention, groups of experts: as launched, or else as labelled."""
+    gpus = _float(read.get("gpus", ""))
+    if gpus:
+        shared = "attention-dp" in read.get("data_parallel", "")
+        return int(gpus), int(gpus) if shared else 1, _expert_groups(read, int(gpus), 1)
+    tp, dp = _number_of(row, "tp_size"), _number_of(row, "attention_dp_size")
+    moe_tp, moe_ep = _number_of(row, "moe_tp_size"), _number_of(row, "moe_ep_size")
+    if moe_tp * moe_ep == tp and dp > 1:  # a width that counts its replicas twice
+        return tp, dp, moe_ep
+    return max(tp * dp, moe_tp * moe_ep), dp, moe_ep
+
+
+def _expert_groups(read: Row, gpus: int, labelled: float) -> int:
+    said = read.get("expert_parallel", "")
+    if found := re.fullmatch(r"ep (\d+)", said):
+        return int(found[1])
+    return gpus if said == "on" else 1 if said == "off" else int(labelled)
+
+
+def _number_of(row: Row, key: str) -> int:
+    return max(int(_float(row[key]) or 1), 1)
+
+
+def _float(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        found = re.fullmatch(r"default \(([\d.]+)\)", text)
+        return float(found[1]) if found else None
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])

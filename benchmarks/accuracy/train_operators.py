@@ -1,0 +1,323 @@
+"""Learn the operator surfaces of `trained`: how far each kind of kernel stays below the datasheet's roofline.
+
+    python benchmarks/accuracy/train_operators.py ../shared/data [--only b200-sglang]
+
+Reads the measured kernel tables (NVIDIA AIConfigurator, Apache-2.0) and writes `profiles/operators`: for each
+GPU, engine, kind of operator and number format the logarithm of measured over roofline time, multilinear in
+the logarithms of an operator's sizes. Its values at a few knots are a ridge regression over all rows; no
+row is stored. It prints the mean absolute error of each surface.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from blis_py.latency import operator_work as work
+from blis_py.latency.hardware import GpuSpec, load_gpu
+from blis_py.latency.operator_work import Priced
+from blis_py.latency.surfaces import corners_of
+
+OUT = Path(__file__).resolve().parents[2] / "profiles" / "operators"
+SYSTEMS = {
+    "h100": "h100_sxm",
+    "h200": "h200_sxm",
+    "b200": "b200_sxm",
+    "gb200": "gb200",
+    "b300": "b300_sxm",
+    "gb300": "gb300",
+}
+VERSIONS = {
+    "vllm": ("vllm_0.24.0", "vllm_0.14.0"),
+    "sglang": ("sglang_0.5.14",),
+    "trtllm": ("trtllm_1.3.0rc20",),
+}
+"""Versions of the tables; the second one supplies what the first one lacks."""
+MOST_ROWS = 40_000
+"""Of a surface; more are thinned out evenly."""
+SMOOTHING = 0.02
+KNOTS = {
+    "gemm": ((0, 3, 5, 6, 7, 8, 10, 12, 15), (8, 10, 11, 12, 13, 14, 16), (8, 10, 11, 12, 13, 14, 16)),
+    "experts": ((-3, 0, 3, 5, 7, 9, 11, 13, 15, 18), (0, 3, 5, 7, 8, 9), (11, 12, 13), (6, 8, 9, 10, 11, 12)),
+    "context": ((0, 4, 7, 9, 10, 11, 12, 13, 14, 17), (0, 2, 4, 6, 8, 10), (0, 2, 4)),
+    "decode": ((0, 2, 4, 6, 8, 10), (0, 6, 8, 10, 12, 14, 17), (0, 2, 4), (0, 2, 4)),
+    "mla_context": ((0, 4, 7, 9, 10, 11, 12, 14), (0, 2, 4, 6, 8), (2, 4, 5, 6, 7)),
+    "mla_decode": ((0, 2, 4, 6, 8, 10), (0, 6, 8, 10, 12, 14, 17), (2, 4, 5, 6, 7)),
+    "absorb": ((0, 3, 5, 7, 9, 12, 16), (2, 4, 5, 6, 7)),
+    "linear_context": ((0, 4, 7, 9, 11, 13, 15, 17), (2, 3, 4, 5, 6)),
+    "linear_decode": ((0, 2, 4, 6, 8, 10), (2, 3, 4, 5, 6)),
+    "all_reduce": ((7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29),),
+    "all_to_all": ((0, 3, 5, 7, 9, 11, 13), (11, 12, 13)),
+}
+UNGATED = {2688, 1024, 8192}, {(4096, 2688), (2048, 5120)}
+"""Hidden sizes, and sizes with widths, of experts without a gate; and of no model that is priced."""
+
+Rows = pd.DataFrame
+Measured = tuple[str, Priced, NDArray[np.float64]]
+
+
+class Tables:
+    """The tables of one GPU and engine."""
+
+    def __init__(self, data: Path, gpu: str, engine: str) -> None:
+        self._data, self._gpu = data, gpu
+        self._folders = [
+            data / part / f"{SYSTEMS[gpu]}_{version}"
+            for version in VERSIONS[engine]
+            for part in ("kernels_more", "kernels_h200_h100")
+        ]
+        self.names = [folder.name for folder in self._folders if folder.is_dir()]
+
+    def all_engines(self) -> list[Tables]:
+        """The tables of the same GPU under every engine."""
+        return [Tables(self._data, self._gpu, engine) for engine in VERSIONS]
+
+    def read(self, name: str) -> Rows:
+        """A table; empty if there is none. Keys measured repeatedly have their mean, those measured with
+        several kernels the fastest."""
+        for folder in self._folders:
+            path = folder / f"{name}.csv.gz"
+            if path.exists():
+                rows = pd.read_csv(path)
+                return rows[rows["latency"] > 0]
+        return pd.DataFrame()
+
+
+def reduced(rows: Rows, keys: list[str]) -> Rows:
+    keys = [key for key in keys if key in rows]
+    if "kernel_source" in rows:
+        rows = rows.groupby([*keys, "kernel_source"], as_index=False)["latency"].mean()
+        return rows.groupby(keys, as_index=False)["latency"].min()
+    return rows.groupby(keys, as_index=False)["latency"].mean()
+
+
+def measured(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
+    for source in (_gemms, _experts, _attention, _mla, _linear, _all_reduces, _all_to_alls):
+        yield from source(tables, gpu)
+
+
+def _ns(rows: Rows) -> NDArray[np.float64]:
+    return rows["latency"].to_numpy(float) * 1e6
+
+
+def _column(rows: Rows, name: str, default: float = 0.0) -> NDArray[np.float64]:
+    return rows[name].to_numpy(float) if name in rows else np.full(len(rows), default)
+
+
+def _by(rows: Rows, name: str, default: str) -> Iterator[tuple[str, Rows]]:
+    if name not in rows:
+        yield default, rows
+        return
+    for value, part in rows.groupby(name):
+        yield str(value), part
+
+
+def _gemms(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
+    """The fastest of all engines' measurements: some tables hold the time to launch a product from Python,
+    which no captured graph takes (small block-FP8 ones of vLLM: 60 to 260 us), or quantisation as well."""
+    rows = pd.concat([each.read("gemm_perf") for each in tables.all_engines()])
+    rows = rows[(rows.n >= 64) & (rows.k >= 128) & (rows.n <= 51200) & (rows.k <= 51200)]
+    for form, part in _by(rows, "gemm_dtype", "bfloat16"):
+        if form in work.WEIGHT_BYTES:
+            one = reduced(part.fillna(""), ["m", "n", "k"])
+            m, n, k = (_column(one, key) for key in "mnk")
+            yield f"gemm/{form}", work.gemm(gpu, form, m, n, k), _ns(one)
+
+
+def _experts(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
+    rows = tables.read("moe_perf")
+    pairs = list(zip(rows.hidden_size, rows.inter_size, strict=True))
+    odd = [h in UNGATED[0] or pair in UNGATED[1] for (h, _), pair in zip(pairs, pairs, strict=True)]
+    rows = rows[~np.array(odd)]
+    keys = ["num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"]
+    for form, of_form in _by(rows, "moe_dtype", "bfloat16"):
+        for distribution, part in _by(of_form, "distribution", "power_law_1.01"):
+            if form not in work.WEIGHT_BYTES or distribution not in ("power_law_1.01", "balanced"):
+                continue
+            one = reduced(_served(part), keys)
+            tokens, hidden, inter, top_k, count, tp, ep = (_column(one, key, 1.0) for key in keys)
+            priced = work.experts(gpu, form, tokens, hidden, inter / tp, top_k, count / ep, ep)
+            routing = "balanced" if distribution == "balanced" else "skewed"
+            yield f"experts/{form}/{routing}", priced, _ns(one)
+
+
+def _served(rows: Rows) -> Rows:
+    """Without the Triton kernel wherever experts of these sizes were measured with another one, too."""
+    if "kernel_source" not in rows:
+        return rows
+    triton = rows.kernel_source.str.contains("triton")
+    keys = [key for key in ("hidden_size", "inter_size", "num_experts", "moe_tp_size") if key in rows]
+    sizes = rows[keys].astype(str).agg("-".join, axis=1)
+    return rows[~(triton & sizes.isin(set(sizes[~triton])))]
+
+
+def _attention(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
+    for phase, length in (("context", "isl"), ("generation", "step")):
+        plain = tables.read(f"{phase}_attention_perf")
+        plain["head_dim"], plain["window_size"] = 128, 0
+        rows = pd.concat([plain, tables.read(f"{phase}_attention_other_perf")])
+        rows = rows[rows.head_dim.isin((64, 128, 256)) & rows.window_size.isin((0, 128))]
+        rows = rows[rows.num_heads % rows.num_key_value_heads == 0]
+        for (dim, window, form), part in rows.groupby(["head_dim", "window_size", "kv_cache_dtype"]):
+            if form not in work.KV_BYTES:
+                continue
+            keys = ["batch_size", length, "num_heads", "num_key_value_heads"]
+            one = reduced(part, keys)
+            seqs, tokens, heads, kv_heads = (_column(one, key) for key in keys)
+            if phase == "context":
+                priced = work.context(gpu, seqs, tokens, 0.0, heads, kv_heads, dim, window)
+                yield f"context/{form}/{dim}/{window}", priced, _ns(one)
+            else:
+                priced = work.decode(gpu, form, seqs, tokens, heads, kv_heads, dim, window)
+                yield f"decode/{form}/{dim}/{window}", priced, _ns(one)
+
+
+def _mla(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
+    for phase, length in (("context", "isl"), ("generation", "step")):
+        rows = tables.read(f"{phase}_mla_perf")
+        for form, part in _by(rows, "kv_cache_dtype", "bfloat16") if len(rows) else ():
+            if form not in work.KV_BYTES:
+                continue
+            keys = ["batch_size", length, "num_heads"]
+            one = reduced(part, keys)
+            seqs, tokens, heads = (_column(one, key) for key in keys)
+            if phase == "context":
+                yield f"mla_context/{form}", work.mla_context(gpu, seqs, tokens, 0.0, heads), _ns(one)
+            else:
+                yield f"mla_decode/{form}", work.mla_decode(gpu, form, seqs, tokens, heads), _ns(one)
+    rows = tables.read("mla_bmm_perf")
+    for form, part in _by(rows, "bmm_dtype", "bfloat16") if len(rows) else ():
+        one = reduced(part, ["op_name", "num_tokens", "num_heads"])
+        yield (
+            f"absorb/{form}",
+            work.absorb(gpu, _column(one, "num_tokens"), _column(one, "num_heads")),
+            _ns(one),
+        )
+
+
+def _linear(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
+    rows = tables.read("gdn_perf")
+    for phase, part in _by(rows, "phase", "") if len(rows) else ():
+        keys = ["batch_size", "seq_len", "num_tokens", "num_v_heads"]
+        each = part.groupby([*(key for key in keys if key in part), "kernel_source"], as_index=False)[
+            "latency"
+        ].mean()
+        both = each.groupby([key for key in keys if key in each], as_index=False)["latency"].agg(
+            ["sum", "count"]
+        )
+        one = both[both["count"] == 2].rename(columns={"sum": "latency"})
+        heads = _column(one, "num_v_heads")
+        if phase == "context":
+            tokens = _column(one, "num_tokens")
+            yield "linear_context", work.linear_context(gpu, tokens, heads), _ns(one)
+        else:
+            yield "linear_decode", work.linear_decode(gpu, _column(one, "batch_size"), heads), _ns(one)
+
+
+def _all_reduces(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
+    rows = tables.read("custom_allreduce_perf")
+    if "backend" in rows:
+        rows = rows[rows.backend.str.endswith("graph")]
+    for ranks, part in _by(rows, "num_gpus", "2"):
+        one = reduced(part, ["message_size"])
+        moved = _column(one, "message_size") * 2.0
+        yield f"all_reduce/{ranks}", work.all_reduce(gpu, int(ranks), moved), _ns(one)
+
+
+def _all_to_alls(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
+    rows = tables.read("moe_a2a_perf")
+    for backend, part in _by(rows, "comm_backend", "") if len(rows) else ():
+        keys = ["num_tokens", "hidden_size", "topk"]
+        each = part.groupby([*keys, "phase"], as_index=False)["latency"].mean()
+        both = each.groupby(keys, as_index=False)["latency"].sum()
+        both["latency"] /= 1e3
+        tokens, hidden, top_k = (_column(both, key) for key in keys)
+        kind = "ht" if "ht" in backend else "ll"
+        yield f"all_to_all/{kind}", work.all_to_all(gpu, tokens, hidden, top_k), _ns(both)
+
+
+# --- the regression ----------------------------------------------------------------------------------
+
+
+def fit(priced: Priced, ns: NDArray[np.float64], knots: tuple[tuple[float, ...], ...]) -> dict[str, object]:
+    """Logarithms at the knots, in hundredths."""
+    thin = slice(None, None, max(1, len(ns) // MOST_ROWS))
+    base, ns = np.broadcast_to(priced.ns, ns.shape)[thin], ns[thin]
+    where = [np.broadcast_to(axis, (len(priced.ns),))[thin] for axis in priced.at]
+    axes = [np.array(axis, dtype=float) for axis in knots]
+    sizes = [len(axis) for axis in axes]
+    count = int(np.prod(sizes))
+    target = np.log(ns / base)
+    gram, right = np.zeros((count, count)), np.zeros(count)
+    corners = [
+        (np.ravel_multi_index(np.broadcast_arrays(*place), sizes), np.broadcast_to(weight, target.shape))
+        for place, weight in corners_of(axes, where)
+    ]
+    for i, weight in corners:
+        right += np.bincount(i, weight * target, count)
+        for j, other in corners:
+            flat = np.bincount(i * count + j, weight * other, count * count)
+            gram += flat.reshape(count, count)
+    gram += _roughness(sizes) * SMOOTHING * len(target) / count
+    gram[np.diag_indices(count)] += 1e-6
+    found = np.linalg.solve(gram, right)
+    error = sum(weight * found[i] for i, weight in corners) - target
+    percent = [round(float(value) * 100) for value in found]
+    return {
+        "knots": [list(map(float, axis)) for axis in knots],
+        "percent": percent,
+        "rows": len(ns),
+        "error_percent": round(float(np.abs(np.expm1(error)).mean()) * 100, 1),
+    }
+
+
+def _roughness(sizes: list[int]) -> NDArray[np.float64]:
+    """Squares of the first differences between neighbouring knots."""
+    count = int(np.prod(sizes))
+    total = np.zeros((count, count))
+    places = np.arange(count).reshape(sizes)
+    for axis, size in enumerate(sizes):
+        if size < 2:
+            continue
+        low = np.take(places, range(size - 1), axis).ravel()
+        high = np.take(places, range(1, size), axis).ravel()
+        np.add.at(total, (low, low), 1.0)
+        np.add.at(total, (high, high), 1.0)
+        np.add.at(total, (low, high), -1.0)
+        np.add.at(total, (high, low), -1.0)
+    return total
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--only", help="for example b200-sglang")
+    options = parser.parse_args()
+    OUT.mkdir(exist_ok=True)
+    for gpu in SYSTEMS:
+        for engine in VERSIONS:
+            if options.only in (None, f"{gpu}-{engine}"):
+                write(options.data, gpu, engine)
+
+
+def write(data: Path, gpu: str, engine: str) -> None:
+    tables, spec = Tables(data, gpu, engine), load_gpu(gpu)
+    surfaces = {}
+    for name, priced, ns in measured(tables, spec):
+        surfaces[name] = entry = fit(priced, ns, KNOTS[name.partition("/")[0]])
+        print(f"{gpu}-{engine} {name}: {entry['rows']} rows, {entry['error_percent']} %", flush=True)
+    entries = {name: json.dumps(entry, separators=(",", ":")) for name, entry in surfaces.items()}
+    lines = ",\n".join(f"{json.dumps(name)}: {entry}" for name, entry in entries.items())
+    source = f"AIConfigurator 095f58a (Apache-2.0): {', '.join(tables.names)}"
+    head = f'"gpu": "{gpu}", "engine": "{engine}", "source": "{source}"'
+    (OUT / f"{gpu}-{engine}.json").write_text(f'{{{head}, "surfaces": {{\n{lines}\n}}}}\n', encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""`blis ui`: the interactive page."""
+
+from __future__ import annotations
+
+from blis_py.cli import blis_flags, vllm_flags
+from blis_py.cli.configure import configure
+from blis_py.cli.flag import Flag, Flags
+from blis_py.cli.options import COMMON, WORKLOAD
+from blis_py.errors import InputError
+
+OPENED = "opened"
+_PORT, _NO_BROWSER = "--port", "--no-browser"
+_FLAGS = (
+    Flag(
+        OPENED, str, "", "Workload spec, trace, or folder of a result. Default: an example.", metavar="PATH"
+    ),
+    Flag(_PORT, int, "", "Port on the loopback address. Default: any that is free."),
+    Flag(_NO_BROWSER, bool, "", "Print the link, and open no browser."),
+)
+_OF_RUNS = (*COMMON, ("Workload", WORKLOAD), vllm_flags.FLAGS, blis_flags.FLAGS)
+GROUPS = (("Page", _FLAGS), *_OF_RUNS)
+
+
+def ui(flags: Flags) -> None:
+    """Open a local page that simulates again while settings are moved.
+
+    The page is at the printed link, on this machine alone, until Ctrl-C.
+    """
+    try:
+        import fastapi  # noqa: F401
+        import jinja2  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        fix = "pip install 'blis-py[ui]'"
+        raise InputError(f"the page needs {error.name}, which is not installed", fix=fix) from None
+    from blis_py.ui.base import opened
+    from blis_py.ui.server import serve
+
+    blis_flags.refuse(flags)
+    vllm_flags.refuse(flags)
+    port = flags.get(_PORT, 0)
+    if not 0 <= port < 65536:
+        raise InputError("must be a port", key=_PORT, value=port, fix="drop it for any that is free")
+    given = {name: value for name, value in flags.items() if name not in (OPENED, _PORT, _NO_BROWSER)}
+    base = opened(flags.get(OPENED), configure(given) if given else None)
+    serve(base, port=port, browser=_NO_BROWSER not in flags)

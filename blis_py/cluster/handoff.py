@@ -1,0 +1,276 @@
+"""The hand-over of a request from a prefill to a decode instance: common to all engines.
+
+A `HandOff` is the outlet of the prefill instances and the KV source of the decode instances. It knows every
+request between the two as a `Pair`, from the choice of both instances until the KV has arrived. What differs
+between engines is in `blis_py.cluster.handoffs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from blis_py.cluster.network import Network
+from blis_py.cluster.pairs import Pair
+from blis_py.cluster.topology import Cluster, Disaggregation, Link
+from blis_py.core.kv_source import Supply
+from blis_py.core.request import NEVER_NS, Request
+from blis_py.errors import InputError
+from blis_py.metrics.handovers import HandOver, HandOvers
+from blis_py.metrics.visits import Onward
+
+if TYPE_CHECKING:
+    from blis_py.cluster.events import EventQueue
+    from blis_py.cluster.fleet import Fleet
+    from blis_py.cluster.recorder import Recorder
+    from blis_py.core.step import Step
+
+Choose = Callable[[Request, int], int]
+"""Choice of an instance for a request at a time."""
+
+TRANSFER_FAILED = "KV transfer failed"
+"""Reason of an eviction: the prefill instance no longer had the KV."""
+
+
+class HandOff:
+    """What engines have in common: pairs, transfers, and the blocks that the prefill instance keeps."""
+
+    keeps_blocks = True
+    """Whether the prefill instance keeps the blocks until they have been read."""
+    token_of_prefill = False
+    """Whether the client gets the token of the prefill, with the KV."""
+    to_itself = False
+    """Whether an instance hands over to itself where it is chosen for both; otherwise it just goes on."""
+    needs_overlap = "none"
+    """Default of `Disaggregation.overlap`."""
+
+    def __init__(self, settings: Disaggregation) -> None:
+        self.settings = settings
+        self.rows: list[HandOver] = []
+        self._pairs: dict[int, Pair] = {}
+        """By row of the request, from the choice of its instances until its KV has arrived."""
+        self._sends_chunks = (settings.overlap or self.needs_overlap) == "chunk"
+
+    def fitted(self, cluster: Cluster) -> Cluster:
+        """The cluster whose decode instances have this source of KV.
+
+        Raises:
+            InputError: a decode instance has a source of KV already, one side is empty, or a link missing.
+        """
+        cluster.require_pairs()
+        pools = []
+        for pool in cluster.pools:
+            if pool.role != "prefill":
+                if pool.spec.kv_source is not None:
+                    raise InputError("takes its KV from another source", key="pools", value=pool.name)
+                pool = replace(pool, spec=replace(pool.spec, kv_source=self))
+            pools.append(pool)
+        return replace(cluster, pools=tuple(pools))
+
+    def connect(
+        self,
+        events: EventQueue,
+        fleet: Fleet,
+        recorder: Recorder,
+        choose_prefill: Choose,
+        choose_decode: Choose,
+    ) -> None:
+        """Become the outlet of all instances, and listen to the ends of requests."""
+        self._events, self._fleet, self._recorder = events, fleet, recorder
+        self._instances = fleet.instances
+        self._front_end_ns = recorder.frontend.before_enqueue_ns
+        self._choose_prefill, self._choose_decode = choose_prefill, choose_decode
+        self._links = {(link.from_pool, link.to_pool): link for link in fleet.cluster.links}
+        self.network = Network(events, fleet.members)
+        for pool in fleet.cluster.pools:
+            fleet.connect(pool.name, self)
+        recorder.tell(self._ended)
+
+    @property
+    def under_way(self) -> int:
+        """Requests between the choice of their instances and the arrival of their KV."""
+        return len(self._pairs)
+
+    def record(self) -> HandOvers:
+        """All hand-overs that were completed; call once, before the record of the run is made."""
+        for pair in self._pairs.values():
+            self._forget_token(pair)
+        return HandOvers.of(self.rows)
+
+    # -- the way of a request ------------------------------------------------------------------------
+
+    def begin(self, request: Request, decode: int, now_ns: int) -> bool:
+        """Choose a prefill instance and send a request on its way; False if that is the decode instance."""
+        prefill = self._choose_prefill(request, now_ns)
+        if prefill == decode and not self.to_itself:
+            return False
+        pair = Pair(request, prefill, decode, now_ns)
+        self._pairs[request.row] = pair
+        self._start(pair, now_ns)
+        return True
+
+    def _start(self, pair: Pair, now_ns: int) -> None:
+        """Begin with the prefill; the decode instance counts the request as in flight."""
+        if pair.decode >= 0:
+            self._instances[pair.decode].expect(1, now_ns)
+        self._to_prefill(pair, now_ns + self._front_end_ns)
+
+    def _to_prefill(self, pair: Pair, ready_ns: int) -> None:
+        """Submit the request to its prefill instance, for one token."""
+        request, instance = pair.request, self._instances[pair.prefill]
+        request.max_tokens, request.keeps_blocks = 1, self.keeps_blocks
+        pair.started = True
+        if self._sends_chunks:
+            instance.watch_steps(self._chunks)
+        self._recorder.dispatched(request, pair.prefill, ready_ns)
+        instance.submit([(ready_ns, request)])
+
+    def enters(self, request: Request) -> None:
+        """See `Outlet`."""
+
+    def way_on(self, request: Request) -> Onward | None:
+        """See `Outlet`."""
+        pair = self._pairs.get(request.row)
+        if pair is None or request is not pair.request:
+            self._decoded(request)
+            return None
+        self._prefilled(pair)
+        return Onward.HANDED_OVER
+
+    def take(self, requests: Sequence[Request], end_ns: int) -> None:
+        """See `Outlet`."""
+        for request in requests:
+            pair = self._pairs[request.row]
+            pair.prefill_end_ns = end_ns
+            self._hand_over(pair, end_ns)
+
+    def _prefilled(self, pair: Pair) -> None:
+        """Handle the end of the prefill; the visit is not closed yet."""
+
+    def _decoded(self, request: Request) -> None:
+        """Handle the end of a request on its decode instance."""
+
+    def _hand_over(self, pair: Pair, end_ns: int) -> None:
+        """Continue a request whose prefill is done."""
+        raise NotImplementedError
+
+    def _to_decode(self, pair: Pair, now_ns: int, ready_ns: int, carried: int = 0) -> None:
+        """Open the visit to the decode instance."""
+        request = pair.request.next_visit(*pair.limits)
+        request.carried = request.generated = carried
+        pair.decode_request = request
+        self._recorder.revisit(request, ready_ns)
+        if pair.decode < 0:
+            pair.decode = self._choose_decode(request, now_ns)
+        else:
+            self._instances[pair.decode].expect(-1, now_ns)
+        self._recorder.dispatched(request, pair.decode)
+        self._instances[pair.decode].submit([(ready_ns, request)])
+
+    # -- the KV ----------------------------------------------------------------------------------------
+
+    def offer(self, request: Request, computed_tokens: int, now_ns: int) -> Supply | None:
+        """See `KVSource`: all that the decode instance lacks, at a time that is not known yet."""
+        pair = self._pairs.get(request.row)
+        if pair is None or request is not pair.decode_request or pair.is_lost:
+            return None
+        return Supply(request.num_tokens - computed_tokens, NEVER_NS)
+
+    def load(self, request: Request, computed_tokens: int, supply: Supply, now_ns: int) -> None:
+        """See `KVSource`."""
+        pair = self._pairs[request.row]
+        pair.reserved_ns, pair.sent_tokens = now_ns, computed_tokens
+        self._reserved(pair, now_ns)
+
+    def _reserved(self, pair: Pair, now_ns: int) -> None:
+        """Handle that the decode instance has blocks for the KV."""
+        self._send(pair, pair.request.prompt_tokens, now_ns)
+
+    def arrived(self, request: Request, now_ns: int) -> int:
+        """See `KVSource`."""
+        return request.num_tokens
+
+    def cancel(self, request: Request) -> None:
+        """See `KVSource`."""
+        pair = self._pairs.get(request.row)
+        if pair is not None and request is pair.decode_request:
+            self._stop(pair)
+            pair.reserved_ns, pair.size_bytes = -1, 0
+
+    def _send(self, pair: Pair, until_tokens: int, now_ns: int) -> None:
+        """Send the KV of the prompt up to a token, as far as it is not there or on the way."""
+        spec = self._fleet.members[pair.decode].pool.spec
+        size = spec.scheduler.block_size
+        is_last = until_tokens == pair.request.prompt_tokens
+        blocks = (-(-until_tokens // size) if is_last else until_tokens // size) - pair.sent_tokens // size
+        pair.sent_tokens = until_tokens
+        if blocks <= 0 and not is_last:
+            return
+        size_bytes = max(blocks, 0) * spec.kv_block_bytes
+        pair.size_bytes += size_bytes
+        ends = pair.prefill, pair.decode
+        transfer = self.network.send(
+            size_bytes, *ends, self.link(pair), lambda end_ns: self._sent(pair, transfer, end_ns)
+        )
+        pair.transfers.append(transfer)
+        pair.begin_ns, pair.alone_ns = now_ns, transfer.alone_ns
+
+    def link(self, pair: Pair) -> Link:
+        """The link between the pools of a pair."""
+        members = self._fleet.members
+        return self._links[members[pair.prefill].pool.name, members[pair.decode].pool.name]
+
+    def _chunks(self, step: Step) -> None:
+        """Send the chunks of prompts that a step has computed, the last ones excepted."""
+        for request, tokens in step.prefills:
+            pair = self._pairs.get(request.row)
+            if pair is None or request is not pair.request or pair.prefill_end_ns >= 0:
+                continue
+            if not pair.chunk_tokens or pair.preemptions < request.preemptions:
+                pair.preemptions, pair.chunk_tokens = request.preemptions, max(request.cached_tokens, 0)
+            pair.chunk_tokens += tokens
+            if pair.reserved_ns >= 0 and pair.chunk_tokens < request.prompt_tokens:
+                complete = pair.chunk_tokens - pair.chunk_tokens % self._fleet.cluster.block_size
+                if complete > pair.sent_tokens:
+                    self._send(pair, complete, self._events.now_ns)
+
+    def _sent(self, pair: Pair, transfer: object, end_ns: int) -> None:
+        pair.transfers = [one for one in pair.transfers if one is not transfer]
+        if not pair.transfers and pair.prefill_end_ns >= 0 and pair.sent_tokens == pair.request.prompt_tokens:
+            self._there(pair, end_ns)
+
+    def _there(self, pair: Pair, end_ns: int) -> None:
+        """Handle that all KV is at the decode instance."""
+        assert pair.decode_request is not None
+        del self._pairs[pair.row]
+        self.rows.append(pair.record(end_ns))
+        self._instances[pair.prefill].let_go(pair.request, end_ns)
+        self._instances[pair.decode].kv_ready_at(pair.decode_request, end_ns)
+
+    # -- ends ------------------------------------------------------------------------------------------
+
+    def _ended(self, request: Request, seen_ns: int) -> None:
+        """Handle that a request has ended before its KV arrived: it timed out, or can never be served."""
+        pair = self._pairs.pop(request.row, None)
+        if pair is None:
+            return
+        now_ns = self._events.now_ns
+        self._forget_token(pair)
+        self._stop(pair)
+        self._instances[pair.prefill].let_go(pair.request, now_ns)
+        if pair.decode_request is None:
+            if pair.decode >= 0:
+                self._instances[pair.decode].expect(-1, now_ns)
+        elif request is not pair.decode_request:
+            self._instances[pair.decode].cancel(pair.decode_request, now_ns)
+
+    def _forget_token(self, pair: Pair) -> None:
+        """Forget the token of a prefill whose KV does not arrive."""
+        if self.token_of_prefill and pair.prefill_end_ns >= 0:
+            self._recorder.undelivered(pair.request)
+
+    def _stop(self, pair: Pair) -> None:
+        for transfer in pair.transfers:
+            self.network.cancel(transfer)
+        pair.transfers = []

@@ -1,0 +1,60 @@
+"""Dispatch to pairs of a prefill and a decode instance, or to the decode instance alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from blis_py.cluster.dispatcher import Dispatcher
+from blis_py.core.request import Request
+
+if TYPE_CHECKING:
+    from blis_py.cluster.deciders import Decider
+
+
+class PairDispatcher(Dispatcher):
+    """Choose the decode instance, decide, and begin the hand-over or dispatch to that instance alone.
+
+    The instances, the router and the signals are those of the decode side. Call `pair` before use.
+    """
+
+    def pair(
+        self,
+        decides: Decider,
+        begin: Callable[[Request, int, int], bool],
+        prefill: Sequence[int],
+        decode_first: bool,
+    ) -> None:
+        """Connect the hand-over.
+
+        Args:
+            begin: chooses a prefill instance beside a decode instance; False if it is the same.
+            prefill: indices of the ready prefill instances.
+            decode_first: whether the decode instance is chosen now; otherwise when the prefill is done.
+        """
+        self._decides, self._begin, self._prefill = decides, begin, prefill
+        self._decode_first = decode_first
+        if decides.looks_at_load and not self._looks:
+            self._looks = True
+            self._signals.watch()
+
+    def choose(self, request: Request, now_ns: int) -> int:
+        """The decode instance of a request whose prefill is done."""
+        if self._looks:
+            self._signals.look(now_ns)
+        return self._route(request, now_ns)
+
+    def _together(self, due: Sequence[tuple[int, Request]]) -> None:
+        self._one_by_one(due)
+
+    def _one_by_one(self, due: Sequence[tuple[int, Request]]) -> None:
+        for now_ns, request in due:
+            index = self.choose(request, now_ns)
+            if self._log is not None:
+                self._log.note(request, now_ns, index)
+            decode = index if self._decode_first else -1
+            apart = self._prefill and self._decides(request, index)
+            if apart and self._begin(request, decode, now_ns):
+                continue
+            self._recorder.dispatched(request, index)
+            self._instances[index].submit([(now_ns + self._front_end_ns, request)])

@@ -1,0 +1,225 @@
+"""Prefill and decode on different instances in the configuration: instances of each side, hand-over and link.
+
+Annotations are evaluated here and no later, as in `blis_py.config.models`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from blis_py.config.flag_texts import scorers
+from blis_py.config.pools import PoolSection
+from blis_py.core.bounds import LAST_NS, MAX_INSTANCES, MAX_KV_BLOCKS, MAX_TOKENS
+from blis_py.core.settings import setting
+
+_LAST_MS = LAST_NS / 10**6
+WITHOUT_POOLS: dict[str, Any] = {"decider": "never", "bandwidth_gbps": 25.0, "latency_ms": 0.05}
+"""Values that demand nothing without pools for prefill or decode: defaults of BLIS."""
+ROLES = {"prefill": "prefill_instances", "decode": "decode_instances", "shared": "shared_instances"}
+"""Name of each pool, and the setting with its number of instances."""
+_OVERRIDES = {
+    "gpu": "gpu",
+    "tp": "tp",
+    "engine": "engine",
+    "latency_model": "latency.model",
+    "max_model_len": "scheduler.max_model_len",
+    "num_kv_blocks": "scheduler.num_kv_blocks",
+    "max_num_seqs": "scheduler.max_num_seqs",
+    "max_num_batched_tokens": "scheduler.max_num_batched_tokens",
+    "routing_policy": "routing_policy",
+    "routing_scorers": "routing_scorers",
+}
+"""What a side overrides: the end of its key here, and the key of a pool."""
+
+
+def _instances(role: str, flag: str, help: str) -> Any:
+    return setting(0, least=0, most=MAX_INSTANCES, flag=flag, help=help)
+
+
+def _own(side: str, name: str, *aliases: str, help: str = "", **bounds: Any) -> Any:
+    """A setting of one side's instances; null = as the configuration has it."""
+    flag = f"--{side}-{name}"
+    return setting(None, flag=flag, aliases=tuple(f"--{side}-{a}" for a in aliases), help=help, **bounds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisaggregationSection:
+    """Prefill and decode of a request on different instances."""
+
+    prefill_instances: int = _instances("prefill", "--prefill-instances", "Instances for prefill.")
+    """Instances that compute prompts; 0 with `decode_instances` 0 = prefill and decode are not apart."""
+    decode_instances: int = _instances("decode", "--decode-instances", "Instances for decode.")
+    """Instances that decode."""
+    shared_instances: int = _instances(
+        "shared", "--prefill-decode-instances", "Instances for both, beside them."
+    )
+    """Instances that do both, beside them; configured as those for decode."""
+    handoff: str | None = setting(
+        None,
+        flag="--handoff",
+        help="Whose hand-over: vllm, sglang, trtllm, blis. Default: the engine's.",
+        metavar="NAME",
+    )
+    """Whose hand-over: `vllm`, `sglang`, `trtllm`, `blis`, or one that is installed; null = `blis` with that
+    engine preset, else `vllm`."""
+    decider: str | None = setting(
+        None,
+        flag="--pd-decider",
+        help="Which requests: always (default), never, prefix-threshold, load.",
+        metavar="NAME",
+    )
+    """Which requests prefill and decode apart: `always`, `never`, `prefix-threshold`, `load`, or one that is
+    installed; null = `always`, with the hand-over `blis` `never`."""
+    threshold_tokens: int = setting(
+        16,
+        least=0,
+        most=MAX_TOKENS,
+        flag="--pd-prefix-threshold",
+        help="With prefix-threshold: prompt tokens that are not cached.",
+    )
+    """With `prefix-threshold`: prompts with more tokens, net of those cached on the decode instance."""
+    load_threshold: int = setting(
+        1, least=0, most=MAX_TOKENS, flag="--pd-load-threshold", help="With load: requests in flight."
+    )
+    """With `load`: requests in flight at the decode instance, from which on it gets help."""
+    pair_order: str = setting(
+        "decode-first",
+        choices=("decode-first", "prefill-first"),
+        flag="--pd-pair-order",
+        help="decode-first (llm-d, BLIS), or prefill-first (Dynamo).",
+    )
+    """When the decode instance is chosen: `decode-first`, on arrival; `prefill-first`, after the prefill."""
+    link: str | None = setting(
+        None, flag="--pd-link", help="nvlink, ndr400 (default), roce200, eth100, eth25.", metavar="KIND"
+    )
+    """Kind of link between the two sides: `nvlink`, `ndr400`, `roce200`, `eth100`, `eth25`, `blis`; null =
+    `ndr400`, with the hand-over `blis` `blis`."""
+    bandwidth_gbps: float | None = setting(
+        None,
+        above=0,
+        most=1e6,
+        flag="--pd-transfer-bandwidth",
+        help="GB/s of each GPU, instead of the link kind's.",
+    )
+    """GB/s of each GPU's link on paper; null = that of the link kind."""
+    latency_ms: float | None = setting(
+        None,
+        least=0,
+        most=_LAST_MS,
+        flag="--pd-transfer-base-latency",
+        help="Set-up of a transfer, ms, instead of the link kind's.",
+    )
+    """Set-up of a transfer; null = that of the link kind."""
+    efficiency: float | None = setting(
+        None, above=0, most=1, flag="--pd-link-efficiency", help="Share of the bandwidth that is attained."
+    )
+    """Share of the bandwidth that a transfer attains; null = that of the link kind, 1 with a bandwidth of
+    one's own."""
+    node_gbps: float | None = setting(
+        None, above=0, most=1e6, flag="--pd-node-bandwidth", help="GB/s of a node, of all its GPUs."
+    )
+    """GB/s of a node's adapters together; null = as much as its GPUs have."""
+    gpus_per_node: int = setting(8, least=1, most=4096, flag="--pd-gpus-per-node", help="GPUs of a node.")
+    """GPUs of a node, for `node_gbps`; a pool fills its nodes in order."""
+    contended: bool | None = setting(
+        None,
+        flag="--pd-transfer-contention",
+        off="--no-pd-transfer-contention",
+        help="Transfers share the links; the default, but for --handoff blis.",
+    )
+    """Whether transfers at the same time share the links; null = they do, except with the hand-over
+    `blis`."""
+    overlap: str | None = setting(
+        None,
+        choices=("none", "chunk"),
+        flag="--pd-overlap",
+        help="What is sent during the prefill: none, or each chunk.",
+    )
+    """`none`: the KV is sent after the prefill; `chunk`: each chunk of a prompt when it is computed; null =
+    as the hand-over does it."""
+    reserved_decode_tokens: int = setting(
+        512, least=0, most=MAX_TOKENS, flag="--num-reserved-decode-tokens", help="With sglang, of a request."
+    )
+    """With `sglang`: tokens that a decode instance keeps free for each request that it has."""
+    lease_s: float | None = setting(
+        None,
+        above=0,
+        most=_LAST_MS / 1000,
+        flag="--kv-lease-duration",
+        help="With vllm: s that unread KV is kept.",
+    )
+    """With `vllm`: how long a prefill instance keeps KV that is not being read; null = until it is read, as
+    with heartbeats."""
+    load_failure_policy: str = setting(
+        "fail",
+        choices=("fail", "recompute"),
+        flag="--kv-load-failure-policy",
+        help="After a lease: fail or recompute.",
+    )
+    """With `vllm`, what follows an expired lease: the request fails, or is computed again."""
+
+    prefill_gpu: str | None = _own("prefill", "gpu", "hardware", help="GPU of the prefill instances.")
+    prefill_tp: int | None = _own(
+        "prefill", "tp", help="Their tensor-parallel degree; 0 = as --tp.", least=1, most=4096, null=0
+    )
+    prefill_engine: str | None = _own("prefill", "engine", help="Their engine.")
+    prefill_latency_model: str | None = _own("prefill", "latency-model", help="Their step times.")
+    prefill_max_model_len: int | None = _own(
+        "prefill", "max-model-len", help="Their longest sequence.", least=1, most=MAX_TOKENS, null=0
+    )
+    prefill_num_kv_blocks: int | None = _own(
+        "prefill", "num-kv-blocks", help="Their KV blocks.", least=1, most=MAX_KV_BLOCKS
+    )
+    prefill_max_num_seqs: int | None = _own(
+        "prefill", "max-num-seqs", help="Their running requests, at most.", least=1, most=MAX_TOKENS
+    )
+    prefill_max_num_batched_tokens: int | None = _own(
+        "prefill", "max-num-batched-tokens", least=1, most=MAX_TOKENS, help="Tokens of their steps."
+    )
+    prefill_routing_policy: str | None = _own("prefill", "routing-policy", help="Choice among them.")
+    prefill_routing_scorers: dict[str, float] | None = _own(
+        "prefill", "routing-scorers", read=scorers, help="Its scorers; implies weighted.", metavar="NAME:W,…"
+    )
+    decode_gpu: str | None = _own("decode", "gpu", "hardware", help="GPU of the decode instances.")
+    decode_tp: int | None = _own(
+        "decode", "tp", help="Their tensor-parallel degree; 0 = as --tp.", least=1, most=4096, null=0
+    )
+    decode_engine: str | None = _own("decode", "engine", help="Their engine.")
+    decode_latency_model: str | None = _own("decode", "latency-model", help="Their step times.")
+    decode_max_model_len: int | None = _own(
+        "decode", "max-model-len", help="Their longest sequence.", least=1, most=MAX_TOKENS, null=0
+    )
+    decode_num_kv_blocks: int | None = _own(
+        "decode", "num-kv-blocks", help="Their KV blocks.", least=1, most=MAX_KV_BLOCKS
+    )
+    decode_max_num_seqs: int | None = _own(
+        "decode", "max-num-seqs", help="Their running requests, at most.", least=1, most=MAX_TOKENS
+    )
+    decode_max_num_batched_tokens: int | None = _own(
+        "decode", "max-num-batched-tokens", least=1, most=MAX_TOKENS, help="Tokens of their steps."
+    )
+    decode_routing_policy: str | None = _own("decode", "routing-policy", help="Choice among them.")
+    decode_routing_scorers: dict[str, float] | None = _own(
+        "decode", "routing-scorers", read=scorers, help="Its scorers; implies weighted.", metavar="NAME:W,…"
+    )
+
+    @property
+    def instances(self) -> int:
+        """Of all its pools; 0 = prefill and decode are not apart, or `pools` has both."""
+        return self.prefill_instances + self.decode_instances + self.shared_instances
+
+    def pools(self) -> tuple[PoolSection, ...]:
+        """The pools that its settings come to."""
+        counts = {name: getattr(self, setting) for name, setting in ROLES.items()}
+        return tuple(self._pool(name, count) for name, count in counts.items() if count)
+
+    def _pool(self, name: str, count: int) -> PoolSection:
+        side = "prefill" if name == "prefill" else "decode"
+        values: dict[str, Any] = {}
+        for own, key in _OVERRIDES.items():
+            value = getattr(self, f"{side}_{own}")
+            section, _, leaf = key.rpartition(".")
+            if value is not None:
+                (values.setdefault(section, {}) if section else values)[leaf] = value
+        if values.get("routing_scorers"):
+            values.setdefault("routing_policy", "weighted")
+        return PoolSection(name=name, role="both" if name == "shared" else name, count=count, **values)

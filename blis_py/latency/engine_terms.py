@@ -1,0 +1,81 @@
+"""What a step of an engine takes beyond its kernels, and what of a run was learned on.
+
+The figures stand in `profiles/operators/terms.yaml`, by engine: factors of the kernels' sum for decodes and
+for steps with prompts (small kernels, launches, imperfect overlap), time per step on GPU and host, per
+sequence, and before the first token. `benchmarks/accuracy/train_terms.py` learns them from closed loops of
+many models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any
+
+from blis_py.errors import InputError
+from blis_py.files import bundled
+from blis_py.files.yaml_files import load_mapping
+from blis_py.latency.hardware import GpuSpec
+from blis_py.latency.layout import Layout
+from blis_py.models.model_shape import ModelShape
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTerms:
+    """Times in ns."""
+
+    decode_scale: float = 1.0
+    prefill_scale: float = 1.0
+    decode_step_ns: float = 0.0
+    prefill_step_ns: float = 0.0
+    first_token_ns: float = 0.0
+    """In front of the engine: tokenisation, HTTP, and between threads of the server."""
+    first_seq_ns: float = 0.0
+    """The same for each sequence that gets tokens at the same time."""
+    learned: tuple[str, ...] = ()
+    """Combinations of kind of model, format, GPU and layout in the measurements."""
+
+    def beyond(self, shape: ModelShape, gpu: GpuSpec, layout: Layout, engine: str, measured: bool) -> str:
+        """What of a run was not learned on, in one line; may be empty."""
+        missing = list(self._missing(shape, gpu, layout, engine, measured))
+        return f"step times of what was not learned on together: {'; '.join(missing)}" if missing else ""
+
+    def _missing(
+        self, shape: ModelShape, gpu: GpuSpec, layout: Layout, engine: str, measured: bool
+    ) -> Iterator[str]:
+        if not measured:
+            yield f"kernels of the {gpu.name} (a related GPU's efficiencies on its datasheet)"
+        combination = f"{kind_of(shape)} on {gpu.name} {layout}"
+        if combination not in self.learned:
+            yield f"servers of {engine} with {combination}"
+
+
+def kind_of(shape: ModelShape) -> str:
+    """Kind of attention and feed-forward, and format of most weights."""
+    attention = "MLA" if shape.latent else "hybrid" if shape.linear else ""
+    feed_forward = "MoE" if shape.moe_layers else "dense"
+    size = shape.weights.experts if shape.moe_layers else shape.weights.dense
+    form = "16 bits" if size >= 2 else {"fp8": "FP8", "int8": "INT8"}.get(shape.weights.arithmetic, "4 bits")
+    return " ".join(part for part in (attention, feed_forward, form) if part)
+
+
+def terms_of(engine: str, gpu: GpuSpec, shape: ModelShape) -> EngineTerms:
+    """The terms of an engine on a GPU of this generation, for dense or sparse models."""
+    top = _file()
+    generation = "blackwell" if gpu.fp4_flops else "hopper"
+    name = f"{engine}-{'sparse' if shape.moe_layers else 'dense'}-{generation}"
+    values = top["groups"].get(name, {})
+    return EngineTerms(**values, learned=tuple(top["learned_on"].get(name, ())))
+
+
+@cache
+def _file() -> dict[str, Any]:
+    path = bundled.root("profiles") / "operators" / "terms.yaml"
+    top = {"groups": {}, "learned_on": {}, **load_mapping(path)}
+    known = {field.name for field in fields(EngineTerms)}
+    for name, values in top["groups"].items():
+        for key in values:
+            if key not in known:
+                raise InputError("unknown key", file=path, key=f"groups.{name}.{key}")
+    return top

@@ -1,0 +1,56 @@
+"""Division of a model among the GPUs of an instance."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from blis_py.errors import InputError
+from blis_py.models.model_shape import ModelShape
+
+
+class Layout(NamedTuple):
+    """An instance of several GPUs that step together.
+
+    Attention is replicated `attention_dp` times, each over `gpus / attention_dp` ranks with requests and KV
+    of their own; routed experts are distributed over `ep` groups of ranks, within which each expert is split.
+    """
+
+    gpus: int = 1
+    attention_dp: int = 1
+    ep: int = 1
+
+    @property
+    def attention_tp(self) -> int:
+        """Ranks that share the heads of a request."""
+        return self.gpus // self.attention_dp
+
+    @property
+    def expert_tp(self) -> int:
+        """Ranks that share an expert."""
+        return self.gpus // self.ep
+
+    def __str__(self) -> str:
+        dp = f" DP{self.attention_dp}" if self.attention_dp > 1 else ""
+        ep = f" EP{self.ep}" if self.ep > 1 else ""
+        return f"TP{self.attention_tp}{dp}{ep}"
+
+    def check(self, shape: ModelShape) -> None:
+        """Check that the GPUs can be divided so.
+
+        Raises:
+            InputError: they cannot.
+        """
+        for key, parts in (("--attention-dp", self.attention_dp), ("--ep", self.ep)):
+            if parts < 1 or self.gpus % parts:
+                problem = f"does not divide the {self.gpus} GPUs of an instance"
+                fix = f"use one of {', '.join(str(n) for n in _divisors(self.gpus))}"
+                raise InputError(problem, key=key, value=parts, fix=fix)
+        if self.ep > 1 and not shape.is_moe:
+            raise InputError(f"{shape.name} has no experts to distribute", key="--ep", value=self.ep)
+        if self.ep > 1 and shape.experts % self.ep:
+            problem = f"does not divide the {shape.experts} experts of {shape.name}"
+            raise InputError(problem, key="--ep", value=self.ep, fix="use a power of 2")
+
+
+def _divisors(count: int) -> list[int]:
+    return [n for n in range(1, count + 1) if count % n == 0]

@@ -1,0 +1,259 @@
+"""The operators of a model's step on one rank, each priced by what was learned of its kernel.
+
+Every operator has its own number format (`_form`), as the checkpoint stores its weights and the GPU
+multiplies them. Times are of one rank of a `Layout`, in ns, as arrays over the sizes of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.latency import operator_work as work
+from blis_py.latency.capacity import kv_heads_per_rank
+from blis_py.latency.hardware import GpuSpec
+from blis_py.latency.layout import Layout
+from blis_py.latency.operator_work import Priced
+from blis_py.latency.surfaces import Surfaces
+from blis_py.models.model_shape import ModelShape
+
+Array = NDArray[np.float64]
+_BLACKWELL_MXFP4, _HOPPER_MXFP4 = "w4a8_mxfp4_mxfp8", "w4a16_mxfp4"
+MXFP4_BYTES = 0.53125
+_ALIKE = {
+    "fp8": ("fp8", "fp8_block", "bfloat16"),
+    "fp8_block": ("fp8_block", "fp8", "bfloat16"),
+    "nvfp4": ("nvfp4", "fp8_block", "fp8"),
+    "w4a8_mxfp4_mxfp8": ("w4a8_mxfp4_mxfp8", "w4a16_mxfp4", "nvfp4"),
+    "w4a16_mxfp4": ("w4a16_mxfp4", "int4_wo", "bfloat16"),
+    "int4_wo": ("int4_wo", "w4a16_mxfp4", "bfloat16"),
+    "bfloat16": ("bfloat16",),
+}
+"""Formats whose surface stands in for one that was not measured."""
+
+
+class OperatorList:
+    """
+    Args:
+        learned: surfaces of the GPU and engine; further ones stand in for operators missing there.
+        routing: distribution of tokens over experts: `skewed` or `balanced`.
+    """
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        gpu: GpuSpec,
+        layout: Layout,
+        learned: Sequence[Surfaces],
+        routing: str = "skewed",
+    ) -> None:
+        self._shape, self._gpu, self._layout, self._routing = shape, gpu, layout, routing
+        self._learned = learned
+        self._heads = shape.heads / layout.attention_tp
+        self._kv_heads = kv_heads_per_rank(shape, layout.attention_tp)
+        self._kv_form = "fp8" if shape.kv_dtype_bytes == 1 else "bfloat16"
+
+    # --- what depends on the number of tokens ------------------------------------------------------
+
+    def of_attention(self, tokens: Array) -> Array:
+        """Projections, norms and all-reduces around attention, for the tokens of a rank."""
+        shape, tp = self._shape, self._layout.attention_tp
+        full, linear = shape.cached_layers, shape.layers - shape.cached_layers
+        ns = full * self._projections(tokens) + linear * self._linear_projections(tokens)
+        ns = ns + shape.layers * (2.0 * self._move(tokens, 2 * shape.hidden))
+        ns = ns + full * self._move(tokens, (self._heads + 2 * self._kv_heads) * shape.head_dim)
+        if tp > 1:
+            ns = ns + shape.layers * self.all_reduce(tp, tokens)
+        return ns
+
+    def of_feed_forward(self, tokens: Array) -> Array:
+        """Dense and sparse feed-forward layers, for the tokens of all ranks."""
+        shape, layout = self._shape, self._layout
+        dense = shape.layers - shape.moe_layers
+        ns = dense * self._gated(tokens, shape.intermediate / layout.gpus, shape.weights.dense)
+        if shape.moe_layers:
+            ns = ns + shape.moe_layers * self._sparse(tokens)
+        if layout.gpus > 1:
+            ns = ns + shape.layers * self._exchange(tokens)
+        return ns
+
+    def of_rows(self, rows: Array) -> Array:
+        """LM head and sampling for the sequences of a rank that emit a token."""
+        shape, tp = self._shape, self._layout.attention_tp
+        head = self._gemm(self._form(shape.weights.head), rows, shape.vocab / tp, shape.hidden)
+        return head + self._move(rows, 2.0 * shape.vocab) + self._move(np.ones_like(rows), shape.hidden)
+
+    # --- attention itself --------------------------------------------------------------------------
+
+    def of_chunk(self, chunk: Array, past: Array) -> Array:
+        """Attention of all layers for `chunk` tokens of a prompt over `past` cached ones."""
+        shape = self._shape
+        ns = sum(
+            count * self._context(chunk, past, window) for count, window in self._windows if count
+        ) + np.zeros(np.broadcast_shapes(chunk.shape, past.shape))
+        if shape.linear is not None:
+            heads = shape.linear.value_heads / self._layout.attention_tp
+            ns = ns + shape.linear.layers * self._ns(
+                ["linear_context"], work.linear_context(self._gpu, chunk, heads)
+            )
+        return np.asarray(np.where(chunk > 0, ns, 0.0))
+
+    def of_decodes(self, seqs: Array, context: Array) -> Array:
+        """Attention of all layers for one token of each of `seqs` sequences."""
+        shape = self._shape
+        ns = sum(
+            count * self._decode(seqs, context, window) for count, window in self._windows if count
+        ) + np.zeros(np.broadcast_shapes(seqs.shape, context.shape))
+        if shape.linear is not None:
+            heads = shape.linear.value_heads / self._layout.attention_tp
+            ns = ns + shape.linear.layers * self._ns(
+                ["linear_decode"], work.linear_decode(self._gpu, seqs, heads)
+            )
+        return np.asarray(np.where(seqs > 0, ns, 0.0))
+
+    @cached_property
+    def _windows(self) -> tuple[tuple[int, int], ...]:
+        """Number of layers with a window of this length; 0 = none."""
+        shape = self._shape
+        return (shape.cached_layers - shape.windowed_layers, 0), (shape.windowed_layers, shape.sliding_window)
+
+    def _context(self, chunk: Array, past: Array, window: int) -> Array:
+        shape, gpu, heads = self._shape, self._gpu, self._heads
+        length = np.maximum(chunk, 1.0)
+        if shape.latent is not None:
+            names = [f"mla_context/{form}" for form in (self._kv_form, "bfloat16", "fp8")]
+            ns = self._ns(names, work.mla_context(gpu, 1.0, length, past, heads))
+            expanded = heads * (shape.latent.nope_dim + shape.latent.value_dim)
+            return ns + self._gemm(self._input_form, length + past, expanded, shape.latent.kv_rank)
+        names = self._attention_names("context", window)
+        return self._ns(
+            names, work.context(gpu, 1.0, length, past, heads, self._kv_heads, shape.head_dim, window)
+        )
+
+    def _decode(self, seqs: Array, context: Array, window: int) -> Array:
+        shape, gpu, heads = self._shape, self._gpu, self._heads
+        seqs = np.maximum(seqs, 1.0)
+        if shape.latent is not None:
+            names = [f"mla_decode/{form}" for form in (self._kv_form, "bfloat16", "fp8")]
+            ns = self._ns(names, work.mla_decode(gpu, self._kv_form, seqs, context, heads))
+            return ns + 2.0 * self._ns(["absorb/bfloat16", "absorb/fp8"], work.absorb(gpu, seqs, heads))
+        priced = work.decode(gpu, self._kv_form, seqs, context, heads, self._kv_heads, shape.head_dim, window)
+        return self._ns(self._attention_names("decode", window), priced)
+
+    def _attention_names(self, phase: str, window: int) -> list[str]:
+        """Nearest measured head dimension, with or without a window."""
+        dims = sorted((64, 128, 256), key=lambda dim: abs(np.log2(dim / self._shape.head_dim)))
+        forms = (self._kv_form, "bfloat16")
+        windows = (128, 0) if window else (0,)
+        return [f"{phase}/{form}/{dim}/{w}" for dim in dims for w in windows for form in forms]
+
+    # --- operators ---------------------------------------------------------------------------------
+
+    def _projections(self, tokens: Array) -> Array:
+        shape, heads, gemm = self._shape, self._heads, self._gemm
+        form, latent = self._input_form, shape.latent
+        out_form = self._form(shape.weights.output or shape.weights.attention)
+        if latent is None:
+            width = (heads * (2 if shape.gated_attention else 1) + 2 * self._kv_heads) * shape.head_dim
+            ns = gemm(form, tokens, width, shape.hidden)
+            return ns + gemm(out_form, tokens, shape.hidden, heads * shape.head_dim)
+        queries = heads * (latent.nope_dim + latent.rope_dim)
+        down, up = latent.cached_elements + latent.query_rank, latent.query_rank
+        ns = gemm(form, tokens, down if up else down + queries, shape.hidden)
+        ns = ns + (gemm(form, tokens, queries, up) if up else 0.0)
+        return ns + gemm(out_form, tokens, shape.hidden, heads * latent.value_dim)
+
+    def _linear_projections(self, tokens: Array) -> Array:
+        linear, shape, tp = self._shape.linear, self._shape, self._layout.attention_tp
+        if linear is None:
+            return np.zeros_like(tokens)
+        form = self._form(shape.weights.linear)
+        ns = self._gemm(form, tokens, linear.projected / tp, shape.hidden)
+        return ns + self._gemm(form, tokens, shape.hidden, linear.value_heads * linear.value_dim / tp)
+
+    def _gated(self, tokens: Array, width: float, weight_bytes: float) -> Array:
+        """A feed-forward of three matrices."""
+        form = self._form(weight_bytes)
+        ns = self._gemm(form, tokens, 2 * width, self._shape.hidden)
+        ns = ns + self._gemm(form, tokens, self._shape.hidden, width)
+        return ns + self._move(tokens, 2 * width)
+
+    def _sparse(self, tokens: Array) -> Array:
+        shape, layout, gpu = self._shape, self._layout, self._gpu
+        form = self._expert_form
+        width = shape.moe_intermediate / layout.expert_tp
+        local = shape.experts / layout.ep
+        priced = work.experts(
+            gpu, form, tokens, shape.hidden, width, shape.experts_per_token, local, layout.ep
+        )
+        names = [f"experts/{other}/{self._routing}" for other in _ALIKE[form]]
+        ns = self._ns(names, priced)
+        rank_tokens = np.ceil(tokens / layout.attention_dp)
+        ns = ns + self._gemm("bfloat16", rank_tokens, shape.experts, shape.hidden)
+        if shape.shared_intermediate:
+            shared = shape.shared_intermediate / layout.attention_tp
+            ns = ns + self._gated(rank_tokens, shared, shape.weights.shared)
+        return ns
+
+    def _exchange(self, tokens: Array) -> Array:
+        """Sum of a layer's outputs over the ranks; with replicated attention, tokens to all ranks first and
+        sums back, or only to the ranks of their experts and back, whichever is faster."""
+        layout, shape = self._layout, self._shape
+        ns = self.all_reduce(layout.gpus, tokens)
+        if layout.attention_dp == 1 or layout.ep == 1:
+            return ns
+        rank_tokens = np.ceil(tokens / layout.attention_dp)
+        for kind in ("all_to_all/ll", "all_to_all/ht"):
+            if any(learned.has(kind) for learned in self._learned):
+                sent = work.all_to_all(self._gpu, rank_tokens, shape.hidden, shape.experts_per_token)
+                ns = np.minimum(ns, self._ns([kind], sent))
+        return ns
+
+    def all_reduce(self, ranks: int, tokens: Array) -> Array:
+        moved = tokens * self._shape.hidden * 2.0
+        names = [f"all_reduce/{n}" for n in sorted((2, 4, 8), key=lambda n: abs(np.log2(n / ranks)))]
+        return self._ns(names, work.all_reduce(self._gpu, ranks, moved))
+
+    def _gemm(self, form: str, m: Array, n: float, k: float) -> Array:
+        priced = work.gemm(self._gpu, form, np.maximum(m, 1.0), n, k)
+        ns = self._ns([f"gemm/{other}" for other in _ALIKE[form]], priced)
+        return ns + self._move(m, k) if form not in ("bfloat16", "int4_wo", _HOPPER_MXFP4) else ns
+
+    def _move(self, rows: Array, width: float) -> Array:
+        return self._ns(["move"], work.move(self._gpu, np.maximum(rows, 1.0), width))
+
+    def _ns(self, names: Sequence[str], priced: Priced) -> Array:
+        for learned in self._learned:
+            for name in names:
+                if learned.has(name):
+                    return learned.of[name].ns(priced)
+        return priced.ns
+
+    # --- number formats ----------------------------------------------------------------------------
+
+    @property
+    def _input_form(self) -> str:
+        """Of the projections before attention, which some checkpoints leave alone while its output is
+        quantised."""
+        w = self._shape.weights
+        return self._form(2.0 if w.output and w.output < w.attention else w.attention)
+
+    @property
+    def _expert_form(self) -> str:
+        return self._form(self._shape.weights.experts)
+
+    def _form(self, weight_bytes: float) -> str:
+        """The format in which weights of this size are multiplied."""
+        weights, gpu = self._shape.weights, self._gpu
+        if weight_bytes >= 2:
+            return "bfloat16"
+        if weights.arithmetic == "fp8":
+            return "fp8_block" if weights.block_scales else "fp8"
+        if weights.arithmetic == "fp4" and weight_bytes == MXFP4_BYTES:
+            return _BLACKWELL_MXFP4 if gpu.fp4_flops else _HOPPER_MXFP4
+        if weights.arithmetic == "fp4" and gpu.fp4_flops:
+            return "nvfp4"
+        return "fp8" if weights.arithmetic == "int8" else "int4_wo"

@@ -1,0 +1,219 @@
+"""Step time as a sum of operators, each with the efficiency that its kernel shows on this GPU under this
+engine.
+
+    step = attention's projections (tokens of a rank) + feed-forward and exchange (tokens of all ranks)
+         + attention of chunks + attention of decodes + LM head and sampler + the terms of `EngineTerms`
+
+Operators are listed in `operator_list`, their efficiencies in `surfaces`. Ranks with requests of their own
+step together: a step takes as long as the rank with most of its prompts and decodes, and the experts
+receive the tokens of all. On a GPU whose kernels were not measured the efficiencies of a related one apply
+to its datasheet.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from math import ceil
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.core.features import StepFeatures
+from blis_py.core.request import NEVER_NS
+from blis_py.latency.base import FrontendDelays, StepTime
+from blis_py.latency.capacity import check_tp
+from blis_py.latency.engine_terms import EngineTerms, terms_of
+from blis_py.latency.hardware import GpuSpec
+from blis_py.latency.kernel_tables import one_chunk
+from blis_py.latency.layout import Layout
+from blis_py.latency.operator_list import OperatorList
+from blis_py.latency.step_run import StepRun, run_of, within_the_clock
+from blis_py.latency.surfaces import Surfaces, load_surfaces
+from blis_py.latency.trained import ServerTerms
+from blis_py.models.model_shape import ModelShape
+
+Array = NDArray[np.float64]
+ENGINES = ("vllm", "sglang", "trtllm")
+_RELATED = {True: "b200", False: "h100"}
+"""Measured GPU whose efficiencies apply to others, by whether these multiply in 4 bits."""
+_TOKENS = np.unique(np.concatenate([np.arange(1, 17), np.round(2 ** np.arange(4, 20, 0.25))])).astype(float)
+_CHUNKS = np.concatenate([[0.0], 2.0 ** np.arange(0, 19)])
+_PASTS = np.concatenate([[0.0], 2.0 ** np.arange(6, 21)])
+_CONTEXTS = np.concatenate([[0.0], 2.0 ** np.arange(3, 22)])
+
+
+class _Line(NamedTuple):
+    """Points of a quantity over one axis, linear in between and beyond."""
+
+    at: list[float]
+    ns: list[float]
+    slopes: list[float]
+
+    @classmethod
+    def of(cls, at: Array, ns: Array) -> _Line:
+        slopes = np.diff(ns) / np.diff(at)
+        return cls(at[:-1].tolist(), ns[:-1].tolist(), slopes.tolist())
+
+    def value(self, where: float) -> float:
+        i = max(bisect_right(self.at, where) - 1, 0)
+        return self.ns[i] + self.slopes[i] * (where - self.at[i])
+
+
+class Operators:
+    """Prices steps with the formulas above; see `LatencyModel`.
+
+    Args:
+        engine: whose kernels: vllm, sglang or trtllm.
+        server: deviation of one server.
+    """
+
+    name = "trained"
+    uses_max_context = False
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        gpu: GpuSpec,
+        layout: Layout,
+        engine: str = "vllm",
+        server: ServerTerms | None = None,
+        routing: str = "skewed",
+        terms: EngineTerms | None = None,
+    ) -> None:
+        check_tp(shape, layout.attention_tp)
+        layout.check(shape)
+        gpu.require_links(layout.gpus)
+        learned, known = surfaces_for(gpu, engine)
+        self._learned_here = known
+        self._made_of = shape, gpu, layout, engine
+        self._options = routing, terms
+        self._terms = terms or terms_of(engine, gpu, shape)
+        self._server = server or ServerTerms()
+        told = (
+            f"{engine} on {gpu.name}" if known else f"{engine} on {learned[0].gpu}, datasheet of {gpu.name}"
+        )
+        self.provenance = (
+            f"operators learned on kernels of {told}, {shape.name} on {gpu.name} {layout}"
+            f"{self._server.describe()}"
+        )
+        self.frontend = FrontendDelays(
+            before_enqueue_ns=int(self._terms.first_token_ns), behind_seq_ns=int(self._terms.first_seq_ns)
+        )
+        self._dp = layout.attention_dp
+        self._list = operators = OperatorList(shape, gpu, layout, learned, routing)
+        self._rank = _Line.of(_TOKENS, operators.of_attention(_TOKENS))
+        self._group = _Line.of(_TOKENS, operators.of_feed_forward(_TOKENS))
+        self._rows = _Line.of(_TOKENS, operators.of_rows(_TOKENS))
+        grid = operators.of_chunk(_CHUNKS[:, None], _PASTS[None, :])
+        self._chunks = [_Line.of(_PASTS, line) for line in grid]
+        self._decodes: dict[int, _Line] = {}
+
+    def beyond(self, longest_tokens: int = 0) -> str:
+        """What of the run was not learned on, in one line; may be empty."""
+        shape, gpu, layout, engine = self._made_of
+        return self._terms.beyond(shape, gpu, layout, engine, self._learned_here)
+
+    def with_terms(self, terms: EngineTerms) -> Operators:
+        """The same model with other terms of its engine."""
+        routing, _ = self._options
+        return Operators(*self._made_of, server=self._server, routing=routing, terms=terms)
+
+    def on_server(self, server: ServerTerms) -> Operators:
+        """The same model for another server."""
+        routing, terms = self._options
+        return Operators(*self._made_of, server=server, routing=routing, terms=terms)
+
+    # --- parts -------------------------------------------------------------------------------------
+
+    def _decode_line(self, seqs: int) -> _Line:
+        """A pure decode step over the sum of its contexts."""
+        line = self._decodes.get(seqs)
+        if line is None:
+            on_rank = ceil(seqs / self._dp)
+            attention = self._list.of_decodes(np.full(1, float(on_rank)), _CONTEXTS)
+            fixed = self._fixed_ns(seqs, on_rank, on_rank)
+            line = self._decodes[seqs] = _Line.of(_CONTEXTS * seqs, self._scaled(attention + fixed))
+        return line
+
+    def _fixed_ns(self, tokens: int, rank_tokens: float, rank_rows: int) -> float:
+        ns = self._rank.value(rank_tokens) + self._group.value(tokens)
+        return ns + (self._rows.value(rank_rows) if rank_rows else 0.0)
+
+    def _scaled(self, ns: Array) -> Array:
+        terms = self._terms
+        return np.asarray((terms.decode_scale * ns + terms.decode_step_ns) * self._server.scale)
+
+    def _chunk_ns(self, chunk: float, past: float) -> float:
+        i = min(max(bisect_right(_CHUNK_LIST, chunk) - 1, 0), len(_CHUNK_LIST) - 2)
+        weight = (chunk - _CHUNK_LIST[i]) / (_CHUNK_LIST[i + 1] - _CHUNK_LIST[i])
+        below, above = self._chunks[i].value(past), self._chunks[i + 1].value(past)
+        return float((1 - weight) * below + weight * above)
+
+    def _mixed_ns(self, f: StepFeatures) -> float:
+        dp = self._dp
+        prompts, decodes = f.prefill_seqs, f.decode_seqs
+        share = ceil(prompts / dp) / prompts
+        chunk, past = one_chunk(f)
+        on_rank = ceil(decodes / dp)
+        rank_tokens = f.prefill_tokens * share + on_rank
+        ns = self._fixed_ns(f.prefill_tokens + decodes, rank_tokens, ceil(f.emitted_rows / dp))
+        ns += self._chunk_ns(chunk * share if dp > 1 else chunk, past)
+        terms = self._terms
+        if decodes:
+            both = self._list_decodes(on_rank).value(on_rank * (f.decode_kv_tokens / decodes))
+            ns += both
+        return (terms.prefill_scale * ns + terms.prefill_step_ns) * self._server.scale
+
+    def _list_decodes(self, seqs: int) -> _Line:
+        line = self._decodes.get(-seqs)
+        if line is None:
+            attention = self._list.of_decodes(np.full(1, float(seqs)), _CONTEXTS)
+            line = self._decodes[-seqs] = _Line.of(_CONTEXTS * seqs, attention)
+        return line
+
+    def _host_ns(self, seqs: int) -> int:
+        server = self._server
+        return int(server.gap_ns + server.gap_seq_ns * seqs + 0.5)
+
+    def _gpu_ns(self, f: StepFeatures) -> int:
+        if f.prefill_seqs:
+            return max(int(self._mixed_ns(f)), 1)
+        if not f.decode_seqs:
+            return 1
+        return max(int(self._decode_line(f.decode_seqs).value(f.decode_kv_tokens)), 1)
+
+    # --- the interface -----------------------------------------------------------------------------
+
+    def step_ns(self, features: StepFeatures) -> int:
+        return self._gpu_ns(features) + self._host_ns(features.prefill_seqs + features.decode_seqs)
+
+    def step(self, features: StepFeatures) -> StepTime:
+        host_ns = self._host_ns(features.prefill_seqs + features.decode_seqs)
+        return StepTime(self._gpu_ns(features), host_ns)
+
+    def decode_run(
+        self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
+    ) -> StepRun:
+        seqs = features.decode_seqs
+        at, ns, slopes = map(np.asarray, self._decode_line(seqs))
+        kv_tokens = features.decode_kv_tokens + seqs * np.arange(steps, dtype=np.float64)
+        i = np.maximum(np.searchsorted(at, kv_tokens, side="right") - 1, 0)
+        prices = ns[i] + slopes[i] * (kv_tokens - at[i])
+        whole = np.maximum(within_the_clock(prices, rising=False).astype(np.int64), 1)
+        return run_of(whole + self._host_ns(seqs), start_ns, until_ns, rising=False)
+
+
+_CHUNK_LIST = _CHUNKS.tolist()
+
+
+def surfaces_for(gpu: GpuSpec, engine: str) -> tuple[Sequence[Surfaces], bool]:
+    """Surfaces in order of preference, and whether the first ones are of this GPU: the engine's own, those of
+    other engines, those of a related GPU."""
+    name = gpu.name.lower().replace(" ", "-")
+    engines = [engine, *(other for other in ENGINES if other != engine)]
+    own = [found for each in engines if (found := load_surfaces(name, each))]
+    related = _RELATED[bool(gpu.fp4_flops)]
+    others = [found for each in engines if (found := load_surfaces(related, each))]
+    return (*own, *others), bool(own)

@@ -1,0 +1,120 @@
+"""Efficiency of operators: measured over roofline time, as a function of an operator's sizes.
+
+A surface is multilinear between a few knots on logarithmic axes and constant beyond the last ones. The files
+in `profiles/operators` hold one surface for each kind of operator and number format of a GPU and an engine;
+`benchmarks/accuracy/train_operators.py` learns them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blis_py.errors import InputError
+from blis_py.files import bundled
+from blis_py.files.json_files import load_object
+from blis_py.files.paths import is_file
+from blis_py.latency.operator_work import Priced
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Surface:
+    """Natural logarithms of measured over roofline time at the knots."""
+
+    knots: tuple[Array, ...]
+    logs: Array
+
+    def ns(self, priced: Priced) -> Array:
+        """Measured time of operators of these sizes."""
+        ns: Array = priced.ns * np.exp(self.at(priced.at))
+        return ns
+
+    def at(self, where: Sequence[Array]) -> Array:
+        shape = np.broadcast_shapes(*(np.shape(axis) for axis in where))
+        total = np.zeros(shape)
+        for place, weight in corners_of(self.knots, where):
+            total = total + weight * self.logs[place]
+        return total
+
+
+def corners_of(knots: Sequence[Array], where: Sequence[Array]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Indices of the knots around each point, one corner of the cell at a time, with their weights."""
+    below, share = [], []
+    for axis, at in zip(knots, where, strict=True):
+        at = np.clip(at, axis[0], axis[-1])
+        i = np.clip(np.searchsorted(axis, at, side="right") - 1, 0, max(len(axis) - 2, 0))
+        width = axis[i + 1] - axis[i] if len(axis) > 1 else 1.0
+        below.append(i)
+        share.append((at - axis[i]) / width)
+    for corner in product(*((0, 1) if len(axis) > 1 else (0,) for axis in knots)):
+        weight: Any = 1.0
+        for up, part in zip(corner, share, strict=True):
+            weight = weight * (part if up else 1.0 - part)
+        yield tuple(i + up for i, up in zip(below, corner, strict=True)), weight
+
+
+@dataclass(frozen=True, eq=False)
+class Surfaces:
+    """What was learned of one engine's kernels on one GPU."""
+
+    gpu: str
+    engine: str
+    source: str
+    of: dict[str, Surface]
+    """By kind of operator and number format, as `gemm/fp8`."""
+
+    def ns(self, names: Sequence[str], priced: Priced) -> Array:
+        """Time by the first of the surfaces that is there; at the roofline if none is."""
+        for name in names:
+            if name in self.of:
+                return self.of[name].ns(priced)
+        return priced.ns
+
+    def has(self, name: str) -> bool:
+        return name in self.of
+
+
+def surface_file(gpu: str, engine: str) -> Path:
+    return bundled.root("profiles") / "operators" / f"{gpu}-{engine}.json"
+
+
+def learned_gpus(engine: str) -> list[str]:
+    """GPUs whose kernels were measured under an engine."""
+    folder = bundled.root("profiles") / "operators"
+    return sorted(path.stem.rpartition("-")[0] for path in folder.glob(f"*-{engine}.json"))
+
+
+@cache
+def load_surfaces(gpu: str, engine: str) -> Surfaces | None:
+    """The surfaces of a GPU (by the name of its profile) under an engine; None if there is no measurement.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    path = surface_file(gpu, engine)
+    return read_surfaces(path) if is_file(path) else None
+
+
+def read_surfaces(path: Path) -> Surfaces:
+    top = load_object(path)
+    try:
+        of = {name: _surface(entry) for name, entry in top["surfaces"].items()}
+        return Surfaces(str(top["gpu"]), str(top["engine"]), str(top["source"]), of)
+    except (KeyError, TypeError, ValueError) as error:
+        fix = "write it with benchmarks/accuracy/train_operators.py"
+        raise InputError("no operator surfaces", file=path, value=str(error), fix=fix) from None
+
+
+def _surface(entry: dict[str, Any]) -> Surface:
+    knots = tuple(np.array(axis, dtype=float) for axis in entry["knots"])
+    logs = np.array(entry["percent"], dtype=float) / 100.0
+    return Surface(knots, logs.reshape([len(axis) for axis in knots]))

@@ -1,0 +1,106 @@
+"""Attention other than grouped-query attention: latent, and linear with a state of constant size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from blis_py.models.hf_config import ConfigFile
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (MLA): one latent vector per token is cached for all heads.
+
+    Prompts expand it to keys and values per head; decodes absorb the expansion into queries and outputs.
+    """
+
+    query_rank: int
+    """Rank of the queries' projection; 0 = a single full matrix."""
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+
+    @property
+    def cached_elements(self) -> int:
+        """Per token and layer, on every rank: the latent vector and the shared rotary key."""
+        return self.kv_rank + self.rope_dim
+
+    def matrices(self, hidden: int, heads: int) -> tuple[int, int, int]:
+        """Weights of a layer: projections down and of queries, expansion of keys and values, output."""
+        query = heads * (self.nope_dim + self.rope_dim)
+        queries = self.query_rank * (hidden + query) if self.query_rank else hidden * query
+        down = hidden * self.cached_elements
+        expansion = self.kv_rank * heads * (self.nope_dim + self.value_dim)
+        return queries + down, expansion, heads * self.value_dim * hidden
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAttention:
+    """Layers of gated delta rule (GDN): a matrix of state per head and sequence instead of a KV cache."""
+
+    layers: int
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    conv_kernel: int
+    state_bytes: int
+    """Bytes of an element of the state."""
+
+    @property
+    def convolved(self) -> int:
+        """Channels that pass the convolution: queries, keys and values."""
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+    @property
+    def projected(self) -> int:
+        """Width of the input projection: the convolved channels, an output gate, two gates per head."""
+        return self.convolved + self.value_heads * self.value_dim + 2 * self.value_heads
+
+    def parameters(self, hidden: int) -> int:
+        """Weights of one layer."""
+        return hidden * self.projected + self.value_heads * self.value_dim * hidden + self.small_parameters
+
+    @property
+    def small_parameters(self) -> int:
+        """Convolution, decay, bias and norm, which are never quantised."""
+        return self.convolved * self.conv_kernel + 2 * self.value_heads + self.value_dim
+
+    @property
+    def sequence_bytes(self) -> int:
+        """State of one sequence in all layers."""
+        state = self.value_heads * self.key_dim * self.value_dim * self.state_bytes
+        return self.layers * (state + self.convolved * (self.conv_kernel - 1) * 2)
+
+
+def read_latent(config: ConfigFile) -> LatentAttention | None:
+    """None without a latent KV cache."""
+    if not config.has("kv_lora_rank"):
+        return None
+    return LatentAttention(
+        query_rank=config.count("q_lora_rank", default=0, least=0),
+        kv_rank=config.count("kv_lora_rank"),
+        nope_dim=config.count("qk_nope_head_dim"),
+        rope_dim=config.count("qk_rope_head_dim"),
+        value_dim=config.count("v_head_dim"),
+    )
+
+
+def read_linear(config: ConfigFile, layers: int) -> LinearAttention | None:
+    """None if every layer has a KV cache."""
+    if not config.has("linear_num_value_heads"):
+        return None
+    count = sum(kind == "linear_attention" for kind in config.texts("layer_types"))
+    if not count:
+        every = config.count("full_attention_interval", default=4)
+        count = layers - layers // every
+    return LinearAttention(
+        layers=count,
+        key_heads=config.count("linear_num_key_heads"),
+        value_heads=config.count("linear_num_value_heads"),
+        key_dim=config.count("linear_key_head_dim"),
+        value_dim=config.count("linear_value_head_dim"),
+        conv_kernel=config.count("linear_conv_kernel_dim"),
+        state_bytes=4 if config.text("mamba_ssm_dtype", default="float32") == "float32" else 2,
+    )

@@ -1,0 +1,217 @@
+"""A whole measurement: from a workload and a server to files."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blis_py.observe.driver import Driver, Measured, Style
+from blis_py.observe.findings import late_note, latencies_ms, lateness, summary, write
+from blis_py.observe.http import HttpClient, HttpError, Target
+from blis_py.observe.journal import NAME as JOURNAL
+from blis_py.observe.journal import Journal
+from blis_py.observe.prompts import Counting, Prompts
+from blis_py.observe.server import counting, model_of, rtt_ms, scrape
+from blis_py.requests.loops import Loops
+from blis_py.requests.table import RequestTable
+
+METRICS_NAME = "metrics.txt"
+_SHOW_EVERY_S = 1.0
+_WARM_CONNECTIONS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """What is measured, and how."""
+
+    target: Target
+    table: RequestTable
+    folder: Path
+    loops: Loops | None = None
+    model: str | None = None
+    chat: bool = False
+    streams: bool = True
+    unconstrained: bool = False
+    vocab: tuple[int, int] | None = None
+    """Prompts are lists of ids in this range; None = texts."""
+    timeout_s: float = 300.0
+    max_concurrency: int | None = None
+    warm_up_requests: int = 0
+    rtt_ms: float | None = None
+    """None = measured."""
+    metrics_path: str | None = None
+    scrape_s: float = 1.0
+    seed: int = 42
+    workload: str | None = None
+    server_type: str = "vllm"
+    resume: bool = False
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class Observation:
+    """One measurement in progress."""
+
+    def __init__(self, asked: Measurement, say: Callable[[str], None]) -> None:
+        self._asked, self._say = asked, say
+        self.measured: list[Measured] = []
+        self.model, self.rtt_ms, self.whole = "", 0.0, False
+        self._started = datetime.now(UTC)
+        self._counting = Counting()
+
+    def run(self) -> None:
+        """Measure; an interruption leaves what was measured, and a journal to resume from.
+
+        Raises:
+            InputError: the server does not answer, or the folder holds another measurement.
+        """
+        asked = self._asked
+        identity: dict[str, object] = {
+            "requests": len(asked.table),
+            "tokens": int(asked.table.prompt_tokens.sum() + asked.table.output_tokens.sum()),
+            "seed": asked.seed,
+            "chat": asked.chat,
+            "streams": asked.streams,
+        }
+        journal = Journal(asked.folder / JOURNAL, identity)
+        self.measured = journal.begin(resume=asked.resume)
+        try:
+            asyncio.run(self._run(journal))
+            self.whole = True
+        finally:
+            journal.end(remove=False)
+
+    def finish(self) -> None:
+        """Write the files; a complete measurement no longer needs its journal."""
+        asked, late = self._asked, lateness(self.measured)
+        run = {
+            "schema": 1,
+            "started_at": self._started.isoformat(timespec="seconds"),
+            "complete": self.whole,
+            "workload": {"source": asked.workload, "seed": asked.seed},
+            "loop": {"kind": "open" if asked.loops is None else "closed"},
+            "client": {
+                "api": "chat" if asked.chat else "completions",
+                "streaming": asked.streams,
+                "send_error": late,
+                "rtt_ms": self.rtt_ms,
+            },
+            "measured": summary(self.measured),
+            "model": self.model,
+        }
+        header = {
+            "warm_up_requests": asked.warm_up_requests,
+            "network": {"measured_rtt_ms": round(self.rtt_ms, 3)},
+        }
+        server = {"type": asked.server_type, "model": self.model}
+        write(
+            asked.folder,
+            asked.table,
+            self.measured,
+            run,
+            header=header,
+            server=server,
+            seed=asked.seed,
+            workload=asked.workload,
+        )
+        if self.whole:
+            (asked.folder / JOURNAL).unlink(missing_ok=True)
+        note = late_note(late)
+        if note:
+            self._say(f"note: {note}")
+
+    async def _run(self, journal: Journal) -> None:
+        asked = self._asked
+        client, beside = HttpClient(asked.target), HttpClient(asked.target)
+        self.model = await model_of(beside, asked.model)
+        prompts = await self._prompts(beside)
+        self.rtt_ms = await self._rtt_ms(beside) if asked.rtt_ms is None else asked.rtt_ms
+        with suppress(HttpError):
+            await client.warm(_WARM_CONNECTIONS)
+        style = Style(
+            model=self.model,
+            chat=asked.chat,
+            streams=asked.streams,
+            unconstrained=asked.unconstrained,
+            timeout_s=asked.timeout_s,
+            extra=asked.extra,
+        )
+
+        def on_end(measured: Measured) -> None:
+            self.measured.append(measured)
+            journal.add(measured)
+
+        done = frozenset(one.row for one in self.measured)
+        driver = Driver(
+            asked.table,
+            asked.loops,
+            prompts,
+            client,
+            style,
+            on_end,
+            done=done,
+            max_concurrency=asked.max_concurrency,
+            started_ns=self._before_ns(done),
+        )
+        tasks = [asyncio.create_task(self._show(journal))]
+        if asked.metrics_path is not None:
+            file = asked.folder / METRICS_NAME
+            tasks.append(asyncio.create_task(scrape(beside, asked.metrics_path, file, asked.scrape_s)))
+        try:
+            await driver.run()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            client.close()
+            beside.close()
+
+    async def _prompts(self, client: HttpClient) -> Prompts:
+        asked = self._asked
+        plain = Prompts(asked.table, asked.seed, asked.vocab, Counting())
+        if asked.vocab is not None:
+            return plain
+        self._counting = await counting(
+            client, self.model, asked.chat, lambda words: plain.text([n * 7 for n in range(words)])
+        )
+        return Prompts(asked.table, asked.seed, None, self._counting)
+
+    async def _rtt_ms(self, client: HttpClient) -> float:
+        try:
+            return await rtt_ms(client)
+        except HttpError:
+            return 0.0
+
+    def _before_ns(self, done: frozenset[int]) -> int:
+        """Time of the workload at which a resumed measurement goes on."""
+        if not done:
+            return 0
+        left = [row for row in range(len(self._asked.table)) if row not in done]
+        return int(self._asked.table.arrival_ns[left].min()) if left else 0
+
+    async def _show(self, journal: Journal) -> None:
+        """Keep the journal on disk, and on a terminal show the percentiles so far."""
+        while True:
+            await asyncio.sleep(_SHOW_EVERY_S)
+            journal.flush()
+            if sys.stderr.isatty():
+                sys.stderr.write(f"\r\x1b[2K{_line(self.measured, len(self._asked.table))}")
+                sys.stderr.flush()
+
+
+def _line(measured: list[Measured], total: int) -> str:
+    parts = [f"{time.strftime('%H:%M:%S')} {len(measured):,} of {total:,} requests"]
+    for name, values in latencies_ms(measured[-2000:]).items():
+        if len(values):
+            p50, p99 = np.percentile(values, (50, 99))
+            parts.append(f"{name.upper()} p50 {p50:.1f} p99 {p99:.1f} ms")
+    failed = sum(one.end[0] != "ok" for one in measured)
+    return " · ".join([*parts, *([f"{failed:,} failed"] if failed else [])])

@@ -1,0 +1,82 @@
+"""The ledger of a percentile as a section."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from blis_py.pages.numbers import number
+from blis_py.pages.parts import Cell, Chart, Section, Table
+
+if TYPE_CHECKING:
+    from blis_py.ledger.explain import Explanation
+
+_NS_PER_MS = 1e6
+_COLUMNS = {"whole_ns": "this request", "slowest_ns": "the slowest, mean", "typical_ns": "the median request"}
+
+
+def section(explanation: Explanation) -> Section:
+    """Where the time of the request at a percentile went."""
+    found = explanation.as_dict()
+    title = f"Where the time of the {found['question']} goes"
+    if found["request"] is None:
+        return Section("explained", title, [f"Nothing to explain: {found['nobody']}."])
+    request = found["request"]
+    words = [
+        f"{found['question']} is {number((found['value_ns'] or 0) / _NS_PER_MS)} ms, "
+        f"of {found['requests']:,} requests. "
+        f"The first request as slow is {request['id']} (class {request['slo_class']}): "
+        f"{request['prompt_tokens']:,} prompt tokens, {request['output_tokens']:,} output tokens. "
+        "Each nanosecond of it is on one line."
+    ]
+    if found["not_reproduced"]:
+        words.append(f"The saved run was not reproduced: {found['not_reproduced']}.")
+    return Section("explained", title, words, charts=[chart(found)], tables=[_table(found), *_others(found)])
+
+
+def chart(found: Mapping[str, Any]) -> Chart:
+    """The ledgers as stacked bars."""
+    lines = found["ledger"]
+    bars = [
+        {"name": name, "values": [(line[key] or 0) / _NS_PER_MS for line in lines]}
+        for key, name in _COLUMNS.items()
+        if any(line[key] for line in lines)
+    ]
+    title = "Where the time goes"
+    return {
+        "kind": "bars",
+        "title": title,
+        "unit": "ms",
+        "lines": [line["what"] for line in lines],
+        "bars": bars,
+    }
+
+
+def _table(found: Mapping[str, Any]) -> Table:
+    headings = ("to first token", *_COLUMNS.values())
+    rows = [
+        [Cell(line["what"]), *(_ms(line[key]) for key in ("first_token_ns", *_COLUMNS))]
+        for line in found["ledger"]
+    ]
+    return Table("Ledger, ms", ("cause", *headings), rows, sortable=True)
+
+
+def _others(found: Mapping[str, Any]) -> Sequence[Table]:
+    if not found["in_the_way"]:
+        return ()
+    rows = [
+        [
+            Cell(one["id"]),
+            Cell(one["slo_class"]),
+            *(Cell(f"{one[key]:,}", one[key]) for key in ("prompt_tokens", "output_tokens")),
+            _ms(one["waited_ns"]),
+            _ms(one["in_steps_ns"]),
+        ]
+        for one in found["in_the_way"]
+    ]
+    headings = ("request", "class", "prompt", "output", "while it waited, ms", "prompt in its steps, ms")
+    return [Table("Requests in its way", headings, rows, frozenset({1}), sortable=True)]
+
+
+def _ms(ns: float | None) -> Cell:
+    return Cell("–") if ns is None else Cell(number(ns / _NS_PER_MS), ns / _NS_PER_MS)

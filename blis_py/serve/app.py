@@ -1,0 +1,192 @@
+"""The app: an OpenAI-compatible API in front of a backend."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+from blis_py.serve.backend import Backend
+from blis_py.serve.chat import chat_prompt
+from blis_py.serve.completions import Completions
+from blis_py.serve.doorkeeper import Doorkeeper, Limits
+from blis_py.serve.errors import INTERNAL, ApiError, error_body
+from blis_py.serve.schema import DetokenizeBody, TokenizeBody
+from blis_py.serve.settings import ServeSettings
+from blis_py.version import __version__
+
+log = logging.getLogger("blis.serve")
+Handler = Callable[[Request, Any], Awaitable[Response]]
+
+
+def make_app(backend: Backend, settings: ServeSettings | None = None) -> FastAPI:
+    """The app of one backend, which is started and stopped by its owner.
+
+    `app.state.door` is its `Doorkeeper`.
+    """
+    settings = settings or ServeSettings()
+    door = Doorkeeper(backend, settings)
+    app = FastAPI(title="blis", version=__version__, docs_url=None, redoc_url=None)
+    app.state.door = door
+    app.include_router(Completions(backend, settings, door).router())
+    _add_models(app, backend)
+    _add_tokens(app, backend, door)
+    _add_state(app, backend, door)
+    own = backend.router()
+    if own is not None:
+        app.include_router(own)
+    _add_adapters(app)
+    for kind, handler in _HANDLERS.items():
+        app.add_exception_handler(kind, handler)
+    app.add_middleware(Limits, settings=settings)
+    return app
+
+
+async def starting(scope: Scope, receive: Receive, send: Send) -> None:
+    """What answers while the backend is starting: alive, and not ready."""
+    if scope["type"] != "http":
+        return
+    alive = scope["path"] in ("/health", "/ping")
+    error = ApiError(503, "the server is starting", retry_after_s=1)
+    response = Response() if alive else _json(error.status, error.body, error.headers)
+    await response(scope, receive, send)
+
+
+def _add_models(app: FastAPI, backend: Backend) -> None:
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        """The served models."""
+        return {"object": "list", "data": [_card(name, backend) for name in backend.models]}
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> dict[str, Any]:
+        """One served model."""
+        if name not in backend.models:
+            raise ApiError(404, f"the model {name!r} does not exist", "model")
+        return _card(name, backend)
+
+
+def _card(name: str, backend: Backend) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "blis",
+        "root": backend.models[0],
+        "parent": None,
+        "max_model_len": backend.max_model_len,
+    }
+
+
+def _add_tokens(app: FastAPI, backend: Backend, door: Doorkeeper) -> None:
+    @app.post("/tokenize")
+    async def tokenize(body: TokenizeBody) -> dict[str, Any]:
+        """Token ids of a prompt or of a conversation."""
+        door.check_model(body.model)
+        if (body.prompt is None) == (body.messages is None):
+            raise ApiError(400, "give either prompt or messages", "prompt")
+        text, special = body.prompt or "", body.add_special_tokens is not False
+        if body.messages is not None:
+            text = chat_prompt(
+                backend.chat_template,
+                body.messages,
+                add_generation_prompt=body.add_generation_prompt is not False,
+                variables=backend.template_variables,
+            )
+            special = bool(body.add_special_tokens)
+        ids = backend.encode(text, special)
+        strings = [backend.token_text(token) for token in ids] if body.return_token_strs else None
+        answer = {"count": len(ids), "max_model_len": backend.max_model_len, "tokens": ids}
+        return {**answer, "token_strs": strings}
+
+    @app.post("/detokenize")
+    async def detokenize(body: DetokenizeBody) -> dict[str, Any]:
+        """The text of token ids."""
+        door.check_model(body.model)
+        return {"prompt": backend.decode(body.tokens)}
+
+
+def _add_state(app: FastAPI, backend: Backend, door: Doorkeeper) -> None:
+    async def alive() -> Response:
+        """Whether it can serve."""
+        return Response(status_code=503 if backend.failure else 200)
+
+    for path in ("/health", "/ping"):
+        app.add_api_route(path, alive, methods=["GET"], response_model=None)
+
+    @app.get("/health/ready", response_model=None)
+    async def ready() -> Response:
+        """Whether it serves: 503 while it is starting or stopping."""
+        serves = backend.ready and not backend.failure and not door.draining
+        return Response(status_code=200 if serves else 503)
+
+    @app.get("/version")
+    async def version() -> dict[str, str]:
+        """The version of the server."""
+        return {"version": __version__}
+
+    @app.get("/load")
+    async def load() -> dict[str, int]:
+        """Requests in the server."""
+        return {"server_load": sum(one.running + one.waiting for one in backend.load())}
+
+    @app.get("/metrics", response_model=None)
+    async def metrics() -> Response:
+        """Metrics in Prometheus' text format."""
+        return Response(door.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @app.post("/reset_prefix_cache", response_model=None)
+    async def reset_prefix_cache() -> Response:
+        """Forget cached prefixes."""
+        if not backend.reset_prefix_cache():
+            raise ApiError(501, "this server cannot reset its prefix cache")
+        return Response(status_code=200)
+
+
+def _add_adapters(app: FastAPI) -> None:
+    async def adapters() -> Response:
+        """LoRA adapters are not served."""
+        raise ApiError(501, "LoRA adapters are not served")
+
+    for name in ("load", "unload"):
+        app.add_api_route(f"/v1/{name}_lora_adapter", adapters, methods=["POST"], response_model=None)
+
+
+def _json(status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
+    return JSONResponse(body, status_code=status, headers=headers)
+
+
+async def _api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return _json(error.status, error.body, error.headers)
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"] if part != "body")
+    return _json(400, error_body(400, str(first["msg"]), where or None))
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _json(error.status_code, error_body(error.status_code, str(error.detail)), error.headers)
+
+
+async def _internal(request: Request, error: Exception) -> Response:
+    log.error("%s %s has failed", request.method, request.url.path, exc_info=error)
+    return _json(500, error_body(500, INTERNAL))
+
+
+_HANDLERS: Mapping[Any, Handler] = {
+    ApiError: _api_error,
+    RequestValidationError: _invalid,
+    HTTPException: _http_error,
+    Exception: _internal,
+}

@@ -1,0 +1,175 @@
+"""`/v1/completions` and `/v1/chat/completions`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from blis_py.serve.backend import Ask, Backend, Sampling
+from blis_py.serve.chat import chat_prompt
+from blis_py.serve.doorkeeper import Doorkeeper
+from blis_py.serve.errors import INTERNAL, ApiError, error_body
+from blis_py.serve.generation import Generation
+from blis_py.serve.params import max_tokens_of, sampling
+from blis_py.serve.schema import ChatBody, CompletionBody, GenerationBody
+from blis_py.serve.settings import ServeSettings
+from blis_py.serve.sse import DONE, Disconnected, EventStream, unless_disconnected
+from blis_py.serve.wording import ChatWording, Wording, usage
+
+log = logging.getLogger("blis.serve")
+Prompts = list[list[int]]
+
+
+class Completions:
+    """Both endpoints in front of one backend."""
+
+    def __init__(self, backend: Backend, settings: ServeSettings, door: Doorkeeper) -> None:
+        self._backend, self._settings, self._door = backend, settings, door
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["OpenAI"])
+        router.add_api_route("/v1/completions", self.completions, methods=["POST"], response_model=None)
+        router.add_api_route("/v1/chat/completions", self.chat, methods=["POST"], response_model=None)
+        return router
+
+    async def completions(self, body: CompletionBody, request: Request) -> Response:
+        """Complete one prompt or several."""
+        self._door.check_model(body.model)
+        if body.suffix:
+            raise ApiError(400, "is not served", "suffix")
+        if body.best_of not in (None, 1, body.n):
+            raise ApiError(400, "must equal n", "best_of")
+        prompts = self._prompts(body)
+        echoes = self._texts(body, prompts) if body.echo else []
+        wording = Wording(_id("cmpl", request), int(time.time()), self._name(body), echoes)
+        return await self._respond(body, prompts, request, wording)
+
+    async def chat(self, body: ChatBody, request: Request) -> Response:
+        """Answer a conversation."""
+        self._door.check_model(body.model)
+        text = chat_prompt(
+            body.chat_template or self._backend.chat_template,
+            body.messages,
+            tools=body.tools,
+            add_generation_prompt=body.add_generation_prompt is not False and not body.continue_final_message,
+            variables={**self._backend.template_variables, **(body.chat_template_kwargs or {})},
+        )
+        ids = self._backend.encode(text, bool(body.add_special_tokens))
+        echoes = [str(body.messages[-1].get("content") or "")] * (body.n or 1) if body.echo else []
+        wording = ChatWording(_id("chatcmpl", request), int(time.time()), self._name(body), echoes)
+        return await self._respond(body, [ids], request, wording)
+
+    async def _respond(
+        self, body: GenerationBody, prompts: Prompts, request: Request, wording: Wording
+    ) -> Response:
+        generation = self._begin(body, prompts, request, wording.id)
+        headers = {"x-inference-pod": generation.pod} if generation.pod else {}
+        headers["X-Request-Id"] = wording.id.partition("-")[2]
+        if body.stream:
+            events = self._events(body, generation, wording, len(prompts))
+            return EventStream(events, headers, generation.close)
+        try:
+            choices = await unless_disconnected(request.receive, generation.result())
+        except Disconnected:
+            return Response(status_code=499)
+        finally:
+            generation.close()
+        used = usage(choices, len(prompts), generation.completion_tokens)
+        return JSONResponse(wording.whole(choices, used), headers=headers)
+
+    def _begin(self, body: GenerationBody, prompts: Prompts, request: Request, name: str) -> Generation:
+        """Hand the sequences of a request to the backend."""
+        each = body.n or 1
+        if len(prompts) * each > self._settings.max_choices:
+            problem = f"asks for {len(prompts) * each} sequences, more than {self._settings.max_choices}"
+            raise ApiError(400, problem, "n")
+        self._door.check_queue()
+        limit = max_tokens_of(body, self._settings.default_max_tokens)
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        asks = []
+        for number, prompt in enumerate(prompts):
+            params = sampling(body, self._backend, len(prompt), limit)
+            for choice in range(each):
+                own = name if len(prompts) * each == 1 else f"{name}-{number * each + choice}"
+                asks.append(
+                    Ask(
+                        id=own,
+                        prompt_ids=prompt,
+                        sampling=_of_choice(params, choice),
+                        priority=body.priority,
+                        headers=headers,
+                    )
+                )
+        return Generation(self._backend, asks, self._door.metrics)
+
+    async def _events(
+        self, body: GenerationBody, generation: Generation, wording: Wording, prompts: int
+    ) -> AsyncIterator[bytes]:
+        options = body.stream_options
+        always = bool(options and options.continuous_usage_stats)
+        at_end = bool(options and options.include_usage)
+        fixed = ',"usage":null' if at_end and not always else ""
+
+        def used(count: int) -> str:
+            return f',"usage":{json.dumps(usage(generation.choices, prompts, count))}' if always else fixed
+
+        try:
+            async for together in generation.pieces():
+                yield "".join(
+                    wording.chunks(choice, piece, used(count))
+                    for choice, piece, count in together
+                    if piece.finish_reason not in ("error", "timeout")
+                ).encode()
+            if at_end:
+                whole = usage(generation.choices, prompts, generation.completion_tokens)
+                yield wording.last(whole).encode()
+        except ApiError as error:
+            yield f"data: {json.dumps(error.body)}\n\n".encode()
+        except Exception:
+            log.exception("a stream has failed")
+            yield f"data: {json.dumps(error_body(500, INTERNAL))}\n\n".encode()
+        yield DONE
+
+    def _name(self, body: GenerationBody) -> str:
+        return body.model or self._backend.models[0]
+
+    def _prompts(self, body: CompletionBody) -> Prompts:
+        given = body.prompt
+        if isinstance(given, str):
+            return [self._encoded(given, body)]
+        if not given:
+            raise ApiError(400, "must not be empty", "prompt")
+        if isinstance(given[0], int):
+            return [[int(token) for token in given if isinstance(token, int)]]
+        return [one if isinstance(one, list) else self._encoded(str(one), body) for one in given]
+
+    def _encoded(self, text: str, body: CompletionBody) -> list[int]:
+        return self._backend.encode(text, body.add_special_tokens is not False)
+
+    def _texts(self, body: CompletionBody, prompts: Prompts) -> Sequence[str]:
+        """The text of the prompt of each choice."""
+        given: Any = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+        if given and isinstance(given[0], int):
+            given = [given]
+        texts = [one if isinstance(one, str) else self._backend.decode(one) for one in given]
+        return [text for text in texts for _ in range(body.n or 1)]
+
+
+def _id(kind: str, request: Request) -> str:
+    """The id of a response: the client's own, if it gives one."""
+    given = request.headers.get("x-request-id", "")
+    own = given if given.isascii() and given.isprintable() and 0 < len(given) <= 200 else uuid.uuid4().hex
+    return f"{kind}-{own}"
+
+
+def _of_choice(params: Sampling, choice: int) -> Sampling:
+    """The parameters of one of several choices: each has a seed of its own."""
+    return params if not choice or params.seed is None else replace(params, seed=params.seed + choice)

@@ -1,0 +1,264 @@
+"""The simulated fleet as a backend of the app."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from blis_py.core.slo import CLUSTER_PRIORITY
+from blis_py.errors import InputError
+from blis_py.metrics.record import Outcome, RunRecord
+from blis_py.serve.backend import Ask, Deliver, EngineLoad, Piece, Timing, TokenLogprob
+from blis_py.serve.chat import PLAIN_TEMPLATE
+from blis_py.serve.errors import ApiError
+from blis_py.serve.fleet.answers import Answer, Answers
+from blis_py.serve.fleet.failures import Failures, FailureSettings
+from blis_py.serve.fleet.live import LiveCluster, LiveRequest
+from blis_py.serve.fleet.prefixes import PrefixBook
+from blis_py.serve.fleet.tokens import FleetTokenizer
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+log = logging.getLogger("blis.serve")
+_BLOCKS_KEPT = 1 << 18
+"""Fewest blocks of texts that are remembered."""
+_REFUSALS = {
+    Outcome.REJECTED: (429, "the request was rejected at admission"),
+    Outcome.UNSERVABLE: (400, "no instance can serve a request of this length"),
+    Outcome.TIMED_OUT: (408, "the request has timed out"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetSettings:
+    """A fleet apart from its cluster."""
+
+    models: Sequence[str]
+    max_model_len: int
+    chat_template: str = PLAIN_TEMPLATE
+    seed: int = 42
+    failures: FailureSettings = field(default_factory=FailureSettings)
+    pod_prefix: str = "instance-"
+
+
+class FleetBackend:
+    """Serves made-up text at the times of a simulated cluster; a `Backend`."""
+
+    def __init__(
+        self, live: LiveCluster, settings: FleetSettings, tokenizer: FleetTokenizer, answers: Answers
+    ) -> None:
+        self.live, self.settings, self.answers = live, settings, answers
+        self.models, self.max_model_len = settings.models, settings.max_model_len
+        self.chat_template = settings.chat_template
+        self.defaults: Mapping[str, Any] = {}
+        self.template_variables: Mapping[str, str] = {"bos_token": "", "eos_token": ""}
+        self.encode, self.decode = tokenizer.encode, tokenizer.decode
+        self.token_text = tokenizer.token_text
+        self.failures = Failures(settings.failures, settings.seed)
+        self.record: RunRecord | None = None
+        self.routes: Callable[[FleetBackend], APIRouter] | None = None
+        self.gauges: Mapping[str, Callable[[], float]] = {
+            "blis:clock_lag_seconds": lambda: self.live.lag_s,
+            "blis:clock_lag_max_seconds": lambda: self.live.max_lag_s,
+            "blis:clock_speedup": lambda: self.live.speedup,
+        }
+        pools = live.simulation.cluster.pools
+        blocks = sum(pool.count * pool.spec.scheduler.num_kv_blocks for pool in pools)
+        block_size = live.simulation.cluster.block_size
+        self._book = PrefixBook(block_size, max(2 * blocks, _BLOCKS_KEPT))
+        self._answering: dict[str, _Answering] = {}
+        self._ready = False
+
+    # -- the life of the server ----------------------------------------------------------------------
+
+    async def start(self) -> None:
+        self.live.start()
+        self._ready = True
+
+    async def stop(self) -> None:
+        self._ready = False
+        self.record = self.live.stop()
+
+    @property
+    def ready(self) -> bool:
+        return self._ready and bool(self.live.simulation.fleet.ready)
+
+    @property
+    def failure(self) -> str:
+        return "" if self.live.failure is None else str(self.live.failure)
+
+    def now_s(self) -> float:
+        return self.live.now_ns() / 1e9
+
+    # -- requests --------------------------------------------------------------------------------------
+
+    def add(self, ask: Ask, deliver: Deliver) -> str:
+        self.failures.refuse(ask.headers)
+        if not self.live.room:
+            raise ApiError(503, "the record of the run is full: restart it with a larger --max-requests")
+        slo_class = ask.headers.get("x-slo-class", "")
+        if slo_class and slo_class not in CLUSTER_PRIORITY:
+            known = ", ".join(CLUSTER_PRIORITY)
+            raise ApiError(400, f"unknown class {slo_class!r}: use one of {known}", "X-SLO-Class")
+        if ask.id in self._answering:
+            raise ApiError(400, "a request of this id is in progress", "X-Request-Id")
+        prompt = ask.prompt_ids
+        answer = self.answers.answer(prompt, ask.sampling, self.max_model_len - len(prompt))
+        answering = _Answering(self, ask, answer, deliver, self.failures.breaks_after(len(answer)))
+        self._answering[ask.id] = answering
+        answering.live = self.live.add(
+            ask.id,
+            len(prompt),
+            len(answer),
+            ask.sampling.max_tokens or 0,
+            self._book.content([*prompt, *answer.ids]),
+            slo_class,
+            ask.priority,
+            answering.tokens,
+            answering.ended,
+        )
+        self.live.advance()
+        answering.added = True
+        index = self.live.instance_of(answering.live)
+        if answering.refused is not None:
+            raise answering.refused
+        return f"{self.settings.pod_prefix}{index}" if index >= 0 else ""
+
+    def abort(self, id: str) -> None:
+        answering = self._answering.pop(id, None)
+        if answering is not None and answering.live is not None:
+            self.live.abort(answering.live)
+
+    def outcome(self, live: LiveRequest) -> Outcome:
+        return Outcome(int(self.live.simulation.recorder.outcome[live.request.visit]))
+
+    def forget(self, id: str) -> None:
+        """Forget a request that has ended."""
+        self._answering.pop(id, None)
+
+    # -- state -----------------------------------------------------------------------------------------
+
+    def load(self) -> Sequence[EngineLoad]:
+        fleet, now_ns = self.live.simulation.fleet, self.live.now_ns()
+        loads = []
+        for instance, member, life in zip(fleet.instances, fleet.members, self.live.schedulers, strict=True):
+            if member.state == "gone":
+                continue
+            scheduler = member.pool.spec.scheduler
+            loads.append(
+                EngineLoad(
+                    running=instance.batch_size,
+                    waiting=instance.queue_depth(now_ns),
+                    kv_usage=instance.kv_utilization(now_ns),
+                    prefix_queried_tokens=life.counters.prefix_queried_tokens,
+                    prefix_hit_tokens=life.counters.prefix_hit_tokens,
+                    preemptions=life.counters.preemptions,
+                    cache_config={
+                        "block_size": str(scheduler.block_size),
+                        "num_gpu_blocks": str(scheduler.num_kv_blocks),
+                    },
+                )
+            )
+        return loads
+
+    def step_tokens(self, observe: Callable[[int], None]) -> None:
+        self.live.on_step = observe
+
+    def reset_prefix_cache(self) -> bool:
+        for scheduler in self.live.schedulers:
+            scheduler.kv.forget_unused()
+        return True
+
+    # -- instances -------------------------------------------------------------------------------------
+
+    def sleep(self, index: int, *, kill: bool = False) -> int:
+        """Take an instance out of the fleet; returns the number of requests that fail with it.
+
+        Args:
+            kill: its requests fail; else it finishes them.
+
+        Raises:
+            InputError: no such instance, or it has left already.
+        """
+        self.live.simulation.fleet.drain(index)
+        return self.live.fail_all("the instance has left", index) if kill else 0
+
+    def wake(self, pool: str | None = None, after_s: float = 0.0) -> int:
+        """Add an instance; returns its index.
+
+        Args:
+            after_s: start-up time.
+
+        Raises:
+            InputError: no such pool, or a negative time.
+        """
+        if not after_s >= 0:
+            raise InputError("must not be negative", key="after_s", value=after_s)
+        simulation = self.live.simulation
+        index = simulation.fleet.add(pool or simulation.cluster.pools[0].name, int(after_s * 1e9))
+        self.live.advance()
+        return index
+
+    def router(self) -> APIRouter | None:
+        return None if self.routes is None else self.routes(self)
+
+
+class _Answering:
+    """One answer on its way."""
+
+    def __init__(
+        self, fleet: FleetBackend, ask: Ask, answer: Answer, deliver: Deliver, breaks_after: int
+    ) -> None:
+        self._fleet, self._ask, self._answer, self._deliver = fleet, ask, answer, deliver
+        self._breaks_after = breaks_after
+        self._told = 0
+        self.live: LiveRequest | None = None
+        self.added = False
+        """Whether `add` has returned."""
+        self.refused: ApiError | None = None
+        """Why `add` refuses it."""
+
+    def tokens(self, count: int) -> None:
+        """The client sees so many more tokens."""
+        start, answer = self._told, self._answer
+        self._told = end = min(start + count, len(answer))
+        pieces = answer.pieces[start:end]
+        piece = Piece("".join(pieces), answer.ids[start:end])
+        if self._ask.sampling.logprobs is not None:
+            piece.logprobs = [_logprob(text, self._ask.sampling.logprobs) for text in pieces]
+        self._deliver(piece)
+        if self._breaks_after and end >= self._breaks_after:
+            self._fleet.abort(self._ask.id)
+            self._deliver(Piece(finish_reason="error", error="injected: the answer has broken off"))
+
+    def ended(self, why: str) -> None:
+        """It is over."""
+        fleet, live = self._fleet, self.live
+        fleet.forget(self._ask.id)
+        if why:
+            self._deliver(Piece(finish_reason="error", error=why, status=503))
+        else:
+            assert live is not None
+            last = self._last(live)
+            if last.error and not self.added:
+                retry_after_s = 1 if last.status == 429 else None
+                self.refused = ApiError(last.status, last.error, retry_after_s=retry_after_s)
+            self._deliver(last)
+
+    def _last(self, live: LiveRequest) -> Piece:
+        refusal = _REFUSALS.get(self._fleet.outcome(live))
+        if refusal is not None:
+            return Piece(finish_reason="error", status=refusal[0], error=refusal[1])
+        request = live.request
+        timing = Timing(request.scheduled_ns / 1e9, max(request.cached_tokens, 0))
+        short = self._told < len(self._answer)
+        reason = "length" if short else self._answer.finish_reason
+        return Piece(finish_reason=reason, stop_reason=self._answer.stop_reason, timing=timing)
+
+
+def _logprob(text: str, top: int) -> TokenLogprob:
+    """A made-up log-probability."""
+    return TokenLogprob(text, -0.1, [(text, -0.1)] if top else [])

@@ -1,0 +1,100 @@
+"""From the configuration of a run to a fleet that serves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from blis_py.config.models import RunConfig
+from blis_py.errors import InputError
+from blis_py.files.opening import read_text
+from blis_py.requests.table import RequestTable
+from blis_py.result import Result
+from blis_py.serve.chat import PLAIN_TEMPLATE
+from blis_py.serve.fleet.admin import admin_routes
+from blis_py.serve.fleet.answers import Answers
+from blis_py.serve.fleet.backend import FleetBackend, FleetSettings
+from blis_py.serve.fleet.failures import FailureSettings
+from blis_py.serve.fleet.live import LiveCluster, empty_table
+from blis_py.serve.fleet.tokens import FleetTokenizer, ModelTokenizer, PieceTokenizer
+from blis_py.setup.asked import Demand
+from blis_py.setup.demand import DEFAULT_SEED
+from blis_py.setup.setup import Setup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetOptions:
+    """What a served fleet has beyond the configuration of its cluster."""
+
+    speedup: float = 1.0
+    text: str = "pattern"
+    text_file: str | None = None
+    answer_tokens: int = 128
+    tokenizer: str | None = None
+    chat_template: str | None = None
+    served_model_names: tuple[str, ...] = ()
+    max_requests: int = 100_000
+    failures: FailureSettings = field(default_factory=FailureSettings)
+    record_steps: bool = False
+
+
+@dataclass(frozen=True)
+class ServedFleet:
+    """A fleet, and what its result is made of."""
+
+    setup: Setup
+    backend: FleetBackend
+
+    def result(self) -> Result | None:
+        """The result of the run once it has been stopped; None if it had no requests, or failed."""
+        record = self.backend.record
+        if record is None or not len(record.table):
+            return None
+        from blis_py.config.loader import as_dict
+
+        record.config = as_dict(self.setup.config)
+        notes = (*self.setup.notes, *self.setup.domain_notes())
+        return Result(record, self.setup, notes)
+
+
+def build_fleet(config: RunConfig, options: FleetOptions, pod_prefix: str = "instance-") -> ServedFleet:
+    """A fleet of the cluster of a configuration. Its workload has no meaning here.
+
+    Raises:
+        InputError: something unknown, contradictory, or impossible.
+    """
+    if not 0 < options.speedup <= 1e6:
+        fix = "use more than 0, and at most a million"
+        raise InputError("out of range", key="--speedup", value=options.speedup, fix=fix)
+    if config.dllm.workload is not None:
+        fix = "serve an autoregressive model, or use `blis run`"
+        raise InputError("block diffusion is not served by a simulated fleet", key="--dllm-workload", fix=fix)
+    table = empty_table(options.max_requests)
+    setup = Setup.of(config, lambda _: _nothing_yet(table, config))
+    live = LiveCluster(setup.cluster(), setup.options(options.record_steps), table, options.speedup)
+    tokenizer: FleetTokenizer = ModelTokenizer(options.tokenizer) if options.tokenizer else PieceTokenizer()
+    settings = FleetSettings(
+        models=options.served_model_names or (setup.config.model or "blis",),
+        max_model_len=min(pool.scheduler.max_model_len for pool in setup.pools),
+        chat_template=_template(options.chat_template),
+        seed=_seed(config),
+        failures=options.failures,
+        pod_prefix=pod_prefix,
+    )
+    answers = Answers(tokenizer, options.text, options.text_file, options.answer_tokens)
+    backend = FleetBackend(live, settings, tokenizer, answers)
+    backend.routes = admin_routes
+    return ServedFleet(setup, backend)
+
+
+def _nothing_yet(table: RequestTable, config: RunConfig) -> Demand:
+    """A demand that comes later."""
+    return Demand(replace(table), _seed(config))
+
+
+def _seed(config: RunConfig) -> int:
+    return DEFAULT_SEED if config.seed is None else config.seed
+
+
+def _template(file: str | None) -> str:
+    return PLAIN_TEMPLATE if file is None else read_text(Path(file))

@@ -1,0 +1,56 @@
+"""Results on their way from a backend to the coroutine of a response."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from blis_py.serve.backend import Piece
+
+Arrival = tuple[int, Piece, float]
+"""Index of the choice, its piece, and when it came by the backend's clock."""
+
+
+class Mailbox:
+    """Unbounded, so that a slow reader delays no other response; its size is that of the answers."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._arrivals: list[Arrival] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._now_s = now_s
+
+    def slot(self, choice: int) -> Callable[[Piece], None]:
+        """Receiver of the pieces of one choice."""
+        return partial(self._put, choice)
+
+    def _put(self, choice: int, piece: Piece) -> None:
+        self._arrivals.append((choice, piece, self._now_s()))
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    async def take(self) -> list[Arrival]:
+        """Everything that has come since, at least one piece; an end is joined to the tokens before it."""
+        if not self._arrivals:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+            self._waiter = None
+        arrivals, self._arrivals = self._arrivals, []
+        return arrivals if len(arrivals) == 1 else _joined(arrivals)
+
+
+def _joined(arrivals: list[Arrival]) -> list[Arrival]:
+    latest: dict[int, Piece] = {}
+    joined = []
+    for arrival in arrivals:
+        choice, piece, _ = arrival
+        before = latest.get(choice)
+        if before is not None and piece.finish_reason in ("stop", "length") and not piece.token_ids:
+            before.text += piece.text
+            before.finish_reason, before.stop_reason = piece.finish_reason, piece.stop_reason
+            before.timing = piece.timing
+            continue
+        latest[choice] = piece
+        joined.append(arrival)
+    return joined

@@ -1,0 +1,169 @@
+"""`/metrics` under vLLM's names, labels and buckets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from blis_py.serve.backend import Backend, EngineLoad, Timing
+
+TTFT_S = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0),
+    *(80.0, 160.0, 640.0, 2560.0),
+)
+ITL_S = (
+    *(0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0),
+    80.0,
+)
+LATENCY_S = (
+    *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0),
+    *(960.0, 1920.0, 7680.0),
+)
+STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+_HISTOGRAMS: dict[str, tuple[str, tuple[float, ...]]] = {
+    "time_to_first_token_seconds": ("Time to first token.", TTFT_S),
+    "inter_token_latency_seconds": ("Inter-token latency.", ITL_S),
+    "request_time_per_output_token_seconds": ("Mean time per output token of a request.", ITL_S),
+    "e2e_request_latency_seconds": ("End-to-end latency.", LATENCY_S),
+    "request_queue_time_seconds": ("Time in the waiting queue.", LATENCY_S),
+    "request_inference_time_seconds": ("Time since it was scheduled.", LATENCY_S),
+    "request_prefill_time_seconds": ("From scheduling to the first token.", LATENCY_S),
+    "request_decode_time_seconds": ("From the first to the last token.", LATENCY_S),
+}
+_REASONS = ("stop", "length", "abort", "error")
+
+
+def lengths(max_model_len: int) -> tuple[int, ...]:
+    """vLLM's buckets of token counts: 1, 2, 5, 10, … up to the context length."""
+    found = []
+    decade = 1
+    while decade <= max_model_len:
+        found += [decade * m for m in (1, 2, 5) if decade * m <= max_model_len]
+        decade *= 10
+    return tuple(found)
+
+
+class ServeMetrics:
+    """Metrics of one served backend."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.registry = CollectorRegistry()
+        self._backend = backend
+        labels = {"model_name": backend.models[0], "engine": "0"}
+        names = tuple(labels)
+        self.of: dict[str, Any] = {}
+        """Histogram children by name without the prefix."""
+        buckets = {name: (text, limits) for name, (text, limits) in _HISTOGRAMS.items()}
+        sizes = lengths(backend.max_model_len)
+        buckets["request_prompt_tokens"] = "Prompt tokens of a request.", sizes
+        buckets["request_generation_tokens"] = "Output tokens of a request.", sizes
+        buckets["iteration_tokens_total"] = "Tokens of a step.", STEP_TOKENS
+        for name, (text, limits) in buckets.items():
+            metric = Histogram(f"vllm:{name}", text, names, registry=self.registry, buckets=limits)
+            self.of[name] = metric.labels(**labels)
+        self.prompt_tokens, self.generation_tokens = (
+            Counter(f"vllm:{kind}_tokens", text, names, registry=self.registry).labels(**labels)
+            for kind, text in (("prompt", "Prompt tokens."), ("generation", "Output tokens."))
+        )
+        ends = Counter(
+            "vllm:request_success", "Ended requests.", (*names, "finished_reason"), registry=self.registry
+        )
+        self.ends = {reason: ends.labels(**labels, finished_reason=reason) for reason in _REASONS}
+        self.registry.register(_State(backend))
+        backend.step_tokens(self.of["iteration_tokens_total"].observe)
+
+    def begin(self, prompt_tokens: int) -> SequenceMetrics:
+        """A sequence that has arrived."""
+        return SequenceMetrics(self, prompt_tokens, self._backend.now_s())
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class SequenceMetrics:
+    """The metrics of one sequence."""
+
+    __slots__ = ("_arrived_s", "_count", "_first_s", "_latest_s", "_prompt_tokens", "_to")
+
+    def __init__(self, to: ServeMetrics, prompt_tokens: int, now_s: float) -> None:
+        self._to, self._prompt_tokens, self._arrived_s = to, prompt_tokens, now_s
+        self._first_s = self._latest_s = -1.0
+        self._count = 0
+
+    def tokens(self, count: int, now_s: float) -> None:
+        """A token, or a block of them, has come."""
+        if self._count:
+            self._to.of["inter_token_latency_seconds"].observe(now_s - self._latest_s)
+        else:
+            self._first_s = now_s
+            self._to.of["time_to_first_token_seconds"].observe(now_s - self._arrived_s)
+        self._count += count
+        self._latest_s = now_s
+        self._to.generation_tokens.inc(count)
+
+    def ended(self, reason: str, timing: Timing | None, now_s: float) -> None:
+        """The sequence is over."""
+        to, of = self._to, self._to.of
+        to.ends[reason if reason in to.ends else "error"].inc()
+        to.prompt_tokens.inc(self._prompt_tokens)
+        of["request_prompt_tokens"].observe(self._prompt_tokens)
+        of["request_generation_tokens"].observe(self._count)
+        of["e2e_request_latency_seconds"].observe(now_s - self._arrived_s)
+        if self._count > 1:
+            per_token_s = (self._latest_s - self._first_s) / (self._count - 1)
+            of["request_time_per_output_token_seconds"].observe(per_token_s)
+            of["request_decode_time_seconds"].observe(self._latest_s - self._first_s)
+        if timing is not None and timing.scheduled_s >= 0 and self._count:
+            of["request_queue_time_seconds"].observe(max(timing.scheduled_s - self._arrived_s, 0.0))
+            of["request_prefill_time_seconds"].observe(max(self._first_s - timing.scheduled_s, 0.0))
+            of["request_inference_time_seconds"].observe(max(self._latest_s - timing.scheduled_s, 0.0))
+
+
+class _State(Collector):
+    """What is read from the backend when it is scraped."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def describe(self) -> list[Any]:
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        engines, model = self._backend.load(), self._backend.models[0]
+        for name, text, value in _GAUGES:
+            gauge = GaugeMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine"))
+            for number, load in enumerate(engines):
+                gauge.add_metric((model, str(number)), value(load))
+            yield gauge
+        for name, text, value in _COUNTERS:
+            counter = CounterMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine"))
+            for number, load in enumerate(engines):
+                counter.add_metric((model, str(number)), value(load))
+            yield counter
+        yield from self._cache_config(engines)
+        for name, read in self._backend.gauges.items():
+            yield GaugeMetricFamily(name, name.replace("_", " "), value=read())
+
+    def _cache_config(self, engines: Any) -> Iterator[GaugeMetricFamily]:
+        if engines:
+            names = tuple(engines[0].cache_config)
+            info = GaugeMetricFamily("vllm:cache_config_info", "KV cache.", labels=("engine", *names))
+            for number, load in enumerate(engines):
+                info.add_metric((str(number), *load.cache_config.values()), 1)
+            yield info
+
+
+_GAUGES: tuple[tuple[str, str, Callable[[EngineLoad], float]], ...] = (
+    ("num_requests_running", "Requests in the running batch.", lambda load: load.running),
+    ("num_requests_waiting", "Requests waiting to be scheduled.", lambda load: load.waiting),
+    ("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.", lambda load: load.kv_usage),
+)
+_COUNTERS: tuple[tuple[str, str, Callable[[EngineLoad], float]], ...] = (
+    ("prefix_cache_queries", "Prompt tokens looked up.", lambda load: load.prefix_queried_tokens),
+    ("prefix_cache_hits", "Prompt tokens found in the prefix cache.", lambda load: load.prefix_hit_tokens),
+    ("num_preemptions", "Preemptions.", lambda load: load.preemptions),
+)

@@ -1,0 +1,197 @@
+"""Apps on their ports: start, graceful and hard stop, outages."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+from starlette.types import Receive, Scope, Send
+
+from blis_py.errors import InputError
+from blis_py.serve.app import make_app, starting
+from blis_py.serve.backend import Backend
+from blis_py.serve.settings import ServeSettings
+
+log = logging.getLogger("blis.serve")
+_BACKLOG = 4096
+_LONGEST_OUTAGE_S = 3600.0
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without signal handlers: the owner of several servers has them."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+class Service:
+    """A backend with its app, on a port of its own."""
+
+    def __init__(self, backend: Backend, settings: ServeSettings) -> None:
+        self.backend, self.settings = backend, settings
+        self.app: FastAPI | None = None
+        self._socket = _listening(settings.host, settings.port)
+        self.port = int(self._socket.getsockname()[1])
+        self._server: _Server | None = None
+        self._stopping = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.settings.host}]" if ":" in self.settings.host else self.settings.host
+        return f"http{'s' if self.settings.tls_cert else ''}://{host}:{self.port}"
+
+    async def start(self) -> None:
+        """Start the backend; every response before is 503."""
+        log.info("listening on %s", self.url)
+        await self.backend.start()
+        app = make_app(self.backend, self.settings)
+        app.add_api_route("/admin/outage", self.outage, methods=["POST"], response_model=None)
+        self.app = app
+        log.info("ready on %s", self.url)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The app, or what answers before there is one."""
+        await (self.app or starting)(scope, receive, send)
+
+    async def serve(self) -> None:
+        """Serve until `stop`."""
+        while not self._stopping:
+            self._server = _Server(self._config())
+            await self._server.serve(sockets=[self._socket])
+            if self._stopping:
+                return
+            await asyncio.sleep(self._outage_s)
+            self._socket = _listening(self.settings.host, self.port)
+
+    def _config(self) -> uvicorn.Config:
+        return uvicorn.Config(
+            self,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            backlog=_BACKLOG,
+            ssl_certfile=self.settings.tls_cert,
+            ssl_keyfile=self.settings.tls_key,
+            timeout_keep_alive=30,
+        )
+
+    def stop(self) -> None:
+        """Accept nothing more; `serve` returns once all responses have ended."""
+        self._stopping = True
+        if self.app is not None:
+            self.app.state.door.draining = True
+        if self._server is not None:
+            self._server.should_exit = True
+
+    async def outage(self, seconds: float = 5.0) -> dict[str, float]:
+        """Close the port and every connection, and open it again after a time."""
+        if not 0 <= seconds <= _LONGEST_OUTAGE_S:
+            raise InputError("must be from 0 to 3600", key="seconds", value=seconds)
+        self._outage_s = seconds
+        task = asyncio.get_running_loop().create_task(self._go_out())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return {"seconds": seconds}
+
+    async def _go_out(self) -> None:
+        await asyncio.sleep(0.01)  # the answer to the request for it
+        server = self._server
+        assert server is not None
+        server.should_exit = True
+        for listener in server.servers:
+            listener.close()
+        for connection in list(server.server_state.connections):
+            transport: Any = getattr(connection, "transport", None)
+            if transport is not None:
+                transport.abort()
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """A bound socket.
+
+    Raises:
+        InputError: the address is taken, or not of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    own = socket.socket(family, socket.SOCK_STREAM)
+    own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    own.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    try:
+        own.bind((host, port))
+        own.listen(_BACKLOG)
+    except (OSError, OverflowError) as error:
+        own.close()
+        fix = "choose another --port, or 0 for any free one"
+        raise InputError(f"cannot listen on {host}: {error}", key="--port", value=port, fix=fix) from error
+    own.set_inheritable(True)
+    return own
+
+
+def run(services: Sequence[Service]) -> None:
+    """Serve until SIGINT or SIGTERM, and stop: gracefully at the first, at once at the second."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    asyncio.run(_serve(services))
+
+
+async def _serve(services: Sequence[Service]) -> None:
+    stopping = asyncio.Event()
+    hard = asyncio.Event()
+
+    def stop() -> None:
+        (hard if stopping.is_set() else stopping).set()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    tasks = [asyncio.create_task(service.serve()) for service in services]
+    failed = await _start(services, stopping)
+    if not failed:
+        waiting = asyncio.create_task(stopping.wait())
+        await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+    for service in services:
+        service.stop()
+    await _drain(tasks, hard, max(service.settings.grace_s for service in services))
+    for service in services:
+        await service.backend.stop()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    for result in [failed, *results]:
+        if isinstance(result, BaseException):
+            raise result
+
+
+async def _start(services: Sequence[Service], stopping: asyncio.Event) -> BaseException | None:
+    try:
+        for service in services:
+            await service.start()
+    except BaseException as error:
+        stopping.set()
+        return error
+    return None
+
+
+async def _drain(tasks: Sequence[asyncio.Task[None]], hard: asyncio.Event, grace_s: float) -> None:
+    """Wait for open responses, until the time is up or a second signal comes."""
+    impatient = asyncio.create_task(_wait(hard))
+    responses = asyncio.create_task(_all(tasks))
+    await asyncio.wait({impatient, responses}, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
+    impatient.cancel()
+
+
+async def _all(tasks: Sequence[asyncio.Task[None]]) -> None:
+    await asyncio.wait(tasks)
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()

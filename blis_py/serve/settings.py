@@ -1,0 +1,28 @@
+"""Settings of the server itself, whatever is behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """Where it listens, and what it accepts."""
+
+    host: str = LOOPBACK
+    port: int = 8000
+    """0 = any free port."""
+    api_key: str | None = None
+    max_queue: int | None = None
+    """Requests that may wait for an instance; more are answered 429. None = unlimited."""
+    max_body_bytes: int = 32 * 2**20
+    max_choices: int = 128
+    """Sequences of one request: prompts times `n`."""
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    grace_s: float = 30.0
+    """How long a graceful stop waits for open requests."""
+    default_max_tokens: int | None = None
+    """Output limit of a chat request without one; None = what the context leaves."""

@@ -1,0 +1,140 @@
+"""Hand-over and links between pools, from a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from blis_py.config.layers import did_you_mean
+from blis_py.config.link_kinds import LINK_KINDS
+from blis_py.config.models import PLAIN_ENGINE, RunConfig
+from blis_py.errors import InputError
+
+if TYPE_CHECKING:
+    from blis_py.cluster.topology import Disaggregation, Link
+    from blis_py.setup.pools import PoolSetup
+
+_OF_A_LINK = ("link", "bandwidth_gbps", "latency_ms", "efficiency", "node_gbps", "gpus_per_node", "contended")
+
+
+def handoff_of(config: RunConfig) -> str:
+    """Whose hand-over it is."""
+    own = "blis" if config.engine == PLAIN_ENGINE else "vllm"
+    return config.disaggregation.handoff or own
+
+
+def disaggregation(config: RunConfig) -> Disaggregation | None:
+    """The hand-over as cluster data; None if no pool is for prefill or decode alone."""
+    if not config.is_disaggregated:
+        return None
+    from blis_py.cluster.deciders import decider
+    from blis_py.cluster.handoffs import HANDOFFS, handoff
+    from blis_py.cluster.topology import Disaggregation
+
+    given, name = config.disaggregation, handoff_of(config)
+    data = Disaggregation(
+        handoff=name,
+        decider=given.decider or ("never" if name == "blis" else "always"),
+        threshold_tokens=given.threshold_tokens,
+        load_threshold=given.load_threshold,
+        pair_order=given.pair_order,
+        overlap=given.overlap,
+        reserved_decode_tokens=given.reserved_decode_tokens,
+        lease_ns=None if given.lease_s is None else round(given.lease_s * 1e9),
+        load_failure_policy=given.load_failure_policy,
+    )
+    decider(data.decider), handoff(data)  # refuse names that lead nowhere
+    if name in HANDOFFS:
+        _check_effects(config, name)
+    return data
+
+
+def _check_effects(config: RunConfig, name: str) -> None:
+    """Refuse settings of another hand-over.
+
+    Raises:
+        InputError: a setting has no effect.
+    """
+    given = config.disaggregation
+    if name != "vllm" and given.lease_s is not None:
+        _no_effect("lease_s", given.lease_s, name)
+    if name != "sglang" and given.overlap == "chunk":
+        _no_effect("overlap", given.overlap, name)
+    if name == "sglang" and given.pair_order != "decode-first":
+        _no_effect("pair_order", given.pair_order, name)
+
+
+def _no_effect(key: str, value: Any, name: str) -> None:
+    raise InputError(f"has no effect with {name}", key=f"disaggregation.{key}", value=value, fix="drop it")
+
+
+def links(config: RunConfig, pools: Sequence[PoolSetup]) -> tuple[Link, ...]:
+    """A link from every pool that prefills to every pool that decodes."""
+    own = {_ends(link): link for link in config.links}
+    ends = [
+        (one.name, other.name)
+        for one in pools
+        for other in pools
+        if one.section.role != "decode" and other.section.role != "prefill"
+    ]
+    for pair in own:
+        if pair not in ends:
+            fix = "use one of " + ", ".join(f"{one} to {other}" for one, other in ends)
+            raise InputError("no KV goes this way", key="links", value=" to ".join(pair), fix=fix)
+    return tuple(_link(config, pair, own.get(pair, {})) for pair in ends)
+
+
+def _ends(link: Mapping[str, Any]) -> tuple[str, str]:
+    for key in link:
+        if key not in (*_OF_A_LINK, "from", "to"):
+            fix = did_you_mean(str(key), (*_OF_A_LINK, "from", "to"))
+            raise InputError("unknown key", key=f"links.{key}", fix=fix)
+    if "from" not in link or "to" not in link:
+        raise InputError("must name two pools", key="links", value=dict(link), fix="write from: … to: …")
+    return str(link["from"]), str(link["to"])
+
+
+def _link(config: RunConfig, ends: tuple[str, str], own: Mapping[str, Any]) -> Link:
+    from blis_py.cluster.topology import Link
+
+    given, name = config.disaggregation, handoff_of(config)
+    said = {key: own.get(key, getattr(given, key)) for key in _OF_A_LINK}
+    kind_name = said["link"] or ("blis" if name == "blis" else "ndr400")
+    if kind_name not in LINK_KINDS:
+        fix = did_you_mean(str(kind_name), LINK_KINDS)
+        raise InputError("unknown link", key="links.link", value=kind_name, fix=fix)
+    kind = LINK_KINDS[kind_name]
+    for key in ("bandwidth_gbps", "latency_ms", "efficiency", "node_gbps"):
+        value = said[key]
+        if value is not None and (not isinstance(value, int | float) or value < 0):
+            raise InputError("must be a number of at least 0", key=f"links.{key}", value=value)
+    latency_ms = kind.latency_ms if said["latency_ms"] is None else said["latency_ms"]
+    usual = kind.efficiency if said["bandwidth_gbps"] is None else 1.0
+    return Link(
+        from_pool=ends[0],
+        to_pool=ends[1],
+        latency_ns=round(latency_ms * 1e6),
+        bandwidth_gbps=said["bandwidth_gbps"] or kind.gbps,
+        efficiency=usual if said["efficiency"] is None else said["efficiency"],
+        node_gbps=said["node_gbps"],
+        gpus_per_node=said["gpus_per_node"],
+        contended=name != "blis" if said["contended"] is None else bool(said["contended"]),
+    )
+
+
+def link_notes(config: RunConfig, pools: Sequence[PoolSetup]) -> list[str]:
+    """What a user should know of the hand-over."""
+    if not config.is_disaggregated:
+        return []
+    found = []
+    for link in links(config, pools):
+        gbps = (link.bandwidth_gbps or 0) * link.efficiency
+        line = f"{link.from_pool} to {link.to_pool}: {gbps:g} GB/s per GPU after {link.latency_ns / 1e6:g} ms"
+        found.append(line)
+    tps = sorted({pool.config.tp for pool in pools})
+    if len(tps) > 1:
+        found.append(
+            f"KV goes between TP {' and '.join(map(str, tps))}: priced as the bytes that the receiving side "
+            "holds, its conversion as nothing"
+        )
+    return found

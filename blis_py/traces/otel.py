@@ -1,0 +1,211 @@
+"""Sessions from OpenTelemetry GenAI spans, and from agent traces with the same attributes.
+
+A span that calls a model is a request. Requests of a conversation (or else of a trace) that follow each other
+are the turns of a session: what lies between, such as a tool call, is think time. A request that begins while
+another of its conversation is in progress begins a session of its own beside it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from blis_py.errors import InputError
+from blis_py.files.opening import read_text
+from blis_py.requests.table import Content, Labels, RequestTable
+
+_INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
+_OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
+_SESSION = ("gen_ai.conversation.id", "session.id", "conversation_id")
+_MODEL = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name")
+_LIMIT = ("gen_ai.request.max_tokens",)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call of a model."""
+
+    begin_ns: int
+    end_ns: int
+    session: str
+    input_tokens: int
+    output_tokens: int
+    model: str
+    max_tokens: int
+
+
+@dataclass(slots=True)
+class _Session:
+    """Turns that follow each other."""
+
+    name: str
+    calls: list[_Call] = field(default_factory=list)
+
+    @property
+    def end_ns(self) -> int:
+        return self.calls[-1].end_ns
+
+
+def read_spans(path: Path) -> tuple[RequestTable, list[str]]:
+    """The calls of a file: OTLP JSON, or spans one per line; and what was assumed.
+
+    Raises:
+        InputError: not spans, or none that calls a model.
+    """
+    spans = list(_spans(path, read_text(path)))
+    calls = sorted((call for span in spans if (call := _call(path, span))), key=lambda call: call.begin_ns)
+    if not calls:
+        fix = f"record {_INPUT[0]} and {_OUTPUT[0]}"
+        raise InputError(f"{len(spans):,} spans, none of which calls a model", file=path, fix=fix)
+    sessions = _sessions(calls)
+    names = len({call.session for call in calls})
+    found = f"{len(sessions):,} sessions of {names:,} conversations"
+    notes = [
+        f"{len(calls):,} calls of {len(spans):,} spans, in {found}",
+        "a turn's prompt begins with the prompt and the answer before it, as far as it is long enough",
+        "time between two turns, tools included, is think time",
+    ]
+    return _table(sessions, calls[0].begin_ns), notes
+
+
+def _spans(path: Path, text: str) -> Iterator[Mapping[str, Any]]:
+    """All spans of a document, or of one document per line."""
+    try:
+        documents = [json.loads(text)]
+    except ValueError:
+        documents = []
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.strip():
+                try:
+                    documents.append(json.loads(line))
+                except ValueError:
+                    raise InputError("not JSON", file=path, key=f"line {number}") from None
+    for document in documents:
+        yield from _within(document)
+
+
+def _within(node: Any) -> Iterator[Mapping[str, Any]]:
+    """Spans within nested lists and mappings."""
+    pending = [node]
+    while pending:
+        one = pending.pop()
+        if isinstance(one, list):
+            pending += reversed(one)
+        elif isinstance(one, Mapping):
+            if "attributes" in one and ("startTimeUnixNano" in one or "start_time" in one):
+                yield one
+            else:
+                pending += reversed(list(one.values()))
+
+
+def _call(path: Path, span: Mapping[str, Any]) -> _Call | None:
+    """The call of a model that a span is; None for other spans."""
+    attributes = _attributes(span["attributes"])
+    prompt, output = _count(attributes, _INPUT), _count(attributes, _OUTPUT)
+    if prompt is None or output is None:
+        return None
+    begin_ns, end_ns = (_time_ns(path, span, side) for side in ("start", "end"))
+    context = span.get("context")
+    trace = span.get("traceId") or span.get("trace_id") or (context or {}).get("trace_id") or ""
+    session = next((str(attributes[name]) for name in _SESSION if attributes.get(name)), str(trace))
+    model = next((str(attributes[name]) for name in _MODEL if attributes.get(name)), "")
+    limit = _count(attributes, _LIMIT) or 0
+    if end_ns < begin_ns:
+        raise InputError("a span ends before it begins", file=path, key=str(span.get("spanId", "")))
+    return _Call(begin_ns, end_ns, session, max(prompt, 1), max(output, 1), model, max(limit, 0))
+
+
+def _attributes(given: Any) -> dict[str, Any]:
+    """Attributes by name, from either form."""
+    if isinstance(given, Mapping):
+        return dict(given)
+    found = {}
+    for one in given if isinstance(given, list) else ():
+        if isinstance(one, Mapping) and isinstance(one.get("value"), Mapping):
+            found[str(one.get("key"))] = next(iter(one["value"].values()), None)
+    return found
+
+
+def _count(attributes: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+    for name in names:
+        value = attributes.get(name)
+        if isinstance(value, int | float | str) and not isinstance(value, bool):
+            try:
+                return int(float(value))
+            except (ValueError, OverflowError):
+                continue
+    return None
+
+
+def _time_ns(path: Path, span: Mapping[str, Any], side: str) -> int:
+    value = span.get(f"{side}TimeUnixNano", span.get(f"{side}_time"))
+    try:
+        if isinstance(value, str) and not value.isdecimal():
+            return int(np.datetime64(value.removesuffix("Z"), "ns").astype(np.int64))
+        return int(value)
+    except (TypeError, ValueError):
+        raise InputError(f"no {side} time", file=path, key=str(span.get("spanId", "")), value=value) from None
+
+
+def _sessions(calls: list[_Call]) -> list[_Session]:
+    """Calls dealt out: each follows the session of its conversation that ended last before it began."""
+    by_name: dict[str, list[_Session]] = {}
+    every: list[_Session] = []
+    for call in calls:
+        own = by_name.setdefault(call.session, [])
+        free = [session for session in own if session.end_ns <= call.begin_ns]
+        if free:
+            max(free, key=lambda session: session.end_ns).calls.append(call)
+        else:
+            name = call.session if not own else f"{call.session}/{len(own)}"
+            own.append(_Session(name, [call]))
+            every.append(own[-1])
+    return every
+
+
+def _table(sessions: list[_Session], origin_ns: int) -> RequestTable:
+    rows = [
+        (call, number, turn, _think_ns(session, turn))
+        for number, session in enumerate(sessions)
+        for turn, call in enumerate(session.calls)
+    ]
+    rows.sort(key=lambda row: row[0].begin_ns)
+    contents = [_content(sessions[number], turn) for _, number, turn, _ in rows]
+
+    def column(values: list[int]) -> Any:
+        return np.array(values, dtype=np.int64)
+
+    return RequestTable.build(
+        column([call.begin_ns - origin_ns for call, *_ in rows]),
+        column([call.input_tokens for call, *_ in rows]),
+        column([call.output_tokens for call, *_ in rows]),
+        max_tokens=column([call.max_tokens or call.output_tokens for call, *_ in rows]),
+        model=Labels.of(call.model for call, *_ in rows),
+        content=np.arange(len(rows), dtype=np.int64),
+        contents=contents,
+        session=column([number for _, number, _, _ in rows]),
+        session_names=[session.name for session in sessions],
+        round_index=column([turn for _, _, turn, _ in rows]),
+        think_ns=column([think for *_, think in rows]),
+    )
+
+
+def _think_ns(session: _Session, turn: int) -> int:
+    """Pause before a turn; -1 for the first one."""
+    return -1 if not turn else session.calls[turn].begin_ns - session.calls[turn - 1].end_ns
+
+
+def _content(session: _Session, turn: int) -> Content:
+    """The runs of a turn: what the turns before it said, and its own."""
+    runs: list[tuple[str | int, int]] = []
+    for number, call in enumerate(session.calls[: turn + 1]):
+        said = sum(tokens for _, tokens in runs)
+        if call.input_tokens < said:  # a context that was cut or summarised begins anew
+            runs, said = [], 0
+        runs.append((f"{session.name}#{number}", call.input_tokens + call.output_tokens - said))
+    return tuple(runs)

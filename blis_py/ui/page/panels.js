@@ -1,0 +1,127 @@
+// What is shown of an answer: verdict, figures, charts, classes, points, ledger, comparison.
+
+import { bars } from "./bars.js";
+import { draw } from "./chart.js";
+import { element, number } from "./format.js";
+
+const at = (id) => document.getElementById(id);
+
+export function verdict(answer) {
+  const box = at("verdict");
+  box.className = `verdict ${answer.verdict.tone}`;
+  const list = answer.findings.map((one) => element("li", {}, element("span", { class: one.tone }, one.text)));
+  box.replaceChildren(element("strong", {}, answer.verdict.text), ...(list.length ? [element("ul", {}, ...list)] : []));
+}
+
+export function refused(text) {
+  const box = at("verdict");
+  box.className = "verdict bad";
+  box.replaceChildren(element("strong", {}, text));
+}
+
+export function label(answer, busy) {
+  const host = at("label");
+  host.className = `label ${answer.kind}${busy ? " busy" : ""}`;
+  host.textContent = answer.label;
+}
+
+export function tiles(answer, pinned) {
+  const before = new Map((pinned?.tiles ?? []).map((one) => [one.name, one]));
+  at("tiles").replaceChildren(
+    ...answer.tiles.map((one) => {
+      const then = before.get(one.name);
+      const parts = [one.text, one.unit ? element("small", {}, ` ${one.unit}`) : null];
+      if (one.band) parts.push(element("span", { class: "band" }, `whole run: ${number(one.band[0])} to ${number(one.band[1])}`));
+      if (then && then.text !== one.text) parts.push(element("small", { class: "band" }, `pinned: ${then.text}`));
+      return element("div", { class: "tile" }, element("dt", {}, one.name), element("dd", { "data-source": one.source, "data-value": one.value ?? "" }, ...parts));
+    }),
+  );
+}
+
+function figures(host, specs) {
+  while (host.children.length < specs.length) host.append(element("figure"));
+  while (host.children.length > specs.length) host.lastChild.remove();
+  specs.forEach((spec, index) => draw(host.children[index], spec, { height: 210 }));
+}
+
+export function charts(answer, pinned) {
+  const own = answer.distributions.map((spec, index) => {
+    const then = pinned?.distributions[index]?.series[0];
+    return then ? { ...spec, series: [...spec.series, { ...then, name: "pinned", dashed: true, colour: 9 }] } : spec;
+  });
+  figures(at("distributions"), own);
+  figures(at("over-time"), answer.over_time);
+}
+
+export function classes(answer) {
+  const names = { requests: "requests", "ttft_ms.p50": "TTFT p50, ms", "ttft_ms.p99": "TTFT p99, ms", "tpot_ms.p99": "TPOT p99, ms", "e2e_ms.p99": "E2E p99, ms" };
+  const head = element("tr", {}, element("th", { scope: "col" }, "SLO class"), ...Object.values(names).map((name) => element("th", { scope: "col" }, name)));
+  const rows = answer.classes.map((one) => element("tr", {}, element("th", { scope: "row" }, one.name), ...Object.keys(names).map((key) => element("td", {}, number(one[key])))));
+  at("classes").replaceChildren(element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows)));
+}
+
+export function again(answer) {
+  at("command").textContent = answer.command;
+  at("yaml").textContent = answer.yaml;
+  at("capacity").textContent = answer.capacity;
+}
+
+const AXES = { throughput: "output tokens/s", dollars: "dollars an hour" };
+const LATENCIES = { ttft: "TTFT p99", tpot: "TPOT p99", e2e: "E2E p99" };
+
+export function points(groups, across, up, choose) {
+  const usable = (one) => Number.isFinite(one[across] ?? NaN) && Number.isFinite(one[up] ?? NaN);
+  const series = groups
+    .map((group) => ({ ...group, points: group.points.filter(usable) }))
+    .filter((group) => group.points.length)
+    .map((group) => ({
+      name: group.name, kind: group.line ? "line" : "points", always: true, colour: group.colour, r: group.r,
+      x: group.points.map((one) => one[across]), y: group.points.map((one) => one[up]),
+      names: group.points.map((one) => `${one.name ?? group.name}: ${number(one[across])} ${AXES[across]}, ${LATENCIES[up]} ${number(one[up])} ms`),
+      hollow: group.points.map((one) => one.saturated), keys: group.line || !group.points[0].state ? null : group.points.map((one) => one.state),
+    }));
+  const best = frontier(groups.filter((group) => !group.line).flatMap((group) => group.points).filter((one) => usable(one) && !one.saturated), across, up);
+  if (best.length > 1) series.push({ name: "frontier", kind: "line", dashed: true, colour: 6, x: best.map((one) => one[across]), y: best.map((one) => one[up]) });
+  draw(at("points"), {
+    title: `${LATENCIES[up]} against ${AXES[across]}`, x: { label: AXES[across] }, y: { label: "ms", log: true }, series, height: 280,
+    note: "Filled: keeps up; hollow: saturated. Points of earlier configurations and of the plan can be chosen.",
+    nothing: "After the whole run.",
+  }, { onPoint: choose, height: 280 });
+}
+
+// Points that no other one beats in both: more throughput (or fewer dollars), and a lower latency.
+export function frontier(all, across, up) {
+  const sign = across === "dollars" ? 1 : -1;
+  const order = [...all].sort((a, b) => sign * (a[across] - b[across]) || a[up] - b[up]);
+  let least = Infinity;
+  const best = order.filter((one) => one[up] < least && ((least = one[up]), true));
+  return best.sort((a, b) => a[across] - b[across]);
+}
+
+export function ledger(found) {
+  const host = at("ledger");
+  if (found.chart) bars(host, found.chart);
+  else host.replaceChildren(element("p", { class: "nothing" }, found.nothing ?? found.refused ?? found.failed ?? ""));
+}
+
+export function compared(found) {
+  const host = at("compared");
+  if (!found.compared) {
+    host.replaceChildren(element("p", { class: "nothing" }, `Not runs of the same requests, so requests cannot be paired: ${found.refused ?? found.failed}`));
+    return;
+  }
+  const percent = (share) => (share === null ? "–" : Math.abs(share) < 0.0005 ? "=" : `${share > 0 ? "+" : "−"}${Math.abs(100 * share).toFixed(1)} %`);
+  const sure = (one) => (one.relative === 0 ? "the same" : one.sure === null ? "too few to tell" : one.sure ? "sure" : "could be chance");
+  const rows = Object.entries(found.compared).flatMap(([metric, figures]) =>
+    ["p50", "p99"].map((stat) => {
+      const one = figures[stat];
+      const interval = one.interval ? `${percent(one.interval[0])} … ${percent(one.interval[1])}` : "";
+      const tone = one.sure && one.relative ? (one.relative < 0 ? "good" : "bad") : "";
+      const cells = [number(one.first), number(one.second), element("span", { class: tone }, percent(one.relative)), interval, sure(one)];
+      return element("tr", {}, element("th", { scope: "row" }, `${metric.replace("_ms", "").toUpperCase().replace("_", " ")} ${stat}, ms`), ...cells.map((cell) => element("td", {}, cell)));
+    }),
+  );
+  const head = ["latency", "pinned", "now", "change", "95 % interval", "sure?"].map((name) => element("th", { scope: "col" }, name));
+  const settings = found.settings.map((one) => `${one.key}: ${one.values[0]} → ${one.values[1]}`).join("; ");
+  host.replaceChildren(element("p", {}, settings || "The same settings."), element("table", {}, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...rows)));
+}

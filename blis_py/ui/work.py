@@ -1,0 +1,236 @@
+"""Jobs of the page, in a worker process: a sample, the whole run, the ledger, a load curve, a comparison."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from blis_py import native
+
+native.activate()
+
+from blis_py.api import Simulation  # noqa: E402
+from blis_py.config.models import RunConfig  # noqa: E402
+from blis_py.errors import InputError  # noqa: E402
+from blis_py.metrics.load import SATURATED  # noqa: E402
+from blis_py.pages import charts  # noqa: E402
+from blis_py.pages.cost import cost_of  # noqa: E402
+from blis_py.pages.parts import Cell, Tile  # noqa: E402
+from blis_py.pages.run import FILE, findings, tiles, verdict  # noqa: E402
+from blis_py.planning.worker import asked  # noqa: E402
+from blis_py.result import Result  # noqa: E402
+from blis_py.setup.setup import Progress  # noqa: E402
+from blis_py.ui.controls import controls  # noqa: E402
+from blis_py.ui.sample import BANDED, divisible, runner, sample  # noqa: E402
+from blis_py.ui.state import Shown, State, shown  # noqa: E402
+
+Json = dict[str, Any]
+_KEPT = 3
+"""Whole results that stay in memory."""
+_LOADS = (0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
+"""Factors on the rate in a load curve."""
+
+
+class Desk:
+    """Does the jobs of one process.
+
+    Args:
+        base: what the page was opened with.
+        folder: for derived files.
+    """
+
+    def __init__(self, base: RunConfig, folder: Path) -> None:
+        self._base, self._folder = base, folder
+        self._results: dict[str, Result] = {}
+
+    def do(self, job: Json, progress: Progress | None) -> Json:
+        """One job: its `kind` is a name of `JOBS`, its `state` what is on the screen.
+
+        Raises:
+            InputError: a configuration that cannot be run.
+        """
+        if job.get("kind") not in JOBS:
+            raise InputError("no such job", key="kind", value=job.get("kind"))
+        return JOBS[job["kind"]](self, job, progress)
+
+    def start(self, job: Json, progress: Progress | None) -> Json:
+        """The controls."""
+        where = self._shown(job)
+        return {"controls": controls(where.config, self._simulation(where)), "banded": list(BANDED)}
+
+    def sample(self, job: Json, progress: Progress | None) -> Json:
+        """A quick answer; the whole run if that is as quick."""
+        where = self._shown(job)
+        simulation = self._simulation(where)
+        if not divisible(simulation):
+            return self._whole(where, simulation, job, progress)
+        part = sample(simulation, runner(progress))
+        count = len(part.result.record.table)
+        label = f"Sample: {count:,} consecutive requests of {len(simulation.table):,}, at the true rate"
+        return answer(part.result, where, simulation, "sample", label, part.bands)
+
+    def whole(self, job: Json, progress: Progress | None) -> Json:
+        """The whole run."""
+        where = self._shown(job)
+        return self._whole(where, self._simulation(where), job, progress)
+
+    def _whole(self, where: Shown, simulation: Simulation, job: Json, progress: Progress | None) -> Json:
+        result = self._kept(job["state"], simulation, progress)
+        count = len(result.record.table)
+        return answer(result, where, simulation, "whole", f"Whole run: {count:,} requests", {})
+
+    def ledger(self, job: Json, progress: Progress | None) -> Json:
+        """Where the time of the p99 goes."""
+        from blis_py.ledger.explain import explain
+        from blis_py.pages.explained import chart
+
+        simulation = self._simulation(self._shown(job))
+        if len(simulation.pools) > 1:
+            return {"nothing": "Not available for several pools yet."}
+        result = self._kept(job["state"], simulation, progress)
+        found = explain(result, metric="ttft.p99", what_if=False).as_dict()
+        if found["request"] is None:
+            return {"nothing": f"Nothing to explain: {found['nobody']}."}
+        return {
+            "question": found["question"],
+            "chart": {**chart(found), "title": f"Where the {found['question']} goes"},
+        }
+
+    def curve(self, job: Json, progress: Progress | None) -> Json:
+        """Latency over throughput at other rates, by samples."""
+        points = []
+        where = self._shown(job)
+        for factor in _LOADS:
+            try:
+                simulation = self._faster(where, factor)
+            except InputError:
+                continue
+            run = runner(progress)
+            result = sample(simulation, run).result if divisible(simulation) else run(simulation)
+            points.append({"factor": factor, **point(result)})
+        return {"points": points}
+
+    def _faster(self, where: Shown, factor: float) -> Simulation:
+        """The simulation of the same requests, closer together."""
+        simulation = self._simulation(where)
+        return replace(simulation, table=simulation.table.scaled(1 / factor))
+
+    def compare(self, job: Json, progress: Progress | None) -> Json:
+        """The run against a pinned one."""
+        from blis_py.comparison.compare import compare
+
+        results = []
+        for name in ("pinned", "state"):
+            at = {"state": job.get(name)}
+            results.append(self._kept(at["state"], self._simulation(self._shown(at)), progress))
+        try:
+            found = compare(*results, names=["pinned", "now"]).as_dict()
+        except InputError as error:
+            return {"refused": str(error)}
+        return {"compared": found["compared"][0]["metrics"], "settings": found["settings"]}
+
+    def report(self, job: Json, progress: Progress | None) -> Json:
+        """The whole run as an HTML report."""
+        from blis_py.ledger.explain import explain
+        from blis_py.pages.document import html
+        from blis_py.pages.run import report
+
+        where = self._shown(job)
+        simulation = self._simulation(where)
+        result = self._kept(job["state"], simulation, progress)
+        explained = None
+        if result.summary["cluster"]["ttft_ms"]["count"] and len(simulation.pools) < 2:
+            explained = explain(result, what_if=False)
+        return {"html": html(report(result, explained, command=where.command()))}
+
+    def _shown(self, job: Json) -> Shown:
+        return shown(self._base, State.read(job.get("state")), self._folder)
+
+    def _simulation(self, where: Shown) -> Simulation:
+        return Simulation.of(where.config, asked)
+
+    def _kept(self, state: Any, simulation: Simulation, progress: Progress | None) -> Result:
+        key = json.dumps(state, sort_keys=True)
+        found = self._results.pop(key) if key in self._results else runner(progress)(simulation)
+        self._results[key] = found
+        while len(self._results) > _KEPT:
+            del self._results[next(iter(self._results))]
+        return found
+
+
+JOBS: dict[str, Callable[[Desk, Json, Progress | None], Json]] = {
+    "start": Desk.start,
+    "sample": Desk.sample,
+    "whole": Desk.whole,
+    "ledger": Desk.ledger,
+    "curve": Desk.curve,
+    "compare": Desk.compare,
+    "report": Desk.report,
+}
+
+
+def answer(
+    result: Result,
+    where: Shown,
+    simulation: Simulation,
+    kind: str,
+    label: str,
+    bands: Mapping[str, tuple[float, float]],
+) -> Json:
+    """What the page shows of a run."""
+    summary = result.summary
+    return {
+        "kind": kind,
+        "label": label,
+        "verdict": _cell(verdict(summary)),
+        "findings": [_cell(each) for each in findings(summary)],
+        "tiles": [_tile(each, bands) for each in tiles(summary, result.settings)],
+        "distributions": charts.distributions(result.view, ("ttft", "tpot", "e2e")),
+        "over_time": charts.over_time(result.view),
+        "point": point(result),
+        "classes": classes(summary),
+        "capacity": simulation.capacity,
+        "command": where.command(),
+        "yaml": where.yaml(),
+        "cost": cost_of(result.settings).dollars_per_hour,
+    }
+
+
+def classes(summary: Mapping[str, Any]) -> list[Json]:
+    """Main figures by SLO class."""
+    names = ("ttft_ms.p50", "ttft_ms.p99", "tpot_ms.p99", "e2e_ms.p99")
+
+    def of(group: Mapping[str, Any], path: str) -> Any:
+        key, _, stat = path.partition(".")
+        return group[key][stat]
+
+    return [
+        {"name": name, "requests": group["requests"]["injected"], **{path: of(group, path) for path in names}}
+        for name, group in summary["classes"].items()
+    ]
+
+
+def point(result: Result) -> Json:
+    """The run as a point of throughput and latency."""
+    cluster, load = result.summary["cluster"], result.summary["load"]
+    return {
+        "throughput": cluster["throughput"]["output_tokens_per_s"],
+        "ttft": cluster["ttft_ms"]["p99"],
+        "e2e": cluster["e2e_ms"]["p99"],
+        "tpot": cluster["tpot_ms"]["p99"],
+        "saturated": load["verdict"] == SATURATED,
+        "dollars": cost_of(result.settings).dollars_per_hour,
+    }
+
+
+def _cell(cell: Cell) -> Json:
+    return {"text": cell.text, "value": cell.value, "source": cell.source, "tone": cell.tone}
+
+
+def _tile(tile: Tile, bands: Mapping[str, tuple[float, float]]) -> Json:
+    path = tile.cell.source.removeprefix(f"{FILE}: ")
+    band = bands.get(path)
+    return {"name": tile.name, "unit": tile.unit, "band": band, **_cell(tile.cell)}

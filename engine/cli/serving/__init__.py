@@ -1,0 +1,1 @@
+"""The engine behind the app of `blis_py.serve`: its loop in a thread of its own."""

@@ -1,0 +1,340 @@
+"""The real engine as a backend of the app.
+
+The engine's loop runs in a thread of its own: commands reach it by a queue, which it empties before every
+step, and results leave it by the output thread, which hands them to the event loop. No client can delay a
+step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from blis_py.errors import InputError
+from blis_py.serve.backend import Ask, Deliver, EngineLoad, Piece, Sampling, Timing, TokenLogprob
+from blis_py.serve.errors import INTERNAL, ApiError
+from engine.cli.serving.checkpoint import CheckpointWords
+from engine.cli.serving.recorder import ServingRecorder
+from engine.engine import LLMEngine
+from engine.grammar.params import StructuredOutputsParams
+from engine.output_stream import OutputDelta
+from engine.sampling_params import SamplingParams
+from engine.sequence import Sequence as Running
+
+if TYPE_CHECKING:
+    from fastapi import APIRouter
+
+    from engine.kinds import Engine
+
+log = logging.getLogger("blis.serve")
+_IDLE_S = 0.5
+"""Interval at which an idle engine looks whether it is to stop."""
+_SAMPLING = tuple(field.name for field in fields(Sampling) if field.name != "structured_outputs")
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A sequence in the engine."""
+
+    ask: Ask
+    deliver: Deliver
+    sequence: Running | None = None
+    told: int = 0
+    """Tokens delivered so far."""
+    over: bool = False
+
+
+class EngineBackend:
+    """An engine in a thread; a `Backend`.
+
+    Args:
+        build: makes the engine, in its thread.
+        models: names under which it is served.
+        words: of the checkpoint.
+        keep_log: keep the log of all steps, whose memory grows.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], Engine],
+        models: Sequence[str],
+        words: CheckpointWords,
+        *,
+        keep_log: bool = False,
+    ) -> None:
+        self.models, self.chat_template = models, words.template
+        self.defaults, self.template_variables = words.defaults, words.special
+        self.max_model_len = 0
+        self.gauges: Mapping[str, Callable[[], float]] = {}
+        self.engine: Engine | None = None
+        self._build, self._keep_log = build, keep_log
+        self._commands: SimpleQueue[Callable[[Engine], None]] = SimpleQueue()
+        self._asked: dict[str, _Asked] = {}
+        self._arrived: deque[tuple[_Asked, OutputDelta]] = deque()
+        self._notified = False
+        self._stopping = False
+        self._error: BaseException | None = None
+        self._thread = Thread(target=self._run, name="engine", daemon=True)
+        self._grammars = ThreadPoolExecutor(1, "grammars")
+
+    # -- the life of the server ----------------------------------------------------------------------
+
+    async def start(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._started: asyncio.Future[None] = self._loop.create_future()
+        self._thread.start()
+        await self._started
+
+    async def stop(self) -> None:
+        self._stopping = True
+        self._grammars.shutdown(cancel_futures=True)
+        while self._thread.is_alive():
+            await asyncio.sleep(0.01)
+        self._flush()
+        self._fail_all("the server is stopping", 503)
+
+    @property
+    def ready(self) -> bool:
+        return self.engine is not None and not self._stopping
+
+    @property
+    def failure(self) -> str:
+        return "" if self._error is None else str(self._error)
+
+    def now_s(self) -> float:
+        return 0.0 if self.engine is None else self.engine.clock.now_ns() / 1e9
+
+    # -- the engine's thread ---------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            engine = self._build()
+            if isinstance(engine, LLMEngine):
+                engine.recorder = ServingRecorder(engine.recorder.meta, self._keep_log)
+        except BaseException as error:
+            self._loop.call_soon_threadsafe(self._started.set_exception, error)
+            return
+        self.engine = engine
+        self.max_model_len = engine.scheduler.config.max_model_len
+        self._loop.call_soon_threadsafe(self._started.set_result, None)
+        try:
+            self._serve(engine)
+            engine.shutdown()
+        except BaseException as error:
+            log.critical("the engine has failed", exc_info=error)
+            self._error = error
+            self._loop.call_soon_threadsafe(self._fail_all, INTERNAL, 500)
+
+    def _serve(self, engine: Engine) -> None:
+        """The loop: commands, then a step."""
+        while not self._stopping:
+            self._obey(engine)
+            if engine.has_unfinished:
+                engine.step()
+
+    def _obey(self, engine: Engine) -> None:
+        """Carry out all commands; an idle engine waits for one."""
+        commands = self._commands
+        try:
+            if not engine.has_unfinished:
+                commands.get(timeout=_IDLE_S)(engine)
+            while True:
+                commands.get_nowait()(engine)
+        except Empty:
+            return
+
+    def _begin(self, asked: _Asked, params: SamplingParams, engine: Engine) -> None:
+        if asked.over:
+            return
+        ask = asked.ask
+        more = {} if ask.priority is None else {"priority": ask.priority}
+        try:
+            asked.sequence = engine.add_request(
+                ask.prompt_ids,
+                params,
+                request_id=ask.id,
+                on_delta=lambda delta: self._on_delta(asked, delta),
+                **more,
+            )
+        except InputError as error:
+            self._refuse(asked, error)
+
+    def _on_delta(self, asked: _Asked, delta: OutputDelta) -> None:
+        """In the output thread."""
+        self._arrived.append((asked, delta))
+        if not self._notified:
+            self._notified = True
+            self._loop.call_soon_threadsafe(self._flush)
+
+    # -- the event loop's thread -----------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        self._notified = False
+        arrived = self._arrived
+        while arrived:
+            asked, delta = arrived.popleft()
+            if asked.over:
+                continue
+            piece = _piece(asked, delta, self.token_text)
+            if piece.finish_reason is not None:
+                self._forget(asked)
+                if piece.finish_reason == "error":
+                    log.error("request %s has failed: %s", asked.ask.id, delta.error)
+            asked.deliver(piece)
+
+    def _refuse(self, asked: _Asked, error: InputError) -> None:
+        def end() -> None:
+            if not asked.over:
+                self._forget(asked)
+                asked.deliver(Piece(finish_reason="error", error=str(error), status=400))
+
+        self._loop.call_soon_threadsafe(end)
+
+    def _fail_all(self, why: str, status: int) -> None:
+        for asked in list(self._asked.values()):
+            self._forget(asked)
+            asked.deliver(Piece(finish_reason="error", error=why, status=status))
+
+    def _forget(self, asked: _Asked) -> None:
+        asked.over = True
+        self._asked.pop(asked.ask.id, None)
+
+    def add(self, ask: Ask, deliver: Deliver) -> str:
+        if ask.id in self._asked:
+            raise ApiError(400, "a request of this id is in progress", "X-Request-Id")
+        try:
+            params = _params(ask.sampling, self._autoregressive)
+        except InputError as error:
+            raise ApiError(400, str(error), error.key) from error
+        asked = self._asked[ask.id] = _Asked(ask, deliver)
+        if params.structured_outputs is None:
+            self._commands.put(lambda engine: self._begin(asked, params, engine))
+        else:
+            self._grammars.submit(self._compile, asked, params)
+        return ""
+
+    def _compile(self, asked: _Asked, params: SamplingParams) -> None:
+        """Compile a grammar beside the engine's loop, then begin."""
+        engine, form = self.engine, params.structured_outputs
+        assert isinstance(form, StructuredOutputsParams)
+        try:
+            if isinstance(engine, LLMEngine):
+                engine.grammars.compile(form)
+        except InputError as error:
+            self._refuse(asked, error)
+            return
+        except Exception as error:
+            log.exception("a grammar does not compile")
+            self._refuse(asked, InputError(f"does not compile: {error}", key="response_format"))
+            return
+        self._commands.put(lambda engine: self._begin(asked, params, engine))
+
+    def abort(self, id: str) -> None:
+        asked = self._asked.get(id)
+        if asked is not None:
+            self._forget(asked)
+            self._commands.put(lambda engine: engine.abort_request(id))
+
+    # -- text and state --------------------------------------------------------------------------------
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        assert self.engine is not None
+        assert self.engine.tokenizer is not None
+        try:
+            return self.engine.tokenizer.encode(text, add_special_tokens)
+        except InputError as error:
+            raise ApiError(400, str(error), error.key) from error
+
+    def decode(self, ids: Sequence[int]) -> str:
+        assert self.engine is not None
+        assert self.engine.tokenizer is not None
+        wrong = [token for token in ids if not 0 <= token < self.engine.vocab_size]
+        if wrong:
+            raise ApiError(400, f"there is no token {wrong[0]}", "tokens")
+        return self.engine.tokenizer.decode(ids)
+
+    def token_text(self, token: int) -> str:
+        return self.decode([token])
+
+    @property
+    def _autoregressive(self) -> bool:
+        return isinstance(self.engine, LLMEngine)
+
+    def load(self) -> Sequence[EngineLoad]:
+        if self.engine is None:
+            return ()
+        scheduler = self.engine.scheduler
+        pool, counters = scheduler.kv.pool, scheduler.counters
+        return (
+            EngineLoad(
+                running=len(scheduler.running),
+                waiting=len(scheduler.waiting) + self._commands.qsize(),
+                kv_usage=pool.in_use / pool.total,
+                prefix_queried_tokens=counters.prefix_queried_tokens,
+                prefix_hit_tokens=counters.prefix_hit_tokens,
+                preemptions=counters.preemptions,
+                cache_config={
+                    "block_size": str(scheduler.config.block_size),
+                    "num_gpu_blocks": str(scheduler.config.num_kv_blocks),
+                },
+            ),
+        )
+
+    def step_tokens(self, observe: Callable[[int], None]) -> None:
+        recorder = None if self.engine is None else self.engine.recorder
+        if isinstance(recorder, ServingRecorder):
+            recorder.on_step = observe
+
+    def reset_prefix_cache(self) -> bool:
+        self._commands.put(lambda engine: engine.scheduler.kv.forget_unused())
+        return True
+
+    def router(self) -> APIRouter | None:
+        return None
+
+
+def _params(sampling: Sampling, autoregressive: bool) -> SamplingParams:
+    """Sampling parameters of the engine; what is absent has its default.
+
+    Raises:
+        InputError: a value out of range.
+    """
+    given: dict[str, Any] = {name: getattr(sampling, name) for name in _SAMPLING}
+    given = {name: value for name, value in given.items() if value is not None or name == "max_tokens"}
+    if not autoregressive:
+        given.setdefault("temperature", 0.0)
+    if sampling.structured_outputs is not None:
+        given["structured_outputs"] = StructuredOutputsParams(**sampling.structured_outputs)
+    return SamplingParams(**given)
+
+
+def _piece(asked: _Asked, delta: OutputDelta, name: Callable[[int], str]) -> Piece:
+    sequence = asked.sequence
+    piece = Piece(delta.text, delta.token_ids)
+    start, asked.told = asked.told, asked.told + len(delta.token_ids)
+    if asked.ask.sampling.logprobs is not None and sequence is not None and delta.token_ids:
+        piece.logprobs = _logprobs(sequence, start, asked.told, name)
+    if delta.finish_reason is not None:
+        piece.finish_reason, piece.stop_reason = delta.finish_reason, delta.stop_reason
+        if delta.finish_reason == "error":
+            piece.error, piece.status = INTERNAL, 500
+        if sequence is not None:
+            request = sequence.request
+            piece.timing = Timing(request.scheduled_ns / 1e9, max(request.cached_tokens, 0))
+    return piece
+
+
+def _logprobs(sequence: Running, start: int, end: int, name: Callable[[int], str]) -> list[TokenLogprob]:
+    found = []
+    for token, logprobs in zip(sequence.output_ids[start:end], sequence.logprobs[start:end], strict=False):
+        alternatives = sorted(logprobs.items(), key=lambda one: -one[1])[: sequence.params.logprobs or 0]
+        top = [(name(other), value) for other, value in alternatives]
+        found.append(TokenLogprob(name(token), logprobs[token], top))
+    return found

@@ -1,0 +1,92 @@
+"""Parts of the gateway by themselves: counts of urgent requests, targets, and victims of eviction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from blis_py.cluster.dispatch_order import Waiting, by_patience, by_target
+from blis_py.cluster.evictable import Evictable
+from blis_py.cluster.flow_settings import FlowSettings
+from blis_py.cluster.gateway_queue import GatewayQueue
+from blis_py.core.request import NEVER_NS, Request
+
+
+def waiting(number: int = 0, band: int = 0, since_ns: int = 0, target_ns: int = -1) -> Waiting:
+    return Waiting(Request(f"r{number}", 0, 1), since_ns, number, band, "", target_ns)
+
+
+@pytest.mark.parametrize("band", [4, 3, 0, -1, -3])
+def test_a_request_is_urgent_from_its_entry_to_its_exit_unless_it_is_sheddable(band: int) -> None:
+    queue = GatewayQueue(FlowSettings(saturation_detector="concurrency"))
+    entered = [waiting(number, band) for number in range(3)]
+    for number, one in enumerate(entered, start=1):
+        queue.add(one)
+        assert queue.urgent == (number if band >= 0 else 0)
+    for left, one in zip((2, 1, 0), entered, strict=True):
+        queue.remove(one)
+        assert (len(queue), queue.urgent) == (left, left if band >= 0 else 0)
+
+
+def test_a_target_counts_from_the_entry_into_the_queue() -> None:
+    early, late = waiting(since_ns=100, target_ns=90), waiting(since_ns=200, target_ns=20)
+    assert (by_target(early), by_target(late)) == (190, 220)
+    assert by_target(waiting(since_ns=100)) == NEVER_NS
+
+
+def test_patience_is_a_deadline_already() -> None:
+    one = waiting(since_ns=100)
+    assert by_patience(one) == NEVER_NS
+    one.request.deadline_ns = 150
+    assert by_patience(one) == 150
+
+
+class Cancelled:
+    """In place of an instance."""
+
+    def __init__(self) -> None:
+        self.requests: list[str] = []
+
+    def cancel(self, request: Request, now_ns: int) -> None:
+        self.requests.append(request.id)
+
+
+@pytest.fixture
+def instance() -> Cancelled:
+    return Cancelled()
+
+
+def in_flight(instance: Any, *priorities: int) -> tuple[Evictable, list[Request]]:
+    found = Evictable([instance], list(priorities))
+    requests = []
+    for row in range(len(priorities)):
+        request = Request(f"r{row}", 0, 1)
+        request.row = row
+        found.sent(request, 0)
+        requests.append(request)
+    return found, requests
+
+
+def test_the_least_urgent_is_evicted_and_among_equals_the_latest(instance: Cancelled) -> None:
+    evictable, _ = in_flight(instance, -1, -3, -3, 3, -2)
+    while evictable.evict(0):
+        pass
+    assert instance.requests == ["r2", "r1", "r4", "r0"]
+    assert evictable.leaving == 4
+
+
+def test_a_request_that_has_ended_is_no_victim(instance: Cancelled) -> None:
+    evictable, requests = in_flight(instance, -1, -1, -1)
+    evictable.ended(requests[2])
+    assert evictable.evict(0) is requests[1]
+    evictable.ended(requests[1])
+    assert evictable.leaving == 0
+    evictable.ended(requests[0])
+    assert evictable.evict(0) is None
+
+
+def test_one_whose_client_has_timed_out_leaves_anyway(instance: Cancelled) -> None:
+    evictable, requests = in_flight(instance, -1, -1)
+    requests[1].deadline_ns = 50
+    assert evictable.evict(50) is requests[0]

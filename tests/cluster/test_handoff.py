@@ -1,0 +1,212 @@
+"""Hand-overs of the engines, worked out by hand: waits, blocks, and what is left when a client gives up or an
+instance goes. See `apart` for the times of steps and links."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from apart import BLOCK_BYTES, US, cluster, requests, simulate
+
+from blis_py.cluster.simulation import ClusterSimulation
+from blis_py.errors import InputError
+from blis_py.metrics.invariants import check
+from blis_py.metrics.itl import TokenGaps
+from blis_py.metrics.record import Outcome, RunRecord
+from blis_py.metrics.visits import Onward, Role
+
+ONE = requests([0], [20], [4])
+"""A request of 20 tokens: 30 us of prefill, 5 blocks, 3 + 20 us of transfer."""
+
+
+def token_times(record: RunRecord, row: int = 0) -> list[int]:
+    gaps, _ = TokenGaps(record).of_each(np.array([row]))
+    first = int(record.first_token_ns[row])
+    return [first // US, *((first + np.cumsum(gaps)) // US).tolist()]
+
+
+@pytest.mark.parametrize(
+    ("handoff", "expected_us"),
+    [
+        # The decode instance pulls from 30 to 53 and computes the last prompt token again, 10 + 1 us.
+        ("vllm", [64, 74, 84, 94]),
+        # The token of the prefill is delivered with the KV.
+        ("trtllm", [53, 63, 73, 83]),
+        ("sglang", [53, 63, 73, 83]),
+        # The first step on the decode instance delivers two.
+        ("blis", [63, 63, 73, 83]),
+    ],
+)
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_token_times_are_those_worked_out_by_hand(
+    handoff: str, expected_us: list[int], async_scheduling: bool
+) -> None:
+    record = simulate(ONE, handoff, async_scheduling=async_scheduling)
+    check(record)
+    assert token_times(record) == expected_us
+    visits = record.visits
+    assert visits.role.tolist() == [Role.PREFILL, Role.DECODE]
+    assert visits.outcome.tolist() == [Onward.HANDED_OVER, Outcome.COMPLETED]
+    handovers = record.handovers
+    assert handovers is not None
+    assert handovers.size_bytes.tolist() == [5 * BLOCK_BYTES]
+    assert (handovers.prefill_end_ns // US).tolist() == [30]
+    assert (handovers.end_ns // US).tolist() == [53]
+    assert (handovers.reservation_ns + handovers.link_queue_ns).tolist() == [0]
+
+
+def test_chunks_are_sent_as_they_are_computed() -> None:
+    # Steps end at 18, 36 and 50; the last 4 tokens take 3 + 4 us. Whole it takes 3 + 20.
+    budget = {"max_num_batched_tokens": 8}
+    assert token_times(simulate(ONE, "sglang", **budget)) == [57, 67, 77, 87]
+    assert token_times(simulate(ONE, "sglang", overlap="none", **budget)) == [73, 83, 93, 103]
+
+
+def test_only_what_the_decode_instance_lacks_is_pulled() -> None:
+    table = requests([0, 200], [20, 20], [4, 4], shared=[("s", 16), ("s", 16)])
+    record = simulate(table, "vllm")
+    assert record.handovers is not None
+    assert record.handovers.size_bytes.tolist() == [5 * BLOCK_BYTES, BLOCK_BYTES]
+    assert token_times(record, 1)[0] == 200 + 14 + 3 + 4 + 11, "the prefill instance has a cache as well"
+
+
+def test_the_wait_for_the_link_is_told_from_the_wire() -> None:
+    record = simulate(requests([0, 0], [20, 20], [2, 2]), "trtllm", prefill=2)
+    assert record.handovers is not None
+    assert (record.handovers.wire_ns // US).tolist() == [23, 23]
+    assert (record.handovers.link_queue_ns // US).tolist() == [20, 20], "they share the receiver"
+
+
+def test_the_decode_instance_takes_blocks_before_the_prefill_or_after_it() -> None:
+    """The first request has 5 of 8 blocks and keeps them until its last token."""
+    table = requests([0, 0], [20, 20], [4, 4])
+    pulled = simulate(table, "vllm", num_kv_blocks=8, prefill=2)
+    assert pulled.handovers is not None
+    assert (pulled.handovers.reservation_ns // US).tolist() == [0, 94 - 30]
+    early = simulate(table, "sglang", num_kv_blocks=8, prefill=2)
+    assert early.handovers is not None
+    assert (early.handovers.reservation_ns // US).tolist() == [0, 83]
+    assert (early.visits.enqueue_ns[:2] // US).tolist() == [0, 83], "its prefill waits as well"
+
+
+def test_sglang_keeps_a_reserve_for_the_requests_it_has() -> None:
+    table = requests([0, 0], [20, 20], [4, 4])
+    reserved = {"num_kv_blocks": 40, "prefill": 2}  # 160 tokens
+    together = simulate(table, "sglang", reserved_decode_tokens=60, **reserved)
+    apart = simulate(table, "sglang", reserved_decode_tokens=64, **reserved)
+    assert together.handovers is not None
+    assert apart.handovers is not None
+    assert (together.handovers.reserved_ns // US).tolist() == [0, 0], "160 - 40 - 2 * 60 = 0"
+    assert (apart.handovers.reserved_ns // US).tolist() == [0, 83]
+
+
+@pytest.mark.parametrize("handoff", ["vllm", "trtllm"])
+def test_the_prefill_instance_keeps_its_blocks_until_they_are_read(handoff: str) -> None:
+    """Its 9 blocks have room for one prompt, so that the second waits for the transfer of the first."""
+    record = simulate(requests([0, 0], [20, 20], [2, 2]), handoff, num_kv_blocks=9)
+    assert (record.visits.scheduled_ns[:2] // US).tolist() == [0, 53]
+    freed = simulate(requests([0, 0], [20, 20], [2, 2]), "blis", num_kv_blocks=9)
+    assert (freed.visits.scheduled_ns[:2] // US).tolist() == [0, 30]
+
+
+def test_a_lease_ends() -> None:
+    """The decode instance has no room for the second request until the first is done, at 94."""
+    table = requests([0, 0], [20, 20], [4, 4])
+    settings = {"num_kv_blocks": 8, "prefill": 2, "lease_ns": 20 * US}
+    failed = simulate(table, "vllm", **settings)
+    assert failed.outcome.tolist() == [Outcome.COMPLETED, Outcome.EVICTED]
+    assert failed.rejection is not None
+    assert failed.rejection.names[failed.rejection.codes[1]] == "KV transfer failed"
+    again = simulate(table, "vllm", load_failure_policy="recompute", **settings)
+    assert again.outcome.tolist() == [Outcome.COMPLETED, Outcome.COMPLETED]
+    assert token_times(again, 1)[0] == 94 + 30, "it computes the prompt itself"
+    check(failed)
+    check(again)
+
+
+@pytest.mark.parametrize(
+    ("decider", "settings", "apart"),
+    [
+        ("always", {}, [0, 1, 2]),
+        ("never", {}, []),
+        ("prefix-threshold", {"threshold_tokens": 19}, [0, 2]),
+        ("load", {}, [1]),
+    ],
+)
+def test_deciders(decider: str, settings: dict[str, Any], apart: list[int]) -> None:
+    """The second request finds 16 of its 20 tokens, and the first is under way at that time."""
+    table = requests([0, 70, 500], [20, 20, 20], [9, 4, 4], shared=[("s", 16), ("s", 16), ("", 0)])
+    run = cluster("trtllm", decider=decider, policy="weighted", **settings)
+    run = replace(run, ingress=replace(run.ingress, cache_delay_ns=0))
+    record = ClusterSimulation(table, run).run()
+    assert record.handovers is not None
+    assert sorted(record.handovers.request.tolist()) == apart
+    assert record.outcome.tolist() == [Outcome.COMPLETED] * 3
+
+
+def ends(table: Any, handoff: str, **settings: Any) -> tuple[RunRecord, ClusterSimulation]:
+    simulation = ClusterSimulation(table, cluster(handoff, **settings))
+    instances = simulation.fleet.instances
+    record = simulation.run()
+    assert not instances, "closed"
+    check(record)
+    return record, simulation
+
+
+@pytest.mark.parametrize("handoff", ["vllm", "trtllm", "sglang", "blis"])
+@pytest.mark.parametrize("deadline_us", [5, 29, 31, 45, 55, 60, 70])
+def test_a_client_that_gives_up_anywhere_leaves_nothing_behind(handoff: str, deadline_us: int) -> None:
+    table = requests([0, 200], [20, 20], [4, 4], [deadline_us, -1])
+    record, simulation = ends(table, handoff, num_kv_blocks=9)
+    assert record.outcome.tolist() == [Outcome.TIMED_OUT, Outcome.COMPLETED]
+    alone = simulate(requests([200], [20], [4]), handoff, num_kv_blocks=9)
+    assert record.finish_ns[1] == alone.finish_ns[0], "all links and blocks are free again"
+    assert simulation.handoff is not None
+    assert simulation.handoff.under_way == 0
+
+
+@pytest.mark.parametrize("handoff", ["vllm", "trtllm", "sglang", "blis"])
+@pytest.mark.parametrize("leaves", ["prefill", "decode"])
+@pytest.mark.parametrize("at_us", [1, 31, 54])
+def test_an_instance_that_drains_finishes_what_it_has_and_goes(handoff: str, leaves: str, at_us: int) -> None:
+    """On either side, one of two: before, during and after the transfer."""
+    table = requests([0, 1, 100, 101], [20] * 4, [4] * 4)
+    simulation = ClusterSimulation(table, cluster(handoff, prefill=2, decode=2))
+    index = 0 if leaves == "prefill" else 2
+    simulation.call_at(at_us * US, lambda now_ns: simulation.fleet.drain(index))
+    record = simulation.run()
+    check(record)
+    assert record.outcome.tolist() == [Outcome.COMPLETED] * 4
+    gone_ns = record.instances[index].gone_ns
+    assert gone_ns is not None
+    there = record.visits.instance == index
+    assert (record.visits.finish_ns[there] <= gone_ns).all()
+    if leaves == "prefill" and handoff != "blis":
+        assert gone_ns == 53 * US if at_us < 53 else at_us * US, "its blocks were read until then"
+
+
+def test_the_blocks_of_a_transfer_count_as_work_of_the_decode_instance() -> None:
+    run = cluster("vllm", policy="least-loaded", decode=2)
+    run = replace(run, ingress=replace(run.ingress, snapshot_refresh_ns=0))
+    record = ClusterSimulation(requests([0, 5], [20, 20], [4, 4]), run).run()
+    assert sorted(record.instance.tolist()) == [1, 2], "the second goes to the other one at once"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"prefill": 0}, "no instance serves prefill"),
+        ({"pair_order": "prefill-first", "shared": 1}, "may choose one instance for both"),
+        ({"decider": "guess"}, "unknown decider"),
+    ],
+)
+def test_what_cannot_work_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        simulate(ONE, "vllm", **settings)
+
+
+def test_an_unknown_hand_over_is_refused() -> None:
+    with pytest.raises(InputError, match="unknown hand-over"):
+        simulate(ONE, "dynamo")

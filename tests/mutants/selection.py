@@ -1,0 +1,68 @@
+"""The tests that import a module, those first that are closest to it."""
+
+from __future__ import annotations
+
+import ast
+from collections import deque
+from pathlib import Path
+
+LEFT_OUT = ("benchmarks", "docs", "engine", "fuzz", "gpu", "lint", "mutants", "notebooks", "soak")
+"""Folders of tests that are about other things, or take minutes."""
+
+
+class Selection:
+    """Who imports whom, in a checkout; imports inside functions count."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._modules = {_dotted(path, root): path for path in (root / "blis_py").rglob("*.py")}
+        self._helpers = {path.stem: path for path in (root / "tests").rglob("*.py")}
+        self._imports: dict[Path, set[Path]] = {}
+        self.tests = [
+            path
+            for path in sorted((root / "tests").rglob("test_*.py"))
+            if path.relative_to(root / "tests").parts[0] not in LEFT_OUT
+        ]
+
+    def of(self, module: str) -> list[str]:
+        """Test files that import it, directly or not, relative to the checkout."""
+        target = self._modules[module]
+        far = {path: self._distance(path, target) for path in self.tests}
+        near = sorted((steps, str(path.relative_to(self._root))) for path, steps in far.items() if steps)
+        return [path for _, path in near]
+
+    def _distance(self, test: Path, target: Path) -> int:
+        """Imports between the two; 0 = it is not imported."""
+        seen, queue = {test}, deque([(test, 0)])
+        while queue:
+            path, steps = queue.popleft()
+            for other in self._imported(path):
+                if other == target:
+                    return steps + 1
+                if other not in seen:
+                    seen.add(other)
+                    queue.append((other, steps + 1))
+        return 0
+
+    def _imported(self, path: Path) -> set[Path]:
+        if path not in self._imports:
+            self._imports[path] = set(self._read(path))
+        return self._imports[path]
+
+    def _read(self, path: Path) -> list[Path]:
+        found = []
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Import):
+                found += [self._place(alias.name) for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                found.append(self._place(node.module))
+                found += [self._place(f"{node.module}.{alias.name}") for alias in node.names]
+        return [place for place in found if place is not None and place != path]
+
+    def _place(self, name: str) -> Path | None:
+        return self._modules.get(name) or self._helpers.get(name)
+
+
+def _dotted(path: Path, root: Path) -> str:
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

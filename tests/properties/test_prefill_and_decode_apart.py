@@ -1,0 +1,115 @@
+"""Random clusters with prefill and decode apart: a jump is its steps, and nothing is lost on either side."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blis_py.cluster.simulation import ClusterSimulation
+from blis_py.metrics.invariants import check
+from blis_py.metrics.record import Outcome, RunRecord
+from blis_py.metrics.visits import Onward
+from blis_py.requests.table import RequestTable
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
+from apart import US, cluster, requests
+
+COLUMNS = ("outcome", "first_token_ns", "finish_ns", "instance", "preemptions", "emitted_tokens")
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> RequestTable:
+    count = draw(st.integers(1, 25))
+    rows = st.lists(
+        st.tuples(
+            st.integers(0, 60),
+            st.integers(1, 60),
+            st.sampled_from([1, 2, 9, 50]),
+            st.sampled_from([-1, -1, 0, 20, 90, 400]),
+            st.tuples(st.sampled_from("ab"), st.sampled_from([0, 8, 24, 60])),
+        ),
+        min_size=count,
+        max_size=count,
+    )
+    gaps, prompts, outputs, patience, shared = zip(*draw(rows), strict=True)
+    arrivals = [sum(gaps[: index + 1]) for index in range(count)]
+    deadlines = [-1 if p < 0 else a + p for a, p in zip(arrivals, patience, strict=True)]
+    texts = [(name, min(length, prompt)) for (name, length), prompt in zip(shared, prompts, strict=True)]
+    return requests(arrivals, prompts, outputs, deadlines, texts)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> dict[str, Any]:
+    handoff = draw(st.sampled_from(["vllm", "trtllm", "sglang", "blis"]))
+    order = (
+        "decode-first" if handoff == "sglang" else draw(st.sampled_from(["decode-first", "prefill-first"]))
+    )
+    drawn = {
+        "handoff": handoff,
+        "pair_order": order,
+        "prefill": draw(st.integers(1, 2)),
+        "decode": draw(st.integers(1, 2)),
+        "shared": 0 if order == "prefill-first" else draw(st.integers(0, 1)),
+        "policy": draw(st.sampled_from(["round-robin", "least-loaded", "power-of-two", "weighted"])),
+        "decider": draw(st.sampled_from(["always", "prefix-threshold", "load"])),
+        "num_kv_blocks": draw(st.sampled_from([32, 40, 1000])),
+        "prefix_cache": draw(st.sampled_from(["hash", "radix"])),
+        "async_scheduling": draw(st.booleans()),
+        "max_num_batched_tokens": draw(st.sampled_from([8, 2048])),
+        "bandwidth_gbps": draw(st.sampled_from([0.2, 4.0, None])),
+        "contended": draw(st.booleans()),
+        "reserved_decode_tokens": draw(st.sampled_from([0, 20])),
+    }
+    if handoff == "vllm" and draw(st.booleans()):
+        drawn |= {"lease_ns": 50 * US, "load_failure_policy": draw(st.sampled_from(["fail", "recompute"]))}
+    return drawn
+
+
+def run(table: RequestTable, drain: int, settings: dict[str, Any], single_step: bool) -> RunRecord:
+    simulation = ClusterSimulation(table, cluster(**settings), single_step=single_step)
+    schedulers = [instance.scheduler for instance in simulation.fleet.instances]  # type: ignore[attr-defined]
+    if drain >= 0:
+        last = len(schedulers) - 1
+        simulation.call_at(drain * US, lambda now_ns: simulation.fleet.drain(last))
+    record = simulation.run()
+    check(record)
+    for scheduler in schedulers:
+        scheduler.check()
+        assert not scheduler.running
+        assert not scheduler.holding
+        assert scheduler.kv.pool.num_free == scheduler.kv.pool.total
+    assert simulation.handoff is not None
+    assert simulation.handoff.under_way == 0
+    assert simulation.handoff.network.under_way == 0
+    return record
+
+
+@pytest.mark.parametrize("drains", [False, True])
+@settings(max_examples=40)
+@given(tables(), clusters(), st.integers(0, 900))
+def test_nothing_is_lost_and_a_jump_is_its_steps(
+    drains: bool, table: RequestTable, drawn: dict[str, Any], at_us: int
+) -> None:
+    drain = at_us if drains and drawn["decode"] == 2 and not drawn["shared"] else -1
+    jump, single = (run(table, drain, drawn, single_step) for single_step in (False, True))
+    for column in COLUMNS:
+        assert getattr(jump, column).tolist() == getattr(single, column).tolist(), column
+    done = jump.outcome == Outcome.COMPLETED
+    assert (jump.emitted_tokens == table.output_tokens)[done].all()
+    ended = {Outcome.COMPLETED, Outcome.TIMED_OUT, Outcome.EVICTED}
+    assert set(jump.outcome.tolist()) <= ended
+    assert jump.handovers is not None
+    begun = (jump.visits.outcome == Onward.HANDED_OVER).sum()
+    assert len(jump.handovers) <= begun
+    patient = (table.deadline_ns < 0).all()
+    if patient and "lease_ns" not in drawn:
+        assert len(jump.handovers) == begun
+    assert (jump.handovers.link_queue_ns >= 0).all()
+    whole = drawn["handoff"] in ("vllm", "trtllm")
+    if whole and (not drawn["contended"] or drawn["bandwidth_gbps"] is None):
+        assert (jump.handovers.link_queue_ns == 0).all()

@@ -1,0 +1,126 @@
+"""The real engine under the OpenAI API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("prometheus_client")
+pytest.importorskip("torch")
+
+from serving import client_of, events
+
+from blis_py.serve.backend import Ask, Piece, Sampling
+from engine.cli.serving.backend import EngineBackend
+from engine.cli.serving.checkpoint import checkpoint_words, local_folder
+from engine.config import EngineConfig
+from engine.llm import LLM
+from engine.sampling_params import SamplingParams
+from engine.tiny import checkpoint
+
+PROMPT = "one two three"
+Use = Callable[[httpx.AsyncClient, EngineBackend], Awaitable[None]]
+
+
+def with_engine(use: Use, kind: str = "ar") -> None:
+    """Use an engine of a tiny model."""
+    from engine.build import build_engine
+    from engine.diffusion.build import build_diffusion_engine
+    from engine.diffusion.settings import dllm_settings
+
+    config = EngineConfig(
+        model=str(checkpoint(kind)), device="cpu", num_kv_blocks=256, block_size=32, max_num_seqs=16
+    )
+    words = checkpoint_words(checkpoint(kind))
+
+    def build():  # type: ignore[no-untyped-def]
+        return build_engine(config) if kind == "ar" else build_diffusion_engine(config, dllm_settings())
+
+    async def run() -> None:
+        backend = EngineBackend(build, ["tiny"], words)
+        await backend.start()
+        try:
+            async with client_of(backend) as client:
+                await use(client, backend)
+        finally:
+            await backend.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+
+
+def test_it_answers_as_the_offline_engine_does() -> None:
+    llm = LLM(str(checkpoint("ar")), device="cpu", num_kv_blocks=256, block_size=32)
+    (expected,) = llm.generate(PROMPT, SamplingParams(temperature=0, max_tokens=40, ignore_eos=True))
+    llm.shutdown()
+
+    async def use(client: httpx.AsyncClient, backend: EngineBackend) -> None:
+        body = {"prompt": PROMPT, "temperature": 0, "max_tokens": 40, "ignore_eos": True, "stream": True}
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        got = await client.post("/v1/completions", json={**body, "stream_options": options})
+        *tokens, used = events(got.text)
+        assert "".join(one["choices"][0]["text"] for one in tokens) == expected.text
+        assert used["usage"]["completion_tokens"] == 40
+        assert [one["usage"]["completion_tokens"] for one in tokens] == sorted(
+            one["usage"]["completion_tokens"] for one in tokens
+        )
+        formed = await client.post(
+            "/v1/completions", json={"prompt": "a", "structured_outputs": {"choice": ["yes", "no"]}}
+        )
+        assert formed.json()["choices"][0]["text"] in ("yes", "no")
+        broken = await client.post("/v1/completions", json={"prompt": "a", "guided_regex": "((("})
+        assert broken.status_code == 400
+        metrics = (await client.get("/metrics")).text
+        assert 'vllm:iteration_tokens_total_sum{engine="0",model_name="tiny"}' in metrics
+        assert backend.engine is not None
+        assert backend.engine.recorder.log().steps["step"] == []
+
+    with_engine(use)
+
+
+def test_a_disconnect_frees_the_blocks_and_a_stop_ends_the_rest() -> None:
+    pieces, others = list[Piece](), list[Piece]()
+
+    async def use(client: httpx.AsyncClient, backend: EngineBackend) -> None:
+        ids, params = backend.encode(PROMPT), Sampling(max_tokens=400, ignore_eos=True)
+        backend.add(Ask(id="a", prompt_ids=ids, sampling=params), pieces.append)
+        while len(pieces) < 2:
+            await asyncio.sleep(0.002)
+        backend.abort("a")
+        while backend.load()[0].running:
+            await asyncio.sleep(0.002)
+        assert backend.load()[0].kv_usage == 0
+        backend.add(Ask(id="b", prompt_ids=ids, sampling=params), others.append)
+        while not others:
+            await asyncio.sleep(0.002)
+
+    with_engine(use)
+    assert all(piece.finish_reason is None for piece in pieces)
+    assert (others[-1].finish_reason, others[-1].status) in (("error", 503), ("abort", 500))
+
+
+def test_block_diffusion_streams_its_blocks() -> None:
+    async def use(client: httpx.AsyncClient, backend: EngineBackend) -> None:
+        body = {"prompt": "S:cab=", "max_tokens": 64, "ignore_eos": True, "stream": True}
+        got = await client.post("/v1/completions", json=body)
+        chunks = events(got.text)
+        assert 1 < len(chunks) < 64
+        assert chunks[-1]["choices"][0]["finish_reason"] == "length"
+
+    with_engine(use, "diffusion")
+
+
+def test_a_hub_name_is_looked_up_in_the_local_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    snapshot = tmp_path / "models--org--tiny" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (tmp_path / "models--org--tiny" / "refs").mkdir()
+    (tmp_path / "models--org--tiny" / "refs" / "main").write_text("abc")
+    assert local_folder("org/tiny") == str(snapshot)
+    with pytest.raises(ValueError, match="not in the local cache"):
+        local_folder("org/other")

@@ -1,0 +1,249 @@
+"""A simulated fleet under the OpenAI API."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("prometheus_client")
+
+from serving import events, with_fleet
+
+from blis_py import run
+from blis_py.metrics.record import Outcome
+from blis_py.serve.backend import Ask, Piece, Sampling
+from blis_py.serve.fleet.build import ServedFleet
+from blis_py.serve.settings import ServeSettings
+
+PROMPT = "Write one line about the queue of an inference server, please. " * 8
+CHAT = [{"role": "user", "content": PROMPT}]
+
+
+async def post(client: httpx.AsyncClient, path: str, **body: object) -> httpx.Response:
+    return await client.post(path, json=body)
+
+
+def test_a_completion_has_as_many_tokens_as_asked_for() -> None:
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        answer = (await post(client, "/v1/completions", prompt=PROMPT, max_tokens=9)).json()
+        told = (await post(client, "/tokenize", prompt=PROMPT)).json()
+        text = (await post(client, "/detokenize", tokens=told["tokens"])).json()
+        choice = answer["choices"][0]
+        again = (await post(client, "/tokenize", prompt=choice["text"])).json()
+        assert answer["usage"]["completion_tokens"] == again["count"] == 9
+        assert answer["usage"]["prompt_tokens"] == told["count"]
+        assert choice["finish_reason"] == "length"
+        assert text["prompt"] == PROMPT
+
+    with_fleet(use)
+
+
+def test_a_stream_brings_every_token_once_and_in_order() -> None:
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        body = {"messages": CHAT, "max_tokens": 30, "seed": 3}
+        whole = (await post(client, "/v1/chat/completions", **body)).json()
+        options = {"include_usage": True}
+        got = await post(client, "/v1/chat/completions", **body, stream=True, stream_options=options)
+        chunks = events(got.text)
+        first, *tokens, used = chunks
+        texts = [chunk["choices"][0]["delta"]["content"] for chunk in tokens]
+        assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+        assert "".join(texts) == whole["choices"][0]["message"]["content"]
+        assert len(texts) == 30
+        assert all(texts)
+        assert [chunk["choices"][0]["finish_reason"] for chunk in tokens] == [None] * 29 + ["length"]
+        assert used["choices"] == []
+        assert used["usage"]["completion_tokens"] == 30
+        assert used["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+
+    with_fleet(use)
+
+
+def test_a_run_is_saved_and_replayed_to_the_same_times(tmp_path: Path) -> None:
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        async def one(number: int) -> None:
+            prompt = PROMPT + f" {number % 5} " * 40
+            await post(client, "/v1/completions", prompt=prompt, max_tokens=20 + number)
+            await post(client, "/v1/completions", prompt=prompt + "go on", max_tokens=5)
+
+        await asyncio.gather(*map(one, range(20)))
+
+    fleet = with_fleet(use, cluster={"num_instances": 3, "routing_policy": "weighted"}, speedup=20.0)
+    result = fleet.result()
+    assert result is not None
+    result.save(tmp_path / "served", plots=False)
+    again = run(tmp_path / "served" / "config.yaml", trace=str(tmp_path / "served" / "trace.csv"))
+    columns = ["instance", "ttft_ms", "e2e_ms", "cached_tokens"]
+    columns = [name for name in columns if name in result.requests.columns]
+    assert len(result.requests) == 40
+    assert result.requests[columns].equals(again.requests[columns])
+    assert result.record.cached_tokens.sum() > 0
+
+
+def test_a_client_that_goes_frees_what_it_held() -> None:
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        backend, pieces = fleet.backend, list[Piece]()
+        ids = backend.encode(PROMPT)
+        backend.add(Ask(id="gone", prompt_ids=ids, sampling=Sampling(max_tokens=10_000)), pieces.append)
+        while not pieces:
+            await asyncio.sleep(0.001)
+        assert backend.load()[0].running == 1
+        backend.abort("gone")
+        told = len(pieces)
+        await asyncio.sleep(0.02)
+        assert backend.load()[0].running == 0
+        assert backend.load()[0].kv_usage == 0
+        assert len(pieces) == told
+
+    record = with_fleet(use).backend.record
+    assert record is not None
+    assert record.outcome.tolist() == [Outcome.TIMED_OUT]
+
+
+def test_an_instance_leaves_with_its_requests_and_another_comes() -> None:
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        waits = asyncio.create_task(post(client, "/v1/completions", prompt=PROMPT, max_tokens=5000))
+        await asyncio.sleep(0.05)
+        assert (await client.post("/sleep", params={"instance": 0, "kill": True})).json()["failed"] == 1
+        failed = await waits
+        assert failed.status_code == 503
+        assert (await client.get("/is_sleeping")).json() == {"is_sleeping": True}
+        assert (await client.get("/health/ready")).status_code == 503
+        assert (await client.post("/wake_up")).json() == {"instance": 1}
+        served = await post(client, "/v1/completions", prompt=PROMPT, max_tokens=3)
+        assert served.status_code == 200
+        assert served.headers["x-inference-pod"] == "instance-1"
+
+    with_fleet(use)
+
+
+def test_several_choices_share_the_prompt_and_are_told_apart() -> None:
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        body = {"prompt": [PROMPT, "other"], "n": 2, "seed": 1, "max_tokens": 4}
+        whole = (await post(client, "/v1/completions", **body)).json()
+        assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2, 3]
+        assert whole["usage"]["completion_tokens"] == 16
+        got = await post(client, "/v1/completions", **body, stream=True)
+        texts = ["", "", "", ""]
+        for event in events(got.text):
+            texts[event["choices"][0]["index"]] += event["choices"][0]["text"]
+        assert texts == [choice["text"] for choice in whole["choices"]]
+
+    with_fleet(use)
+
+
+def test_an_answer_has_the_form_that_is_asked_for() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "age": {"$ref": "#/$defs/age"}},
+        "required": ["name", "age"],
+        "$defs": {"age": {"type": "integer", "minimum": 7}},
+    }
+
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        form = {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}
+        answer = (await post(client, "/v1/chat/completions", messages=CHAT, response_format=form)).json()
+        assert json.loads(answer["choices"][0]["message"]["content"]) == {"name": "xxxxx", "age": 7}
+        chosen = (await post(client, "/v1/completions", prompt="a", guided_choice=["yes", "no"])).json()
+        assert chosen["choices"][0]["text"] == "yes"
+
+    with_fleet(use)
+
+
+def test_a_stop_string_ends_an_echo() -> None:
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        got = await post(client, "/v1/completions", prompt="one two three four", stop=["thr"], max_tokens=50)
+        choice = got.json()["choices"][0]
+        assert (choice["text"], choice["finish_reason"], choice["stop_reason"]) == ("one two ", "stop", "thr")
+
+    with_fleet(use, text="echo")
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        ({"prompt": "a", "model": "other"}, 404, "model"),
+        ({"prompt": "a", "max_tokens": 10**6}, 400, "max_tokens"),
+        ({"prompt": "", "max_tokens": 1}, 400, "prompt"),
+        ({"prompt": "a", "n": 1000}, 400, "n"),
+        ({"prompt": "a", "top_p": 0}, 400, "top_p"),
+        ({"prompt": "a", "stop": [""]}, 400, "stop"),
+        ({"prompt": "a", "max_tokens": 2, "min_tokens": 3}, 400, "min_tokens"),
+        ({"prompt": "a", "guided_regex": "a", "guided_choice": ["b"]}, 400, "response_format"),
+    ],
+)
+def test_a_bad_request_is_refused_in_openai_form(body: dict[str, object], status: int, param: str) -> None:
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        got = await post(client, "/v1/completions", **body)
+        error = got.json()["error"]
+        assert (got.status_code, error["code"], error["param"]) == (status, status, param)
+        assert error["message"]
+        assert (await client.get("/load")).json() == {"server_load": 0}
+
+    with_fleet(use)
+
+
+def test_failures_are_injected_where_they_are_wanted() -> None:
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        headers = {"X-Return-Error": "rate_limit"}
+        got = await client.post("/v1/completions", json={"prompt": "a"}, headers=headers)
+        assert (got.status_code, got.headers["retry-after"]) == (429, "1")
+        await post(client, "/admin/config", failures={"broken": 1.0})
+        got = await post(client, "/v1/completions", prompt="a", max_tokens=50, stream=True)
+        assert "error" in events(got.text)[-1]
+        wrong = await post(client, "/admin/config", failures={"broken": 2})
+        assert wrong.status_code == 400
+
+    with_fleet(use)
+
+
+def test_a_key_a_body_and_a_queue_have_their_limits() -> None:
+    settings = ServeSettings(api_key="secret", max_body_bytes=2000, max_queue=0)
+
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        assert (await post(client, "/v1/completions", prompt="a")).status_code == 401
+        assert (await client.get("/health")).status_code == 200
+        client.headers["Authorization"] = "Bearer secret"
+        assert (await post(client, "/v1/completions", prompt="a" * 3000)).status_code == 413
+
+        async def parts():  # type: ignore[no-untyped-def]
+            for _ in range(10):
+                yield b"x" * 300
+
+        assert (await client.post("/v1/completions", content=parts())).status_code == 413
+        full = await post(client, "/v1/completions", prompt="a")
+        assert (full.status_code, full.headers["retry-after"]) == (429, "1")
+
+    with_fleet(use, settings)
+
+
+def test_metrics_have_the_names_and_labels_of_vllm() -> None:
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        await post(client, "/v1/completions", prompt=PROMPT, max_tokens=8)
+        text = (await client.get("/metrics")).text
+        labels = 'engine="0",model_name="qwen3-14b"'
+        assert f"vllm:generation_tokens_total{{{labels}}} 8.0" in text
+        assert f"vllm:time_to_first_token_seconds_count{{{labels}}} 1.0" in text
+        assert f"vllm:inter_token_latency_seconds_count{{{labels}}} 7.0" in text
+        assert (
+            'vllm:time_to_first_token_seconds_bucket{engine="0",le="2560.0",model_name="qwen3-14b"} 1.0'
+            in text
+        )
+        assert 'vllm:num_requests_running{engine="1",model_name="qwen3-14b"} 0.0' in text
+        assert "blis:clock_lag_seconds" in text
+
+    with_fleet(use, cluster={"num_instances": 2})
+
+
+def test_adapters_are_refused_by_their_name() -> None:
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        got = await post(client, "/v1/load_lora_adapter", lora_name="a")
+        assert got.status_code == 501
+        assert "LoRA" in got.json()["error"]["message"]
+
+    with_fleet(use)

@@ -1,0 +1,245 @@
+"""Measuring a server: `blis observe` against a simulated fleet and against misbehaving servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")
+
+from serving import FAST, config
+
+from blis_py import run
+from blis_py.cli import main
+from blis_py.observe.answer import ObservedAnswer
+from blis_py.observe.driver import Measured
+from blis_py.observe.findings import late_note, lateness
+from blis_py.observe.http import HttpClient, HttpError, Target, Whole
+from blis_py.observe.prompts import Counting
+from blis_py.serve.fleet.build import ServedFleet, build_fleet
+from blis_py.serve.server import Service
+from blis_py.serve.settings import ServeSettings
+
+
+@contextmanager
+def served(settings: ServeSettings | None = None) -> Iterator[tuple[Service, ServedFleet]]:
+    """A fleet on a port of its own, in a thread."""
+    fleet = build_fleet(config(), FAST)
+    service = Service(fleet.backend, settings or ServeSettings(port=0))
+    loop = asyncio.new_event_loop()
+    began = threading.Event()
+
+    async def serve() -> None:
+        await service.start()
+        began.set()
+        await service.serve()
+        await fleet.backend.stop()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
+    thread.start()
+    assert began.wait(10)
+    try:
+        yield service, fleet
+    finally:
+        loop.call_soon_threadsafe(service.stop)
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def observe(url: str, out: Path, *flags: str) -> int:
+    return main(["observe", "--server-url", url, "--out", str(out), *flags])
+
+
+WORK = ("--rate", "200", "--num-requests", "30", "--prompt-tokens", "60", "--output-tokens", "9")
+
+
+def test_a_measurement_counts_what_the_server_served(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with served() as (service, fleet):
+        assert observe(service.url, out, *WORK, "--scrape-metrics", "/metrics") == 0
+    record = fleet.backend.record
+    assert record is not None
+    own = np.array([not name.startswith("cmpl-") or "request_" in name for name in record.table.ids()])
+    again = run(model="qwen3-14b", gpu="h100", trace=str(out / "trace.csv"))
+    assert again.record.table.output_tokens.sum() == record.emitted_tokens[own].sum()
+    assert again.record.table.prompt_tokens.sum() == record.table.prompt_tokens[own].sum()
+    tokens = (out / "itl.csv").read_text().splitlines()[1:]
+    assert len(tokens) == again.record.table.output_tokens.sum()
+    assert "vllm:generation_tokens_total" in (out / "metrics.txt").read_text()
+    assert not (out / "journal.jsonl").exists()
+
+
+def test_it_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with served() as (service, fleet):
+        assert observe(service.url, out, *WORK) == 0
+        rows = json.dumps  # the journal as an interruption after 10 requests leaves it
+        before = (out / "run.yaml").read_text()
+        measured = [Measured(row, 0, 10, [20], 30, ("ok", "", "length"), 5, 1) for row in range(10)]
+        first = {"requests": 30, "tokens": _tokens(), "seed": 42, "chat": False, "streams": True}
+        from dataclasses import asdict
+
+        lines = [rows(first), *(rows(asdict(one)) for one in measured), '{"row": 11, "du']
+        (out / "journal.jsonl").write_text("\n".join(lines))
+        assert observe(service.url, out, *WORK) == 2
+        assert observe(service.url, out, *WORK, "--resume") == 0
+    assert before != (out / "run.yaml").read_text()
+    assert len((out / "trace.csv").read_text().splitlines()) == 31
+    assert fleet.backend.record is not None
+    assert len(fleet.backend.record.table) == 30 + 20 + 2 * 2  # and the two prompts that show how it counts
+
+
+def _tokens() -> int:
+    from blis_py.api import configure
+    from blis_py.setup.demand import requests
+
+    table = requests(
+        configure(rate=200.0, num_requests=30, prompt_tokens=60, output_tokens=9, model="qwen3-14b")
+    )
+    return int(table.prompt_tokens.sum() + table.output_tokens.sum())
+
+
+def test_a_closed_loop_never_has_more_under_way_than_it_may(tmp_path: Path) -> None:
+    with served() as (service, fleet):
+        flags = (
+            "--concurrency",
+            "3",
+            "--num-requests",
+            "25",
+            "--prompt-tokens",
+            "30",
+            "--output-tokens",
+            "20",
+        )
+        assert observe(service.url, tmp_path / "out", *flags) == 0
+    record = fleet.backend.record
+    assert record is not None
+    begins, ends = record.table.arrival_ns[2:], record.finish_ns[2:]
+    assert max(((begins <= at) & (ends > at)).sum() for at in begins) <= 3
+    assert len(begins) == 25
+
+
+def test_sessions_grow_by_what_was_answered(tmp_path: Path) -> None:
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
+        "version: '2'\nseed: 1\naggregate_rate: 50\nnum_requests: 12\nclients:\n"
+        "- id: a\n  rate_fraction: 1\n  arrival: {process: poisson}\n  closed_loop: true\n"
+        "  input_distribution: {type: constant, params: {value: 40}}\n"
+        "  output_distribution: {type: constant, params: {value: 30}}\n"
+        "  reasoning: {reason_ratio_distribution: {type: constant, params: {value: 0}},\n"
+        "    multi_turn: {max_rounds: 3, think_time_us: 1000, context_growth: accumulate}}\n"
+    )
+    with served() as (service, fleet):
+        flags = ("--workload-spec", str(spec), "--api-format", "chat")
+        assert observe(service.url, tmp_path / "out", *flags) == 0
+    record = fleet.backend.record
+    assert record is not None
+    assert len(record.table) >= 12
+    assert (record.cached_tokens[2:] >= 64).any()
+
+
+def test_errors_are_kept_with_their_requests(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with served() as (service, fleet):
+        fleet.backend.failures.settings = fleet.backend.failures.settings.changed({"broken": 1.0})
+        with served() as (other, _):  # counts
+            assert observe(other.url, tmp_path / "counts", *WORK) == 0
+        assert observe(service.url, out, *WORK, "--prompt-ids", "300:900") == 0
+    trace = (out / "trace.csv").read_text()
+    assert trace.count("injected: the answer has broken off") > 20
+
+
+def test_frames_of_any_server_are_read() -> None:
+    answer = ObservedAnswer()
+    answer.head(200, {"content-type": "text/event-stream"})
+    chunks = [
+        b': ping\r\n\r\ndata: {"choices":[{"delta":{"role":"assistant","content":""}}]}\r\n\r\n',
+        b'data: {"choices":[{"delta":{"content":"a"}}]}\r\n\r\ndata: {"choices":[{"delta":{"con',
+        b'tent":""}}]}\r\n\r\ndata: {"choices":[{"delta":{"content":"b"},"finish_reason":"stop"}]}\n\n',
+        b'data: {"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":3}}\n\ndata: [DONE]\n\n',
+    ]
+    for time_ns, chunk in enumerate(chunks):
+        answer.data(chunk, time_ns)
+    answer.ended(9)
+    assert answer.times_ns == [1, 2, 2]
+    assert "".join(answer.text) == "ab"
+    assert (answer.prompt_tokens, answer.completion_tokens, answer.end) == (4, 3, ("ok", "", "stop"))
+
+
+def test_a_stream_without_its_end_is_an_error() -> None:
+    answer = ObservedAnswer()
+    answer.head(200, {"content-type": "text/event-stream"})
+    answer.data(b'data: {"choices":[{"text":"a"}]}\n\n', 1)
+    answer.ended(2)
+    assert answer.end[0] == "error"
+
+
+@pytest.mark.parametrize(
+    ("response", "body"),
+    [
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nabcd", b"abcd"),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2;x=1\r\nab\r\n2\r\ncd\r\n0\r\n\r\n",
+            b"abcd",
+        ),
+        (b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabcd", b"abcd"),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", b""),
+        (b"nonsense\r\n\r\n", None),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabcd", None),
+    ],
+)
+@pytest.mark.parametrize("step", [1, 7, 1000])
+def test_responses_are_read_in_any_pieces(response: bytes, body: bytes | None, step: int) -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        for start in range(0, len(response), step):
+            writer.write(response[start : start + step])
+            await writer.drain()
+        writer.close()
+
+    async def use() -> Any:
+        server = await asyncio.start_server(talk, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        whole = Whole()
+        client = HttpClient(Target.of(f"http://127.0.0.1:{port}", {}))
+        try:
+            await client.send(client.target.request("GET", "/"), whole)
+        finally:
+            client.close()
+            server.close()
+        return whole.body
+
+    if body is None:
+        with pytest.raises(HttpError):
+            asyncio.run(use())
+    else:
+        assert asyncio.run(use()) == body
+
+
+def test_a_late_client_says_so_and_by_how_much() -> None:
+    def at(late_ms: float) -> list[Measured]:
+        late_ns = int(late_ms * 1e6)
+        return [
+            Measured(row, 0, late_ns, [late_ns + 50_000_000], late_ns + 60_000_000, ("ok", "", ""))
+            for row in range(10)
+        ]
+
+    assert late_note(lateness(at(0.2))) == ""
+    note = late_note(lateness(at(5.0)))
+    assert "p99 of the send error 5.00 ms" in note
+    assert "mean TTFT by 10.0 %" in note
+
+
+def test_lengths_of_prompts_follow_the_count_of_the_server() -> None:
+    counting = Counting.of((10, 110), (25, 225))  # 5 of its own, and 2 a word
+    assert counting.words(205) == 100
+    assert counting.words(1) == 1
