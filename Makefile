@@ -22,7 +22,8 @@ NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core 
 # Tests of other things than the simulator, or that need more than it.
 NOT_CHECKED := $(addprefix --ignore=tests/,benchmarks docs engine fuzz gpu notebooks)
 
-.PHONY: run serve test-serve native check test fuzz soak mutants lint aot bench docs gpu gpu-wheels gpu-home gpu-rehearsal clean
+.PHONY: run serve test-serve native check test fuzz soak mutants lint aot bench docs site release gpu gpu-wheels gpu-home \
+	gpu-rehearsal clean
 
 run: $(VENV)/.native
 	@$(BIN)/blis run --workload-spec workloads/mixed-slo.yaml --model qwen3-14b --gpu h100 \
@@ -84,11 +85,21 @@ lint: $(VENV)/.installed-dev
 aot: $(VENV)/.installed-dev
 	$(BIN)/python -m engine.kernels.aot --target cuda:90 --block-size 16 32 64 128 256 --dtype bfloat16 float16
 
-bench: $(VENV)/.installed-dev $(VENV)/.native
+bench: $(VENV)/.native
 	$(BIN)/python benchmarks/speed.py
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_pictures.py
+
+# The guides and the API reference as a site in `out/site`, by tools that stand apart from the environment.
+site: $(VENV)/.installed
+	test -d $(VENV)/site || ($(PYTHON) -m venv $(VENV)/site && $(VENV)/site/bin/python -m pip \
+		--disable-pip-version-check install --quiet --constraint constraints.txt '.[site]')
+	$(VENV)/site/bin/mkdocs build --quiet
+
+# Wheels for every Python from 3.11 to 3.13 that is here, each run where nothing else of this is; RELEASE=--check-tag.
+release:
+	$(PYTHON) release/release.py $(RELEASE)
 
 # On a machine whose python3 has torch with CUDA, numpy, safetensors, PyYAML, pytest and hypothesis; installs nothing.
 # docs/gpu.md tells what the jobs are, and the same call without make. GIVEN=... is what an earlier call left in OUT.

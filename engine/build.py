@@ -133,7 +133,8 @@ def load(
     Raises:
         InputError: a damaged model, or one that does not fit.
     """
-    check_memory(config, architecture, dtype, device, weight_bytes(architecture, dtype))
+    settled = config.on(device.type, architecture.mask_block)
+    check_memory(settled, architecture, dtype, device, weight_bytes(architecture, dtype))
     model = build_model(
         architecture,
         device=device,

@@ -96,7 +96,7 @@ class HandOff:
         """All hand-overs that were completed; call once, before the record of the run is made."""
         for pair in self._pairs.values():
             self._forget_token(pair)
-        return HandOvers.of(self.rows)
+        return HandOvers.of_rows(self.rows)
 
     # -- the way of a request ------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ class Vllm(HandOff):
 
     def _hand_over(self, pair: Pair, end_ns: int) -> None:
         ready_ns = end_ns + self._front_end_ns
-        self._events.call_at(end_ns, lambda now_ns: self._to_decode(pair, now_ns, ready_ns))
+        self._to_decode(pair, end_ns, ready_ns)
         lease_ns = self.settings.lease_ns
         if lease_ns is not None:
             self._events.call_at(end_ns + lease_ns, lambda now_ns: self._expire(pair, now_ns))
@@ -74,7 +74,7 @@ class Trtllm(HandOff):
 
     def _hand_over(self, pair: Pair, end_ns: int) -> None:
         ready_ns = end_ns + self._front_end_ns
-        self._events.call_at(end_ns, lambda now_ns: self._to_decode(pair, now_ns, ready_ns, carried=1))
+        self._to_decode(pair, end_ns, ready_ns, carried=1)
 
     def _there(self, pair: Pair, end_ns: int) -> None:
         self._recorder.deliver_late(pair.request, end_ns - pair.prefill_end_ns)

@@ -12,6 +12,7 @@ import numpy as np
 from blis_py.ledger.division import Divider, PrefillChunk
 from blis_py.ledger.lines import FOR_A_PLACE, FOR_TOKENS, LedgerLine, Times, add, split
 from blis_py.ledger.witness import Noted
+from blis_py.metrics.handovers import HandOver
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.metrics.visits import Onward
 
@@ -128,7 +129,7 @@ class Bookkeeper:
             preemptions=int(record.preemptions[row]),
         )
         self._on_the_way(ledger, life, row)
-        page = _Page(ledger, life, self._arrivals)
+        page = _Page(ledger, life, self._arrivals, _handover_of(record, row))
         for stay in life.stays:
             page.read(stay, self._noted_from(stay.instance, stay.enqueue), self._dividers[stay.instance])
         page.leave(life.cut)
@@ -150,6 +151,11 @@ class Bookkeeper:
         front_ns = min(self._record.frontend.before_enqueue_ns, way_ns) if life.enqueue >= 0 else 0
         waited_ns = 0 if self._record.gateway_ns is None else max(int(self._record.gateway_ns[row]), 0)
         own_ns = way_ns - front_ns - waited_ns
+        handover = _handover_of(self._record, row)
+        if handover is not None and handover.reserved_ns < handover.prefill_end_ns:
+            reserved_ns = min(max(until - handover.arrived_ns - front_ns, 0), own_ns)
+            add(ledger.whole, {LedgerLine.RESERVATION: reserved_ns})
+            own_ns -= reserved_ns
         before = {
             LedgerLine.ADMISSION: own_ns,
             LedgerLine.GATEWAY: waited_ns,
@@ -165,8 +171,13 @@ def _in_order(times: Times) -> Times:
     return {line: times[line] for line in LedgerLine if times.get(line)}
 
 
+def _handover_of(record: RunRecord, row: int) -> HandOver | None:
+    return None if record.handovers is None else record.handovers.of(row)
+
+
 def life_of(record: RunRecord, row: int) -> Life:
     """The times of a request."""
+    handover = _handover_of(record, row)
     visits, emission = record.visits, record.visits.emission
     arrival, finish = int(record.table.arrival_ns[row]), int(visits.last(visits.finish_ns)[row])
     end = finish if finish >= 0 else max(record.end_ns, arrival)
@@ -179,6 +190,8 @@ def life_of(record: RunRecord, row: int) -> Life:
             ends = record.instances[instance].step_ends
             if first_step < 0:
                 first_step = ends.one(int(emission.first_step[visit]))
+                if outcome >= Onward.HANDED_OVER and handover is not None:
+                    first_step = handover.end_ns  # delivered with the KV
             if outcome <= Outcome.LENGTH_CAPPED:
                 left = cut = ends.one(int(emission.last_step[visit]))
         goes_on = bool(outcome >= Onward.HANDED_OVER)
@@ -192,9 +205,12 @@ def life_of(record: RunRecord, row: int) -> Life:
 class _Page:
     """Writes the events on instances into a ledger."""
 
-    def __init__(self, ledger: Ledger, life: Life, arrivals: Mapping[str, int]) -> None:
+    def __init__(
+        self, ledger: Ledger, life: Life, arrivals: Mapping[str, int], handover: HandOver | None = None
+    ) -> None:
         self._ledger, self._life, self._arrivals = ledger, life, arrivals
         self._divider: Divider
+        self._handover = handover
         self._now_ns = life.enqueue
         self._stay: Stay
         self._computed, self._decoded = 0, False
@@ -206,6 +222,7 @@ class _Page:
         self._stay, self._computed, self._decoded = stay, 0, False
         self._divider = divider
         self.leave(stay.enqueue)
+        self._receive(stay)
         name = self._ledger.request
         for run in noted:
             line = run.doing.get(name)
@@ -222,6 +239,22 @@ class _Page:
             self._note_others(run)
         if self._now_ns < stay.cut and not stay.goes_on:
             self._book(self._now_ns, stay.cut, {LedgerLine.UNFINISHED: stay.cut - self._now_ns})
+
+    def _receive(self, stay: Stay) -> None:
+        """Book the time until the KV is at the decode instance, by cause."""
+        handover = self._handover
+        if handover is None or stay.instance != handover.decode or stay.goes_on:
+            return
+        for until_ns, line in ((handover.begin_ns, LedgerLine.RESERVATION), (handover.end_ns, None)):
+            begin_ns, until_ns = self._now_ns, min(until_ns, stay.cut)
+            if until_ns <= begin_ns:
+                continue
+            if line is not None:
+                self._book(begin_ns, until_ns, {line: until_ns - begin_ns})
+                continue
+            wire_ns = min(handover.alone_ns, until_ns - begin_ns)
+            parts = {LedgerLine.WIRE: wire_ns, LedgerLine.LINK_QUEUE: until_ns - begin_ns - wire_ns}
+            self._book(begin_ns, until_ns, parts)
 
     def leave(self, until_ns: int) -> None:
         """Book the time from leaving an instance to reaching the next one or ending."""
@@ -263,8 +296,18 @@ class _Page:
             own = next(chunk for chunk in run.chunks if chunk.request == self._ledger.request)
             self._ledger.prefill_steps += 1
             times = self._divider.of_prefill(duration_ns, run.features, run.chunks, own)
+            if self._is_extra(own):
+                times[LedgerLine.EXTRA_STEP] = times.pop(LedgerLine.OWN_PREFILL)
+                self._decoded = True
+                return times
             return self._recomputed(times, own)
         return {line: duration_ns}
+
+    def _is_extra(self, own: PrefillChunk) -> bool:
+        """Whether a step computes again what the prefill instance has computed, for its token."""
+        handover = self._handover
+        there = handover is not None and self._stay.instance == handover.decode and not self._decoded
+        return there and own.tokens == 1 and own.past + 1 == own.length
 
     def _recomputed(self, times: Times, own: PrefillChunk) -> Times:
         """Its own share of a step, split into recomputation and first-time computation.

@@ -51,7 +51,7 @@ class HandOvers:
     size_bytes: Ints
 
     @classmethod
-    def of(cls, rows: Sequence[HandOver]) -> Self:
+    def of_rows(cls, rows: Sequence[HandOver]) -> Self:
         table = np.array(rows, dtype=np.int64).reshape(-1, len(HandOver._fields))
         return cls(**dict(zip(HandOver._fields, table.T, strict=True)))
 
@@ -66,6 +66,13 @@ class HandOvers:
         chosen = np.flatnonzero(place[self.request] >= 0)
         columns = {field.name: getattr(self, field.name)[chosen] for field in fields(self)}
         return type(self)(**columns | {"request": place[self.request[chosen]]})
+
+    def of(self, row: int) -> HandOver | None:
+        """That of a request; None if it had none."""
+        found = np.flatnonzero(self.request == row)
+        if not len(found):
+            return None
+        return HandOver(*(int(getattr(self, field.name)[found[0]]) for field in fields(self)))
 
     @property
     def reservation_ns(self) -> Ints:

@@ -97,6 +97,7 @@ class _Summary:
             "slo": self._verdicts(),
             **self._admission(),
             **self._gateway(),
+            **self._disaggregation(),
             **session_summary(self.record, self.columns),
             **self._routing(),
         }
@@ -119,6 +120,32 @@ class _Summary:
         }
         by_reason = counts(why, np.flatnonzero(rejected))
         return {"admission": {"rejected": sum(by_reason.values()), "by_reason": by_reason, **counted}}
+
+    def _disaggregation(self) -> dict[str, Any]:
+        """Hand-overs between prefill and decode instances, and the work of each pool, if there are pools."""
+        found: dict[str, Any] = {}
+        if self.record.handovers is not None:
+            found["handovers"] = self.record.handovers.summary()
+        if self.has_pools:
+            found["pools"] = {name: self._pool(name) for name in dict.fromkeys(self._pool_names())}
+        return found
+
+    def _pool_names(self) -> list[str]:
+        return [one.pool for one in self.record.instances]
+
+    def _pool(self, name: str) -> dict[str, Any]:
+        """The work of one pool's instances, and their price."""
+        own = [one for one in self.record.instances if one.pool == name]
+        indices = [index for index, pool in enumerate(self._pool_names()) if pool == name]
+        visits = self.record.visits
+        there = np.isin(visits.instance, indices)
+        return {
+            "num_instances": len(own),
+            "gpus": sum(one.gpus for one in own),
+            "visits": int(there.sum()),
+            "output_tokens": int(visits.emitted_tokens[there].sum()),
+            **engine(own, self._lived_ns(own)),
+        }
 
     def _gateway(self) -> dict[str, Any]:
         """Waiting times at the gateway, if there is a queue."""

@@ -74,7 +74,7 @@ def requests(
 def simulate(table: RequestTable, handoff: str, **settings: Any) -> RunRecord:
     """
     Args:
-        settings: of `cluster`, and `single_step` and `horizon_ns`.
+        settings: of `cluster`, and `single_step`, `horizon_ns`, `observer`.
     """
-    run = {name: settings.pop(name) for name in ("single_step", "horizon_ns") if name in settings}
+    run = {name: settings.pop(name) for name in ("single_step", "horizon_ns", "observer") if name in settings}
     return ClusterSimulation(table, cluster(handoff, **settings), **run).run()
