@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import blis_py as blis
+from blis_py import explain
 from blis_py.config.loader import dump, load_config
 from blis_py.errors import InputError
 
@@ -103,10 +104,10 @@ def test_files_of_a_pool_start_at_the_folder_of_the_configuration(tmp_path: Path
         ({"pools": [{"count": 2}]}, "pools: pool 0 has no name"),
         ({"pools": [{"name": "a"}, {"name": "a"}]}, "two pools have the same name"),
         ({"pools": [{"name": "a", "count": 0}]}, "must be 1 to 100,000 instances in all"),
-        ({"pools": [{"name": "p", "role": "prefill"}]}, "the role of p is not supported yet"),
+        ({"pools": [{"name": "p", "role": "prefill"}]}, "pools: no instance serves decode"),
         ({"pools": [{"name": "p", "role": "drafts"}]}, r"pools\[0\].role: unknown value"),
-        ({"links": [{"from": "a", "to": "b", "bandwidth_gbps": 50}]}, "links: not supported yet"),
-        ({"num_instances": 2}, "num_instances: contradicts pools"),
+        ({"links": [{"from": "a", "to": "b", "bandwidth_gbps": 50}]}, "links: nothing goes over a link"),
+        ({"num_instances": 2}, "num_instances: contradicts the pools"),
         ({"pools": [{"name": "a", "scheduler": {"max_seqs": 1}}]}, "pools.a.scheduler.max_seqs: unknown key"),
         ({"pools": [{"name": "a", "gpu": "h1000"}]}, "h1000"),
         ({"pools": [{"name": "a", "tp": 3}]}, "3"),
@@ -150,7 +151,7 @@ def test_a_sweep_varies_what_the_pools_leave_open_and_says_so_of_the_rest(tmp_pa
     swept = blis.sweep(written(tmp_path), vary={"rate": [4, 9]}, cache=False, workers=1)
     assert swept.table["status"].tolist() == ["ok", "ok"]
     refused = blis.sweep(written(tmp_path), vary={"num_instances": [2, 3]}, cache=False, workers=1)
-    assert ["contradicts pools" in str(row.outcome.refused) for row in refused.rows] == [True, True]
+    assert ["contradicts the pools" in str(row.outcome.refused) for row in refused.rows] == [True, True]
 
 
 def test_the_ledger_of_a_pool_is_priced_by_its_own_latency_model(tmp_path: Path) -> None:
@@ -178,3 +179,19 @@ def test_pools_are_cross_checked_together(blis: Blis, tmp_path: Path) -> None:
     assert code == 0
     table = out[out.index("latency model") :]
     assert [line.split()[0] for line in table.splitlines()[1:4]] == ["trained", "roofline", "trained-physics"]
+
+
+def test_an_explanation_of_a_hand_over_names_both_visits_and_adds_up(blis: Blis, tmp_path: Path) -> None:
+    sides = ("--prefill-instances", 1, "--decode-instances", 1)
+    run = ("run", "--model", "qwen3-14b", *sides, "--num-requests", 12, "--rate", 9, "--no-plots")
+    assert blis(*run, "--out", tmp_path / "out")[0] == 0
+    rows = (tmp_path / "out" / "visits.csv").read_text().splitlines()
+    assert [row.split(",")[2] for row in rows[1:]] == ["prefill", "decode"] * 12
+    explained = explain(tmp_path / "out").as_dict()
+    request, pools = explained["request"], [one["pool"] for one in explained["request"]["visits"]]
+    assert pools == ["prefill", "decode"]
+    assert sum(line["first_token_ns"] for line in explained["ledger"]) == request["ttft_ns"]
+    assert sum(line["whole_ns"] for line in explained["ledger"]) == request["e2e_ns"]
+    added = [one for one in explained["what_ifs"] if " instances in pool " in one["change"]]
+    assert len(added) == 2
+    assert not any("refused" in one for one in added)
