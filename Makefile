@@ -22,12 +22,17 @@ NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core 
 # Tests of other things than the simulator, or that need more than it.
 NOT_CHECKED := $(addprefix --ignore=tests/,benchmarks docs engine fuzz gpu notebooks)
 
-.PHONY: run serve test-serve native check test fuzz soak mutants lint aot bench docs site release gpu gpu-wheels gpu-home \
-	gpu-rehearsal clean
+.PHONY: run ui serve test-ui test-serve native check test fuzz soak mutants lint aot bench docs site release gpu \
+	gpu-wheels gpu-home gpu-rehearsal clean
 
 run: $(VENV)/.native
 	@$(BIN)/blis run --workload-spec workloads/mixed-slo.yaml --model qwen3-14b --gpu h100 \
 		--num-instances 4 --scheduler priority-fcfs --format table
+
+# The page that simulates again while settings are moved: the same hour of traffic. UI='trace.csv' for another.
+ui: $(VENV)/.native
+	@$(PIP) --editable '.[ui]'
+	@$(BIN)/blis ui $(UI)
 
 # Four simulated instances under the OpenAI API, and one answer of theirs as a stream.
 serve: $(VENV)/.installed-serve
@@ -59,6 +64,16 @@ test: export OMP_NUM_THREADS := 1
 test: $(VENV)/.installed-dev $(VENV)/.native
 	$(BIN)/pytest -n auto --dist worksteal --part native
 	$(BIN)/pytest -n auto --dist worksteal --part interpreted
+
+# The page and reports in a headless Chromium (Debian: apt-get install chromium), with axe-core from npm. What is
+# not there is skipped with a word.
+test-ui: export BLIS_BROWSER_TESTS := 1
+test-ui: $(VENV)/.installed-dev
+	@$(PIP) playwright || echo 'note: Playwright could not be installed' >&2
+	@test -e $(VENV)/axe/package/axe.min.js || (mkdir -p $(VENV)/axe && cd $(VENV)/axe && \
+		npm pack --silent axe-core@4.10.3 && tar xzf axe-core-*.tgz package/axe.min.js) || \
+		echo 'note: axe-core could not be fetched' >&2
+	$(BIN)/pytest tests/browser -rs
 
 # 10,000 bad files for every reader and command, which takes hours; FUZZ='--inputs 500 --only replay' for some of it.
 fuzz: $(VENV)/.installed-check

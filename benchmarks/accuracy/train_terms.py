@@ -123,7 +123,7 @@ def cases(data: Path, only: str | None) -> dict[str, list[Case]]:
 
 
 def _published(of: list[Case]) -> list[Case]:
-    """Those whose launch flags are public, where enough: unknown limits and loops pass for terms."""
+    """Those whose launch flags are public, if enough: unknown limits and loops pass for terms."""
     read = [case for case in of if case.point.flags.get("status", "").startswith("read")]
     return read if len(read) >= ENOUGH else of
 

@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 import blis_py as blis
-from blis_py import explain
 from blis_py.config.loader import dump, load_config
 from blis_py.errors import InputError
 
@@ -104,7 +103,7 @@ def test_files_of_a_pool_start_at_the_folder_of_the_configuration(tmp_path: Path
         ({"pools": [{"count": 2}]}, "pools: pool 0 has no name"),
         ({"pools": [{"name": "a"}, {"name": "a"}]}, "two pools have the same name"),
         ({"pools": [{"name": "a", "count": 0}]}, "must be 1 to 100,000 instances in all"),
-        ({"pools": [{"name": "p", "role": "prefill"}]}, "pools: no instance serves decode"),
+        ({"pools": [{"name": "p", "role": "prefill"}]}, "no instance serves decode"),
         ({"pools": [{"name": "p", "role": "drafts"}]}, r"pools\[0\].role: unknown value"),
         ({"links": [{"from": "a", "to": "b", "bandwidth_gbps": 50}]}, "links: nothing goes over a link"),
         ({"num_instances": 2}, "num_instances: contradicts the pools"),
@@ -187,7 +186,7 @@ def test_an_explanation_of_a_hand_over_names_both_visits_and_adds_up(blis: Blis,
     assert blis(*run, "--out", tmp_path / "out")[0] == 0
     rows = (tmp_path / "out" / "visits.csv").read_text().splitlines()
     assert [row.split(",")[2] for row in rows[1:]] == ["prefill", "decode"] * 12
-    explained = explain(tmp_path / "out").as_dict()
+    explained = blis.explain(tmp_path / "out").as_dict()
     request, pools = explained["request"], [one["pool"] for one in explained["request"]["visits"]]
     assert pools == ["prefill", "decode"]
     assert sum(line["first_token_ns"] for line in explained["ledger"]) == request["ttft_ns"]
