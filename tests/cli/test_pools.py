@@ -12,6 +12,7 @@ import yaml
 import blis_py as blis
 from blis_py.config.loader import dump, load_config
 from blis_py.errors import InputError
+from blis_py.ledger.explain import explain
 
 Blis = Callable[..., tuple[int, str, str]]
 POOLS: list[dict[str, Any]] = [
@@ -186,7 +187,7 @@ def test_an_explanation_of_a_hand_over_names_both_visits_and_adds_up(blis: Blis,
     assert blis(*run, "--out", tmp_path / "out")[0] == 0
     rows = (tmp_path / "out" / "visits.csv").read_text().splitlines()
     assert [row.split(",")[2] for row in rows[1:]] == ["prefill", "decode"] * 12
-    explained = blis.explain(tmp_path / "out").as_dict()
+    explained = explain(tmp_path / "out").as_dict()
     request, pools = explained["request"], [one["pool"] for one in explained["request"]["visits"]]
     assert pools == ["prefill", "decode"]
     assert sum(line["first_token_ns"] for line in explained["ledger"]) == request["ttft_ns"]
