@@ -160,7 +160,7 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
         """These settings on a kind of device, with nothing left for it to decide.
 
         Args:
-            mask_block: tokens of a diffusion block; pages consist of whole ones.
+            mask_block: tokens of a block of the answer; pages consist of whole ones.
         """
         least = _AUTO_BLOCK_SIZE[device]
         pages = (size for size in BLOCK_SIZES if size >= least and size % mask_block == 0)

@@ -124,7 +124,7 @@ class Disaggregation:
     reserved_decode_tokens: int = 512
     """Of the hand-over `sglang`: tokens that a decode instance keeps free for each of its requests."""
     lease_ns: int | None = None
-    """How long a prefill instance keeps KV that nobody has begun to fetch; None = as long as it takes."""
+    """How long a prefill instance keeps KV whose fetch has not begun; None = as long as it takes."""
     load_failure_policy: str = "fail"
     """What follows an expired lease: `fail`, or `recompute` on the decode instance."""
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from blis_py.api import Simulation
 from blis_py.cluster.kinds import KindOfRequests
+from blis_py.config.disaggregation import ROLES
 from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict, load_config
 from blis_py.config.models import NAMES, RunConfig
@@ -146,7 +147,7 @@ def _asked_ns(record: RunRecord, question: Question) -> float | None:
 
 def candidates(simulation: Simulation) -> list[WhatIfChange]:
     """Changes worth a run, regardless of the ledger: its largest line need not be the remedy."""
-    if simulation.config.pools:
+    if len(simulation.pools) > 1:
         return [*_pools(simulation.config), *_routers(simulation.config), *_orders(simulation)]
     common = [*_instances(simulation), *_sizes(simulation), *_orders(simulation)]
     return [*common, *(_of_kind(simulation.kind) if simulation.kind else _of_steps(simulation))]
@@ -185,11 +186,15 @@ def _instances(simulation: Simulation) -> Iterator[WhatIfChange]:
 
 def _pools(config: RunConfig) -> Iterator[WhatIfChange]:
     """One more instance in each pool."""
-    for index, pool in enumerate(config.pools):
-        more = as_dict(config)["pools"]
-        more[index]["count"] = pool.count + 1
+    for index, pool in enumerate(config.all_pools):
         title = f"{pool.count + 1} instances in pool {pool.name} instead of {pool.count}"
-        yield WhatIfChange(title, (("pools", more),))
+        if config.pools:
+            more = as_dict(config)["pools"]
+            more[index]["count"] = pool.count + 1
+            yield WhatIfChange(title, (("pools", more),))
+        else:
+            side = (f"disaggregation.{ROLES[pool.name]}", pool.count + 1)
+            yield WhatIfChange(title, (("num_instances", config.instances + 1), side))
 
 
 def _routers(config: RunConfig) -> Iterator[WhatIfChange]:
@@ -199,7 +204,7 @@ def _routers(config: RunConfig) -> Iterator[WhatIfChange]:
 
 def _orders(simulation: Simulation) -> Iterator[WhatIfChange]:
     config, table = simulation.config, simulation.table
-    if any("policy" in pool.scheduler for pool in config.pools):
+    if any("policy" in pool.scheduler for pool in config.all_pools):
         return
     policies = ["fcfs", "sjf"]
     if len(set(table.slo_class.codes.tolist())) > 1:

@@ -121,7 +121,7 @@ def drawn(axes: Sequence[Axis], count: int, seed: int) -> list[Point]:
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class SpaceFile:
     """Content of a space file: `vary`, a mapping of settings to values, or `runs`, a list of points."""
 
     axes: tuple[Axis, ...] = ()
@@ -130,7 +130,7 @@ class Space:
     """Its other keys."""
 
 
-def read_space(path: str | Path, known: Sequence[str] = ()) -> Space:
+def read_space(path: str | Path, known: Sequence[str] = ()) -> SpaceFile:
     """Read a space; relative paths in it are relative to its folder.
 
     Args:
@@ -158,7 +158,7 @@ def read_space(path: str | Path, known: Sequence[str] = ()) -> Space:
         own = [_in_folder(axis(str(n), [v], key="runs", file=path), file.parent) for n, v in run.items()]
         points.append({each.name: each.values[0] for each in own})
     more = {key: value for key, value in values.items() if key not in ("vary", "runs")}
-    return Space(axes, tuple(points), more)
+    return SpaceFile(axes, tuple(points), more)
 
 
 def _in_folder(given: Axis, folder: Path) -> Axis:

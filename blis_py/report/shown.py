@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _WIDTH = 100
 
 
-class Shown(ABC):
+class ShownResult(ABC):
     """Base of results that display themselves; subclasses supply the tables."""
 
     @property

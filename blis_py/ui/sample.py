@@ -21,7 +21,7 @@ WINDOW = 900
 """Requests of a window."""
 
 
-class Band(NamedTuple):
+class SampleBand(NamedTuple):
     """Factors of a figure below the lower and above the higher window.
 
     Attributes:
@@ -36,13 +36,13 @@ class Band(NamedTuple):
 
 
 BANDED = {
-    "cluster.throughput.output_tokens_per_s": Band((0.8, 1.45), (0.5, 1.5)),
-    "cluster.ttft_ms.p50": Band((0.65, 1.5), (0.3, 12.0), stretches=True),
-    "cluster.ttft_ms.p99": Band((0.7, 1.8), (0.45, 4.0), stretches=True),
-    "cluster.tpot_ms.p50": Band((0.8, 1.2), (0.6, 2.2)),
-    "cluster.tpot_ms.p99": Band((0.75, 1.4), (0.4, 3.5)),
-    "cluster.e2e_ms.p50": Band((0.65, 1.4), (0.5, 2.0), stretches=True),
-    "cluster.e2e_ms.p99": Band((0.8, 1.6), (0.7, 2.0), stretches=True),
+    "cluster.throughput.output_tokens_per_s": SampleBand((0.8, 1.45), (0.5, 1.5)),
+    "cluster.ttft_ms.p50": SampleBand((0.65, 1.5), (0.3, 12.0), stretches=True),
+    "cluster.ttft_ms.p99": SampleBand((0.7, 1.8), (0.45, 4.0), stretches=True),
+    "cluster.tpot_ms.p50": SampleBand((0.8, 1.2), (0.6, 2.2)),
+    "cluster.tpot_ms.p99": SampleBand((0.75, 1.4), (0.4, 3.5)),
+    "cluster.e2e_ms.p50": SampleBand((0.65, 1.4), (0.5, 2.0), stretches=True),
+    "cluster.e2e_ms.p99": SampleBand((0.8, 1.6), (0.7, 2.0), stretches=True),
 }
 """Calibrated on 220 random configurations, other ones than those of the check (benchmarks/ui_bands.py)."""
 _SLOWER, _FULLER = 2.0, 1.3

@@ -14,10 +14,10 @@ from engine.kernels.attention import AttentionMetadata
 from engine.profile.ahead import AheadTimer, Leads
 from engine.profile.experts import ForcedExperts
 from engine.profile.gpu_state import GpuMonitor, GpuState
-from engine.profile.prompts import Prompts
+from engine.profile.prompts import ProfilePrompts
 from engine.profile.queued import QueueBench
 from engine.profile.served import MAX_STEPS, concurrency, of_length, serve_closed, short_requests
-from engine.profile.shapes import Limits, Shape
+from engine.profile.shapes import Shape, ShapeLimits
 from engine.sampling_params import SamplingParams
 from engine.staging_buffer import Inputs
 from engine.steplog import StepRecorder
@@ -27,10 +27,10 @@ _FEW = 64
 _ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=None, seed=0, detokenize=False)
 
 
-def limits_of(engine: LLMEngine, experts: ForcedExperts | None = None) -> Limits:
+def limits_of(engine: LLMEngine, experts: ForcedExperts | None = None) -> ShapeLimits:
     """Limits of the engine."""
     config, graphs, mixed = engine.scheduler.config, engine.executor.graphs, engine.executor.mixed_graphs
-    return Limits(
+    return ShapeLimits(
         config.max_num_seqs,
         config.max_num_batched_tokens,
         config.max_model_len,
@@ -71,7 +71,9 @@ class StepBench:
     stride = 1
     """Number of compositions in one visit."""
 
-    def __init__(self, engine: LLMEngine, prompts: Prompts, experts: ForcedExperts | None = None) -> None:
+    def __init__(
+        self, engine: LLMEngine, prompts: ProfilePrompts, experts: ForcedExperts | None = None
+    ) -> None:
         self.engine, self._prompts, self._experts = engine, prompts, experts
         self.limits = limits_of(engine, experts)
         self._queues = QueueBench(engine, self.limits, prompts)

@@ -221,7 +221,7 @@ _OF_FLOAT8 = {"small": "small d256"}
 KERNELS = {name: autotuned(configs, _KEY)(_prefill) for name, configs in CONFIGS.items()}
 
 
-class Choice(NamedTuple):
+class TileChoice(NamedTuple):
     """Launch choices that depend on the batch size."""
 
     shape: str
@@ -240,7 +240,7 @@ def choose(
     num_kv_heads: int,
     head_dim: int,
     multiprocessors: int,
-) -> Choice:
+) -> TileChoice:
     """The choice for this many new tokens and sequences; the other arguments are those of the launch."""
     group = num_heads // num_kv_heads
     rows, longest_rows = tokens * group, max_query_len * group
@@ -250,7 +250,7 @@ def choose(
     # Tiles that can have rows. The grid has more: it reserves for each sequence one it may not need.
     busy = min(rows // block_m + num_seqs, num_seqs * -(-longest_rows // block_m))
     splits = min(multiprocessors // (busy * num_kv_heads), max_seq_len // MIN_SPLIT_TOKENS, MAX_SPLITS)
-    return Choice(shape, max(1, splits))
+    return TileChoice(shape, max(1, splits))
 
 
 def prefill_attention(
