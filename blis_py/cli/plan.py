@@ -11,6 +11,7 @@ from blis_py.cli.study import OUTPUT, VARY, WORK, base_of, cache_of, check_out, 
 from blis_py.errors import InputError
 
 if TYPE_CHECKING:
+    from blis_py.planning.disaggregate import Layouts
     from blis_py.planning.plan import Plan
 
 _PLAN = (
@@ -26,6 +27,7 @@ _PLAN = (
     ),
     Flag("--max-lost", str, "", "Share of requests that may be lost. Default 0.", metavar="SHARE"),
     Flag("--max-rate", bool, "", "Choose nothing: the highest rate that the given cluster holds."),
+    Flag("--disaggregate", str, "", "auto: as many instances with prefill and decode apart, compared."),
     Flag("--trials", int, "", "Combinations to try, of more than three settings with more. Default 64."),
     Flag("--draws", int, "", "Runs with other step times, for the probability; 0 = none. Default 20."),
 )
@@ -71,20 +73,35 @@ def plan(flags: Flags) -> None:
             **{name: flags[f"--{name}"] for name in ("trials", "draws") if f"--{name}" in flags},
         )
     try:
-        _show(found, style)
+        _show(found, style, _layouts(flags, found))
         sys.stdout.flush()
     finally:
         if "--out" in flags:
             found.save(flags["--out"], force=flags.get("--force", False), plots="--no-plots" not in flags)
 
 
-def _show(found: Plan, style: str) -> None:
+def _layouts(flags: Flags, found: Plan) -> Layouts | None:
+    """The comparison with prefill and decode apart, if it was asked for."""
+    asked = flags.get("--disaggregate")
+    if asked is None:
+        return None
+    if asked != "auto":
+        raise InputError("unknown value", key="--disaggregate", value=asked, fix="use auto")
+    from blis_py.planning.api import running
+    from blis_py.planning.disaggregate import layouts_of
+
+    with running(flags.get("--workers"), flags.get("--dask"), cache_of(flags)) as runner:
+        return layouts_of(found.config, max(found.config.instances, 2), runner)
+
+
+def _show(found: Plan, style: str, layouts: Layouts | None = None) -> None:
     from blis_py.planning.report_text import lines, summary
 
+    more = {} if layouts is None else {"disaggregation": layouts.summary()}
     if style == "json":
         from blis_py.result import to_json
 
-        sys.stdout.write(to_json(summary(found)))
+        sys.stdout.write(to_json({**summary(found), **more}))
         return
     from rich.console import Console
 
@@ -95,6 +112,8 @@ def _show(found: Plan, style: str) -> None:
         with console.capture() as drawn:
             console.print(_standings(found))
         sys.stdout.write(drawn.get().rstrip() + "\n")
+    for line in () if layouts is None else layouts.lines():
+        console.print(line, soft_wrap=True)
 
 
 def _standings(found: Plan) -> Any:
