@@ -8,8 +8,8 @@ from typing import Any
 
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
+from blis_py.metrics.slo import limit_and_measured
 from blis_py.planning.axes import Axis, axis
-from blis_py.planning.job import limit_and_measured
 from blis_py.planning.runner import Runner
 from blis_py.planning.study import Base
 from blis_py.planning.sweep import OK, Row
