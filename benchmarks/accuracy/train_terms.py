@@ -15,7 +15,6 @@ full, where it depends on the last block of a capacity, or the first wave compil
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass

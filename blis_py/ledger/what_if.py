@@ -14,6 +14,7 @@ import numpy as np
 
 from blis_py.api import Simulation
 from blis_py.cluster.kinds import KindOfRequests
+from blis_py.config.disaggregation import ROLES
 from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict, load_config
 from blis_py.config.models import NAMES, RunConfig
@@ -147,6 +148,8 @@ def candidates(simulation: Simulation) -> list[WhatIfChange]:
     """Changes worth a run, regardless of the ledger: its largest line need not be the remedy."""
     if simulation.config.pools:
         return [*_pools(simulation.config), *_routers(simulation.config), *_orders(simulation)]
+    if simulation.config.disaggregation.instances:
+        return [*_sides(simulation.config), *_routers(simulation.config), *_orders(simulation)]
     common = [*_instances(simulation), *_sizes(simulation), *_orders(simulation)]
     return [*common, *(_of_kind(simulation.kind) if simulation.kind else _of_steps(simulation))]
 
@@ -189,6 +192,19 @@ def _pools(config: RunConfig) -> Iterator[WhatIfChange]:
         more[index]["count"] = pool.count + 1
         title = f"{pool.count + 1} instances in pool {pool.name} instead of {pool.count}"
         yield WhatIfChange(title, (("pools", more),))
+
+
+def _sides(config: RunConfig) -> Iterator[WhatIfChange]:
+    """One more instance on each side, all of them doing both, and a faster link."""
+    counts = config.disaggregation.counts
+    for name in [name for name, count in counts.items() if count]:
+        more = counts | {name: counts[name] + 1}
+        total = (("num_instances", sum(more.values())),) if config.num_instances > 1 else ()
+        changes = tuple((f"disaggregation.{key}", more[side]) for side, key in ROLES.items())
+        title = f"{more[name]} {name} instances instead of {counts[name]}"
+        yield WhatIfChange(title, (("disaggregation.xpyd", None), *changes, *total))
+    if config.disaggregation.bandwidth_gbps is None and config.disaggregation.link != "nvlink":
+        yield _change(config, "link nvlink", "disaggregation.link", "nvlink")
 
 
 def _routers(config: RunConfig) -> Iterator[WhatIfChange]:
