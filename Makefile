@@ -22,11 +22,17 @@ NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core 
 # Tests of other things than the simulator, or that need more than it.
 NOT_CHECKED := $(addprefix --ignore=tests/,benchmarks docs engine fuzz gpu notebooks)
 
-.PHONY: run serve test-serve native check test fuzz soak mutants lint aot bench docs gpu gpu-wheels gpu-home gpu-rehearsal clean
+.PHONY: run ui serve test-ui test-serve native check test fuzz soak mutants lint aot bench docs site release gpu \
+	gpu-wheels gpu-home gpu-rehearsal clean
 
 run: $(VENV)/.native
 	@$(BIN)/blis run --workload-spec workloads/mixed-slo.yaml --model qwen3-14b --gpu h100 \
 		--num-instances 4 --scheduler priority-fcfs --format table
+
+# The page that simulates again while settings are moved: the same hour of traffic. UI='trace.csv' for another.
+ui: $(VENV)/.native
+	@$(PIP) --editable '.[ui]'
+	@$(BIN)/blis ui $(UI)
 
 # Four simulated instances under the OpenAI API, and one answer of theirs as a stream.
 serve: $(VENV)/.installed-serve
@@ -59,6 +65,16 @@ test: $(VENV)/.installed-dev $(VENV)/.native
 	$(BIN)/pytest -n auto --dist worksteal --part native
 	$(BIN)/pytest -n auto --dist worksteal --part interpreted
 
+# The page and reports in a headless Chromium (Debian: apt-get install chromium), with axe-core from npm. What is
+# not there is skipped with a word.
+test-ui: export BLIS_BROWSER_TESTS := 1
+test-ui: $(VENV)/.installed-dev
+	@$(PIP) playwright || echo 'note: Playwright could not be installed' >&2
+	@test -e $(VENV)/axe/package/axe.min.js || (mkdir -p $(VENV)/axe && cd $(VENV)/axe && \
+		npm pack --silent axe-core@4.10.3 && tar xzf axe-core-*.tgz package/axe.min.js) || \
+		echo 'note: axe-core could not be fetched' >&2
+	$(BIN)/pytest tests/browser -rs
+
 # 10,000 bad files for every reader and command, which takes hours; FUZZ='--inputs 500 --only replay' for some of it.
 fuzz: $(VENV)/.installed-check
 	$(BIN)/python tests/fuzz/long.py $(FUZZ)
@@ -77,18 +93,28 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/pytest -q tests/lint/test_words.py
+	$(BIN)/pytest -q tests/lint/test_words.py tests/lint/test_structure.py
 
 # Every Triton kernel in every variant that an engine of a bundled model can launch, compiled for an H100 or H200 and
 # checked for spills, shared memory and instructions. No GPU is needed, but many minutes.
 aot: $(VENV)/.installed-dev
 	$(BIN)/python -m engine.kernels.aot --target cuda:90 --block-size 16 32 64 128 256 --dtype bfloat16 float16
 
-bench: $(VENV)/.installed-dev $(VENV)/.native
+bench: $(VENV)/.native
 	$(BIN)/python benchmarks/speed.py
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_pictures.py
+
+# The guides and the API reference as a site in `out/site`, by tools that stand apart from the environment.
+site: $(VENV)/.installed
+	test -d $(VENV)/site || ($(PYTHON) -m venv $(VENV)/site && $(VENV)/site/bin/python -m pip \
+		--disable-pip-version-check install --quiet --constraint constraints.txt '.[site]')
+	$(VENV)/site/bin/mkdocs build --quiet
+
+# Wheels for every Python from 3.11 to 3.13 that is here, each run where nothing else of this is; RELEASE=--check-tag.
+release:
+	$(PYTHON) release/release.py $(RELEASE)
 
 # On a machine whose python3 has torch with CUDA, numpy, safetensors, PyYAML, pytest and hypothesis; installs nothing.
 # docs/gpu.md tells what the jobs are, and the same call without make. GIVEN=... is what an earlier call left in OUT.

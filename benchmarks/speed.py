@@ -3,7 +3,8 @@
     python benchmarks/speed.py [--only CASE...] [--quick] [--repeat N] [--out DIR]
 
 Tables in markdown go to stdout, everything measured to `speed.json` in the output folder, where cases that
-were not run this time keep their entries. `benchmarks/README.md` tells how to read the figures.
+were not run this time keep their entries, and the figures of this version to `history.json`.
+`benchmarks/README.md` tells how to read the figures.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cases import CASES, Case
+from history import keep
 from measure import ROOT, ChildFailed, Repetition, pin, run
 from provenance import provenance
 from tables import commands_table, curves_table, jump_table, outcomes_table
@@ -51,6 +53,7 @@ def main() -> int:
         measured[name] |= {"quick": options.quick, "provenance": provenance(core)}
         failed |= differs(measured[name])
         save(measured, options.out)
+        keep(measured, options.out)
     show(measured)
     return int(failed)
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from blis_py.config.models import RunConfig
     from blis_py.errors import InputError
     from blis_py.ledger.explain import explain
-    from blis_py.planning.api import plan, sweep
+    from blis_py.planning.api import pareto, plan, sweep
     from blis_py.result import Result
     from blis_py.saved import SavedResult, load
     from blis_py.version import __version__
@@ -41,6 +41,7 @@ __all__ = [
     "figures",
     "load",
     "load_config",
+    "pareto",
     "plan",
     "replay",
     "run",
@@ -60,11 +61,12 @@ _HOMES = {
     "InputError": "blis_py.errors",
     "compare": "blis_py.comparison.compare",
     "explain": "blis_py.ledger.explain",
+    "pareto": "blis_py.planning.api",
     "plan": "blis_py.planning.api",
     "sweep": "blis_py.planning.api",
     "__version__": "blis_py.version",
 }
-_SIMULATES = ("build", "explain", "plan", "replay", "run", "Simulation", "sweep")
+_SIMULATES = ("build", "explain", "pareto", "plan", "replay", "run", "Simulation", "sweep")
 """Modules before whose import the native inner loop is activated, if compiled."""
 _TAKE_SETTINGS = ("build", "replay", "run")
 _described: dict[str, Any] = {}

@@ -6,6 +6,10 @@ of the configuration as mappings (`latency={"model": "linear"}`), or both.
 
 from __future__ import annotations
 
+import atexit
+import tempfile
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +73,8 @@ def run(config: RunConfig | str | Path | None = None, /, **settings: Any) -> Res
 
     Args:
         config: a `RunConfig`, or the path of a YAML file; the `settings` are laid over it.
-        settings: what the flags of `blis run` are called, with underscores.
+        settings: what the flags of `blis run` are called, with underscores. `trace` may be a data frame with
+            the columns `arrival_s`, `input_tokens` and `output_tokens`, or others named by `columns`.
 
     Returns:
         A result with `summary`, `requests`, `steps`, `plot` and `save`.
@@ -103,7 +108,25 @@ def configure(config: RunConfig | str | Path | None = None, /, **settings: Any) 
 
 
 def meant(name: str, value: Any) -> Any:
-    """A path as text; targets in one text, as on the command line."""
+    """A path as text, a data frame as a file; targets in one text, as on the command line."""
+    if name == "trace" and hasattr(value, "to_csv"):
+        return _frame_file(value)
     if isinstance(value, Path):
         return str(value)
     return value.replace(",", " ").split() if name in _LISTS and isinstance(value, str) else value
+
+
+def _frame_file(frame: Any) -> str:
+    """A data frame as a CSV, named by its content, in a folder that is removed at the end of the process."""
+    text = frame.to_csv(index=False)
+    path = _frames() / f"frame-{sha256(text.encode()).hexdigest()[:16]}.csv"
+    if not path.exists():
+        path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+@cache
+def _frames() -> Path:
+    folder = tempfile.TemporaryDirectory(prefix="blis-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from blis_py.config.loader import as_dict, dump
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
+from blis_py.metrics.itl import TokenGaps
 from blis_py.metrics.record import RunRecord
 from blis_py.metrics.slo import parse_slos
 from blis_py.report.shown import Shown
@@ -252,7 +253,6 @@ class Result(Shown):
         }
 
     def _save_itl(self, folder: Path) -> None:
-        from blis_py.metrics.itl import TokenGaps
         from blis_py.traces.itl import NAME, write_itl
         from blis_py.traces.tracev2_write import request_numbers
 

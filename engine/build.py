@@ -28,8 +28,10 @@ from engine.kv_pool import Capacity, allocate, capacity
 from engine.launching import launch_side
 from engine.memory import check_memory
 from engine.mixed_graphs import MixedGraphs, default_sizes
+from engine.models import build_model, load_model_config, load_tokenizer
 from engine.models.config import ModelConfig
 from engine.models.tokenizer import Tokenizer
+from engine.models.weights import weight_bytes
 from engine.sampler import Sampler
 from engine.steplog import StepRecorder
 from engine.timing import StepTimer
@@ -113,7 +115,6 @@ def _load(
     config: EngineConfig, device: torch.device, dtype: torch.dtype, tokenizer: Tokenizer | None
 ) -> tuple[Model, Tokenizer]:
     from engine.kinds import require_autoregressive
-    from engine.models import load_model_config
 
     architecture = load_model_config(config.model)
     require_autoregressive(architecture, config.model)
@@ -132,10 +133,8 @@ def load(
     Raises:
         InputError: a damaged model, or one that does not fit.
     """
-    from engine.models import build_model, load_tokenizer
-    from engine.models.weights import weight_bytes
-
-    check_memory(config, architecture, dtype, device, weight_bytes(architecture, dtype))
+    settled = config.on(device.type, architecture.mask_block)
+    check_memory(settled, architecture, dtype, device, weight_bytes(architecture, dtype))
     model = build_model(
         architecture,
         device=device,

@@ -194,6 +194,8 @@ class Point:
         if self.attention_dp > 1 and '"enable_balance": true' in other:
             waits = re.search(r'"timeout_iters": (\d+)', other)
             found["attention_dp_timeout_iters"] = int(waits[1]) if waits else _BALANCE_STEPS
+        if flags.get("moe_backend"):
+            found["moe_backend"] = flags["moe_backend"].lower()
         if self.engine == "vllm" and flags.get("async_scheduling") == "on":
             found["async_scheduling"] = True
         return found

@@ -44,7 +44,7 @@ MOST_ROWS = 40_000
 SMOOTHING = 0.02
 KNOTS = {
     "gemm": ((0, 3, 5, 6, 7, 8, 10, 12, 15), (8, 10, 11, 12, 13, 14, 16), (8, 10, 11, 12, 13, 14, 16)),
-    "experts": ((-3, 0, 3, 5, 7, 9, 11, 13, 15, 18), (0, 3, 5, 7, 8, 9), (11, 12, 13), (6, 8, 9, 10, 11, 12)),
+    "experts": ((-3, 1, 4, 6, 8, 10, 12, 15, 18), (0, 3, 5, 7, 9), (11, 12, 13), (6, 8, 9, 10, 12)),
     "context": ((0, 4, 7, 9, 10, 11, 12, 13, 14, 17), (0, 2, 4, 6, 8, 10), (0, 2, 4)),
     "decode": ((0, 2, 4, 6, 8, 10), (0, 6, 8, 10, 12, 14, 17), (0, 2, 4), (0, 2, 4)),
     "mla_context": ((0, 4, 7, 9, 10, 11, 12, 14), (0, 2, 4, 6, 8), (2, 4, 5, 6, 7)),
@@ -55,6 +55,8 @@ KNOTS = {
     "all_reduce": ((7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29),),
     "all_to_all": ((0, 3, 5, 7, 9, 11, 13), (11, 12, 13)),
 }
+ROUTINGS = {"balanced": "balanced", "power_law_1.01": "skewed", "power_law_1.2": "steep"}
+"""Distribution of tokens over experts in the tables -> its name in surfaces."""
 UNGATED = {2688, 1024, 8192}, {(4096, 2688), (2048, 5120)}
 """Hidden sizes, and sizes with widths, of experts without a gate; and of no model that is priced."""
 
@@ -66,7 +68,7 @@ class Tables:
     """The tables of one GPU and engine."""
 
     def __init__(self, data: Path, gpu: str, engine: str) -> None:
-        self._data, self._gpu = data, gpu
+        self._data, self._gpu, self.engine = data, gpu, engine
         self._folders = [
             data / part / f"{SYSTEMS[gpu]}_{version}"
             for version in VERSIONS[engine]
@@ -131,20 +133,43 @@ def _gemms(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
 
 
 def _experts(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
-    rows = tables.read("moe_perf")
+    """By format and routing; kernels that servers are told to use by name stand apart, as `nvfp4@cutlass`."""
+    own = tables.read("moe_perf")
+    others = [each.read("moe_perf") for each in tables.all_engines() if each.engine != tables.engine]
+    own = own[~own.kernel_source.str.contains("nongated")] if "kernel_source" in own else own
+    rows = pd.concat([own, _not_in(own, pd.concat(others))])
+    yield from _of_experts(rows, gpu, "")
+    if tables.engine == "trtllm":
+        nvfp4 = own[own.moe_dtype == "nvfp4"]
+        for kernel, part in (("cutlass", "cutlass"), ("trtllm", "min_latency")):
+            named = nvfp4[nvfp4.kernel_source.str.contains(part)]
+            yield from _of_experts(named, gpu, f"@{kernel}") if len(named) else ()
+        both = pd.concat(others)
+        fast = both[both.kernel_source.str.contains("trtllm") & (both.moe_dtype == "fp8_block")]
+        yield from _of_experts(fast, gpu, "@trtllm") if len(fast) else ()
+
+
+def _not_in(own: Rows, others: Rows) -> Rows:
+    """Rows of other engines for formats and sizes that the own tables lack: most kernels are shared."""
+    keys = ["moe_dtype", "hidden_size", "inter_size", "topk", "num_experts"]
+    there = set(map(tuple, own[keys].astype(str).to_numpy())) if len(own) else set()
+    return others[[tuple(row) not in there for row in others[keys].astype(str).to_numpy()]]
+
+
+def _of_experts(rows: Rows, gpu: GpuSpec, kernel: str) -> Iterator[Measured]:
+    rows = rows.fillna({"moe_tp_size": 1, "moe_ep_size": 1})
     pairs = list(zip(rows.hidden_size, rows.inter_size, strict=True))
     odd = [h in UNGATED[0] or pair in UNGATED[1] for (h, _), pair in zip(pairs, pairs, strict=True)]
     rows = rows[~np.array(odd)]
     keys = ["num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"]
     for form, of_form in _by(rows, "moe_dtype", "bfloat16"):
         for distribution, part in _by(of_form, "distribution", "power_law_1.01"):
-            if form not in work.WEIGHT_BYTES or distribution not in ("power_law_1.01", "balanced"):
+            if form not in work.WEIGHT_BYTES or distribution not in ROUTINGS:
                 continue
             one = reduced(_served(part), keys)
             tokens, hidden, inter, top_k, count, tp, ep = (_column(one, key, 1.0) for key in keys)
             priced = work.experts(gpu, form, tokens, hidden, inter / tp, top_k, count / ep, ep)
-            routing = "balanced" if distribution == "balanced" else "skewed"
-            yield f"experts/{form}/{routing}", priced, _ns(one)
+            yield f"experts/{form}{kernel}/{ROUTINGS[distribution]}", priced, _ns(one)
 
 
 def _served(rows: Rows) -> Rows:

@@ -14,7 +14,10 @@ from blis_py.errors import InputError
 from blis_py.files.paths import is_file
 from blis_py.latency.base import LatencyModel
 from blis_py.outputs.complete import check_complete
+from blis_py.traces import header_of
 from blis_py.traces.steplog import StepLog, read_step_log
+from blis_py.traces.tracev2_header import kind_of
+from blis_py.traces.tracev2_write import request_numbers
 
 STEP_LOG_NAMES = ("steps.csv.gz", "steps.csv", "steps.parquet")
 
@@ -102,9 +105,6 @@ def read_prediction(folder: str | Path) -> Prediction:
     from blis_py.config.models import descriptions
     from blis_py.config.workload import WorkloadSection
     from blis_py.setup.setup import Setup
-    from blis_py.traces import header_of
-    from blis_py.traces.tracev2_header import kind_of
-    from blis_py.traces.tracev2_write import request_numbers
 
     folder = Path(folder)
     check_complete(folder)

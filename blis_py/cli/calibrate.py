@@ -9,10 +9,14 @@ from typing import TYPE_CHECKING, Any
 from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.formats import FORMAT, format_of
+from blis_py.config.check import duration_ns
 from blis_py.core.bounds import MAX_REQUESTS, check_count, clock_ns
 from blis_py.errors import InputError
 from blis_py.files.paths import is_file, is_folder
+from blis_py.files.yaml_files import load_mapping
+from blis_py.metrics.slo import GoodputTargets, parse_class_targets, targets_in_ms
 from blis_py.outputs.places import check_file
+from blis_py.result import to_json
 
 if TYPE_CHECKING:
     from blis_py.calibrate.autopsy import Autopsy
@@ -88,7 +92,6 @@ def calibrate(flags: Flags) -> None:
     from blis_py.report.autopsy import print_autopsy
     from blis_py.report.calibration import print_calibration
     from blis_py.report.client_autopsy import print_client_autopsy
-    from blis_py.result import to_json
 
     flags = {_NAMES[spelling]: value for spelling, value in flags.items()}
     for name, what in _NOT_YET.items():
@@ -196,8 +199,6 @@ def _bandwidth_mbps(flags: Flags) -> float:
 
 def _targets(flags: Flags) -> GoodputTargets:
     """What a good request meets: as the flags say, or else the trace's header."""
-    from blis_py.metrics.slo import GoodputTargets, parse_class_targets, targets_in_ms
-
     targets = GoodputTargets()
     for metric in ("ttft", "itl", "e2e"):
         if f"--slo-{metric}" in flags:
@@ -209,8 +210,6 @@ def _targets(flags: Flags) -> GoodputTargets:
 
 def _header(flags: Flags) -> tuple[Path | None, dict[str, Any]]:
     """Of the measured trace, where it has one: what it says that matters here."""
-    from blis_py.files.yaml_files import load_mapping
-
     if "--trace-header" in flags:
         return Path(flags["--trace-header"]), load_mapping(Path(flags["--trace-header"]))
     path = Path(measured_run(flags))
@@ -220,8 +219,6 @@ def _header(flags: Flags) -> tuple[Path | None, dict[str, Any]]:
 
 
 def _skipped_s(flags: Flags) -> float:
-    from blis_py.config.check import duration_ns
-
     return duration_ns(flags["--skip-first"], "--skip-first") / 1e9 if "--skip-first" in flags else 0.0
 
 

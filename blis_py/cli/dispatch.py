@@ -23,6 +23,8 @@ def dispatch(program: Program, arguments: Sequence[str]) -> int:
         verbs = ((verb, entry.what) for verb, entry in program.verbs.items())
         print(program_help(program.name, program.what, verbs, program.flags), end="")
         return 0
+    if name == "help":
+        return dispatch(program, [*words, HELP[-1]])
     if name not in program.verbs:
         raise _unknown(name, program)
     command = command_of(name, program.verbs[name])

@@ -42,7 +42,7 @@ RUN = (
     *SETTINGS["Run"],
     Flag("--intervals", int, "", "Rerun N times, with other seeds and coefficients: 90 % intervals."),
     Flag("--cross-check", bool, "", "The same run under every latency model that applies, a row each."),
-    Flag("--no-cross-check", bool, "", "Nor the first requests, which warns where two models disagree."),
+    Flag("--no-cross-check", bool, "", "No check of the busiest requests under another latency model."),
     *(
         Flag(
             f"--slo-{metric}",

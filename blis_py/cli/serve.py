@@ -41,6 +41,9 @@ FLEET = (
     Flag("--fail-refused", float, "", "Share of requests that are refused.", metavar="SHARE"),
     Flag("--fail-broken", float, "", "Share of answers that break off.", metavar="SHARE"),
     Flag("--fail-kinds", str, "", "Kinds of refusals. Default server_error.", metavar="KIND,…"),
+    Flag("--kv-events", str, "", "Publish KV events by ZMQ here: tcp://127.0.0.1:5557.", metavar="ENDPOINT"),
+    Flag("--kv-events-topic", str, "", "Their topic. Default kv-events.", metavar="TOPIC"),
+    Flag("--kv-events-seed", str, "", "PYTHONHASHSEED of their block hashes. Default 0.", metavar="SEED"),
     Flag("--out", str, "", "Folder for the result of the run, when it is stopped.", metavar="DIR"),
     Flag("--force", bool, "", "Replace the result that is there."),
 )
@@ -62,6 +65,7 @@ GROUPS = (
 
 _FLEET_OPTIONS = (
     *("speedup", "text", "text_file", "answer_tokens", "tokenizer", "chat_template", "max_requests"),
+    *("kv_events", "kv_events_topic", "kv_events_seed"),
 )
 
 
@@ -168,6 +172,9 @@ def _fleets(flags: Flags, options: FleetOptions) -> list[ServedFleet]:
     if config.pools:
         fix = "use alike instances"
         raise InputError("pools have no ports of their own", key="--instance-ports", fix=fix)
+    if options.kv_events is not None:
+        fix = "drop one of the two"
+        raise InputError("is one endpoint for all instances", key="--kv-events", fix=fix)
     alone = replace(config, num_instances=1)
     return [build_fleet(alone, options, f"instance-{n}-") for n in range(config.num_instances)]
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from blis_py import stopping
 from blis_py.cli import blis_flags, vllm_flags
 from blis_py.cli.configure import overrides
 from blis_py.cli.flag import Flag, Flags, Group
@@ -131,8 +132,6 @@ class StudyLine:
 @contextmanager
 def under_way() -> Iterator[StudyLine]:
     """A study in progress: its progress on stderr; an interrupt stops all its processes."""
-    from blis_py import stopping
-
     line = StudyLine()
     line.start()
     try:

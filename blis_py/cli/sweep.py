@@ -21,7 +21,9 @@ _SWEEP = (
     *VARY,
     Flag("--seeds", int, "", "Runs of each combination, each with a seed of its own. Default 1."),
     Flag("--random", int, "", "Only so many of the combinations, drawn at random."),
-    Flag("--metric", str, "", "What the best are best in: a figure of the table. Default ttft_ms.p99."),
+    Flag(
+        "--metric", str, "", "Figure by which the table is ranked. Default: the first --slo, or ttft_ms.p99."
+    ),
 )
 _OUTPUT = (
     Flag("--out", str, "", "Folder for the table (CSV, Parquet), the space and the curves.", metavar="DIR"),
@@ -34,7 +36,7 @@ _SHOWN = 10
 
 
 def sweep(flags: Flags) -> None:
-    """Run every combination of some settings, with one or several seeds each: one row per run.
+    """Run every combination of the given settings, with one or several seeds each: one row per run.
 
     A combination that cannot be run is a row that says why; the exit code stays 0.
     """
@@ -64,7 +66,7 @@ def sweep(flags: Flags) -> None:
     stored = len(done.rows) - done.simulated
     say(f"{done!r}: {done.simulated:,} simulated, {stored:,} known, alike or refused")
     try:
-        _show(done, style, metric)
+        _show(done, style, flags.get("--metric") or done.default_metric())
         sys.stdout.flush()
     finally:
         if "--out" in flags:
@@ -107,22 +109,42 @@ def _table(done: Sweep, metric: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from blis_py.planning.sweep import FAILED, REFUSED
+    from blis_py.planning.sweep import FAILED, REFUSED, larger_is_better
 
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, emoji=False, markup=False)
     if any(row.status not in (REFUSED, FAILED) for row in done.rows):
-        best = done.best(metric, _SHOWN)
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"best by {metric}", title_justify="left")
-        for name in best.columns:
-            table.add_column(_HEADINGS.get(name, name), justify="right" if _numeric(best, name) else "left")
-        for values in best.itertuples(index=False):
-            table.add_row(*map(_cell, values))
+        ranked, costs = done.best(metric, len(done.rows)), done.costs()
+        seeds = f", mean of {done.seeds} seeds" if done.seeds > 1 else ""
+        up = "largest" if larger_is_better(metric) else "smallest"
+        title = f"ranked by {metric}{seeds}, {up} first"
+        if "slo_met" in ranked:
+            title += "; rows that miss a target last"
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+        for name in done.names:
+            table.add_column(name, justify="right" if _numeric(ranked, name) else "left")
+        for name in (_titled(metric), "GPUs", "$ per hour"):
+            table.add_column(name, justify="right")
+        if "slo_met" in ranked:
+            table.add_column("targets met")
+        for values in ranked.head(_SHOWN).to_dict("records"):
+            point = [values[name] for name in done.names]
+            gpus, dollars = costs.get(tuple(map(str, point)), (None, None))
+            cells = [*map(_cell, point), _cell(values["mean"]), "" if gpus is None else f"{gpus:,}"]
+            cells.append("no price" if dollars is None else f"{dollars:,.2f}")
+            table.add_row(*cells, *([_cell(values["slo_met"])] if "slo_met" in ranked else []))
+        if len(ranked) > _SHOWN:
+            table.caption = f"and {len(ranked) - _SHOWN:,} more, in --format csv"
         console.print(table)
     for reason, count in _lost(done).items():
         console.print(f"{count:,} × {reason}")
 
 
-_HEADINGS = {"mean": "mean of the seeds", "slo_met": "SLOs met"}
+def _titled(metric: str) -> str:
+    """A figure with its unit: `ttft p99, ms`."""
+    name, _, stat = metric.partition(".")
+    if name.endswith("_ms"):
+        return f"{name.removesuffix('_ms')} {stat}, ms"
+    return metric
 
 
 def _lost(done: Sweep) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from blis_py.cli import blis_flags, vllm_flags
 from blis_py.cli.configure import configure
 from blis_py.cli.flag import Flag, Flags
 from blis_py.cli.options import COMMON, WORKLOAD
@@ -17,8 +16,7 @@ _FLAGS = (
     Flag(_PORT, int, "", "Port on the loopback address. Default: any that is free."),
     Flag(_NO_BROWSER, bool, "", "Print the link, and open no browser."),
 )
-_OF_RUNS = (*COMMON, ("Workload", WORKLOAD), vllm_flags.FLAGS, blis_flags.FLAGS)
-GROUPS = (("Page", _FLAGS), *_OF_RUNS)
+GROUPS = (("Page", _FLAGS), *COMMON, ("Workload", WORKLOAD))
 
 
 def ui(flags: Flags) -> None:
@@ -36,8 +34,6 @@ def ui(flags: Flags) -> None:
     from blis_py.ui.base import opened
     from blis_py.ui.server import serve
 
-    blis_flags.refuse(flags)
-    vllm_flags.refuse(flags)
     port = flags.get(_PORT, 0)
     if not 0 <= port < 65536:
         raise InputError("must be a port", key=_PORT, value=port, fix="drop it for any that is free")

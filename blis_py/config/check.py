@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
 from blis_py.config.disaggregation import ROLES, WITHOUT_POOLS, DisaggregationSection
 from blis_py.config.layers import Layers, did_you_mean, flatten
-from blis_py.config.models import RunConfig
+from blis_py.config.models import PLAIN_ENGINE, RunConfig
 from blis_py.config.workload import WorkloadSection
 from blis_py.core.bounds import LAST_NS, MAX_INSTANCES, clock_ns
 from blis_py.core.checks import contradictions
@@ -20,7 +21,7 @@ _DURATION = r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-zµ]*)"
 
 TRACE_ONLY = (
     *("trace_header", "trace_format", "columns", "time_unit", "tokenizer"),
-    *("time_scale", "limit", "skip_bad_rows", "slo_shares", "client_timeout_s"),
+    *("time_scale", "limit", "skip_bad_rows", "as_recorded", "slo_shares", "client_timeout_s"),
 )
 """Settings that apply to recordings only."""
 _LENGTHS = tuple(
@@ -55,6 +56,10 @@ def check(config: RunConfig, layers: Layers) -> None:
     _check_routing(config.routing, layers)
     _check_admission(config.admission, layers)
     _check_gateway(config.gateway, layers)
+    if config.engine != PLAIN_ENGINE:
+        for key, problem, fix in without_effect(config):
+            if layers.by_flag(key):
+                raise layers.error(problem, key, fix=fix)
     _check_source(config.workload, layers)
     _check_sessions(config.workload, layers)
     if config.horizon is not None:
@@ -207,9 +212,6 @@ def _check_routing(routing: RoutingSection, layers: Layers) -> None:
         if not 0 < weight < float("inf"):
             fix = "leave a scorer out that shall not count"
             raise layers.error("a weight must be greater than 0", key, value=f"{name}:{weight:g}", fix=fix)
-    if routing.scorers and routing.policy != "weighted" and layers.by_flag(key):
-        fix = "give --routing-policy weighted, or drop it"
-        raise layers.error(f"has no effect on {routing.policy}", key, fix=fix)
     if routing.counterfactual_k and routing.trace_level == "none":
         fix = "give --trace-level decisions"
         raise layers.error("means decisions that are kept", "routing.counterfactual_k", fix=fix)
@@ -227,12 +229,6 @@ def _check_admission(admission: AdmissionSection, layers: Layers) -> None:
     if find(ADMISSION_POLICIES, ADMISSION_GROUP, chosen) is None:
         fix = did_you_mean(chosen, names(ADMISSION_POLICIES, ADMISSION_GROUP))
         raise layers.error("unknown value", "admission.policy", value=chosen, fix=fix)
-    for f in fields(admission):
-        for policy, prefix in SETTINGS_OF.items():
-            useless = f.name.startswith(prefix) and policy != chosen
-            if useless and layers.by_flag(f"admission.{f.name}") and getattr(admission, f.name) != f.default:
-                fix = f"give --admission-policy {policy}, or drop it"
-                raise layers.error(f"has no effect on {chosen}", f"admission.{f.name}", fix=fix)
     for tenant, share in admission.tenant_budgets.items():
         if not 0 <= share <= 1:
             fix = "give a share of all request slots, such as 0.25"
@@ -250,6 +246,26 @@ OF_DETECTORS = {
 _NAMES_OF_PARTS = ("saturation_detector", "dispatch_order", "fairness_policy")
 
 
+def without_effect(config: RunConfig) -> Iterator[tuple[str, str, str]]:
+    """Settings of policies that are not in use: key, problem, remedy. An error where they are given as flags;
+    under `--engine blis` a note, since BLIS's own documented commands have them."""
+    routing, admission, gateway = config.routing, config.admission, config.gateway
+    if routing.scorers and routing.policy != "weighted":
+        problem = f"has no effect on {routing.policy}"
+        yield "routing.scorers", problem, "give --routing-policy weighted, or drop it"
+    for f in fields(admission):
+        for policy, prefix in SETTINGS_OF.items():
+            useless = f.name.startswith(prefix) and policy != admission.policy
+            if useless and getattr(admission, f.name) != f.default:
+                problem, fix = f"has no effect on {admission.policy}", f"give --admission-policy {policy}"
+                yield f"admission.{f.name}", problem, f"{fix}, or drop it"
+    for name, detector in OF_DETECTORS.items():
+        changed = getattr(gateway, name) != getattr(GatewaySection, name)
+        if gateway.flow_control and changed and detector != gateway.saturation_detector:
+            problem = f"has no effect on {gateway.saturation_detector}"
+            yield f"gateway.{name}", problem, f"give --saturation-detector {detector}, or drop it"
+
+
 def _check_gateway(gateway: GatewaySection, layers: Layers) -> None:
     if any(getattr(gateway, name) != getattr(GatewaySection, name) for name in _NAMES_OF_PARTS):
         _check_parts(gateway, layers)
@@ -259,10 +275,6 @@ def _check_gateway(gateway: GatewaySection, layers: Layers) -> None:
             continue
         if not gateway.flow_control:
             raise layers.error("has no effect without flow control", key, fix="add --flow-control")
-        detector = OF_DETECTORS.get(f.name, gateway.saturation_detector)
-        if detector != gateway.saturation_detector:
-            fix = f"give --saturation-detector {detector}, or drop it"
-            raise layers.error(f"has no effect on {gateway.saturation_detector}", key, fix=fix)
     if gateway.flow_control and gateway.queue_shedding and not gateway.max_gateway_queue_depth:
         fix = "give --max-gateway-queue-depth"
         raise layers.error("needs a limit: nobody is shed for room", "gateway.queue_shedding", fix=fix)

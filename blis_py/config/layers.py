@@ -218,6 +218,9 @@ def check_bounds(value: Any, limits: Mapping[str, Any]) -> None:
     """Refuse a number out of bounds (NaN always is), and a word that is not a choice."""
     choices = choices_of(limits)
     if choices is not None and isinstance(value, str) and value not in choices:
+        if "," in value and all(part.strip() in choices for part in value.split(",")):
+            fix = "compare them: blis sweep --vary NAME=A,B, or one blis run each and blis compare"
+            raise InputError("takes one value", fix=fix)
         raise InputError("unknown value", fix=did_you_mean(value, choices))
     if isinstance(value, tuple):
         for item in value:

@@ -72,6 +72,15 @@ class LatencySection:
     """Folder of kernel times measured layer by layer, of the `kernel-tables` model."""
     kernels: str = setting("vllm", choices=("vllm", "sglang", "trtllm"))
     """Whose kernels `trained` prices: those of this engine, as far as they were measured."""
+    moe_backend: str = setting(
+        "auto",
+        choices=("auto", "trtllm", "flashinfer_trtllm", "cutlass", "deepgemm", "triton"),
+        flag="--moe-backend",
+        aliases=("--moe-runner-backend",),
+        help="Kernels of experts that the server is set to.",
+    )
+    """Kernels of experts that the server is set to, where several were measured; auto = the engine's
+    default."""
     profile: str | None = setting(
         None, flag="--profile", help="Measured step times; implies fitted.", metavar="DIR"
     )
@@ -113,6 +122,7 @@ _OF_ONE_MODEL = {
     "linear": "linear",
     "step_scale": "trained",
     "kernels": "trained",
+    "moe_backend": "trained",
     "step_gap_us": "trained",
     "kernel_profile": "kernel-tables",
     "profile": "fitted",

@@ -74,6 +74,14 @@ class WorkloadSection:
         False, flag="--skip-bad-rows", help="Leave bad rows of the trace out, and count.", group="Trace"
     )
     """Leave rows of the trace that are no good out, and tell how many; otherwise the first is an error."""
+    as_recorded: bool = setting(
+        False,
+        flag="--as-recorded",
+        help="Results of closed-loop benchmarks: at the recorded times.",
+        group="Trace",
+    )
+    """Requests of a benchmark that kept some of them in flight come at their recorded times; otherwise the
+    benchmark is repeated as the closed loop that it was."""
     slo_shares: dict[str, float] = setting(
         factory=dict,
         flag="--slo-shares",

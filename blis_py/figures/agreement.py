@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from blis_py.calibrate.compare import Calibration, LatencyError
 from blis_py.calibrate.token_times import Seconds, TokenTimes
@@ -76,8 +77,6 @@ def scatter(
 
 def _scale(ax: Axes, span: float, narrow: bool) -> None:
     """Identical scales on both axes: logarithmic from a factor of twenty."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
-
     subs = (1.0, 2.0, 5.0) if span < 200 and not narrow else (1.0, 3.0) if span < 2000 else (1.0,)
     for axis in (ax.xaxis, ax.yaxis):
         if span > 20:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
 from blis_py.figures.style import INK
 from blis_py.metrics.registry import Metric
 
@@ -18,8 +20,6 @@ _LOG_FROM = 30.0
 
 def latency_axis(ax: Axes, extent_ms: Sequence[float], along: str = "x", text: str = "latency") -> None:
     """Scale and label a latency axis: logarithmic beyond a decade and a half, in the most readable unit."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
     axis: Axis = ax.xaxis if along == "x" else ax.yaxis
     low, high = (min(extent_ms), max(extent_ms)) if len(extent_ms) else (0.0, 0.0)
     if low > 0 and high / low > _LOG_FROM:
@@ -43,8 +43,6 @@ def metric_axis(
 
 
 def _logarithmic(ax: Axes, axis: Axis, along: str, span: float) -> None:
-    from matplotlib.ticker import LogLocator, NullFormatter
-
     ax.set_xscale("log") if along == "x" else ax.set_yscale("log")
     # As many labels as fit side by side when two columns share the width.
     labelled = (1.0, 2.0, 5.0) if span < 50 else (1.0, 3.0) if span < 300 else (1.0,)
@@ -76,16 +74,12 @@ def time_axis(ax: Axes, until_s: float) -> None:
 
 def count_axis(ax: Axes) -> None:
     """Scale an axis of whole numbers, from zero to at least one."""
-    from matplotlib.ticker import MaxNLocator
-
     ax.set_ylim(0, max(1.0, ax.get_ylim()[1]))
     ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=True))
 
 
 def rate_axis(ax: Axes, along: str = "y") -> None:
     """Scale an axis from zero, with commas between thousands."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
     axis: Axis = ax.xaxis if along == "x" else ax.yaxis
     ax.set_xlim(left=0) if along == "x" else ax.set_ylim(bottom=0)
     axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.lines import Line2D
 
 from blis_py.figures.several import Series, Several
 from blis_py.figures.style import FAINT, GREY, LEGEND_COLUMNS, Picture, label, series_lines
@@ -55,8 +56,6 @@ def room_for(drawn: Several) -> float:
 
 def legend_of_series(figure: Picture, drawn: Several) -> None:
     """Draw one legend for all axes: the series, and the meaning of a hollow point."""
-    from matplotlib.lines import Line2D
-
     entries = _legend(drawn)
     handles = [Line2D([], [], **look) for look in entries.values()]
     labels = [label(name) for name in entries]

@@ -15,6 +15,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+import matplotlib
 from matplotlib.figure import Figure
 
 if TYPE_CHECKING:
@@ -90,8 +91,6 @@ _FOOT_SIZE, _FOOT_LINE, _FOOT_CHARACTERS = 8.0, 0.16, 145
 @contextmanager
 def style() -> Iterator[None]:
     """Apply the house style within the block, overriding matplotlib's current settings."""
-    import matplotlib
-
     with matplotlib.rc_context(_STYLE):
         yield
 

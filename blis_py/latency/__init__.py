@@ -45,12 +45,13 @@ def _trained(
     server: ServerTerms | None = None,
     layout: Layout | None = None,
     kernels: str = "vllm",
+    moe_backend: str = "auto",
 ) -> LatencyModel:
     layout = layout or Layout(tp)
     if _needs_operators(shape, layout, kernels):
         from blis_py.latency.operators import Operators
 
-        return Operators(shape, gpu, layout, kernels, server=server)
+        return Operators(shape, gpu, layout, kernels, server=server, moe_backend=moe_backend)
     from blis_py.latency.trained import Trained
 
     return Trained(shape, gpu, tp, server=server)
@@ -137,6 +138,7 @@ def build(
     server: ServerTerms | None = None,
     layout: Layout | None = None,
     kernels: str = "vllm",
+    moe_backend: str = "auto",
 ) -> LatencyModel:
     """A latency model by its name in `--latency-model`.
 
@@ -150,7 +152,7 @@ def build(
         profile: fitted profile for `fitted`: its folder, or what was read from there.
         server: deviation of one server's step times from those of `trained`.
         layout: division of the `tp` GPUs, if it is not tensor parallelism alone.
-        kernels: engine whose kernels `trained` prices.
+        kernels, moe_backend: engine whose kernels `trained` prices, and its kernels of experts.
 
     Raises:
         InputError: unknown name, a TP degree that does not divide the model, coefficients missing, or given
@@ -177,7 +179,7 @@ def build(
             fix = f"drop it or use --latency-model {owner}"
             raise InputError(f"{name} takes no such coefficients", key=_FLAGS[key], fix=fix)
     if name == "trained" and gpu is not None:
-        return _trained(shape, gpu, tp, server, layout, kernels)
+        return _trained(shape, gpu, tp, server, layout, kernels, moe_backend)
     _check_priced(name, shape, layout)
     return LATENCY_MODELS[name](shape, gpu, tp, **options)
 

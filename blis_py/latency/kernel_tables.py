@@ -183,7 +183,7 @@ class KernelTables:
             if skew:
                 ns += skew * (self._decode_ns(f.decode_seqs, f.decode_seqs * f.max_context) - ns)
             return max(int(ns), 1)
-        chunk, past = one_chunk(f)
+        chunk, past = one_chunk(f.prefill_tokens, f.prefill_pairs)
         self._count_mixed(f, chunk, past)
         ns_in_all = self._tokens_ns(f.prefill_tokens + f.decode_seqs)
         ns_in_all += self._mixed_attention_ns(f, chunk, past)
@@ -237,10 +237,10 @@ def _limits(profile: KernelProfile) -> dict[str, int]:
     return {name: int(min(most, _NO_LIMIT)) for name, most in limits.items()}
 
 
-def one_chunk(f: StepFeatures) -> tuple[float, float]:
+def one_chunk(tokens: float, pairs: float) -> tuple[float, float]:
     """The chunk, and the cached tokens before it, with as many query-key pairs as all chunks of a step."""
-    chunk: float = f.prefill_tokens
-    past = (f.prefill_pairs - chunk * (chunk + 1) / 2) / chunk
+    chunk = tokens
+    past = (pairs - chunk * (chunk + 1) / 2) / chunk
     if past < 0:  # several prompts, each attending only to itself
-        chunk, past = (sqrt(1 + 8 * f.prefill_pairs) - 1) / 2, 0.0
+        chunk, past = (sqrt(1 + 8 * pairs) - 1) / 2, 0.0
     return chunk, past

@@ -39,7 +39,7 @@ class OperatorList:
     """
     Args:
         learned: surfaces of the GPU and engine; further ones stand in for operators missing there.
-        routing: distribution of tokens over experts: `skewed` or `balanced`.
+        moe_backend: kernels of experts that the server is set to: auto, trtllm, cutlass, deepgemm, ….
     """
 
     def __init__(
@@ -48,9 +48,12 @@ class OperatorList:
         gpu: GpuSpec,
         layout: Layout,
         learned: Sequence[Surfaces],
-        routing: str = "skewed",
+        moe_backend: str = "auto",
     ) -> None:
-        self._shape, self._gpu, self._layout, self._routing = shape, gpu, layout, routing
+        self._shape, self._gpu, self._layout, self._routing = shape, gpu, layout, shape.routing
+        self._kernel = moe_backend.removeprefix("flashinfer_")
+        if moe_backend == "auto" and learned and learned[0].engine == "trtllm":
+            self._kernel = "cutlass" if layout.attention_dp > 1 else "trtllm"
         self._learned = learned
         self._heads = shape.heads / layout.attention_tp
         self._kv_heads = kv_heads_per_rank(shape, layout.attention_tp)
@@ -67,6 +70,8 @@ class OperatorList:
         ns = ns + full * self._move(tokens, (self._heads + 2 * self._kv_heads) * shape.head_dim)
         if tp > 1:
             ns = ns + shape.layers * self.all_reduce(tp, tokens)
+        if tp > 1 and shape.norm_over_heads:
+            ns = ns + 2.0 * shape.layers * self.all_reduce(tp, tokens * (2.0 / shape.hidden))
         return ns
 
     def of_feed_forward(self, tokens: Array) -> Array:
@@ -189,7 +194,8 @@ class OperatorList:
         priced = work.experts(
             gpu, form, tokens, shape.hidden, width, shape.experts_per_token, local, layout.ep
         )
-        names = [f"experts/{other}/{self._routing}" for other in _ALIKE[form]]
+        names = [f"experts/{form}@{self._kernel}/{self._routing}"]
+        names += [f"experts/{other}/{self._routing}" for other in _ALIKE[form]]
         ns = self._ns(names, priced)
         rank_tokens = np.ceil(tokens / layout.attention_dp)
         ns = ns + self._gemm("bfloat16", rank_tokens, shape.experts, shape.hidden)

@@ -66,6 +66,7 @@ class Operators:
 
     Args:
         engine: whose kernels: vllm, sglang or trtllm.
+        moe_backend: kernels of experts that the server is set to.
         server: deviation of one server.
     """
 
@@ -79,7 +80,7 @@ class Operators:
         layout: Layout,
         engine: str = "vllm",
         server: ServerTerms | None = None,
-        routing: str = "skewed",
+        moe_backend: str = "auto",
         terms: EngineTerms | None = None,
     ) -> None:
         check_tp(shape, layout.attention_tp)
@@ -88,7 +89,7 @@ class Operators:
         learned, known = surfaces_for(gpu, engine)
         self._learned_here = known
         self._made_of = shape, gpu, layout, engine
-        self._options = routing, terms
+        self._options = moe_backend, terms
         self._terms = terms or terms_of(engine, gpu, shape)
         self._server = server or ServerTerms()
         told = (
@@ -102,7 +103,7 @@ class Operators:
             before_enqueue_ns=int(self._terms.first_token_ns), behind_seq_ns=int(self._terms.first_seq_ns)
         )
         self._dp = layout.attention_dp
-        self._list = operators = OperatorList(shape, gpu, layout, learned, routing)
+        self._list = operators = OperatorList(shape, gpu, layout, learned, moe_backend)
         self._rank = _Line.of(_TOKENS, operators.of_attention(_TOKENS))
         self._group = _Line.of(_TOKENS, operators.of_feed_forward(_TOKENS))
         self._rows = _Line.of(_TOKENS, operators.of_rows(_TOKENS))
@@ -115,15 +116,20 @@ class Operators:
         shape, gpu, layout, engine = self._made_of
         return self._terms.beyond(shape, gpu, layout, engine, self._learned_here)
 
+    @property
+    def learned_on(self) -> tuple[str, ...]:
+        """Combinations of kind of model, format, GPU and layout that the terms were learned on."""
+        return self._terms.learned
+
     def with_terms(self, terms: EngineTerms) -> Operators:
         """The same model with other terms of its engine."""
-        routing, _ = self._options
-        return Operators(*self._made_of, server=self._server, routing=routing, terms=terms)
+        moe_backend, _ = self._options
+        return Operators(*self._made_of, server=self._server, moe_backend=moe_backend, terms=terms)
 
     def on_server(self, server: ServerTerms) -> Operators:
         """The same model for another server."""
-        routing, terms = self._options
-        return Operators(*self._made_of, server=server, routing=routing, terms=terms)
+        moe_backend, terms = self._options
+        return Operators(*self._made_of, server=server, moe_backend=moe_backend, terms=terms)
 
     # --- parts -------------------------------------------------------------------------------------
 
@@ -155,11 +161,11 @@ class Operators:
         dp = self._dp
         prompts, decodes = f.prefill_seqs, f.decode_seqs
         share = ceil(prompts / dp) / prompts
-        chunk, past = one_chunk(f)
+        chunk, past = one_chunk(f.prefill_tokens * share, f.prefill_pairs * share)
         on_rank = ceil(decodes / dp)
         rank_tokens = f.prefill_tokens * share + on_rank
         ns = self._fixed_ns(f.prefill_tokens + decodes, rank_tokens, ceil(f.emitted_rows / dp))
-        ns += self._chunk_ns(chunk * share if dp > 1 else chunk, past)
+        ns += self._chunk_ns(chunk, past)
         terms = self._terms
         if decodes:
             both = self._list_decodes(on_rank).value(on_rank * (f.decode_kv_tokens / decodes))

@@ -95,7 +95,7 @@ def learned_gpus(engine: str) -> list[str]:
 
 @cache
 def load_surfaces(gpu: str, engine: str) -> Surfaces | None:
-    """The surfaces of a GPU (by the name of its profile) under an engine; None if nobody measured any.
+    """The surfaces of a GPU (by the name of its profile) under an engine; None if none were measured.
 
     Raises:
         InputError: the file is damaged.

@@ -19,6 +19,7 @@ from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict, load_config
 from blis_py.config.models import NAMES, RunConfig
 from blis_py.errors import InputError
+from blis_py.files.yaml_files import parse_yaml
 from blis_py.ledger.kinds import KINDS
 from blis_py.ledger.question import Question, find
 from blis_py.metrics.distribution import Distribution
@@ -249,8 +250,6 @@ def parse_changes(texts: Sequence[str], config: RunConfig) -> list[WhatIfChange]
     Raises:
         InputError: not KEY=VALUE, an unknown key, or an invalid value.
     """
-    from blis_py.files.yaml_files import parse_yaml
-
     changes = []
     for text in texts:
         settings = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ SERVICES = 5
 any case."""
 GAVE_UP = 0.01
 """Share of client timeouts at which a cluster does not keep up, regardless of the other requests' waits."""
+BEHIND = 0.2
+"""Share of the time of arrivals that requests must wait in the end for a short run to be saturated."""
 _BLOCKS, _TOGETHER, _DRAWS, _GROWTH = 40, 5, 1000, 0.01
 
 
@@ -30,7 +33,8 @@ def load(record: RunRecord) -> dict[str, Any]:
     *Saturated*: the backlog, the requests that have arrived and not ended, grows through the second half of
     the arrivals; the drain after the last arrival does not count. It grows if the mean growth per block of
     time is positive with 95 % probability (block bootstrap, 5 of 40 blocks drawn together) and at least 1 %
-    of the offered load; or if more than 1 % of the clients time out. *Overloaded at times*: some requests
+    of the offered load; or if more than 1 % of the clients time out; or, in a run too short for that, if
+    waiting grows throughout and reaches a fifth of the time of arrivals. *Overloaded at times*: some requests
     wait for more than a second, but the backlog drains. `overloaded_s` is the length of time during which any
     request has waited that long.
 
@@ -54,20 +58,46 @@ def load(record: RunRecord) -> dict[str, Any]:
     rates = _rates(record, middle_ns, last_ns)
     served = record.outcome <= Outcome.LENGTH_CAPPED
     second = table.arrival_ns >= middle_ns
+    behind = _falls_behind(record, last_ns - first_ns)
     if not served.any() or second.sum() < MIN:
-        return _told(TOO_SHORT, rates, None, late_s)
+        verdict, more = (SATURATED, {}) if behind else (TOO_SHORT, _needed(rows, 2 * MIN / max(rows, 1)))
+        return _told(verdict, rates, None, late_s) | more
     gave_up = np.isin(record.outcome[second], (Outcome.TIMED_OUT, Outcome.REJECTED, Outcome.EVICTED)).mean()
     if gave_up > GAVE_UP:
         return _told(SATURATED, rates, None, late_s)
     in_service_ns = float(np.median(record.finish_ns[served] - record.scheduled_ns[served]))
     if last_ns - middle_ns < SERVICES * in_service_ns:
-        return _told(TOO_SHORT, rates, None, late_s)
+        short = SERVICES * in_service_ns / max(last_ns - middle_ns, 1)
+        verdict, more = (SATURATED, {}) if behind else (TOO_SHORT, _needed(rows, short))
+        return _told(verdict, rates, None, late_s) | more
     edges = np.linspace(middle_ns, last_ns, _BLOCKS + 1)
     growth = np.diff(_backlog(record, edges)) / ((last_ns - middle_ns) / _BLOCKS / 1e9)
     mean = float(growth.mean())
     if mean >= _GROWTH * rates[0] and _low(growth) > 0:
         return _told(SATURATED, rates, mean, late_s)
     return _told(OVERLOADED if late_s else STABLE, rates, mean, late_s)
+
+
+def _falls_behind(record: RunRecord, span_ns: int) -> bool:
+    """Whether waiting for the first step grows from third to third of the arrivals, in the end to more than a
+    fifth of their time: then the backlog shows it, however short the run is."""
+    if not span_ns or len(record.table) < 2 * MIN:
+        return False
+    arrival_ns = record.table.arrival_ns
+    until_ns = np.where(record.scheduled_ns < 0, record.finish_ns, record.scheduled_ns)
+    waited_ns = np.where(until_ns < 0, record.end_ns, until_ns) - arrival_ns
+    thirds = np.minimum((arrival_ns - arrival_ns[0]) * 3 // span_ns, 2)
+    if len(np.unique(thirds)) < 3:
+        return False
+    first, second, third = (float(np.median(waited_ns[thirds == each])) for each in range(3))
+    return first < second < third and third > max(BEHIND * span_ns, 5 * LATE_NS)
+
+
+def _needed(rows: int, factor: float) -> dict[str, int]:
+    """About how many requests would suffice for a verdict, in two significant digits."""
+    wanted = rows * factor * 1.1
+    digits = max(math.floor(math.log10(max(wanted, 1.0))) - 1, 0)
+    return {"requests_for_verdict": math.ceil(wanted / 10**digits) * 10**digits}
 
 
 def _told(

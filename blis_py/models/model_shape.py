@@ -25,6 +25,7 @@ _SHARED_WIDTH = (
     "moe_shared_expert_intermediate_size",
     "shared_intermediate_size",
 )
+_SCORES = ("scoring_func", "score_function")
 _WINDOWED = {
     "full_attention": False,
     "linear_attention": False,
@@ -83,6 +84,11 @@ class ModelShape:
     """Layers of linear attention among the others."""
     gated_attention: bool = False
     """Whether attention's output is gated, which doubles the projection of the queries."""
+    routing: str = "skewed"
+    """Distribution of tokens over experts: `balanced` where the router is trained to balance (sigmoid
+    scores with a bias per expert), else `skewed`, or `steep`."""
+    norm_over_heads: bool = False
+    """Whether queries and keys are normalised over all heads, which ranks have to sum for."""
     further_layers: int = 0
     """Layers of multi-token prediction: in the checkpoint, not loaded without speculative decoding."""
     further_embeddings: bool = False
@@ -325,6 +331,7 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
         latent=latent,
         linear=linear,
         gated_attention=config.flag("attn_output_gate", default=False),
+        norm_over_heads=config.text("qk_norm_type", default="") == "per_layer",
         further_layers=further,
         further_embeddings=config.flag("mtp_use_dedicated_embeddings", default=further > 0),
         notes=(*notes, *stored.notes),
@@ -350,6 +357,9 @@ def _feed_forward(config: ConfigFile, model_type: ModelType, dense_layers: int) 
         "moe_intermediate": width,
         "shared_intermediate": config.count(*_SHARED_WIDTH, default=shared, least=0),
         "shared_unsaid": model_type.shared_experts > 0,
+        "routing": "balanced"
+        if config.text(*_SCORES, default="softmax") == "sigmoid"
+        else model_type.routing,
         "interleave_step": config.count("interleave_moe_layer_step", default=0, least=0),
         "dense_layers": dense_layers,
     }

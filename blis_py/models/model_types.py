@@ -33,6 +33,8 @@ class ModelType(NamedTuple):
     """If the config does not list the layers: all but every n-th are windowed; 1 = all of them."""
     tied_embeddings: bool = False
     """Default if the config does not state it."""
+    routing: str = "skewed"
+    """Distribution of tokens over experts, unless the router is trained to balance it."""
     stretched: bool = False
     """Whether `max_position_embeddings` includes the stretching by RoPE scaling, for any rule."""
 
@@ -120,6 +122,7 @@ MODEL_TYPES: Mapping[str, ModelType] = {
         reads=(*_EXPERTS, *_WINDOWS),
         without_effect=("initial_context_length", "swiglu_limit"),
         window_every=2,
+        routing="steep",
     ),
     "llama4_text": ModelType(
         reads=(
@@ -136,8 +139,8 @@ MODEL_TYPES: Mapping[str, ModelType] = {
         window_every=4,
     ),
     "minimax_m2": ModelType(
-        reads=(*_EXPERTS, "shared_intermediate_size", "sliding_window", "attn_type_list"),
-        without_effect=("qk_norm_type", "use_routing_bias"),
+        reads=(*_EXPERTS, "shared_intermediate_size", "sliding_window", "attn_type_list", "qk_norm_type"),
+        without_effect=("use_routing_bias",),
     ),
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
@@ -165,7 +168,7 @@ READ = frozenset({MASK_BLOCK}) | _keys(
     """
     model_type architectures text_config vision_config audio_config quantization_config compression_config
     num_hidden_layers hidden_size num_attention_heads num_key_value_heads head_dim intermediate_size
-    num_nextn_predict_layers mtp_num_hidden_layers mtp_use_dedicated_embeddings
+    scoring_func score_function num_nextn_predict_layers mtp_num_hidden_layers mtp_use_dedicated_embeddings
     vocab_size tie_word_embeddings max_position_embeddings rope_scaling rope_parameters torch_dtype dtype
     """
 )
@@ -184,7 +187,7 @@ _OF_THE_NETWORK = _keys(
 )
 _OF_THE_ROUTER = _keys(
     """
-    norm_topk_prob n_group topk_group topk_method routed_scaling_factor scoring_func score_function
+    norm_topk_prob n_group topk_group topk_method routed_scaling_factor
     router_aux_loss_coef router_jitter_noise router_dtype moe_router_dtype moe_router_enable_expert_bias
     moe_router_enable_routed_scaling moe_router_topk_scaling_factor moe_router_enable_shared_expert
     output_router_logits aux_loss_alpha seq_aux moe_renormalize router_bias ep_size

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from blis_py.config.models import RunConfig
-from blis_py.cross_check import MODELS
+from blis_py.disagreement import MODELS, OWN_TRUTH
 from blis_py.intervals import rerun_seed
 from blis_py.planning.goal import Goal, Judgement
 from blis_py.planning.job import HOPELESS, Job, JobOutcome, Variation
 from blis_py.planning.runner import Runner
-from blis_py.planning.uncertainty import StepError
+from blis_py.planning.uncertainty import Errors, adjusted
 
-RESOLUTION = 0.02
-"""Relative precision of the highest rate."""
-MAX_FACTOR, MIN_FACTOR = 100.0, 0.01
 MORE = 1.25
 """Relative increase of one resource when looking for the bottleneck."""
 CHANGE = 0.2
-COMPUTE = "compute"
+SPAN = (0.25, 0.5, 2.0, 4.0)
+"""Factors on a setting when looking for the bottleneck."""
+COMPUTE, TOKEN_BUDGET, SEQUENCES = "compute", "prefill interference", "queueing"
 _BEYOND = 1.1
 _MIN_GAIN = 0.02
-_UP, _DOWN = (1.1, 1.3, 1.7, 2.5), (0.8, 0.6, 0.4, 0.2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,127 +34,103 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Lever:
-    """Effect of a quarter more of one resource at the rate where the configuration fails."""
+    """Effect of a change of one resource or setting at the rate where the configuration fails."""
 
     resource: str
     gain: float
-    """Relative improvement of the tightest requirement; negative = worse."""
+    """Relative improvement of the tightest of all requirements; negative = worse."""
     how: str
-    """The resource that was increased."""
+    """The change."""
 
 
-def highest_rate(
-    config: RunConfig, goal: Goal, runner: Runner, *, holds: bool
-) -> tuple[float | None, Judgement | None]:
-    """Largest factor on the arrival rate that meets all targets, to 2 %, and the judgement just above it.
-
-    All rates use the same requests, closer together. Four rates are tried at a time, independent of the
-    number of workers; a configuration that meets its targets at one rate is assumed to meet them at lower
-    ones.
+def sensitivity(config: RunConfig, length: float) -> dict[str, Job]:
+    """Jobs with each property of the workload a fifth lower and a fifth higher.
 
     Args:
-        holds: whether the configuration meets its targets at its own rate.
-
-    Returns:
-        The factor is None if every rate from a hundredth of the configured one upwards fails; the judgement
-        is None if a hundredfold rate still meets all targets.
+        length: factor on the number of requests, here and below.
     """
-
-    def judged(factors: Sequence[float]) -> list[Judgement]:
-        jobs = [
-            Job(config, Variation(rate=factor), stops_at=(HOPELESS,), max_lost=goal.max_lost)
-            for factor in factors
-        ]
-        return [goal.judge(outcome) for outcome in runner.run(jobs)]
-
-    low, high = (1.0, None) if holds else (None, 1.0)
-    broken: Judgement | None = None
-    while True:
-        factors = _next_factors(low, high)
-        if not factors:
-            return low, broken
-        for factor, told in zip(factors, judged(factors), strict=True):
-            if told.holds and (high is None or factor < high):
-                low = factor if low is None else max(low, factor)
-            elif not told.holds and (high is None or factor <= high):
-                high, broken = factor, told
-
-
-def _next_factors(low: float | None, high: float | None) -> list[float]:
-    """Four factors to try, ascending; none once the precision is reached."""
-    if low is not None and high is not None:
-        return [] if high / low <= 1 + RESOLUTION else [low + (high - low) * i / 5 for i in (1, 2, 3, 4)]
-    if low is not None:
-        return [] if low >= MAX_FACTOR else [low * factor for factor in _UP]
-    assert high is not None
-    return [] if high <= MIN_FACTOR else sorted(high * factor for factor in _DOWN)
-
-
-def sensitivity(config: RunConfig) -> dict[str, Job]:
-    """Jobs with each property of the workload a fifth lower and a fifth higher."""
     jobs = {}
     closed = config.workload.concurrency is not None
     for name in ("prompt", "output") if closed else ("rate", "prompt", "output"):
         for factor in (1 - CHANGE, 1 + CHANGE):
-            jobs[f"{name}×{factor:g}"] = Job(config, Variation(**{name: factor}))
+            jobs[f"{name}×{factor:g}"] = Job(config, _changed(name, factor, length))
     return jobs
 
 
-def other_models(config: RunConfig) -> dict[str, Job]:
-    """Jobs under the other latency models that need only a model and a GPU."""
+def _changed(name: str, factor: float, length: float) -> Variation:
+    rate, prompt, output = (factor if each == name else 1.0 for each in ("rate", "prompt", "output"))
+    return Variation(rate=rate, length=length, prompt=prompt, output=output)
+
+
+def other_models(config: RunConfig, length: float) -> dict[str, Job]:
+    """Jobs under the other latency models that are trusted for comparison; none for step times measured on
+    the engine itself, or given."""
+    if config.latency.model in OWN_TRUTH:
+        return {}
+    at = Variation(length=length)
     return {
-        f"model {name}": Job(replace(config, latency=config.latency.under(name)))
+        f"model {name}": Job(replace(config, latency=config.latency.under(name)), at)
         for name in MODELS
         if name != config.latency.model
     }
 
 
-def draws(config: RunConfig, error: StepError | None, count: int, goal: Goal) -> dict[str, Job]:
-    """Jobs with step times scaled by quantiles of their error, and other seeds where requests are drawn."""
-    if error is None:
-        return {}
+def draws(config: RunConfig, errors: Errors, goal: Goal, length: float) -> dict[str, Job]:
+    """Jobs with the step times of each draw, and other requests: other seeds where they are generated, a
+    bootstrap of a recording."""
     generated = config.workload.trace is None
     jobs = {}
-    for index, factor in enumerate(error.factors(count)):
-        # Seeds in an order of their own, uncorrelated with the step-time factors.
-        seed = rerun_seed(config.seed, (7 * index) % count)
+    for index, draw in enumerate(errors.draws):
+        seed = rerun_seed(config.seed, index)
+        variation = Variation(
+            gpu_time=draw.step, host_time=draw.step, length=length, resample=None if generated else seed
+        )
+        faster = any(factor < 1 for factor in draw.residual.values())
+        stops = () if faster else (HOPELESS,)
         again = replace(config, seed=seed) if generated else config
-        variation = Variation(gpu_time=factor, host_time=factor)
-        jobs[f"draw {index}"] = Job(again, variation, stops_at=(HOPELESS,), max_lost=goal.max_lost)
+        jobs[f"draw {index}"] = Job(again, variation, stops_at=stops, max_lost=goal.max_lost)
     return jobs
 
 
-def levers(config: RunConfig, rate: float, kv_blocks: int) -> dict[str, Job]:
-    """Jobs at the failing rate with a quarter more of one resource each; under the empty name, unchanged.
+def drawn_cases(jobs: dict[str, Job], errors: Errors, goal: Goal, runner: Runner) -> list[Case]:
+    """The judgements of draws, with each latency's own error."""
+    outcomes = [
+        adjusted(outcome, draw)
+        for outcome, draw in zip(runner.run(list(jobs.values())), errors.draws, strict=True)
+    ]
+    return [Case(name, goal.judge(outcome), outcome) for name, outcome in zip(jobs, outcomes, strict=True)]
+
+
+def levers(config: RunConfig, at: Variation, kv_blocks: int) -> dict[str, Job]:
+    """Jobs under the load at which the configuration fails: a quarter more of one resource, or one setting at
+    a quarter to four times its value; under the empty name, unchanged.
 
     Args:
-        rate: the factor on the arrival rate at which the configuration fails.
+        at: the load.
         kv_blocks: of one instance; held constant, since memory follows from other settings.
     """
     scheduler = replace(config.scheduler, num_kv_blocks=kv_blocks)
     stressed = replace(config, scheduler=scheduler)
-    at = Variation(rate=rate)
-
-    def scheduling(**settings: Any) -> RunConfig:
-        return replace(stressed, scheduler=replace(scheduler, **settings))
-
-    budget, seqs = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
     jobs = {
         "": Job(stressed, at),
-        f"{COMPUTE}: a faster GPU": Job(stressed, replace(at, gpu_time=1 / MORE)),
-        "host: a faster host": Job(stressed, replace(at, host_time=1 / MORE)),
-        "KV: more KV blocks": Job(stressed, replace(at, kv_blocks=MORE)),
-        "queueing: more sequences at once": Job(scheduling(max_num_seqs=round(seqs * MORE)), at),
-        "prefill interference: a larger token budget": Job(
-            scheduling(max_num_batched_tokens=round(budget * MORE)), at
-        ),
+        f"{COMPUTE}: a 25 % faster GPU": Job(stressed, replace(at, gpu_time=1 / MORE)),
+        "host: a 25 % faster host": Job(stressed, replace(at, host_time=1 / MORE)),
+        "KV: 25 % more KV blocks": Job(stressed, replace(at, kv_blocks=MORE)),
     }
-    if round(budget / MORE) >= seqs:
-        smaller = scheduling(max_num_batched_tokens=round(budget / MORE))
-        jobs["prefill interference: a smaller token budget"] = Job(smaller, at)
+    budget, seqs = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
+    for factor in SPAN:
+        if round(budget * factor) >= seqs:
+            other = replace(scheduler, max_num_batched_tokens=round(budget * factor))
+            name = f"{TOKEN_BUDGET}: max_num_batched_tokens {round(budget * factor):,}"
+            jobs[name] = Job(replace(stressed, scheduler=other), at)
+        if 1 <= round(seqs * factor) <= budget:
+            other = replace(scheduler, max_num_seqs=round(seqs * factor))
+            jobs[f"{SEQUENCES}: max_num_seqs {round(seqs * factor):,}"] = Job(
+                replace(stressed, scheduler=other), at
+            )
     if config.num_instances > 1:
         fresh = replace(config.routing, policy="least-loaded", snapshot_refresh_interval_us=0)
-        jobs["queueing: a router that sees every queue as it is"] = Job(replace(stressed, routing=fresh), at)
+        jobs["routing: least-loaded with live queue lengths"] = Job(replace(stressed, routing=fresh), at)
     return jobs
 
 
@@ -173,10 +146,10 @@ def binding(cases: Sequence[Case]) -> list[Lever]:
         return []
     found = []
     for case in cases:
-        after = next((r for r in case.judgement.requirements if r.what == tightest.what), None)
-        if case.name and after is not None and tightest.slack < 1:
+        slack = case.judgement.slack
+        if case.name and slack != float("-inf") and tightest.slack < 1:
             resource, _, how = case.name.partition(": ")
-            found.append(Lever(resource, _gain(1 - tightest.slack, 1 - after.slack), how))
+            found.append(Lever(resource, _gain(1 - tightest.slack, 1 - slack), how))
     return sorted(found, key=lambda lever: -lever.gain)
 
 

@@ -10,17 +10,19 @@ from typing import Any
 from blis_py.api import meant
 from blis_py.config.layers import did_you_mean
 from blis_py.config.models import NAMES, RunConfig
-from blis_py.core.bounds import MAX_RERUNS, check_count
+from blis_py.core.bounds import MAX_REQUESTS, MAX_RERUNS, check_count
 from blis_py.errors import InputError
 from blis_py.planning.axes import MAX_POINTS, Axis, Point, axis, parse_axis, read_space
 from blis_py.planning.executors import executor
-from blis_py.planning.goal import Goal, parse_attainment, parse_share
+from blis_py.planning.goal import MOST_REQUESTS, Goal, parse_at_least, parse_attainment, parse_share
+from blis_py.planning.pareto import Pareto
+from blis_py.planning.pareto import pareto as find_pareto
 from blis_py.planning.plan import DRAWS, TRIALS, Plan
-from blis_py.planning.plan import Told as PlanTold
 from blis_py.planning.plan import max_rate as find_max_rate
 from blis_py.planning.plan import plan as run_plan
 from blis_py.planning.prices import Prices
 from blis_py.planning.runner import Runner
+from blis_py.planning.space import Told as PlanTold
 from blis_py.planning.store import Folder, Nowhere, ResultStore
 from blis_py.planning.study import Base
 from blis_py.planning.sweep import Sweep, Told
@@ -109,6 +111,27 @@ def base_of(config: RunConfig | str | Path | None, settings: Mapping[str, Any]) 
     return Base(None if start is not None else config, overrides, start=start)  # type: ignore[arg-type]
 
 
+def pareto(
+    config: RunConfig | str | Path | None = None,
+    /,
+    *,
+    vary: Vary = (),
+    workers: int | None = None,
+    dask: str | None = None,
+    cache: Cache = True,
+    **settings: Any,
+) -> Pareto:
+    """Throughput of a GPU against the speed that a user sees, for every combination at rising concurrency.
+
+    Args:
+        config, vary, workers, dask, cache, settings: as of `blis.sweep`; points that miss an `slo` are not on
+            the front.
+    """
+    axes, _, _ = spanned(vary)
+    with running(workers, dask, cache) as runner:
+        return find_pareto(base_of(config, settings), axes, runner, Goal(unlimited=True))
+
+
 def plan(
     config: RunConfig | str | Path | None = None,
     /,
@@ -119,7 +142,13 @@ def plan(
     prices: Mapping[str, float] | None = None,
     attainment: str | float | None = None,
     max_lost: str | float = 0.0,
+    at_least: Sequence[str] | str = (),
+    confidence: str | float | None = None,
     max_rate: bool = False,
+    gpus: int | None = None,
+    budget: float | None = None,
+    tune: bool = True,
+    most_requests: int = MOST_REQUESTS,
     trials: int = TRIALS,
     draws: int = DRAWS,
     workers: int | None = None,
@@ -141,7 +170,14 @@ def plan(
         prices: dollars per GPU and hour by GPU, over the bundled ones.
         attainment: least share of the requests that meet all their goodput targets: `"99%"`, or by class.
         max_lost: largest share of the requests that may be rejected, unservable or timed out.
-        max_rate: choose nothing; find the highest rate at which the configuration meets its targets.
+        at_least: lower limits on figures of the run: `"output_tokens_per_s=5000"`, see `goal.AT_LEAST`.
+        confidence: least share of the draws in which all targets must be met: `"90%"`.
+        max_rate: find the highest rate at which the configuration meets its targets, or at which it keeps up
+            if there are none; with `vary`, the combination with the highest.
+        gpus, budget: with `max_rate`, the GPUs or the dollars per hour that each combination may use.
+        tune: whether to try settings that cost nothing around the winner.
+        most_requests: of the longest run; a shorter workload is extended up to that until the answer no
+            longer changes.
         trials: combinations to try where there are more of them, of more than three settings.
         draws: runs with other step times, for the probability; 0 = none.
         workers, dask, cache: as of `blis.sweep`.
@@ -158,7 +194,13 @@ def plan(
         prices=prices,
         attainment=attainment,
         max_lost=max_lost,
+        at_least=at_least,
+        confidence=confidence,
         max_rate=max_rate,
+        gpus=gpus,
+        budget=budget,
+        tune=tune,
+        most_requests=most_requests,
         trials=trials,
         draws=draws,
         workers=workers,
@@ -177,7 +219,13 @@ def chosen_plan(
     prices: Mapping[str, float] | None = None,
     attainment: str | float | None = None,
     max_lost: str | float = 0.0,
+    at_least: Sequence[str] | str = (),
+    confidence: str | float | None = None,
     max_rate: bool = False,
+    gpus: int | None = None,
+    budget: float | None = None,
+    tune: bool = True,
+    most_requests: int = MOST_REQUESTS,
     trials: int = TRIALS,
     draws: int = DRAWS,
     workers: int | None = None,
@@ -189,16 +237,34 @@ def chosen_plan(
     axes, listed, more = spanned(vary, (), space, ("instances", "prices"))
     if listed:
         raise InputError("a plan has no list of runs", key="runs", fix="use vary, or blis.sweep")
-    goal = Goal(_attainment(attainment), _share(max_lost))
+    least = parse_at_least([at_least] if isinstance(at_least, str) else at_least)
+    goal = Goal(_attainment(attainment), _share(max_lost), least, most_requests, unlimited=max_rate)
+    sure = None if confidence is None else parse_share(str(confidence), key="--confidence")
     chosen = _prices(more.get("prices"), space) | dict(prices or {})
     check_count(draws, least=0, most=MAX_RERUNS, key="--draws")
+    check_count(most_requests, least=1, most=MAX_REQUESTS, key="--most-requests")
     check_count(trials, least=1, most=MAX_POINTS, key="--trials")
     sizes = _instances(instances if instances is not None else more.get("instances"))
+    if not max_rate and (gpus is not None or budget is not None):
+        key = "--gpus" if gpus is not None else "--budget"
+        raise InputError("belongs to --max-rate", key=key, fix="add --max-rate, or limit --instances")
     if max_rate:
-        if axes or sizes is not None:
-            problem, fix = "finds the rate of one cluster", "drop --vary, --space and --instances"
-            raise InputError(problem, key="--max-rate", fix=fix)
+        if sizes is not None:
+            raise InputError("contradicts --max-rate", key="--instances", fix="use --gpus or --budget")
+        from blis_py.planning.rates import highest
+
         with running(workers, dask, cache) as runner:
+            if axes or gpus is not None or budget is not None:
+                return highest(
+                    base,
+                    axes,
+                    runner,
+                    goal=goal,
+                    prices=Prices(chosen),
+                    gpus=gpus,
+                    budget=budget,
+                    draws=draws,
+                )
             return find_max_rate(base.config(), runner, goal=goal, prices=Prices(chosen), draws=draws)
     with running(workers, dask, cache) as runner:
         return run_plan(
@@ -210,6 +276,8 @@ def chosen_plan(
             sizes=sizes,
             trials=trials,
             draws=draws,
+            confidence=sure,
+            knobs=tune,
             told=told,
         )
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +16,8 @@ from blis_py.metrics.slo import limit_and_measured
 from blis_py.planning.job import FINE, HOPELESS, JobOutcome
 
 EVERYBODY = ""
+MOST_REQUESTS = 10_000
+_TARGET = re.compile(r"(?:(?P<slo_class>[^.]+)\.)?(?P<metric>[a-z0-9_]+)\.(?P<stat>[a-z]+|p\d+(?:\.\d+)?)")
 _LOST = ("rejected", "unservable", "timed_out", "evicted")
 
 
@@ -33,12 +37,23 @@ class Requirement:
     def met(self) -> bool:
         return self.slack >= 0
 
+    @property
+    def title(self) -> str:
+        """The target in the field's words: `p99 TTFT`, `critical p99 TTFT`."""
+        return self.what if self.unit in ("share", "per s") else _title(self.what)
+
     def __str__(self) -> str:
         if self.unit == "ms":
-            told = "never" if self.measured is None else in_ms(self.measured)
-            return f"{self.what} {told} of {in_ms(self.limit)}"
+            told = "is never reached" if self.measured is None else in_ms(self.measured)
+            return f"{self.title} {told} (target {in_ms(self.limit, self.measured)})"
+        if self.unit == "per s":
+            told = "none" if self.measured is None else f"{self.measured:,.4g}"
+            return f"{self.what} {told} (target: at least {self.limit:,.4g})"
+        if self.unit != "share":
+            told = "none" if self.measured is None else f"{self.measured:,.4g}"
+            return f"{self.title} {told} (target {self.limit:,.4g}{self.unit and f' {self.unit}'})"
         told = "none" if self.measured is None else f"{100 * self.measured:.2f} %"
-        return f"{self.what} {told} of {100 * self.limit:g} %"
+        return f"{self.what} {told} (target {100 * self.limit:g} %)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +80,11 @@ class Judgement:
         if self.refused is not None:
             return self.refused
         if self.early == HOPELESS:
-            return "hopeless: misses a target with the first part of the arrivals"
+            return "misses a target within the first part of the arrivals"
         if self.early == FINE:
-            return "seems to hold with a good deal to spare"
+            return "meets all targets on the first part of the arrivals, with room to spare"
         missed = ", ".join(str(each) for each in self.requirements if not each.met)
-        told = [f"misses {missed}"] if missed else []
+        told = [missed] if missed else []
         told += ["the backlog grows"] if self.saturated else []
         return "; ".join(told) if told else str(self.tightest)
 
@@ -86,17 +101,24 @@ class Goal:
 
     attainment: Mapping[str, float] = field(default_factory=dict)
     max_lost: float = 0.0
+    at_least: Mapping[str, float] = field(default_factory=dict)
+    """Least figures of the run, by name of `AT_LEAST`."""
+    most_requests: int = MOST_REQUESTS
+    """Requests of the longest run by which a configuration is judged; a workload that is longer already is
+    taken as it is."""
+    unlimited: bool = False
+    """Whether no target is needed: then the backlog must not grow, and no request be lost."""
 
     def check(self, config: RunConfig) -> None:
         """
         Raises:
             InputError: no target at all, or a run that would end before its requests do.
         """
-        if not config.slo and not self.attainment:
+        if not (config.slo or self.attainment or self.at_least or self.unlimited):
             fix = "add --slo ttft.p99=500ms, or --attainment 99% with --goodput ttft:500"
-            raise InputError("nothing says what the cluster has to keep", key="--slo", fix=fix)
+            raise InputError("no target is given", key="--slo", fix=fix)
         if config.horizon is not None:
-            problem = "would hide the requests that are still waiting when it comes"
+            problem = "would hide the requests that are still waiting when it is reached"
             raise InputError(
                 problem, key="--horizon", fix="bound the workload with --num-requests or --limit"
             )
@@ -107,7 +129,12 @@ class Goal:
             return Judgement(False, refused=outcome.refused or outcome.failed)
         if outcome.early is not None:
             return Judgement(outcome.early == FINE, early=outcome.early)
-        needed = (*self._slos(outcome), *self._shares(outcome), self._lost(outcome))
+        needed = (
+            *self._slos(outcome),
+            *self._shares(outcome),
+            *self._least(outcome),
+            self._lost(outcome),
+        )
         saturated = outcome.verdict == SATURATED
         return Judgement(not saturated and all(each.met for each in needed), needed, saturated=saturated)
 
@@ -150,6 +177,15 @@ class Goal:
             found.append(Requirement(what, wanted, share, "share", slack))
         return found
 
+    def _least(self, outcome: JobOutcome) -> list[Requirement]:
+        """Figures that must not be lower."""
+        found = []
+        for name, wanted in self.at_least.items():
+            measured = AT_LEAST[name](outcome.figures)
+            slack = float("-inf") if measured is None else measured / wanted - 1
+            found.append(Requirement(name, wanted, measured, "per s", slack))
+        return found
+
     def _lost(self, outcome: JobOutcome) -> Requirement:
         injected = outcome.figures.get("requests.injected") or 0.0
         lost = sum(outcome.figures.get(f"requests.{name}") or 0.0 for name in _LOST)
@@ -158,6 +194,51 @@ class Goal:
         if share:
             slack = 1 - share / self.max_lost if self.max_lost else -share
         return Requirement("requests lost", self.max_lost, share, "share", slack)
+
+
+def _per_user(figures: Mapping[str, float | None]) -> float | None:
+    tpot_ms = figures.get("tpot_ms.mean")
+    return 1000 / tpot_ms if tpot_ms else None
+
+
+AT_LEAST: dict[str, Callable[[Mapping[str, float | None]], float | None]] = {
+    "requests_per_s": lambda figures: figures.get("throughput.requests_per_s"),
+    "output_tokens_per_s": lambda figures: figures.get("throughput.output_tokens_per_s"),
+    "total_tokens_per_s": lambda figures: figures.get("throughput.total_tokens_per_s"),
+    "goodput_per_s": lambda figures: figures.get("goodput.requests_per_s"),
+    "tokens_per_s_per_user": _per_user,
+}
+"""Figures with a lower limit, by name; the tokens per second of a user are the inverse of the mean TPOT."""
+
+
+def parse_at_least(texts: Iterable[str], *, key: str = "--at-least") -> dict[str, float]:
+    """Lower limits from `output_tokens_per_s=5000`, several with commas.
+
+    Raises:
+        InputError: an unknown figure, or no positive number.
+    """
+    found: dict[str, float] = {}
+    for part in (part for text in texts for part in text.split(",")):
+        name, _, number = (piece.strip() for piece in part.partition("="))
+        if name not in AT_LEAST:
+            raise InputError("unknown figure", key=key, value=part, fix=f"use {', '.join(AT_LEAST)}")
+        try:
+            value = float(number)
+        except ValueError:
+            value = math.nan
+        if not 0 < value < math.inf:
+            raise InputError("is no lower limit", key=key, value=part, fix=f"write {name}=100")
+        found[name] = value
+    return found
+
+
+def _title(what: str) -> str:
+    """`p99 TTFT` from `ttft.p99`, with the SLO class in front."""
+    found = _TARGET.fullmatch(what)
+    if found is None:
+        return what
+    name = {"scheduling_delay": "scheduling delay"}.get(found["metric"], found["metric"].upper())
+    return f"{found['slo_class'] or ''} {found['stat']} {name}".strip()
 
 
 def parse_attainment(text: str, *, key: str = "--attainment") -> dict[str, float]:
@@ -191,8 +272,14 @@ def parse_share(text: str, *, key: str, found: str | None = None) -> float:
     return share
 
 
-def in_ms(ms: float) -> str:
-    """A latency in ms with its significant digits."""
+def in_ms(ms: float, beside: float | None = None) -> str:
+    """A latency in ms with its significant digits.
+
+    Args:
+        beside: a latency shown next to it, from which it must look different if it is.
+    """
+    if beside is not None and ms != beside and in_ms(ms) == in_ms(beside):
+        return f"{ms:,.6g} ms"
     if ms >= 10_000:
         return f"{ms / 1000:,.1f} s"
     return f"{ms:,.0f} ms" if ms >= 100 else f"{ms:.3g} ms"

@@ -18,6 +18,10 @@ class Variation:
 
     rate: float = 1.0
     """Factor on the arrival rate: the same requests, closer together."""
+    length: float = 1.0
+    """Factor on the number of requests: generated further, or the recording repeated (see `longer`)."""
+    resample: int | None = None
+    """Seed of a bootstrap of the requests (see `longer.resampled`); None = as they are."""
     prompt: float = 1.0
     output: float = 1.0
     """Factors on the lengths of prompts and answers."""

@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from blis_py.config.models import DESCRIPTIONS, RunConfig
 from blis_py.core.bounds import MAX_INSTANCES
 from blis_py.errors import InputError
-from blis_py.latency.fitted_profile import read_profile
-from blis_py.latency.fitted_shape import datasheet_of
+from blis_py.metrics.load import TOO_SHORT
+from blis_py.outputs.staging import Outputs
 from blis_py.planning import analysis
-from blis_py.planning.analysis import Case
-from blis_py.planning.axes import Axis, axis, grid
-from blis_py.planning.goal import Goal, Judgement
-from blis_py.planning.job import FINE, HOPELESS, Job, JobOutcome
+from blis_py.planning.axes import Axis, axis
+from blis_py.planning.goal import Goal
+from blis_py.planning.job import Job, Variation
+from blis_py.planning.knobs import improved
 from blis_py.planning.prices import Prices
-from blis_py.planning.result import Candidate, PlanResult, Standing
+from blis_py.planning.report_text import RATE, SURE
+from blis_py.planning.result import Candidate, Knobs, PlanResult
 from blis_py.planning.runner import Runner
 from blis_py.planning.search import Probe, Search, SearchLine
+from blis_py.planning.space import INSTANCES, Space, Told, device_of, drained, gpus_of, refuse_pools
+from blis_py.planning.stationary import Sustained, highest_rate, sustained
 from blis_py.planning.study import Base
-from blis_py.planning.suggest import MAX_AXES, suggested
-from blis_py.planning.uncertainty import StepError, step_error
+from blis_py.planning.verify import Drawn, Verifier, drawn
 
 if TYPE_CHECKING:
     from blis_py.figures.style import Picture
 
-INSTANCES = "num_instances"
 DEFAULT_SIZES = range(1, 33)
 DRAWS, TRIALS = 20, 64
-SURE = 0.9
-"""Below this probability the plan also gives the effect of one more instance."""
 _NOT_CHOSEN = ("workload", "seed", "latency", *DESCRIPTIONS, "goodput", "frontend_ms")
-_DOLLARS, _GPUS = "dollars per hour", "GPUs"
-
-Told = Callable[[str], None]
-"""Callback with a line on the progress of the search."""
 
 
 class Plan(PlanResult):
@@ -62,7 +57,6 @@ class Plan(PlanResult):
 
     def save(self, folder: str, *, force: bool = False, plots: bool = True) -> None:
         """Write `plan.json`, `config.yaml`, `standings.csv`, server start scripts, and the picture."""
-        from blis_py.outputs.staging import Outputs
         from blis_py.planning.files import fill
 
         with Outputs() as outputs:
@@ -79,6 +73,8 @@ def plan(
     sizes: Sequence[int] | None = None,
     trials: int = TRIALS,
     draws: int = DRAWS,
+    confidence: float | None = None,
+    knobs: bool = True,
     told: Told | None = None,
 ) -> Plan:
     """Find the cheapest configuration of a space that meets all targets.
@@ -86,28 +82,75 @@ def plan(
     Args:
         axes: the settings to choose from; numbers of instances among them, or as `sizes`.
         trials: combinations to try where there are more than that, of more than three axes.
-        draws: runs with other step times, for the probability; 0 = none.
+        draws: runs under the errors of the prediction, for the probability; 0 = none.
+        confidence: least share of these runs that must meet all targets.
+        knobs: whether to try settings that cost nothing around the winner.
 
     Raises:
         InputError: no target, nothing runnable, contradictory settings.
     """
+    if confidence is not None and not draws:
+        raise InputError("needs draws", key="--confidence", fix="drop --draws 0")
     sizes, axes = _sizes(sizes, axes)
-    _check_choices(axes)
+    check_choices(axes)
     base.check([*axes, axis(INSTANCES, list(sizes))])
-    space = _Space(base, axes, sizes, prices, goal, runner, told or (lambda line: None))
+    space = Space(base, axes, sizes, prices, goal, runner, told or (lambda line: None))
     search = Search([SearchLine(cost) for cost in space.costs], sizes, space.ask)
+    verifier = Verifier(space, search, draws)
+    combinations = len(space.points)
     lines = space.search(search, trials)
-    found = search.best(lines)
+    found = verifier.best(lines, confidence)
+    tried = None
+    if knobs:
+        found, lines, tried = improved(
+            space, search, lines, found, lambda among: verifier.best(among, confidence)
+        )
     if found is None:
-        return _nothing_holds(space, search, lines)
-    rest = [line for line in lines if line != found[0]]
-    second = search.best(rest) if rest else None
+        return _nothing_holds(space, search, lines, tried)
+    return _answer(space, search, verifier, lines, found, tried, combinations, draws, confidence)
+
+
+def _answer(
+    space: Space,
+    search: Search,
+    verifier: Verifier,
+    lines: Sequence[int],
+    found: Probe,
+    tried: Knobs | None,
+    combinations: int,
+    draws: int,
+    confidence: float | None,
+) -> Plan:
+    rest = [line for line in lines if space.points[line] != space.points[found[0]]]
+    second = verifier.best(rest, confidence) if rest else None
     best = space.candidate(found)
-    runner_up = None if second is None else space.candidate(second)
-    standings = space.standings(search, lines)
-    space.told(f"{best}: how far, and how sure")
-    outcome = Plan(best, space.objective, runner_up, standings, len(space.points))
-    return examined(outcome, goal, runner, draws, space.notes(best))
+    bursts = [probe for probe in verifier.bursts if search.cost(probe) < search.cost(found)]
+    least = min(bursts, key=search.cost, default=None)
+    outcome = Plan(
+        best,
+        space.objective,
+        verifier.sustained(found),
+        None if least is None else space.candidate(least),
+        None if second is None else space.candidate(second),
+        space.standings(search, lines),
+        combinations,
+        knobs=tried,
+        drawn=draws > 0,
+        confidence=confidence,
+    )
+    space.told(f"{best}: highest rate, bottleneck and certainty")
+    under = verifier.drawn(found) if draws else Drawn()
+    outcome = examined(outcome, space.goal, space.runner, under, space.notes(best))
+    if under.share is None or under.share >= (SURE if confidence is None else confidence):
+        return outcome
+    surer = verifier.best(lines, SURE)
+    return replace(
+        outcome,
+        surer=None if surer is None else space.candidate(surer),
+        surer_holds=None if surer is None else verifier.drawn(surer).share,
+        simulated=space.runner.done,
+        known=space.runner.found,
+    )
 
 
 def max_rate(config: RunConfig, runner: Runner, *, goal: Goal, prices: Prices, draws: int = DRAWS) -> Plan:
@@ -117,84 +160,82 @@ def max_rate(config: RunConfig, runner: Runner, *, goal: Goal, prices: Prices, d
         InputError: no target, a cluster that cannot be run, or a closed loop, which has no rate.
     """
     goal.check(config)
-    _refuse_pools(config)
+    refuse_pools(config)
     prices.check([device_of(config)])
-    config = _drained(config)
+    best = given(drained(config), goal, runner, prices)
+    longer = sustained(best.config, goal, runner, best.outcome)
+    under = drawn(best.config, goal, runner, draws, longer.analysed) if best.judgement.holds else Drawn()
+    return examined(Plan(best, RATE, longer, drawn=draws > 0), goal, runner, under, [])
+
+
+def given(config: RunConfig, goal: Goal, runner: Runner, prices: Prices) -> Candidate:
+    """A single configuration, run as it is.
+
+    Raises:
+        InputError: it cannot be run, or is a closed loop, which has no rate.
+    """
     if config.workload.concurrency is not None:
         fix = "sweep over it: blis sweep --vary concurrency=1:64"
         raise InputError("a closed loop has no rate", key="--concurrency", fix=fix)
     outcome = runner.run([Job(config)])[0]
     if not outcome.ran:
         raise InputError(str(outcome.refused or outcome.failed))
-    best = Candidate(
-        {},
-        config.num_instances,
-        config,
-        _gpus(config),
-        prices.of(device_of(config)),
-        goal.judge(outcome),
-        outcome,
-    )
-    return examined(Plan(best, "the rate"), goal, runner, draws, [])
+    price = prices.of(device_of(config))
+    return Candidate({}, config.num_instances, config, gpus_of(config), price, goal.judge(outcome), outcome)
 
 
-def examined(found: Plan, goal: Goal, runner: Runner, draws: int, notes: Sequence[str]) -> Plan:
+def examined(found: Plan, goal: Goal, runner: Runner, under: Drawn, notes: Sequence[str]) -> Plan:
     """A plan with all analyses of its best candidate."""
     best = found.best
     config = best.config
-    factor, broken = None, None
+    longer = found.sustained or Sustained(best.judgement, best.outcome, 1.0, False)
+    rate = None
     if config.workload.concurrency is None:
-        factor, broken = analysis.highest_rate(config, goal, runner, holds=best.judgement.holds)
-    error = step_error(config)
-    jobs = analysis.sensitivity(config) | analysis.other_models(config)
-    if best.judgement.holds:
-        jobs |= analysis.draws(config, error, draws, goal)
+        rate = highest_rate(config, goal, runner, longer)
+    length = longer.analysed
+    jobs = analysis.sensitivity(config, length) | analysis.other_models(config, length)
     names = [*jobs]
-    if broken is not None or not best.judgement.holds:
-        blocks = round((best.outcome.figures.get("kv_blocks") or 0) / max(best.instances, 1))
-        breaks_at = analysis.beyond(factor) if factor is not None else 1.0
-        pulled = analysis.levers(config, breaks_at, blocks) if blocks else {}
-        jobs |= {f"lever {name}": job for name, job in pulled.items()}
+    jobs |= {f"lever {name}": job for name, job in _levers(best, rate, length).items()}
     cases = {case.name: case for case in analysis.cases_of(jobs, goal, runner)}
-    drawn = tuple(cases[name] for name in names if name.startswith("draw "))
-    pulled_cases = [
-        replace(c, name=n.removeprefix("lever ")) for n, c in cases.items() if n.startswith("lever")
-    ]
+    pulled = [replace(c, name=n.removeprefix("lever ")) for n, c in cases.items() if n.startswith("lever")]
     return replace(
         found,
-        max_rate_factor=factor,
-        broken=broken,
-        levers=tuple(analysis.binding(pulled_cases)) if pulled_cases else (),
+        rate=rate,
+        levers=tuple(analysis.binding(pulled)) if pulled else (),
         sensitivity=tuple(cases[name] for name in names if "×" in name),
         models=tuple(cases[name] for name in names if name.startswith("model ")),
-        draws=drawn,
-        one_more=_one_more(config, error, drawn, goal, runner),
-        error=error,
+        draws=under.cases,
+        error=under.errors,
         simulated=runner.done,
         known=runner.found,
-        notes=(*notes, *_warnings(best)),
+        notes=(*notes, *_warnings(best, longer)),
     )
 
 
-def _one_more(
-    config: RunConfig, error: StepError | None, drawn: Sequence[Case], goal: Goal, runner: Runner
-) -> tuple[Case, ...]:
-    held = sum(case.judgement.holds for case in drawn)
-    if held >= SURE * len(drawn):
-        return ()
-    more = replace(config, num_instances=config.num_instances + 1)
-    return tuple(analysis.cases_of(analysis.draws(more, error, len(drawn), goal), goal, runner))
+def _levers(best: Candidate, rate: Any, length: float) -> dict[str, Job]:
+    """Jobs with more of each resource, at a load at which the candidate fails; none if no rate does."""
+    if best.judgement.holds and (rate is None or rate.broken is None):
+        return {}
+    blocks = round((best.outcome.figures.get("kv_blocks") or 0) / max(best.instances, 1))
+    if not blocks:
+        return {}
+    factor = 1.0 if rate is None or rate.factor is None else analysis.beyond(rate.factor)
+    at = Variation(rate=factor, length=max(length * max(factor, 1.0), 1.0))
+    return analysis.levers(best.config, at, blocks)
 
 
-def _warnings(best: Candidate) -> list[str]:
-    """Warnings from the best candidate's own run."""
+def _warnings(best: Candidate, longer: Sustained) -> list[str]:
+    """Warnings from the best candidate's own runs."""
     notes = list(best.outcome.facts.get("notes", ()))
-    if best.outcome.verdict == "too short to tell":
-        notes.append("the workload is too short to tell whether the cluster keeps up: give more requests")
+    if longer.outcome.verdict == TOO_SHORT:
+        notes.append(
+            "the longest run is too short to tell whether the cluster keeps up: use more requests, or raise "
+            "--most-requests"
+        )
     return notes
 
 
-def _nothing_holds(space: _Space, search: Search, lines: Sequence[int]) -> Plan:
+def _nothing_holds(space: Space, search: Search, lines: Sequence[int], tried: Knobs | None) -> Plan:
     """The plan for the candidate nearest to the targets, among the largest size of every line."""
     last = len(space.sizes) - 1
     refused = [told.refused for told in search.known.values() if told.refused is not None]
@@ -203,153 +244,11 @@ def _nothing_holds(space: _Space, search: Search, lines: Sequence[int]) -> Plan:
         raise InputError(f"no configuration can be run: {refused[0]}")
     search.whole([(line, last) for line in able])
     nearest = max(((line, last) for line in able), key=lambda probe: (search.known[probe].slack, -probe[0]))
-    best = space.candidate(nearest)
-    found = Plan(best, space.objective, None, space.standings(search, lines), len(space.points))
-    return examined(found, space.goal, space.runner, 0, space.notes(best))
-
-
-class _Space:
-    """Candidates by line and size, with their runs."""
-
-    def __init__(
-        self,
-        base: Base,
-        axes: Sequence[Axis],
-        sizes: Sequence[int],
-        prices: Prices,
-        goal: Goal,
-        runner: Runner,
-        told: Told,
-    ) -> None:
-        self.sizes, self.goal, self.runner, self.told = sizes, goal, runner, told
-        self._base, self._axes, self._prices = base, [*axes, axis(INSTANCES, list(sizes))], prices
-        self.axes = axes
-        self.points = grid(axes)
-        self._outcomes: dict[Probe, JobOutcome] = {}
-        self._holding: dict[Probe, float] = {}
-        """Costs of candidates that pass, or seem to after a part."""
-        self._best: Probe | None = None
-        self._configs: dict[Probe, RunConfig | str] = {}
-        self._firsts = [self._config((line, 0)) for line in range(len(self.points))]
-        for first in self._firsts:
-            if isinstance(first, RunConfig):
-                goal.check(first)
-                _refuse_pools(first)
-        runnable = [first for first in self._firsts if isinstance(first, RunConfig)]
-        if not runnable:
-            raise InputError(f"no configuration can be run: {self._firsts[0]}")
-        devices = [device_of(first) for first in runnable]
-        prices.check(devices)
-        self._missing = prices.missing(devices)
-        self.objective = _GPUS if self._missing else _DOLLARS
-
-        self.costs = [self._cost(first) if isinstance(first, RunConfig) else 1.0 for first in self._firsts]
-        """Cost of one instance, by line."""
-
-    def _cost(self, config: RunConfig) -> float:
-        price = self._prices.of(device_of(config))
-        if self.objective == _GPUS or price is None:
-            return float(config.tp)
-        return config.tp * price.per_hour
-
-    def search(self, search: Search, trials: int) -> list[int]:
-        """The lines to search: all of them, or those suggested."""
-        several = [each for each in self.axes if len(each.values) > 1]
-        if len(several) <= MAX_AXES or len(self.points) <= trials:
-            return list(range(len(self.points)))
-        return suggested(several, search, trials, len(self.sizes))
-
-    def ask(self, probes: Sequence[Probe], may_stop: bool) -> list[Judgement]:
-        jobs: dict[Probe, Job] = {}
-        for probe in probes:
-            config = self._config(probe)
-            if isinstance(config, RunConfig):
-                stops = (HOPELESS, FINE) if may_stop and not self.goal.attainment else ()
-                jobs[probe] = Job(config, stops_at=stops, max_lost=self.goal.max_lost)
-            else:
-                self._outcomes[probe] = JobOutcome(refused=config)
-        where = list(jobs)
-
-        def note(index: int, outcome: JobOutcome, stored: bool) -> None:
-            self._outcomes[where[index]] = outcome
-            self._compare(where[index])
-            self.told(self._progress())
-
-        self.runner.run(list(jobs.values()), note)
-        return [self.goal.judge(self._outcomes[probe]) for probe in probes]
-
-    def _compare(self, probe: Probe) -> None:
-        """Keep the cheapest passing candidates; an early verdict is provisional until a whole run."""
-        if self.goal.judge(self._outcomes[probe]).holds:
-            self._holding[probe] = self.costs[probe[0]] * self.sizes[probe[1]]
-            among = [probe] if self._best is None else [probe, self._best]
-        elif self._holding.pop(probe, None) is not None and probe == self._best:
-            among = list(self._holding)
-        else:
-            return
-        self._best = min(among, key=lambda each: (self._holding[each], each[0]), default=None)
-
-    def _progress(self) -> str:
-        done = f"{len(self._outcomes):,} of {len(self.points) * len(self.sizes):,} configurations looked at"
-        if self._best is None:
-            return f"{done}; none holds yet"
-        return f"{done}; so far {self.candidate(self._best)}"
-
-    def candidate(self, probe: Probe) -> Candidate:
-        config, outcome = self._config(probe), self._outcomes[probe]
-        assert isinstance(config, RunConfig)
-        judged, price = self.goal.judge(outcome), self._prices.of(device_of(config))
-        size = self.sizes[probe[1]]
-        return Candidate(self.points[probe[0]], size, config, _gpus(config), price, judged, outcome)
-
-    def standings(self, search: Search, lines: Sequence[int]) -> tuple[Standing, ...]:
-        return tuple(self._standing(search, line) for line in lines)
-
-    def _standing(self, search: Search, line: int) -> Standing:
-        least, failing = search.least(line), search.most_failing(line)
-        told = None if failing is None else search.known[line, failing]
-        return Standing(
-            point=self.points[line],
-            least=None if least is None else self.sizes[least],
-            at_most=least is not None and not search.settled(line),
-            fails_at=None if told is None or told.refused is not None else self.sizes[failing or 0],
-            cost=None if least is None else search.cost((line, least)),
-            why="" if told is None else str(told),
-        )
-
-    def notes(self, best: Candidate) -> list[str]:
-        notes = []
-        if self._missing:
-            gpus = ", ".join(dict.fromkeys(self._missing))
-            notes.append(
-                f"there is no price for {gpus}: the plan takes the fewest GPUs; give --price GPU=DOLLARS"
-            )
-        elif best.price is not None and best.price.source != "as given":
-            notes.append(f"prices: {best.price.source}")
-        return notes
-
-    def _config(self, probe: Probe) -> RunConfig | str:
-        """The configuration, or the reason why it is invalid."""
-        if probe not in self._configs:
-            line, size = probe
-            try:
-                point = {**self.points[line], INSTANCES: self.sizes[size]}
-                self._configs[probe] = _drained(self._base.config(point, self._axes))
-            except InputError as error:
-                self._configs[probe] = str(error)
-        return self._configs[probe]
-
-
-def _refuse_pools(config: RunConfig) -> None:
-    if config.pools:
-        fix = "drop pools, or compare the configurations with blis sweep"
-        raise InputError("a plan is of alike instances", key="pools", value=len(config.pools), fix=fix)
-
-
-def _drained(config: RunConfig) -> RunConfig:
-    """The configuration without a horizon's cut-off: percentiles would miss requests still waiting at the
-    end, and the same load at another rate takes another time."""
-    return config if config.horizon is not None else replace(config, drain=True)
+    best = replace(space.candidate(nearest), judgement=search.known[nearest])
+    found = Plan(
+        best, space.objective, standings=space.standings(search, lines), lines=len(space.points), knobs=tried
+    )
+    return examined(found, space.goal, space.runner, Drawn(), space.notes(best))
 
 
 def _sizes(sizes: Sequence[int] | None, axes: Sequence[Axis]) -> tuple[list[int], list[Axis]]:
@@ -366,7 +265,7 @@ def _sizes(sizes: Sequence[int] | None, axes: Sequence[Axis]) -> tuple[list[int]
     return sorted(set(wanted)), [each for each in axes if each.key != INSTANCES]
 
 
-def _check_choices(axes: Sequence[Axis]) -> None:
+def check_choices(axes: Sequence[Axis]) -> None:
     """
     Raises:
         InputError: a choice of workload or prices: the least work would always be the cheapest.
@@ -375,16 +274,3 @@ def _check_choices(axes: Sequence[Axis]) -> None:
         if each.key.startswith(_NOT_CHOSEN):
             problem, fix = "is not for a plan to choose", "give one value, or compare with blis sweep"
             raise InputError(problem, key=f"--vary {each.name}", fix=fix)
-
-
-def device_of(config: RunConfig) -> str:
-    """The device; with a profile of measured steps, the device they were measured on."""
-    if config.latency.profile is None:
-        return config.gpu
-    meta = read_profile(config.latency.profile).meta
-    known = datasheet_of(meta)
-    return str(meta.get("device") or "an unnamed device") if known is None else known.name
-
-
-def _gpus(config: RunConfig) -> int:
-    return config.num_instances * config.tp

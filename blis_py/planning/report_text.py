@@ -6,11 +6,17 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from blis_py.config.loader import as_dict
-from blis_py.planning.analysis import CHANGE, MORE, Case
-from blis_py.planning.goal import Requirement
+from blis_py.planning.analysis import CHANGE, Case
+from blis_py.planning.goal import Judgement, Requirement
 from blis_py.planning.goal import as_dict as judgement_dict
-from blis_py.planning.result import Candidate, PlanResult
+from blis_py.planning.result import Candidate, Knobs, PlanResult, Standing
+from blis_py.planning.stationary import MIN_FACTOR, HighestRate
 
+RATE, LOST = "requests per second", "requests lost"
+SURE = 0.9
+"""Share of the draws below which a surer configuration is shown."""
+SAME_RATE = 0.01
+NAMES = {"compute": "GPU compute", "host": "the host", "KV": "KV cache memory"}
 DISAGREE = 0.25
 """Relative disagreement between latency models from which it is reported."""
 
@@ -21,20 +27,24 @@ def answer(plan: PlanResult) -> str:
 
 
 def lines(plan: PlanResult) -> list[str]:
-    """The answer, its assumptions, and its limits."""
+    """The answer first, then its limits, certainty and provenance."""
     best = plan.best
-    lines = [f"{_verb(plan)}: {best} ({best.gpus} GPU{'s' if best.gpus > 1 else ''}{_cost(best)})"]
-    lines += [
-        f"  {_met(each)} {each}" for each in best.judgement.requirements if each.unit == "ms" or each.limit
-    ]
+    told = [f"{_verb(plan)}: {best}", f"  {_size(best)}"]
+    told += [f"  {_met(each)} {each}" for each in best.judgement.requirements if _shown(each)]
+    told += _longer(plan)
     if best.judgement.saturated:
-        lines.append("  ✗ the backlog grows: it does not keep up with the load")
-    if any(r.what == "requests lost" and not r.met for r in best.judgement.requirements):
-        lines.append(f"  ✗ {_lost(best)} are lost: rejected, never servable, or out of patience")
-    lines += [*_room(plan), *_binding(plan), *_runner_up(plan), *_probability(plan), *_agreement(plan)]
+        told.append("  ✗ the backlog grows: the cluster does not keep up with the load")
+    if any(r.what == LOST and not r.met for r in best.judgement.requirements):
+        told.append(f"  ✗ {_lost(best)} are lost: rejected, too long for the KV cache, or timed out")
+    told += [*_room(plan), *_binding(plan), *_tried(plan), *_runner_up(plan)]
+    told += [*_probability(plan), *_agreement(plan)]
     if plan.standings:
-        lines.append(_searched(plan))
-    return lines + [f"note: {note}" for note in plan.notes]
+        told.append(_searched(plan))
+    return told + [f"Note: {note}" for note in plan.notes]
+
+
+def _shown(requirement: Requirement) -> bool:
+    return requirement.unit != "share" or bool(requirement.limit)
 
 
 def summary(plan: PlanResult) -> dict[str, Any]:
@@ -43,6 +53,9 @@ def summary(plan: PlanResult) -> dict[str, Any]:
         "holds": plan.holds,
         "objective": plan.objective,
         "best": _candidate(plan.best),
+        "sustained": _sustained(plan),
+        "burst": None if plan.burst is None else _candidate(plan.burst),
+        "settings_tried": None if plan.knobs is None else _knobs(plan.knobs),
         "runner_up": None if plan.runner_up is None else _candidate(plan.runner_up),
         "why_runner_up_lost": why_second(plan),
         "binding_constraint": plan.binding,
@@ -53,14 +66,17 @@ def summary(plan: PlanResult) -> dict[str, Any]:
             "max_rate_factor": plan.max_rate_factor,
             "max_rate_per_s": plan.max_rate_per_s,
             "breaks": None if plan.broken is None else str(plan.broken),
+            **_rate(plan.rate),
         },
         "probability": {
             "holds": plan.probability,
             "draws": len(plan.draws),
-            "step_time_bias": None if plan.error is None else plan.error.bias,
-            "step_time_deviation": None if plan.error is None else plan.error.deviation,
+            "demanded": plan.confidence,
             "source": None if plan.error is None else plan.error.source,
-            "with_one_instance_more": _share(plan.one_more),
+            "validated_runs": None if plan.error is None else plan.error.runs,
+            "mean_step_time_error": None if plan.error is None else plan.error.typical,
+            "surer": None if plan.surer is None else _candidate(plan.surer),
+            "surer_holds": plan.surer_holds,
         },
         "sensitivity": [_case(case) for case in plan.sensitivity],
         "latency_models": [_case(case) for case in plan.models],
@@ -78,19 +94,19 @@ def why_second(plan: PlanResult) -> str | None:
     best, second = plan.best, plan.runner_up
     if second is None:
         return None
-    if plan.objective == "GPUs" or best.dollars_per_hour is None or second.dollars_per_hour is None:
-        ours, theirs, what = float(best.gpus), float(second.gpus), "GPUs"
+    if best.dollars_per_hour is not None and second.dollars_per_hour is not None:
+        more = second.dollars_per_hour - best.dollars_per_hour
+        if more > 0.005:
+            return f"${second.dollars_per_hour:,.2f} an hour, ${more:,.2f} more"
+        same = f"the same ${best.dollars_per_hour:,.2f} an hour"
     else:
-        ours, theirs, what = best.dollars_per_hour, second.dollars_per_hour, "per hour"
-    if theirs > ours and what == "GPUs":
-        return f"{theirs:g} GPUs instead of {ours:g}"
-    if theirs > ours:
-        return f"${theirs:,.2f} an hour, ${theirs - ours:,.2f} more"
+        if second.gpus > best.gpus:
+            return f"{second.gpus} GPUs instead of {best.gpus}; no price to compare"
+        same = f"the same number of GPUs ({best.gpus}); no price to compare"
     slack, other = best.judgement.slack, second.judgement.slack
     if other < slack:
-        left = f"{100 * other:.1f} % of a limit left, not {100 * slack:.1f} %"
-        return f"the same cost, with less to spare ({second.judgement.tightest}: {left})"
-    return "the same cost and the same figures: the first in the space is taken"
+        return f"{same}, and closer to a limit: {second.judgement.tightest}"
+    return f"{same} and the same latencies; the first in the space is taken"
 
 
 def of_models(plan: PlanResult) -> list[tuple[str, Requirement | None, bool, str | None]]:
@@ -105,20 +121,25 @@ def of_models(plan: PlanResult) -> list[tuple[str, Requirement | None, bool, str
 
 
 def _verb(plan: PlanResult) -> str:
-    if plan.objective == "the rate":
-        return "given"
-    return "cheapest that holds" if plan.holds else "nothing holds; nearest to it"
+    if plan.objective == RATE:
+        return "Cluster" if not plan.rated else "Highest rate"
+    return (
+        "Cheapest configuration that meets all targets"
+        if plan.holds
+        else "Nothing meets all targets; nearest"
+    )
 
 
-def _cost(best: Candidate) -> str:
+def _size(best: Candidate) -> str:
+    told = f"{best.gpus} GPU{'s' if best.gpus > 1 else ''}"
     if best.dollars_per_hour is None:
-        return ""
-    text = f", ${best.dollars_per_hour:,.2f} an hour"
+        return told
+    told += f", ${best.dollars_per_hour:,.2f} an hour"
     million = best.dollars_per_million("output")
     total = best.dollars_per_million("total")
     if million is None or total is None:
-        return text
-    return f"{text}, ${million:,.2f} per million output tokens, ${total:,.2f} per million in all"
+        return told
+    return f"{told}; ${million:,.2f} per million output tokens, ${total:,.2f} per million tokens in all"
 
 
 def _met(requirement: Requirement) -> str:
@@ -126,95 +147,187 @@ def _met(requirement: Requirement) -> str:
 
 
 def _lost(best: Candidate) -> str:
-    lost = next(r for r in best.judgement.requirements if r.what == "requests lost")
+    lost = next(r for r in best.judgement.requirements if r.what == LOST)
     return f"{100 * (lost.measured or 0):.2f} % of the requests"
 
 
+def _longer(plan: PlanResult) -> list[str]:
+    """The configuration over longer durations, and a cheaper one that only survives the burst."""
+    longer, told = plan.sustained, []
+    if longer is not None and longer.length > 1:
+        over = f"over {longer.length:g} × the duration ({longer.requests:,} requests)"
+        told = [f"  {over}: {_tightest(longer.judgement)}"]
+        if not longer.settled and longer.judgement.holds:
+            told[0] += ", not yet stationary"
+    if plan.burst is not None:
+        told.append(f"  {plan.burst} meets the targets only for a burst of this length")
+    return told
+
+
+def _tightest(judgement: Judgement) -> str:
+    return str(judgement.tightest) if judgement.holds else str(judgement)
+
+
 def _room(plan: PlanResult) -> list[str]:
-    offered, rate = plan.best.outcome.facts.get("offered_per_s"), plan.max_rate_per_s
-    if plan.max_rate_factor is None or offered is None:
+    rate = plan.rate
+    if rate is None:
         return []
-    if plan.broken is None:
-        return [f"highest rate: beyond {rate:,.3g} requests/s, where the search ended"]
-    text = f"highest rate: {rate:,.3g} requests/s ({plan.max_rate_factor:.2f} × the {offered:,.3g} offered)"
-    return [f"{text}; a little above it {plan.broken}"]
+    if rate.factor is None:
+        return [f"Highest rate: none; even {100 * MIN_FACTOR:g} % of the load misses a target"]
+    if rate.per_s is None:
+        return []
+    over = f"over {rate.requests:,} requests, {_duration(rate.span_s)}"
+    kind = "Highest rate" if rate.settled else f"Highest rate of a burst of {_duration(rate.span_s)}"
+    if rate.broken is None:
+        return [f"{kind}: beyond {rate.per_s:,.3g} requests/s, where the search ended ({over})"]
+    told = f"{kind}: {rate.per_s:,.3g} requests/s ({rate.factor:.2f} × {_offered(plan)}; {over})"
+    if not rate.settled:
+        told += "; a longer run may hold less, give more requests"
+    return [told, f"  just above it: {rate.broken}"]
+
+
+def _offered(plan: PlanResult) -> str:
+    """The offered rate, and the configured one if they differ."""
+    offered = plan.best.outcome.facts.get("offered_per_s")
+    typed = plan.config.workload.rate
+    if offered is None:
+        return "the load"
+    if typed is None or abs(offered / typed - 1) < SAME_RATE:
+        return f"the {offered:,.3g} offered"
+    return f"the {offered:,.3g} offered by these requests, rate {typed:g}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds >= 7200:
+        return f"{seconds / 3600:,.1f} h"
+    return f"{seconds / 60:,.0f} min" if seconds >= 120 else f"{seconds:,.3g} s"
 
 
 def _binding(plan: PlanResult) -> list[str]:
     if plan.binding is None:
         return []
-    text, short = f"what binds: {plan.binding}", plan.short
+    short = plan.short
     if short is None:
-        return [text]
-    more = f"{100 * (MORE - 1):.0f} % more"
-    return [f"{text} ({short.how}, {more}: what is tightest gets {_better(short.gain)})"]
+        return [f"Bottleneck: {plan.binding}."]
+    change = f"would improve the tightest target by {100 * short.gain:.0f} %"
+    return [f"Bottleneck: {NAMES.get(plan.binding, plan.binding)}. {_first_upper(short.how)} {change}."]
 
 
-def _better(gain: float) -> str:
-    return f"{100 * gain:.0f} % better" if gain >= 0 else f"{-100 * gain:.0f} % worse"
+def _first_upper(text: str) -> str:
+    return text if "_" in text.partition(" ")[0] else text[:1].upper() + text[1:]
+
+
+def _tried(plan: PlanResult) -> list[str]:
+    """Settings tried around the winner, and what they save."""
+    knobs = plan.knobs
+    if knobs is None or not knobs.tried:
+        return []
+    named = "; ".join(f"{name} {_values(values)}" for name, values in knobs.tried.items())
+    if knobs.before is not None:
+        saved = _saving(knobs.before, plan.best)
+        return [
+            f"Settings tried: {named}.",
+            f"  With the settings as given it takes {knobs.before}: {saved}.",
+        ]
+    if not plan.holds:
+        return [f"Settings tried: {named}. None of them meets the targets."]
+    return [f"Settings tried: {named}. None of them saves an instance."]
+
+
+def _values(values: Sequence[object]) -> str:
+    if all(isinstance(each, int) for each in values):
+        numbers = sorted(values)  # type: ignore[type-var]
+        return f"{numbers[0]:,} to {numbers[-1]:,}"
+    return ", ".join(map(str, values))
+
+
+def _saving(before: Candidate, after: Candidate) -> str:
+    if before.dollars_per_hour is None or after.dollars_per_hour is None:
+        return f"{before.gpus} GPUs instead of {after.gpus}"
+    more = before.dollars_per_hour - after.dollars_per_hour
+    return f"${before.dollars_per_hour:,.2f} an hour, ${more:,.2f} more"
 
 
 def _runner_up(plan: PlanResult) -> list[str]:
-    return [] if plan.runner_up is None else [f"runner-up: {plan.runner_up}: {why_second(plan)}"]
+    return [] if plan.runner_up is None else [f"Runner-up: {plan.runner_up}: {why_second(plan)}"]
 
 
 def _probability(plan: PlanResult) -> list[str]:
     if not plan.holds:
         return []
     if plan.probability is None:
-        if plan.error is not None:
+        if plan.error is not None or plan.draws:
             return []
         model = plan.config.latency.model
-        return [f"how sure: nothing is known of the errors of {model}, so there is no probability"]
+        return [f"Confidence: {'unknown, no runs validate ' + model if plan.drawn else 'not estimated'}"]
     error = plan.error
     assert error is not None
     held = sum(case.judgement.holds for case in plan.draws)
-    text = f"how sure: holds in {held} of {len(plan.draws)} draws ({100 * plan.probability:.0f} %)"
-    more = []
-    if plan.one_more:
-        held = sum(case.judgement.holds for case in plan.one_more)
-        more = [f"  one instance more holds in {held} of {len(plan.one_more)}{_cost_of_one_more(plan)}"]
-    return [
-        f"{text} of step times off by {100 * error.deviation:.1f} % (standard deviation): {error.source}",
-        *more,
+    told = [
+        f"Confidence: all targets are met in {held} of {len(plan.draws)} draws "
+        f"({100 * plan.probability:.0f} %) of the prediction's error and of the requests",
+        f"  errors drawn from {error.source}{'; too few to rely on' if error.few else ''}",
     ]
-
-
-def _cost_of_one_more(plan: PlanResult) -> str:
-    cost = plan.best.dollars_per_hour
-    return (
-        ""
-        if cost is None
-        else f", for ${cost / plan.best.instances * (plan.best.instances + 1):,.2f} an hour"
-    )
+    if plan.surer is not None and plan.surer_holds is not None:
+        cost = plan.surer.dollars_per_hour
+        price = f"{plan.surer.gpus} GPUs" if cost is None else f"${cost:,.2f} an hour"
+        told.append(f"  cheapest at 90 %: {plan.surer}, {price} ({100 * plan.surer_holds:.0f} %)")
+    elif plan.probability < SURE and plan.standings:
+        told.append("  no configuration of the space holds in 90 % of the draws")
+    return told
 
 
 def _agreement(plan: PlanResult) -> list[str]:
+    """The other latency models, where one of them contradicts the answer."""
     tightest = plan.best.judgement.tightest
     if not plan.models or tightest is None:
         return []
-    parts = []
-    apart = False
+    parts, apart = [], False
     for name, own, holds, refused in of_models(plan):
-        if refused is not None:
-            parts.append(f"{name} does not apply")
-        elif own is None or own.measured is None or not tightest.measured:
-            parts.append(f"{name} {'holds' if holds else 'does not hold'}")
-        else:
-            parts.append(f"{name} {'holds' if holds else 'does not hold'} ({str(own).split(' of ')[0]})")
-            apart |= abs(own.measured / tightest.measured - 1) > DISAGREE
-    text = f"other latency models: {'; '.join(parts)}"
-    return [text, *(["warning: the latency models disagree by more than a quarter"] if apart else [])]
+        if refused is not None or own is None or own.measured is None or not tightest.measured:
+            continue
+        parts.append(f"{name} {'agrees' if holds == plan.holds else 'does not agree'}: {own}")
+        apart |= holds != plan.holds or abs(own.measured / tightest.measured - 1) > DISAGREE
+    if not parts:
+        return []
+    return [f"Other latency models: {'; '.join(parts)}"] if apart else []
 
 
 def _searched(plan: PlanResult) -> str:
-    looked = len(plan.standings)
-    text = f"searched: {looked:,} of {plan.lines:,} combinations of settings, {plan.simulated:,} runs"
+    looked = len([each for each in plan.standings if not _added(plan, each)])
+    told = f"Searched: {looked:,} of {plan.lines:,} combinations of settings, {plan.simulated:,} runs"
     if plan.known:
-        text += f" and {plan.known:,} known from before"
+        told += f", {plan.known:,} more from the cache"
     if looked < plan.lines:
-        text += "; those not looked at may hold something cheaper"
-    return text
+        told += "; a combination that was not tried may be cheaper"
+    return told
+
+
+def _added(plan: PlanResult, standing: Standing) -> bool:
+    """Whether a combination was added when settings were tried."""
+    return len(standing.point) > min(len(each.point) for each in plan.standings)
+
+
+def _sustained(plan: PlanResult) -> dict[str, Any] | None:
+    longer = plan.sustained
+    if longer is None:
+        return None
+    told = {"length": longer.length, "requests": longer.requests, "settled": longer.settled}
+    return told | judgement_dict(longer.judgement)
+
+
+def _rate(rate: HighestRate | None) -> dict[str, Any]:
+    if rate is None:
+        return {}
+    return {"settled": rate.settled, "length": rate.length, "requests": rate.requests, "span_s": rate.span_s}
+
+
+def _knobs(knobs: Knobs) -> dict[str, Any]:
+    return {
+        "tried": {name: list(values) for name, values in knobs.tried.items()},
+        "kept": list(knobs.kept),
+        "as_given": None if knobs.before is None else _candidate(knobs.before),
+    }
 
 
 def _candidate(candidate: Candidate) -> dict[str, Any]:
@@ -249,10 +362,6 @@ def _standing(standing: Any) -> dict[str, Any]:
         "cost": standing.cost,
         "why": standing.why,
     }
-
-
-def _share(cases: Sequence[Case]) -> float | None:
-    return sum(case.judgement.holds for case in cases) / len(cases) if cases else None
 
 
 def _finite(value: float) -> float | None:

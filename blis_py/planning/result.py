@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from blis_py.config.models import RunConfig
@@ -11,9 +12,10 @@ from blis_py.planning.axes import Point
 from blis_py.planning.goal import Judgement
 from blis_py.planning.job import JobOutcome
 from blis_py.planning.prices import Price
-from blis_py.planning.uncertainty import StepError
+from blis_py.planning.stationary import HighestRate, Sustained
+from blis_py.planning.uncertainty import Errors
 
-BURSTS = "bursts of arrivals: a quarter more of any one resource does not help"
+BURSTS = "bursts of arrivals (no single resource or setting helps)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,26 @@ class Standing:
     """The judgement at the largest failing size, or the reason why the combination cannot be run."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rated:
+    """The highest rate of one combination of settings."""
+
+    candidate: Candidate
+    rate: HighestRate
+
+
+@dataclass(frozen=True)
+class Knobs:
+    """Settings that were tried around the winner."""
+
+    tried: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    """Values by setting, those of the winner included."""
+    kept: tuple[str, ...] = ()
+    """Settings not tried because they are given or varied."""
+    before: Candidate | None = None
+    """The cheapest candidate with the settings as given; None if the answer has them, or if none holds."""
+
+
 @dataclass(frozen=True)
 class PlanResult:
     """Result of a search, and its certainty."""
@@ -73,25 +95,36 @@ class PlanResult:
     best: Candidate
     """The cheapest candidate that meets all targets; if none does, the one that comes nearest."""
     objective: str
-    """The minimised cost: dollars per hour, or GPUs."""
+    """What is minimised: dollars per hour, or GPUs; or `requests per second`, which is maximised."""
+    sustained: Sustained | None = None
+    """The best candidate over longer durations of its load."""
+    burst: Candidate | None = None
+    """A cheaper candidate that meets all targets for the duration of the workload, but not for longer."""
     runner_up: Candidate | None = None
     standings: tuple[Standing, ...] = ()
     lines: int = 1
     """Number of combinations, not counting the number of instances."""
+    knobs: Knobs | None = None
+    rated: tuple[Rated, ...] = ()
+    """The highest rates of all combinations, in descending order; empty unless that is the objective."""
     simulated: int = 0
     known: int = 0
     """Runs simulated, and runs whose outcome was in the store."""
-    max_rate_factor: float | None = None
-    """Largest factor on the arrival rate that meets all targets."""
-    broken: Judgement | None = None
-    """The judgement just above that rate."""
+    rate: HighestRate | None = None
+    """None of a closed loop, which has no rate."""
     levers: tuple[Lever, ...] = ()
     sensitivity: tuple[Case, ...] = ()
     models: tuple[Case, ...] = ()
     draws: tuple[Case, ...] = ()
-    one_more: tuple[Case, ...] = ()
-    """The same draws with one more instance, if the best candidate does not pass nearly all of them."""
-    error: StepError | None = None
+    drawn: bool = False
+    """Whether draws were to be made; there are none where nothing is known of the errors."""
+    confidence: float | None = None
+    """The least share of draws that was demanded."""
+    surer: Candidate | None = None
+    """The cheapest candidate that holds in nine of ten draws, if the best one does not."""
+    surer_holds: float | None = None
+    """The share of draws in which it holds."""
+    error: Errors | None = None
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -118,12 +151,21 @@ class PlanResult:
 
     @property
     def probability(self) -> float | None:
-        """Probability that all targets are met under step-time uncertainty; None if unknown."""
+        """Share of the draws in which all targets are met; None if nothing is known of the errors."""
         if not self.draws:
             return None
         return sum(case.judgement.holds for case in self.draws) / len(self.draws)
 
     @property
+    def max_rate_factor(self) -> float | None:
+        """Largest factor on the arrival rate that meets all targets."""
+        return None if self.rate is None else self.rate.factor
+
+    @property
     def max_rate_per_s(self) -> float | None:
-        offered = self.best.outcome.facts.get("offered_per_s")
-        return None if self.max_rate_factor is None or offered is None else offered * self.max_rate_factor
+        return None if self.rate is None else self.rate.per_s
+
+    @property
+    def broken(self) -> Judgement | None:
+        """The judgement just above the highest rate."""
+        return None if self.rate is None else self.rate.broken

@@ -40,7 +40,7 @@ class Search:
     """
 
     def __init__(self, lines: Sequence[SearchLine], sizes: Sequence[int], ask: Ask) -> None:
-        self._lines, self._sizes, self._ask = lines, sizes, ask
+        self._lines, self._sizes, self._ask = [*lines], sizes, ask
         self.known: dict[Probe, Judgement] = {}
         self._of_line: list[dict[int, Judgement]] = [{} for _ in lines]
         """All judgements so far, by line, then by size."""
@@ -62,6 +62,16 @@ class Search:
             if not supposed:
                 return min(self._cheapest(among), key=self._rank, default=None)
             self._judge(supposed, may_stop=False)
+
+    def add(self, line: SearchLine) -> int:
+        """Add a line; return its index."""
+        self._lines.append(line)
+        self._of_line.append({})
+        return len(self._lines) - 1
+
+    def refute(self, probe: Probe, told: Judgement) -> None:
+        """Replace the judgement of a candidate by that of a stricter examination."""
+        self.known[probe] = self._of_line[probe[0]][probe[1]] = told
 
     def least(self, line: int) -> int | None:
         """Index of the smallest size on a line that passes, or is presumed to."""

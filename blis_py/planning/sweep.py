@@ -6,15 +6,20 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict
 from blis_py.config.models import RunConfig
 from blis_py.core.bounds import MAX_RERUNS, check_count
 from blis_py.errors import InputError
+from blis_py.files.yaml_files import dump_yaml
 from blis_py.intervals import rerun_seed
+from blis_py.metrics.registry import METRICS
 from blis_py.metrics.slo import limit_and_measured
+from blis_py.outputs.staging import Outputs
 from blis_py.planning.axes import Axis, Point, axis, drawn, grid
 from blis_py.planning.job import Job, JobOutcome
 from blis_py.planning.runner import Runner
@@ -87,6 +92,11 @@ class Sweep:
         return f"Sweep({len(self.rows):,} runs over {over or 'nothing'}{lost})"
 
     @property
+    def seeds(self) -> int:
+        """Runs of each point."""
+        return max((row.seed for row in self.rows), default=0) + 1
+
+    @property
     def names(self) -> list[str]:
         """The varied settings."""
         return [each.name for each in self.axes]
@@ -118,7 +128,7 @@ class Sweep:
     def best(self, metric: str, count: int = 5) -> pd.DataFrame:
         """The best points by the mean of a metric; points with a run that misses an SLO come last."""
         means = self.mean(metric)
-        if "slo_met" in self.table and self.names:
+        if self.names and self.table["slo_met"].notna().any():
             ran = self.table[self.table["status"] == OK]
             met = ran.groupby(self.names, sort=False, dropna=False)["slo_met"]
             means["slo_met"] = met.apply(lambda each: all(m is not False for m in each)).to_numpy()
@@ -126,13 +136,31 @@ class Sweep:
         up = [False, not larger_is_better(metric)][-len(order) :]
         return means.sort_values(order, ascending=up, kind="stable").head(count).reset_index(drop=True)
 
+    def costs(self) -> dict[tuple[str, ...], tuple[int, float | None]]:
+        """GPUs and dollars per hour of each point that ran, by the text of its values."""
+        from blis_py.planning.prices import Prices
+
+        prices, found = Prices(), {}
+        for row in self.rows:
+            gpus = row.outcome.facts.get("gpus")
+            if row.status == OK and gpus is not None:
+                price = prices.of(str(row.outcome.facts.get("gpu")))
+                values = tuple(str(_cell(value)) for value in row.point.values())
+                found[values] = gpus, None if price is None else gpus * price.per_hour
+        return found
+
+    def default_metric(self) -> str:
+        """What rows are ranked by unless a metric is named: the first target, or else the p99 of TTFT."""
+        slo = next((row.outcome.slo for row in self.rows if row.outcome.slo), None)
+        known = {name for row in self.rows for name in row.outcome.figures}
+        name = f"{METRICS[slo[0]['metric']].key}.{slo[0]['stat']}" if slo else ""
+        return name if name in known else "ttft_ms.p99"
+
     def require(self, metric: str) -> None:
         """
         Raises:
             InputError: no run has this figure.
         """
-        from blis_py.config.layers import did_you_mean
-
         known = {name for row in self.rows for name in row.outcome.figures}
         if not known:
             reasons = {row.as_dict()["reason"] for row in self.rows}
@@ -142,18 +170,12 @@ class Sweep:
 
     def save(self, folder: str | Path, *, force: bool = False, plots: bool = True) -> Path:
         """Write `sweep.csv`, `sweep.parquet` (where pyarrow is installed), `sweep.yaml` and the curves."""
-        from blis_py.outputs.staging import Outputs
-
         with Outputs() as outputs:
             self.fill(outputs, folder, force=force, plots=plots)
         return Path(folder)
 
     def fill(self, outputs: Outputs, folder: str | Path, *, force: bool, plots: bool) -> None:
         """Write the sweep into a folder that is published together with others."""
-        from importlib.util import find_spec
-
-        from blis_py.files.yaml_files import dump_yaml
-
         place = outputs.folder(folder, force=force)
         self.table.to_csv(place / "sweep.csv", index=False)
         if find_spec("pyarrow") is not None:

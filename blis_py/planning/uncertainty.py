@@ -1,10 +1,10 @@
-"""Uncertainty of step times, from the latency models' own validations."""
+"""Uncertainty of a prediction: how far validated predictions of the same latencies were off."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,62 +12,158 @@ from scipy.stats import norm
 
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
-from blis_py.files.bundled import root
 from blis_py.files.profiles import squeeze
-from blis_py.files.yaml_files import load_mapping
 from blis_py.latency.hardware import load_gpu
+from blis_py.models.model_shape import load_model
+from blis_py.planning.job import JobOutcome
+from blis_py.validated import CLOSED, DENSE, EXPERTS, NEW_GPU, OPEN, Validated, validated
 
-_MEASURED, _NOT_MEASURED = "new model", "new GPU"
+FEW = 8
+"""Below this number of validated runs the draws say so."""
+_LEAST = 4
+"""Fewest validated runs of a regime to draw from; with fewer, those of a wider regime are taken."""
 
 
 @dataclass(frozen=True, slots=True)
-class StepError:
-    """Relative error of a model's step times: normal, with this mean and standard deviation."""
+class Draw:
+    """One equally likely truth: factors on what is predicted."""
 
-    bias: float
-    """Mean relative error; positive = predicted too slow."""
-    deviation: float
+    step: float
+    """On every step time."""
+    residual: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """On the latencies that follow, by metric and statistic: what slower steps do not explain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Distribution of the truth over the prediction."""
+
+    draws: tuple[Draw, ...]
     source: str
-    """Source of the figures."""
+    """The runs it is drawn from, in words."""
+    runs: int
+    """Number of validated runs; 0 = a cross-validation of step times."""
 
-    def factors(self, count: int) -> list[float]:
-        """Ratios of true to predicted step times, at the midpoints of `count` equal parts of the
-        distribution, ascending."""
-        errors = norm.ppf(
-            [(count - index - 0.5) / count for index in range(count)], self.bias, self.deviation
-        )
-        return [1 / (1 + max(float(error), -0.9)) for error in np.asarray(errors)]
+    @property
+    def few(self) -> bool:
+        return 0 < self.runs < FEW
+
+    @property
+    def typical(self) -> float:
+        """Mean relative error of the step times."""
+        return float(np.mean([abs(1 / each.step - 1) for each in self.draws])) if self.draws else 0.0
 
 
-def step_error(config: RunConfig) -> StepError | None:
-    """The model's step-time error; None if unknown.
+def errors_of(config: RunConfig, count: int, targets: Sequence[tuple[str, str]]) -> Errors | None:
+    """Draws of the truth for a configuration; None if nothing is known.
 
-    A validation gives the mean absolute error m of single steps. Assuming cautiously that all steps of a run
-    are off by the same factor, the error is normal with standard deviation m·√(π/2).
+    Args:
+        targets: the statistics with a limit: metric and statistic.
     """
-    if config.latency.model == "trained":
-        return _of_trained(config.gpu)
+    if not count:
+        return None
     if config.latency.model == "fitted" and config.latency.profile is not None:
-        return _of_fitted(config.latency.profile)
-    return None
+        return _of_fitted(config.latency.profile, count)
+    known = validated(config.latency.model)
+    if not known:
+        return None
+    chosen, told = _regime(config, known)
+    runs = len({each.case for each in chosen})
+    return Errors(tuple(_drawn(chosen, count, targets)), told, runs)
 
 
-def _of_trained(gpu: str) -> StepError:
-    """The worst validation with this GPU's steps; for another GPU, the worst of any held-out GPU."""
-    file = root("profiles") / "trained" / "coefficients.yaml"
-    rows: Mapping[str, Mapping[str, Any]] = load_mapping(file)["validation"]
-    own = {name: row for name, row in rows.items() if squeeze(_gpu_name(gpu)) in squeeze(name)}
-    held_out = _MEASURED if own else _NOT_MEASURED
-    name, (mean, bias) = max(
-        ((name, row[held_out]) for name, row in (own or rows).items()), key=lambda item: float(item[1][0])
-    )
-    source = f"trained on steps of other models: {mean} % mean error, {name}, {held_out} held out"
-    if not own:
-        source = f"no steps of {_gpu_name(gpu)} were learned on; {mean} % mean error on {name}, held out"
-    return StepError(bias / 100, _deviation(mean / 100), f"{source} (profiles/trained/coefficients.yaml)")
+def adjusted(outcome: JobOutcome, draw: Draw) -> JobOutcome:
+    """An outcome whose latencies are off by what slower steps do not explain."""
+    verdicts = []
+    for each in outcome.slo:
+        factor = draw.residual.get((each.get("metric", ""), each.get("stat", "")), 1.0)
+        if factor != 1.0 and each["measured_ms"] is not None:
+            measured = each["measured_ms"] * factor
+            each = {**each, "measured_ms": measured, "met": measured <= each["limit_ms"]}
+        verdicts.append(each)
+    return replace(outcome, slo=verdicts)
 
 
-def _of_fitted(profile: str) -> StepError | None:
+def _regime(config: RunConfig, known: Sequence[Validated]) -> tuple[list[Validated], str]:
+    """The validated runs most like the configuration, and which they are."""
+    gpu, precision, kind, load = _features(config)
+    measured = {squeeze(each.gpu) for each in known}
+    seen = squeeze(gpu) in measured
+    runs = [each for each in known if (each.held_out == NEW_GPU) != seen or each.held_out == "run left out"]
+    wanted = {"gpu": squeeze(gpu), "precision": precision, "kind": kind, "load": load}
+    for drop in ((), ("gpu",), ("gpu", "load"), ("gpu", "load", "kind"), tuple(wanted)):
+        same = {key: value for key, value in wanted.items() if key not in drop}
+        found = [each for each in runs if all(_feature(each, key) == value for key, value in same.items())]
+        if len({each.case for each in found}) >= _LEAST:
+            return found, _told(found, wanted, drop)
+    return runs, _told(runs, wanted, tuple(wanted))
+
+
+def _feature(run: Validated, key: str) -> str:
+    value: str = getattr(run, key)
+    return squeeze(value) if key == "gpu" else value
+
+
+def _told(found: Sequence[Validated], wanted: Mapping[str, str], drop: Sequence[str]) -> str:
+    count = len({each.case for each in found})
+    of = ", ".join(value for key, value in wanted.items() if key not in drop and key != "gpu") or "any kind"
+    gpus = ", ".join(dict.fromkeys(each.gpu.upper() for each in found))
+    told = f"{count} measured runs ({of}; {gpus})"
+    missing = [wanted[key] for key in drop if all(_feature(each, key) != wanted[key] for each in found)]
+    return f"{told}; none of {', '.join(missing)}" if missing else told
+
+
+def _features(config: RunConfig) -> tuple[str, str, str, str]:
+    """GPU, precision, kind of model, and kind of load."""
+    precision, kind = "16-bit", DENSE
+    try:
+        shape = load_model(config.model or "", config.model_config)
+        precision = "FP8" if min(shape.weights.attention, shape.weights.dense) < 2 else "16-bit"
+        kind = EXPERTS if shape.experts else DENSE
+    except InputError:
+        pass
+    load = OPEN if config.workload.concurrency is None else CLOSED
+    return _gpu_name(config.gpu), precision, kind, load
+
+
+def _drawn(runs: Sequence[Validated], count: int, targets: Sequence[tuple[str, str]]) -> list[Draw]:
+    """Whole runs, drawn with repetition: their errors belong together.
+
+    The time per output token says how far step times are off; the rest of each latency's error multiplies it.
+    A small normal scatter, by Silverman's rule, stands for the runs that were not measured.
+    """
+    rng = np.random.default_rng(0)
+    picked = [runs[i] for i in _spread(len(runs), count, rng)]
+    steps = np.log([run.ratio("tpot", "mean") or 1.0 for run in runs])
+    width = 1.06 * float(steps.std()) * len(runs) ** -0.2 if len(runs) > 1 else 0.0
+    noise = rng.normal(0.0, width, count)
+    draws = []
+    for run, extra in zip(picked, noise.tolist(), strict=True):
+        step = run.ratio("tpot", "mean") or 1.0
+        residual = {}
+        for metric, stat in targets:
+            own = run.ratio(metric, stat)
+            if own is None and metric in ("scheduling_delay",):
+                own = run.ratio("ttft", stat)
+            if own is not None:
+                residual[metric, stat] = own / step
+        draws.append(Draw(step * math.exp(extra), residual))
+    return draws
+
+
+def _spread(runs: int, count: int, rng: np.random.Generator) -> list[int]:
+    """Indices with repetition in which each run is about equally frequent, in random order."""
+    rounds = [rng.permutation(runs) for _ in range(math.ceil(count / runs))]
+    chosen: list[int] = np.concatenate(rounds)[:count].tolist()
+    return chosen
+
+
+def _of_fitted(profile: str, count: int) -> Errors | None:
+    """Step times only, by the cross-validation of the worst regime.
+
+    A cross-validation gives the mean absolute error m of single steps. Assuming cautiously that all steps
+    of a run are off by the same factor, the error is normal with standard deviation m·√(π/2).
+    """
     from blis_py.latency.fitted_profile import read_profile
 
     found = read_profile(profile)
@@ -75,12 +171,10 @@ def _of_fitted(profile: str) -> StepError | None:
     if not known:
         return None
     worst = max(known, key=lambda each: each.mape)
-    source = f"cross-validation of the profile: {100 * worst.mape:.1f} % mean error ({found.file})"
-    return StepError(worst.bias, _deviation(worst.mape), source)
-
-
-def _deviation(mean_absolute: float) -> float:
-    return mean_absolute * math.sqrt(math.pi / 2)
+    parts = [(count - index - 0.5) / count for index in range(count)]
+    errors: Any = norm.ppf(parts, worst.bias, worst.mape * math.sqrt(math.pi / 2))
+    draws = tuple(Draw(1 / (1 + max(float(error), -0.9))) for error in np.asarray(errors))
+    return Errors(draws, f"cross-validation of the profile: {100 * worst.mape:.1f} % mean error", 0)
 
 
 def _gpu_name(gpu: str) -> str:

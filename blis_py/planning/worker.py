@@ -27,6 +27,7 @@ from blis_py.metrics.slo import parse_slos  # noqa: E402
 from blis_py.planning import early_stop  # noqa: E402
 from blis_py.planning.contents import Contents, code_digest  # noqa: E402
 from blis_py.planning.job import Job, JobOutcome, Variation  # noqa: E402
+from blis_py.planning.longer import longer, resampled  # noqa: E402
 from blis_py.requests.table import RequestTable  # noqa: E402
 from blis_py.result import Result  # noqa: E402
 from blis_py.setup.asked import Demand  # noqa: E402
@@ -83,7 +84,10 @@ def warm_up(job: Job) -> None:
 
 def varied(job: Job) -> Simulation:
     """The simulation of a job, with its variation."""
-    simulation = Simulation.of(job.config, lambda config: _with_factors(asked(config), job.variation))
+    length = job.variation.length
+    simulation = Simulation.of(
+        job.config, lambda config: _with_factors(longer(config, length, asked), job.variation)
+    )
     return _with_other_parts(simulation, job.variation)
 
 
@@ -117,6 +121,8 @@ def _remembered(known: dict[str, T], name: str, make: Callable[[], T]) -> T:
 
 
 def _with_factors(demand: Demand, variation: Variation) -> Demand:
+    if variation.resample is not None and demand.loops is None:
+        demand = replace(demand, table=resampled(demand.table, variation.resample))
     table = demand.table.scaled(1 / variation.rate).with_lengths(variation.prompt, variation.output)
     return replace(demand, table=table)
 
@@ -176,6 +182,7 @@ def _facts(simulation: Setup) -> dict[str, object]:
         "model": simulation.config.model,
         "gpu": simulation.config.gpu,
         "tp": simulation.config.tp,
+        "gpus": sum(each.config.num_instances * each.config.tp for each in simulation.pools),
         **simulation.schedulers(),
         "capacity": simulation.capacity,
         "models": simulation.models,

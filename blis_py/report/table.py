@@ -132,17 +132,21 @@ def _load(load: Summary, counts: Summary) -> str:
             how = " or ".join(name for name in ("rejected", "evicted") if counts.get(name))
             kept = "the others" if counts.get("evicted") else "those let in"
             return f"[bold red]saturated[/]: {rates}, {share} are {how}; latencies are of {kept}"
-        grows = "requests give up" if growth is None else f"the backlog grows by {short(growth)} per second"
-        return (
-            f"[bold red]saturated[/]: {rates}, {grows}; latencies say how long the run was, not how it serves"
+        grows = (
+            "requests wait longer and longer, or give up"
+            if growth is None
+            else f"the backlog grows by {short(growth)} per second"
         )
+        return f"[bold red]saturated[/]: {rates}, {grows}; latencies depend on the length of the run"
     if verdict == OVERLOADED:
         return f"[bold yellow]overloaded[/] for {_seconds(load['overloaded_s'])}, and drained: {rates}"
     if verdict == STABLE:
         return f"[bold green]stable[/]: {rates}"
     if verdict == CLOSED:
         return f"[bold]closed loop[/]: {served}"
-    return "[bold yellow]too short to tell[/] whether it keeps up"
+    needed = load.get("requests_for_verdict")
+    more = f": about {needed:,} requests would" if needed else ""
+    return f"[bold yellow]too short to tell[/] whether it keeps up{more}"
 
 
 def _outcomes(cluster: Summary, window: Summary) -> Iterable[str]:

@@ -14,6 +14,7 @@ from blis_py.config.workload import WorkloadSection
 from blis_py.core.bounds import in_seconds
 from blis_py.errors import InputError
 from blis_py.files.paths import is_file, is_folder
+from blis_py.files.yaml_files import load_mapping
 from blis_py.metrics.slo import targets_in_ms
 from blis_py.requests.streams import stream
 from blis_py.requests.table import RequestTable
@@ -32,7 +33,6 @@ def describes(trace: str) -> bool:
     path = Path(trace)
     if path.suffix not in (".yaml", ".yml") and not is_folder(path):
         return False
-    from blis_py.files.yaml_files import load_mapping
     from blis_py.workload.servegen import is_servegen
     from blis_py.workload.spec_inference_perf import is_config
 

@@ -63,6 +63,8 @@ def from_trace(load: WorkloadSection, trace: str, seed: int, read: Read) -> Dema
         patience_ns = np.full(len(table), round(load.client_timeout_s * SECOND_NS), dtype=np.int64)
         table = replace(table, deadline_ns=deadlines_ns(table.arrival_ns, patience_ns))
     table, loops = _turns_apart(table, load)
+    if loops is None:
+        table, loops = _in_flight(table, load, reading)
     demand = Demand(
         table,
         seed,
@@ -95,6 +97,24 @@ def _turns_apart(table: RequestTable, load: WorkloadSection) -> tuple[RequestTab
 
     begun = Loop(slice(0, len(table) - later))
     return later_turns_last(table), Loops([begun], later_turns=True, as_blis=load.closed_loops == "blis")
+
+
+def _in_flight(
+    table: RequestTable, load: WorkloadSection, reading: Reading
+) -> tuple[RequestTable, Loops | None]:
+    """Requests of a closed-loop benchmark as that closed loop, unless another load is given."""
+    limit = reading.concurrency
+    if limit is None or load.as_recorded or load.concurrency is not None or load.rate is not None:
+        return table, None
+    from blis_py.requests.loops import Loop, Loops
+
+    reading.tell(
+        f"recorded with {limit:,} request{'s' if limit > 1 else ''} in flight: repeated as that closed loop "
+        "(--as-recorded: at the recorded times)"
+    )
+    paced = reading.paced and reading.has_times
+    table = table if paced else table.at_once()
+    return table, Loops([Loop(slice(0, len(table)), limit, 0, paced)], as_blis=load.closed_loops == "blis")
 
 
 def reading_of(load: WorkloadSection) -> Reading:
@@ -131,7 +151,7 @@ def _without_times(table: RequestTable, load: WorkloadSection, seed: int, readin
         reading.tell(f"it says nothing of times: requests come as a Poisson process at {load.rate:g}/s")
         gaps_s = stream(seed, "trace", "arrivals").exponential(1 / load.rate, len(table))
         return replace(table, arrival_ns=np.rint(np.cumsum(gaps_s) * SECOND_NS).astype(np.int64))
-    if load.concurrency is None:
+    if load.concurrency is None and (reading.concurrency is None or load.as_recorded):
         reading.tell("it says nothing of times: all requests come at once; give --rate or --concurrency")
     return table
 

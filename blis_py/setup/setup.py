@@ -29,7 +29,7 @@ from blis_py.setup.capacity import longest_sequence
 from blis_py.setup.demand import DEFAULT_SEED, demand
 from blis_py.setup.deployment import Deployment, deployed
 from blis_py.setup.disaggregation import disaggregation, link_notes, links
-from blis_py.setup.gateway import admission_settings, flow_notes, flow_settings
+from blis_py.setup.gateway import admission_settings, flow_notes, flow_settings, useless_notes
 from blis_py.setup.pools import PoolSetup, notes_of
 from blis_py.setup.served import names_of, served_models, served_notes
 from blis_py.setup.step_times import step_times
@@ -111,6 +111,7 @@ class Setup:
                 *notes_of(pools, [pool.host_notes for pool in pools]),
                 *served_notes(requested, names, configs),
                 *flow_notes(config.gateway),
+                *useless_notes(config),
                 *link_notes(config, pools),
             ),
             source=requested.source,

@@ -65,6 +65,7 @@ def _latency_model(served: Deployment) -> LatencyModel:
         server=server_terms(served.config),
         layout=layout_of(served.config),
         kernels=settings.kernels,
+        moe_backend=settings.moe_backend,
     )
     ms = served.config.frontend_ms
     if ms is not None and not _has_its_own_frontend(served.config, ms):

@@ -96,7 +96,7 @@ def _tell_order(table: RequestTable, reading: Reading) -> None:
 
 def header_of(path: str | Path, header: str | Path | None = None) -> tuple[Path, dict[str, Any]] | None:
     """The file and the content of the header of a trace, if its format has one; arguments as above."""
-    path = Path(path)
+    path = _part(Path(path), Reading())
     if path.suffix not in _YAML:
         if not tracev2.is_data(path):
             return None

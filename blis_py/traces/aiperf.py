@@ -12,6 +12,8 @@ from typing import Any
 
 from blis_py.errors import InputError
 from blis_py.files.json_files import parse_json
+from blis_py.files.opening import read_text
+from blis_py.files.paths import is_file
 from blis_py.requests.table import RequestTable
 from blis_py.traces.gathered import Gathered
 from blis_py.traces.json_rows import first_of, json_rows, within
@@ -32,9 +34,22 @@ def read_aiperf(path: Path, reading: Reading) -> RequestTable:
             start = first_of(row, (("metadata", "request_start_ns"),))
             lengths = (_value(row, f"{side}_sequence_length") for side in ("input", "output"))
             gathered.add(where, number, start, *lengths)
+    settings = within(_beside(path), "input_config", "loadgen")
+    reading.kept_in_flight(within(settings, "concurrency"), paced=bool(within(settings, "request_rate")))
     reading.left_out(warm_up, "sent to warm the server up")
     reading.left_out(failed, "not answered")
     return gathered.table()
+
+
+def _beside(path: Path) -> Any:
+    """AIPerf's summary, with the settings of the run, where it lies beside the requests."""
+    summary = path.with_name("profile_export_aiperf.json")
+    if not is_file(summary):
+        return None
+    try:
+        return parse_json(read_text(summary), summary)
+    except InputError:
+        return None
 
 
 def _value(row: dict[str, Any], metric: str) -> Any:

@@ -1,12 +1,14 @@
 """Results of the serving benchmarks of vLLM and SGLang, for sending their requests again.
 
-vLLM's `bench serve --save-result --save-detailed` writes one JSON document per run, SGLang's `bench_serving
+vLLM's `bench serve --save-result --save-detailed` writes one JSON document per run (a line each with
+`--append-result`), SGLang's `bench_serving
 --output-details` one line per run; both list `input_lens` and `output_lens`. Newer vLLM adds `start_times`;
 without them arrival times are unknown.
 """
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,14 @@ def read_vllm(path: Path, reading: Reading, document: dict[str, Any]) -> Request
         InputError: saved without its requests, or lists of inconsistent lengths.
     """
     return _requests(path, reading, document, str(path), "save it with --save-result --save-detailed")
+
+
+def read_vllm_lines(path: Path, reading: Reading) -> RequestTable:
+    """The requests of one run of a file made with `--append-result`; `FILE#1` is the second."""
+    runs = [row for _, _, row in json_rows(path, reading)]
+    run = reading.chosen(runs, path, "runs")
+    where = f"{path}:{(reading.part or 0) + 1}"
+    return _requests(path, reading, run, where, "save it with --save-result --save-detailed")
 
 
 def read_sglang(path: Path, reading: Reading) -> RequestTable:
@@ -48,8 +58,14 @@ def _requests(path: Path, reading: Reading, run: dict[str, Any], where: str, fix
             "lists of different lengths", file=where, key="input_lens, output_lens", value=lengths
         )
     reading.has_times = starts[:1] != [None]
+    reading.kept_in_flight(run.get("max_concurrency"), paced=_is_number(run.get("request_rate")))
     model = run.get("model_id", "")
     gathered = Gathered(path, reading)
     for number, (start, prompt, output) in enumerate(zip(starts, prompts, outputs, strict=True)):
         gathered.add(f"{where}: request {number}", number, seconds(start), prompt, output, model=model)
     return gathered.table()
+
+
+def _is_number(rate: Any) -> bool:
+    """Whether a request rate is finite; both programs write `inf` as text."""
+    return isinstance(rate, int | float) and not isinstance(rate, bool) and math.isfinite(rate)

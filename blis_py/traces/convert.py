@@ -17,6 +17,7 @@ from blis_py.files.paths import exists
 from blis_py.requests.sessions import waits
 from blis_py.requests.table import Labels, RequestTable
 from blis_py.traces.mooncake import BLOCK_TOKENS
+from blis_py.traces.tracev2_write import write
 
 
 @dataclass(frozen=True)
@@ -171,8 +172,6 @@ def losses(table: RequestTable, writer: Writer) -> list[str]:
 
 def write_tracev2(table: RequestTable, path: Path) -> None:
     """Write both files: the header under the given name, the CSV beside it."""
-    from blis_py.traces.tracev2_write import write
-
     name = path.name
     packed = name.endswith(".gz")
     stem = name.removesuffix(".gz").removesuffix(".csv").removesuffix(".yaml").removesuffix(".yml")

@@ -9,6 +9,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from blis_py.outputs.staging import replacing
+
 ROWS_AT_ONCE = 1 << 15
 
 
@@ -18,8 +20,6 @@ def writing(path: Path) -> Iterator[IO[str]]:
 
     The file is moved into place when complete.
     """
-    from blis_py.outputs.staging import replacing
-
     with ExitStack() as stack:
         target: Any = stack.enter_context(stack.enter_context(replacing(path)).open("wb"))
         if path.suffix == ".gz":

@@ -102,6 +102,13 @@ FORMATS: dict[str, Format] = {
         "bench_results:read_vllm",
         without=(_RETOKENIZED,),
     ),
+    "vllm-lines": Format(
+        "vLLM bench serve results, appended",
+        "jsonl",
+        (("request_throughput", "total_input_tokens"), ("input_lens", "output_lens")),
+        "bench_results:read_vllm_lines",
+        without=(_RETOKENIZED,),
+    ),
     "guidellm": Format("GuideLLM benchmarks.json", "json", (("benchmarks",),), "guidellm:read"),
     "inference-perf": Format(
         "inference-perf per-request report", "json list", (("start_time", "info"),), "inference_perf:read"

@@ -20,6 +20,21 @@ _INPUTS = (("prompt_tokens",), ("input_metrics", "total_tokens"), ("input_metric
 _OUTPUTS = (("output_tokens",), ("output_metrics", "total_tokens"), ("output_metrics", "text_tokens"))
 
 
+_STRATEGIES = (("args", "strategy"), ("config", "strategy"), ("scheduler", "strategy"))
+
+
+def _tell_strategy(benchmark: Any, reading: Reading) -> None:
+    """The strategies that keep requests in flight; `throughput` has no limit unless it is given."""
+    strategy = next((found for place in _STRATEGIES if (found := within(benchmark, *place))), None)
+    kind = within(strategy, "type_") or within(strategy, "type")
+    if kind == "synchronous":
+        reading.kept_in_flight(1)
+    elif kind == "concurrent":
+        reading.kept_in_flight(within(strategy, "streams") or within(strategy, "max_concurrency"))
+    elif kind == "throughput":
+        reading.kept_in_flight(within(strategy, "max_concurrency"))
+
+
 def read(path: Path, reading: Reading, document: dict[str, Any]) -> RequestTable:
     """The successful requests of one benchmark; `FILE#1` is the second.
 
@@ -29,7 +44,9 @@ def read(path: Path, reading: Reading, document: dict[str, Any]) -> RequestTable
     benchmarks = document["benchmarks"]
     if not isinstance(benchmarks, list) or not benchmarks:
         raise InputError("has no benchmarks", file=path, key="benchmarks")
-    requests = within(reading.chosen(benchmarks, path, "benchmarks"), "requests")
+    benchmark = reading.chosen(benchmarks, path, "benchmarks")
+    _tell_strategy(benchmark, reading)
+    requests = within(benchmark, "requests")
     answered = within(requests, "successful")
     if not isinstance(answered, list):
         fix = "save it as JSON with its requests"

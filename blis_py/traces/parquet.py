@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from blis_py.core.bounds import LAST_NS, MAX_TOKENS
 from blis_py.errors import InputError
 from blis_py.files.parquet_files import open_parquet, pyarrow
+from blis_py.outputs.staging import replacing
 from blis_py.requests.table import Content, Ints, Labels, RequestTable
 from blis_py.traces.files import ROWS_AT_ONCE
 from blis_py.traces.gathered import FAILED
 from blis_py.traces.kinds import joined, without_room
 from blis_py.traces.mapped import LABELS, UNITS_NS, check_roles, since_the_first
 from blis_py.traces.reading import Reading
+from blis_py.traces.tracev2 import runs_of
 
 _NUMBERS: dict[str, Callable[[RequestTable], Ints]] = {
     "arrival_ns": lambda table: table.arrival_ns,
@@ -45,8 +47,6 @@ COLUMNS = (*_NUMBERS, *_NAMES, "request_id", "streaming", "content")
 
 def write(table: RequestTable, path: Path) -> None:
     """Write all columns of a table, the shared prefixes of prompts as JSON."""
-    from blis_py.outputs.staging import replacing
-
     pa = pyarrow()
     contents = [json.dumps(runs, separators=(",", ":")) for runs in table.contents]
     with replacing(path) as target:
@@ -170,8 +170,6 @@ class _Ids:
 
 
 def _contents(path: Path, cells: Labels) -> tuple[Ints, tuple[Content, ...]]:
-    from blis_py.traces.tracev2 import runs_of
-
     known: dict[Content, int] = {}
     codes = []
     for cell in cells.names:

@@ -36,6 +36,8 @@ class Reading:
         accumulates: whether the recording has only the addition of each turn to its conversation.
         only_pauses: whether later turns have pauses in place of arrival times.
         answered_ns: time of each answer's last token, 0 if unknown.
+        concurrency: requests that the recorded benchmark kept in flight; None = it was no closed loop.
+        paced: whether that benchmark had a request rate, too.
     """
 
     header: Path | None = None
@@ -54,9 +56,16 @@ class Reading:
     accumulates: bool = False
     only_pauses: bool = False
     answered_ns: Ints | None = None
+    concurrency: int | None = None
+    paced: bool = False
 
     def tell(self, note: str) -> None:
         self.notes.append(note)
+
+    def kept_in_flight(self, concurrency: Any, *, paced: bool = False) -> None:
+        """Note a benchmark's limit on requests in flight, if it is one."""
+        if isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency > 0:
+            self.concurrency, self.paced = concurrency, paced
 
     def left_out(self, count: int, why: str) -> None:
         """Note that `count` recorded requests were left out."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from blis_py.errors import InputError
 from blis_py.files.cells import all_harmless
+from blis_py.outputs.staging import Outputs
 from blis_py.requests.table import MODALITIES, Content, Ints, Labels, RequestTable
 from blis_py.traces.files import ROWS_AT_ONCE, writing
 from blis_py.traces.tracev2_header import write_header
@@ -77,8 +78,6 @@ def write(
         InputError: a table that TraceV2 cannot represent: a prefix without a group, a group with prefixes of
         different lengths, a name with a carriage return.
     """
-    from blis_py.outputs.staging import Outputs
-
     header_path, csv_path = Path(header_path), Path(csv_path)
     _check_names(table, csv_path)
     _check_prefixes(table, csv_path)

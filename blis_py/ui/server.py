@@ -172,6 +172,7 @@ def _listening(port: int) -> socket.socket:
     found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         found.bind((HOST, port))
+        found.listen(128)  # connections queue until the server has started
     except OSError as error:
         found.close()
         raise InputError(f"cannot be used: {error.strerror}", key="--port", value=port) from None

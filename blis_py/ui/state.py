@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from blis_py.config.engine import names as engines
 from blis_py.config.loader import as_dict, load_config
 from blis_py.config.models import SECTIONS, RunConfig
 from blis_py.core.settings import extended
 from blis_py.errors import InputError
 from blis_py.files import bundled
 from blis_py.files.paths import is_file
+from blis_py.files.profiles import known_names
 from blis_py.files.yaml_files import dump_yaml, load_mapping
 from blis_py.setup.demand import DEFAULT_SEED
 from blis_py.ui.traffic import SHAPES, derived, plain_spec
@@ -38,6 +40,12 @@ KEYS = (
     "slo",
 )
 """Settings that the page may change."""
+_NAMED: dict[str, Callable[[], list[str]]] = {
+    "gpu": lambda: known_names("gpus"),
+    "model": lambda: known_names("models"),
+    "engine": engines,
+}
+"""Settings that may name a file elsewhere, and here only what is bundled or what the base has."""
 _MAX_SLOS = 20
 
 
@@ -174,6 +182,10 @@ def shown(base: RunConfig, state: State, folder: Path) -> Shown:
     Raises:
         InputError: settings that are invalid or contradict each other.
     """
+    for key, known in _NAMED.items():
+        value = state.settings.get(key, getattr(base, key))
+        if value != getattr(base, key) and value not in known():
+            raise InputError("is not one of the choices", key=key, value=value)
     overrides = [(key, key, value) for key, value in state.settings.items()]
     config = load_config(overrides=overrides, base=base) if overrides else base
     if state.pools:

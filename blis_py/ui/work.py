@@ -30,6 +30,8 @@ from blis_py.ui.state import Shown, State, shown  # noqa: E402
 Json = dict[str, Any]
 _KEPT = 3
 """Whole results that stay in memory."""
+_AT_ONCE = 30_000
+"""Requests up to which the whole run records its steps; of larger ones the states over time come later."""
 _LOADS = (0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
 """Factors on the rate in a load curve."""
 
@@ -78,9 +80,17 @@ class Desk:
         return self._whole(where, self._simulation(where), job, progress)
 
     def _whole(self, where: Shown, simulation: Simulation, job: Json, progress: Progress | None) -> Json:
-        result = self._kept(job["state"], simulation, progress)
+        steps = len(simulation.table) <= _AT_ONCE
+        result = self._kept(job["state"], simulation, progress, steps=steps)
         count = len(result.record.table)
         return answer(result, where, simulation, "whole", f"Whole run: {count:,} requests", {})
+
+    def states(self, job: Json, progress: Progress | None) -> Json:
+        """States over time of the whole run."""
+        simulation = self._simulation(self._shown(job))
+        return {
+            "over_time": charts.over_time(self._kept(job["state"], simulation, progress, steps=True).view)
+        }
 
     def ledger(self, job: Json, progress: Progress | None) -> Json:
         """Where the time of the p99 goes."""
@@ -140,7 +150,7 @@ class Desk:
 
         where = self._shown(job)
         simulation = self._simulation(where)
-        result = self._kept(job["state"], simulation, progress)
+        result = self._kept(job["state"], simulation, progress, steps=True)
         explained = None
         if result.summary["cluster"]["ttft_ms"]["count"] and len(simulation.pools) < 2:
             explained = explain(result, what_if=False)
@@ -152,9 +162,14 @@ class Desk:
     def _simulation(self, where: Shown) -> Simulation:
         return Simulation.of(where.config, asked)
 
-    def _kept(self, state: Any, simulation: Simulation, progress: Progress | None) -> Result:
+    def _kept(
+        self, state: Any, simulation: Simulation, progress: Progress | None, *, steps: bool = False
+    ) -> Result:
+        """The whole run of a state, simulated or kept."""
         key = json.dumps(state, sort_keys=True)
-        found = self._results.pop(key) if key in self._results else runner(progress)(simulation)
+        found = self._results.pop(key, None)
+        if found is None or (steps and found.record.instances[0].runs is None):
+            found = runner(progress, steps=steps)(simulation)
         self._results[key] = found
         while len(self._results) > _KEPT:
             del self._results[next(iter(self._results))]
@@ -165,6 +180,7 @@ JOBS: dict[str, Callable[[Desk, Json, Progress | None], Json]] = {
     "start": Desk.start,
     "sample": Desk.sample,
     "whole": Desk.whole,
+    "states": Desk.states,
     "ledger": Desk.ledger,
     "curve": Desk.curve,
     "compare": Desk.compare,

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     """Arrival times of a client's requests, or its turns."""
 
 
+_PLANNED = 2
+"""Turns that BLIS plans of a closed-loop client, over the number of requests."""
+
+
 def sent_by(
     clients: Sequence[Client], seed: int, num_requests: int | None, horizon_ns: int | None, as_blis: bool
 ) -> list[Sent]:
@@ -40,9 +44,34 @@ def sent_by(
         until_ns = math.ceil(min(end_ns, 1.05e9 * expected_s + 1e6))
     while True:
         sent = [_sent_until(client, seed, until_ns, num_requests, as_blis) for client in clients]
-        if until_ns >= end_ns or sum(map(count_of, sent)) >= (num_requests or 0):
-            return sent
+        enough = sum(map(count_of, sent)) >= (num_requests or 0)
+        whole = num_requests is not None and as_blis
+        if whole:
+            enough = enough and all(
+                count_of(part) >= _PLANNED * (num_requests or 0) or not _in_whole_sessions(client)
+                for part, client in zip(sent, clients, strict=True)
+            )
+        if until_ns >= end_ns or enough:
+            return [
+                _planned(part, client, num_requests) if whole else part
+                for part, client in zip(sent, clients, strict=True)
+            ]
         until_ns = min(2 * until_ns, end_ns)
+
+
+def _in_whole_sessions(client: Client) -> bool:
+    """Whether BLIS runs all turns of every session that begins among the planned ones."""
+    sessions = client.sessions
+    return sessions is not None and sessions.closed_loop and not sessions.single
+
+
+def _planned(part: Sent, client: Client, num_requests: int | None) -> Sent:
+    """The turns that BLIS plans before it cuts: the first sessions with about twice the number wanted."""
+    if isinstance(part, np.ndarray) or not _in_whole_sessions(client):
+        return part
+    turns = np.bincount(part.session)
+    sessions = int(np.searchsorted(np.cumsum(turns), _PLANNED * (num_requests or 0))) + 1
+    return part.take(part.session < sessions)
 
 
 def _sent_until(client: Client, seed: int, until_ns: int, at_most: int | None, as_blis: bool) -> Sent:

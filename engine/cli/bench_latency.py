@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from blis_py.cli.flag import Flag, Flags
+from blis_py.requests.table import RequestTable
 from engine.cli.bench_throughput import OUTPUT, complete, finish
 from engine.cli.options import ENGINE, engine_config
 
@@ -19,9 +22,6 @@ _PERCENTAGES = (10, 25, 50, 75, 90, 99)
 
 def latency(flags: Flags) -> None:
     """Latency of one batch, in the shape of `vllm bench latency`."""
-    import numpy as np
-
-    from blis_py.requests.table import RequestTable
     from engine.build import build_engine
     from engine.driver import serve
     from engine.synthetic import synthetic_prompts

@@ -7,9 +7,13 @@ import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
+
 from blis_py.cli.flag import Flag, Flags
 from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
+from blis_py.outputs.staging import Outputs
+from blis_py.requests.table import RequestTable
 from blis_py.traces.steplog import StepLog, write_step_log
 from engine.cli import kinds
 from engine.cli.compare_overlap import COMPARE, compare
@@ -37,9 +41,6 @@ def throughput(flags: Flags) -> None:
 
 def measured(flags: Flags) -> tuple[dict[str, object], StepLog]:
     """Serve the requests after a short warm-up; return the result and the step log."""
-    import numpy as np
-
-    from blis_py.requests.table import RequestTable
     from engine.driver import serve
     from engine.engine import LLMEngine
     from engine.synthetic import synthetic_prompts
@@ -97,8 +98,6 @@ def complete(outcomes: Sequence[Running | InputError]) -> None:
 
 def finish(result: dict[str, object], flags: Flags, write_log: Callable[[str], None]) -> None:
     """Write the result to stdout and the other requested outputs."""
-    from blis_py.outputs.staging import Outputs
-
     text = json.dumps(result, indent=2)
     try:
         print(text, flush=True)

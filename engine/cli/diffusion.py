@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.flag import Flag, Flags
+from blis_py.core.diffusion_request import DenoiseBatch
 from blis_py.errors import InputError
+from blis_py.latency.base import FrontendDelays
 from engine.cli.options import engine_config
 
 if TYPE_CHECKING:
@@ -113,7 +115,6 @@ def throughput(engine: DiffusionEngine) -> dict[str, Any]:
 def recorders(engine: DiffusionEngine, table: RequestTable) -> tuple[DiffusionRecorder, DiffusionInstanceLog]:
     """Those of the simulator."""
     from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
-    from blis_py.latency.base import FrontendDelays
 
     core = engine.scheduler
     recorder = DiffusionRecorder(table, FrontendDelays(), core.diffusion.block_tokens)
@@ -123,7 +124,6 @@ def recorders(engine: DiffusionEngine, table: RequestTable) -> tuple[DiffusionRe
 def note_round(log: InstanceLog, start_ns: int, end_ns: int) -> bool:
     """Notes a round; `False` where steps are none."""
     from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog
-    from blis_py.core.diffusion_request import DenoiseBatch
 
     if not isinstance(log, DiffusionInstanceLog):
         return False

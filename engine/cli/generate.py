@@ -14,7 +14,9 @@ from blis_py.files.opening import read_text
 from engine.cli import kinds
 from engine.cli.grammar import STRUCTURED, structured_outputs
 from engine.cli.options import ENGINE, STEP_LOG
-from engine.llm import Engine, Prompt, RequestOutput
+from engine.engine import LLMEngine
+from engine.llm import Engine, Prompt, RequestOutput, stream
+from engine.llm import generate as run
 from engine.output_stream import OutputDelta
 from engine.sampling_params import SamplingParams
 
@@ -66,8 +68,6 @@ def generate(flags: Flags) -> None:
         raise InputError("texts of several prompts would run into each other", key=STREAM.name, fix=fix)
     sampling = {flag.key: flags[flag.name] for flag in SAMPLING if flag.name in flags}
 
-    from engine.engine import LLMEngine
-
     engine = kinds.build(flags)
     if not isinstance(engine, LLMEngine):
         sampling = {"temperature": 0.0, **sampling}  # the only one there is for answers in blocks
@@ -87,8 +87,6 @@ def _at_the_end(
     engine: Engine, prompts: list[Prompt], params: list[SamplingParams], style: str
 ) -> str | None:
     """Print whole outputs in the order of the prompts; return the first error."""
-    from engine.llm import generate as run
-
     with Progress(sys.stderr) as progress:
         outputs = run(engine, prompts, params, progress)
     for output in outputs:
@@ -99,8 +97,6 @@ def _at_the_end(
 
 def _stream(engine: Engine, prompts: list[Prompt], params: list[SamplingParams], style: str) -> str | None:
     """Print pieces as they arrive; return the first error."""
-    from engine.llm import stream
-
     broken = None
     for delta in stream(engine, prompts, params):
         if style == "jsonl":

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.flag import Flag, Flags
+from blis_py.errors import InputError
 from engine.cli.options import ENGINE, engine_config, say
 
 if TYPE_CHECKING:
@@ -29,10 +32,6 @@ def profile(flags: Flags) -> None:
 
     What has been measured is kept: the same command goes on where it stopped.
     """
-    from dataclasses import replace
-    from pathlib import Path
-
-    from blis_py.errors import InputError
     from engine.profile.run import EFFORTS, TOLERATED_DRIFT
     from engine.profile.run import profile as measure
 
@@ -64,8 +63,6 @@ def profile(flags: Flags) -> None:
 
 def fit_profile(folder: Path, samples: StepSamples) -> str | None:
     """Fit the measurements and add the fit to the profile; return the reason if that is impossible."""
-    from blis_py.errors import InputError
-
     try:
         from blis_py.calibrate.fit import fit, write_profile
     except ImportError as error:
@@ -79,7 +76,6 @@ def fit_profile(folder: Path, samples: StepSamples) -> str | None:
 
 def _defaults(flags: Flags) -> dict[str, Any]:
     """Default settings for the device and the model."""
-    from blis_py.errors import InputError
     from engine.build import pick_device
     from engine.profile.run import suitable
 

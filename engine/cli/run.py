@@ -16,6 +16,8 @@ from blis_py.cli.formats import FORMAT, format_of
 from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
 from blis_py.outputs.exchange import undisturbed
+from blis_py.outputs.places import writable
+from blis_py.outputs.staging import Outputs
 from blis_py.stopping import as_exceptions
 from engine.cli import kinds
 from engine.cli.options import say
@@ -51,7 +53,6 @@ def run(flags: Flags) -> None:
     rounds of every block are kept too, and a workload with which `blis replay` serves them again. What was
     measured until an interrupt is kept, too.
     """
-    from blis_py.outputs.places import writable
     from blis_py.traces.observed import ObservedColumns
     from engine.driver import serve
 
@@ -123,8 +124,6 @@ def _save(
     whole: bool,
 ) -> None:
     """Write the folder of the run, interrupted runs included; those never replace a folder."""
-    from blis_py.outputs.staging import Outputs
-
     folder, force = Path(flags["--out"]), "--force" in flags
     if not whole and folder.is_dir() and any(folder.iterdir()):
         folder, force = folder.with_name(f"{folder.name}{BROKEN_OFF}"), True

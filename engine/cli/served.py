@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from blis_py.cli.flag import Flag, Flags
 from blis_py.cli.options import TRACE, WORKLOAD
 from blis_py.errors import InputError
@@ -67,8 +69,6 @@ def make_ready(flags: Flags, *, at_once: bool = False) -> Ready:
     Raises:
         InputError: unusable workload, model or settings.
     """
-    import numpy as np
-
     from blis_py.cli.configure import configure
     from blis_py.setup.demand import requests
     from engine.synthetic import as_prompted, synthetic_prompts

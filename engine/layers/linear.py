@@ -10,12 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from engine.kernels.moe import fused_moe
+from engine.layers.fp8 import FP8, fp8_product
 from engine.layers.parameter import weight
 
 
-def product(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`[..., inputs] -> [..., outputs]` with a matrix `[outputs, inputs]`, in the dtype of both."""
-    return F.linear(x, matrix, bias)
+def product(x: Tensor, matrix: Tensor, bias: Tensor | None = None, scale: Tensor | None = None) -> Tensor:
+    """`[..., inputs] -> [..., outputs]` with a matrix `[outputs, inputs]`, in the dtype of `x`.
+
+    Args:
+        scale: `[outputs]` float32, of a matrix in float8.
+    """
+    return F.linear(x, matrix, bias) if scale is None else fp8_product(x, matrix, scale, bias)
 
 
 class Projection(nn.Module):
@@ -25,10 +30,17 @@ class Projection(nn.Module):
         super().__init__()
         self.weight = weight(outputs, inputs, dtype=dtype)
         self.bias = weight(outputs, dtype=dtype) if bias else None
+        self.scale: nn.Parameter | None = None
+        """`[outputs]` float32, of a matrix in float8."""
+
+    def quantise(self) -> None:
+        """Keep the matrix in float8 from now on; its former values are lost."""
+        self.scale = weight(self.weight.shape[0], dtype=torch.float32)
+        self.weight = weight(*self.weight.shape, dtype=FP8)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[T, inputs] -> [T, outputs]`."""
-        return product(x, self.weight, self.bias)
+        return product(x, self.weight, self.bias, self.scale)
 
 
 class MergedLinear(Projection):

@@ -12,14 +12,18 @@ from torch import Tensor
 
 from blis_py.errors import InputError
 from blis_py.files.json_files import load_object
+from engine.layers.fp8 import dequantised, quantised
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
-from engine.models.places import places
+from engine.models.places import places, scales
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 
 _DTYPES = frozenset({"BF16", "F16", "F32", "F64"})
+_FP8 = "F8_E4M3"
+_SCALES = ("_scale", "_scale_inv")
+"""Ends of the names of scales; those of activations and of keys and values are not used."""
 _COMPLETE = "download the checkpoint again, all of it"
 _OTHER_MODEL = "use the config.json that belongs to these weights"
 
@@ -31,14 +35,27 @@ def load_checkpoint(decoder: Decoder, folder: Path) -> None:
         InputError: a missing or damaged shard or tensor, an unknown tensor, another shape, or an unsupported
         dtype. Names file and tensor. The decoder is then partly filled: drop it.
     """
-    targets = places(decoder)
+    targets, scale_of = places(decoder), scales(decoder)
     shards = _shards(folder)
     _check_names(decoder.config, folder, shards, targets)
+    found = _scales(shards) if decoder.config.fp8 else {}
     for file, names in shards.items():
         with _open(file) as shard:
             for name in names:
                 if name in targets:
-                    _copy(shard, file, name, targets[name])
+                    _copy(shard, file, name, targets[name], scale_of.get(name), found)
+
+
+def _scales(shards: dict[Path, list[str]]) -> dict[str, Tensor]:
+    """Scales of the tensors in float8, by the names of these."""
+    found = {}
+    for file, names in shards.items():
+        with _open(file) as shard:
+            for name in names:
+                base, _, kind = name.rpartition(".weight_scale")
+                if base and kind in ("", "_inv"):
+                    found[f"{base}.weight"] = shard.get_tensor(name)
+    return found
 
 
 def _shards(folder: Path) -> dict[Path, list[str]]:
@@ -97,6 +114,8 @@ def _needless(name: str, config: ModelConfig) -> bool:
     """Whether a tensor, present in some checkpoints, is unused by the decoder."""
     if name == "lm_head.weight":
         return config.tied_embeddings
+    if config.fp8 and name.endswith(_SCALES):
+        return True
     extra = range(config.num_layers, config.num_layers + config.extra_layers)
     return name.endswith("rotary_emb.inv_freq") or name.startswith(tuple(f"model.layers.{i}." for i in extra))
 
@@ -110,17 +129,39 @@ def _open(file: Path) -> Any:
         ) from None
 
 
-def _copy(shard: Any, file: Path, name: str, target: Tensor) -> None:
+def _copy(
+    shard: Any, file: Path, name: str, target: Tensor, scale: Tensor | None, found: dict[str, Tensor]
+) -> None:
     try:
         header = shard.get_slice(name)
     except SafetensorError:
         raise InputError("missing tensor", file=file, key=name, fix=_COMPLETE) from None
-    if header.get_dtype() not in _DTYPES:
+    in_fp8 = header.get_dtype() == _FP8 and name in found
+    if header.get_dtype() not in _DTYPES and not in_fp8:
         fix = "use an unquantised checkpoint"
         raise InputError("unsupported dtype", file=file, key=name, value=header.get_dtype(), fix=fix)
     shape = list(header.get_shape())
     if shape != list(target.shape):
         problem = f"shape {shape} where the config says {list(target.shape)}"
         raise InputError(problem, file=file, key=name, fix=_OTHER_MODEL)
+    if scale is not None and not in_fp8:
+        problem = "not in float8, or without its scales"
+        raise InputError(problem, file=file, key=name, value=header.get_dtype(), fix=_OTHER_MODEL)
     with torch.no_grad():
-        target.copy_(shard.get_tensor(name))
+        if not in_fp8:
+            target.copy_(shard.get_tensor(name))
+        elif scale is None:
+            target.copy_(dequantised(shard.get_tensor(name), found[name]))
+        else:
+            _store(target, scale, shard.get_tensor(name), found[name])
+
+
+def _store(target: Tensor, scale: Tensor, stored: Tensor, given: Tensor) -> None:
+    """Keep a matrix in float8 with a scale per output, rounded once more where the scales are of blocks."""
+    if given.numel() in (1, stored.shape[0]):
+        target.copy_(stored)
+        scale.copy_(given.reshape(-1).float().expand(scale.shape))
+        return
+    again, row_scale = quantised(dequantised(stored, given))
+    target.copy_(again)
+    scale.copy_(row_scale.squeeze(1))

@@ -17,9 +17,11 @@ from blis_py.files.profiles import find_profile
 from blis_py.models.hf_config import ConfigFile
 from blis_py.models.model_shape import ModelShape, known_models, load_model
 from blis_py.models.model_types import MASK_BLOCK
+from engine.layers.fp8 import MULTIPLE
 from engine.layers.mlp import ExpertRouter
 from engine.layers.rope import Rope
 from engine.models.names import LING, LLAMA, MIXTRAL, Names
+from engine.models.quantised_config import check_sizes, read_fp8
 from engine.models.rope_config import read_rope, read_rotary_dim
 
 LLADA2_BLOCK_TOKENS = 32
@@ -61,6 +63,8 @@ class ModelConfig:
     """Layers with routed experts."""
     mask_block: int = 1
     """Tokens that see each other whatever their order: 1 = causal, more = answers come in such blocks."""
+    fp8: bool = False
+    """Whether the matrices of attention, dense layers and shared experts are in float8."""
     extra_layers: int = 0
     """Multi-token prediction layers a checkpoint holds beyond `num_layers`; not loaded."""
 
@@ -84,8 +88,12 @@ def load_model_config(model: Path | str) -> ModelConfig:
     config = ConfigFile.read(file)
     architecture = _architecture(config)
     _refuse_unsupported(config)
+    fp8 = read_fp8(config)
     shape = load_model(str(model), file)
     _refuse_short_window(config, shape)
+    if fp8:
+        sizes = {"hidden_size": shape.hidden, "intermediate_size": shape.intermediate}
+        check_sizes(config, sizes | {"head_dim": shape.heads * shape.head_dim}, MULTIPLE)
     return ModelConfig(
         architecture=architecture,
         vocab_size=shape.vocab,
@@ -101,6 +109,7 @@ def load_model_config(model: Path | str) -> ModelConfig:
         rotary_dim=read_rotary_dim(config, shape.head_dim),
         tied_embeddings=shape.tied_embeddings,
         mask_block=_mask_block(config, architecture),
+        fp8=fp8,
         extra_layers=config.count("num_nextn_predict_layers", default=0, least=0),
         **ARCHITECTURES[architecture](config, shape),
     )
@@ -136,12 +145,6 @@ def _architecture(config: ConfigFile) -> str:
 
 
 def _refuse_unsupported(config: ConfigFile) -> None:
-    key = config.key("quantization_config", "compression_config")
-    quantisation = config.section(key)
-    if quantisation is not None:
-        method = quantisation.values.get("quant_method")
-        fix = "use the unquantised checkpoint (bfloat16, float16 or float32)"
-        raise config.error(key, "quantised weights are not supported", method, fix)
     activation = config.text("hidden_act", default="silu")
     if activation != "silu":
         raise config.error("hidden_act", "activation not supported", activation, "use a model with silu")

@@ -6,6 +6,9 @@ device, without Python code that depends on tensor values, so a forward can be c
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -30,6 +33,9 @@ class Decoder(nn.Module):
         self.rope = RopeTable(config.rope, config.rotary_dim)
         layers = (DecoderLayer(config, index, self.rope, dtype) for index in range(config.num_layers))
         self.layers = nn.ModuleList(layers)
+        if config.fp8:
+            for projection in layer_projections(self):
+                projection.quantise()
         self.norm = weight(config.hidden_size, dtype=dtype)
         self.head: Projection | None = None
         if not config.tied_embeddings:
@@ -69,6 +75,15 @@ class Decoder(nn.Module):
         for mlp, row in zip(sparse, load, strict=True):
             mlp.load = row
         return load
+
+
+def layer_projections(decoder: Decoder) -> Iterator[Projection]:
+    """Those of attention, of dense layers and of shared experts, which a checkpoint may have in float8."""
+    for layer in cast("Sequence[DecoderLayer]", decoder.layers):
+        yield from (layer.attention.qkv, layer.attention.out)
+        mlp = layer.mlp.shared if isinstance(layer.mlp, SparseMlp) else layer.mlp
+        if mlp is not None:
+            yield from (mlp.gate_up, mlp.down)
 
 
 class DecoderLayer(nn.Module):

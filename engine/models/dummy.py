@@ -15,8 +15,9 @@ import math
 import torch
 from torch import Tensor
 
+from engine.layers.fp8 import quantised
 from engine.models.decoder import Decoder
-from engine.models.places import places
+from engine.models.places import places, scales
 
 CPU_GENERATOR_ELEMENTS = 1 << 28
 """Models up to this size are drawn on the CPU and are equal (up to rounding) on every device; larger ones are
@@ -30,12 +31,15 @@ def fill_random(decoder: Decoder, seed: int) -> None:
 
     A tensor's values depend on the seed and its name in a checkpoint, not on the order of filling.
     """
-    tensors = places(decoder)
+    tensors, scale_of = places(decoder), scales(decoder)
     small = sum(view.numel() for view in tensors.values()) <= CPU_GENERATOR_ELEMENTS
     for name, view in tensors.items():
         std = _std(name, view, decoder)
         if std is None:
             view.fill_(1.0)
+            continue
+        if name in scale_of:
+            _fill_quantised(view, scale_of[name], std, _tensor_seed(seed, name))
             continue
         device = torch.device("cpu") if small else view.device
         generator = torch.Generator(device).manual_seed(_tensor_seed(seed, name))
@@ -43,6 +47,16 @@ def fill_random(decoder: Decoder, seed: int) -> None:
             view.copy_(torch.empty(view.shape).normal_(0.0, std, generator=generator))
         else:
             view.normal_(0.0, std, generator=generator)
+
+
+def _fill_quantised(view: Tensor, scale: Tensor, std: float, seed: int) -> None:
+    """Random values in float8."""
+    device = torch.device("cpu") if view.numel() <= CPU_GENERATOR_ELEMENTS else view.device
+    generator = torch.Generator(device).manual_seed(seed)
+    values = torch.empty(view.shape, device=device).normal_(0.0, std, generator=generator)
+    stored, row_scale = quantised(values)
+    view.copy_(stored)
+    scale.copy_(row_scale.squeeze(1))
 
 
 def _std(name: str, view: Tensor, decoder: Decoder) -> float | None:

@@ -34,6 +34,31 @@ def places(decoder: Decoder) -> dict[str, Tensor]:
     return {name: view.detach() for name, view in found.items()}
 
 
+def scales(decoder: Decoder) -> dict[str, Tensor]:
+    """Every tensor that the decoder keeps in float8 -> the view into the scales of its outputs."""
+    names, found = decoder.config.names, dict[str, Tensor]()
+    for index, layer in enumerate(cast("Sequence[DecoderLayer]", decoder.layers)):
+        own = _layer_scales(layer, names)
+        found.update((f"model.layers.{index}.{name}", view.detach()) for name, view in own)
+    return found
+
+
+def _layer_scales(layer: DecoderLayer, names: Names) -> Iterator[Place]:
+    attention, mlp, within = layer.attention, layer.mlp, "mlp"
+    if attention.qkv.scale is not None and attention.out.scale is not None:
+        for name, view in _rows("weight", attention.qkv.scale, attention, names):
+            yield f"{names.attention}.{name}", view
+        yield f"{names.attention}.{names.out}.weight", attention.out.scale
+    dense = mlp.shared if isinstance(mlp, SparseMlp) else mlp
+    if isinstance(mlp, SparseMlp):
+        within = f"{names.sparse}.shared_experts"
+    if dense is not None and dense.gate_up.scale is not None and dense.down.scale is not None:
+        gate, up = dense.gate_up.parts(dense.gate_up.scale)
+        yield f"{within}.gate_proj.weight", gate
+        yield f"{within}.up_proj.weight", up
+        yield f"{within}.down_proj.weight", dense.down.scale
+
+
 def _layer(layer: DecoderLayer, names: Names) -> Iterator[Place]:
     yield "input_layernorm.weight", layer.input_norm
     yield "post_attention_layernorm.weight", layer.post_norm

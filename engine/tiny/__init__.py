@@ -20,5 +20,6 @@ def checkpoint(kind: str) -> Path:
     folder = CHECKPOINTS / kind
     if not (folder / "config.json").is_file():
         known = ", ".join(sorted(path.parent.name for path in CHECKPOINTS.glob("*/config.json")))
-        raise ValueError(f"no tiny checkpoint named {kind!r}; there are: {known or 'none'}")
+        none = "none: they are in the repository, not in the wheel"
+        raise ValueError(f"no tiny checkpoint named {kind!r}; there are: {known or none}")
     return folder

@@ -103,10 +103,10 @@ def test_files_of_a_pool_start_at_the_folder_of_the_configuration(tmp_path: Path
         ({"pools": [{"count": 2}]}, "pools: pool 0 has no name"),
         ({"pools": [{"name": "a"}, {"name": "a"}]}, "two pools have the same name"),
         ({"pools": [{"name": "a", "count": 0}]}, "must be 1 to 100,000 instances in all"),
-        ({"pools": [{"name": "p", "role": "prefill"}]}, "the role of p is not supported yet"),
+        ({"pools": [{"name": "p", "role": "prefill"}]}, "no instance serves decode"),
         ({"pools": [{"name": "p", "role": "drafts"}]}, r"pools\[0\].role: unknown value"),
-        ({"links": [{"from": "a", "to": "b", "bandwidth_gbps": 50}]}, "links: not supported yet"),
-        ({"num_instances": 2}, "num_instances: contradicts pools"),
+        ({"links": [{"from": "a", "to": "b", "bandwidth_gbps": 50}]}, "links: nothing goes over a link"),
+        ({"num_instances": 2}, "num_instances: contradicts the pools"),
         ({"pools": [{"name": "a", "scheduler": {"max_seqs": 1}}]}, "pools.a.scheduler.max_seqs: unknown key"),
         ({"pools": [{"name": "a", "gpu": "h1000"}]}, "h1000"),
         ({"pools": [{"name": "a", "tp": 3}]}, "3"),
@@ -150,7 +150,7 @@ def test_a_sweep_varies_what_the_pools_leave_open_and_says_so_of_the_rest(tmp_pa
     swept = blis.sweep(written(tmp_path), vary={"rate": [4, 9]}, cache=False, workers=1)
     assert swept.table["status"].tolist() == ["ok", "ok"]
     refused = blis.sweep(written(tmp_path), vary={"num_instances": [2, 3]}, cache=False, workers=1)
-    assert ["contradicts pools" in str(row.outcome.refused) for row in refused.rows] == [True, True]
+    assert ["contradicts the pools" in str(row.outcome.refused) for row in refused.rows] == [True, True]
 
 
 def test_the_ledger_of_a_pool_is_priced_by_its_own_latency_model(tmp_path: Path) -> None:

@@ -50,7 +50,10 @@ def test_every_example_in_the_guide_runs_and_prints_what_the_guide_shows(guide: 
             )
 
 
-@pytest.mark.parametrize("guide", [*GUIDES, ROOT / "README.md"], ids=[*IDS, "front page"])
+PAGES = [*GUIDES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+
+
+@pytest.mark.parametrize("guide", PAGES, ids=[*IDS, "front page", "contributing"])
 def test_every_link_leads_somewhere(guide: Path) -> None:
     for path, anchor in _LINK.findall(guide.read_text(encoding="utf-8")):
         target = (guide.parent / path) if path else guide
@@ -76,10 +79,12 @@ def test_every_invariant_is_held_by_a_test() -> None:
     assert all("`test_" in section for section in sections)
 
 
-def test_every_guide_is_in_the_index() -> None:
+def test_every_guide_is_in_the_index_and_on_the_site() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     for guide in GUIDES:
         assert guide.name == "README.md" or f"({guide.name})" in index
+        assert f": {guide.name}\n" in site
 
 
 def test_an_output_that_changed_is_noticed() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from latency_cases import models
 
@@ -74,6 +74,7 @@ def test_where_host_time_is_a_gap_it_stays_one() -> None:
 @pytest.mark.parametrize("model", MODELS, ids=[m.provenance for m in MODELS])
 @pytest.mark.parametrize("beside", [False, True])
 @pytest.mark.parametrize("behind", [False, True])
+@settings(max_examples=40)
 @given(
     st.integers(1, 64),
     st.integers(0, 5000),

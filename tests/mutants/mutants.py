@@ -38,6 +38,8 @@ PARTS = ("core", "cluster", "latency", "metrics", "planning", "traces")
 COPIED = ("blis_py", "engine", "tests", "profiles", "workloads", "docs", "benchmarks", "training")
 FILES = ("pyproject.toml", "README.md", "constraints.txt", "Makefile")
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
+UNDECIDED = "not decided"
+"""The tests took longer than `--limit-s`, and none had failed."""
 HANGS_S = 120
 """No test takes so long."""
 
@@ -57,7 +59,8 @@ def main() -> int:
         for mutation, killer in zip(missing, pool.map(checkouts.killer, missing), strict=True):
             done[mutation.name] = killer
             print(json.dumps([mutation.name, killer]), file=log, flush=True)
-            print(f"{'killed' if killer else 'SURVIVES':8} {mutation.name}", flush=True)
+            ends = "SURVIVES" if not killer else "?" if killer == UNDECIDED else "killed"
+            print(f"{ends:8} {mutation.name}", flush=True)
     return _report(chosen, done, equivalent)
 
 
@@ -125,7 +128,7 @@ class Checkout:
                 )
             finally:
                 path.write_bytes(source)
-            if not failed or self._is_sound(path, failed):
+            if failed in ("", UNDECIDED) or self._is_sound(path, failed):
                 return failed
             skipped.append(failed)
 
@@ -158,7 +161,7 @@ class Checkout:
                 timeout=self.limit_s,
             )
         except subprocess.TimeoutExpired:
-            return ""
+            return UNDECIDED
         return _killer(done.stdout, done.returncode)
 
 
@@ -212,12 +215,13 @@ def _copied(home: Path, stranger: bool) -> Path:
 
 def _report(chosen: list[Mutation], done: dict[str, str], equivalent: dict[str, str]) -> int:
     known = [mutation for mutation in chosen if mutation.name in equivalent]
-    tested = [mutation for mutation in chosen if mutation.name not in equivalent]
+    open_ = [mutation for mutation in chosen if done.get(mutation.name) == UNDECIDED]
+    tested = [mutation for mutation in chosen if mutation.name not in equivalent and mutation not in open_]
     survivors = [mutation for mutation in tested if not done[mutation.name]]
     killed = len(tested) - len(survivors)
     low, high = wilson(killed, len(tested))
     print(f"\n{killed} of {len(tested)} killed: {killed / max(1, len(tested)):.1%} ({low:.1%} to {high:.1%})")
-    print(f"{len(known)} equivalent; {len(survivors)} survivors:")
+    print(f"{len(open_)} not decided in time; {len(known)} equivalent; {len(survivors)} survivors:")
     for mutation in survivors:
         print(f"  {mutation.module}, line {mutation.line}, {mutation.where}:")
         print(f"    {mutation.old!r} -> {mutation.new!r} in {mutation.place}")

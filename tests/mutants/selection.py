@@ -25,11 +25,14 @@ class Selection:
         ]
 
     def of(self, module: str) -> list[str]:
-        """Test files that import it, directly or not, relative to the checkout."""
-        target = self._modules[module]
-        far = {path: self._distance(path, target) for path in self.tests}
-        near = sorted((steps, str(path.relative_to(self._root))) for path, steps in far.items() if steps)
-        return [path for _, path in near]
+        """Test files that import it, directly or not, those of its part first, relative to the checkout."""
+        target, part = self._modules[module], module.split(".")[1]
+        found = []
+        for path in self.tests:
+            name = path.relative_to(self._root)
+            if steps := self._distance(path, target):
+                found.append((name.parts[1] != part, steps, str(name)))
+        return [name for _, _, name in sorted(found)]
 
     def _distance(self, test: Path, target: Path) -> int:
         """Imports between the two; 0 = it is not imported."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,15 @@ PRICES = {"h100": 3.0, "l40s": 1.2}
 
 
 def plan(**settings: Any) -> Plan:
-    given = {"draws": 0, "workers": 1, "cache": False, "instances": "1:6", "prices": PRICES}
+    given = {
+        "draws": 0,
+        "workers": 1,
+        "cache": False,
+        "instances": "1:6",
+        "prices": PRICES,
+        "tune": False,
+        "most_requests": 320,
+    }
     return blis.plan(**LOAD | {"slo": SLO} | given | settings)
 
 
@@ -37,7 +44,10 @@ def exhaustive(
         for size in sizes:
             try:
                 summary = blis.run(**settings, num_instances=size).summary
+                longer = blis.run(**settings | {"num_requests": 4 * 80}, num_instances=size).summary
             except InputError:
+                continue
+            if not all(each["met"] for each in longer["slo"]):
                 continue
             slack = min(1 - each["measured_ms"] / each["limit_ms"] for each in summary["slo"])
             requests = summary["cluster"]["requests"]
@@ -91,13 +101,14 @@ def test_above_the_highest_rate_a_target_is_missed_and_there_it_is_kept() -> Non
     factor = found.max_rate_factor
     assert factor is not None
     assert found.broken is not None
-    assert "misses" in str(found.broken)
-    assert found.max_rate_per_s == pytest.approx(factor * found.best.outcome.facts["offered_per_s"])
+    assert "(target 20 ms)" in str(found.broken)
+    assert found.rate is not None
     from blis_py.planning.job import Job, Variation
     from blis_py.planning.worker import outcome_of, varied
 
     def met(at: float) -> bool:
-        run = outcome_of(varied(Job(found.config, Variation(rate=at))).run())
+        variation = Variation(rate=at, length=found.rate.length * max(at, 1.0))  # type: ignore[union-attr]
+        run = outcome_of(varied(Job(found.config, variation)).run())
         return all(each["met"] for each in run.slo)
 
     assert met(factor)
@@ -116,9 +127,9 @@ def test_where_nothing_holds_it_tells_what_the_best_does_and_what_binds() -> Non
     assert found.best.point == {"tp": 2}
     assert found.best.instances == 2
     told = repr(found)
-    assert told.startswith("nothing holds; nearest to it: 2 instances of llama-3.1-8b on h100 TP2")
-    assert "✗ tpot.p99" in told
-    assert "what binds: compute" in told
+    assert told.startswith("Nothing meets all targets; nearest: 2 instances of llama-3.1-8b on h100 TP2")
+    assert "✗ p99 TPOT" in told
+    assert "Bottleneck: GPU compute" in told
     assert found.runner_up is None
 
 
@@ -141,7 +152,7 @@ def test_without_a_price_it_takes_the_fewest_gpus_and_says_so() -> None:
     found = plan(vary={"gpu": ("h100", "mi300x")}, prices={})
     assert found.objective == "GPUs"
     assert found.summary["best"]["dollars_per_hour"] is None or found.best.config.gpu == "h100"
-    assert any("there is no price for mi300x" in note for note in found.notes)
+    assert any("no price is known for mi300x" in note for note in found.notes)
 
 
 def test_bundled_prices_come_with_their_source() -> None:
@@ -168,6 +179,8 @@ def test_attainment_by_class_is_kept() -> None:
         "draws": 0,
         "workers": 1,
         "cache": False,
+        "tune": False,
+        "most_requests": 300,
     }
     found = blis.plan(**load | shares | given, attainment="critical=90%", instances="1:4")
     assert found.holds
@@ -189,7 +202,7 @@ def test_without_served_requests_it_says_so_and_draws_what_there_is(tmp_path: Pa
     found = plan(max_model_len=40, prompt_tokens_min=50, num_requests=20, slo="ttft.p99=5s", instances="1:2")
     assert not found.holds
     assert "100.00 % of the requests are lost" in repr(found)
-    assert "✗ ttft.p99 never of 5,000 ms" in repr(found)
+    assert "✗ p99 TTFT is never reached (target 5,000 ms)" in repr(found)
     found.save(tmp_path / "plan")
     assert found.binding is None
 
@@ -197,8 +210,8 @@ def test_without_served_requests_it_says_so_and_draws_what_there_is(tmp_path: Pa
 def test_one_request_is_a_workload_too() -> None:
     found = plan(num_requests=1, instances="1:2")
     assert found.holds
-    assert "too short to tell" in repr(found)
-    assert found.max_rate_per_s is None
+    assert found.sustained is not None
+    assert found.sustained.requests > 50
 
 
 @pytest.mark.slow
@@ -211,7 +224,16 @@ def test_a_profile_of_measured_steps_has_the_price_of_what_it_was_measured_on() 
         "prompt_tokens_stdev": 2,
         "output_tokens_stdev": 2,
     }
-    found = blis.plan(**load, **lengths, slo="ttft.p99=5s", instances="1:2", draws=2, workers=1, cache=False)
+    found = blis.plan(
+        **load,
+        **lengths,
+        slo="ttft.p99=5s",
+        instances="1:2",
+        draws=2,
+        workers=1,
+        cache=False,
+        most_requests=20,
+    )
     assert found.holds
     assert found.objective == "GPUs"
     assert found.error is not None
@@ -231,26 +253,23 @@ def test_more_than_three_settings_are_searched_as_optuna_suggests_and_the_same_e
     found = plan(vary=vary, trials=8, **few)
     assert found.lines == 16
     assert len(found.standings) == 8
-    assert "those not looked at" in repr(found)
+    assert "a combination that was not tried may be cheaper" in repr(found)
     assert plan(vary=vary, trials=8, **few).summary == found.summary
 
 
-def test_slower_steps_hold_less_often() -> None:
+def test_the_probability_is_the_share_of_draws_that_meet_all_targets() -> None:
     found = plan(draws=6)
     held = [case.judgement.holds for case in found.draws]
+    assert len(held) == 6
     assert found.probability == sum(held) / 6
     assert found.error is not None
-    assert "H100" in found.error.source.upper()
-    tight = replace(found.error, deviation=0.5)
-    factors = tight.factors(6)
-    assert factors == sorted(factors)
-    assert factors[0] < 1 < factors[-1]
+    assert "H100" in found.error.source
 
 
 def test_a_model_of_unknown_errors_has_no_probability() -> None:
     found = plan(latency_model="roofline", draws=5)
     assert found.probability is None
-    assert "nothing is known of the errors of roofline" in repr(found)
+    assert "unknown, no runs validate roofline" in repr(found)
 
 
 @pytest.mark.slow
@@ -271,7 +290,7 @@ def test_everything_is_in_the_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"slo": ()}, "nothing says what the cluster has to keep"),
+        ({"slo": ()}, "no target is given"),
         ({"slo": "critical.ttft.p99=1s"}, "no request is held to it"),
         ({"horizon": "10s"}, "would hide the requests that are still waiting"),
         ({"attainment": "101%"}, "is no share"),
@@ -283,7 +302,7 @@ def test_everything_is_in_the_folder(tmp_path: Path) -> None:
         ({"vary": {"gpu": ("h1000",)}}, "no configuration can be run"),
         ({"vary": {"prompt_tokens": (10, 20)}}, "is not for a plan to choose"),
         ({"vary": {"latency_model": ("trained", "roofline")}}, "is not for a plan to choose"),
-        ({"max_rate": True}, "finds the rate of one cluster"),
+        ({"max_rate": True}, "contradicts --max-rate"),
         ({"draws": -1}, "must be at least 0"),
         ({"trials": 0}, "must be at least 1"),
         ({"modle": "x"}, "did you mean 'model'?"),
@@ -311,8 +330,12 @@ def test_a_plan_waits_for_requests_that_the_horizon_of_a_spec_would_cut_off(tmp_
         slo="e2e.max=60s",
         instances=[1, 2],
         draws=0,
+        tune=False,
+        most_requests=600,
+        workers=1,
         cache=False,
     )
     runs = [found.best.outcome, *(case.outcome for case in found.sensitivity)]
-    assert {run.figures["requests.completed"] for run in runs} == {300}
+    assert found.best.outcome.figures["requests.completed"] == 300
+    assert all(run.figures["requests.completed"] == run.facts["requests"] for run in runs)
     assert found.config.drain, "the configuration that it writes does so, too"

@@ -222,3 +222,16 @@ def test_a_missing_file_is_a_clear_error(tmp_path: Path) -> None:
 def test_wrong_options_are_named(tmp_path: Path, options: dict[str, Any], part: str) -> None:
     path = write(tmp_path, "azure.csv", "arrival_s,input_tokens,output_tokens\n0,1,1\n")
     assert part in message(path, **options)
+
+
+@pytest.mark.parametrize("name", ["true", "1.5", "[1]", '{"a": 1}'])
+def test_a_request_of_mooncake_is_named_by_a_text_or_a_whole_number(tmp_path: Path, name: str) -> None:
+    line = '{"timestamp": 0, "input_length": 9, "output_length": 2, "request_id": NAME}\n'
+    path = write(tmp_path, "t.jsonl", line.replace("NAME", "7") + line.replace("NAME", name))
+    assert "t.jsonl:2: request_id: must be a text or a whole number" in message(path)
+
+
+def test_requests_of_mooncake_have_names_of_their_own_whatever_their_type(tmp_path: Path) -> None:
+    line = '{"timestamp": 0, "input_length": 9, "output_length": 2, "request_id": NAME}\n'
+    path = write(tmp_path, "t.jsonl", line.replace("NAME", "7") + line.replace("NAME", '"7"'))
+    assert "t.jsonl:2: request_id: the same id as in line 1" in message(path)

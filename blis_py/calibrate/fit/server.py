@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import lsq_linear
 
 from blis_py.calibrate.client_autopsy import requests_in_flight
 from blis_py.calibrate.token_times import Seconds, TokenTimes, token_times
@@ -297,8 +298,6 @@ def _free(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats, free
 
 def _solve(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats, free: Mask) -> Floats:
     """Numbers that explain the errors, starting from these; only free ones change."""
-    from scipy.optimize import lsq_linear
-
     root, size = np.sqrt(weights.ravel()), _RANGE[free]
     ridge = np.diag(_WEIGHT / size)
     left = np.concatenate([slopes.reshape(-1, len(NAMES))[:, free] * root[:, None], ridge])

@@ -9,6 +9,7 @@ from typing import Any
 from blis_py.errors import InputError
 from blis_py.files.opening import reading
 from blis_py.files.paths import expanded, is_file, is_folder
+from blis_py.files.profiles import find_profile
 from blis_py.models.hf_config import ConfigFile
 from blis_py.traces.samples import StepSamples, joined, read_samples, samples_of
 from blis_py.traces.steplog import read_step_log
@@ -110,8 +111,6 @@ def with_model_config(meta: dict[str, Any], given: str | Path | None = None) -> 
 
 
 def _config_of(model: str) -> Path | None:
-    from blis_py.files.profiles import find_profile
-
     if is_file(Path(model) / "config.json"):
         return Path(model) / "config.json"
     try:

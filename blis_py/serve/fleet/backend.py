@@ -15,6 +15,7 @@ from blis_py.serve.chat import PLAIN_TEMPLATE
 from blis_py.serve.errors import ApiError
 from blis_py.serve.fleet.answers import Answer, Answers
 from blis_py.serve.fleet.failures import Failures, FailureSettings
+from blis_py.serve.fleet.kv_events import KVEvents
 from blis_py.serve.fleet.live import LiveCluster, LiveRequest
 from blis_py.serve.fleet.prefixes import PrefixBook
 from blis_py.serve.fleet.tokens import FleetTokenizer
@@ -60,6 +61,7 @@ class FleetBackend:
         self.failures = Failures(settings.failures, settings.seed)
         self.record: RunRecord | None = None
         self.routes: Callable[[FleetBackend], APIRouter] | None = None
+        self.kv_events: KVEvents | None = None
         self.gauges: Mapping[str, Callable[[], float]] = {
             "blis:clock_lag_seconds": lambda: self.live.lag_s,
             "blis:clock_lag_max_seconds": lambda: self.live.max_lag_s,
@@ -81,6 +83,8 @@ class FleetBackend:
     async def stop(self) -> None:
         self._ready = False
         self.record = self.live.stop()
+        if self.kv_events is not None:
+            self.kv_events.close()
 
     @property
     def ready(self) -> bool:
@@ -120,6 +124,8 @@ class FleetBackend:
             answering.tokens,
             answering.ended,
         )
+        if self.kv_events is not None:
+            self.kv_events.hashes.note(answering.live.request.block_keys, [*prompt, *answer.ids])
         self.live.advance()
         answering.added = True
         index = self.live.instance_of(answering.live)
@@ -165,11 +171,22 @@ class FleetBackend:
         return loads
 
     def step_tokens(self, observe: Callable[[int], None]) -> None:
-        self.live.on_step = observe
+        events = self.kv_events
+        if events is None:
+            self.live.on_step = observe
+            return
+
+        def both(tokens: int) -> None:
+            observe(tokens)
+            events.changed(tokens)
+
+        self.live.on_step = both
 
     def reset_prefix_cache(self) -> bool:
         for scheduler in self.live.schedulers:
             scheduler.kv.forget_unused()
+        if self.kv_events is not None:
+            self.kv_events.cleared()
         return True
 
     # -- instances -------------------------------------------------------------------------------------

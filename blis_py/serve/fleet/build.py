@@ -36,6 +36,10 @@ class FleetOptions:
     max_requests: int = 100_000
     failures: FailureSettings = field(default_factory=FailureSettings)
     record_steps: bool = False
+    kv_events: str | None = None
+    """ZMQ endpoint."""
+    kv_events_topic: str = "kv-events"
+    kv_events_seed: str = "0"
 
 
 @dataclass(frozen=True)
@@ -84,7 +88,22 @@ def build_fleet(config: RunConfig, options: FleetOptions, pod_prefix: str = "ins
     answers = Answers(tokenizer, options.text, options.text_file, options.answer_tokens)
     backend = FleetBackend(live, settings, tokenizer, answers)
     backend.routes = admin_routes
+    if options.kv_events is not None:
+        _publish(backend, options)
     return ServedFleet(setup, backend)
+
+
+def _publish(backend: FleetBackend, options: FleetOptions) -> None:
+    """Publish KV events of all instances, those that come later included."""
+    from blis_py.serve.fleet.kv_events import BlockHashes, KVEvents
+
+    assert options.kv_events is not None
+    live = backend.live
+    hashes = BlockHashes(live.simulation.cluster.block_size, options.kv_events_seed)
+    events = backend.kv_events = KVEvents(options.kv_events, options.kv_events_topic, hashes)
+    for scheduler in live.schedulers:
+        events.follow(scheduler.kv.follow())
+    live.on_instance = lambda scheduler: events.follow(scheduler.kv.follow())
 
 
 def _nothing_yet(table: RequestTable, config: RunConfig) -> Demand:

@@ -149,6 +149,8 @@ class LiveCluster:
         self.source = LiveSource(table, self._ended)
         self.schedulers: list[Any] = []
         """The scheduler of every instance, by index."""
+        self.on_instance: Callable[[Any], None] | None = None
+        """Called with the scheduler of every further instance."""
         self.simulation = ClusterSimulation(
             self.source, cluster, **{**options, "horizon_ns": None}, single_step=True, observer=self
         )
@@ -169,6 +171,8 @@ class LiveCluster:
     def beside(self, index: int, scheduler: Any, events: Any) -> TokenTap:
         """See `Observer`."""
         self.schedulers.append(scheduler)
+        if self.on_instance is not None:
+            self.on_instance(scheduler)
         return TokenTap(self, scheduler, events)
 
     # -- the clock ---------------------------------------------------------------------------------

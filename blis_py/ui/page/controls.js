@@ -23,7 +23,7 @@ export function changed(state, control, next) {
 
 export class Controls {
   constructor(form, described, move) {
-    this.rows = described.map((control) => ({ control, ...made(control, (next, resting) => move(control, next, resting)) }));
+    this.rows = described.map((control) => ({ control, ...made(control, (next) => move(control, next)) }));
     const groups = new Map();
     for (const row of this.rows) {
       if (!groups.has(row.control.group)) groups.set(row.control.group, element("fieldset", {}, element("legend", {}, row.control.group)));
@@ -44,7 +44,7 @@ function made(control, move) {
   const kind = { range: slider, choice: select, targets: targets }[control.kind];
   const { input, show } = kind(control, id, output, move);
   input.disabled = Boolean(control.why);
-  const label = element("label", { for: id }, element("span", {}, control.label), output);
+  const label = element("div", { class: "name" }, element("label", { for: id }, control.label), output);
   const why = control.why ? element("span", { class: "why" }, control.why) : null;
   return { node: element("div", { class: "control" }, label, input, why), show };
 }
@@ -60,19 +60,18 @@ function slider(control, id, output, move) {
     output.textContent = control.values[at] === next ? told(at) : `${next} ${control.unit}`.trim();
     input.setAttribute("aria-valuetext", output.textContent);
   };
-  input.addEventListener("input", () => move(control.values[input.value], false));
-  input.addEventListener("change", () => move(control.values[input.value], true));
+  input.addEventListener("input", () => move(control.values[input.value]));
   return { input, show };
 }
 
 function select(control, id, output, move) {
   const input = element("select", { id }, ...control.values.map((word) => element("option", { value: word }, word)));
-  input.addEventListener("change", () => move(input.value, true));
+  input.addEventListener("change", () => move(input.value));
   return { input, show: (next) => (input.value = next) };
 }
 
 function targets(control, id, output, move) {
   const input = element("input", { type: "text", id, spellcheck: "false", placeholder: "ttft.p99=500ms tpot.p90=50ms", "aria-describedby": `${id}-hint` });
-  input.addEventListener("change", () => move(input.value.split(/[\s,]+/).filter(Boolean), true));
+  input.addEventListener("change", () => move(input.value.split(/[\s,]+/).filter(Boolean)));
   return { input, show: (next) => (input.value = next.join(" ")) };
 }

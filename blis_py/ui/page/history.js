@@ -1,5 +1,6 @@
 // The state on the screen: undo, redo, and the link that restores it.
 
+const PAUSE_MS = 1000;
 const EMPTY = { settings: {}, prompt: 1, output: 1, shape: "as given", pools: {} };
 
 export class History {
@@ -9,25 +10,24 @@ export class History {
     this.future = [];
     this.state = restored() ?? structuredClone(EMPTY);
     this.moving = null;
+    this.latest = 0;
     addEventListener("hashchange", () => {
       const found = restored();
       if (found && JSON.stringify(found) !== JSON.stringify(this.state)) this.set(found);
     });
   }
 
-  // One step of undo for as long as the same control is moved.
+  // One step of undo for as long as the same control is moved without a pause.
   change(next, control = null) {
-    if (control === null || control !== this.moving) {
+    const now = performance.now();
+    if (control === null || control !== this.moving || now - this.latest > PAUSE_MS) {
       this.past.push(this.state);
       if (this.past.length > 200) this.past.shift();
     }
     this.moving = control;
+    this.latest = now;
     this.future = [];
     this.put(next);
-  }
-
-  rest() {
-    this.moving = null;
   }
 
   set(next) {

@@ -37,7 +37,10 @@ async function details(state, latest) {
     const found = await job("compare", { state, pinned: page.pinned.state });
     if (!found.superseded && current(state)) show.compared(found);
   }
-  const steps = [["ledger", (found) => show.ledger(found)], ["curve", (found) => { page.curve = found.points ?? []; points(); }]];
+  const steps = [
+    ...(page.answer.over_time.length ? [] : [["states", (found) => { page.answer.over_time = found.over_time ?? []; show.states(page.answer); }]]),
+    ["ledger", (found) => show.ledger(found)], ["curve", (found) => { page.curve = found.points ?? []; points(); }],
+  ];
   for (const [kind, put] of steps) {
     if (!still()) return;
     const found = await job(kind, { state });
@@ -162,10 +165,9 @@ async function start() {
   });
   const found = await job("start", { state: {} });
   if (found.refused || found.failed) return show.refused(found.refused ?? found.failed);
-  page.controls = new Controls(at("controls"), found.controls, (control, next, rests) => {
+  page.controls = new Controls(at("controls"), found.controls, (control, next) => {
     const before = value(moves.state, control);
     if (JSON.stringify(before) !== JSON.stringify(next)) moves.change(changed(moves.state, control, next), control.key);
-    if (rests) moves.rest();
   });
   page.controls.show(moves.state);
   samples.want(moves.state);

@@ -39,6 +39,7 @@ export function tiles(answer, pinned) {
 }
 
 function figures(host, specs) {
+  if (host.firstElementChild?.tagName === "P") host.replaceChildren();
   while (host.children.length < specs.length) host.append(element("figure"));
   while (host.children.length > specs.length) host.lastChild.remove();
   specs.forEach((spec, index) => draw(host.children[index], spec, { height: 210 }));
@@ -50,7 +51,13 @@ export function charts(answer, pinned) {
     return then ? { ...spec, series: [...spec.series, { ...then, name: "pinned", dashed: true, colour: 9 }] } : spec;
   });
   figures(at("distributions"), own);
-  figures(at("over-time"), answer.over_time);
+  states(answer);
+}
+
+// Of a large whole run they come later; those of its sample would be of something else.
+export function states(answer) {
+  if (answer.over_time.length) figures(at("over-time"), answer.over_time);
+  else at("over-time").replaceChildren(element("p", { class: "nothing" }, "Follows in a moment."));
 }
 
 export function classes(answer) {

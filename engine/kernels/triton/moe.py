@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from engine.kernels.gpu import gpu_of
+from engine.kernels.moe import align_experts
 from engine.kernels.promise import Promise
 from engine.kernels.triton.autotune import INTERPRETED, Fits, autotuned
 
@@ -182,8 +183,6 @@ def block_m(num_rows: int, num_experts: int) -> int:
 
 def fused_moe(x: Tensor, w13: Tensor, w2: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
     """See `engine.kernels.moe.fused_moe`."""
-    from engine.kernels.moe import align_experts
-
     tokens, top_k = ids.shape
     experts, d, f = w2.shape
     num_rows = tokens * top_k

@@ -16,11 +16,11 @@ from blis_py.models.model_shape import known_models, load_model
 from engine.layers.rope import Rope, cos_sin_table
 from engine.models import load_model_config
 from engine.models.config import ARCHITECTURES
-from engine.models.weights import weight_bytes
+from engine.models.weights import shapes_only, weight_bytes
 
 
 def runs(name: str) -> bool:
-    """Whether the engine has it; the simulator knows more architectures, and quantised weights."""
+    """Whether the engine has it; the simulator knows more architectures and quantised weights."""
     try:
         load_model_config(name)
     except InputError as error:
@@ -44,8 +44,17 @@ def config(folder: Path, base: str = "qwen3-0.6b", **changes: Any) -> Path:
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_the_decoder_of_a_bundled_model_has_the_parameters_the_simulator_counts(name: str) -> None:
     """Biases, QK-norms and float32 routers come on top: less than a thousandth."""
-    weights = weight_bytes(load_model_config(name), torch.bfloat16) / 2
+    decoder = shapes_only(load_model_config(name), torch.bfloat16)
+    weights = sum(weight.numel() for weight in decoder.parameters())
     assert 1 <= weights / load_model(name).parameters < 1.001
+
+
+def test_weights_in_float8_take_a_byte_each() -> None:
+    """Embeddings, norms and the LM head are not among them."""
+    quantised, plain = (
+        weight_bytes(load_model_config(name), torch.bfloat16) for name in ("qwen3-32b-fp8", "qwen3-32b")
+    )
+    assert 0.5 < quantised / plain < 0.55
 
 
 @pytest.mark.parametrize("name", RUNNABLE)
@@ -111,8 +120,8 @@ def test_a_window_as_long_as_the_context_is_accepted(tmp_path: Path) -> None:
         ("qwen3-0.6b", {"rope_theta": ...}, "rope_theta: missing"),
         (
             "qwen3-0.6b",
-            {"quantization_config": {"quant_method": "fp8"}},
-            "quantization_config: quantised weights are not supported (found 'fp8'); use the unquantised",
+            {"quantization_config": {"quant_method": "awq", "bits": 4}},
+            "quantization_config: quantised weights of this kind are not supported (found 'awq'); use the",
         ),
         (
             "mistral-nemo-12b",
@@ -150,13 +159,13 @@ def test_an_unsupported_config_is_refused_by_file_and_key(
 def test_quantised_weights_are_refused_wherever_the_config_says_so(tmp_path: Path) -> None:
     folder = config(tmp_path)
     (tmp_path / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "FP8"}}')
-    with pytest.raises(InputError, match=r"hf_quant_config\.json: quantization: quantised weights are not"):
+    with pytest.raises(InputError, match=r"hf_quant_config\.json: quantization: quantised weights of this"):
         load_model_config(folder)
     (tmp_path / "hf_quant_config.json").unlink()
     values = json.loads((tmp_path / "config.json").read_text())
-    outer = {"text_config": values, "quantization_config": {"quant_method": "fp8"}}
+    outer = {"text_config": values, "quantization_config": {"quant_method": "awq", "bits": 4}}
     (tmp_path / "config.json").write_text(json.dumps(outer))
-    with pytest.raises(InputError, match=r"config\.json: quantization_config: quantised weights are not"):
+    with pytest.raises(InputError, match=r"config\.json: quantization_config: quantised weights of this"):
         load_model_config(folder)
 
 

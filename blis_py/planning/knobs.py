@@ -1,0 +1,149 @@
+"""Settings that cost nothing to change: token budget, sequences, scheduler, router, prefix cache.
+
+They are tried around the cheapest candidate, at the next smaller size of its own combination and of those
+that could become cheaper, before it is the answer. Settings that were given or are varied stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from blis_py.config.models import RunConfig
+from blis_py.planning.axes import Point
+from blis_py.planning.goal import Judgement
+from blis_py.planning.job import HOPELESS, Job
+from blis_py.planning.result import Knobs
+from blis_py.planning.search import Probe, Search, SearchLine
+from blis_py.planning.space import Space
+
+_KEYS = {
+    "max_num_batched_tokens": "scheduler.max_num_batched_tokens",
+    "max_num_seqs": "scheduler.max_num_seqs",
+    "scheduler": "scheduler.policy",
+    "routing_policy": "routing.policy",
+    "prefix_cache": "scheduler.prefix_cache",
+}
+_FACTORS = (0.25, 0.5, 2.0, 4.0)
+_SCHEDULERS = {
+    "vllm": ("fcfs", "priority-fcfs"),
+    "sglang": ("fcfs", "priority-fcfs", "lpm", "dfs-weight"),
+}
+"""Those that the engine has."""
+_ROUTERS = ("round-robin", "least-loaded", "weighted")
+_ROUNDS, _LINES = 3, 4
+"""Settings changed one after the other, and combinations around which they are tried."""
+Best = Callable[[Sequence[int]], Probe | None]
+"""The cheapest candidate among some lines."""
+
+
+class _Trials:
+    """Alternatives of candidates, one setting at a time."""
+
+    def __init__(self, space: Space, search: Search) -> None:
+        self._space, self._search = space, search
+        self.tried: dict[str, dict[object, None]] = {}
+        self.kept: dict[str, None] = {}
+
+    def holding(self, probe: Probe) -> Point | None:
+        """Settings with which a failing candidate holds; None if none are found.
+
+        Each round keeps the single change that leaves the most slack.
+        """
+        changes: Point = {}
+        slack = float("-inf")
+        for _ in range(_ROUNDS):
+            cases = list(self._changed(probe, changes))
+            told = self._judged(probe, cases)
+            found = max(
+                zip(told, range(len(told)), strict=True), key=lambda each: each[0].slack, default=None
+            )
+            if found is None or found[0].slack <= slack:
+                return None
+            slack, changes = found[0].slack, cases[found[1]]
+            if found[0].holds:
+                return changes
+        return None
+
+    def _judged(self, probe: Probe, cases: Sequence[Point]) -> list[Judgement]:
+        lost = self._space.goal.max_lost
+        jobs = [Job(self._space.changed(probe, each), stops_at=(HOPELESS,), max_lost=lost) for each in cases]
+        return [self._space.goal.judge(outcome) for outcome in self._space.runner.run(jobs)]
+
+    def _changed(self, probe: Probe, changes: Point) -> Iterator[Point]:
+        """The changes so far with one setting changed further."""
+        config = self._space.changed(probe, changes)
+        fixed = {*(config.given or ()), *(each.key for each in self._space.axes)}
+        for name, (now, values) in _values(config).items():
+            if _KEYS[name] in fixed and name not in changes:
+                self.kept[name] = None
+                continue
+            self.tried.setdefault(name, {})[now] = None
+            for value in values:
+                self.tried[name][value] = None
+                yield {**changes, name: value}
+
+
+def _values(config: RunConfig) -> dict[str, tuple[object, list[object]]]:
+    """The value of each setting, and others worth a run."""
+    own = config.scheduler
+    known = _SCHEDULERS.get(config.engine, ("fcfs", "priority-fcfs", "lpm"))
+    budgets = [round(own.max_num_batched_tokens * factor) for factor in _FACTORS]
+    seqs = [max(round(own.max_num_seqs * factor), 1) for factor in _FACTORS]
+    caches = ["radix"] if config.engine == "sglang" else ["hash"]
+    found: dict[str, tuple[object, list[object]]] = {
+        "max_num_batched_tokens": (
+            own.max_num_batched_tokens,
+            [each for each in budgets if each >= max(own.max_num_seqs, own.block_size)],
+        ),
+        "max_num_seqs": (own.max_num_seqs, [each for each in seqs if each <= own.max_num_batched_tokens]),
+        "scheduler": (own.policy, [each for each in known if each != own.policy]),
+        "prefix_cache": (own.prefix_cache, [each for each in caches if each != own.prefix_cache]),
+    }
+    if config.num_instances > 1:
+        now = config.routing.policy
+        found["routing_policy"] = now, [each for each in _ROUTERS if each != now]
+    return {name: (now, others) for name, (now, others) in found.items() if others}
+
+
+def improved(
+    space: Space, search: Search, lines: Sequence[int], found: Probe | None, best: Best
+) -> tuple[Probe | None, list[int], Knobs]:
+    """The cheapest candidate once settings are tried, the lines that were searched, and what was tried.
+
+    Args:
+        found: the cheapest with the settings as given; None if none holds.
+        best: the cheapest verified candidate among some lines.
+    """
+    trials, lines = _Trials(space, search), list(lines)
+    first = found
+    examined: set[Probe] = set()
+    while True:
+        better = None
+        for probe in _cheaper(space, search, lines, found):
+            if probe in examined:
+                continue
+            examined.add(probe)
+            changes = trials.holding(probe)
+            if changes is not None and space.add(probe[0], changes):
+                better = search.add(SearchLine(space.costs[-1]))
+                break
+        if better is None:
+            break
+        lines.append(better)
+        found = best(lines)
+    knobs = Knobs({name: tuple(values) for name, values in trials.tried.items()}, tuple(trials.kept))
+    if first is not None and found != first:
+        knobs = Knobs(knobs.tried, knobs.kept, space.candidate(first))
+    return found, lines, knobs
+
+
+def _cheaper(space: Space, search: Search, lines: Sequence[int], found: Probe | None) -> list[Probe]:
+    """The largest size of each combination that costs less than the candidate, nearest to it first."""
+    bound = float("inf") if found is None else search.cost(found) * (1 - 1e-9)
+    probes = []
+    for line in lines:
+        fits = [i for i, size in enumerate(space.sizes) if space.costs[line] * size < bound]
+        if fits and space.runs(line):
+            probes.append((line, fits[-1]))
+    near = sorted(probes, key=lambda probe: (found is None or probe[0] != found[0], -search.cost(probe)))
+    return near[:_LINES]

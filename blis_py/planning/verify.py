@@ -1,0 +1,96 @@
+"""Stricter examination of candidates: over longer durations, and under the errors of the prediction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from blis_py.config.models import RunConfig
+from blis_py.metrics.slo import parse_slos
+from blis_py.planning import analysis
+from blis_py.planning.analysis import Case
+from blis_py.planning.goal import Goal, Judgement, Requirement
+from blis_py.planning.job import JobOutcome
+from blis_py.planning.runner import Runner
+from blis_py.planning.search import Probe, Search
+from blis_py.planning.space import Space
+from blis_py.planning.stationary import Sustained, sustained
+from blis_py.planning.uncertainty import Errors, errors_of
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A configuration under draws of the truth."""
+
+    cases: tuple[Case, ...] = ()
+    errors: Errors | None = None
+
+    @property
+    def share(self) -> float | None:
+        """The share of draws in which all targets are met; None without draws."""
+        if not self.cases:
+            return None
+        return sum(case.judgement.holds for case in self.cases) / len(self.cases)
+
+
+def drawn(config: RunConfig, goal: Goal, runner: Runner, count: int, length: float) -> Drawn:
+    """A configuration under draws; none if nothing is known of the errors."""
+    asked = [(each.metric, each.stat) for each in parse_slos(config.slo)]
+    errors = errors_of(config, count, asked)
+    if errors is None:
+        return Drawn()
+    jobs = analysis.draws(config, errors, goal, length)
+    return Drawn(tuple(analysis.drawn_cases(jobs, errors, goal, runner)), errors)
+
+
+class Verifier:
+    """Examinations of candidates, each done once."""
+
+    def __init__(self, space: Space, search: Search, count: int) -> None:
+        self._space, self._search, self._count = space, search, count
+        self._sustained: dict[Probe, Sustained] = {}
+        self._drawn: dict[Probe, Drawn] = {}
+        self.bursts: list[Probe] = []
+        """Candidates that hold for the duration of the workload, but not for longer."""
+
+    def best(self, lines: Sequence[int], confidence: float | None = None) -> Probe | None:
+        """The cheapest candidate that holds over longer durations and, with `confidence`, in this share of
+        the draws."""
+        while (found := self._search.best(lines)) is not None:
+            told = self._refuted(found, confidence)
+            if told is None:
+                return found
+            self._search.refute(found, told)
+        return None
+
+    def sustained(self, probe: Probe) -> Sustained:
+        space = self._space
+        if probe not in self._sustained:
+            self._sustained[probe] = sustained(
+                space.config(probe), space.goal, space.runner, self._whole(probe)
+            )
+        return self._sustained[probe]
+
+    def drawn(self, probe: Probe) -> Drawn:
+        space = self._space
+        if probe not in self._drawn:
+            length = self.sustained(probe).analysed
+            self._drawn[probe] = drawn(space.config(probe), space.goal, space.runner, self._count, length)
+        return self._drawn[probe]
+
+    def _whole(self, probe: Probe) -> JobOutcome:
+        return self._space.outcome(probe)
+
+    def _refuted(self, probe: Probe, confidence: float | None) -> Judgement | None:
+        """The judgement of the examination that a candidate fails; None if it passes."""
+        longer = self.sustained(probe)
+        if not longer.judgement.holds:
+            self.bursts.append(probe)
+            return longer.judgement
+        if confidence is None:
+            return None
+        share = self.drawn(probe).share
+        if share is None or share >= confidence - 1e-9:
+            return None
+        needed = Requirement("draws that meet all targets", confidence, share, "share", share - confidence)
+        return replace(longer.judgement, holds=False, requirements=(*longer.judgement.requirements, needed))

@@ -1,0 +1,27 @@
+"""What is typed in a way that other programs take leads on."""
+
+from __future__ import annotations
+
+import pytest
+
+import blis_py as blis
+from blis_py.cli import main
+from blis_py.errors import InputError
+
+
+def test_help_is_a_word_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "run"]) == 0
+    assert "Usage: blis run" in capsys.readouterr().out
+
+
+def test_two_values_of_one_setting_point_to_a_comparison() -> None:
+    with pytest.raises(InputError, match=r"takes one value .*blis sweep --vary"):
+        blis.build(model="qwen3-14b", scheduler="fcfs,sjf")
+
+
+def test_a_setting_without_effect_is_a_note_under_the_peers_rules() -> None:
+    given = {"model": "qwen3-14b", "num_requests": 3, "routing_scorers": {"queue-depth": 1.0}}
+    run = blis.build(**given, engine="blis", num_instances=2)
+    assert any("routing.scorers has no effect on round-robin" in note for note in run.notes)
+    with pytest.raises(InputError, match="has no effect on round-robin"):
+        blis.build(**given, num_instances=2)

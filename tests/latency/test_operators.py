@@ -1,0 +1,153 @@
+"""Prices operator by operator: surfaces, layouts, formats, and what was learned."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from latency_cases import decode, prefill
+
+from blis_py.core.features import StepFeatures
+from blis_py.errors import InputError
+from blis_py.latency import build
+from blis_py.latency.capacity import kv_capacity
+from blis_py.latency.hardware import load_gpu
+from blis_py.latency.layout import Layout
+from blis_py.latency.memory_overheads import OVERHEADS
+from blis_py.latency.operators import Operators
+from blis_py.latency.surfaces import Surface, load_surfaces
+from blis_py.latency.trained import ServerTerms, Trained
+from blis_py.models.model_shape import load_model
+
+
+def operators(
+    model: str, gpu: str = "b200", layout: Layout | None = None, engine: str = "sglang"
+) -> Operators:
+    layout = layout or Layout(8)
+    found = build(
+        "trained", shape=load_model(model), gpu=load_gpu(gpu), tp=layout.gpus, layout=layout, kernels=engine
+    )
+    assert isinstance(found, Operators)
+    return found
+
+
+MODELS = [
+    operators("deepseek-r1"),
+    operators("deepseek-v3.1-nvfp4", layout=Layout(8, 8, 8), engine="trtllm"),
+    operators("qwen3.5-397b-a17b-nvfp4", layout=Layout(4, 1, 4)),
+    operators("gpt-oss-120b", "h200", Layout(1), "vllm"),
+    operators("llama-3.1-70b-fp8", "h100", Layout(4), "trtllm"),
+]
+every_model = pytest.mark.parametrize("model", MODELS, ids=[model.provenance for model in MODELS])
+
+
+@every_model
+def test_a_run_of_decode_steps_ends_where_single_steps_end(model: Operators) -> None:
+    step, now, ends = decode(13, 13 * 700), 0, []
+    for done in range(300):
+        now += model.step_ns(step.after(done))
+        ends.append(now)
+    run = model.decode_run(step, 300)
+    assert run.end_ns == now
+    assert run.ends_ns().tolist() == ends
+
+
+@every_model
+def test_more_work_takes_longer(model: Operators) -> None:
+    decodes = [model.step_ns(decode(seqs, seqs * 1000)) for seqs in (1, 8, 64, 512)]
+    prompts = [model.step_ns(prefill(tokens)) for tokens in (128, 1024, 8192, 32768)]
+    assert decodes == sorted(decodes)
+    assert prompts == sorted(prompts)
+    assert model.step_ns(decode(64, 64 * 30_000)) > model.step_ns(decode(64, 64 * 1000))
+    assert model.step_ns(prefill(1024, cached=30_000)) > model.step_ns(prefill(1024))
+
+
+def test_dense_models_under_vllm_are_priced_as_before() -> None:
+    for model in ("qwen3-14b", "llama-3.1-70b-fp8"):
+        found = build("trained", shape=load_model(model), gpu=load_gpu("h100"), tp=4)
+        assert isinstance(found, Trained)
+
+
+def test_a_surface_has_its_values_at_the_knots_and_no_others_beyond() -> None:
+    surface = Surface((np.array([0.0, 2.0]), np.array([1.0, 3.0])), np.array([[0.0, 1.0], [2.0, 3.0]]))
+    assert surface.at((np.array([2.0]), np.array([1.0]))) == 2.0
+    assert surface.at((np.array([1.0]), np.array([2.0]))) == 1.5
+    assert surface.at((np.array([-9.0]), np.array([9.0]))) == 1.0
+
+
+def test_ranks_with_requests_of_their_own_wait_for_the_busiest() -> None:
+    """One prompt among eight ranks takes as long as one on each of them, but for the experts."""
+    model = operators("deepseek-r1", layout=Layout(8, 8, 8))
+    one, eight = (
+        StepFeatures(prefill_seqs=n, prefill_tokens=n * 1000, prefill_pairs=n * 500_500, emitted_rows=n)
+        for n in (1, 8)
+    )
+    assert model.step_ns(one) < model.step_ns(eight) < 3 * model.step_ns(one)
+
+
+def test_experts_distributed_or_split_are_priced_apart() -> None:
+    split, distributed = (operators("deepseek-r1", layout=Layout(8, 1, ep)) for ep in (1, 8))
+    assert split.step_ns(decode(64, 64_000)) != distributed.step_ns(decode(64, 64_000))
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "message"),
+    [
+        ("deepseek-r1", Layout(8, 3, 1), "--attention-dp: does not divide the 8 GPUs of an instance"),
+        ("deepseek-r1", Layout(8, 1, 5), "--ep: does not divide the 8 GPUs of an instance"),
+        ("qwen3-14b", Layout(8, 1, 8), "--ep: qwen3-14b has no experts to distribute"),
+    ],
+)
+def test_a_layout_that_does_not_divide_is_refused(model: str, layout: Layout, message: str) -> None:
+    with pytest.raises(InputError) as error:
+        build("trained", shape=load_model(model), gpu=load_gpu("b200"), tp=8, layout=layout)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["roofline", "trained-physics"])
+def test_models_of_step_times_that_know_no_latent_attention_refuse_it(name: str) -> None:
+    with pytest.raises(InputError, match="does not price latent attention"):
+        build(name, shape=load_model("deepseek-r1"), gpu=load_gpu("h100"), tp=8)
+
+
+def test_a_gpu_without_measured_kernels_is_priced_by_its_datasheet_and_says_so() -> None:
+    assert load_surfaces("mi300x", "sglang") is None
+    model = operators("deepseek-r1", "mi300x")
+    assert "sglang on h100, datasheet of MI300X" in model.provenance
+    assert "kernels of the MI300X" in model.beyond()
+
+
+def test_what_was_learned_on_together_has_no_note() -> None:
+    assert operators("deepseek-v3.1-nvfp4", layout=Layout(8, 1, 8)).beyond() == ""
+    assert "sglang with MLA MoE FP8 on H100 TP8" in operators("deepseek-r1", "h100").beyond()
+
+
+def test_a_servers_own_gap_and_factor_apply() -> None:
+    plain = operators("deepseek-r1")
+    slower = plain.on_server(ServerTerms(scale=2.0, gap_ns=1e6))
+    step = decode(8, 8000)
+    assert slower.step_ns(step) == pytest.approx(2 * plain.step_ns(step) + 1e6, rel=1e-6)
+
+
+def test_a_latent_cache_is_as_large_on_every_rank_and_replicas_add_theirs() -> None:
+    shape, gpu, overheads = load_model("deepseek-r1"), load_gpu("h200"), OVERHEADS["sglang"]
+    eight = kv_capacity(shape, gpu, 8, overheads=overheads)
+    assert eight.block_bytes == 61 * 576 * 2 * 16
+    shared = kv_capacity(shape, gpu, 8, overheads=overheads, layout=Layout(8, 8, 8))
+    assert shared.block_bytes == eight.block_bytes
+    assert shared.weight_bytes > eight.weight_bytes
+
+
+def test_the_share_of_trtllm_is_one_of_what_is_left() -> None:
+    shape, gpu = load_model("llama-3.1-8b"), load_gpu("h200")
+    whole, half = (
+        kv_capacity(shape, gpu, gpu_memory_utilization=share, overheads=OVERHEADS["trtllm"]).blocks
+        for share in (1.0, 0.5)
+    )
+    assert abs(whole - 2 * half) <= 1
+
+
+def test_windowed_layers_keep_no_more_than_their_window() -> None:
+    shape, gpu = load_model("gpt-oss-120b"), load_gpu("h200")
+    with_windows = kv_capacity(shape, gpu, overheads=OVERHEADS["vllm"])
+    assert with_windows.block_bytes == 18 * 2 * 8 * 64 * 2 * 16
+    assert kv_capacity(shape, gpu).block_bytes == 2 * with_windows.block_bytes

@@ -1,0 +1,161 @@
+"""An answer about a cluster does not depend on how short the workload was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import blis_py as blis
+from blis_py.api import configure
+from blis_py.planning.job import Job, Variation
+from blis_py.planning.longer import repeated, resampled
+from blis_py.planning.plan import Plan
+from blis_py.planning.worker import varied
+from blis_py.requests.table import RequestTable
+
+LOAD: dict[str, Any] = {"model": "llama-3.1-8b", "rate": 60, "output_tokens": 48, "slo": "ttft.p99=120ms"}
+
+
+def highest(**settings: Any) -> Plan:
+    return blis.plan(**LOAD | settings, max_rate=True, draws=0, workers=1, cache=False)
+
+
+def test_the_highest_rate_of_a_short_workload_is_that_of_a_long_one() -> None:
+    """Squeezing 60 requests together makes a burst, which a queue absorbs at any rate."""
+    short, long = (highest(num_requests=count, most_requests=4000) for count in (60, 2500))
+    assert short.max_rate_per_s is not None
+    assert long.max_rate_per_s is not None
+    assert short.max_rate_per_s == pytest.approx(long.max_rate_per_s, rel=0.1)
+    assert short.rate is not None
+    assert f"over {short.rate.requests:,} requests" in repr(short)
+
+
+def test_a_short_trace_is_repeated_rather_than_squeezed(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        + "".join(f"2023-11-16 18:00:{s:02d}.0000000,500,40\n" for s in range(30))
+    )
+    found = blis.plan(
+        model="llama-3.1-8b",
+        trace=str(tmp_path / "trace.csv"),
+        rate=10,
+        slo="ttft.p99=120ms",
+        max_rate=True,
+        draws=0,
+        workers=1,
+        cache=False,
+        most_requests=1200,
+    )
+    assert found.rate is not None
+    assert found.rate.requests > 500
+
+
+def test_what_is_called_cheapest_also_holds_for_twenty_times_the_requests() -> None:
+    found = blis.plan(**LOAD, num_requests=60, instances="1:8", draws=0, workers=1, cache=False, tune=False)
+    assert found.holds
+    again = blis.run(found.config, num_requests=1200).summary
+    assert all(each["met"] for each in again["slo"])
+    assert again["load"]["verdict"] != "saturated"
+
+
+def table(**columns: Any) -> RequestTable:
+    arrival = np.array([0, 10, 20, 30], dtype=np.int64)
+    tokens = np.array([5, 6, 7, 8], dtype=np.int64)
+    contents = ((("system", 4),), (("system", 4), ("session 0", 9)))
+    content = np.array([0, 1, 1, 0], dtype=np.int64)
+    return RequestTable.build(arrival, tokens, tokens, content=content, contents=contents, **columns)
+
+
+def test_a_repeated_trace_keeps_its_rate_and_shares_only_lasting_texts() -> None:
+    session = np.array([-1, 0, 0, -1], dtype=np.int64)
+    many = repeated(table(session=session, deadline_ns=np.array([5, -1, 25, -1])), 3)
+    assert many.arrival_ns.tolist() == [*range(0, 120, 10)]
+    assert many.prompt_tokens.tolist() == [5, 6, 7, 8] * 3
+    assert many.deadline_ns.tolist() == [5, -1, 25, -1, 45, -1, 65, -1, 85, -1, 105, -1]
+    assert many.session is not None
+    assert many.session.tolist() == [-1, 0, 0, -1, -1, 1, 1, -1, -1, 2, 2, -1]
+    texts = [[name for name, _ in many.contents[code]] for code in many.content.tolist()]
+    assert texts[1] == ["system", "session 0"]
+    assert texts[5] == ["system", "session 0~1"]
+
+
+def test_a_generated_workload_continues_and_begins_as_before() -> None:
+    config = configure(model="llama-3.1-8b", num_requests=50, rate=10)
+    plain, longer = varied(Job(config)).table, varied(Job(config, Variation(length=4.0))).table
+    assert len(longer) == 200
+    assert longer.arrival_ns[:50].tolist() == plain.arrival_ns.tolist()
+
+
+def test_a_bootstrap_keeps_the_gaps_of_blocks() -> None:
+    rng = np.random.default_rng(1)
+    arrival = np.cumsum(rng.integers(1, 1000, 400)).astype(np.int64)
+    tokens = np.arange(1, 401, dtype=np.int64)
+    table = RequestTable.build(arrival, tokens, tokens)
+    drawn, again, other = (resampled(table, seed) for seed in (7, 7, 8))
+    assert len(drawn) == 400
+    assert (np.diff(drawn.arrival_ns) > 0).all()
+    assert (np.diff(drawn.prompt_tokens) == 1).mean() > 0.9
+    assert drawn.prompt_tokens.tolist() == again.prompt_tokens.tolist()
+    assert drawn.prompt_tokens.tolist() != other.prompt_tokens.tolist()
+
+
+def test_a_cheap_setting_is_tried_before_more_instances_are_bought() -> None:
+    """A token budget that keeps decodes waiting needs 4 instances where a quarter of it needs fewer."""
+    load = {"model": "qwen3-14b", "rate": 6, "num_requests": 100, "prompt_tokens": 4000, "output_tokens": 60}
+    given: dict[str, Any] = {
+        **load,
+        "prompt_tokens_max": 16000,
+        "slo": "tpot.p99=60ms",
+        "instances": "1:8",
+        "draws": 0,
+        "workers": 1,
+        "cache": False,
+        "most_requests": 400,
+    }
+    plain, tuned = blis.plan(**given, tune=False), blis.plan(**given)
+    assert tuned.knobs is not None
+    assert tuned.best.instances < plain.best.instances
+    assert tuned.knobs.before is not None
+    assert tuned.knobs.before.instances == plain.best.instances
+    assert "With the settings as given" in repr(tuned)
+    fixed = blis.plan(**given, max_num_batched_tokens=8192)
+    assert fixed.knobs is not None
+    assert "max_num_batched_tokens" in fixed.knobs.kept
+
+
+def test_confidence_is_a_constraint() -> None:
+    given: dict[str, Any] = {
+        **LOAD,
+        "num_requests": 60,
+        "instances": "1:8",
+        "workers": 1,
+        "cache": False,
+        "most_requests": 300,
+    }
+    sure = blis.plan(**given, draws=5, confidence="100%", tune=False)
+    assert sure.probability == 1.0
+    assert sure.confidence == 1.0
+
+
+def test_the_combination_with_the_highest_rate_within_a_budget() -> None:
+    found = blis.plan(
+        **LOAD,
+        num_requests=60,
+        vary={"gpu": ["h100", "l40s"]},
+        prices={"h100": 3.0, "l40s": 1.0},
+        budget=6.5,
+        max_rate=True,
+        draws=0,
+        workers=1,
+        cache=False,
+        most_requests=1200,
+    )
+    assert [(each.candidate.point["gpu"], each.candidate.instances) for each in found.rated]
+    counts = {each.candidate.point["gpu"]: each.candidate.instances for each in found.rated}
+    assert counts == {"h100": 2, "l40s": 6}
+    rates = [each.rate.per_s or 0 for each in found.rated]
+    assert rates == sorted(rates, reverse=True)
+    assert repr(found).startswith("Highest rate")
