@@ -351,7 +351,7 @@ def watched(record: RunRecord, rows: Sequence[int]) -> list[Watched]:
         Watched(
             record.table.id_of(row),
             stay.instance,
-            stay.enqueue,
+            stay.ready,
             stay.cut,
             int(record.table.prompt_tokens[row]),
         )

@@ -149,6 +149,8 @@ def candidates(simulation: Simulation) -> list[WhatIfChange]:
     """Changes worth a run, regardless of the ledger: its largest line need not be the remedy."""
     if len(simulation.pools) > 1:
         return [*_pools(simulation.config), *_routers(simulation.config), *_orders(simulation)]
+    if simulation.config.disaggregation.instances:
+        return [*_sides(simulation.config), *_routers(simulation.config), *_orders(simulation)]
     common = [*_instances(simulation), *_sizes(simulation), *_orders(simulation)]
     return [*common, *(_of_kind(simulation.kind) if simulation.kind else _of_steps(simulation))]
 
@@ -195,6 +197,19 @@ def _pools(config: RunConfig) -> Iterator[WhatIfChange]:
         else:
             side = (f"disaggregation.{ROLES[pool.name]}", pool.count + 1)
             yield WhatIfChange(title, (("num_instances", config.instances + 1), side))
+
+
+def _sides(config: RunConfig) -> Iterator[WhatIfChange]:
+    """One more instance on each side, all of them doing both, and a faster link."""
+    counts = config.disaggregation.counts
+    for name in [name for name, count in counts.items() if count]:
+        more = counts | {name: counts[name] + 1}
+        total = (("num_instances", sum(more.values())),) if config.num_instances > 1 else ()
+        changes = tuple((f"disaggregation.{key}", more[side]) for side, key in ROLES.items())
+        title = f"{more[name]} {name} instances instead of {counts[name]}"
+        yield WhatIfChange(title, (("disaggregation.xpyd", None), *changes, *total))
+    if config.disaggregation.bandwidth_gbps is None and config.disaggregation.link != "nvlink":
+        yield _change(config, "link nvlink", "disaggregation.link", "nvlink")
 
 
 def _routers(config: RunConfig) -> Iterator[WhatIfChange]:

@@ -67,6 +67,8 @@ def axis(name: str, values: Any, *, key: str = "vary", file: str | Path | None =
         listed = [*_split(values, key, f"{name}={values}")]
     else:
         listed = list(values) if isinstance(values, list | tuple) else [values]
+    if own == XPYD:
+        listed = [layout for value in listed for layout in layouts(str(value))]
     if not listed:
         raise InputError("has no values", file=file, key=f"{key} {name}", fix="give at least one")
     seen: set[str] = set()
@@ -77,6 +79,18 @@ def axis(name: str, values: Any, *, key: str = "vary", file: str | Path | None =
             raise InputError("is there twice", file=file, key=f"{key} {name}", value=value, fix="drop one")
         seen.add(text)
     return Axis(plain, own, tuple(listed))
+
+
+def layouts(text: str) -> list[str]:
+    """The layouts of `auto:4`: 4 instances that do both, 1p3d, 2p2d, 3p1d; of any other text, itself."""
+    word, colon, number = text.partition(":")
+    if word.strip() != "auto":
+        return [text]
+    if not colon or not number.strip().isdecimal() or not 2 <= int(number) <= _MOST_LAYOUTS:
+        fix = f"write auto:4, with 2 to {_MOST_LAYOUTS} instances"
+        raise InputError("needs a number of instances", key="xpyd", value=text, fix=fix)
+    count = int(number)
+    return [str(count), *(f"{prefill}p{count - prefill}d" for prefill in range(1, count))]
 
 
 def _as_text(value: Any) -> str:
@@ -220,6 +234,8 @@ def _is_key(path: str) -> bool:
     return rest.partition(".")[0] in {f.name for f in fields(section)}
 
 
+XPYD = "disaggregation.xpyd"
+_MOST_LAYOUTS = 64
 _ALSO_CALLED = {
     **{name: flag for kind in KIND_SECTIONS.values() for name, flag in kind.also_called.items()},
     "hardware": "gpu",
