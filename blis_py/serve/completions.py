@@ -13,6 +13,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
+from blis_py.errors import plain
 from blis_py.serve.backend import Ask, Backend, Sampling
 from blis_py.serve.chat import chat_prompt
 from blis_py.serve.doorkeeper import Doorkeeper
@@ -26,6 +27,7 @@ from blis_py.serve.wording import ChatWording, Wording, usage
 
 log = logging.getLogger("blis.serve")
 Prompts = list[list[int]]
+_MOST_NAMES = 100
 
 
 class Completions:
@@ -33,6 +35,8 @@ class Completions:
 
     def __init__(self, backend: Backend, settings: ServeSettings, door: Doorkeeper) -> None:
         self._backend, self._settings, self._door = backend, settings, door
+        self._unknown: set[str] = set()
+        """Fields without effect that have been named in the log."""
 
     def router(self) -> APIRouter:
         router = APIRouter(tags=["OpenAI"])
@@ -92,6 +96,7 @@ class Completions:
             problem = f"asks for {len(prompts) * each} sequences, more than {self._settings.max_choices}"
             raise ApiError(400, problem, "n")
         self._door.check_queue()
+        self._name_unknown(body)
         limit = max_tokens_of(body, self._settings.default_max_tokens)
         headers = {name.lower(): value for name, value in request.headers.items()}
         asks = []
@@ -109,6 +114,13 @@ class Completions:
                     )
                 )
         return Generation(self._backend, asks, self._door.metrics)
+
+    def _name_unknown(self, body: GenerationBody) -> None:
+        """Log fields that have no effect here, each once."""
+        for name in (body.model_extra or {}).keys() - self._unknown:
+            if len(self._unknown) < _MOST_NAMES:
+                self._unknown.add(name)
+                log.warning("requests have a field that has no effect here: %s", plain(name))
 
     async def _events(
         self, body: GenerationBody, generation: Generation, wording: Wording, prompts: int

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +24,8 @@ from blis_py.serve.settings import ServeSettings
 log = logging.getLogger("blis.serve")
 _BACKLOG = 4096
 _LONGEST_OUTAGE_S = 3600.0
+_FLUSH_S = 0.25
+"""Time for the last bytes of responses to leave."""
 
 
 class _Server(uvicorn.Server):
@@ -76,6 +79,7 @@ class Service:
     def _config(self) -> uvicorn.Config:
         return uvicorn.Config(
             self,
+            http="h11",  # which limits the size of headers
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -141,7 +145,18 @@ def run(services: Sequence[Service]) -> None:
     """Serve until SIGINT or SIGTERM, and stop: gracefully at the first, at once at the second."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    asyncio.run(_serve(services))
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(services))
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's event loop, where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
 
 
 async def _serve(services: Sequence[Service]) -> None:
@@ -156,6 +171,8 @@ async def _serve(services: Sequence[Service]) -> None:
         loop.add_signal_handler(number, stop)
     tasks = [asyncio.create_task(service.serve()) for service in services]
     failed = await _start(services, stopping)
+    gc.collect()
+    gc.freeze()  # or collections would walk models and libraries again and again
     if not failed:
         waiting = asyncio.create_task(stopping.wait())
         await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -166,6 +183,7 @@ async def _serve(services: Sequence[Service]) -> None:
     for service in services:
         await service.backend.stop()
     results = await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(_FLUSH_S)
     for result in [failed, *results]:
         if isinstance(result, BaseException):
             raise result

@@ -70,8 +70,12 @@ class PoolSetup:
     def name(self) -> str:
         return self.section.name
 
-    def as_data(self) -> Pool:
-        """The pool as cluster data."""
+    def as_data(self, models: frozenset[str] | None = None) -> Pool:
+        """The pool as cluster data.
+
+        Args:
+            models: names of its model in the requests, if other pools serve other models.
+        """
         from blis_py.cluster.topology import InstanceSpec, Pool
 
         spec = InstanceSpec(
@@ -87,6 +91,7 @@ class PoolSetup:
             name=self.name,
             role=section.role,
             count=section.count,
+            models=models,
             spec=spec,
             routing_policy=section.routing_policy,
             routing_scorers=section.routing_scorers,

@@ -247,3 +247,14 @@ def test_adapters_are_refused_by_their_name() -> None:
         assert "LoRA" in got.json()["error"]["message"]
 
     with_fleet(use)
+
+
+def test_a_field_without_effect_is_named_in_the_log_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        for _ in range(2):
+            await post(client, "/v1/completions", prompt="a", max_tokens=1, best_effort=True)
+
+    with_fleet(use)
+    assert [record.message for record in caplog.records] == [
+        "requests have a field that has no effect here: best_effort"
+    ]

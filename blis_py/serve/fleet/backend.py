@@ -72,6 +72,8 @@ class FleetBackend:
         block_size = live.simulation.cluster.block_size
         self._book = PrefixBook(block_size, max(2 * blocks, _BLOCKS_KEPT))
         self._answering: dict[str, _Answering] = {}
+        self._names: set[str] = set()
+        """Of all requests so far: a record has each once."""
         self._ready = False
 
     # -- the life of the server ----------------------------------------------------------------------
@@ -113,8 +115,10 @@ class FleetBackend:
         answer = self.answers.answer(prompt, ask.sampling, self.max_model_len - len(prompt))
         answering = _Answering(self, ask, answer, deliver, self.failures.breaks_after(len(answer)))
         self._answering[ask.id] = answering
+        name = f"{ask.id}#{self.live.source.rows}" if ask.id in self._names else ask.id
+        self._names.add(name)
         answering.live = self.live.add(
-            ask.id,
+            name,
             len(prompt),
             len(answer),
             ask.sampling.max_tokens or 0,

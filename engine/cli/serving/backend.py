@@ -45,6 +45,8 @@ class _Asked:
 
     ask: Ask
     deliver: Deliver
+    name: str
+    """In the engine, where names are not used twice."""
     sequence: Running | None = None
     told: int = 0
     """Tokens delivered so far."""
@@ -78,6 +80,7 @@ class EngineBackend:
         self._commands: SimpleQueue[Callable[[Engine], None]] = SimpleQueue()
         self._asked: dict[str, _Asked] = {}
         self._arrived: deque[tuple[_Asked, OutputDelta]] = deque()
+        self._number = 0
         self._notified = False
         self._stopping = False
         self._error: BaseException | None = None
@@ -159,7 +162,7 @@ class EngineBackend:
             asked.sequence = engine.add_request(
                 ask.prompt_ids,
                 params,
-                request_id=ask.id,
+                request_id=asked.name,
                 on_delta=lambda delta: self._on_delta(asked, delta),
                 **more,
             )
@@ -213,7 +216,8 @@ class EngineBackend:
             params = _params(ask.sampling, self._autoregressive)
         except InputError as error:
             raise ApiError(400, str(error), error.key) from error
-        asked = self._asked[ask.id] = _Asked(ask, deliver)
+        self._number += 1
+        asked = self._asked[ask.id] = _Asked(ask, deliver, f"{ask.id}-{self._number}")
         if params.structured_outputs is None:
             self._commands.put(lambda engine: self._begin(asked, params, engine))
         else:
@@ -240,7 +244,7 @@ class EngineBackend:
         asked = self._asked.get(id)
         if asked is not None:
             self._forget(asked)
-            self._commands.put(lambda engine: engine.abort_request(id))
+            self._commands.put(lambda engine: engine.abort_request(asked.name))
 
     # -- text and state --------------------------------------------------------------------------------
 

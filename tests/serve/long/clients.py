@@ -59,9 +59,15 @@ def environment(name: str) -> Path:
     return home / "bin"
 
 
-def call(*words: object, timeout: float = 180) -> str:
-    """Output of a program that must succeed."""
-    environ = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "NO_COLOR": "1"}
+def call(*words: object, timeout: float = 180, offline: bool = True) -> str:
+    """Output of a program that must succeed.
+
+    Args:
+        offline: tell the libraries of Hugging Face so; some then refuse local folders, too.
+    """
+    environ = {**os.environ, "NO_COLOR": "1"}
+    if offline:
+        environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     environ.pop("PYTHONPATH", None)
     done = subprocess.run(
         [str(word) for word in words], capture_output=True, text=True, timeout=timeout, env=environ

@@ -69,10 +69,10 @@ def aiperf() -> None:
         words = ("--model", model, "--url", server.url, "--endpoint-type", "chat", "--streaming")
         words += ("--tokenizer", tokenizer, "--request-count", _REQUESTS, "--concurrency", 4)
         words += ("--synthetic-input-tokens-mean", 60, "--output-tokens-mean", tokens, "--ui", "none")
-        call(program, "profile", *words, "--artifact-dir", to, "--random-seed", 1, timeout=240)
+        call(program, "profile", *words, "--artifact-dir", to, timeout=240, offline=False)
         return next(to.rglob("profile_export.jsonl"))
 
-    with serving(*FLEET, "--out", str(folder / "out")) as server:
+    with serving(*FLEET, "--tokenizer", str(tokenizer), "--out", str(folder / "out")) as server:
         report = profile(server, "qwen3-14b", 12, folder / "fleet")
         server.stop()
         _compare("aiperf", report, folder / "out")
