@@ -22,7 +22,6 @@ from blis_py.models.model_shape import ModelShape
 
 Array = NDArray[np.float64]
 _BLACKWELL_MXFP4, _HOPPER_MXFP4 = "w4a8_mxfp4_mxfp8", "w4a16_mxfp4"
-MXFP4_BYTES = 0.53125
 _ALIKE = {
     "fp8": ("fp8", "fp8_block", "bfloat16"),
     "fp8_block": ("fp8_block", "fp8", "bfloat16"),
@@ -258,7 +257,7 @@ class OperatorList:
             return "bfloat16"
         if weights.arithmetic == "fp8":
             return "fp8_block" if weights.block_scales else "fp8"
-        if weights.arithmetic == "fp4" and weight_bytes == MXFP4_BYTES:
+        if weights.arithmetic == "fp4" and weight_bytes == work.WEIGHT_BYTES["w4a16_mxfp4"]:
             return _BLACKWELL_MXFP4 if gpu.fp4_flops else _HOPPER_MXFP4
         if weights.arithmetic == "fp4" and gpu.fp4_flops:
             return "nvfp4"

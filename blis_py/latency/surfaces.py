@@ -72,13 +72,6 @@ class Surfaces:
     of: dict[str, Surface]
     """By kind of operator and number format, as `gemm/fp8`."""
 
-    def ns(self, names: Sequence[str], priced: Priced) -> Array:
-        """Time by the first of the surfaces that is there; at the roofline if none is."""
-        for name in names:
-            if name in self.of:
-                return self.of[name].ns(priced)
-        return priced.ns
-
     def has(self, name: str) -> bool:
         return name in self.of
 
@@ -86,12 +79,6 @@ class Surfaces:
 def surface_file(gpu: str, engine: str) -> Path:
     name = gpu.lower().replace(" ", "-")
     return bundled.root("profiles") / "operators" / f"{name}-{engine}.json"
-
-
-def learned_gpus(engine: str) -> list[str]:
-    """GPUs whose kernels were measured under an engine."""
-    folder = bundled.root("profiles") / "operators"
-    return sorted(path.stem.rpartition("-")[0] for path in folder.glob(f"*-{engine}.json"))
 
 
 @cache
