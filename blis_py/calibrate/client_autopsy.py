@@ -266,10 +266,15 @@ class _Words:
         if self.latency == "TTFT":
             steps = ms / 1e3 / float(self.columns[:, 1].mean())
             fix = f"add {ms:.1f} ms to --frontend-ms"
+            if ms < 0:
+                fix = f"lower --frontend-ms by {-ms:.1f} ms, at most to 0; the rest is in the step times"
             if steps > _A_STEP:
                 fix = f"--async-scheduling, if the server plans ahead and the simulation does not; or {fix}"
             return f"{_missing(ms, 'ms')} ({abs(steps):.2f} step times) whatever the load", fix
-        return f"{_missing(ms * 1e3, 'us')} in every step", f"add {ms * 1e3:.0f} to latency.step_gap_us"
+        fix = f"add {ms * 1e3:.0f} to latency.step_gap_us"
+        if ms < 0:
+            fix = "a latency.step_scale below 1, by `blis profile fit`: a gap cannot be negative"
+        return f"{_missing(ms * 1e3, 'us')} in every step", fix
 
     def _steps(self) -> tuple[str, str]:
         times = -float(self.line[1])

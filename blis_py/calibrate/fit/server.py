@@ -45,8 +45,8 @@ _NUDGE = np.array([0.1, 500.0, 20.0, 3.0])
 _RANGE = np.array([0.5, 2000.0, 100.0, 5.0])
 """Deviation from the preset that counts as much as an error of `_WEIGHT`."""
 _WEIGHT = np.array([0.001, 0.001, 0.001, 0.005])
-_LEAST_FACTOR = 0.03
-"""Change of step times below which it is no more than the scatter between runs of one server."""
+_LEAST_CHANGE = 0.04
+"""Change of TPOT below which it is no more than the scatter between runs of one server."""
 _LOW, _HIGH = np.array([0.05, 0.0, 0.0, 0.0]), np.array([20.0, 1e6, 1e5, 1e5])
 _NOTHING = 1e-3
 _STAGES = (([0], 0.2, 0.006), ([1, 2], 0.4, 0.02))
@@ -324,7 +324,8 @@ def _free(
             continue
         best = more[int(np.argmin(errors))]
         solved = _solve(numbers, misses, slopes, weights, best, prior)
-        if abs(solved[0] / prior[0] - 1) < _LEAST_FACTOR and best[0]:
+        change = float((np.abs(slopes[1] @ (solved - prior)) * weights[1]).sum())
+        if change < _LEAST_CHANGE:
             continue
         now, free = min(errors), best
     return free
