@@ -22,8 +22,8 @@ NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core 
 # Tests of other things than the simulator, or that need more than it.
 NOT_CHECKED := $(addprefix --ignore=tests/,benchmarks docs engine fuzz gpu notebooks)
 
-.PHONY: run ui serve test-ui test-serve native check test fuzz soak mutants lint aot bench docs site release gpu \
-	gpu-wheels gpu-home gpu-rehearsal clean
+.PHONY: run ui serve test-ui test-serve native check test fuzz soak soak-engine mutants lint aot bench docs docs-ui \
+	site release gpu gpu-wheels gpu-home gpu-rehearsal clean
 
 run: $(VENV)/.native
 	@$(BIN)/blis run --workload-spec workloads/mixed-slo.yaml --model qwen3-14b --gpu h100 \
@@ -83,6 +83,10 @@ fuzz: $(VENV)/.installed-check
 soak: $(VENV)/.installed-check
 	$(BIN)/python tests/soak/soak.py $(SOAK)
 
+# 3,000 outputs of the engine under random settings, beside each request alone; SOAK='--outputs 500 --seed 7' for others.
+soak-engine: $(VENV)/.installed-check
+	$(BIN)/python tests/soak/engine.py $(SOAK)
+
 # How many of 300 small mistakes in the simulator its tests notice, which takes hours and goes on where it was stopped;
 # MUTANTS='--sample 20 --seed 7 --workers 2' for others, --stranger without the folder `shared`.
 mutants: $(VENV)/.installed-check
@@ -106,11 +110,14 @@ bench: $(VENV)/.native
 docs: $(VENV)/.installed-dev
 	$(BIN)/python docs/make_pictures.py
 
+# The screenshots of the page and of a report; takes Chromium.
+docs-ui: $(VENV)/.installed-dev
+	@$(PIP) playwright
+	$(BIN)/python docs/ui_pictures.py
+
 # The guides and the API reference as a site in `out/site`, by tools that stand apart from the environment.
-site: $(VENV)/.installed
-	test -d $(VENV)/site || ($(PYTHON) -m venv $(VENV)/site && $(VENV)/site/bin/python -m pip \
-		--disable-pip-version-check install --quiet --constraint constraints.txt '.[site]')
-	$(VENV)/site/bin/mkdocs build --quiet
+site: $(VENV)/.site
+	NO_MKDOCS_2_WARNING=1 $(VENV)/site/bin/mkdocs build --quiet
 
 # Wheels for every Python from 3.11 to 3.13 that is here, each run where nothing else of this is; RELEASE=--check-tag.
 release:
@@ -161,6 +168,12 @@ $(VENV)/.native: $(VENV)/.installed $(NATIVE_SOURCES)
 
 $(VENV)/.installed-serve: $(VENV)/.installed
 	$(PIP) --editable '.[serve]'
+	@touch $@
+
+$(VENV)/.site: $(VENV)/.created constraints.txt
+	$(PYTHON) -m venv $(VENV)/site
+	$(VENV)/site/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt \
+		mkdocs-material 'mkdocstrings[python]'
 	@touch $@
 
 $(VENV)/.installed-check: $(VENV)/.installed

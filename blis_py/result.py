@@ -15,7 +15,7 @@ from blis_py.errors import InputError
 from blis_py.metrics.itl import TokenGaps
 from blis_py.metrics.record import RunRecord
 from blis_py.metrics.slo import parse_slos
-from blis_py.report.shown import Shown
+from blis_py.report.shown import ShownResult
 from blis_py.setup.setup import Setup
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from blis_py.metrics.intervals import Intervals
 
 
-class Result(Shown):
+class Result(ShownResult):
     """A completed run.
 
     `summary` has its figures, `requests` and `steps` are data frames, `plot` draws them, `record` holds the

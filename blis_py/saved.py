@@ -26,7 +26,7 @@ from blis_py.metrics.groups import Rows, rows_by_name
 from blis_py.metrics.registry import METRICS, OWN_COLUMNS
 from blis_py.metrics.slo import GoodputTargets, parse_class_targets, parse_goodput
 from blis_py.outputs.complete import check_complete
-from blis_py.report.shown import Shown
+from blis_py.report.shown import ShownResult
 from blis_py.requests.table import Labels
 from blis_py.traces.columns import Columns, read_columns
 from blis_py.traces.itl import NAME as ITL
@@ -65,7 +65,7 @@ _ALSO_NAMES = ("rejected_because", "session_id")
 _ALSO_TIMES = ("client_ttft_ms", "client_e2e_ms", "client_wait_ms", "gateway_queue_ms", "time_per_block_ms")
 
 
-class SavedResult(Shown):
+class SavedResult(ShownResult):
     """A result read from its files: `summary`, `requests`, `steps`, `config`, `notes`, `plot`.
 
     The raw columns (`record`), what is made of them (`vllm()`, `blis()`) and the resolved simulation are not

@@ -21,7 +21,7 @@ from engine.kernels.attention import AttentionMetadata
 from engine.launching import Ticket
 from engine.relay import RelayBuffer
 from engine.staging import BlockTables
-from engine.staging_buffer import Arrays, Inputs, Ints, Layout, StagingBuffer
+from engine.staging_buffer import Arrays, Inputs, Ints, StagingBuffer, StagingLayout
 
 _ONE_FURTHER: Ints = np.array([[0], [1], [1]])
 """A decode moves its position and the place of its keys and values."""
@@ -43,10 +43,10 @@ class PaddedMix:
 
 
 @dataclass(slots=True)
-class Transfer:
+class BatchTransfer:
     """What has to reach the device before a forward. Nothing in it changes until it has."""
 
-    layout: Layout
+    layout: StagingLayout
     staged: bool
     """Whether the staging buffer has to be copied."""
     pages: torch.Tensor | None
@@ -65,7 +65,7 @@ class Transfer:
 class AllDecodes:
     """A batch in which every sequence decodes: what of it is the same in the next step."""
 
-    layout: Layout
+    layout: StagingLayout
     rows: Ints
     """Slots of the sequences."""
     sent: bool = False
@@ -166,7 +166,7 @@ class BatchBuilder:
         if len(tokens) > decodes:
             self._next[0, rows[decodes:]] = tokens[decodes:]
 
-    def decodes(self, padded: int = 0) -> Layout:
+    def decodes(self, padded: int = 0) -> StagingLayout:
         """The batch in which every sequence decodes, filled up to `padded` rows with nothing."""
         decoding, count = self._decoding, len(self._rows)
         size, latest = padded or count, self._latest
@@ -206,7 +206,7 @@ class BatchBuilder:
         chunks: Ordered[Ints],
         emits: Ordered[bool],
         padded: PaddedMix | None = None,
-    ) -> Layout:
+    ) -> StagingLayout:
         """The batch with prefills behind the decodes.
 
         Args:
@@ -265,21 +265,21 @@ class BatchBuilder:
         pages = self.tables.host[slots, positions >> self._shift].astype(np.int64)
         np.add(pages << self._shift, positions & self._mask, out=out)
 
-    def send(self, layout: Layout) -> Inputs:
+    def send(self, layout: StagingLayout) -> Inputs:
         """Everything the forward reads, on the device."""
         self.transfer(self.pack(layout))
         return layout.device
 
-    def pack(self, layout: Layout) -> Transfer:
+    def pack(self, layout: StagingLayout) -> BatchTransfer:
         """What has to be copied for the batch just built."""
         latest = self._latest
         staged = not self._staging.shared and (self._relay is None or latest is None or not latest.sent)
         if latest is not None:
             latest.sent = True
         decodes = len(self._rows) if latest is None and self._relay is not None else -1
-        return Transfer(layout, staged, self.tables.changes(), decodes)
+        return BatchTransfer(layout, staged, self.tables.changes(), decodes)
 
-    def transfer(self, parcel: Transfer) -> None:
+    def transfer(self, parcel: BatchTransfer) -> None:
         """On the launching side: starts the copies; tokens out of the relay buffer replace placeholders."""
         if parcel.pages is not None:
             self.tables.apply(parcel.pages)
@@ -288,7 +288,7 @@ class BatchBuilder:
         if self._relay is not None and parcel.decodes >= 0:
             self._relay.replace_placeholders(parcel.layout.device, parcel.decodes)
 
-    def read_by(self, reader: Ticket[Any], parcel: Transfer) -> None:
+    def read_by(self, reader: Ticket[Any], parcel: BatchTransfer) -> None:
         """The copies of a batch are under way; its buffers are not written again before they are done."""
         if parcel.pages is not None:
             self.tables.ring.read_by(reader)

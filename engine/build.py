@@ -24,7 +24,7 @@ from engine.kernels.attention import AttentionMetadata, paged_attention
 from engine.kernels.compilations import CompilationWatch, watch
 from engine.kernels.cuda import library
 from engine.kernels.gpu import gpu_of
-from engine.kv_pool import Capacity, allocate, capacity
+from engine.kv_pool import Capacity, allocate, capacity, kv_dtype
 from engine.launching import launch_side
 from engine.memory import check_memory
 from engine.mixed_graphs import MixedGraphs, default_sizes
@@ -70,7 +70,8 @@ def build_engine(
 
     room = capacity(config, sizes, dtype, device, profile)
     scheduler = Scheduler(config.scheduler_config(room.num_blocks, room.max_model_len), track_longest=True)
-    forward = Forward(model, allocate(sizes, room.num_blocks, config.block_size, dtype, device))
+    pages = allocate(sizes, room.num_blocks, config.block_size, kv_dtype(config, dtype), device)
+    forward = Forward(model, pages)
     capture = CudaCapture() if device.type == "cuda" else None
     executor = make_executor(config, forward, room.max_model_len, device, capture)
     if clock is None:
@@ -216,7 +217,7 @@ def largest_forward(model: Model, config: EngineConfig, dtype: torch.dtype, devi
     )
     ids = torch.arange(tokens, device=device) % model.config.vocab_size
     zeros = torch.zeros_like(ids)
-    page = allocate(model.config, 1, config.block_size, dtype, device)
+    page = allocate(model.config, 1, config.block_size, kv_dtype(config, dtype), device)
     hidden = model(ids, ForwardContext(zeros, zeros - 1, meta, page))
     logits = model.logits(hidden[:seqs])
     torch.log_softmax(logits, dim=-1).sort(dim=-1)  # roughly the peak of sampling

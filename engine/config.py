@@ -23,6 +23,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "device": ("auto", "cuda", "cpu"),
     "dtype": ("auto", "bfloat16", "float16", "float32"),
     "load_format": ("safetensors", "dummy"),
+    "kv_cache_dtype": ("auto", "fp8"),
     "clock": ("wall", "cpu", "steady"),
 }
 
@@ -73,6 +74,10 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
         help="Bytes for the KV cache.",
     )
     """Size of the KV cache; `None` = the remaining memory on CUDA, a small default on the CPU."""
+    kv_cache_dtype: str = setting(
+        "auto", flag="--kv-cache-dtype", help="auto, as the model, or fp8: half the bytes.", group="Model"
+    )
+    """`auto`: keys and values in the dtype of the model; `fp8`: in float8 (e4m3), half the bytes."""
     scheduler: str = queue_order("--scheduling-policy")
     """Order of the waiting queue."""
     check_relay: bool = setting(
@@ -155,7 +160,7 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
         """These settings on a kind of device, with nothing left for it to decide.
 
         Args:
-            mask_block: tokens of a diffusion block; pages consist of whole ones.
+            mask_block: tokens of a block of the answer; pages consist of whole ones.
         """
         least = _AUTO_BLOCK_SIZE[device]
         pages = (size for size in BLOCK_SIZES if size >= least and size % mask_block == 0)

@@ -13,13 +13,13 @@ import torch
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
-from engine.batch import BatchBuilder, PaddedMix, Transfer
+from engine.batch import BatchBuilder, BatchTransfer, PaddedMix
 from engine.emitters import Emitters
 from engine.forward_context import ForwardContext, KVCache
 from engine.kernels.attention import AttentionMetadata
 from engine.launching import HostLaunch, LaunchSide
 from engine.sequence import NO_SLOT, Roster, Sequence
-from engine.staging_buffer import Inputs, Ints, Layout
+from engine.staging_buffer import Inputs, Ints, StagingLayout
 
 
 class Model(Protocol):
@@ -62,7 +62,7 @@ class Graphs(Protocol):
     def replay_greedy(self, bucket: int, decodes: int) -> torch.Tensor: ...
 
 
-class MixedGraphs(Protocol):
+class MixedReplay(Protocol):
     """Captured steps with prompts; see `engine.mixed_graphs`."""
 
     @property
@@ -80,8 +80,8 @@ class MixedGraphs(Protocol):
 class Batch:
     """One step, ready to run."""
 
-    layout: Layout
-    transfer: Transfer
+    layout: StagingLayout
+    transfer: BatchTransfer
     """What has to be copied for it."""
     emitters: Emitters
     num_seqs: int
@@ -114,7 +114,7 @@ class Executor:
         graphs: Graphs | None = None,
         expert_load: torch.Tensor | None = None,
         side: LaunchSide | None = None,
-        mixed_graphs: MixedGraphs | None = None,
+        mixed_graphs: MixedReplay | None = None,
     ) -> None:
         self.forward = forward
         self.side = side or HostLaunch()

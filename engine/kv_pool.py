@@ -11,6 +11,7 @@ import torch
 from blis_py.errors import InputError
 from engine.config import EngineConfig
 from engine.forward_context import KVCache
+from engine.kernels.fp8 import FP8
 
 CPU_DEFAULT_BYTES = 256 << 20
 """Default size of the KV cache on the CPU, in bytes."""
@@ -44,6 +45,11 @@ class Capacity:
     max_model_len: int
     source: str
     """Human-readable origin of the size."""
+
+
+def kv_dtype(config: EngineConfig, dtype: torch.dtype) -> torch.dtype:
+    """Type of keys and values for a model in `dtype`."""
+    return FP8 if config.kv_cache_dtype == "fp8" else dtype
 
 
 def block_bytes(sizes: ModelSizes, block_size: int, dtype: torch.dtype) -> int:
@@ -89,7 +95,7 @@ def capacity(
     Raises:
         InputError: the model does not fit, or `max_model_len` does not fit into the cache.
     """
-    per_block = block_bytes(sizes, config.block_size, dtype)
+    per_block = block_bytes(sizes, config.block_size, kv_dtype(config, dtype))
     if config.num_kv_blocks is not None:
         blocks, source = config.num_kv_blocks, "as given"
     elif config.kv_cache_memory_bytes is not None:

@@ -13,7 +13,7 @@ import torch
 from blis_py.errors import InputError
 from engine.config import EngineConfig
 from engine.graphs import default_buckets
-from engine.kv_pool import block_bytes
+from engine.kv_pool import block_bytes, kv_dtype
 
 _POOL_BYTES = 40
 """Host bytes per KV page: a Python integer and the list's reference to it."""
@@ -78,7 +78,7 @@ def memory_needs(config: EngineConfig, sizes: Any, dtype: torch.dtype, device: t
     sequences, batch = seqs * per_seq, 32 * tokens
     more_seqs = seqs > config.max_num_seqs and config.cudagraph_capture_sizes is not None
     return [
-        *_kv_cache(config, block_bytes(sizes, config.block_size, dtype)),
+        *_kv_cache(config, block_bytes(sizes, config.block_size, kv_dtype(config, dtype))),
         Need(
             "cudagraph_capture_sizes" if more_seqs else "max_num_seqs",
             seqs,

@@ -52,7 +52,7 @@ class Inputs:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class StagingLayout:
     """One division of the staging buffer among the arrays."""
 
     host: Arrays
@@ -82,9 +82,9 @@ class StagingBuffer:
             self.ring.buffers[0] if shared else torch.zeros(nbytes, dtype=torch.uint8, device=device)
         )
         self.shared = shared
-        self._layouts: dict[tuple[int, int, int, int], Layout] = {}
+        self._layouts: dict[tuple[int, int, int, int], StagingLayout] = {}
 
-    def layout(self, tokens: int, seqs: int, emitted: int) -> Layout:
+    def layout(self, tokens: int, seqs: int, emitted: int) -> StagingLayout:
         """The next buffer, divided for T tokens of S sequences with R rows of logits, to be filled."""
         key = (self.ring.next(), tokens, seqs, emitted)
         layout = self._layouts.get(key)
@@ -94,7 +94,7 @@ class StagingBuffer:
             layout = self._layouts[key] = self._divide(*key)
         return layout
 
-    def _divide(self, index: int, tokens: int, seqs: int, emitted: int) -> Layout:
+    def _divide(self, index: int, tokens: int, seqs: int, emitted: int) -> StagingLayout:
         written = self.ring.buffers[index]
         *starts, nbytes = _places(tokens, seqs, emitted)
         lengths = _lengths(tokens, seqs, emitted)
@@ -109,9 +109,9 @@ class StagingBuffer:
         row = starts[1]
         whole = written[: 3 * row].view(torch.int64).view(3, row // 8)[:, :tokens]
         host = Arrays(whole.numpy(), *(part.numpy() for part in others))
-        return Layout(host, Inputs(*parts(self._device)), written[:nbytes])
+        return StagingLayout(host, Inputs(*parts(self._device)), written[:nbytes])
 
-    def send(self, layout: Layout) -> None:
+    def send(self, layout: StagingLayout) -> None:
         """Copy a layout to the device at once, on the launching side."""
         if not self.shared:
             self._device[: layout.written.nbytes].copy_(layout.written, non_blocking=True)

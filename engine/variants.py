@@ -19,7 +19,7 @@ from engine.executor import Executor, Forward
 from engine.graphs import Replay
 from engine.kernels.dry_run import Variant, recorded
 from engine.kernels.gpu import Gpu
-from engine.kv_pool import allocate
+from engine.kv_pool import allocate, kv_dtype
 from engine.memory import check_memory
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
@@ -62,7 +62,8 @@ def without_weights(model: ModelConfig, dtype: torch.dtype) -> Decoder:
 def executor(decoder: Decoder, config: EngineConfig) -> Executor:
     """A warmed-up executor for dry runs."""
     config = config.on("cuda", decoder.config.mask_block)
-    forward = Forward(decoder, allocate(decoder.config, _PAGES, config.block_size, _dtype(decoder), META))
+    dtype = kv_dtype(config, decoder.embedding.dtype)
+    forward = Forward(decoder, allocate(decoder.config, _PAGES, config.block_size, dtype, META))
     return make_executor(config, forward, _max_model_len(decoder, config), META, capture_dry)
 
 
@@ -72,10 +73,6 @@ def capture_dry(run: Callable[[], torch.Tensor]) -> tuple[Replay, torch.Tensor]:
 
 
 def _nothing() -> None: ...
-
-
-def _dtype(decoder: Decoder) -> torch.dtype:
-    return decoder.embedding.dtype
 
 
 def _max_model_len(decoder: Decoder, config: EngineConfig) -> int:

@@ -55,6 +55,7 @@ def build(python: str, out: Path) -> Path:
     """The wheel that this interpreter builds."""
     with tempfile.TemporaryDirectory() as scratch:
         environment = {name: text for name, text in os.environ.items() if name != "HATCH_BUILD_NO_HOOKS"}
+        environment["PIP_CONSTRAINT"] = str(ROOT / "constraints.txt")
         _call(python, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", scratch, ROOT, env=environment)
         (wheel,) = Path(scratch).glob("*.whl")
         out.mkdir(parents=True, exist_ok=True)
@@ -73,6 +74,8 @@ def contents(wheel: Path) -> list[str]:
         found.append("has checkpoints in it")
     if "blis_py/py.typed" not in names:
         found.append("has no py.typed")
+    if wheel.name.endswith("-none-any.whl") and shutil.which("cc"):
+        found.append("has no native code, though there is a C compiler: pip wheel --verbose says why")
     if wheel.stat().st_size > LARGEST_MB * 1e6:
         found.append(f"is larger than {LARGEST_MB} MB")
     return found

@@ -39,7 +39,7 @@ from engine.models import load_model_config
 from engine.profile.campaign import measure
 from engine.profile.measure import StepBench
 from engine.profile.plan import plan, sentinel
-from engine.profile.prompts import Prompts
+from engine.profile.prompts import ProfilePrompts
 from engine.profile.run import MOST_SEQS, MOST_TOKENS
 from engine.profile.shapes import GRIDS, Shape
 from engine.profile.store import ProfileStore
@@ -121,7 +121,7 @@ def main() -> None:
     torch.set_num_threads(1)
     engine.sampler.sample = bare.no_sampling
     made = engine_of_nothing(options.max_model_len)
-    bench = StepBench(made, Prompts(made.vocab_size, None, 0))
+    bench = StepBench(made, ProfilePrompts(made.vocab_size, None, 0))
     shapes = plan(bench.limits, GRIDS["full"])
     dirty = []
     with TemporaryDirectory() as folder:

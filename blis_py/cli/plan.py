@@ -11,6 +11,7 @@ from blis_py.cli.study import OUTPUT, VARY, WORK, base_of, cache_of, check_out, 
 from blis_py.errors import InputError
 
 if TYPE_CHECKING:
+    from blis_py.planning.disaggregate import Layouts
     from blis_py.planning.plan import Plan
 
 _PLAN = (
@@ -56,6 +57,7 @@ _PLAN = (
     Flag("--budget", float, "", "With --max-rate: dollars an hour of each combination.", metavar="DOLLARS"),
     Flag("--no-tuning", bool, "", "Do not try token budget, sequences, scheduler, router around the winner."),
     Flag("--most-requests", int, "", "Requests of the longest run. Default 10,000."),
+    Flag("--disaggregate", str, "", "auto: as many instances with prefill and decode apart, compared."),
     Flag("--trials", int, "", "Combinations to try, of more than three settings with more. Default 64."),
     Flag("--draws", int, "", "Runs under the errors of the prediction; 0 = none. Default 20."),
 )
@@ -109,14 +111,37 @@ def plan(flags: Flags) -> None:
             **({"most_requests": flags["--most-requests"]} if "--most-requests" in flags else {}),
         )
     try:
-        _show(found, style)
+        _show(found, style, _layouts(flags, found))
         sys.stdout.flush()
     finally:
         if "--out" in flags:
             found.save(flags["--out"], force=flags.get("--force", False), plots="--no-plots" not in flags)
 
 
-_WITH_PARETO = ("--instances", "--attainment", "--confidence", "--max-rate", "--gpus", "--budget", "--out")
+def _layouts(flags: Flags, found: Plan) -> Layouts | None:
+    """The comparison with prefill and decode apart, if it was asked for."""
+    asked = flags.get("--disaggregate")
+    if asked is None:
+        return None
+    if asked != "auto":
+        raise InputError("unknown value", key="--disaggregate", value=asked, fix="use auto")
+    from blis_py.planning.api import running
+    from blis_py.planning.disaggregate import layouts_of
+
+    with running(flags.get("--workers"), flags.get("--dask"), cache_of(flags)) as runner:
+        return layouts_of(found.config, max(found.config.instances, 2), runner)
+
+
+_WITH_PARETO = (
+    "--instances",
+    "--attainment",
+    "--confidence",
+    "--max-rate",
+    "--gpus",
+    "--budget",
+    "--out",
+    "--disaggregate",
+)
 
 
 def _pareto(flags: Flags, style: str) -> None:
@@ -139,13 +164,14 @@ def _pareto(flags: Flags, style: str) -> None:
         print(found)
 
 
-def _show(found: Plan, style: str) -> None:
+def _show(found: Plan, style: str, layouts: Layouts | None = None) -> None:
     from blis_py.planning.report_text import lines, summary
 
+    more = {} if layouts is None else {"disaggregation": layouts.summary()}
     if style == "json":
         from blis_py.result import to_json
 
-        sys.stdout.write(to_json(summary(found)))
+        sys.stdout.write(to_json({**summary(found), **more}))
         return
     from rich.console import Console
 
@@ -157,6 +183,8 @@ def _show(found: Plan, style: str) -> None:
         with console.capture() as drawn:
             console.print(table)
         sys.stdout.write(drawn.get().rstrip() + "\n")
+    for line in () if layouts is None else layouts.lines():
+        console.print(line, soft_wrap=True)
 
 
 def _standings(found: Plan) -> Any:

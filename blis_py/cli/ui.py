@@ -8,14 +8,16 @@ from blis_py.cli.options import COMMON, WORKLOAD
 from blis_py.errors import InputError
 
 OPENED = "opened"
-_PORT, _NO_BROWSER = "--port", "--no-browser"
+_PORT, _NO_BROWSER, _END_WITH = "--port", "--no-browser", "--end-with"
 _FLAGS = (
     Flag(
         OPENED, str, "", "Workload spec, trace, or folder of a result. Default: an example.", metavar="PATH"
     ),
     Flag(_PORT, int, "", "Port on the loopback address. Default: any that is free."),
     Flag(_NO_BROWSER, bool, "", "Print the link, and open no browser."),
+    Flag(_END_WITH, int, "", "End with the process of this number.", metavar="PID", hidden=True),
 )
+_OWN = tuple(flag.name for flag in _FLAGS)
 GROUPS = (("Page", _FLAGS), *COMMON, ("Workload", WORKLOAD))
 
 
@@ -37,6 +39,10 @@ def ui(flags: Flags) -> None:
     port = flags.get(_PORT, 0)
     if not 0 <= port < 65536:
         raise InputError("must be a port", key=_PORT, value=port, fix="drop it for any that is free")
-    given = {name: value for name, value in flags.items() if name not in (OPENED, _PORT, _NO_BROWSER)}
+    given = {name: value for name, value in flags.items() if name not in _OWN}
     base = opened(flags.get(OPENED), configure(given) if given else None)
+    if _END_WITH in flags:
+        from blis_py.planning.orphans import end_with
+
+        end_with(flags[_END_WITH])
     serve(base, port=port, browser=_NO_BROWSER not in flags)

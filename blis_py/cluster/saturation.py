@@ -39,7 +39,7 @@ class SaturationDetector(Protocol):
 MakeDetector = Callable[[FlowSettings, Signals], SaturationDetector]
 
 
-class Never:
+class NeverSaturated:
     """Never saturated."""
 
     counts_in_flight = reads_reports = False
@@ -87,7 +87,7 @@ class Concurrency:
 
 
 SATURATION_DETECTORS: dict[str, MakeDetector] = {
-    "never": Never,
+    "never": NeverSaturated,
     "utilization": Utilization,
     "concurrency": Concurrency,
 }

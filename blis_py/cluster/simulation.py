@@ -25,6 +25,7 @@ from blis_py.cluster.ingress import IngressParts
 from blis_py.cluster.instance import Instance
 from blis_py.cluster.kinds import Kind, KindOfRequests
 from blis_py.cluster.lookahead import Lookahead, LookaheadSource
+from blis_py.cluster.model_dispatcher import ModelDispatcher
 from blis_py.cluster.observer import Observer
 from blis_py.cluster.outlet import NoLookahead, Outlet
 from blis_py.cluster.policies import policy
@@ -141,8 +142,10 @@ class ClusterSimulation:
         self.dispatcher = dispatcher = _dispatcher_type(handoff)(
             members, router, signals, recorder, lookahead, self._decisions, progress, unserved
         )
+        by_model = self._by_model(record_decisions)
+        self._dispatch = dispatch = ModelDispatcher(dispatcher, by_model) if by_model else dispatcher
         self.gateway, *queues = ingress_parts.built(
-            events, source, signals, members, self.dispatcher, lookahead, recorder
+            events, source, signals, members, dispatch, lookahead, recorder
         )
         self._parts: list[LookaheadSource] = [self.gateway, *queues]
         if handoff is not None:
@@ -216,6 +219,27 @@ class ClusterSimulation:
         dispatcher.pair(decides, handoff.begin, view.ready, settings.pair_order == "decode-first")
         self._parts.append(NoLookahead())
 
+    def _by_model(self, record_decisions: int | None) -> dict[int, Dispatcher]:
+        """Dispatchers among the instances of each model, by row of the requests for it.
+
+        Raises:
+            InputError: with several models, decisions are to be recorded or prefill and decode are apart.
+        """
+        served, table = self.cluster.served, self.source.table
+        if not served:
+            return {}
+        for what, wanted in (("disaggregation", self.handoff), ("trace_level", record_decisions)):
+            if wanted is not None:
+                raise InputError("not supported yet with several models", key=what, fix="serve one model")
+        by_row: dict[int, Dispatcher] = {}
+        for names, pools in served.items():
+            members = FleetView(self.fleet, [pool.name for pool in pools])
+            signals, router = self._routing(members, pools[0])
+            dispatcher = Dispatcher(members, router, signals, self.recorder, self.lookahead)
+            own = np.array([name in names for name in table.model.names], dtype=np.bool_)
+            by_row |= dict.fromkeys(np.flatnonzero(own[table.model.codes]).tolist(), dispatcher)
+        return by_row
+
     def _routing(self, members: Membership, pool: Pool | None = None) -> tuple[Signals, Router]:
         """A router among instances, and the signals it reads.
 
@@ -260,7 +284,7 @@ class ClusterSimulation:
             instance.stop(end_ns)
         log, self._decisions = self._decisions, None
         self.recorder.decisions = None if log is None else log.record()
-        self.dispatcher.report(len(self.source.table))
+        self._dispatch.report(len(self.source.table))
         self._dispatchers.clear()
         self.lookahead.over()  # the parts form a reference cycle with the instances and their KV pools
         self.fleet.close()

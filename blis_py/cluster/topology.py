@@ -50,6 +50,8 @@ class Pool:
     """Phases of a request that its instances serve: `both`, `prefill` or `decode`."""
     count: int = 1
     """Instances at the beginning of a run."""
+    models: frozenset[str] | None = None
+    """Model names that requests may use for the model of its instances; None = one model serves all."""
     routing_policy: str | None = None
     """Routing policy among its instances behind a link; None = that of the ingress."""
     routing_scorers: Mapping[str, float] | None = None
@@ -124,7 +126,7 @@ class Disaggregation:
     reserved_decode_tokens: int = 512
     """Of the hand-over `sglang`: tokens that a decode instance keeps free for each of its requests."""
     lease_ns: int | None = None
-    """How long a prefill instance keeps KV that nobody has begun to fetch; None = as long as it takes."""
+    """How long a prefill instance keeps KV whose fetch has not begun; None = as long as it takes."""
     load_failure_policy: str = "fail"
     """What follows an expired lease: `fail`, or `recompute` on the decode instance."""
 
@@ -186,6 +188,15 @@ class Cluster:
                 return pool
         fix = f"use one of {', '.join(pool.name for pool in self.pools)}"
         raise InputError("no such pool", key="pool", value=name, fix=fix)
+
+    @property
+    def served(self) -> dict[frozenset[str], list[Pool]]:
+        """Pools by the names of their model; empty if all instances serve one model."""
+        found: dict[frozenset[str], list[Pool]] = {}
+        for pool in self.pools:
+            if pool.models is not None:
+                found.setdefault(pool.models, []).append(pool)
+        return found
 
     @property
     def block_size(self) -> int:

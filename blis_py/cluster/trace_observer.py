@@ -165,7 +165,7 @@ class TracedSteps(Traced):
 
 
 class TracedRounds(Traced):
-    """Of a block-diffusion instance; its rounds are its steps."""
+    """Of an instance of answers in blocks; its rounds are its steps."""
 
     def round(self, batch: Any, start_ns: int, end_ns: int) -> None:
         for request in batch.denoise:

@@ -8,7 +8,7 @@ from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
-from blis_py.config.disaggregation import WITHOUT_POOLS, DisaggregationSection
+from blis_py.config.disaggregation import ROLES, WITHOUT_POOLS, DisaggregationSection
 from blis_py.config.layers import Layers, did_you_mean, flatten
 from blis_py.config.models import PLAIN_ENGINE, RunConfig
 from blis_py.config.workload import WorkloadSection
@@ -107,6 +107,7 @@ def check(config: RunConfig, layers: Layers) -> None:
 
 def _check_pools(config: RunConfig, layers: Layers) -> None:
     pools, apart = config.all_pools, config.disaggregation
+    _check_xpyd(apart, layers)
     if not config.is_disaggregated:
         _check_unused(apart, layers)
     if not pools:
@@ -132,11 +133,23 @@ def _check_pools(config: RunConfig, layers: Layers) -> None:
     _check_disaggregation(config, layers, key)
 
 
+def _check_xpyd(apart: DisaggregationSection, layers: Layers) -> None:
+    if apart.xpyd is None:
+        return
+    for name in ROLES.values():
+        if getattr(apart, name):
+            raise layers.error("contradicts --xpyd", f"disaggregation.{name}", fix="drop one of the two")
+
+
 def _check_unused(apart: DisaggregationSection, layers: Layers) -> None:
     """Refuse settings of a hand-over where there is none."""
     for f in fields(apart):
         value = getattr(apart, f.name)
-        if value != f.default and WITHOUT_POOLS.get(f.name) != value and f.name != "shared_instances":
+        if (
+            value != f.default
+            and WITHOUT_POOLS.get(f.name) != value
+            and f.name not in ("shared_instances", "xpyd")
+        ):
             fix = "give --prefill-instances and --decode-instances, or drop it"
             key = f"disaggregation.{f.name}"
             raise layers.error("has no effect: prefill and decode are not apart", key, value=value, fix=fix)

@@ -3,6 +3,7 @@
 Annotations are evaluated here and no later, as in `blis_py.config.models`.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from blis_py.config.flag_texts import scorers
 from blis_py.config.pools import PoolSection
 from blis_py.core.bounds import LAST_NS, MAX_INSTANCES, MAX_KV_BLOCKS, MAX_TOKENS
 from blis_py.core.settings import setting
+from blis_py.errors import InputError
 
 _LAST_MS = LAST_NS / 10**6
 WITHOUT_POOLS: dict[str, Any] = {"decider": "never", "bandwidth_gbps": 25.0, "latency_ms": 0.05}
@@ -41,6 +43,20 @@ def _own(side: str, name: str, *aliases: str, help: str = "", **bounds: Any) -> 
     return setting(None, flag=flag, aliases=tuple(f"--{side}-{a}" for a in aliases), help=help, **bounds)
 
 
+def split_xpyd(text: str) -> tuple[int, int, int]:
+    """Prefill, decode and shared instances of `2p1d` or `3`.
+
+    Raises:
+        InputError: it is neither.
+    """
+    found = re.fullmatch(r"(\d{1,5})p(\d{1,5})d|(\d{1,5})", text.strip())
+    counts = tuple(int(part or 0) for part in found.groups()) if found else ()
+    if len(counts) != 3 or not (counts[2] or counts[0] * counts[1]):
+        fix = "write 2p1d, or a number of instances that do both"
+        raise InputError("must be a number of instances of each side", key="--xpyd", value=text, fix=fix)
+    return counts[0], counts[1], counts[2]
+
+
 @dataclass(frozen=True, kw_only=True)
 class DisaggregationSection:
     """Prefill and decode of a request on different instances."""
@@ -53,6 +69,10 @@ class DisaggregationSection:
         "shared", "--prefill-decode-instances", "Instances for both, beside them."
     )
     """Instances that do both, beside them; configured as those for decode."""
+    xpyd: str | None = setting(
+        None, flag="--xpyd", help="Both numbers in short: 2p1d; 3 = three that do both.", metavar="XpYd"
+    )
+    """Both numbers in short, instead of the three above: `2p1d`; `3` = three instances that do both."""
     handoff: str | None = setting(
         None,
         flag="--handoff",
@@ -203,13 +223,21 @@ class DisaggregationSection:
     )
 
     @property
+    def counts(self) -> dict[str, int]:
+        """Instances by the name of their pool."""
+        if self.xpyd is None:
+            return {name: getattr(self, setting) for name, setting in ROLES.items()}
+        prefill, decode, shared = split_xpyd(self.xpyd)
+        return {"prefill": prefill, "decode": decode, "shared": shared}
+
+    @property
     def instances(self) -> int:
         """Of all its pools; 0 = prefill and decode are not apart, or `pools` has both."""
-        return self.prefill_instances + self.decode_instances + self.shared_instances
+        return sum(self.counts.values())
 
     def pools(self) -> tuple[PoolSection, ...]:
         """The pools that its settings come to."""
-        counts = {name: getattr(self, setting) for name, setting in ROLES.items()}
+        counts = self.counts
         return tuple(self._pool(name, count) for name, count in counts.items() if count)
 
     def _pool(self, name: str, count: int) -> PoolSection:

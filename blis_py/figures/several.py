@@ -51,7 +51,7 @@ class Summarised(Protocol):
     def settings(self) -> dict[str, Any]: ...
 
 
-class Table(Protocol):
+class SweepLike(Protocol):
     """The part of a sweep that is needed here."""
 
     @property
@@ -137,7 +137,7 @@ class Several:
         return "; ".join(parts)
 
 
-Runs: TypeAlias = "Iterable[Summarised] | Table | pd.DataFrame | str | Path"
+Runs: TypeAlias = "Iterable[Summarised] | SweepLike | pd.DataFrame | str | Path"
 """Results, or a table with a row for each run: of a sweep, a data frame, or its file (CSV, Parquet)."""
 
 

@@ -48,7 +48,7 @@ def _trained(
     moe_backend: str = "auto",
 ) -> LatencyModel:
     layout = layout or Layout(tp)
-    if _needs_operators(shape, layout, kernels):
+    if _needs_operators(shape, gpu, layout, kernels):
         from blis_py.latency.operators import Operators
 
         return Operators(shape, gpu, layout, kernels, server=server, moe_backend=moe_backend)
@@ -57,12 +57,17 @@ def _trained(
     return Trained(shape, gpu, tp, server=server)
 
 
-def _needs_operators(shape: ModelShape, layout: Layout, kernels: str) -> bool:
-    """Whether `trained` prices operator by operator: everything but dense models in 16 bits and FP8 under
-    vLLM, on whose servers its formula was learned."""
-    formats = (shape.weights.dense >= 2, shape.weights.arithmetic in ("fp8", "int8"))
-    dense = shape.is_plain and not shape.moe_layers and any(formats)
-    return not (dense and kernels == "vllm" and layout == Layout(layout.gpus))
+def _needs_operators(shape: ModelShape, gpu: GpuSpec, layout: Layout, kernels: str) -> bool:
+    """Whether `trained` prices operator by operator: everything but dense models under vLLM, on whose servers
+    its formula was learned, in 16 bits, and in 8 before Blackwell, where servers are closer to operators."""
+    from blis_py.latency.surfaces import surface_file
+
+    if not shape.is_plain or shape.moe_layers or kernels != "vllm" or layout != Layout(layout.gpus):
+        return True
+    if shape.weights.dense >= 2 or shape.weights.arithmetic == "int8":
+        return False
+    eight_bits = shape.weights.arithmetic == "fp8"
+    return not eight_bits or (gpu.fp4_flops > 0 and surface_file(gpu.name, kernels).is_file())
 
 
 def _kernel_tables(

@@ -30,7 +30,7 @@ from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import FrontendDelays, LatencyModel, StepTime
 from blis_py.latency.fitted_beyond import continued_decodes, further_ns, inside
 from blis_py.latency.fitted_profile import FittedProfile, Prices, RegimeFit
-from blis_py.latency.fitted_surface import Surface, SurfaceCurve
+from blis_py.latency.fitted_surface import FittedSurface, SurfaceCurve
 from blis_py.latency.fitted_terms import GROWING, RARE, SURFACE, TERMS, TRACKED, StepPoint
 from blis_py.latency.notes import Outside
 from blis_py.latency.step_run import LAST_NS, PricedRun, StepRun, run_of, within_the_clock
@@ -68,7 +68,7 @@ class _Regime:
     def __init__(self, fit: RegimeFit, prices: dict[str, Prices]) -> None:
         gpu, host, launching = prices["gpu"], prices["host"], prices.get("launching", {})
         self.fit = fit
-        self.surface = Surface(gpu, fit.knee, fit.correction)
+        self.surface = FittedSurface(gpu, fit.knee, fit.correction)
         self.curves: dict[int, SurfaceCurve] = {}
         rest = {name: price for name, price in gpu.items() if price and name not in SURFACE}
         inside = (*GROWING, "active_experts")

@@ -26,7 +26,7 @@ class SurfaceCurve:
         self.at, self.ns, self.slopes = at, ns, slopes
 
 
-class Surface:
+class FittedSurface:
     """See the module. Curves are cached: a step's price is one lookup and one line."""
 
     def __init__(self, prices: Prices, knee: int, correction: Correction | None) -> None:

@@ -7,17 +7,20 @@ from dataclasses import dataclass, field
 from blis_py.core.features import StepFeatures
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.hardware import GIVEN_LINK, GpuSpec
-from blis_py.models.model_shape import ModelShape
+from blis_py.models.model_shape import PRICED_AS_FULL, ModelShape
 
 
-def model_notes(shape: ModelShape, gpu: GpuSpec | None) -> tuple[str, ...]:
+def model_notes(shape: ModelShape, gpu: GpuSpec | None, by_operators: bool = False) -> tuple[str, ...]:
     """Assumptions where the model's config contains more, or less, than is priced.
 
     Args:
         gpu: None if the device has no datasheet.
+        by_operators: every operator is priced in its own format, and windows as windows.
     """
     if gpu is None:
         return shape.notes
+    if by_operators:
+        return tuple(note for note in shape.notes if PRICED_AS_FULL not in note)
     notes = list(shape.notes)
     if not gpu.has_roofline:
         notes.append(

@@ -217,7 +217,7 @@ _CHUNK_LIST = _CHUNKS.tolist()
 def surfaces_for(gpu: GpuSpec, engine: str) -> tuple[Sequence[Surfaces], bool]:
     """Surfaces in order of preference, and whether the first ones are of this GPU: the engine's own, those of
     other engines, those of a related GPU."""
-    name = gpu.name.lower().replace(" ", "-")
+    name = gpu.name
     engines = [engine, *(other for other in ENGINES if other != engine)]
     own = [found for each in engines if (found := load_surfaces(name, each))]
     related = _RELATED[bool(gpu.fp4_flops)]

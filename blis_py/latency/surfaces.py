@@ -84,7 +84,8 @@ class Surfaces:
 
 
 def surface_file(gpu: str, engine: str) -> Path:
-    return bundled.root("profiles") / "operators" / f"{gpu}-{engine}.json"
+    name = gpu.lower().replace(" ", "-")
+    return bundled.root("profiles") / "operators" / f"{name}-{engine}.json"
 
 
 def learned_gpus(engine: str) -> list[str]:

@@ -69,6 +69,8 @@ class Stay:
     instance: int
     enqueue: int
     """Entry into the queue; -1 if it did not reach it."""
+    ready: int
+    """When it can be scheduled there: on entry, or when its KV is there."""
     cut: int
     """End of the relevant time on the instance."""
     goes_on: bool
@@ -198,7 +200,9 @@ def life_of(record: RunRecord, row: int) -> Life:
         if goes_on:
             left = int(visits.finish_ns[visit])
         if 0 <= enqueue <= end:
-            stays.append(Stay(instance, enqueue, left, goes_on))
+            receives = handover is not None and handover.decode == instance and not goes_on
+            ready = max(enqueue, handover.end_ns) if handover is not None and receives else enqueue
+            stays.append(Stay(instance, enqueue, ready, left, goes_on))
     return Life(arrival, tuple(stays), first_step, cut, end)
 
 
@@ -262,7 +266,7 @@ class _Page:
             self._book(self._now_ns, until_ns, {LedgerLine.HAND_OVER: until_ns - self._now_ns})
 
     def _step(self, run: Noted, index: int, start_ns: int, end_ns: int, line: LedgerLine) -> None:
-        if line is LedgerLine.RUNNING_STEP and start_ns >= self._stay.enqueue:
+        if line is LedgerLine.RUNNING_STEP and start_ns >= self._stay.ready:
             line = LedgerLine.COMPOSED_STEP  # the last of a run of identical steps
         begin_ns, until_ns = max(start_ns, self._now_ns), min(end_ns, self._stay.cut)
         times = self._times(run, index, end_ns - start_ns, line)

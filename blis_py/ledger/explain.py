@@ -16,6 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from blis_py.api import Simulation, build
 from blis_py.config.loader import as_dict
 from blis_py.config.models import RunConfig
@@ -145,7 +147,24 @@ class Explanation:
             **times,
             "total_ns": ledger.total_ns,
             "client_wait_ns": ledger.client_ns,
+            **({} if record.visits.single else {"visits": self._visits(row)}),
         }
+
+    def _visits(self, row: int) -> list[dict[str, Any]]:
+        """The visits of a request to instances, in order."""
+        visits = self.record.visits
+        own, _ = visits.of(np.array([row]))
+        return [
+            {
+                "instance": int(visits.instance[one]),
+                "pool": self.record.instances[visits.instance[one]].pool,
+                "enqueue_ns": int(visits.enqueue_ns[one]),
+                "finish_ns": int(visits.finish_ns[one]),
+                "output_tokens": int(visits.emitted_tokens[one]),
+            }
+            for one in own.tolist()
+            if visits.instance[one] >= 0
+        ]
 
     def _lines(self, ledger: Ledger) -> list[dict[str, Any]]:
         slowest: Times = {}
@@ -332,7 +351,7 @@ def watched(record: RunRecord, rows: Sequence[int]) -> list[Watched]:
         Watched(
             record.table.id_of(row),
             stay.instance,
-            stay.enqueue,
+            stay.ready,
             stay.cut,
             int(record.table.prompt_tokens[row]),
         )

@@ -14,6 +14,7 @@ import numpy as np
 
 from blis_py.api import Simulation
 from blis_py.cluster.kinds import KindOfRequests
+from blis_py.config.disaggregation import ROLES
 from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict, load_config
 from blis_py.config.models import NAMES, RunConfig
@@ -146,8 +147,10 @@ def _asked_ns(record: RunRecord, question: Question) -> float | None:
 
 def candidates(simulation: Simulation) -> list[WhatIfChange]:
     """Changes worth a run, regardless of the ledger: its largest line need not be the remedy."""
-    if simulation.config.pools:
+    if len(simulation.pools) > 1:
         return [*_pools(simulation.config), *_routers(simulation.config), *_orders(simulation)]
+    if simulation.config.disaggregation.instances:
+        return [*_sides(simulation.config), *_routers(simulation.config), *_orders(simulation)]
     common = [*_instances(simulation), *_sizes(simulation), *_orders(simulation)]
     return [*common, *(_of_kind(simulation.kind) if simulation.kind else _of_steps(simulation))]
 
@@ -185,11 +188,28 @@ def _instances(simulation: Simulation) -> Iterator[WhatIfChange]:
 
 def _pools(config: RunConfig) -> Iterator[WhatIfChange]:
     """One more instance in each pool."""
-    for index, pool in enumerate(config.pools):
-        more = as_dict(config)["pools"]
-        more[index]["count"] = pool.count + 1
+    for index, pool in enumerate(config.all_pools):
         title = f"{pool.count + 1} instances in pool {pool.name} instead of {pool.count}"
-        yield WhatIfChange(title, (("pools", more),))
+        if config.pools:
+            more = as_dict(config)["pools"]
+            more[index]["count"] = pool.count + 1
+            yield WhatIfChange(title, (("pools", more),))
+        else:
+            side = (f"disaggregation.{ROLES[pool.name]}", pool.count + 1)
+            yield WhatIfChange(title, (("num_instances", config.instances + 1), side))
+
+
+def _sides(config: RunConfig) -> Iterator[WhatIfChange]:
+    """One more instance on each side, all of them doing both, and a faster link."""
+    counts = config.disaggregation.counts
+    for name in [name for name, count in counts.items() if count]:
+        more = counts | {name: counts[name] + 1}
+        total = (("num_instances", sum(more.values())),) if config.num_instances > 1 else ()
+        changes = tuple((f"disaggregation.{key}", more[side]) for side, key in ROLES.items())
+        title = f"{more[name]} {name} instances instead of {counts[name]}"
+        yield WhatIfChange(title, (("disaggregation.xpyd", None), *changes, *total))
+    if config.disaggregation.bandwidth_gbps is None and config.disaggregation.link != "nvlink":
+        yield _change(config, "link nvlink", "disaggregation.link", "nvlink")
 
 
 def _routers(config: RunConfig) -> Iterator[WhatIfChange]:
@@ -199,7 +219,7 @@ def _routers(config: RunConfig) -> Iterator[WhatIfChange]:
 
 def _orders(simulation: Simulation) -> Iterator[WhatIfChange]:
     config, table = simulation.config, simulation.table
-    if any("policy" in pool.scheduler for pool in config.pools):
+    if any("policy" in pool.scheduler for pool in config.all_pools):
         return
     policies = ["fcfs", "sjf"]
     if len(set(table.slo_class.codes.tolist())) > 1:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from blis_py.core.cache_aware import CacheAwareQueue
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request, Status
@@ -258,7 +257,7 @@ class Noting:
             free_blocks=scheduler.kv.pool.num_free + blocks,
             block_size=config.block_size,
             closed=preempted,
-            held_back=isinstance(waiting, CacheAwareQueue) and waiting.holds_all_back,
+            held_back=getattr(waiting, "holds_all_back", False),  # only of queues ordered by the cache
         )
 
     def _least_tokens(self) -> int:

@@ -26,6 +26,8 @@ _SHARED_WIDTH = (
     "shared_intermediate_size",
 )
 _SCORES = ("scoring_func", "score_function")
+PRICED_AS_FULL = "priced as if to all"
+"""In the note on windowed layers, which holds for all latency models but operators."""
 _WINDOWED = {
     "full_attention": False,
     "linear_attention": False,
@@ -309,7 +311,7 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
     if windowed:
         notes.append(
             f"{windowed} of the {layers} layers of {name} attend to {window:,} tokens at most, and are "
-            "priced as if to all: on longer contexts steps come out too slow and fewer requests fit"
+            f"{PRICED_AS_FULL}: on longer contexts steps come out too slow and fewer requests fit"
         )
     return ModelShape(
         name=name,

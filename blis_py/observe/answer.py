@@ -9,7 +9,7 @@ from blis_py.errors import plain
 from blis_py.traces.tracev2_write import End
 
 
-class StreamedAnswer:
+class ObservedAnswer:
     """Receiver of one response, streamed or not.
 
     Frames end in LF or CR LF; comments are skipped. A first event that only names the role is no token, an

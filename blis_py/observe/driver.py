@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from blis_py.observe.answer import StreamedAnswer
+from blis_py.observe.answer import ObservedAnswer
 from blis_py.observe.http import HttpClient, HttpError
 from blis_py.observe.prompts import WordedPrompts
 from blis_py.requests.loops import Loop, Loops
@@ -188,7 +188,7 @@ class Driver:
                 await self._sent(row, due_ns)
 
     async def _sent(self, row: int, due_ns: int) -> None:
-        measured, answer = MeasuredRequest(row, due_ns), StreamedAnswer()
+        measured, answer = MeasuredRequest(row, due_ns), ObservedAnswer()
 
         def on_sent(time_ns: int) -> None:
             measured.sent_ns = time_ns - self._origin_ns

@@ -11,13 +11,13 @@ from blis_py.pages import charts
 from blis_py.pages.numbers import change, number, percent
 from blis_py.pages.parts import Cell, Chart, Code, Document, Section, Table
 from blis_py.report.compare import STATISTICS, WHOLE
-from blis_py.report.shown import Shown
+from blis_py.report.shown import ShownResult
 
 FILE = "compare.json"
 _METRICS = ("ttft", "tpot", "e2e")
 
 
-def report(found: Mapping[str, Any], runs: Sequence[Shown] = (), command: str = "") -> Document:
+def report(found: Mapping[str, Any], runs: Sequence[ShownResult] = (), command: str = "") -> Document:
     """The report of a comparison.
 
     Args:
@@ -94,7 +94,7 @@ def whole_table(found: Mapping[str, Any]) -> Table:
     return Table("The whole runs", ("figure", *found["runs"]), rows)
 
 
-def distributions(names: Sequence[str], runs: Sequence[Shown]) -> list[Chart]:
+def distributions(names: Sequence[str], runs: Sequence[ShownResult]) -> list[Chart]:
     """One chart per latency with a curve for each run."""
     found = []
     for metric in _METRICS if runs else ():

@@ -13,7 +13,7 @@ from blis_py.pages.commands import again, configuration, run_again
 from blis_py.pages.cost import cost_of
 from blis_py.pages.numbers import number, percent
 from blis_py.pages.parts import Cell, Code, Document, Section, Table, Tile, figure
-from blis_py.report.shown import Shown
+from blis_py.report.shown import ShownResult
 
 if TYPE_CHECKING:
     from blis_py.ledger.explain import Explanation
@@ -26,7 +26,7 @@ _LOST = ("rejected", "unservable", "timed_out", "evicted", "still_queued", "stil
 
 
 def report(
-    result: Shown,
+    result: ShownResult,
     explanation: Explanation | None = None,
     *,
     source: str | None = None,
@@ -125,7 +125,7 @@ def tiles(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Tile]
 
 
 def _sections(
-    result: Shown, explanation: Explanation | None, source: str | None, command: str | None
+    result: ShownResult, explanation: Explanation | None, source: str | None, command: str | None
 ) -> Iterator[Section]:
     summary, settings, view = result.summary, result.settings, result.view
     yield Section("asked", "What was asked", tables=[asked(settings, summary)])

@@ -67,6 +67,8 @@ def axis(name: str, values: Any, *, key: str = "vary", file: str | Path | None =
         listed = [*_split(values, key, f"{name}={values}")]
     else:
         listed = list(values) if isinstance(values, list | tuple) else [values]
+    if own == XPYD:
+        listed = [layout for value in listed for layout in layouts(str(value))]
     if not listed:
         raise InputError("has no values", file=file, key=f"{key} {name}", fix="give at least one")
     seen: set[str] = set()
@@ -77,6 +79,18 @@ def axis(name: str, values: Any, *, key: str = "vary", file: str | Path | None =
             raise InputError("is there twice", file=file, key=f"{key} {name}", value=value, fix="drop one")
         seen.add(text)
     return Axis(plain, own, tuple(listed))
+
+
+def layouts(text: str) -> list[str]:
+    """The layouts of `auto:4`: 4 instances that do both, 1p3d, 2p2d, 3p1d; of any other text, itself."""
+    word, colon, number = text.partition(":")
+    if word.strip() != "auto":
+        return [text]
+    if not colon or not number.strip().isdecimal() or not 2 <= int(number) <= _MOST_LAYOUTS:
+        fix = f"write auto:4, with 2 to {_MOST_LAYOUTS} instances"
+        raise InputError("needs a number of instances", key="xpyd", value=text, fix=fix)
+    count = int(number)
+    return [str(count), *(f"{prefill}p{count - prefill}d" for prefill in range(1, count))]
 
 
 def _as_text(value: Any) -> str:
@@ -121,7 +135,7 @@ def drawn(axes: Sequence[Axis], count: int, seed: int) -> list[Point]:
 
 
 @dataclass(frozen=True, slots=True)
-class Space:
+class SpaceFile:
     """Content of a space file: `vary`, a mapping of settings to values, or `runs`, a list of points."""
 
     axes: tuple[Axis, ...] = ()
@@ -130,7 +144,7 @@ class Space:
     """Its other keys."""
 
 
-def read_space(path: str | Path, known: Sequence[str] = ()) -> Space:
+def read_space(path: str | Path, known: Sequence[str] = ()) -> SpaceFile:
     """Read a space; relative paths in it are relative to its folder.
 
     Args:
@@ -158,7 +172,7 @@ def read_space(path: str | Path, known: Sequence[str] = ()) -> Space:
         own = [_in_folder(axis(str(n), [v], key="runs", file=path), file.parent) for n, v in run.items()]
         points.append({each.name: each.values[0] for each in own})
     more = {key: value for key, value in values.items() if key not in ("vary", "runs")}
-    return Space(axes, tuple(points), more)
+    return SpaceFile(axes, tuple(points), more)
 
 
 def _in_folder(given: Axis, folder: Path) -> Axis:
@@ -220,6 +234,8 @@ def _is_key(path: str) -> bool:
     return rest.partition(".")[0] in {f.name for f in fields(section)}
 
 
+XPYD = "disaggregation.xpyd"
+_MOST_LAYOUTS = 64
 _ALSO_CALLED = {
     **{name: flag for kind in KIND_SECTIONS.values() for name, flag in kind.also_called.items()},
     "hardware": "gpu",

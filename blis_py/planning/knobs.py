@@ -73,7 +73,7 @@ class _Trials:
         """The changes so far with one setting changed further."""
         config = self._space.changed(probe, changes)
         fixed = {*(config.given or ()), *(each.key for each in self._space.axes)}
-        for name, (now, values) in _values(config).items():
+        for name, (now, values) in values_of(config).items():
             if _KEYS[name] in fixed and name not in changes:
                 self.kept[name] = None
                 continue
@@ -83,7 +83,7 @@ class _Trials:
                 yield {**changes, name: value}
 
 
-def _values(config: RunConfig) -> dict[str, tuple[object, list[object]]]:
+def values_of(config: RunConfig) -> dict[str, tuple[object, list[object]]]:
     """The value of each setting, and others worth a run."""
     own = config.scheduler
     known = _SCHEDULERS.get(config.engine, ("fcfs", "priority-fcfs", "lpm"))

@@ -146,7 +146,7 @@ def _trust(ax: Axes, plan: PlanResult) -> None:
 
 def _levers(ax: Axes, plan: PlanResult) -> None:
     """Panel of the effect of a quarter more of each resource at the failing rate."""
-    ax.set_title("Where it breaks: 25 % more of …")
+    ax.set_title("Where it breaks: what would help")
     if not plan.levers:
         say(ax, "nothing was found that would help")
         return
@@ -157,7 +157,7 @@ def _levers(ax: Axes, plan: PlanResult) -> None:
         ax.text(max(gain, 0), row, f" {100 * lever.gain:+.0f} %", va="center", size=8, bbox=_PAPER)
     ax.set_yticks(range(len(shown)), [_lever_name(lever.how) for lever in shown], size=8)
     ax.set_xlim(min(-10, *(1.1 * 100 * max(x.gain, -1.0) for x in shown)), 119)
-    ax.set_xlabel("what is tightest gets better by, %")
+    ax.set_xlabel("improvement of the tightest target, %")
     ax.grid(visible=False, axis="y")
 
 

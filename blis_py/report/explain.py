@@ -78,7 +78,7 @@ def _answer(data: Data) -> str:
 
 def _about(data: Data, request: Data) -> Iterable[str]:
     cached = f", {request['cached_tokens']:,} of them cached" if request["cached_tokens"] else ""
-    where = "" if request["instance"] is None else f", instance {request['instance']}"
+    where = "" if request["instance"] is None else f", {_where(request)}"
     first = "" if data["value_ns"] is None else "The first that is as slow: "
     yield (
         f"{first}{plain(request['id'])} (class {plain(request['slo_class'])}{where}): "
@@ -102,6 +102,12 @@ def _about(data: Data, request: Data) -> Iterable[str]:
         yield " · ".join(facts)
     if request["client_wait_ns"]:
         yield f"before it was sent, its client waited {ms(request['client_wait_ns'])} ms for others to end"
+
+
+def _where(request: Data) -> str:
+    """The instance of a request, or all that it visited, in order."""
+    visited = [f"{one['instance']} ({plain(one['pool'])})" for one in request.get("visits", ())]
+    return f"instances {', '.join(visited)}" if len(visited) > 1 else f"instance {request['instance']}"
 
 
 def _ledger(data: Data) -> Table:

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
 
     from blis_py.calibrate.token_times import TokenTimes
     from blis_py.figures.run import RunView
+    from blis_py.report.explore import Exploration
     from blis_py.report.plots import Plots
 
 _WIDTH = 100
 
 
-class Shown(ABC):
+class ShownResult(ABC):
     """Base of results that display themselves; subclasses supply the tables."""
 
     @property
@@ -55,6 +56,16 @@ class Shown(ABC):
         from blis_py.report.plots import Plots
 
         return Plots(self)
+
+    def explore(self, *, open_browser: bool = False) -> Exploration:
+        """The interactive page (`blis ui`) of this configuration: in a notebook cell, or at its `link`.
+
+        Args:
+            open_browser: open the link in a browser as well.
+        """
+        from blis_py.report.explore import Exploration
+
+        return Exploration(self.settings, open_browser=open_browser)
 
     def __repr__(self) -> str:
         from blis_py.figures.facts import foot

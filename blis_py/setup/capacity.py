@@ -40,7 +40,8 @@ def capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, i
         fits = "by its memory the model would not fit"
     else:
         if given is None:
-            return computed.describe(), computed.blocks * layout.attention_dp
+            replicas = f", on each of {layout.attention_dp} replicas" if layout.attention_dp > 1 else ""
+            return computed.describe() + replicas, computed.blocks * layout.attention_dp
         fits = f"by its memory {computed.blocks:,}"
     line = (
         f"KV capacity: {given:,} blocks of {settings.block_size} = {given * settings.block_size:,} tokens "

@@ -16,7 +16,7 @@ _DEFAULT_GPU = next(f.default for f in fields(RunConfig) if f.name == "gpu")
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredProfile:
     """A run whose step times come from a fitted profile."""
 
     config: RunConfig
@@ -48,7 +48,7 @@ class Measured:
         return line, blocks
 
 
-def measured_run(config: RunConfig) -> Measured:
+def measured_run(config: RunConfig) -> MeasuredProfile:
     """Resolve model and device of a run with a fitted profile.
 
     The model is the profile's if none or the same is given; likewise the device.
@@ -72,7 +72,7 @@ def measured_run(config: RunConfig) -> Measured:
             f"was measured on {device}", file=profile.file, key="--gpu", value=config.gpu, fix=fix
         )
     settings = replace(config, model=config.model or shape.name, gpu=device)
-    return Measured(settings, profile, shape, gpu)
+    return MeasuredProfile(settings, profile, shape, gpu)
 
 
 def _shape(config: RunConfig, profile: FittedProfile) -> ModelShape:

@@ -59,7 +59,9 @@ class PoolSetup:
         scheduler = kinds.scheduler(demand, config, scheduler)
         latency, host_notes = step_times(served, demand.table, scheduler)
         check_delays(latency, demand.table, max_model_len)
-        hardware_notes = (*model_notes(served.shape, served.gpu), *link_notes(served.gpu, config.tp))
+        by_operators = hasattr(latency, "learned_on")
+        shape_notes = model_notes(served.shape, served.gpu, by_operators)
+        hardware_notes = (*shape_notes, *link_notes(served.gpu, config.tp))
         block_bytes = rank_block_bytes(served.shape, layout_of(config), scheduler.block_size) * config.tp
         notes = hardware_notes, host_notes
         return cls(section, config, scheduler, latency, served.capacity, block_bytes, *notes)
@@ -68,8 +70,12 @@ class PoolSetup:
     def name(self) -> str:
         return self.section.name
 
-    def as_data(self) -> Pool:
-        """The pool as cluster data."""
+    def as_data(self, models: frozenset[str] | None = None) -> Pool:
+        """The pool as cluster data.
+
+        Args:
+            models: names of its model in the requests, if other pools serve other models.
+        """
         from blis_py.cluster.topology import InstanceSpec, Pool
 
         spec = InstanceSpec(
@@ -85,6 +91,7 @@ class PoolSetup:
             name=self.name,
             role=section.role,
             count=section.count,
+            models=models,
             spec=spec,
             routing_policy=section.routing_policy,
             routing_scorers=section.routing_scorers,

@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from blis_py.config.models import RunConfig
 from blis_py.files.profiles import listed_as, squeeze
 from blis_py.models.model_shape import config_name
+from blis_py.requests.table import RequestTable
 from blis_py.setup.asked import Demand
 
 
-def served_models(demand: Demand, config: RunConfig) -> frozenset[str] | None:
-    """Model names in the requests that mean the configured model; None = serve all requests."""
-    if not demand.asks_for_models or config.routing.any_model:
+def served_models(demand: Demand, configs: Sequence[RunConfig]) -> frozenset[str] | None:
+    """Model names in the requests that mean a model of the pools; None = serve all requests."""
+    if not demand.asks_for_models or configs[0].routing.any_model:
         return None
-    return frozenset(name for name in demand.table.model.names if _is_served(name, config))
+    return frozenset[str]().union(*(names_of(demand.table, config) for config in configs))
 
 
-def served_notes(demand: Demand, served: frozenset[str] | None, config: RunConfig) -> list[str]:
+def names_of(table: RequestTable, config: RunConfig) -> frozenset[str]:
+    """Model names in the requests that mean the model of a configuration."""
+    return frozenset(name for name in table.model.names if name and _is_served(name, config))
+
+
+def served_notes(demand: Demand, served: frozenset[str] | None, configs: Sequence[RunConfig]) -> list[str]:
     """Notes on requests for other models."""
     model, counts = demand.table.model, np.bincount(demand.table.model.codes, minlength=1).tolist()
     others = {
         name: count
         for name, count in zip(model.names, counts, strict=False)
-        if count and name and not _is_served(name, config)
+        if count and name and not any(_is_served(name, config) for config in configs)
     }
     if not others:
-        return []
+        several = len({(one.model, one.model_config) for one in configs}) > 1
+        nameless = sum(count for name, count in zip(model.names, counts, strict=False) if not name)
+        return [f"{nameless:,} requests name no model and go to any instance"] if several and nameless else []
     names = ", ".join(f"{name} ({count:,})" for name, count in sorted(others.items()))
+    own = " and ".join(dict.fromkeys(map(_own_name, configs)))
     if served is None:
-        return [f"requests for {names} are served by {_own_name(config)} too"]
+        return [f"requests for {names} are served by {own} too"]
     return [
-        f"requests for {names} are rejected at routing: the instances serve {_own_name(config)}; "
+        f"requests for {names} are rejected at routing: the instances serve {own}; "
         "--any-model serves them too"
     ]
 

@@ -31,7 +31,7 @@ from blis_py.setup.deployment import Deployment, deployed
 from blis_py.setup.disaggregation import disaggregation, link_notes, links
 from blis_py.setup.gateway import admission_settings, flow_notes, flow_settings, useless_notes
 from blis_py.setup.pools import PoolSetup, notes_of
-from blis_py.setup.served import served_models, served_notes
+from blis_py.setup.served import names_of, served_models, served_notes
 from blis_py.setup.step_times import step_times
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Setup:
         targets = _targets(config)
         disaggregation(config)  # refuses names that lead nowhere
         served = [(pool, deployed(own)) for pool, own in pool_configs(config)]
-        config = _of_one_model(config, [one for _, one in served])
+        config = _with_model(config, [one for _, one in served])
         sized = [longest_sequence(one.config, one.shape, one.num_kv_blocks) for _, one in served]
         requested = ask(config)
         if config.horizon is None and requested.horizon_ns is not None:
@@ -97,7 +97,8 @@ class Setup:
         if kind is not None and config.is_disaggregated:
             problem, fix = "no engine hands over block diffusion", "use instances that do both"
             raise InputError(problem, key="disaggregation", fix=fix)
-        names = served_models(requested, config)
+        configs = [one.config for _, one in served]
+        names = served_models(requested, configs)
         beforehand = [(*pool.hardware_notes, *more) for pool, (_, more) in zip(pools, sized, strict=True)]
         return cls(
             config=config,
@@ -108,7 +109,7 @@ class Setup:
                 *notes_of(pools, beforehand),
                 *requested.notes,
                 *notes_of(pools, [pool.host_notes for pool in pools]),
-                *served_notes(requested, names, config),
+                *served_notes(requested, names, configs),
                 *flow_notes(config.gateway),
                 *useless_notes(config),
                 *link_notes(config, pools),
@@ -240,11 +241,20 @@ class Setup:
         )
         apart = disaggregation(config)
         return Cluster(
-            pools=tuple(pool.as_data() for pool in self.pools),
+            pools=tuple(
+                pool.as_data(models) for pool, models in zip(self.pools, self._models(), strict=True)
+            ),
             links=() if apart is None else links(config, self.pools),
             ingress=ingress,
             disaggregation=apart,
         )
+
+    def _models(self) -> list[frozenset[str] | None]:
+        """Names of each pool's model in the requests; None if all pools serve one model."""
+        configs = [pool.config for pool in self.pools]
+        if len({(one.model, one.model_config) for one in configs}) == 1:
+            return [None] * len(configs)
+        return [names_of(self.table, one) for one in configs]
 
     def _source(self) -> RequestTable | ClosedLoops:
         """The requests as an open-loop table, or as closed loops."""
@@ -262,14 +272,18 @@ class Setup:
         return ClosedLoop(self.table, load.concurrency, think_ns, paced=paced, as_blis=as_blis)
 
 
-def _of_one_model(config: RunConfig, served: Sequence[Deployment]) -> RunConfig:
-    """The configuration with the model of all pools, which may come from a fitted profile."""
+def _with_model(config: RunConfig, served: Sequence[Deployment]) -> RunConfig:
+    """The configuration with the model of its instances, which may come from a fitted profile.
+
+    Raises:
+        InputError: prefill and decode are apart, and the pools serve several models.
+    """
     if not config.all_pools:
         return served[0].config
     names = [one.shape.name for one in served]
-    if len(set(names)) > 1:
+    if len(set(names)) > 1 and config.is_disaggregated:
         fix = "simulate each model by itself"
-        raise InputError("all pools must serve one model", key="pools", value=names, fix=fix)
+        raise InputError("not supported yet with prefill and decode apart", key="pools", value=names, fix=fix)
     return replace(config, model=config.model or served[0].config.model)
 
 

@@ -40,13 +40,18 @@ class ReportingRunner(Runner):
     def __init__(self, executor: Any, store: Any, report: Callable[[Json], None], goal: Goal) -> None:
         super().__init__(executor, store)
         self._report, self._goal = report, goal
+        self._known: set[tuple[Any, ...]] = set()
 
     def run(self, jobs: Sequence[Job], told: JobTold | None = None) -> list[JobOutcome]:
         """See `Runner`."""
 
         def both(index: int, outcome: JobOutcome, stored: bool) -> None:
-            if outcome.ran and outcome.early is None and jobs[index].variation == AS_IT_IS:
-                self._report(candidate(jobs[index].config, outcome, self._goal))
+            config = jobs[index].config
+            key = (config.num_instances, config.tp, config.gpu)
+            whole = outcome.ran and outcome.early is None and jobs[index].variation == AS_IT_IS
+            if whole and key not in self._known:  # later ones of the same size are of other models or levers
+                self._known.add(key)
+                self._report(candidate(config, outcome, self._goal))
             if told is not None:
                 told(index, outcome, stored)
 

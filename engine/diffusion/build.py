@@ -54,6 +54,9 @@ def build_diffusion_engine(
             cannot work.
     """
     _refuse_overlap(config)
+    if config.kv_cache_dtype != "auto":
+        fix = "leave it out"
+        raise InputError("not for block diffusion", key="kv_cache_dtype", value="fp8", fix=fix)
     device = pick_device(config.device)
     block = load_model_config(config.model).mask_block if model is None else model.config.mask_block
     config = config.on(device.type, block)

@@ -114,8 +114,9 @@ def paged_attention(
 
     Args:
         q: `[T, H, D]`, the last dimension contiguous; every row belongs to a sequence of `meta`.
-        k_cache, v_cache: `[num_pages, Hk, page_size, D]` of equal strides, the last dimension contiguous;
-            query head `h` attends KV head `h // (H // Hk)`. The new tokens are already stored.
+        k_cache, v_cache: `[num_pages, Hk, page_size, D]` of equal strides, the last dimension contiguous, in
+            the dtype of `q` or in float8; query head `h` attends KV head `h // (H // Hk)`. The new tokens are
+            already stored.
         scale: multiplies the scores; positive.
 
     Returns:
@@ -142,8 +143,8 @@ def _attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, group: PrefillGroup, sc
     """Attend `[B * L, H, D]`: the query heads of a KV head become rows beside its query tokens."""
     tokens, num_heads, head_dim = q.shape
     num_kv_heads = k_cache.shape[1]
-    keys = _gather(k_cache, group)
-    values = _gather(v_cache, group)
+    keys = _gather(k_cache, group, q.dtype)
+    values = _gather(v_cache, group, q.dtype)
     if group.causal:
         queries = q.view(group.batch, group.query_len, num_heads, head_dim).transpose(1, 2)
         # Up to a round number: the causal mask hides the keys that do not exist.
@@ -164,10 +165,14 @@ def _attend(q: Tensor, k_cache: Tensor, v_cache: Tensor, group: PrefillGroup, sc
     return out
 
 
-def _gather(cache: Tensor, group: PrefillGroup) -> Tensor:
+def _gather(cache: Tensor, group: PrefillGroup, dtype: torch.dtype) -> Tensor:
     """`[B, Hk, N, D]`: the pages of each sequence in order, zero in positions that are not its own."""
     _, num_kv_heads, page_size, head_dim = cache.shape
-    gathered = cache.reshape(-1, page_size, head_dim).index_select(0, group.tiles)
+    pages = cache.reshape(-1, page_size, head_dim)
+    if cache.dtype == dtype:
+        gathered = pages.index_select(0, group.tiles)
+    else:
+        gathered = pages.view(torch.uint8).index_select(0, group.tiles).view(cache.dtype).to(dtype)
     if group.hidden is not None:
         gathered.view(-1, head_dim).index_fill_(0, group.hidden, 0.0)
     return gathered.view(group.batch, num_kv_heads, -1, head_dim)

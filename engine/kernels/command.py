@@ -113,7 +113,7 @@ def _models(names: Sequence[str]) -> list[tuple[str, ModelConfig]]:
 
 def _settings(asked: argparse.Namespace, model: ModelConfig) -> dict[str, Any]:
     """Settings of an engine of this model: those given, and defaults for the model."""
-    names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
+    names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_cache_dtype")
     given = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
     if model.mask_block == 1:
         return given
@@ -132,6 +132,7 @@ def _parser(program: str, what: str) -> argparse.ArgumentParser:
     add("--dtype", nargs="+", choices=("bfloat16", "float16"), default=["bfloat16"], help="Default bfloat16.")
     for name in ("--max-num-seqs", "--max-num-batched-tokens", "--max-model-len"):
         add(name, type=int, help="Of the engine. Default its own.")
+    add("--kv-cache-dtype", choices=("auto", "fp8"), help="Of the engine. Default its own.")
     add("--only", default="", help="Variants whose row this regular expression is found in.")
     return parser
 

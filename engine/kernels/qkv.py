@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from engine.kernels.fp8 import FP8, as_fp8
 from engine.kernels.norm import normalize
 from engine.kernels.op import op
 
@@ -59,7 +60,8 @@ def qk_norm_rope_store(
     R/2 frequencies then their sines; the first R dims of a head are rotated in the half-split ("rotate_half")
     layout, the others pass through. positions: `[T]` int64. slots: `[T]` int64, the slot mapping:
     `page * page_size + offset`, and -1 stores nothing. k_cache, v_cache: `[num_pages, Hk, page_size, D]`,
-    written in place. norm: applied before the rotation.
+    written in place; in float8, what is larger than its largest number becomes that. norm: applied before
+    the rotation.
     """
     num_kv_heads, page_size, head_dim = k_cache.shape[1:]
     heads = qkv.view(qkv.shape[0], -1, head_dim)
@@ -79,6 +81,9 @@ def qk_norm_rope_store(
         slots, k, v = slots[kept], k[kept], v[kept]
     pages = slots // page_size
     offsets = torch.sub(slots, pages, alpha=page_size)
-    k_cache.transpose(1, 2)[pages, offsets] = k
-    v_cache.transpose(1, 2)[pages, offsets] = v
+    for cache, values in ((k_cache, k), (v_cache, v)):
+        if cache.dtype == FP8:
+            cache.view(torch.uint8).transpose(1, 2)[pages, offsets] = as_fp8(values).view(torch.uint8)
+        else:
+            cache.transpose(1, 2)[pages, offsets] = values
     return q.contiguous()

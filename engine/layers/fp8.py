@@ -9,9 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-FP8 = torch.float8_e4m3fn
-LARGEST = 448.0
-"""The largest number of this type."""
+from engine.kernels.fp8 import LARGEST, as_fp8
+
 MULTIPLE = 16
 """Inputs and outputs of a product on tensor cores are multiples of this."""
 _LEAST = 1e-12
@@ -21,7 +20,7 @@ def quantised(values: Tensor) -> tuple[Tensor, Tensor]:
     """Rows of float8 `[..., n]` and their scales `[..., 1]` float32: value = float8 * scale."""
     exact = values.float()
     scale = exact.abs().amax(dim=-1, keepdim=True).clamp_min(_LEAST) / LARGEST
-    return (exact / scale).clamp(-LARGEST, LARGEST).to(FP8), scale
+    return as_fp8(exact / scale), scale
 
 
 def dequantised(stored: Tensor, scale: Tensor) -> Tensor:

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from engine.kernels.fp8 import FP8
 from engine.kernels.moe import fused_moe
-from engine.layers.fp8 import FP8, fp8_product
+from engine.layers.fp8 import fp8_product
 from engine.layers.parameter import weight
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from blis_py.traces.samples import StepSamples, joined
 from engine.kinds import Engine
-from engine.profile.shapes import Limits
+from engine.profile.shapes import ShapeLimits
 from engine.profile.store import ProfileStore
 
 ShapeT = TypeVar("ShapeT", contravariant=True)
@@ -30,7 +30,7 @@ class Bench(Protocol[ShapeT]):
     @property
     def engine(self) -> Engine: ...
 
-    limits: Limits
+    limits: ShapeLimits
     stride: int
     """Number of compositions in one visit, distinguished by `shape` 0 to stride - 1 in its rows."""
 

@@ -13,9 +13,9 @@ from engine.diffusion.low_confidence import LowConfidence
 from engine.diffusion.steplog import RoundRecorder
 from engine.profile.diffusion_plan import ROUNDS, RoundShape
 from engine.profile.experts import ForcedExperts
-from engine.profile.prompts import Prompts
+from engine.profile.prompts import ProfilePrompts
 from engine.profile.served import MAX_STEPS, concurrency, of_length, serve_closed, short_blocks
-from engine.profile.shapes import Limits
+from engine.profile.shapes import ShapeLimits
 from engine.sampling_params import SamplingParams
 
 ONE_BY_ONE = LowConfidence(threshold=1.0)
@@ -60,10 +60,10 @@ class _SkippedBatch(RunningBatch):
         return [[] for _ in self.batch.denoise]
 
 
-def limits_of(engine: DiffusionEngine, experts: ForcedExperts | None = None) -> Limits:
+def limits_of(engine: DiffusionEngine, experts: ForcedExperts | None = None) -> ShapeLimits:
     """What the engine allows."""
     config, graphs = engine.scheduler.config, engine.executor.graphs
-    return Limits(
+    return ShapeLimits(
         config.max_num_seqs,
         config.max_num_batched_tokens,
         config.max_model_len,
@@ -86,7 +86,7 @@ class RoundBench:
     stride = ROUNDS
 
     def __init__(
-        self, engine: DiffusionEngine, prompts: Prompts, experts: ForcedExperts | None = None
+        self, engine: DiffusionEngine, prompts: ProfilePrompts, experts: ForcedExperts | None = None
     ) -> None:
         self.engine, self._prompts, self._experts = engine, prompts, experts
         self.limits = limits_of(engine, experts)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from blis_py.errors import InputError
 from engine.profile.families import shares, spaced
-from engine.profile.shapes import Grid, Limits
+from engine.profile.shapes import Grid, ShapeLimits
 
 ROUNDS = 3
 """Rounds of a visit."""
@@ -30,7 +30,7 @@ class RoundShape:
     experts: int = 0
 
 
-def plan_rounds(limits: Limits, block: int, grid: Grid) -> list[RoundShape]:
+def plan_rounds(limits: ShapeLimits, block: int, grid: Grid) -> list[RoundShape]:
     """All rounds that fit, each once: blocks by context and masked share, prompts alone and beside blocks.
 
     Raises:
@@ -49,7 +49,7 @@ def sentinel_round(shapes: Sequence[RoundShape]) -> RoundShape:
     return dataclasses.replace(blocks[len(blocks) // 2], source="sentinel")
 
 
-def _grid(limits: Limits, block: int, grid: Grid) -> Iterator[RoundShape]:
+def _grid(limits: ShapeLimits, block: int, grid: Grid) -> Iterator[RoundShape]:
     longest = limits.max_model_len // block * block - 2 * block
     contexts = [0, *(context // block * block for context in spaced(block, longest, grid.contexts - 1))]
     counts = spaced(1, limits.max_num_seqs, 2 * grid.contexts - 1)
@@ -90,7 +90,7 @@ def _around(middle: int, count: int, block: int, longest: int) -> tuple[int, ...
     return tuple(min(round(middle * share / block) * block, most) for share in shares)
 
 
-def _fits(shape: RoundShape, limits: Limits, block: int) -> bool:
+def _fits(shape: RoundShape, limits: ShapeLimits, block: int) -> bool:
     new = sum(tokens for tokens, _ in shape.prefills)
     if len(shape.blocks) + len(shape.prefills) > limits.max_num_seqs or any(n < 1 for n, _ in shape.prefills):
         return False

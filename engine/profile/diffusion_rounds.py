@@ -28,7 +28,7 @@ COLUMNS = ("algorithm", "threshold", "task", "request", "prompt_tokens", "output
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerShape:
     """One answered request."""
 
     algorithm: str
@@ -48,7 +48,7 @@ def count_rounds(
     *,
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
-) -> list[Answer]:
+) -> list[AnswerShape]:
     """Answer the same prompts under each of `ALGORITHMS`; tasks alternate.
 
     The rounds of a request do not depend on the rest of its batch.
@@ -61,7 +61,7 @@ def count_rounds(
     """
     rng, names = Random(seed), list(TASKS)
     asked = [(names[i % len(names)], make(rng, names[i % len(names)])[0]) for i in range(prompts)]
-    answers: list[Answer] = []
+    answers: list[AnswerShape] = []
     for algorithm, threshold in ALGORITHMS:
         engine = engine_with(algorithm)
         name = type(algorithm).__name__
@@ -78,11 +78,11 @@ def count_rounds(
             request = sequence.request
             assert isinstance(request, DiffusionRequest)
             rounds, length = tuple(request.rounds_per_block), len(sequence.output_ids)
-            answers.append(Answer(name, threshold, task, number, request.prompt_tokens, length, rounds))
+            answers.append(AnswerShape(name, threshold, task, number, request.prompt_tokens, length, rounds))
     return answers
 
 
-def write_rounds(answers: Iterable[Answer], path: Path) -> None:
+def write_rounds(answers: Iterable[AnswerShape], path: Path) -> None:
     """Write one row per request; the rounds of its blocks in order, separated by blanks."""
     with writing(path) as text:
         rows = csv.writer(text, lineterminator="\n")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
-from engine.profile.shapes import SLACK_STEPS, Grid, Limits, Shape, fits
+from engine.profile.shapes import SLACK_STEPS, Grid, Shape, ShapeLimits, fits
 
 CONTEXT = 16
 """Shortest context on the grid."""
@@ -15,7 +15,7 @@ _MAX_PROMPTS = 8
 """Largest number of prompts in a mixed step."""
 
 
-def decode(limits: Limits, grid: Grid) -> Iterator[Shape]:
+def decode(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
     """Batch by context."""
     for batch in _batches(limits, grid):
         room = limits.num_kv_blocks // batch * limits.block_size - 2 * limits.block_size
@@ -24,7 +24,7 @@ def decode(limits: Limits, grid: Grid) -> Iterator[Shape]:
             yield Shape("decode", _around(context, batch, limits.block_size), steps=grid.decode_steps)
 
 
-def host(limits: Limits, grid: Grid) -> Iterator[Shape]:
+def host(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
     """Host work by batch size: decodes of short sequences, and admissions of as many."""
     for batch in _batches(limits, grid):
         contexts = _around(2 * CONTEXT, batch, limits.block_size)
@@ -32,7 +32,7 @@ def host(limits: Limits, grid: Grid) -> Iterator[Shape]:
         yield Shape("host", contexts[: batch // 2], ((1, 0),) * (batch - batch // 2))
 
 
-def skewed(limits: Limits, grid: Grid) -> Iterator[Shape]:
+def skewed(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
     """Equal batch size and total context, distributed evenly, in halves, or mostly to one sequence."""
     for batch in grid.skewed_batches:
         longest = longest_context(limits)
@@ -51,7 +51,7 @@ def skewed(limits: Limits, grid: Grid) -> Iterator[Shape]:
             yield Shape("skewed", contexts, steps=grid.decode_steps)
 
 
-def shared(limits: Limits, grid: Grid) -> Iterator[Shape]:
+def shared(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
     """Decodes with a common prefix, by its share of the context; and equal ones without."""
     size = limits.block_size
     for batch in grid.skewed_batches if limits.shares else ():
@@ -64,7 +64,7 @@ def shared(limits: Limits, grid: Grid) -> Iterator[Shape]:
                 yield Shape("shared", (context,) * batch, steps=grid.decode_steps, shared=tokens)
 
 
-def prefill(limits: Limits, grid: Grid) -> Iterator[Shape]:
+def prefill(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
     """Prefill tokens of a step, by number of prompts, cached tokens before them, and spread of lengths."""
     most = limits.max_num_batched_tokens
     for seqs in grid.prefill_seqs:
@@ -88,7 +88,7 @@ def prefill(limits: Limits, grid: Grid) -> Iterator[Shape]:
                 yield Shape("prefill", prefills=tuple((count, 0) for count in halves(tokens, seqs)))
 
 
-def mixed(limits: Limits, grid: Grid, seed: int) -> Iterator[Shape]:
+def mixed(limits: ShapeLimits, grid: Grid, seed: int) -> Iterator[Shape]:
     """Prompts beside decodes, from a scrambled Sobol sequence over the possible compositions."""
     points = torch.quasirandom.SobolEngine(6, scramble=True, seed=seed).draw(4 * grid.mixed).tolist()
     found = 0
@@ -100,7 +100,7 @@ def mixed(limits: Limits, grid: Grid, seed: int) -> Iterator[Shape]:
                 yield shape
 
 
-def _mixture(point: Sequence[float], limits: Limits, grid: Grid) -> Shape:
+def _mixture(point: Sequence[float], limits: ShapeLimits, grid: Grid) -> Shape:
     """The step at a point of the unit cube: decodes, context, its spread, prompts, their tokens and past."""
     u, v, spread, w, x, y = point
     batch = _between(u, 1, max(limits.max_num_seqs - 1, 1))
@@ -118,7 +118,7 @@ def _mixture(point: Sequence[float], limits: Limits, grid: Grid) -> Shape:
     return Shape("mixed", decodes, tuple((count, past) for count in new))
 
 
-def experts(limits: Limits, grid: Grid) -> Iterator[Shape]:
+def experts(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
     """Mixture of experts: equal tokens, spread over few experts or many."""
     if not limits.experts:
         return
@@ -135,7 +135,7 @@ def experts(limits: Limits, grid: Grid) -> Iterator[Shape]:
 # -- numbers -------------------------------------------------------------------------------------------
 
 
-def _batches(limits: Limits, grid: Grid) -> list[int]:
+def _batches(limits: ShapeLimits, grid: Grid) -> list[int]:
     """Captured sizes, some of them plus one; without graphs 1, 2, 3, 4, 6, 8, 12, 16, 24 … and the most."""
     most = limits.max_num_seqs
     if limits.buckets:
@@ -156,7 +156,7 @@ def _captured(buckets: Sequence[int], count: int) -> list[int]:
     return sorted({min(buckets, key=lambda size: abs(size - each)) for each in wanted})
 
 
-def longest_context(limits: Limits) -> int:
+def longest_context(limits: ShapeLimits) -> int:
     """The longest context that leaves room for the steps of a visit, a page boundary and a spread."""
     return limits.max_model_len - 2 * SLACK_STEPS - limits.block_size
 

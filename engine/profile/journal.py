@@ -40,7 +40,7 @@ class ProfileProgress:
         return ProfileProgress(self.rounds + rounds, len(markers) - 1 - last)
 
 
-class Journal:
+class ProfileJournal:
     """Journal file, created with the first visit."""
 
     def __init__(self, path: Path) -> None:

@@ -12,7 +12,7 @@ from engine.config import EngineConfig
 from engine.graphs import default_buckets
 from engine.models import Decoder, Tokenizer, build_model, load_model_config, load_tokenizer
 from engine.profile.experts import ForcedExperts, has_experts
-from engine.profile.prompts import Prompts
+from engine.profile.prompts import ProfilePrompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,11 @@ class Loaded:
         """Whether its answers come in blocks."""
         return self.mask_id is not None
 
-    def prompts(self) -> Prompts:
+    def prompts(self) -> ProfilePrompts:
         """Of the tiny tasks where the weights mean something."""
         config = self.config
         readable = self.tokenizer if config.load_format == "safetensors" else None
-        return Prompts(self.model.config.vocab_size, readable, config.seed)
+        return ProfilePrompts(self.model.config.vocab_size, readable, config.seed)
 
     def facts(self) -> dict[str, Any]:
         """What the samples tell of it."""

@@ -14,21 +14,23 @@ from engine.kernels.attention import AttentionMetadata
 from engine.profile.ahead import AheadTimer, Leads
 from engine.profile.experts import ForcedExperts
 from engine.profile.gpu_state import GpuMonitor, GpuState
-from engine.profile.prompts import Prompts
+from engine.profile.prompts import ProfilePrompts
 from engine.profile.queued import QueueBench
 from engine.profile.served import MAX_STEPS, concurrency, of_length, serve_closed, short_requests
-from engine.profile.shapes import Limits, Shape
+from engine.profile.shapes import Shape, ShapeLimits
 from engine.sampling_params import SamplingParams
 from engine.staging_buffer import Inputs
 from engine.steplog import StepRecorder
 
+_FEW = 64
+"""Bytes of float8 below this are numbers from 0 to 2."""
 _ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=None, seed=0, detokenize=False)
 
 
-def limits_of(engine: LLMEngine, experts: ForcedExperts | None = None) -> Limits:
+def limits_of(engine: LLMEngine, experts: ForcedExperts | None = None) -> ShapeLimits:
     """Limits of the engine."""
     config, graphs, mixed = engine.scheduler.config, engine.executor.graphs, engine.executor.mixed_graphs
-    return Limits(
+    return ShapeLimits(
         config.max_num_seqs,
         config.max_num_batched_tokens,
         config.max_model_len,
@@ -69,7 +71,9 @@ class StepBench:
     stride = 1
     """Number of compositions in one visit."""
 
-    def __init__(self, engine: LLMEngine, prompts: Prompts, experts: ForcedExperts | None = None) -> None:
+    def __init__(
+        self, engine: LLMEngine, prompts: ProfilePrompts, experts: ForcedExperts | None = None
+    ) -> None:
         self.engine, self._prompts, self._experts = engine, prompts, experts
         self.limits = limits_of(engine, experts)
         self._queues = QueueBench(engine, self.limits, prompts)
@@ -77,9 +81,11 @@ class StepBench:
         on_gpu = engine.timer.device.type == "cuda"
         self._timer = AheadTimer(engine.clock) if on_gpu else None
         self._leads, self._monitor = Leads(), GpuMonitor() if on_gpu else None
-        for k_cache, v_cache in engine.executor.forward.kv:
-            k_cache.normal_()
-            v_cache.normal_()
+        for cache in (cache for layer in engine.executor.forward.kv for cache in layer):
+            if cache.is_floating_point() and cache.element_size() > 1:
+                cache.normal_()
+            else:
+                cache.view(torch.uint8).random_(0, _FEW)
 
     def visit(self, shape: Shape) -> StepSamples:
         """The measured steps of one visit to a shape.

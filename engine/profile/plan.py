@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from blis_py.errors import InputError
 from engine.profile import families
-from engine.profile.shapes import Grid, Limits, Shape, fits
+from engine.profile.shapes import Grid, Shape, ShapeLimits, fits
 
 
-def plan(limits: Limits, grid: Grid, seed: int = 0) -> list[Shape]:
+def plan(limits: ShapeLimits, grid: Grid, seed: int = 0) -> list[Shape]:
     """All shapes of an autoregressive model that fit, each once.
 
     Raises:

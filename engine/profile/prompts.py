@@ -15,7 +15,7 @@ _OWN_TOKENS = 4
 """Number of leading random tokens, which make prompts differ from their first block on."""
 
 
-class Prompts:
+class ProfilePrompts:
     """Endless supply of token ids: text of the tiny tasks, or random tokens without a tokenizer.
 
     Args:

@@ -16,9 +16,9 @@ from blis_py.core.policies import CACHE_AWARE
 from blis_py.core.scheduler import Scheduler
 from blis_py.traces.samples import StepSamples, joined, samples_of
 from engine.engine import LLMEngine
-from engine.profile.prompts import Prompts
+from engine.profile.prompts import ProfilePrompts
 from engine.profile.served import MAX_STEPS, of_length
-from engine.profile.shapes import SLACK_STEPS, Limits
+from engine.profile.shapes import SLACK_STEPS, ShapeLimits
 from engine.steplog import StepRecorder
 from engine.timing import StepTimer
 
@@ -52,19 +52,19 @@ def queueing(config: SchedulerConfig) -> SchedulerConfig:
     )
 
 
-def waiting_requests(limits: Limits, rng: Random, depth: int) -> list[tuple[int, int, int]]:
+def waiting_requests(limits: ShapeLimits, rng: Random, depth: int) -> list[tuple[int, int, int]]:
     """For each request: its prefix index, its own prompt tokens, and its output tokens."""
     own = max(min(_OWN_TOKENS, _room(limits) - prefix_tokens(limits)), 1)
     return [(rng.randrange(_PREFIXES), rng.randint(1, own), rng.randint(*_ANSWERS)) for _ in range(depth)]
 
 
-def prefix_tokens(limits: Limits) -> int:
+def prefix_tokens(limits: ShapeLimits) -> int:
     """Tokens of each prefix, whole blocks, bounded to leave room for a request's own tokens."""
     wanted = max(_PREFIX_TOKENS, limits.block_size)
     return max(min(wanted, _room(limits) - 1), 0) // limits.block_size * limits.block_size
 
 
-def _room(limits: Limits) -> int:
+def _room(limits: ShapeLimits) -> int:
     """Length of the longest prompt that fits as often as requests run."""
     pages = limits.num_kv_blocks // min(_SEATS, limits.max_num_seqs) * limits.block_size
     return min(limits.max_model_len, pages) - SLACK_STEPS
@@ -77,7 +77,7 @@ class QueueBench:
         engine: an engine whose page content may be overwritten between its visits.
     """
 
-    def __init__(self, engine: LLMEngine, limits: Limits, prompts: Prompts) -> None:
+    def __init__(self, engine: LLMEngine, limits: ShapeLimits, prompts: ProfilePrompts) -> None:
         self._limits, self._prompts = limits, prompts
         self.engine = LLMEngine(
             scheduler=Scheduler(queueing(engine.scheduler.config), track_longest=True),

@@ -25,7 +25,7 @@ from engine.profile.loaded import Loaded
 from engine.profile.measure import StepBench
 from engine.profile.plan import plan, sentinel
 from engine.profile.provenance import device_name, machine, model_facts
-from engine.profile.shapes import GRIDS, Grid, Limits
+from engine.profile.shapes import GRIDS, Grid, ShapeLimits
 from engine.profile.store import ProfileStore, found_meta
 
 ROUNDS = "rounds.csv"
@@ -169,7 +169,7 @@ def _settings(config: EngineConfig, effort: Effort, known: dict[str, Any]) -> di
     return settings
 
 
-def _planned(meta: dict[str, Any], limits: Limits, shapes: list[Any]) -> dict[str, Any]:
+def _planned(meta: dict[str, Any], limits: ShapeLimits, shapes: list[Any]) -> dict[str, Any]:
     """Metadata known once the engine is built."""
     names = ("block_size", "num_kv_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
     found = {name: getattr(limits, name) for name in names}

@@ -8,8 +8,8 @@ from random import Random
 
 from engine.kinds import Engine
 from engine.profile.families import CONTEXT, longest_context
-from engine.profile.prompts import Prompts
-from engine.profile.shapes import Limits
+from engine.profile.prompts import ProfilePrompts
+from engine.profile.shapes import ShapeLimits
 from engine.sampling_params import SamplingParams
 
 MAX_STEPS = 1 << 20
@@ -23,12 +23,12 @@ _MASKED = 8
 """Most tokens of an answer that is denoised. Each takes a round."""
 
 
-def concurrency(limits: Limits, number: int) -> int:
+def concurrency(limits: ShapeLimits, number: int) -> int:
     """Concurrency of run `number`."""
     return max(1, round(_SHARES[number % len(_SHARES)] * limits.max_num_seqs))
 
 
-def short_requests(limits: Limits, number: int) -> list[tuple[int, int]]:
+def short_requests(limits: ShapeLimits, number: int) -> list[tuple[int, int]]:
     """Prompt and answer tokens of the requests of run `number`."""
     rng, most = Random(number), _ANSWERS[1]
     room = limits.num_kv_blocks // concurrency(limits, number) * limits.block_size
@@ -39,7 +39,7 @@ def short_requests(limits: Limits, number: int) -> list[tuple[int, int]]:
     ]
 
 
-def short_blocks(limits: Limits, block: int, number: int) -> list[tuple[int, int]]:
+def short_blocks(limits: ShapeLimits, block: int, number: int) -> list[tuple[int, int]]:
     """The same for answers in blocks: each fills up the last block of its prompt, and ends with it."""
     rng, at_most = Random(number), concurrency(limits, number)
     room = min(limits.num_kv_blocks // at_most * limits.block_size, limits.max_model_len)
@@ -48,7 +48,9 @@ def short_blocks(limits: Limits, block: int, number: int) -> list[tuple[int, int
     return [(int(most ** rng.random()) * block - tokens, tokens) for tokens in masked]
 
 
-def serve_closed(engine: Engine, requests: Iterable[tuple[int, int]], at_most: int, prompts: Prompts) -> None:
+def serve_closed(
+    engine: Engine, requests: Iterable[tuple[int, int]], at_most: int, prompts: ProfilePrompts
+) -> None:
     """Serve requests with given prompt and answer lengths in a closed loop."""
     waiting, under_way = deque(requests), 0
     while waiting or engine.has_unfinished:

@@ -9,7 +9,7 @@ SLACK_STEPS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ShapeLimits:
     """Limits of an engine."""
 
     max_num_seqs: int
@@ -95,7 +95,7 @@ GRIDS = {
 }
 
 
-def fits(shape: Shape, limits: Limits) -> bool:
+def fits(shape: Shape, limits: ShapeLimits) -> bool:
     """Whether an engine can run exactly this shape."""
     decodes, budget = len(shape.decodes), limits.max_num_batched_tokens
     if decodes + len(shape.prefills) > limits.max_num_seqs or decodes + 1 > budget:

@@ -11,7 +11,7 @@ import numpy as np
 
 from blis_py.errors import InputError
 from blis_py.traces.samples import StepSamples, joined, read_samples, write_samples
-from engine.profile.journal import ROUND, Journal, ProfileProgress, read_journal
+from engine.profile.journal import ROUND, ProfileJournal, ProfileProgress, read_journal
 
 SAMPLES, JOURNAL = "samples.csv.gz", "samples.journal.csv"
 
@@ -31,7 +31,7 @@ class ProfileStore:
 
     def __init__(self, folder: Path, meta: dict[str, Any]) -> None:
         self.path = folder / SAMPLES
-        self._journal = Journal(folder / JOURNAL)
+        self._journal = ProfileJournal(folder / JOURNAL)
         self._meta = meta
         self._parts = [joined([], {**meta, "rounds": 0, "visits": 0})]
         self.progress = ProfileProgress()

@@ -59,13 +59,13 @@ def test_a_slider_moves_the_curve_by_a_sample_and_then_by_the_whole_run(
     drag(page, "Instances", 2)
     drawn(page, "sample", "num_instances", 4)
     assert "SAMPLE" in page.evaluate("getComputedStyle(document.getElementById('label'), '::before').content")
-    assert page.locator(".tile .band").count() > 0
+    assert page.locator(".tile .expected").count() > 0
     sampled = curve.get_attribute("d")
     assert sampled != before
     drawn(page, "whole", "num_instances", 4)
     assert curve.get_attribute("d") != sampled
     assert "Whole run: 3,600 requests" in page.locator("#label").inner_text()
-    assert page.locator(".tile .band").count() == 0
+    assert page.locator(".tile .expected").count() == 0
 
 
 def test_the_copied_command_gives_the_numbers_on_the_page(
@@ -121,8 +121,9 @@ def test_a_plan_finds_the_cheapest_and_its_candidates_can_be_chosen(browser: Bro
     drag(page, "Requests", -3)
     drawn(page, "whole", "workload.num_requests", 500)
     page.get_by_role("button", name="Find the cheapest that holds").click()
-    page.wait_for_selector("#found li", timeout=90_000)
-    assert "Found." in page.locator("#progress").inner_text()
+    page.wait_for_selector("#found button", timeout=90_000)
+    assert "The cheapest so far" in page.locator("#found").inner_text()
+    page.wait_for_selector("#points .choice")
     choice = page.locator("#points .choice[aria-label*='TP1, ']").first
     choice.focus()
     page.keyboard.press("Enter")

@@ -106,7 +106,7 @@ def test_what_cannot_be_fitted_is_refused(found: ServerFit) -> None:
     setup: Setup = build(model="llama-3.1-8b")
     with pytest.raises(InputError, match="50 requests are too few"):
         fit_server(setup, measured.take(np.arange(50)))
-    with pytest.raises(InputError, match="nobody says how long the prompts were"):
+    with pytest.raises(InputError, match="has no lengths of prompts"):
         fit_server(setup, replace(measured, prompt_tokens=None))
     with pytest.raises(InputError, match="only trained step times"):
         fit_server(build(model="llama-3.1-8b", latency_model="roofline"), measured)

@@ -12,6 +12,7 @@ import yaml
 import blis_py as blis
 from blis_py.config.loader import dump, load_config
 from blis_py.errors import InputError
+from blis_py.ledger.explain import explain
 
 Blis = Callable[..., tuple[int, str, str]]
 POOLS: list[dict[str, Any]] = [
@@ -178,3 +179,19 @@ def test_pools_are_cross_checked_together(blis: Blis, tmp_path: Path) -> None:
     assert code == 0
     table = out[out.index("latency model") :]
     assert [line.split()[0] for line in table.splitlines()[1:4]] == ["trained", "roofline", "trained-physics"]
+
+
+def test_an_explanation_of_a_hand_over_names_both_visits_and_adds_up(blis: Blis, tmp_path: Path) -> None:
+    sides = ("--prefill-instances", 1, "--decode-instances", 1)
+    run = ("run", "--model", "qwen3-14b", *sides, "--num-requests", 12, "--rate", 9, "--no-plots")
+    assert blis(*run, "--out", tmp_path / "out")[0] == 0
+    rows = (tmp_path / "out" / "visits.csv").read_text().splitlines()
+    assert [row.split(",")[2] for row in rows[1:]] == ["prefill", "decode"] * 12
+    explained = explain(tmp_path / "out").as_dict()
+    request, pools = explained["request"], [one["pool"] for one in explained["request"]["visits"]]
+    assert pools == ["prefill", "decode"]
+    assert sum(line["first_token_ns"] for line in explained["ledger"]) == request["ttft_ns"]
+    assert sum(line["whole_ns"] for line in explained["ledger"]) == request["e2e_ns"]
+    added = [one for one in explained["what_ifs"] if " instances in pool " in one["change"]]
+    assert len(added) == 2
+    assert not any("refused" in one for one in added)

@@ -139,6 +139,7 @@ PARTS = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     parts=st.lists(PARTS, min_size=1, max_size=3),

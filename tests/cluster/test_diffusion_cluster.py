@@ -77,6 +77,7 @@ def same(one: RunRecord, other: RunRecord) -> None:
         assert mine.kv_block_steps == theirs.kv_block_steps
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10**6),

@@ -50,6 +50,7 @@ def test_every_request_ends_in_one_bucket_and_the_same_whether_or_not_steps_are_
         assert not counts["still_queued"] + counts["still_running"]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     steps=st.lists(st.integers(0, 60), min_size=3, max_size=14),
@@ -111,6 +112,7 @@ def test_in_a_closed_loop_a_request_that_leaves_the_gateway_frees_the_permit(
     ) <= permits
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     outputs=st.lists(st.integers(1, 30), min_size=1, max_size=24),
@@ -141,6 +143,7 @@ def test_a_session_breaks_off_where_the_gateway_turns_it_away_and_goes_on_where_
         assert answered[:-1].all(), "only the last turn may have gone without an answer"
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     seed=st.integers(0, 1000), flow=flows(), delays_ns=st.sampled_from([(0, 0), (7 * US, 0), (MS, 3 * MS)])

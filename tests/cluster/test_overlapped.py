@@ -67,6 +67,7 @@ def test_a_jump_equals_its_steps(run: Run, eos_share: float) -> None:
     check(record)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(runs(), st.booleans(), st.sampled_from(["masks", "masks beside the forward"]))
 def test_a_jump_equals_its_steps_where_outputs_are_constrained(run: Run, both: bool, latency: str) -> None:
@@ -90,6 +91,7 @@ def test_masks_add_to_synchronous_steps_and_hide_beside_overlapped_ones() -> Non
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["hash", "radix"])
 @pytest.mark.parametrize("scheduler", ["fcfs", "priority-fcfs", "sjf", "lpm", "hrrn"])
 def test_a_jump_equals_its_steps_where_blocks_are_short(scheduler: str, cache: str) -> None:

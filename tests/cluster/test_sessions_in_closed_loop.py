@@ -145,6 +145,7 @@ def test_a_session_stays_where_it_was_with_session_affinity() -> None:
     assert len(set(record.instance.tolist())) == 3
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 10**6),

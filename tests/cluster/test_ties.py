@@ -35,6 +35,7 @@ LATE = linear(STEP_US * US, frontend=FrontendDelays(before_enqueue_ns=5 * US))
 LATENCIES = {"constant": CONSTANT, "physics": PHYSICS, "late": LATE}
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     asynchronous=st.booleans(),

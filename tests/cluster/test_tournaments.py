@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from simpy import Environment
@@ -47,6 +48,7 @@ def walked(count: int, first: list[int], naps: list[list[tuple[int, int]]]) -> l
     return woken
 
 
+@pytest.mark.slow
 @given(data=st.data(), count=st.integers(1, 9))
 def test_objects_wake_in_the_order_of_times_and_of_places(data: Any, count: int) -> None:
     times = st.integers(0, 20)
@@ -63,6 +65,7 @@ def test_objects_wake_in_the_order_of_times_and_of_places(data: Any, count: int)
     assert woken == walked(count, first, naps)
 
 
+@pytest.mark.slow
 @given(data=st.data(), count=st.integers(1, 9))
 def test_the_least_loaded_are_those_with_the_smallest_load_by_index(data: Any, count: int) -> None:
     """The ready ones among them, while instances come and go."""

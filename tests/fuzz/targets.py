@@ -187,6 +187,7 @@ _DLLM += " --format json"
 _PLAN = (
     "plan --model qwen3-14b --latency-model roofline --num-requests 4 --rate 5 --slo ttft.p99=2s --draws 0"
 )
+_PLAN += " --no-tuning --most-requests 20"
 _PLAN += " --output-tokens 8 --output-tokens-stdev 2 --instances 1:2 --trials 2 --workers 1"
 _PLAN += " --no-cache --format json"
 _PROFILE = "--out {}/out --bootstrap 2 --format json"

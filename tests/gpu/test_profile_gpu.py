@@ -12,7 +12,7 @@ import torch
 from engine.build import build_engine
 from engine.config import EngineConfig
 from engine.profile.measure import StepBench
-from engine.profile.prompts import Prompts
+from engine.profile.prompts import ProfilePrompts
 from engine.profile.run import EFFORTS, profile
 from engine.profile.shapes import Shape
 from engine.timing import GpuSpan
@@ -48,7 +48,7 @@ def test_many_tiny_kernels_are_bound_by_launching_and_one_large_product_is_not()
 
 def test_placed_sequences_decode_in_captured_steps() -> None:
     engine = build_engine(EngineConfig(model=AR, device=DEVICE, max_num_seqs=8, num_kv_blocks=300))
-    bench = StepBench(engine, Prompts(engine.vocab_size, engine.tokenizer, 0))
+    bench = StepBench(engine, ProfilePrompts(engine.vocab_size, engine.tokenizer, 0))
     decodes = bench.visit(Shape("decode", (40, 5, 300), steps=3))
     assert decodes["decode_kv_tokens"].tolist() == [345, 348, 351]
     assert set(decodes["regime"].tolist()) == {"graph"}
@@ -73,7 +73,7 @@ def test_a_quick_profile_is_complete(tmp_path: Path) -> None:
 def test_a_visit_that_is_launched_ahead_shows_gpu_time_without_launching() -> None:
     config = EngineConfig(model=AR, device=DEVICE, max_num_seqs=8, num_kv_blocks=300, enforce_eager=True)
     engine = build_engine(config)
-    bench = StepBench(engine, Prompts(engine.vocab_size, engine.tokenizer, 0))
+    bench = StepBench(engine, ProfilePrompts(engine.vocab_size, engine.tokenizer, 0))
     shape = Shape("prefill", prefills=((20, 64), (7, 0)))
     bench.visit(shape)
     visits = [bench.visit(shape) for _ in range(4)]

@@ -16,7 +16,7 @@ from blis_py.errors import InputError
 from blis_py.latency import build, fitted
 from blis_py.latency.fitted import Fitted, expected_experts
 from blis_py.latency.fitted_profile import Correction, FittedProfile, RegimeFit
-from blis_py.latency.fitted_surface import Surface, monotone
+from blis_py.latency.fitted_surface import FittedSurface, monotone
 from blis_py.latency.fitted_terms import SURFACE, TERMS
 from blis_py.latency.work import distinct_experts
 from blis_py.models.model_shape import load_model
@@ -172,10 +172,10 @@ def test_a_table_of_ones_changes_nothing_and_another_holds_at_its_points() -> No
     prices = {"step": 500.0, "tokens": 3.0, "decode_kv_tokens": 0.1}
     axes = (1.0, 100.0), (0.0, 1000.0)
     for tokens, kv in ((1, 0), (40, 700), (300, 5000)):
-        flat = Surface(prices, 0, Correction(*axes, ((1.0, 1.0), (1.0, 1.0)))).curve(tokens)
+        flat = FittedSurface(prices, 0, Correction(*axes, ((1.0, 1.0), (1.0, 1.0)))).curve(tokens)
         i = 0 if kv < 1000 else 1
         assert flat.ns[i] + flat.slopes[i] * (kv - flat.at[i]) == pytest.approx(500 + 3 * tokens + 0.1 * kv)
-    bent = Surface(prices, 0, Correction(*axes, ((1.0, 1.1), (1.05, 1.1)))).curve(100)
+    bent = FittedSurface(prices, 0, Correction(*axes, ((1.0, 1.1), (1.05, 1.1)))).curve(100)
     assert bent.ns == pytest.approx([800 * 1.05, 900 * 1.1])
 
 
@@ -221,7 +221,7 @@ def test_a_step_is_priced_by_the_terms_that_a_fit_sees(profile: FittedProfile, s
     bucket = next((size for size in profile.graph_buckets if size >= bucket), 0) if bucket else 0
     fit = profile.regimes["graph" if bucket else "eager"]
     x = model._point(step, bucket, fit)
-    curve = Surface(fit.gpu, fit.knee, fit.correction).curve(bucket or step.tokens)
+    curve = FittedSurface(fit.gpu, fit.knee, fit.correction).curve(bucket or step.tokens)
     gpu = np.interp(step.decode_kv_tokens, curve.at, curve.ns)
     gpu += curve.slopes[-1] * max(0, step.decode_kv_tokens - curve.at[-1])
     gpu += sum(price * TERMS[name](x) for name, price in fit.gpu.items() if name not in SURFACE)

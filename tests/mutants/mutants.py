@@ -72,6 +72,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1, help="mutants at a time (default: 1)")
     parser.add_argument("--limit-s", type=float, default=600, help="for one mutant (default: 600)")
     parser.add_argument("--out", default="mutants.jsonl", help="what has been found (default: mutants.jsonl)")
+    parser.add_argument("--own", action="store_true", help="only tests of the mutated part: a lower bound")
     parser.add_argument("--stranger", action="store_true", help="without the folder `shared`")
     return parser.parse_args()
 
@@ -175,13 +176,13 @@ def _killer(printed: str, code: int) -> str:
 
 
 class Checkouts:
-    def __init__(self, free: SimpleQueue[Checkout], selection: Selection) -> None:
-        self._free, self._selection = free, selection
+    def __init__(self, free: SimpleQueue[Checkout], selection: Selection, own: bool) -> None:
+        self._free, self._selection, self._own = free, selection, own
 
     def killer(self, mutation: Mutation) -> str:
         checkout = self._free.get()
         try:
-            return checkout.killer(mutation, self._selection.of(mutation.module))
+            return checkout.killer(mutation, self._selection.of(mutation.module, self._own))
         finally:
             self._free.put(checkout)
 
@@ -193,7 +194,7 @@ def _checkouts(options: argparse.Namespace) -> Iterator[Checkouts]:
         for _ in range(options.workers):
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="blis-mutants-")))
             free.put(Checkout(_copied(home, options.stranger), options.limit_s))
-        yield Checkouts(free, Selection(ROOT))
+        yield Checkouts(free, Selection(ROOT), options.own)
 
 
 def _copied(home: Path, stranger: bool) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 LEFT_OUT = ("benchmarks", "docs", "engine", "fuzz", "gpu", "lint", "mutants", "notebooks", "soak")
@@ -24,12 +25,18 @@ class Selection:
             if path.relative_to(root / "tests").parts[0] not in LEFT_OUT
         ]
 
-    def of(self, module: str) -> list[str]:
-        """Test files that import it, directly or not, those of its part first, relative to the checkout."""
+    def of(self, module: str, own: bool = False) -> list[str]:
+        """Test files that import it, directly or not, those of its part first, relative to the checkout.
+
+        Args:
+            own: no others than those of its part.
+        """
         target, part = self._modules[module], module.split(".")[1]
         found = []
         for path in self.tests:
             name = path.relative_to(self._root)
+            if own and name.parts[1] != part:
+                continue
             if steps := self._distance(path, target):
                 found.append((name.parts[1] != part, steps, str(name)))
         return [name for _, _, name in sorted(found)]
@@ -53,14 +60,24 @@ class Selection:
         return self._imports[path]
 
     def _read(self, path: Path) -> list[Path]:
-        found = []
-        for node in ast.walk(ast.parse(path.read_bytes())):
+        tree = ast.parse(path.read_bytes())
+        found: list[Path | None] = []
+        found += self._named(tree) if "import_module" in path.read_text(encoding="utf-8") else []
+        for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 found += [self._place(alias.name) for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and node.module:
                 found.append(self._place(node.module))
                 found += [self._place(f"{node.module}.{alias.name}") for alias in node.names]
         return [place for place in found if place is not None and place != path]
+
+    def _named(self, tree: ast.AST) -> Iterator[Path]:
+        """Modules that a table of texts may mean, such as `mooncake:read`."""
+        texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+        names = {str(text).partition(":")[0].rpartition(".")[2] for text in texts if isinstance(text, str)}
+        for module, path in self._modules.items():
+            if module.rpartition(".")[2] in names:
+                yield path
 
     def _place(self, name: str) -> Path | None:
         return self._modules.get(name) or self._helpers.get(name)

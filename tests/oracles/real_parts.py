@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from naive_routing import Known
 from one_pool import simulate
+from shown_signals import ShownSignals
 
 from blis_py.cluster.admission import ADMISSION_POLICIES, AdmissionSettings, AdmissionSetup, TenantBudgets
-from blis_py.cluster.fleet import Follower, MemberState
 from blis_py.cluster.flow_settings import FlowSettings
 from blis_py.cluster.policies import weighted
 from blis_py.cluster.rng import Rng
@@ -22,42 +22,22 @@ from blis_py.metrics.record import RunRecord
 from blis_py.requests.table import Labels, RequestTable
 
 
-class Shown:
-    """What instances report, in place of `Signals` and of their caches."""
-
-    block_size = 16
+class Shown(ShownSignals):
+    """Signals from what a naive model knows."""
 
     def __init__(self, count: int) -> None:
-        self.count = count
-        self.ready, self.all_ready = list(range(count)), True
-        self.reports = self.looks = 0
+        super().__init__(count)
         self.show([Known(0, 0, 0.0, 0, 0)] * count)
 
     def show(self, known: Sequence[Known]) -> None:
-        self.reports, self.looks = self.reports + 1, self.looks + 1
-        self.queue_depth = [one.queue for one in known]
-        self.batch_size = [one.batch for one in known]
-        self.kv_utilization = [one.kv for one in known]
-        self.in_flight = [one.in_flight for one in known]
-        self.cached = [one.cached for one in known]
-        self.load = [one.load for one in known]
-        self.moved = list(range(self.count))
-
-    def track_moves(self) -> None: ...
-
-    def follow(self, follower: Follower) -> None:
-        for index in self.ready:
-            follower(index, MemberState.ADDED)
-            follower(index, MemberState.READY)
-
-    def watch_kv(self) -> None: ...
-
-    def watch_prefixes(self) -> Shown:
-        return self
-
-    def held(self, request: Request) -> list[tuple[int, int]]:
-        levels = sorted(set(self.cached) - {0})
-        return [(sum(1 << i for i, n in enumerate(self.cached) if n >= held), held) for held in levels]
+        """Report it."""
+        self.report(
+            queue_depth=[one.queue for one in known],
+            batch_size=[one.batch for one in known],
+            kv_utilization=[one.kv for one in known],
+            in_flight=[one.in_flight for one in known],
+            cached=[one.cached for one in known],
+        )
 
 
 class RealWeighted:

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from shown_signals import ShownSignals
 
 from blis_py.api import Simulation, build
-from blis_py.cluster.fleet import Follower, MemberState
 from blis_py.cluster.least_load import LeastLoad
 from blis_py.cluster.policies import ROUTING_POLICIES, weighted
 from blis_py.cluster.rng import Rng
@@ -132,44 +132,12 @@ def of_cases(names: Sequence[str]) -> Any:
 # -- the router by itself, on the view that was recorded ---------------------------------------------
 
 
-class View:
-    """What the peer's router saw, in place of `Signals` and `PrefixReports`."""
-
-    block_size = 16
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self.ready, self.all_ready = list(range(count)), True
-        self.reports = self.looks = 0
-        self.moved: list[int] = []
-        self.load = [0] * count
+class View(ShownSignals):
+    """What the peer's router saw."""
 
     def show(self, candidates: list[dict[str, Any]]) -> None:
-        def of(key: str) -> list[Any]:
-            return [one.get(key, 0) for one in candidates]
-
-        self.reports, self.looks = self.reports + 1, self.looks + 1
-        self.queue_depth, self.batch_size, self.kv_utilization = of("q"), of("b"), of("kv")
-        self.in_flight, self.cached = of("inf"), of("cached")
-        parts = zip(self.queue_depth, self.batch_size, self.in_flight, strict=True)
-        self.load = [sum(part) for part in parts]
-        self.moved = list(range(self.count))
-
-    def track_moves(self) -> None: ...
-
-    def follow(self, follower: Follower) -> None:
-        for index in self.ready:
-            follower(index, MemberState.ADDED)
-            follower(index, MemberState.READY)
-
-    def watch_kv(self) -> None: ...
-
-    def watch_prefixes(self) -> View:
-        return self
-
-    def held(self, request: Request) -> list[tuple[int, int]]:
-        levels = sorted(set(self.cached) - {0})
-        return [(sum(1 << i for i, n in enumerate(self.cached) if n >= blocks), blocks) for blocks in levels]
+        """Report a recorded decision's candidates."""
+        self.report(*([one.get(key, 0) for one in candidates] for key in ("q", "b", "kv", "inf", "cached")))
 
 
 def router_setup(view: Any, profile: dict[str, float] | None = None) -> RouterSetup:
@@ -286,6 +254,7 @@ def check_all(recorded: Recorded, simulation: Simulation) -> None:
     assert off_by_more_than_1_us(record, recorded.requests) == []
 
 
+@pytest.mark.slow
 @of_cases([*SCORED, "05_least_loaded_busiest/ll"])
 def test_free_runs_are_the_peers_in_distribution(recorded: Recorded) -> None:
     """The mean over seeds, and the shares of the instances under the seed whose ties fell most alike."""

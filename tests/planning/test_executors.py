@@ -26,6 +26,7 @@ def outcomes(executor: JobExecutor, jobs: list[Job]) -> list[JobOutcome]:
         return runner.run(jobs)
 
 
+@pytest.mark.slow
 def test_processes_give_what_one_process_gives(jobs: list[Job]) -> None:
     alone = outcomes(Serial(), jobs)
     assert outcomes(Processes(2), jobs) == alone
@@ -62,6 +63,7 @@ def die_of_the_third(packed: bytes) -> JobOutcome:
     return _run(packed)
 
 
+@pytest.mark.slow
 @FORKED
 def test_when_a_process_dies_its_jobs_are_done_by_another(
     jobs: list[Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -77,6 +79,7 @@ def test_when_a_process_dies_its_jobs_are_done_by_another(
     assert found == outcomes(Serial(), jobs)
 
 
+@pytest.mark.slow
 @FORKED
 def test_a_job_of_which_every_process_dies_fails_and_the_others_do_not(
     jobs: list[Job], monkeypatch: pytest.MonkeyPatch, tmp_path: Path

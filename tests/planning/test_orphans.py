@@ -58,6 +58,7 @@ def test_a_worker_whose_parent_has_ended_before_it_began_ends(tmp_path: Path) ->
     assert subprocess.run([sys.executable, "-c", code], timeout=HANGS_S, check=False).returncode == 1
 
 
+@pytest.mark.slow
 def test_there_are_no_more_processes_than_jobs(jobs: list[Job]) -> None:
     processes = Processes(300)
     sizes = []

@@ -96,6 +96,7 @@ def test_the_configuration_that_is_reported_is_the_one_that_was_run(tmp_path: Pa
     assert blis.run(found.config).summary["cluster"] == again["cluster"]
 
 
+@pytest.mark.slow
 def test_above_the_highest_rate_a_target_is_missed_and_there_it_is_kept() -> None:
     found = plan(max_rate=True, instances=None, num_instances=2)
     factor = found.max_rate_factor
@@ -115,12 +116,14 @@ def test_above_the_highest_rate_a_target_is_missed_and_there_it_is_kept() -> Non
     assert not met(factor * 1.3)
 
 
+@pytest.mark.slow
 def test_a_cluster_that_holds_at_no_rate_says_so() -> None:
     found = plan(max_rate=True, instances=None, slo="ttft.p99=1us")
     assert found.max_rate_factor is None
     assert not found.holds
 
 
+@pytest.mark.slow
 def test_where_nothing_holds_it_tells_what_the_best_does_and_what_binds() -> None:
     found = plan(slo="tpot.p99=3ms", vary={"tp": (1, 2)}, instances="1:2")
     assert not found.holds
@@ -140,6 +143,7 @@ def test_memory_binds_where_memory_is_short() -> None:
     assert plan(slo="ttft.p99=300ms", rate=40).binding == "compute"
 
 
+@pytest.mark.slow
 def test_the_runner_up_is_of_another_combination_and_says_why_it_lost() -> None:
     found = plan(vary={"gpu": ("h100", "l40s")}, slo="ttft.p99=300ms")
     assert found.runner_up is not None
@@ -148,6 +152,7 @@ def test_the_runner_up_is_of_another_combination_and_says_why_it_lost() -> None:
     assert "more" in str(found.summary["why_runner_up_lost"])
 
 
+@pytest.mark.slow
 def test_without_a_price_it_takes_the_fewest_gpus_and_says_so() -> None:
     found = plan(vary={"gpu": ("h100", "mi300x")}, prices={})
     assert found.objective == "GPUs"
@@ -155,6 +160,7 @@ def test_without_a_price_it_takes_the_fewest_gpus_and_says_so() -> None:
     assert any("no price is known for mi300x" in note for note in found.notes)
 
 
+@pytest.mark.slow
 def test_bundled_prices_come_with_their_source() -> None:
     found = plan(prices={})
     assert found.best.price is not None
@@ -163,6 +169,7 @@ def test_bundled_prices_come_with_their_source() -> None:
     assert found.summary["best"]["dollars_per_hour"] == pytest.approx(3.348 * found.best.gpus)
 
 
+@pytest.mark.slow
 def test_cost_per_million_tokens_is_what_the_hour_costs_over_what_it_serves() -> None:
     found = plan()
     cost = found.best.dollars_per_million("output")
@@ -198,6 +205,7 @@ def test_lost_requests_are_reported_and_allowed_only_where_that_is_set() -> None
     assert plan(**long, slo="ttft.p99=5s", instances="1:2", max_lost="50%").holds
 
 
+@pytest.mark.slow
 def test_without_served_requests_it_says_so_and_draws_what_there_is(tmp_path: Path) -> None:
     found = plan(max_model_len=40, prompt_tokens_min=50, num_requests=20, slo="ttft.p99=5s", instances="1:2")
     assert not found.holds
@@ -207,6 +215,7 @@ def test_without_served_requests_it_says_so_and_draws_what_there_is(tmp_path: Pa
     assert found.binding is None
 
 
+@pytest.mark.slow
 def test_one_request_is_a_workload_too() -> None:
     found = plan(num_requests=1, instances="1:2")
     assert found.holds
@@ -266,6 +275,7 @@ def test_the_probability_is_the_share_of_draws_that_meet_all_targets() -> None:
     assert "H100" in found.error.source
 
 
+@pytest.mark.slow
 def test_a_model_of_unknown_errors_has_no_probability() -> None:
     found = plan(latency_model="roofline", draws=5)
     assert found.probability is None

@@ -20,7 +20,7 @@ from serving import FAST, config
 
 from blis_py import run
 from blis_py.cli import main
-from blis_py.observe.answer import StreamedAnswer
+from blis_py.observe.answer import ObservedAnswer
 from blis_py.observe.driver import MeasuredRequest
 from blis_py.observe.findings import late_note, lateness
 from blis_py.observe.http import HttpClient, HttpError, Target, Whole
@@ -159,7 +159,7 @@ def test_errors_are_kept_with_their_requests(tmp_path: Path) -> None:
 
 
 def test_frames_of_any_server_are_read() -> None:
-    answer = StreamedAnswer()
+    answer = ObservedAnswer()
     answer.head(200, {"content-type": "text/event-stream"})
     chunks = [
         b': ping\r\n\r\ndata: {"choices":[{"delta":{"role":"assistant","content":""}}]}\r\n\r\n',
@@ -176,7 +176,7 @@ def test_frames_of_any_server_are_read() -> None:
 
 
 def test_a_stream_without_its_end_is_an_error() -> None:
-    answer = StreamedAnswer()
+    answer = ObservedAnswer()
     answer.head(200, {"content-type": "text/event-stream"})
     answer.data(b'data: {"choices":[{"text":"a"}]}\n\n', 1)
     answer.ended(2)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from blis_py.calibrate.fit.basis import Rows
 from blis_py.latency.fitted_profile import Correction, Prices
-from blis_py.latency.fitted_surface import Surface
+from blis_py.latency.fitted_surface import FittedSurface
 from blis_py.latency.fitted_terms import SURFACE, TERMS
 
 Array = NDArray[np.float64]
@@ -24,11 +24,11 @@ _TOKEN_POINTS, _KV_POINTS = 12, 6
 
 def gpu_ns(rows: Rows, prices: Prices, correction: Correction | None) -> Array:
     """Predicted GPU time of every row."""
-    surface = Surface(prices, rows.point.knee, correction)
+    surface = FittedSurface(prices, rows.point.knee, correction)
     return surface_ns(surface, rows.point.tokens, rows.point.decode_kv_tokens) + _rest(rows, prices)
 
 
-def surface_ns(surface: Surface, tokens: Array, kv_tokens: Array) -> Array:
+def surface_ns(surface: FittedSurface, tokens: Array, kv_tokens: Array) -> Array:
     """Values of a surface at many points."""
     ns = np.zeros(len(tokens))
     for count in np.unique(tokens):
@@ -51,7 +51,7 @@ def correct(rows: Rows, prices: Prices) -> Correction:
     tokens, kv = rows.point.tokens, rows.point.decode_kv_tokens
     at = _points(tokens, _TOKEN_POINTS, rows.point.knee)
     over = np.union1d([0.0], _points(kv[kv > 0], _KV_POINTS, 0)) if np.any(kv > 0) else np.array([0.0])
-    plane = surface_ns(Surface(prices, rows.point.knee, None), tokens, kv)
+    plane = surface_ns(FittedSurface(prices, rows.point.knee, None), tokens, kv)
     predicted = np.maximum(plane + _rest(rows, prices), 1.0)
     logs = np.clip(np.log(rows.gpu_ns / predicted), -0.5, 0.5)
     weights = _weights(at, tokens)[:, :, None] * _weights(over, kv)[:, None, :]

@@ -2,10 +2,12 @@
 
 At most four numbers: a delay in front of the engine and, as far as they are needed, a factor on the GPU time
 of every step, a gap between steps, and a gap per sequence. The recorded requests are simulated with the
-current numbers and with each of them changed slightly; the errors of TTFT and TPOT are explained by these
-slopes (least squares on relative errors, none negative, weakly regularised to no change), and the process is
-repeated. Errors are averaged by slices of time and in each by the length of the prompt (TTFT) and the
-requests in flight (TPOT), which separate a factor, a gap and a gap per sequence.
+current numbers and with each of them changed slightly; the errors are explained by these slopes (robust
+least squares on relative errors, none negative, weakly regularised to the preset), and the process is
+repeated. The factor and the gaps follow from TPOT alone, and each is kept only if it predicts other parts of
+the run, and other loads, better; the front end follows from what is then left of TTFT, where requests do not
+queue. Errors are averaged by slices of time and in each by the length of the prompt (TTFT) and the requests
+in flight (TPOT).
 
 Errors are those of whole simulations before and after. Held-out errors are of four parts of the run in turn,
 predicted with numbers from the other three. Intervals are of fits to resampled slices (90 %).
@@ -40,19 +42,24 @@ MIN, MAX = 100, 20_000
 NAMES = ("step_scale", "gap_us", "gap_seq_us", "frontend_ms")
 _NUDGE = np.array([0.1, 500.0, 20.0, 3.0])
 """Large enough that the effect of changed batches averages out."""
-_DRAWN_TO = np.array([1.0, 0.0, 0.0, 0.0])
-_RANGE = np.array([0.5, 2000.0, 100.0, 50.0])
-"""Deviation from no change that counts as much as an error of `_WEIGHT`."""
-_WEIGHT = 0.001
+_RANGE = np.array([0.5, 2000.0, 100.0, 5.0])
+"""Deviation from the preset that counts as much as an error of `_WEIGHT`."""
+_WEIGHT = np.array([0.001, 0.001, 0.001, 0.005])
+_LEAST_FACTOR = 0.03
+"""Change of step times below which it is no more than the scatter between runs of one server."""
 _LOW, _HIGH = np.array([0.05, 0.0, 0.0, 0.0]), np.array([20.0, 1e6, 1e5, 1e5])
 _NOTHING = 1e-3
-_GAIN, _MIN_GAIN = 0.1, 0.001
-"""Minimum reduction of the errors of TTFT and TPOT together by a further number: a share, and an absolute
-value."""
+_STAGES = (([0], 0.2, 0.006), ([1, 2], 0.4, 0.02))
+"""Numbers added one after the other, and the least reduction of the two held-out errors of TPOT together that
+each must bring: a share, and an absolute value."""
 _FACTOR = 1.4
 """Beyond this, a factor compensates for effects it does not describe."""
-_SETTLED = 0.005
-"""Convergence threshold, relative to `_RANGE`."""
+_SETTLED = np.array([0.0025, 10.0, 0.5, 0.25])
+"""Convergence threshold."""
+_OF_STEPS = np.array([True, True, True, False])
+_AMPLIFIED = 1.2
+"""Relative change of TTFT over that of step times above which requests queue."""
+_BOUND, _REWEIGHTED = 0.3, 4
 _ROUNDS, _SLICES, _GROUPS, _PARTS, _DRAWS = 4, 16, 4, 4, 200
 _METRICS = ("TTFT", "TPOT", "E2E")
 
@@ -111,28 +118,34 @@ def fit_server(setup: Setup, measured: TokenTimes, skip_first_s: float = 0.0) ->
         measured = measured.take(np.argsort(measured.sent_s, kind="stable")[:MAX])
     run = _Run.of(setup, measured, skip_first_s)
     if measured.same_prompt is None and setup.scheduler.prefix_cache != "none":
-        notes.append("nobody says which prompts share a prefix: each was taken to be computed in full")
+        notes.append("it is unknown which prompts share a prefix: each is taken to be computed in full")
     begin = run.numbers_of(setup)
     first = run.times(begin)
     base, slopes = first, run.slopes(first)
-    free = _free(begin, run.misses(first), slopes, run.weights)
-    numbers = _solve(begin, run.misses(first), slopes, run.weights, free)
+    free = _free(begin, run.misses(first), slopes, run.weights, begin)
+    numbers = _solve(begin, run.misses(first), slopes, run.weights, free, begin)
     for _ in range(_ROUNDS):
-        if (np.abs(numbers - base.numbers) < _SETTLED * _RANGE).all():
+        if (np.abs(numbers - base.numbers) < _SETTLED).all():
             break
         base = run.times(numbers)
         slopes = run.slopes(base)
-        free |= _free(base.numbers, run.misses(base), slopes, run.weights, free)
-        numbers = _solve(base.numbers, run.misses(base), slopes, run.weights, free)
+        free |= _free(base.numbers, run.misses(base), slopes, run.weights, begin, free)
+        numbers = _solve(base.numbers, run.misses(base), slopes, run.weights, free, begin)
     after = run.times(numbers)
     # the last slopes determine the numbers without further simulations
     misses = run.misses(base)
-    drawn = _drawn(base.numbers, misses, slopes, run.weights, free)
+    drawn = _drawn(base.numbers, misses, slopes, run.weights, free, begin)
     low, high = np.percentile(drawn, (5, 95), axis=0)
+    held = _held_out(base.numbers, misses, slopes, run.weights, free, begin)
     if not 1 / _FACTOR < numbers[0] < _FACTOR:
         notes.append(
             f"a factor of {numbers[0]:.2g} on step times makes up for what no factor describes: "
             "the numbers hold at the load of this run alone"
+        )
+    if numbers[2] > _NOTHING:
+        seen = int(np.nanmax(requests_in_flight(run.measured)))
+        notes.append(
+            f"the gap per sequence is known up to {seen:,} requests in flight; beyond, it is extrapolated"
         )
     values = [FittedServer.of(*map(float, row)) for row in zip(numbers, low, high, strict=True)]
     return ServerFit(
@@ -141,10 +154,18 @@ def fit_server(setup: Setup, measured: TokenTimes, skip_first_s: float = 0.0) ->
         numbers=dict(zip(NAMES, values, strict=True)),
         before=run.errors(first),
         after=run.errors(after),
-        held_out=_sizes(_held_out(base.numbers, misses, slopes, run.weights, free), run.weights),
+        held_out=_sizes(held, run.weights),
         held_out_before=_sizes(run.misses(first), run.weights),
         notes=tuple(notes),
     )
+
+
+def predicted_errors(
+    setup: Setup, measured: TokenTimes, numbers: Floats, skip_first_s: float = 0.0
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Errors on a run with the numbers of the setup, and with others: predicted over measured, minus one."""
+    run = _Run.of(setup, measured, skip_first_s)
+    return run.errors(run.times(run.numbers_of(setup))), run.errors(run.times(numbers))
 
 
 @dataclass(frozen=True)
@@ -257,7 +278,7 @@ def _groups(values: NDArray[Any], counted: NDArray[np.bool_], groups: int) -> ND
 def _table(measured: TokenTimes) -> RequestTable:
     if measured.prompt_tokens is None:
         fix = "give a result with the lengths of prompts"
-        raise InputError("nobody says how long the prompts were", file=measured.source, fix=fix)
+        raise InputError("has no lengths of prompts", file=measured.source, fix=fix)
     sent_ns = np.rint((measured.sent_s - measured.sent_s.min()) * 1e9).astype(np.int64)
     content: NDArray[Any] | None = None
     contents: tuple[Content, ...] = ()
@@ -277,52 +298,109 @@ def _table(measured: TokenTimes) -> RequestTable:
 # --- least squares -----------------------------------------------------------------------------------
 
 
-def _free(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats, free: Mask | None = None) -> Mask:
-    """Numbers worth fitting: the front end, and in turn those that improve the prediction of parts of the run
-    from the others. Under a nearly constant load, one number explains as much as three, and is less wrong at
-    other loads."""
+def _free(
+    numbers: Floats,
+    misses: Floats,
+    slopes: Floats,
+    weights: Floats,
+    prior: Floats,
+    free: Mask | None = None,
+) -> Mask:
+    """Numbers worth fitting: the front end; the factor on step times, from TPOT; and a gap only where it
+    improves the prediction of other parts of the run and of other loads further. Under a nearly constant
+    load, one number explains as much as three, and is less wrong at other loads."""
     free = np.array([False, False, False, True]) if free is None else free.copy()
 
     def error(of: Mask) -> float:
-        return sum(_sizes(_held_out(numbers, misses, slopes, weights, of), weights).values())
+        by_time = _sizes(_held_out(numbers, misses, slopes, weights, of, prior), weights)
+        by_load = _sizes(_held_out(numbers, misses, slopes, weights, of, prior, by_load=True), weights)
+        return by_time["TPOT"] + by_load["TPOT"]
 
     now = error(free)
-    while not free.all():
-        more = [free | (np.arange(len(free)) == i) for i in np.flatnonzero(~free)]
+    for stage, gain, least in _STAGES:
+        more = [free | (np.arange(len(free)) == i) for i in stage if not free[i]]
         errors = [error(of) for of in more]
-        if min(errors) > (1 - _GAIN) * now - _MIN_GAIN:
-            break
-        now, free = min(errors), more[int(np.argmin(errors))]
+        if not errors or min(errors) > (1 - gain) * now - least:
+            continue
+        best = more[int(np.argmin(errors))]
+        solved = _solve(numbers, misses, slopes, weights, best, prior)
+        if abs(solved[0] / prior[0] - 1) < _LEAST_FACTOR and best[0]:
+            continue
+        now, free = min(errors), best
     return free
 
 
-def _solve(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats, free: Mask) -> Floats:
-    """Numbers that explain the errors, starting from these; only free ones change."""
-    root, size = np.sqrt(weights.ravel()), _RANGE[free]
-    ridge = np.diag(_WEIGHT / size)
-    left = np.concatenate([slopes.reshape(-1, len(NAMES))[:, free] * root[:, None], ridge])
-    right = np.concatenate([misses.ravel() * root, ((_DRAWN_TO - numbers)[free]) * np.diag(ridge)])
-    bounds = ((_LOW - numbers)[free] / size, (_HIGH - numbers)[free] / size)
+def _solve(
+    numbers: Floats, misses: Floats, slopes: Floats, weights: Floats, free: Mask, prior: Floats
+) -> Floats:
+    """Numbers that explain the errors, starting from these; only free ones change.
+
+    Step times are explained by TPOT alone; the front end by what is left of TTFT. Requests that queue amplify
+    any error of step times in their TTFT, so slices with a steep slope hardly count.
+    """
+    steps = free & _OF_STEPS
+    solved = _least_squares(numbers, misses[1], slopes[1], weights[1], steps, prior)
+    left = (1 + misses[0]) / (1 + slopes[0] @ (solved - numbers)) - 1
+    calm = np.maximum(np.abs(slopes[0][..., 0]) / _AMPLIFIED, 1.0) ** -4
+    return _least_squares(solved, left, slopes[0], weights[0] * calm, free & ~_OF_STEPS, prior)
+
+
+def _least_squares(
+    numbers: Floats, misses: Floats, slopes: Floats, weights: Floats, free: Mask, prior: Floats
+) -> Floats:
+    """Robust least squares: errors beyond a bound count linearly."""
     solved = numbers.copy()
-    solved[free] += lsq_linear(left * size, right, bounds).x * size
+    if not free.any():
+        return solved
+    size, counted = _RANGE[free], weights.ravel()
+    ridge = np.diag(_WEIGHT[free] / size)
+    bounds = ((_LOW - numbers)[free] / size, (_HIGH - numbers)[free] / size)
+    rows, wanted = slopes.reshape(-1, len(NAMES))[:, free], misses.ravel()
+    for _ in range(_REWEIGHTED):
+        root = np.sqrt(counted)
+        left = np.concatenate([rows * root[:, None], ridge])
+        right = np.concatenate([wanted * root, ((prior - numbers)[free]) * np.diag(ridge)])
+        change = lsq_linear(left * size, right, bounds).x * size
+        off = np.abs(wanted - rows @ change)
+        counted = weights.ravel() / np.maximum(off / _BOUND, 1.0)
+    solved[free] += change
     return np.clip(solved, _LOW, _HIGH)
 
 
-def _drawn(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats, free: Mask) -> Floats:
+def _drawn(
+    numbers: Floats, misses: Floats, slopes: Floats, weights: Floats, free: Mask, prior: Floats
+) -> Floats:
     """Numbers for resampled slices."""
     random = np.random.default_rng(0)
     draws = random.integers(0, _SLICES, (_DRAWS, _SLICES))
-    return np.array([_solve(numbers, misses[:, at], slopes[:, at], weights[:, at], free) for at in draws])
+    return np.array(
+        [_solve(numbers, misses[:, at], slopes[:, at], weights[:, at], free, prior) for at in draws]
+    )
 
 
-def _held_out(numbers: Floats, misses: Floats, slopes: Floats, weights: Floats, free: Mask) -> Floats:
-    """Errors on each part of the run with numbers from the others."""
-    part = np.arange(_SLICES) * _PARTS // _SLICES
+def _held_out(
+    numbers: Floats,
+    misses: Floats,
+    slopes: Floats,
+    weights: Floats,
+    free: Mask,
+    prior: Floats,
+    *,
+    by_load: bool = False,
+) -> Floats:
+    """Errors on each part of the run with numbers from the others.
+
+    Args:
+        by_load: parts with as many requests in flight, rather than parts of the time.
+    """
     left = np.zeros_like(misses)
-    for number in range(_PARTS):
-        own, others = part == number, part != number
-        found = _solve(numbers, misses[:, others], slopes[:, others], weights[:, others], free)
-        left[:, own] = (1 + misses[:, own]) / (1 + slopes[:, own] @ (found - numbers)) - 1
+    part = np.arange(_GROUPS) if by_load else np.arange(_SLICES) * _PARTS // _SLICES
+    for number in range(int(part.max()) + 1):
+        at = np.s_[:, :, part == number] if by_load else np.s_[:, part == number]
+        kept = weights.copy()
+        kept[at] = 0.0
+        found = _solve(numbers, misses, slopes, kept, free, prior)
+        left[at] = (1 + misses[at]) / (1 + slopes[at] @ (found - numbers)) - 1
     return left
 
 

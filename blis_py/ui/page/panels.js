@@ -31,8 +31,8 @@ export function tiles(answer, pinned) {
     ...answer.tiles.map((one) => {
       const then = before.get(one.name);
       const parts = [one.text, one.unit ? element("small", {}, ` ${one.unit}`) : null];
-      if (one.band) parts.push(element("span", { class: "band" }, `whole run: ${number(one.band[0])} to ${number(one.band[1])}`));
-      if (then && then.text !== one.text) parts.push(element("small", { class: "band" }, `pinned: ${then.text}`));
+      if (one.band) parts.push(element("span", { class: "expected" }, `whole run: ${number(one.band[0])} to ${number(one.band[1])}`));
+      if (then && then.text !== one.text) parts.push(element("small", { class: "expected" }, `pinned: ${then.text}`));
       return element("div", { class: "tile" }, element("dt", {}, one.name), element("dd", { "data-source": one.source, "data-value": one.value ?? "" }, ...parts));
     }),
   );

@@ -18,11 +18,12 @@ export class Planner {
     const state = this.state();
     this.busy(true);
     at("found").replaceChildren();
+    this.best = null;
     this.say("Searching…");
     try {
       for await (const message of messages("/api/plan", { state, vary: at("vary").value }, stopped.signal)) {
         if (message.progress) this.say(message.progress);
-        if (message.candidate) this.report(this.named(message.candidate, state));
+        if (message.candidate) this.candidate(this.named(message.candidate, state), state);
         if (message.refused || message.failed) this.say(message.refused ?? message.failed, "failed");
         if (message.done) this.show(message.done, state);
       }
@@ -37,10 +38,23 @@ export class Planner {
     return { ...one, name: `${count} × ${gpu.toUpperCase()} TP${tp}, ${one.holds ? "holds" : "misses"}`, state: { ...state, settings: { ...state.settings, ...one.settings } } };
   }
 
+  candidate(one, state) {
+    this.report(one);
+    const cost = (each) => each.dollars ?? each.gpus;
+    if (!one.holds || (this.best && cost(this.best) <= cost(one))) return;
+    this.best = one;
+    const dollars = one.dollars === null ? "" : `, $${one.dollars.toFixed(2)} an hour`;
+    at("found").replaceChildren(element("p", {}, `The cheapest so far: ${one.name}${dollars}.`), this.use(one.settings, state));
+  }
+
+  use(settings, state) {
+    const next = { ...state, settings: { ...state.settings, ...settings } };
+    return element("button", { type: "button", onclick: () => this.choose(next) }, "Show this configuration");
+  }
+
   show(found, state) {
     this.say(found.holds ? "Found." : "Nothing holds; the nearest to it is below.");
-    const use = element("button", { type: "button", onclick: () => this.choose({ ...state, settings: { ...state.settings, ...found.settings } }) }, "Show this configuration");
-    at("found").replaceChildren(element("ul", {}, ...found.answer.map((line) => element("li", {}, line.trim()))), use);
+    at("found").replaceChildren(element("ul", {}, ...found.answer.map((line) => element("li", {}, line.trim()))), this.use(found.settings, state));
   }
 
   say(text, tone = "") {

@@ -93,11 +93,11 @@ def attend(
     for index in range(first, last):
         offsets, tokens = _gather(context, index * BLOCK_N, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N)
         real = tokens < context.length
-        keys = _load_tile(context.k + offsets, real, HEAD_DIM, MASKED)
+        keys = _load_tile(context.k + offsets, real, queries.dtype, HEAD_DIM, MASKED)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
         if MASKED:
             scores = tl.where(tokens[None, :] < limits, scores, float("-inf"))
-        values = _load_tile(context.v + offsets, real, HEAD_DIM, MASKED)
+        values = _load_tile(context.v + offsets, real, queries.dtype, HEAD_DIM, MASKED)
         peak, total, acc = _softmax_step(scores, peak, total, acc, values, scale_log2)
     return Softmax(peak, total, acc)
 
@@ -125,8 +125,8 @@ def _gather(
 
 
 @triton.jit
-def _load_tile(pointers, real, HEAD_DIM: tl.constexpr, MASKED: tl.constexpr):
-    """Keys or values `[N, D]`.
+def _load_tile(pointers, real, dtype: tl.constexpr, HEAD_DIM: tl.constexpr, MASKED: tl.constexpr):
+    """Keys or values `[N, D]` in a dtype.
 
     In a masked tile, rows that are not real read nothing and are zero: the memory behind a sequence's end may
     belong to another sequence, or hold NaN.
@@ -139,7 +139,7 @@ def _load_tile(pointers, real, HEAD_DIM: tl.constexpr, MASKED: tl.constexpr):
         tile = tl.load(pointers, mask=real[:, None], other=0.0)
     else:
         tile = tl.load(pointers)
-    return tile.to(tl.float32) if F32 else tile
+    return tile.to(tl.float32) if F32 else tile.to(dtype)
 
 
 @triton.jit

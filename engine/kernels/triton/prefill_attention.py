@@ -20,6 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
+from engine.kernels.fp8 import FP8
 from engine.kernels.gpu import gpu_of
 from engine.kernels.promise import Promise
 from engine.kernels.triton.attention_tiles import (
@@ -215,10 +216,12 @@ CONFIGS = {
     "narrow d256": [_config(64, 64, 8, 3)],
     "small d256": [_config(16, 32, 4, 5)],
 }
+_OF_FLOAT8 = {"small": "small d256"}
+"""Tiles of fewer keys for a cache in float8, which is converted in registers."""
 KERNELS = {name: autotuned(configs, _KEY)(_prefill) for name, configs in CONFIGS.items()}
 
 
-class Choice(NamedTuple):
+class TileChoice(NamedTuple):
     """Launch choices that depend on the batch size."""
 
     shape: str
@@ -237,7 +240,7 @@ def choose(
     num_kv_heads: int,
     head_dim: int,
     multiprocessors: int,
-) -> Choice:
+) -> TileChoice:
     """The choice for this many new tokens and sequences; the other arguments are those of the launch."""
     group = num_heads // num_kv_heads
     rows, longest_rows = tokens * group, max_query_len * group
@@ -247,7 +250,7 @@ def choose(
     # Tiles that can have rows. The grid has more: it reserves for each sequence one it may not need.
     busy = min(rows // block_m + num_seqs, num_seqs * -(-longest_rows // block_m))
     splits = min(multiprocessors // (busy * num_kv_heads), max_seq_len // MIN_SPLIT_TOKENS, MAX_SPLITS)
-    return Choice(shape, max(1, splits))
+    return TileChoice(shape, max(1, splits))
 
 
 def prefill_attention(
@@ -279,6 +282,7 @@ def prefill_attention(
         multiprocessors=gpu_of(q.device).multiprocessors,
     )
     splits = choice.splits if splits is None else splits
+    shape = _OF_FLOAT8.get(choice.shape, choice.shape) if k_cache.dtype == FP8 else choice.shape
 
     def tiles(block_m: int) -> int:
         return tokens * group // block_m + num_seqs
@@ -286,7 +290,7 @@ def prefill_attention(
     parts = splits * tokens * num_heads if splits > 1 else 0
     partial_out = torch.empty((parts, head_dim), dtype=torch.float32, device=q.device)
     partial_stats = torch.empty((parts, 2), dtype=torch.float32, device=q.device)
-    KERNELS[choice.shape][lambda config: (tiles(config["BLOCK_M"]), num_kv_heads, splits)](
+    KERNELS[shape][lambda config: (tiles(config["BLOCK_M"]), num_kv_heads, splits)](
         out,
         q,
         k_cache,

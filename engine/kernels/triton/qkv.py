@@ -12,11 +12,13 @@ import torch
 import triton
 import triton.language as tl
 
+from engine.kernels.fp8 import LARGEST
 from engine.kernels.promise import Promise
 from engine.kernels.qkv import QkNorm
 
 Tensor = torch.Tensor
 BLOCK_HEADS = tl.constexpr(8)
+FP8_LARGEST = tl.constexpr(LARGEST)
 
 
 @triton.jit
@@ -82,6 +84,9 @@ def _qk_norm_rope_store(
     head_stride: tl.constexpr = PAGE_SIZE * HEAD_DIM
     k_place = k_cache + place + (heads - NUM_HEADS) * head_stride
     v_place = v_cache + place + (heads - NUM_HEADS - NUM_KV_HEADS) * head_stride
+    if kv_type == tl.float8e4nv:
+        rotated = tl.clamp(rotated, -FP8_LARGEST, FP8_LARGEST)
+        values = tl.clamp(values, -FP8_LARGEST, FP8_LARGEST)
     tl.store(k_place, rotated.to(kv_type), mask=stored & is_k)
     tl.store(v_place, values.to(kv_type), mask=stored & is_v)
 

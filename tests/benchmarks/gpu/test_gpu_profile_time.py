@@ -6,9 +6,9 @@ from profile_host import BLOCK_SIZE, BLOCKS, SEQS, TOKENS, floor_s
 
 from engine.graphs import default_buckets
 from engine.profile.plan import plan
-from engine.profile.shapes import GRIDS, Limits
+from engine.profile.shapes import GRIDS, ShapeLimits
 
-LIMITS = Limits(SEQS, TOKENS, 32768, BLOCKS, BLOCK_SIZE, buckets=default_buckets(SEQS), shares=True)
+LIMITS = ShapeLimits(SEQS, TOKENS, 32768, BLOCKS, BLOCK_SIZE, buckets=default_buckets(SEQS), shares=True)
 START_S, VISIT_S = 30.0, 0.015
 """To load the model and capture graphs; of the host for a visit."""
 SLOWER = 1.6

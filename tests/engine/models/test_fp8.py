@@ -13,7 +13,8 @@ from test_checkpoints import dummy, load, save, tiny
 from torch import Tensor
 
 from blis_py.errors import InputError
-from engine.layers.fp8 import FP8, dequantised, fp8_product, quantised
+from engine.kernels.fp8 import FP8
+from engine.layers.fp8 import dequantised, fp8_product, quantised
 from engine.layers.linear import product
 from engine.models import Decoder, load_model_config
 from engine.models.places import places, scales

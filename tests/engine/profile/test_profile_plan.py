@@ -12,13 +12,13 @@ from engine.graphs import default_buckets
 from engine.profile.diffusion_plan import plan_rounds, sentinel_round
 from engine.profile.families import halves, shares, spaced
 from engine.profile.plan import plan, sentinel
-from engine.profile.shapes import GRIDS, Limits, Shape, fits
+from engine.profile.shapes import GRIDS, Shape, ShapeLimits, fits
 
-SMALL = Limits(16, 256, 512, 400, 16)
+SMALL = ShapeLimits(16, 256, 512, 400, 16)
 FULL, QUICK = GRIDS["full"], GRIDS["quick"]
 
 
-def of(source: str, limits: Limits, grid: str = "full") -> list[Shape]:
+def of(source: str, limits: ShapeLimits, grid: str = "full") -> list[Shape]:
     return [shape for shape in plan(limits, GRIDS[grid]) if shape.source == source]
 
 
@@ -28,7 +28,7 @@ def test_graph_buckets_are_measured_and_one_above_some() -> None:
 
 
 def test_of_many_graph_buckets_those_at_a_common_ratio_are_measured_and_the_largest() -> None:
-    limits = Limits(512, 8192, 32768, 6000, 64, buckets=default_buckets(512))
+    limits = ShapeLimits(512, 8192, 32768, 6000, 64, buckets=default_buckets(512))
     sizes = {len(shape.decodes) for shape in of("decode", limits)}
     assert {1, 2, 4, 8, 16, 512} <= sizes
     assert len(sizes) < 24
@@ -38,7 +38,7 @@ def test_of_many_graph_buckets_those_at_a_common_ratio_are_measured_and_the_larg
 
 
 def test_steps_are_as_large_as_servers_run_and_prompts_of_unequal_length() -> None:
-    limits = Limits(512, 8192, 32768, 6000, 64, buckets=default_buckets(512))
+    limits = ShapeLimits(512, 8192, 32768, 6000, 64, buckets=default_buckets(512))
     shapes = plan(limits, FULL)
     assert max(len(shape.decodes) for shape in shapes) == 512
     assert max(sum(new for new, _ in shape.prefills) for shape in shapes) == 8192
@@ -130,7 +130,7 @@ def test_there_is_work_for_the_host_at_every_batch_size() -> None:
 def test_whatever_is_planned_fits(
     seqs: int, budget: int, length: int, blocks: int, page: int, chunk: int
 ) -> None:
-    limits = Limits(seqs, budget, min(length, blocks * page), blocks, page, chunk)
+    limits = ShapeLimits(seqs, budget, min(length, blocks * page), blocks, page, chunk)
     try:
         shapes = plan(limits, QUICK)
     except InputError:
@@ -155,7 +155,7 @@ def test_no_room_at_all_is_one_clear_error() -> None:
 
 def test_contexts_of_any_lengths_go_together() -> None:
     """Sequences are placed at their contexts, so none outgrows its own while another is filled."""
-    assert fits(Shape("skewed", (3, 180)), Limits(8, 8, 200, 200, 16))
+    assert fits(Shape("skewed", (3, 180)), ShapeLimits(8, 8, 200, 200, 16))
 
 
 def test_numbers_are_spaced_by_a_common_ratio_from_end_to_end() -> None:
@@ -171,7 +171,7 @@ def test_shares_are_equal_but_for_one_and_sum_to_the_whole(total: int, parts: in
     assert max(found) - min(found) <= 1
 
 
-ROUNDS = Limits(8, 512, 512, 200, 32)
+ROUNDS = ShapeLimits(8, 512, 512, 200, 32)
 
 
 def test_rounds_vary_blocks_context_and_masked_share() -> None:

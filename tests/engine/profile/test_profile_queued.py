@@ -16,16 +16,16 @@ from engine.config import EngineConfig
 from engine.models import build_model, load_model_config
 from engine.profile.experts import ForcedExperts
 from engine.profile.measure import StepBench
-from engine.profile.prompts import Prompts
+from engine.profile.prompts import ProfilePrompts
 from engine.profile.queued import DEPTHS, STEPS, prefix_tokens, queueing, waiting_requests
-from engine.profile.shapes import Limits, Shape
+from engine.profile.shapes import Shape, ShapeLimits
 
 LOW: dict[str, Any] = {"device": "cpu", "clock": "cpu", "max_num_seqs": 8, "num_kv_blocks": 300}
 
 
 def bench_of(**settings: Any) -> StepBench:
     engine = build_engine(EngineConfig(model=AR, **LOW | settings))
-    return StepBench(engine, Prompts(engine.vocab_size, engine.tokenizer, 0))
+    return StepBench(engine, ProfilePrompts(engine.vocab_size, engine.tokenizer, 0))
 
 
 @pytest.mark.parametrize("cache", ["hash", "radix"])
@@ -80,7 +80,7 @@ def test_a_mixture_of_experts_has_queues_too_whichever_experts_were_forced_befor
     model = build_model(load_model_config(experts), device="cpu", load_format="dummy", path=experts)
     forced = ForcedExperts(model, 2048)
     engine = build_engine(EngineConfig(model=experts, load_format="dummy", **LOW), model=model)
-    bench = StepBench(engine, Prompts(300, None, 0), forced)
+    bench = StepBench(engine, ProfilePrompts(300, None, 0), forced)
     bench.visit(Shape("experts", (20,) * 4, experts=2))
     (queued,) = bench.serve(0)
     assert queued["scanned_requests"].any()
@@ -95,7 +95,7 @@ def test_a_mixture_of_experts_has_queues_too_whichever_experts_were_forced_befor
     depth=st.integers(1, 128),
 )
 def test_queued_requests_can_be_served(seqs: int, pages: int, length: int, size: int, depth: int) -> None:
-    limits = Limits(seqs, 2048, length, pages, size)
+    limits = ShapeLimits(seqs, 2048, length, pages, size)
     shared = prefix_tokens(limits)
     assert shared % size == 0
     for _, own, answer in waiting_requests(limits, Random(depth), depth):

@@ -23,7 +23,7 @@ from engine.profile.diffusion import ONE_BY_ONE, RoundBench
 from engine.profile.diffusion_plan import RoundShape, plan_rounds
 from engine.profile.diffusion_rounds import ALGORITHMS, count_rounds, write_rounds
 from engine.profile.experts import ForcedExperts
-from engine.profile.prompts import Prompts
+from engine.profile.prompts import ProfilePrompts
 from engine.profile.shapes import GRIDS
 from engine.tiny.tasks import TASKS
 
@@ -39,7 +39,7 @@ def engine_with(algorithm: Algorithm) -> DiffusionEngine:
 @pytest.fixture
 def bench() -> RoundBench:
     engine = engine_with(ONE_BY_ONE)
-    return RoundBench(engine, Prompts(256, engine.tokenizer, 0))
+    return RoundBench(engine, ProfilePrompts(256, engine.tokenizer, 0))
 
 
 def column(samples: StepSamples, name: str) -> list[int]:
@@ -151,7 +151,7 @@ def test_experts_of_a_diffusion_model_can_be_forced(tmp_path: Path) -> None:
         model=folder, load_format="dummy", device="cpu", block_size=32, max_num_seqs=4, num_kv_blocks=60
     )
     engine = build_diffusion_engine(config, DllmSettings(ONE_BY_ONE), model=model, mask_id=mask_token(folder))
-    bench = RoundBench(engine, Prompts(299, None, 0), forced)
+    bench = RoundBench(engine, ProfilePrompts(299, None, 0), forced)
     shapes = [shape for shape in plan_rounds(bench.limits, 32, GRIDS["quick"]) if shape.experts]
     assert {shape.experts for shape in shapes} == {4, 16}
     for shape in shapes:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.profile.served import concurrency, short_blocks, short_requests
-from engine.profile.shapes import Limits
+from engine.profile.shapes import ShapeLimits
 
 
 @given(
@@ -18,7 +18,7 @@ from engine.profile.shapes import Limits
 def test_all_that_are_under_way_fit_at_their_longest(
     seqs: int, blocks: int, length: int, number: int
 ) -> None:
-    limits = Limits(seqs, 2048, length, blocks, 16)
+    limits = ShapeLimits(seqs, 2048, length, blocks, 16)
     requests = short_requests(limits, number)
     at_most = concurrency(limits, number)
     assert 1 <= at_most <= seqs
@@ -36,7 +36,7 @@ def test_all_that_are_under_way_fit_at_their_longest(
 def test_answers_of_block_diffusion_fill_up_the_last_block_of_their_prompts(
     seqs: int, pages: int, length: int, block: int, number: int
 ) -> None:
-    limits = Limits(seqs, 2048, length, pages, 32)
+    limits = ShapeLimits(seqs, 2048, length, pages, 32)
     requests = short_blocks(limits, block, number)
     most = pages // concurrency(limits, number) * 32
     for prompt, answer in requests:
@@ -48,6 +48,6 @@ def test_answers_of_block_diffusion_fill_up_the_last_block_of_their_prompts(
 
 
 def test_runs_differ_and_fill_the_engine_to_different_degrees() -> None:
-    limits = Limits(64, 2048, 512, 4000, 16)
+    limits = ShapeLimits(64, 2048, 512, 4000, 16)
     assert short_requests(limits, 0) != short_requests(limits, 3)
     assert [concurrency(limits, number) for number in range(4)] == [64, 16, 38, 64]

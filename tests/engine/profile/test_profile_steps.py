@@ -19,7 +19,7 @@ from engine.models import build_model, load_model_config
 from engine.profile.experts import ForcedExperts, has_experts
 from engine.profile.measure import StepBench
 from engine.profile.plan import plan, sentinel
-from engine.profile.prompts import Prompts
+from engine.profile.prompts import ProfilePrompts
 from engine.profile.shapes import GRIDS, Shape
 
 LOW = {"device": "cpu", "clock": "cpu", "max_num_seqs": 8, "num_kv_blocks": 300}
@@ -28,7 +28,7 @@ LOW = {"device": "cpu", "clock": "cpu", "max_num_seqs": 8, "num_kv_blocks": 300}
 @pytest.fixture
 def bench() -> StepBench:
     engine = build_engine(EngineConfig(model=AR, **LOW))
-    return StepBench(engine, Prompts(engine.vocab_size, engine.tokenizer, 0))
+    return StepBench(engine, ProfilePrompts(engine.vocab_size, engine.tokenizer, 0))
 
 
 def test_a_decode_shape_gives_consecutive_steps_at_exactly_these_contexts(bench: StepBench) -> None:
@@ -188,7 +188,7 @@ def test_forced_experts_are_those_that_the_layers_compute(experts: str) -> None:
     assert has_experts(model)
     forced = ForcedExperts(model, 2048)
     engine = build_engine(config, model=model)
-    bench = StepBench(engine, Prompts(300, None, 0), forced)
+    bench = StepBench(engine, ProfilePrompts(300, None, 0), forced)
     assert (bench.limits.experts, bench.limits.top_k) == (8, 2)
     for count, active in ((1, 2), (8, 2), (8, 5), (8, 8)):
         samples = bench.visit(Shape("experts", (20,) * count, experts=active))
@@ -217,7 +217,7 @@ def test_a_dense_model_has_no_experts_to_force() -> None:
 def test_prompts_differ_from_their_first_block_on(readable: bool) -> None:
     from engine.models import load_tokenizer
 
-    prompts = Prompts(264, load_tokenizer(Path(AR)) if readable else None, 0)
+    prompts = ProfilePrompts(264, load_tokenizer(Path(AR)) if readable else None, 0)
     taken = [prompts.take(40) for _ in range(200)]
     assert {len(prompt) for prompt in taken} == {40}
     assert len({tuple(prompt[:16]) for prompt in taken}) == 200

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from blis_py.errors import InputError
 from blis_py.traces.samples import StepSamples, medians, read_samples, samples_from
 from engine.profile.campaign import SENTINEL_EVERY, measure
-from engine.profile.shapes import Limits
+from engine.profile.shapes import ShapeLimits
 from engine.profile.store import JOURNAL, ProfileStore, drift, fold, recovered
 
 META: dict[str, Any] = {"device": "none", "settings": {"model": "m", "seed": 0}}
@@ -26,7 +26,7 @@ class FakeBench:
     """Two rows per visit, of one composition or of two."""
 
     stride: int = 1
-    limits: Limits = field(default_factory=lambda: Limits(1, 1, 1, 1, 16))
+    limits: ShapeLimits = field(default_factory=lambda: ShapeLimits(1, 1, 1, 1, 16))
     visited: list[str] = field(default_factory=list)
     fail_at: int = -1
 

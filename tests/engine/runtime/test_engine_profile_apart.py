@@ -17,7 +17,7 @@ from blis_py.traces.samples import StepSamples, joined, samples_of
 from blis_py.traces.steplog import StepLog
 from engine.profile.measure import StepBench
 from engine.profile.plan import plan
-from engine.profile.prompts import Prompts
+from engine.profile.prompts import ProfilePrompts
 from engine.profile.shapes import Grid, Shape
 
 LIMITS = {"max_num_seqs": 8, "max_num_batched_tokens": 256, "max_model_len": 256, "num_kv_blocks": 200}
@@ -35,7 +35,7 @@ Setting = dict[str, Any]
 def bench(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> StepBench:
     machine.install(monkeypatch)
     engine = simulated_engine(machine, **LIMITS)
-    return StepBench(engine, Prompts(engine.vocab_size, None, 0))
+    return StepBench(engine, ProfilePrompts(engine.vocab_size, None, 0))
 
 
 def profiled(costs: Costs, monkeypatch: pytest.MonkeyPatch) -> StepSamples:

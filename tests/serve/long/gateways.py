@@ -17,7 +17,7 @@ from urllib.request import Request, urlopen
 
 from servers import FLEET, Server, serving
 
-from blis_py.observe.answer import StreamedAnswer
+from blis_py.observe.answer import ObservedAnswer
 from blis_py.observe.http import HttpClient, HttpError, Target
 
 _GROUPS, _REQUESTS = 61, 240
@@ -85,7 +85,7 @@ async def _load(url: str, seconds: float) -> dict[str, int]:
         await asyncio.sleep(seconds * number / _REQUESTS)
         body = {"model": "qwen3-14b", "prompt": _prompt(number % _GROUPS, number), "max_tokens": 40}
         data = json.dumps({**body, "stream": True}).encode()
-        answer = StreamedAnswer()
+        answer = ObservedAnswer()
         try:
             async with asyncio.timeout(60):
                 await client.send(client.target.request("POST", "/v1/completions", data), answer)
@@ -159,7 +159,7 @@ async def _with_outage(url: str, instance: str) -> dict[str, int]:
     load = asyncio.create_task(_load(url, 6))
     await asyncio.sleep(2)
     client = HttpClient(Target.of(instance, {}))
-    answer = StreamedAnswer()
+    answer = ObservedAnswer()
     await client.send(client.target.request("POST", "/admin/outage?seconds=2"), answer)
     client.close()
     return await load

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from servers import ENGINE, FLEET, Server, serving
 
-from blis_py.observe.answer import StreamedAnswer
+from blis_py.observe.answer import ObservedAnswer
 from blis_py.observe.http import HttpClient, HttpError, Target
 
 _PATTERN = (
@@ -34,7 +34,7 @@ _PATTERN = (
 ) * 60
 
 
-class Counted(StreamedAnswer):
+class Counted(ObservedAnswer):
     """Also checks that the count of tokens grows by one, which an event lost, doubled or swapped breaks."""
 
     def __init__(self) -> None:

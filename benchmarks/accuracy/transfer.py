@@ -1,0 +1,121 @@
+"""Whether a server fitted to one run predicts another: no fit may be worse than the bundled preset.
+
+    python benchmarks/accuracy/transfer.py ../shared/data/vllm_h100_runs [--requests 1500] [--only 7b]
+
+Three sets of pairs, each of the same server at another load or time: the three runs of Llama-2-7B (six
+ordered pairs, 6 to 14 requests/s), slices of the 70B and 34B runs, and the slow stage of each run against its
+fast one. As many requests before each part are simulated, too, and do not count. A row has the mean absolute
+error of the means of TTFT, TPOT and E2E, with the preset and with the fit. Everything goes to
+`results/transfer.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from h100_runs import Run, names, read
+
+from blis_py.api import build
+from blis_py.calibrate.fit.server import NAMES, fit_server, predicted_errors
+from blis_py.calibrate.token_times import TokenTimes
+from blis_py.requests.table import Labels
+from blis_py.setup.setup import Setup
+
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "transfer.json"
+_METRICS = ("TTFT mean", "TPOT mean", "E2E mean")
+Part = tuple[str, Setup, TokenTimes, float]
+"""Name, server, requests, and the seconds at their beginning that do not count."""
+
+
+def times_of(run: Run, begin: int, count: int) -> TokenTimes:
+    """Consecutive requests of a run, from a request on."""
+    rows = np.arange(begin, min(begin + count, len(run.table)))
+    table = run.table
+    return TokenTimes(
+        source=run.name,
+        request_id=rows.astype(np.int64),
+        slo_class=Labels.constant("", len(rows)),
+        output_tokens=table.output_tokens[rows],
+        sent_s=table.arrival_ns[rows] / 1e9,
+        ttft_s=run.ttft_ms[rows] / 1e3,
+        e2e_s=run.e2e_ms[rows] / 1e3,
+        incomplete=0,
+        prompt_tokens=table.prompt_tokens[rows],
+        same_prompt=table.content[rows],
+    )
+
+
+def setup_of(run: Run) -> Setup:
+    limits = {key: run.facts[key] for key in ("num_kv_blocks", "block_size", "max_num_seqs")}
+    budget = run.facts["max_num_batched_tokens"]
+    model, tp = run.facts["model"], run.facts["tp"]
+    return build(model=model, gpu="h100", tp=tp, max_num_batched_tokens=budget, num_requests=1, **limits)
+
+
+def pairs(folder: Path, count: int) -> Iterator[tuple[str, Part, Part]]:
+    runs = {name: read(folder, name) for name in names(folder)}
+    small = [run for run in runs.values() if "7b" in run.name]
+    for one in small:
+        for other in small:
+            if one is not other:
+                yield "7b", _part(one, len(one.table) // 4, count), _part(other, len(other.table) // 4, count)
+    for run in runs.values():
+        if "7b" not in run.name:
+            early, late = (_part(run, round(len(run.table) * at), count) for at in (0.2, 0.6))
+            yield "slices", early, late
+            yield "slices", late, early
+    for run in runs.values():
+        slow, fast = (_part(run, round(len(run.table) * at), count) for at in (0.05, 0.75))
+        yield "load", slow, fast
+
+
+def _part(run: Run, begin: int, count: int) -> Part:
+    first = max(begin - count, 0)
+    warm_up_s = float(run.table.arrival_ns[begin] - run.table.arrival_ns[first]) / 1e9
+    return f"{run.name} from {begin:,}", setup_of(run), times_of(run, first, begin - first + count), warm_up_s
+
+
+def row(kind: str, fitted_to: Part, asked: Part) -> dict[str, Any]:
+    fit = fit_server(fitted_to[1], fitted_to[2], fitted_to[3])
+    numbers = np.array([fit.numbers[name].value for name in NAMES])
+    before, after = predicted_errors(asked[1], asked[2], numbers, asked[3])
+    sizes = [float(np.mean([abs(errors[name]) for name in _METRICS])) for errors in (before, after)]
+    return {
+        "kind": kind,
+        "fitted_to": fitted_to[0],
+        "asked": asked[0],
+        "numbers": dict(zip(NAMES, numbers.round(4).tolist(), strict=True)),
+        "before": {name: round(before[name], 4) for name in _METRICS},
+        "after": {name: round(after[name], 4) for name in _METRICS},
+        "error_before": round(sizes[0], 4),
+        "error_after": round(sizes[1], 4),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--requests", type=int, default=1500)
+    parser.add_argument("--only", nargs="+", default=["7b", "slices", "load"])
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    rows = []
+    for kind, fitted_to, asked in pairs(given.folder, given.requests):
+        if kind in given.only:
+            rows.append(row(kind, fitted_to, asked))
+            print(json.dumps(rows[-1]), flush=True)
+    worst = max(each["error_after"] - each["error_before"] for each in rows)
+    means = [float(np.mean([each[key] for each in rows])) for key in ("error_before", "error_after")]
+    print(
+        f"{len(rows)} pairs: {means[0]:.1%} before, {means[1]:.1%} after; at worst {100 * worst:+.1f} points"
+    )
+    given.out.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Instances that the measured points imply are compared with those that the predictions imply."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS / "accuracy"))
+
+from instances import Answer, Group, Point, answer, groups, highest, summary  # noqa: E402
+
+
+def points(*ttft_ms: float) -> tuple[Point, ...]:
+    return tuple(Point(2**i, ttft, 10.0 + 5 * i, 100) for i, ttft in enumerate(ttft_ms))
+
+
+def test_the_highest_rate_lies_where_the_first_target_is_reached() -> None:
+    low, high = points(100, 200)
+    assert highest([low, high], 300, 100) == pytest.approx(high.per_s)
+    assert highest([low, high], 150, 100) == pytest.approx((low.per_s + high.per_s) / 2)
+    assert highest([low, high], 50, 100) is None
+
+
+def test_a_prediction_that_is_twice_as_slow_needs_more_instances() -> None:
+    measured = points(100, 150, 300)
+    exact = answer(Group("same", measured, measured, True))
+    assert exact.predicted == exact.implied
+    slow = tuple(Point(p.concurrency, 1.5 * p.ttft_ms, 1.2 * p.tpot_ms, 100) for p in measured)
+    assert (answer(Group("slow", measured, slow, True)).predicted or 99) > exact.implied
+
+
+def test_the_committed_figures_follow_from_the_committed_points() -> None:
+    rows = json.loads((BENCHMARKS / "results" / "real_engines.json").read_text())
+    kept = json.loads((BENCHMARKS / "results" / "instances.json").read_text())
+    assert summary([answer(group) for group in groups(rows)]) == pytest.approx(kept["summary"])
+
+
+def test_nowhere_are_fewer_instances_called_enough_by_more_than_one() -> None:
+    kept = json.loads((BENCHMARKS / "results" / "instances.json").read_text())
+    answers = [Answer(**each) for each in kept["groups"]]
+    assert len(answers) > 10
+    assert all(each.predicted is None or each.predicted >= each.implied - 1 for each in answers)

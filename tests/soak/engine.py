@@ -1,0 +1,108 @@
+"""Thousands of outputs of the engine, each equal to that of its request served alone (`make soak-engine`).
+
+Both loops of the autoregressive engine, eager and through captured steps, and block diffusion in both modes,
+under random settings; in every second run some forwards fail. A run follows from its kind and seed, which are
+printed with what differs. Exits with 1 if anything does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from random import Random
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+sys.path.insert(1, str(Path(__file__).parents[1]))
+sys.path.insert(1, str(Path(__file__).parents[1] / "engine"))
+sys.path.insert(1, str(Path(__file__).parents[1] / "engine" / "runtime"))
+sys.path.insert(1, str(Path(__file__).parents[1] / "engine" / "diffusion"))
+
+import stub_blocks
+from mixed_load import Unsteady, assert_as_alone, random_settings, serve_load
+from stub_engine import Letters, stub_engine, with_graphs, with_mixed_graphs
+
+FAILING = 0.03
+"""Share of the forwards that fail in every second run."""
+
+
+def autoregressive(seed: int, *, overlap: bool, captured: bool) -> int:
+    """One run of many requests; returns the number of outputs that were compared.
+
+    Raises:
+        AssertionError: one of them differs, or something has leaked.
+    """
+    rng = Random(seed)
+    model = Unsteady(rng, 0.0)
+    engine = stub_engine(model, tokenizer=Letters(), async_scheduling=overlap, **random_settings(rng))
+    config = engine.scheduler.config
+    if captured:
+        with_graphs(engine, tuple(size for size in (1, 2, 3, 8, 16) if size <= config.max_num_seqs))
+        with_mixed_graphs(engine, tuple(s for s in (16, 48, 100) if s <= config.max_num_batched_tokens))
+    model.share = FAILING * (seed % 2)
+    load = serve_load(engine, rng)
+    assert_as_alone(load)
+    return len(load.sequences)
+
+
+def diffusion(seed: int, *, fdfo: bool) -> int:
+    """The same for block diffusion."""
+    rng, algorithm = Random(seed), stub_blocks.CHOICES[seed % len(stub_blocks.CHOICES)]
+    model = stub_blocks.StubModel(fail_at=rng.randrange(5, 60) if seed % 2 else -1)
+    engine = stub_blocks.stub_engine(
+        algorithm,
+        model=model,
+        fdfo=fdfo,
+        reuse_in_place=rng.random() < 0.5,
+        num_kv_blocks=rng.choice([10, 24]),
+        max_num_seqs=rng.choice([2, 3, 6]),
+        max_model_len=160,
+    )
+    pending, kept = stub_blocks.problems(seed, 40, most=60), {}
+    while pending or engine.has_unfinished:
+        if pending and rng.random() < 0.5:
+            prompt, most = pending.pop()
+            sequence = engine.add_request(prompt, stub_blocks.params(most))
+            kept[sequence] = stub_blocks.expected(algorithm, prompt, most)[0]
+        engine.step()
+    stub_blocks.assert_no_leak(engine)
+    for sequence, output in kept.items():
+        failed = sequence.finish_reason == "error"
+        assert sequence.output_ids == (output[: len(sequence.output_ids)] if failed else output)
+    return len(kept)
+
+
+KINDS: dict[str, Callable[[int], int]] = {
+    "synchronous": lambda seed: autoregressive(seed, overlap=False, captured=False),
+    "synchronous, captured": lambda seed: autoregressive(seed, overlap=False, captured=True),
+    "overlapped": lambda seed: autoregressive(seed, overlap=True, captured=False),
+    "overlapped, captured": lambda seed: autoregressive(seed, overlap=True, captured=True),
+    "diffusion": lambda seed: diffusion(seed, fdfo=False),
+    "diffusion, FDFO": lambda seed: diffusion(seed, fdfo=True),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--outputs", type=int, default=3000)
+    parser.add_argument("--seed", type=int, default=0, help="of the first run")
+    options = parser.parse_args()
+    done, wrong, began_s = 0, 0, time.monotonic()
+    for seed in count(options.seed):
+        for kind, run in KINDS.items():
+            if done >= options.outputs:
+                print(f"{done:,} outputs, {wrong} runs that differ, {time.monotonic() - began_s:.0f} s")
+                return 1 if wrong else 0
+            try:
+                done += run(seed)
+            except AssertionError as difference:
+                wrong, done = wrong + 1, done + 1
+                print(f"{kind}, seed {seed}: {difference}", flush=True)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
