@@ -9,6 +9,10 @@ from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import dump_yaml
+from blis_py.outputs.staging import write_text
+from blis_py.traces.convert import writer_for
+from blis_py.traces.otel import read_spans
+from blis_py.traces.prometheus import read_metrics
 
 FLAGS = (
     Flag("--metrics", str, "", "prometheus: scraped metrics, or JSON of query_range.", metavar="FILE"),
@@ -32,9 +36,7 @@ def convert_production(kind: str, flags: Flags, target: str | None) -> None:
 
 
 def _prometheus(flags: Flags, target: str | None) -> None:
-    from blis_py.outputs.staging import write_text
     from blis_py.traces.from_metrics import engine, workload
-    from blis_py.traces.prometheus import read_metrics
 
     window_s = flags.get("--window", 60.0)
     if not window_s > 0:
@@ -55,8 +57,6 @@ def _prometheus(flags: Flags, target: str | None) -> None:
 
 
 def _otel(flags: Flags, target: str | None) -> None:
-    from blis_py.traces.convert import writer_for
-    from blis_py.traces.otel import read_spans
 
     if target is None:
         fix = "blis convert otel --spans FILE TARGET.csv"

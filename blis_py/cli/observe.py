@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from shutil import copyfile
+from typing import Any
 
 from blis_py.cli import vllm_flags
 from blis_py.cli.configure import configure
@@ -13,9 +14,11 @@ from blis_py.cli.flag import Flag, Flags
 from blis_py.cli.options import TRACE, WORKLOAD
 from blis_py.cli.serve import without
 from blis_py.errors import InputError
-
-if TYPE_CHECKING:
-    from blis_py.observe.session import Observation
+from blis_py.observe.http import Target
+from blis_py.observe.session import Measurement, Observation
+from blis_py.requests.loops import Loop, Loops
+from blis_py.setup.demand import DEFAULT_SEED, demand
+from blis_py.stopping import as_exceptions
 
 SERVER = (
     Flag("--server-url", str, "", "The server, as http://127.0.0.1:8000. Needed.", metavar="URL"),
@@ -67,8 +70,6 @@ def observe(flags: Flags) -> None:
     for needed in ("--server-url", "--out"):
         if needed not in flags:
             raise InputError("is needed", key=needed, fix=f"add {needed}")
-    from blis_py.stopping import as_exceptions
-
     observation = _observation(flags)
     with as_exceptions():
         try:
@@ -81,14 +82,10 @@ def observe(flags: Flags) -> None:
 
 
 def _observation(flags: Flags) -> Observation:
-    from blis_py.observe.http import Target
-    from blis_py.observe.session import Measurement, Observation
-    from blis_py.setup.demand import DEFAULT_SEED, demand
-
     config = configure({name: v for name, v in flags.items() if name not in _NOT_OF_THE_WORKLOAD})
     asked = demand(config)
     if asked.kinds:
-        raise InputError("clients of block diffusion are not told apart by a server", key="--workload-spec")
+        raise InputError("clients of different kinds are not told apart by a server", key="--workload-spec")
     for note in asked.notes:
         say(f"note: {note}")
     key = flags.get("--api-key", os.environ.get("OPENAI_API_KEY"))
@@ -103,8 +100,6 @@ def _observation(flags: Flags) -> Observation:
     load = config.workload
     loops = asked.loops
     if loops is None and load.concurrency is not None:
-        from blis_py.requests.loops import Loop, Loops
-
         think_ns = round((load.think_time_ms or 0.0) * 1e6)
         paced = load.rate is not None or load.trace is not None
         loops = Loops([Loop(slice(0, len(asked.table)), load.concurrency, think_ns, paced)])
@@ -154,8 +149,6 @@ def _range(flags: Flags, *, chat: bool) -> tuple[int, int] | None:
 
 
 def _copy(flags: Flags) -> None:
-    from shutil import copyfile
-
     for name, file in _COPIES.items():
         if name in flags:
             copyfile(Path(flags["--out"]) / file, flags[name])

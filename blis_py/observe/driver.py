@@ -17,7 +17,7 @@ from typing import Any
 
 from blis_py.observe.answer import ObservedAnswer
 from blis_py.observe.http import HttpClient, HttpError
-from blis_py.observe.prompts import Prompts
+from blis_py.observe.prompts import WordedPrompts
 from blis_py.requests.loops import Loop, Loops
 from blis_py.requests.sessions import next_turns
 from blis_py.requests.table import RequestTable
@@ -44,7 +44,7 @@ class Style:
 
 
 @dataclass(slots=True)
-class Measured:
+class MeasuredRequest:
     """One request as the client saw it; times in ns since the start."""
 
     row: int
@@ -70,10 +70,10 @@ class Driver:
         self,
         table: RequestTable,
         loops: Loops | None,
-        prompts: Prompts,
+        prompts: WordedPrompts,
         client: HttpClient,
         style: Style,
-        on_end: Callable[[Measured], None],
+        on_end: Callable[[MeasuredRequest], None],
         *,
         done: frozenset[int] = frozenset(),
         max_concurrency: int | None = None,
@@ -188,7 +188,7 @@ class Driver:
                 await self._sent(row, due_ns)
 
     async def _sent(self, row: int, due_ns: int) -> None:
-        measured, answer = Measured(row, due_ns), ObservedAnswer()
+        measured, answer = MeasuredRequest(row, due_ns), ObservedAnswer()
 
         def on_sent(time_ns: int) -> None:
             measured.sent_ns = time_ns - self._origin_ns
@@ -217,7 +217,7 @@ class Driver:
             return self._style.timeout_s
         return max(deadline_ns - int(self._table.arrival_ns[row]), 0) / 1e9
 
-    def _follow(self, row: int, measured: Measured, answer: str) -> None:
+    def _follow(self, row: int, measured: MeasuredRequest, answer: str) -> None:
         """Send the next turn of a session, if there is one and this one was answered."""
         following = self._next.get(row)
         if following is None or measured.end[0] != "ok":

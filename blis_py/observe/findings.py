@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.observe.driver import Measured
+from blis_py.observe.driver import MeasuredRequest
 from blis_py.requests.table import RequestTable
 from blis_py.traces.observed import ObservedColumns
 
@@ -19,7 +19,7 @@ LATE_MS = 1.0
 _QUANTILES = (50, 90, 99)
 
 
-def latencies_ms(measured: Sequence[Measured]) -> dict[str, NDArray[np.float64]]:
+def latencies_ms(measured: Sequence[MeasuredRequest]) -> dict[str, NDArray[np.float64]]:
     """TTFT, TPOT, ITL and E2E of the answered requests, in ms."""
     answered = [one for one in measured if one.end[0] == "ok" and one.token_ns]
     ttft = [one.token_ns[0] - one.sent_ns for one in answered]
@@ -31,16 +31,16 @@ def latencies_ms(measured: Sequence[Measured]) -> dict[str, NDArray[np.float64]]
     return {name: np.asarray(values, dtype=np.float64) / 1e6 for name, values in found.items()}
 
 
-def _tokens(one: Measured) -> int:
+def _tokens(one: MeasuredRequest) -> int:
     return one.completion_tokens if one.completion_tokens > 0 else len(one.token_ns)
 
 
-def send_errors_ms(measured: Sequence[Measured]) -> NDArray[np.float64]:
+def send_errors_ms(measured: Sequence[MeasuredRequest]) -> NDArray[np.float64]:
     """How late each request was written, in ms."""
     return np.array([one.sent_ns - one.due_ns for one in measured if one.sent_ns >= 0]) / 1e6
 
 
-def lateness(measured: Sequence[Measured]) -> dict[str, float]:
+def lateness(measured: Sequence[MeasuredRequest]) -> dict[str, float]:
     """The send error, and by how much it would move the means if latencies counted from the due times."""
     errors = send_errors_ms(measured)
     if not len(errors):
@@ -67,7 +67,7 @@ def late_note(late: Mapping[str, float]) -> str:
     return f"the client was late: p99 of the send error {late['p99_ms']:.2f} ms{moved}"
 
 
-def summary(measured: Sequence[Measured]) -> dict[str, Any]:
+def summary(measured: Sequence[MeasuredRequest]) -> dict[str, Any]:
     """Figures of a measurement."""
     found: dict[str, Any] = {}
     for name, values in latencies_ms(measured).items():
@@ -89,7 +89,7 @@ def summary(measured: Sequence[Measured]) -> dict[str, Any]:
 def write(
     folder: Path,
     table: RequestTable,
-    measured: Sequence[Measured],
+    measured: Sequence[MeasuredRequest],
     run: Mapping[str, Any],
     *,
     header: Mapping[str, Any],

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import IO
 
 from blis_py.errors import InputError
-from blis_py.observe.driver import Measured
+from blis_py.observe.driver import MeasuredRequest
 
 NAME = "journal.jsonl"
 
 
-class Journal:
+class MeasurementJournal:
     """Appends requests; a broken last line is ignored when it is read again.
 
     Args:
@@ -24,13 +24,13 @@ class Journal:
         self._path, self._identity = path, identity
         self._file: IO[str] | None = None
 
-    def begin(self, *, resume: bool) -> list[Measured]:
+    def begin(self, *, resume: bool) -> list[MeasuredRequest]:
         """Open it; returns what it holds already.
 
         Raises:
             InputError: there is one and it is not to be resumed, or it is of something else.
         """
-        found: list[Measured] = []
+        found: list[MeasuredRequest] = []
         if self._path.exists():
             if not resume:
                 fix = "add --resume, or choose another --out"
@@ -43,7 +43,7 @@ class Journal:
             self._write(self._identity)
         return found
 
-    def _read(self) -> list[Measured]:
+    def _read(self) -> list[MeasuredRequest]:
         lines = self._path.read_text(encoding="utf-8").splitlines()
         rows = []
         for number, line in enumerate(lines):
@@ -59,9 +59,9 @@ class Journal:
         if len(rows) < len(lines):  # drop the broken line
             text = "".join(f"{line}\n" for line in lines[: len(rows)])
             self._path.write_text(text, encoding="utf-8")
-        return [Measured(**{**row, "end": tuple(row["end"])}) for row in rows[1:]]
+        return [MeasuredRequest(**{**row, "end": tuple(row["end"])}) for row in rows[1:]]
 
-    def add(self, measured: Measured) -> None:
+    def add(self, measured: MeasuredRequest) -> None:
         self._write(asdict(measured))
 
     def _write(self, row: dict[str, object]) -> None:

@@ -33,7 +33,7 @@ class Counting:
         return max(round((tokens - self.fixed) / self.each), 1)
 
 
-class Prompts:
+class WordedPrompts:
     """Made-up prompts of a table; equal content gives equal text.
 
     Args:

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from blis_py.observe.driver import Driver, Measured, Style
+from blis_py.observe.driver import Driver, MeasuredRequest, Style
 from blis_py.observe.findings import late_note, latencies_ms, lateness, summary, write
 from blis_py.observe.http import HttpClient, HttpError, Target
 from blis_py.observe.journal import NAME as JOURNAL
-from blis_py.observe.journal import Journal
-from blis_py.observe.prompts import Counting, Prompts
+from blis_py.observe.journal import MeasurementJournal
+from blis_py.observe.prompts import Counting, WordedPrompts
 from blis_py.observe.server import counting, model_of, rtt_ms, scrape
 from blis_py.requests.loops import Loops
 from blis_py.requests.table import RequestTable
@@ -62,7 +62,7 @@ class Observation:
 
     def __init__(self, asked: Measurement, say: Callable[[str], None]) -> None:
         self._asked, self._say = asked, say
-        self.measured: list[Measured] = []
+        self.measured: list[MeasuredRequest] = []
         self.model, self.rtt_ms, self.whole = "", 0.0, False
         self._started = datetime.now(UTC)
         self._counting = Counting()
@@ -81,7 +81,7 @@ class Observation:
             "chat": asked.chat,
             "streams": asked.streams,
         }
-        journal = Journal(asked.folder / JOURNAL, identity)
+        journal = MeasurementJournal(asked.folder / JOURNAL, identity)
         self.measured = journal.begin(resume=asked.resume)
         try:
             asyncio.run(self._run(journal))
@@ -128,7 +128,7 @@ class Observation:
         if note:
             self._say(f"note: {note}")
 
-    async def _run(self, journal: Journal) -> None:
+    async def _run(self, journal: MeasurementJournal) -> None:
         asked = self._asked
         client, beside = HttpClient(asked.target), HttpClient(asked.target)
         self.model = await model_of(beside, asked.model)
@@ -145,7 +145,7 @@ class Observation:
             extra=asked.extra,
         )
 
-        def on_end(measured: Measured) -> None:
+        def on_end(measured: MeasuredRequest) -> None:
             self.measured.append(measured)
             journal.add(measured)
 
@@ -174,15 +174,15 @@ class Observation:
             client.close()
             beside.close()
 
-    async def _prompts(self, client: HttpClient) -> Prompts:
+    async def _prompts(self, client: HttpClient) -> WordedPrompts:
         asked = self._asked
-        plain = Prompts(asked.table, asked.seed, asked.vocab, Counting())
+        plain = WordedPrompts(asked.table, asked.seed, asked.vocab, Counting())
         if asked.vocab is not None:
             return plain
         self._counting = await counting(
             client, self.model, asked.chat, lambda words: plain.text([n * 7 for n in range(words)])
         )
-        return Prompts(asked.table, asked.seed, None, self._counting)
+        return WordedPrompts(asked.table, asked.seed, None, self._counting)
 
     async def _rtt_ms(self, client: HttpClient) -> float:
         try:
@@ -197,7 +197,7 @@ class Observation:
         left = [row for row in range(len(self._asked.table)) if row not in done]
         return int(self._asked.table.arrival_ns[left].min()) if left else 0
 
-    async def _show(self, journal: Journal) -> None:
+    async def _show(self, journal: MeasurementJournal) -> None:
         """Keep the journal on disk, and on a terminal show the percentiles so far."""
         while True:
             await asyncio.sleep(_SHOW_EVERY_S)
@@ -207,7 +207,7 @@ class Observation:
                 sys.stderr.flush()
 
 
-def _line(measured: list[Measured], total: int) -> str:
+def _line(measured: list[MeasuredRequest], total: int) -> str:
     parts = [f"{time.strftime('%H:%M:%S')} {len(measured):,} of {total:,} requests"]
     for name, values in latencies_ms(measured[-2000:]).items():
         if len(values):

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from blis_py.serve.backend import Backend
 from blis_py.serve.chat import chat_prompt
 from blis_py.serve.completions import Completions
-from blis_py.serve.doorkeeper import Doorkeeper, Limits
+from blis_py.serve.doorkeeper import Doorkeeper, LimitsMiddleware
 from blis_py.serve.errors import INTERNAL, ApiError, error_body
 from blis_py.serve.schema import DetokenizeBody, TokenizeBody
 from blis_py.serve.settings import ServeSettings
@@ -44,7 +44,7 @@ def make_app(backend: Backend, settings: ServeSettings | None = None) -> FastAPI
     _add_adapters(app)
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
-    app.add_middleware(Limits, settings=settings)
+    app.add_middleware(LimitsMiddleware, settings=settings)
     return app
 
 

@@ -52,7 +52,7 @@ class Doorkeeper:
             raise ApiError(429, f"{limit} requests are waiting", retry_after_s=1)
 
 
-class Limits:
+class LimitsMiddleware:
     """ASGI middleware: API key, and the size of bodies.
 
     A body is refused as soon as its declared or received length exceeds the limit.

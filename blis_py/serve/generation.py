@@ -12,7 +12,7 @@ from blis_py.serve.metrics import SequenceMetrics, ServeMetrics
 
 
 @dataclass(slots=True)
-class Choice:
+class SequenceChoice:
     """One sequence, as far as it has come."""
 
     index: int
@@ -27,7 +27,7 @@ class Choice:
     cached_tokens: int = 0
 
 
-Came = tuple[Choice, Piece, int]
+Came = tuple[SequenceChoice, Piece, int]
 """A choice, a piece of it, and the completion tokens of the whole request up to it."""
 
 
@@ -44,11 +44,11 @@ class Generation:
     def __init__(self, backend: Backend, asks: Sequence[Ask], metrics: ServeMetrics) -> None:
         self._backend, self._mailbox = backend, Mailbox(backend.now_s)
         self.pod, self.completion_tokens = "", 0
-        self.choices: list[Choice] = []
+        self.choices: list[SequenceChoice] = []
         try:
             for index, ask in enumerate(asks):
                 self.pod = backend.add(ask, self._mailbox.slot(index)) or self.pod
-                self.choices.append(Choice(index, ask, metrics.begin(len(ask.prompt_ids))))
+                self.choices.append(SequenceChoice(index, ask, metrics.begin(len(ask.prompt_ids))))
         except BaseException:
             self.close()
             raise
@@ -82,7 +82,7 @@ class Generation:
         self.completion_tokens += len(piece.token_ids)
         return choice, piece, self.completion_tokens
 
-    async def result(self) -> list[Choice]:
+    async def result(self) -> list[SequenceChoice]:
         """Wait for everything.
 
         Raises:

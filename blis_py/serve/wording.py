@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from blis_py.serve.backend import Piece, TokenLogprob
-from blis_py.serve.generation import Choice
+from blis_py.serve.generation import SequenceChoice
 
 
-def usage(choices: Sequence[Choice], prompts: int, completion: int) -> dict[str, Any]:
+def usage(choices: Sequence[SequenceChoice], prompts: int, completion: int) -> dict[str, Any]:
     """Token counts of a request.
 
     Args:
@@ -44,7 +44,7 @@ class Wording:
         self._head = "data: " + json.dumps(head)[:-1]
         self._begun: set[int] = set()
 
-    def whole(self, choices: Sequence[Choice], used: dict[str, Any]) -> dict[str, Any]:
+    def whole(self, choices: Sequence[SequenceChoice], used: dict[str, Any]) -> dict[str, Any]:
         """The body of a response that is no stream."""
         return {
             "id": self.id,
@@ -55,7 +55,7 @@ class Wording:
             "usage": used,
         }
 
-    def chunks(self, choice: Choice, piece: Piece, used: str) -> str:
+    def chunks(self, choice: SequenceChoice, piece: Piece, used: str) -> str:
         """The events of one piece.
 
         Args:
@@ -75,7 +75,7 @@ class Wording:
         """The event with the usage, behind all others."""
         return f'{self._head},"choices":[],"usage":{json.dumps(used)}}}\n\n'
 
-    def _whole(self, choice: Choice) -> dict[str, Any]:
+    def _whole(self, choice: SequenceChoice) -> dict[str, Any]:
         logprobs = self._logprobs(choice.logprobs) if choice.ask.sampling.logprobs is not None else None
         return {
             "index": choice.index,
@@ -85,13 +85,13 @@ class Wording:
             "stop_reason": choice.stop_reason,
         }
 
-    def _beginning(self, choice: Choice, used: str) -> str:
+    def _beginning(self, choice: SequenceChoice, used: str) -> str:
         prefix = self._prefix(choice)
         if not prefix:
             return ""
         return self.chunk_of(choice.index, self._delta(prefix), used)
 
-    def _prefix(self, choice: Choice) -> str:
+    def _prefix(self, choice: SequenceChoice) -> str:
         return self.prefixes[choice.index] if self.prefixes else ""
 
     def chunk_of(self, index: int, delta: str, used: str) -> str:
@@ -118,7 +118,7 @@ class ChatWording(Wording):
 
     whole_kind, chunk_kind = "chat.completion", "chat.completion.chunk"
 
-    def _whole(self, choice: Choice) -> dict[str, Any]:
+    def _whole(self, choice: SequenceChoice) -> dict[str, Any]:
         logprobs = self._logprobs(choice.logprobs) if choice.ask.sampling.logprobs is not None else None
         text = self._prefix(choice) + choice.text
         return {
@@ -129,7 +129,7 @@ class ChatWording(Wording):
             "stop_reason": choice.stop_reason,
         }
 
-    def _beginning(self, choice: Choice, used: str) -> str:
+    def _beginning(self, choice: SequenceChoice, used: str) -> str:
         first = self.chunk_of(choice.index, '"delta":{"role":"assistant","content":""}', used)
         return first + super()._beginning(choice, used)
 

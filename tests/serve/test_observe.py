@@ -21,7 +21,7 @@ from serving import FAST, config
 from blis_py import run
 from blis_py.cli import main
 from blis_py.observe.answer import ObservedAnswer
-from blis_py.observe.driver import Measured
+from blis_py.observe.driver import MeasuredRequest
 from blis_py.observe.findings import late_note, lateness
 from blis_py.observe.http import HttpClient, HttpError, Target, Whole
 from blis_py.observe.prompts import Counting
@@ -84,7 +84,7 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
         assert observe(service.url, out, *WORK) == 0
         rows = json.dumps  # the journal as an interruption after 10 requests leaves it
         before = (out / "run.yaml").read_text()
-        measured = [Measured(row, 0, 10, [20], 30, ("ok", "", "length"), 5, 1) for row in range(10)]
+        measured = [MeasuredRequest(row, 0, 10, [20], 30, ("ok", "", "length"), 5, 1) for row in range(10)]
         first = {"requests": 30, "tokens": _tokens(), "seed": 42, "chat": False, "streams": True}
         from dataclasses import asdict
 
@@ -226,10 +226,10 @@ def test_responses_are_read_in_any_pieces(response: bytes, body: bytes | None, s
 
 
 def test_a_late_client_says_so_and_by_how_much() -> None:
-    def at(late_ms: float) -> list[Measured]:
+    def at(late_ms: float) -> list[MeasuredRequest]:
         late_ns = int(late_ms * 1e6)
         return [
-            Measured(row, 0, late_ns, [late_ns + 50_000_000], late_ns + 60_000_000, ("ok", "", ""))
+            MeasuredRequest(row, 0, late_ns, [late_ns + 50_000_000], late_ns + 60_000_000, ("ok", "", ""))
             for row in range(10)
         ]
 

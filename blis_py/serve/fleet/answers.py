@@ -23,7 +23,7 @@ MODES = ("pattern", "echo", "file")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class MadeUpAnswer:
     """An answer, token by token."""
 
     ids: Sequence[int]
@@ -62,7 +62,7 @@ class Answers:
         encode, text_of = self._tokenizer.encode, self._tokenizer.decode
         return [(token, text_of([token])) for token in encode(text, False)]
 
-    def answer(self, prompt_ids: Sequence[int], sampling: Sampling, room: int) -> Answer:
+    def answer(self, prompt_ids: Sequence[int], sampling: Sampling, room: int) -> MadeUpAnswer:
         """The answer to a prompt.
 
         Args:
@@ -80,7 +80,7 @@ class Answers:
         found = (found * (wanted // max(len(found), 1) + 1))[:wanted]
         return _ended(found, "length" if wanted == limit else "stop", sampling)
 
-    def _patterned(self, prompt_ids: Sequence[int], sampling: Sampling, limit: int) -> Answer:
+    def _patterned(self, prompt_ids: Sequence[int], sampling: Sampling, limit: int) -> MadeUpAnswer:
         """So many tokens as the client asks for at most, or the usual number."""
         usual = max(self.tokens, sampling.min_tokens)
         wanted = limit if sampling.max_tokens else min(usual, limit)
@@ -97,24 +97,24 @@ class Answers:
         return line
 
 
-def _ended(found: list[tuple[int, str]], finish: str, sampling: Sampling) -> Answer:
+def _ended(found: list[tuple[int, str]], finish: str, sampling: Sampling) -> MadeUpAnswer:
     """The answer up to the first stop string or stop token."""
     ids, pieces = [token for token, _ in found], [text for _, text in found]
     if not (sampling.stop or sampling.stop_token_ids):
-        return Answer(ids, pieces, finish)
+        return MadeUpAnswer(ids, pieces, finish)
     text = ""
     for number, (token, piece) in enumerate(found, 1):
         before, text = len(text), text + piece
         if number < sampling.min_tokens:
             continue
         if token in sampling.stop_token_ids:
-            return Answer(ids[:number], [*pieces[: number - 1], ""], "stop", token)
+            return MadeUpAnswer(ids[:number], [*pieces[: number - 1], ""], "stop", token)
         hit = min(((place, stop) for stop in sampling.stop if (place := text.find(stop)) >= 0), default=None)
         if hit is not None:
             place, stop = hit
             end = place + len(stop) * sampling.include_stop_str_in_output
-            return Answer(ids[:number], _cut(pieces[:number], max(end, 0), before), "stop", stop)
-    return Answer(ids, pieces, finish)
+            return MadeUpAnswer(ids[:number], _cut(pieces[:number], max(end, 0), before), "stop", stop)
+    return MadeUpAnswer(ids, pieces, finish)
 
 
 def _cut(pieces: list[str], end: int, before: int) -> list[str]:

@@ -13,7 +13,7 @@ from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.serve.backend import Ask, Deliver, EngineLoad, Piece, Timing, TokenLogprob
 from blis_py.serve.chat import PLAIN_TEMPLATE
 from blis_py.serve.errors import ApiError
-from blis_py.serve.fleet.answers import Answer, Answers
+from blis_py.serve.fleet.answers import Answers, MadeUpAnswer
 from blis_py.serve.fleet.failures import Failures, FailureSettings
 from blis_py.serve.fleet.kv_events import KVEvents
 from blis_py.serve.fleet.live import LiveCluster, LiveRequest
@@ -231,7 +231,7 @@ class _Answering:
     """One answer on its way."""
 
     def __init__(
-        self, fleet: FleetBackend, ask: Ask, answer: Answer, deliver: Deliver, breaks_after: int
+        self, fleet: FleetBackend, ask: Ask, answer: MadeUpAnswer, deliver: Deliver, breaks_after: int
     ) -> None:
         self._fleet, self._ask, self._answer, self._deliver = fleet, ask, answer, deliver
         self._breaks_after = breaks_after

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from blis_py.config.loader import as_dict
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 from blis_py.files.opening import read_text
@@ -15,6 +16,7 @@ from blis_py.serve.fleet.admin import admin_routes
 from blis_py.serve.fleet.answers import Answers
 from blis_py.serve.fleet.backend import FleetBackend, FleetSettings
 from blis_py.serve.fleet.failures import FailureSettings
+from blis_py.serve.fleet.kv_events import BlockHashes, KVEvents
 from blis_py.serve.fleet.live import LiveCluster, empty_table
 from blis_py.serve.fleet.tokens import FleetTokenizer, ModelTokenizer, PieceTokenizer
 from blis_py.setup.asked import Demand
@@ -54,8 +56,6 @@ class ServedFleet:
         record = self.backend.record
         if record is None or not len(record.table):
             return None
-        from blis_py.config.loader import as_dict
-
         record.config = as_dict(self.setup.config)
         notes = (*self.setup.notes, *self.setup.domain_notes())
         return Result(record, self.setup, notes)
@@ -72,7 +72,7 @@ def build_fleet(config: RunConfig, options: FleetOptions, pod_prefix: str = "ins
         raise InputError("out of range", key="--speedup", value=options.speedup, fix=fix)
     if config.dllm.workload is not None:
         fix = "serve an autoregressive model, or use `blis run`"
-        raise InputError("block diffusion is not served by a simulated fleet", key="--dllm-workload", fix=fix)
+        raise InputError("is not served by a simulated fleet", key="--dllm-workload", fix=fix)
     table = empty_table(options.max_requests)
     setup = Setup.of(config, lambda _: _nothing_yet(table, config))
     live = LiveCluster(setup.cluster(), setup.options(options.record_steps), table, options.speedup)
@@ -95,8 +95,6 @@ def build_fleet(config: RunConfig, options: FleetOptions, pod_prefix: str = "ins
 
 def _publish(backend: FleetBackend, options: FleetOptions) -> None:
     """Publish KV events of all instances, those that come later included."""
-    from blis_py.serve.fleet.kv_events import BlockHashes, KVEvents
-
     assert options.kv_events is not None
     live = backend.live
     hashes = BlockHashes(live.simulation.cluster.block_size, options.kv_events_seed)

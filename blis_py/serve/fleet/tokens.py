@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from blis_py.errors import InputError
+from blis_py.traces.tokens import load_tokenizer
 
 _PIECE = re.compile(r"\s?[^\s]{1,6}|\s")
 _BYTES = 256
@@ -75,7 +76,7 @@ class ModelTokenizer:
         file = file / "tokenizer.json" if file.is_dir() else file
         if not file.is_file():
             raise InputError("no such file", key="--tokenizer", value=str(path), fix="give a tokenizer.json")
-        self._of = _loaded(file)
+        self._of = load_tokenizer(file, "--tokenizer")
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         ids: list[int] = self._of.encode(text, add_special_tokens=add_special_tokens).ids
@@ -86,9 +87,3 @@ class ModelTokenizer:
 
     def token_text(self, token: int) -> str:
         return str(self._of.id_to_token(token) or "")
-
-
-def _loaded(file: Path) -> Any:
-    from blis_py.traces.tokens import load_tokenizer
-
-    return load_tokenizer(file, "--tokenizer")
