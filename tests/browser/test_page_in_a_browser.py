@@ -127,9 +127,8 @@ def test_a_plan_finds_the_cheapest_and_its_candidates_can_be_chosen(browser: Bro
     choice = page.locator("#points .choice[aria-label*='TP1, ']").first
     choice.focus()
     page.keyboard.press("Enter")
-    page.wait_for_function("() => location.hash.length > 1")
-    page.wait_for_selector(WHOLE)
-    assert "num_instances" in state(page)["settings"]
+    page.wait_for_function("() => 'num_instances' in JSON.parse(document.body.dataset.state).settings")
+    assert {"num_instances", "tp", "gpu"} <= set(state(page)["settings"])
 
 
 def test_a_plan_can_be_stopped(browser: Browser, server: Server) -> None:
