@@ -119,12 +119,12 @@ def plan(flags: Flags) -> None:
 
 
 def _layouts(flags: Flags, found: Plan) -> Layouts | None:
-    """The comparison with prefill and decode apart, if it was asked for."""
-    asked = flags.get("--disaggregate")
-    if asked is None:
+    """The comparison with prefill and decode apart, if it is wanted."""
+    choice = flags.get("--disaggregate")
+    if choice is None:
         return None
-    if asked != "auto":
-        raise InputError("unknown value", key="--disaggregate", value=asked, fix="use auto")
+    if choice != "auto":
+        raise InputError("unknown value", key="--disaggregate", value=choice, fix="use auto")
     from blis_py.planning.api import running
     from blis_py.planning.disaggregate import layouts_of
 
