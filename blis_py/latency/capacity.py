@@ -182,7 +182,7 @@ def rank_weight_bytes(shape: ModelShape, layout: Layout) -> float:
 
 
 def _kv_bytes(shape: ModelShape, layout: Layout, overheads: MemoryOverheads, seqs: int) -> tuple[int, float]:
-    """What a rank caches for a token, and the memory it holds for windows and states of `seqs` sequences.
+    """What a rank caches for a token, and the windows and states of `seqs` sequences.
 
     A latent cache is as large on every rank. Where the allocator groups layers by their window, windowed
     ones keep no more than the window.
@@ -219,10 +219,14 @@ def _budget(plan: _Plan) -> KvCapacity:
     overhead = (overheads.single_gpu_gib if tp == 1 else overheads.rank_gib) * GIB
     token_bytes, held_bytes = _kv_bytes(shape, layout, overheads, min(seqs, tokens))
     block_bytes = token_bytes * block_size
-    kv_bytes = (usable - weights - activations.bytes - overhead) - held_bytes
+    kv_bytes = usable - weights - activations.bytes - overhead
     if overheads.share_of_free:
         free = memory - weights - activations.bytes - overhead
-        usable, kv_bytes = free * utilization + (memory - free), free * utilization - held_bytes
+        usable, kv_bytes = free * utilization + (memory - free), free * utilization
+    # Windows and states come out of the same pool, of no more sequences than it has room for: each is assumed
+    # to take at least as much of it by its length.
+    held_bytes = min(held_bytes, max(kv_bytes, 0) / 2)
+    kv_bytes -= held_bytes
     return KvCapacity(
         model=shape.name,
         gpu=gpu.name,
