@@ -9,6 +9,7 @@ from typing import Any
 
 from blis_py.errors import InputError
 from blis_py.files.json_files import load_object
+from blis_py.files.opening import read_text
 from blis_py.files.paths import exists, is_file, is_folder
 from blis_py.files.yaml_files import load_mapping
 from blis_py.pages.document import html
@@ -82,7 +83,7 @@ def _plan(folder: Path) -> Document:
     from blis_py.pages.plan import report
 
     def text(name: str) -> str:
-        return (folder / name).read_text(encoding="utf-8") if exists(folder / name) else ""
+        return read_text(folder / name) if exists(folder / name) else ""
 
     scripts = {name: text(name) for name in _SCRIPTS if exists(folder / name)}
     answer = text("plan.txt").splitlines()

@@ -7,7 +7,6 @@ another of its conversation is in progress begins a session of its own beside it
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from blis_py.errors import InputError
+from blis_py.files.json_files import parse_json
 from blis_py.files.opening import read_text
 from blis_py.requests.table import Content, Labels, RequestTable
 
@@ -75,16 +75,13 @@ def read_spans(path: Path) -> tuple[RequestTable, list[str]]:
 
 def _spans(path: Path, text: str) -> Iterator[Mapping[str, Any]]:
     """All spans of a document, or of one document per line."""
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     try:
-        documents = [json.loads(text)]
-    except ValueError:
-        documents = []
-        for number, line in enumerate(text.splitlines(), 1):
-            if line.strip():
-                try:
-                    documents.append(json.loads(line))
-                except ValueError:
-                    raise InputError("not JSON", file=path, key=f"line {number}") from None
+        documents = [parse_json(text, path)]
+    except InputError:
+        if len(lines) < 2:
+            raise
+        documents = [parse_json(line, f"{path}, line {number}") for number, line in lines]
     for document in documents:
         yield from _within(document)
 

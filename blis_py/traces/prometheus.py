@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.errors import InputError
+from blis_py.files.json_files import parse_json
 from blis_py.files.opening import read_text
 
 SCRAPED = "# scraped_at "
@@ -103,10 +103,7 @@ def _number(path: Path, line: int, text: str) -> float:
 
 
 def _range_data(path: Path, text: str) -> Iterator[_Row]:
-    try:
-        data = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"not JSON: {error}", file=path, fix=_FIX) from None
+    data = parse_json(text, path, fix=_FIX)
     for answer in data if isinstance(data, list) else [data]:
         yield from _matrix(path, answer)
 

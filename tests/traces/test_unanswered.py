@@ -15,7 +15,7 @@ from blis_py.traces.reading import Reading
 
 def read(path: Path) -> tuple[RequestTable, list[str]]:
     reading = Reading()
-    return read_trace(path, reading=reading), reading.told()
+    return read_trace(path, reading=reading), reading.stated()
 
 
 def guidellm(start_s: float, prompt: int, output: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 from zlib import crc32
 
 from blis_py.errors import InputError
+from blis_py.files.json_files import parse_json
 from blis_py.files.opening import read_text
 from blis_py.serve.backend import Sampling
 from blis_py.serve.errors import ApiError
@@ -142,8 +143,8 @@ def _formed(form: Mapping[str, Any]) -> str:
     if "json" in form:
         schema = form["json"]
         try:
-            schema = json.loads(schema) if isinstance(schema, str) else schema
-        except json.JSONDecodeError as error:
+            schema = parse_json(schema) if isinstance(schema, str) else schema
+        except InputError as error:
             raise ApiError(400, f"is no JSON schema: {error}", "response_format") from error
         return json.dumps(example(schema))
     if form.get("json_object"):
