@@ -195,7 +195,7 @@ def _make_run() -> str:
 
 def lines_of(output: str) -> list[str]:
     """Without trailing blanks, which no editor keeps."""
-    return [line.rstrip() for line in output.strip("\n").split("\n")]
+    return "\n".join(line.rstrip() for line in output.split("\n")).strip("\n").split("\n")
 
 
 def matches(shown: str, printed: str) -> bool:
