@@ -122,14 +122,14 @@ def answer(group: Group) -> Answer:
 
 def summary(answers: Sequence[Answer]) -> dict[str, float]:
     """Bias and shares, of the groups that do not contradict themselves."""
-    told = [each for each in answers if each.consistent]
-    known = [each for each in told if each.predicted is not None]
+    consistent = [each for each in answers if each.consistent]
+    known = [each for each in consistent if each.predicted is not None]
     off = [(each.predicted or 0) - each.implied for each in known]
     return {
-        "groups": len(told),
-        "without_answer": len(told) - len(known),
+        "groups": len(consistent),
+        "without_answer": len(consistent) - len(known),
         "bias_instances": sum(off) / max(len(off), 1),
-        "within_one": sum(abs(each) <= 1 for each in off) / max(len(told), 1),
+        "within_one": sum(abs(each) <= 1 for each in off) / max(len(consistent), 1),
         "fewer_by_more_than_one": sum(each < -1 for each in off),
     }
 
@@ -152,8 +152,8 @@ def table(answers: Sequence[Answer]) -> str:
             f"| {each.measured_per_s:.3g} | {each.predicted_per_s:.3g} | {needed} for {each.implied} |"
         )
     figures = summary(answers)
-    told = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in figures.items())
-    return f"{head}{chr(10).join(lines)}\n\nOf the groups that do not: {told}.\n"
+    others = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in figures.items())
+    return f"{head}{chr(10).join(lines)}\n\nOf the groups that do not: {others}.\n"
 
 
 def main() -> None:
