@@ -128,7 +128,7 @@ def lengths(**tokens: int) -> dict[str, int]:
 
 
 def compared(table: Published, folder: Path) -> dict[str, Any]:
-    """TTFT by prompt length: predicted over measured, beside that of the median, and shares of the transfer."""
+    """TTFT by prompt length: predicted over measured beside the median, and shares of the transfer."""
     gpu = folder / "gpu.yaml"
     gpu.write_text(table.gpu)
     rows = [served(table, prompt, gpu) for prompt in PROMPTS]

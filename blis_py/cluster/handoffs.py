@@ -21,7 +21,6 @@ from blis_py.cluster.topology import Disaggregation
 from blis_py.core.kv_source import Supply
 from blis_py.core.request import NEVER_NS, NO_VISIT, Request
 
-
 _ALL_TOKENS = 1 << 60
 """More than any instance has room for: the request waits."""
 
