@@ -11,7 +11,6 @@ from stub_blocks import CHOICES, VOCAB, assert_no_leak, expected, params, proble
 
 from engine.diffusion.low_confidence import LowConfidence
 
-
 REQUESTS = 2_500
 
 
