@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from blis_py import latency
 from blis_py.config.implied import from_preset
-from blis_py.config.models import LatencySection, RunConfig
+from blis_py.config.models import PLAIN_ENGINE, LatencySection, RunConfig
 from blis_py.core.bounds import LAST_NS, clock_ns
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.policies import CACHE_AWARE
@@ -66,6 +66,7 @@ def _latency_model(served: Deployment) -> LatencyModel:
         layout=layout_of(served.config),
         kernels=settings.kernels,
         moe_backend=settings.moe_backend,
+        published=served.config.engine == PLAIN_ENGINE,
     )
     ms = served.config.frontend_ms
     if ms is not None and not _has_its_own_frontend(served.config, ms):
