@@ -16,8 +16,8 @@ from blis_py.cli import main
 from blis_py.cluster.trace_observer import TraceObserver
 from blis_py.outputs import protobuf
 from blis_py.outputs.perfetto import PerfettoWriter, Window
-from blis_py.traces.perfetto import write_steps
-from blis_py.traces.steplog import read_step_log
+from blis_py.traces.perfetto import MEASURED, StepTrace
+from blis_py.traces.steplog import StepLog, read_step_log
 
 pytest.importorskip("perfetto", reason="the perfetto package is not installed")
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
@@ -205,25 +205,55 @@ def test_rounds_of_block_diffusion_are_steps() -> None:
     assert "denoise" in {one.name for slices in read.requests() for one in slices}
 
 
-def test_an_engine_writes_the_same_from_its_steps_and_both_are_one_trace(
-    whole: tuple[Read, blis.Result],
-) -> None:
-    log = read_step_log(ROOT / "docs" / "recorded" / "tiny-run" / "steps.csv.gz")
-    measured, simulated = BytesIO(), BytesIO()
-    write_steps(log, measured)
+@pytest.fixture(scope="module")
+def recorded() -> StepLog:
+    return read_step_log(ROOT / "docs" / "recorded" / "tiny-run" / "steps.csv.gz")
+
+
+def of_engine(log: StepLog, window: Window | None = None) -> bytes:
+    """The trace of recorded steps, in the order in which an engine hands them over."""
+    file = BytesIO()
+    trace = StepTrace(PerfettoWriter(file, MEASURED, window))
+    requests = {
+        number: {name: column[row] for name, column in log.requests.items()}
+        for row, number in enumerate(log.requests["number"])
+    }
+    for index in range(len(log)):
+        of = {name: column[index] for name, column in log.steps.items()}
+        trace.step(of, (-1, -1), of["admitted_ids"], of["preempted_ids"])
+        written = file.tell()
+        for number in of["finished_ids"]:
+            trace.request(requests.pop(number))
+            assert file.tell() > written or window is not None
+    for row in requests.values():
+        trace.request(row)
+    trace.close()
+    return file.getvalue()
+
+
+def test_an_engine_writes_the_same_from_its_steps_and_both_are_one_trace(recorded: StepLog) -> None:
+    log, measured, simulated = recorded, of_engine(recorded), BytesIO()
     blis.build(**_SETTINGS).run(
         observer=TraceObserver(PerfettoWriter(simulated, "simulated"), [("default", 2)])
     )
-    both = Read(simulated.getvalue() + measured.getvalue())
+    both = Read(simulated.getvalue() + measured)
     assert set(both.processes.values()) == {
         "simulated: instance 0",
         "simulated: instance 1",
         "measured: engine",
     }
-    own = Read(measured.getvalue())
+    own = Read(measured)
     assert len(own.steps()) == len(log)
     assert len(own.requests()) == len(log.requests["id"])
     assert sum(s.facts.get("prefill_tokens", 0) for s in own.steps()) == sum(log.steps["prefill_tokens"])
+
+
+def test_a_sample_of_an_engine_joins_alike_decode_steps(recorded: StepLog) -> None:
+    own = Read(of_engine(recorded, Window(sample=5)))
+    assert len(own.steps()) < len(recorded)
+    assert sum(step.facts.get("steps", 1) for step in own.steps()) == len(recorded)
+    assert sum(step.facts.get("gpu_ns", 0) for step in own.steps()) == sum(recorded.steps["gpu_ns"])
+    assert len(own.requests()) == sum(number % 5 == 0 for number in recorded.requests["number"])
 
 
 @pytest.mark.parametrize(
