@@ -52,7 +52,7 @@ class StepTrace:
 
         Args:
             row: its numbers, by column of the step log.
-            forward: begin and end of its device work with asynchronous scheduling, where steps overlap; or -1.
+            forward: begin and end of its device work with asynchronous scheduling, where steps overlap.
             admitted, preempted: requests by number.
         """
         start_ns, self._end_ns = int(row["start_ns"]), int(row["end_ns"])

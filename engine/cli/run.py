@@ -92,7 +92,7 @@ def run(flags: Flags) -> None:
 
 @contextmanager
 def _traced(ready: Ready, path: str, window: Window) -> Iterator[None]:
-    """Write the trace for Perfetto step by step, from now on; what was measured until an interrupt is kept."""
+    """Write the trace for Perfetto step by step; what was measured until an interrupt is kept."""
     from blis_py.outputs.perfetto import PerfettoWriter
     from blis_py.outputs.staging import replacing
     from blis_py.traces.perfetto import MEASURED, StepTrace
