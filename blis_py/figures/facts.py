@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from blis_py.config.disaggregation import pools_in
+
 Config = Mapping[str, Any]
 """A configuration as plain data, as in `config.yaml`."""
 
@@ -35,9 +37,8 @@ def workload(config: Config) -> str:
 
 def cluster(config: Config) -> str:
     """Number and type of instances and GPUs."""
-    if config.get("pools"):
-        own = ({**config, **one, "num_instances": one["count"], "pools": None} for one in config["pools"])
-        return ", ".join(map(cluster, own))
+    if pools := pools_in(config):
+        return ", ".join(cluster({**config, **_own(one)}) for one in pools)
     count, tp = config.get("num_instances"), config.get("tp") or 1
     parts = [f"{count:,} instance{'' if count == 1 else 's'}"] if count else []
     model = config.get("model") or config.get("model_config")
@@ -47,6 +48,12 @@ def cluster(config: Config) -> str:
         gpu = _name(str(config["gpu"]))
         parts.append(f"on {f'{tp} × ' if tp > 1 else ''}{gpu.upper() if gpu.isalnum() else gpu}")
     return " ".join(parts)
+
+
+def _own(pool: Config) -> dict[str, Any]:
+    """The settings of a pool in place of the configuration's."""
+    given = {key: value for key, value in pool.items() if value is not None}
+    return {**given, "num_instances": pool["count"], "pools": None, "disaggregation": None}
 
 
 def scheduler(config: Config) -> str:

@@ -98,8 +98,6 @@ class Desk:
         from blis_py.pages.explained import chart
 
         simulation = self._simulation(self._shown(job))
-        if len(simulation.pools) > 1:
-            return {"nothing": "Not available for several pools yet."}
         result = self._kept(job["state"], simulation, progress)
         found = explain(result, metric="ttft.p99", what_if=False).as_dict()
         if found["request"] is None:
@@ -152,7 +150,7 @@ class Desk:
         simulation = self._simulation(where)
         result = self._kept(job["state"], simulation, progress, steps=True)
         explained = None
-        if result.summary["cluster"]["ttft_ms"]["count"] and len(simulation.pools) < 2:
+        if result.summary["cluster"]["ttft_ms"]["count"]:
             explained = explain(result, what_if=False)
         return {"html": html(report(result, explained, command=where.command()))}
 

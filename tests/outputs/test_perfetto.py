@@ -179,6 +179,21 @@ def test_a_hand_over_is_an_arrow_from_one_instance_to_another() -> None:
     assert (second[0].name, second[0].start_ns) == ("queued", 17_000)
 
 
+def test_pools_for_prefill_and_decode_hand_every_request_over_by_an_arrow() -> None:
+    read, result = traced(prefill_instances=2, decode_instances=1, num_instances=1)
+    names = ("prefill 0", "prefill 1", "decode 0")
+    assert [*read.processes.values()] == [f"simulated: {name}" for name in names]
+    begins = {flow: one for one in read.slices for flow in one.flows}
+    ends = {flow: one for one in read.slices for flow in one.ended_flows}
+    assert len(begins) == result.summary["handovers"]["handovers"] == 60
+    assert begins.keys() == ends.keys()
+    processes = {flow: [read.tracks[one[flow].track][1] for one in (begins, ends)] for flow in begins}
+    assert all(
+        "prefill" in read.processes[first] and "decode" in read.processes[last]
+        for first, last in processes.values()
+    )
+
+
 def test_a_window_bounds_what_is_written(whole: tuple[Read, blis.Result]) -> None:
     window = Window(10**9, 2 * 10**9)
     read, _ = traced(window)
