@@ -10,7 +10,7 @@ import { themed } from "./theme.js";
 
 const REST_MS = 150;
 const at = (id) => document.getElementById(id);
-const page = { controls: null, answer: null, pinned: null, visited: new Map(), candidates: new Map(), curve: [], ofState: "" };
+const page = { controls: null, answer: null, pinned: null, visited: new Map(), candidates: new Map(), curve: {}, ofState: "" };
 let resting = 0;
 
 const keyOf = (state) => JSON.stringify(state);
@@ -39,7 +39,7 @@ async function details(state, latest) {
   }
   const steps = [
     ...(page.answer.over_time.length ? [] : [["states", (found) => { page.answer.over_time = found.over_time ?? []; show.states(page.answer); }]]),
-    ["ledger", (found) => show.ledger(found)], ["curve", (found) => { page.curve = found.points ?? []; points(); }],
+    ["ledger", (found) => show.ledger(found)], ["curve", (found) => { page.curve = found; points(); }],
   ];
   for (const [kind, put] of steps) {
     if (!still()) return;
@@ -57,7 +57,7 @@ function simulate(state) {
 
 const moves = new History((state) => {
   page.controls?.show(state);
-  page.curve = [];
+  page.curve = {};
   simulate(state);
   tools();
 });
@@ -99,7 +99,7 @@ function named(state) {
 function points() {
   const now = page.answer ? [{ ...page.answer.point, name: "now" }] : [];
   show.points([
-    { name: "other rates (samples)", line: true, colour: 5, points: [...page.curve].sort((a, b) => a[at("x").value] - b[at("x").value]) },
+    { name: page.curve.sampled ? "other rates (samples)" : "other rates", line: true, colour: 5, points: [...(page.curve.points ?? [])].sort((a, b) => a[at("x").value] - b[at("x").value]) },
     { name: "plan: holds", colour: 2, points: [...page.candidates.values()].filter((one) => one.holds) },
     { name: "plan: misses", colour: 1, points: [...page.candidates.values()].filter((one) => !one.holds) },
     { name: "looked at before", colour: 6, points: [...page.visited.entries()].filter(([key]) => key !== page.ofState).map(([, one]) => one) },
