@@ -87,9 +87,8 @@ def findings(summary: Mapping[str, Any], completed: Any = ()) -> Iterator[Cell]:
     for name in _LOST:
         if counts.get(name):
             share = percent(counts[name] / counts["injected"])
-            text = (
-                f"{counts[name]:,} requests {name.replace('_', ' ')} ({share}): latencies are of the others"
-            )
+            others = ": latencies are of the others" if counts["completed"] else ""
+            text = f"{counts[name]:,} requests {name.replace('_', ' ')} ({share}){others}"
             yield Cell(text, counts[name], f"{FILE}: cluster.requests.{name}", "bad")
     for note in summary["notes"]:
         yield Cell(str(note), tone="warn")

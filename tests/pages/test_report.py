@@ -160,7 +160,10 @@ def test_a_calibration(saved: Path, tmp_path: Path) -> None:
 )
 def test_a_result_of_little_is_shown_as_what_it_is(settings: dict[str, object], says: str) -> None:
     result = blis.run(model="llama-3.1-8b", rate=5, **settings)
-    assert says in Page(html(report(result))).text
+    page = Page(html(report(result)))
+    assert says in page.text
+    assert "latencies are of the others" not in page.text
+    assert "-0" not in {text for _, _, text in page.cells}
 
 
 def test_an_empty_result_says_so() -> None:

@@ -8,7 +8,7 @@ import * as show from "./panels.js";
 import { Planner } from "./plan.js";
 import { themed } from "./theme.js";
 
-const REST_MS = 150;
+const REST_MS = 80;
 const at = (id) => document.getElementById(id);
 const page = { controls: null, answer: null, pinned: null, visited: new Map(), candidates: new Map(), curve: {}, ofState: "" };
 let resting = 0;
