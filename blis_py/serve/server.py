@@ -20,6 +20,7 @@ from blis_py.errors import InputError
 from blis_py.serve.app import make_app, starting
 from blis_py.serve.backend import Backend
 from blis_py.serve.settings import ServeSettings
+from blis_py.serve.sse import TRANSPORT
 
 log = logging.getLogger("blis.serve")
 _BACKLOG = 4096
@@ -64,6 +65,9 @@ class Service:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The app, or what answers before there is one."""
+        transport = getattr(getattr(send, "__self__", None), "transport", None)  # of uvicorn's cycle
+        if transport is not None:
+            scope.setdefault("extensions", {})[TRANSPORT] = transport
         await (self.app or starting)(scope, receive, send)
 
     async def serve(self) -> None:

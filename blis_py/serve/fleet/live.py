@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
@@ -97,7 +97,7 @@ class LiveRequest:
         on_end: called once, at the end, with why it was ended from outside; empty = it was not.
     """
 
-    __slots__ = ("emitted", "on_end", "on_tokens", "request", "seen")
+    __slots__ = ("emitted", "late_ns", "on_end", "on_tokens", "request", "seen")
 
     def __init__(
         self, request: Request, on_tokens: Callable[[int], None], on_end: Callable[[str], None]
@@ -105,6 +105,8 @@ class LiveRequest:
         self.request, self.on_tokens, self.on_end = request, on_tokens, on_end
         self.emitted = 0
         """Tokens that its instance has emitted."""
+        self.late_ns = 0
+        """Further delay of each of its tokens, by those that the server streams with the first one."""
         self.seen = False
 
 
@@ -125,9 +127,12 @@ class TokenTap:
             if request.computed + tokens >= request.num_tokens or request.continues:
                 count = 1 if step.emissions is None else step.emissions.get(request, 1)
                 live.emitted(request, count, end_ns, features.emitted_rows)
-        for request in self._scheduler.decoding:
-            live.emitted(request, 1, end_ns, 0)
+        live.decoded(self._scheduler.decoding, end_ns)
         self._events.steps(step, start_ns, run)
+
+
+Sight = tuple[LiveRequest, int]
+"""Tokens of a request that its client sees; 0 = its end."""
 
 
 class LiveCluster:
@@ -159,9 +164,8 @@ class LiveCluster:
         self.on_step: Callable[[int], None] = _ignore
         self._frontend: FrontendDelays = cluster.frontend
         self._live: dict[int, LiveRequest] = {}
-        self._late_ns: dict[int, int] = {}
-        self._outbox: list[tuple[int, int, LiveRequest, int]] = []
-        """(time, number, request, tokens) that the client sees later; 0 tokens = its end."""
+        self._outbox: list[tuple[int, int, list[Sight]]] = []
+        """(time, number, what clients see then)."""
         self._sent = 0
         self._timer: WallTimer | None = None
         self._origin_ns = 0
@@ -223,7 +227,7 @@ class LiveCluster:
         while True:
             event_ns = env.peek()
             if outbox and outbox[0][0] <= min(event_ns, now_ns):
-                self._deliver(heappop(outbox))
+                self._deliver(heappop(outbox)[2])
             elif event_ns <= now_ns:
                 env.step()
             else:
@@ -315,35 +319,47 @@ class LiveCluster:
         live = self._live.get(request.row)
         if live is None:
             return
-        if not live.emitted and self._frontend.behind_seq_ns:
-            self._late_ns[request.row] = self._frontend.behind_seq_ns * together
+        if not live.emitted:
+            live.late_ns = self._frontend.behind_seq_ns * together
         live.emitted += tokens
-        seen_ns = end_ns + self._frontend.token_ns(live.emitted) + self._late_ns.get(request.row, 0)
-        self._later(seen_ns, live, tokens)
+        self._later(end_ns + self._frontend.token_ns(live.emitted) + live.late_ns, [(live, tokens)])
+
+    def decoded(self, requests: Iterable[Request], end_ns: int) -> None:
+        """A token of each request, from a step that ends then; those seen together are one entry."""
+        known, behind_ns = self._live, end_ns + self._frontend.behind_ns
+        per_token_ns = self._frontend.per_token_ns
+        seen: dict[int, list[Sight]] = {}
+        for request in requests:
+            live = known.get(request.row)
+            if live is not None:
+                live.emitted += 1
+                seen_ns = behind_ns + live.emitted * per_token_ns + live.late_ns
+                seen.setdefault(seen_ns, []).append((live, 1))
+        for seen_ns, sights in seen.items():
+            self._later(seen_ns, sights)
 
     def _ended(self, request: Request, seen_ns: int) -> None:
         live = self._live.get(request.row)
         if live is not None:
-            self._later(seen_ns, live, 0)
+            self._later(seen_ns, [(live, 0)])
 
-    def _later(self, time_ns: int, live: LiveRequest, tokens: int) -> None:
+    def _later(self, time_ns: int, sights: list[Sight]) -> None:
         self._sent += 1
-        heappush(self._outbox, (time_ns, self._sent, live, tokens))
+        heappush(self._outbox, (time_ns, self._sent, sights))
 
-    def _deliver(self, due: tuple[int, int, LiveRequest, int]) -> None:
-        _, _, live, tokens = due
-        if live.seen:
-            return
-        if tokens:
-            live.on_tokens(tokens)
-        else:
-            self._forget(live)
-            live.on_end("")
+    def _deliver(self, sights: list[Sight]) -> None:
+        for live, tokens in sights:
+            if live.seen:
+                continue
+            if tokens:
+                live.on_tokens(tokens)
+            else:
+                self._forget(live)
+                live.on_end("")
 
     def _forget(self, live: LiveRequest) -> None:
         live.seen = True
         self._live.pop(live.request.row, None)
-        self._late_ns.pop(live.request.row, None)
 
     # -- the end -----------------------------------------------------------------------------------
 
