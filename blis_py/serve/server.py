@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,6 +21,7 @@ from blis_py.serve.app import make_app, starting
 from blis_py.serve.backend import Backend
 from blis_py.serve.settings import ServeSettings
 from blis_py.serve.sse import TRANSPORT
+from blis_py.wallclock import loop_factory
 
 log = logging.getLogger("blis.serve")
 _BACKLOG = 4096
@@ -149,18 +150,8 @@ def run(services: Sequence[Service]) -> None:
     """Serve until SIGINT or SIGTERM, and stop: gracefully at the first, at once at the second."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(services))
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's event loop, where it is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
 
 
 async def _serve(services: Sequence[Service]) -> None:
