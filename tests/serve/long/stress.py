@@ -69,12 +69,15 @@ async def _stream(client: HttpClient, body: dict[str, object], cut_s: float | No
     return answer
 
 
-async def _streams(url: str, number: int, tokens: int, seconds: float, cut: float) -> dict[str, float]:
-    """So many streams at any time, for so long; a share of them is cut."""
+async def keep_streaming(
+    url: str, number: int, tokens: int, seconds: float, cut: float, ramp_s: float = 0.0
+) -> dict[str, float]:
+    """So many streams at any time, for so long; a share of them is cut. They begin within the ramp."""
     client, rng = HttpClient(Target.of(url, {})), random.Random(1)
     until, found = time.monotonic() + seconds, {"whole": 0, "cut": 0, "tokens": 0}
 
     async def worker(index: int) -> None:
+        await asyncio.sleep(ramp_s * index / number)
         while time.monotonic() < until:
             cut_s = rng.uniform(0.2, 2.0) if rng.random() < cut else None
             body = {"prompt": f"S:{index % 7}", "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
@@ -107,9 +110,9 @@ def _empty(server: Server) -> None:
 def engine(seconds: float = 45) -> None:
     """200 streams on the tiny model, a tenth of them cut, preemption among them; memory stays flat."""
     with serving(*ENGINE, "--num-kv-blocks", "600", "--max-num-seqs", "128") as server:
-        run(_streams(server.url, 200, 100, 10, 0.1))
+        run(keep_streaming(server.url, 200, 100, 10, 0.1))
         before = server.rss_mb
-        found = run(_streams(server.url, 200, 100, seconds, 0.1))
+        found = run(keep_streaming(server.url, 200, 100, seconds, 0.1))
         _empty(server)
         preempted = server.metric("vllm:num_preemptions_total")
         print("engine", found, f"{preempted:.0f} preemptions, RSS {before:.0f} -> {server.rss_mb:.0f} MB")
@@ -123,7 +126,7 @@ def fleet(streams: int = 2000, seconds: float = 20) -> None:
     flags = ("--num-instances", "4", "--max-num-seqs", "600", "--speedup", "0.1")
     with serving(*FLEET, *flags) as server:
         before_s = server.cpu_s
-        found = run(_streams(server.url, streams, 60, seconds, 0.02))
+        found = run(keep_streaming(server.url, streams, 60, seconds, 0.02))
         cpu_us = (server.cpu_s - before_s) / server.metric("vllm:generation_tokens_total") * 1e6
         _empty(server)
         lag_ms = server.metric("blis:clock_lag_max_seconds") * 1e3
