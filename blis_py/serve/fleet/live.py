@@ -142,15 +142,24 @@ class LiveCluster:
         options: of the `ClusterSimulation`.
         table: room for all requests; see `empty_table`.
         speedup: simulated seconds per second.
+        tap: reports what instances emit.
+        on_lengths: called with the prompt and output tokens of every request, before it is sent.
 
     Attributes:
         lag_s, max_lag_s: delay of the latest event, and the longest so far.
     """
 
     def __init__(
-        self, cluster: Cluster, options: dict[str, Any], table: RequestTable, speedup: float = 1.0
+        self,
+        cluster: Cluster,
+        options: dict[str, Any],
+        table: RequestTable,
+        speedup: float = 1.0,
+        tap: type[TokenTap] = TokenTap,
+        on_lengths: Callable[[int, int], None] | None = None,
     ) -> None:
         self.table, self.speedup = table, speedup
+        self._tap, self._on_lengths = tap, on_lengths
         self.source = LiveSource(table, self._ended)
         self.schedulers: list[Any] = []
         """The scheduler of every instance, by index."""
@@ -177,7 +186,7 @@ class LiveCluster:
         self.schedulers.append(scheduler)
         if self.on_instance is not None:
             self.on_instance(scheduler)
-        return TokenTap(self, scheduler, events)
+        return self._tap(self, scheduler, events)
 
     # -- the clock ---------------------------------------------------------------------------------
 
@@ -281,6 +290,8 @@ class LiveCluster:
         if content:
             table.content[row] = len(table.contents)
             table.contents.append(content)
+        if self._on_lengths is not None:
+            self._on_lengths(prompt_tokens, output_tokens)
         request = self.source.made(row)
         if priority is not None:
             request.priority = priority
