@@ -85,6 +85,35 @@ def test_a_run_is_saved_and_replayed_to_the_same_times(tmp_path: Path) -> None:
     assert result.record.cached_tokens.sum() > 0
 
 
+def test_blocks_of_a_diffusion_model_come_as_wholes_and_are_replayed_to_the_same_times(tmp_path: Path) -> None:
+    blocks = tmp_path / "blocks.yaml"
+    blocks.write_text("kind: diffusion\nblock_size: 32\nsteps: {mean: 9, cv: 0.3}\n")
+    cluster: dict[str, object] = {"model": "llada2.0-mini", "gpu": "h200", "latency_model": "roofline"}
+    cluster |= {"block_size": 32, "max_num_seqs": 16, "dllm_workload": str(blocks)}
+
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        options = {"continuous_usage_stats": True}
+        body = {"prompt": PROMPT, "max_tokens": 100, "stream": True, "stream_options": options}
+        answers = await asyncio.gather(*(post(client, "/v1/completions", **body) for _ in range(12)))
+        prompt = len(fleet.backend.encode(PROMPT)) % 32
+        whole = [32 - prompt, 64 - prompt, 96 - prompt, 100]
+        for answer in answers:
+            counts = {one["usage"]["completion_tokens"] for one in events(answer.text)}
+            assert counts <= set(whole)
+            assert 100 in counts
+
+    fleet = with_fleet(use, cluster=cluster)
+    result = fleet.result()
+    assert result is not None
+    result.save(tmp_path / "served", plots=False)
+    assert fleet.rounds is not None
+    fleet.rounds.write(tmp_path / "served")
+    replayed = {"trace": str(tmp_path / "served" / "trace.csv")}
+    replayed["dllm_workload"] = str(tmp_path / "served" / "dllm.yaml")
+    again = run(tmp_path / "served" / "config.yaml", **replayed)
+    assert result.requests[["ttft_ms", "e2e_ms"]].equals(again.requests[["ttft_ms", "e2e_ms"]])
+
+
 def test_a_client_that_goes_frees_what_it_held() -> None:
     async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
         backend, pieces = fleet.backend, list[Piece]()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
 from blis_py.requests.streams import stream
 from blis_py.serve.fleet.live import TokenTap
+from blis_py.traces.diffusion_rounds import NAME, write_rounds, write_workload
 from blis_py.workload.diffusion import MeasuredSteps, block_counts, draw
 from blis_py.workload.diffusion_steps import RecordedSteps, Sequences
 
@@ -17,9 +19,9 @@ class LiveRounds(Sequence[list[int]]):
     """Forward passes of each block of each request, by row; recorded ones are drawn request by request."""
 
     def __init__(self, measured: MeasuredSteps, block_tokens: int, seed: int) -> None:
-        steps = measured.steps
+        steps, self._measured = measured.steps, measured
         self._steps = Sequences(tuple(steps.rounds.values())) if isinstance(steps, RecordedSteps) else steps
-        self._commit_rounds, self.block_tokens = measured.commit_rounds, block_tokens
+        self.block_tokens = block_tokens
         self._random = stream(seed, "served", "denoise steps")
         self.rows: list[list[int]] = []
 
@@ -27,7 +29,16 @@ class LiveRounds(Sequence[list[int]]):
         """Draw the rounds of the next row."""
         lengths = (np.array([tokens]) for tokens in (prompt_tokens, output_tokens, 0))
         counts = block_counts(*lengths, self.block_tokens).tolist()
-        self.rows += draw(self._steps, self._random, counts, self._commit_rounds)
+        self.rows += draw(self._steps, self._random, counts, self._measured.commit_rounds)
+
+    def write(self, folder: Path) -> None:
+        """Write the rounds beside the trace of a run, for its replay: `block_rounds.csv` and `dllm.yaml`."""
+        write_rounds(folder / NAME, dict(enumerate(self.rows)))
+        labels = {
+            "algorithm": self._measured.algorithm or "served",
+            "parameters": self._measured.parameters or {},
+        }
+        write_workload(folder, block_tokens=self.block_tokens, **labels)
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from blis_py.config.loader import as_dict
 from blis_py.config.models import RunConfig
@@ -23,6 +23,10 @@ from blis_py.setup import kinds
 from blis_py.setup.asked import Demand
 from blis_py.setup.demand import DEFAULT_SEED
 from blis_py.setup.setup import Setup
+
+if TYPE_CHECKING:
+    from blis_py.requests.table import RequestTable
+    from blis_py.serve.fleet.blocks import LiveRounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +55,8 @@ class ServedFleet:
 
     setup: Setup
     backend: FleetBackend
+    rounds: LiveRounds | None = None
+    """Of block diffusion."""
 
     def result(self) -> Result | None:
         """The result of the run once it has been stopped; None if it had no requests, or failed."""
@@ -76,8 +82,8 @@ def build_fleet(config: RunConfig, options: FleetOptions, pod_prefix: str = "ins
     if demand.kinds:
         demand = replace(demand, table=table.take(slice(0, 0)))
     setup = Setup.of(config, lambda _: demand)
-    setup, more = _with_blocks(setup, demand)
-    live = LiveCluster(setup.cluster(), setup.options(options.record_steps), table, options.speedup, **more)
+    rounds = _live_rounds(setup, demand)
+    live = _live(setup, options, table, rounds)
     tokenizer: FleetTokenizer = ModelTokenizer(options.tokenizer) if options.tokenizer else PieceTokenizer()
     settings = FleetSettings(
         models=options.served_model_names or (setup.config.model or "blis",),
@@ -92,7 +98,7 @@ def build_fleet(config: RunConfig, options: FleetOptions, pod_prefix: str = "ins
     backend.routes = admin_routes
     if options.kv_events is not None:
         _publish(backend, options)
-    return ServedFleet(setup, backend)
+    return ServedFleet(setup, backend, rounds)
 
 
 def _publish(backend: FleetBackend, options: FleetOptions) -> None:
@@ -106,19 +112,27 @@ def _publish(backend: FleetBackend, options: FleetOptions) -> None:
     live.on_instance = lambda scheduler: events.follow(scheduler.kv.follow())
 
 
-def _with_blocks(setup: Setup, demand: Demand) -> tuple[Setup, dict[str, Any]]:
-    """For a model of block diffusion, rounds are drawn as requests come; and how its tokens are reported."""
+def _live_rounds(setup: Setup, demand: Demand) -> LiveRounds | None:
+    """Rounds that are drawn as requests come, for a model of block diffusion."""
     if setup.kind is None:
-        return setup, {}
-    from blis_py.cluster.diffusion import BlockDiffusion
-    from blis_py.serve.fleet.blocks import BlockTap, LiveRounds
+        return None
+    from blis_py.serve.fleet.blocks import LiveRounds
     from blis_py.setup.diffusion import measured_steps
 
-    assert isinstance(setup.kind, BlockDiffusion)
     (measured,) = measured_steps(demand, setup.config).values()
-    rounds = LiveRounds(measured, setup.kind.block_tokens, demand.seed)
-    setup = replace(setup, kind=replace(setup.kind, rounds=rounds))
-    return setup, {"tap": BlockTap, "on_lengths": rounds.add}
+    return LiveRounds(measured, setup.kind.block_tokens, demand.seed)
+
+
+def _live(setup: Setup, options: FleetOptions, table: RequestTable, rounds: LiveRounds | None) -> LiveCluster:
+    given = setup.options(options.record_steps)
+    if rounds is None:
+        return LiveCluster(setup.cluster(), given, table, options.speedup)
+    from blis_py.cluster.diffusion import BlockDiffusion
+    from blis_py.serve.fleet.blocks import BlockTap
+
+    assert isinstance(setup.kind, BlockDiffusion)
+    given["kind"] = replace(setup.kind, rounds=rounds)
+    return LiveCluster(setup.cluster(), given, table, options.speedup, BlockTap, rounds.add)
 
 
 def _seed(config: RunConfig) -> int:
