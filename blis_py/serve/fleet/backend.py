@@ -143,7 +143,7 @@ class FleetBackend:
             self.live.abort(answering.live)
 
     def outcome(self, live: LiveRequest) -> Outcome:
-        return Outcome(int(self.live.simulation.recorder.outcome[live.request.visit]))
+        return Outcome(int(self.live.simulation.recorder.outcome[live.latest.visit]))
 
     def forget(self, id: str) -> None:
         """Forget a request that has ended."""

@@ -97,12 +97,14 @@ class LiveRequest:
         on_end: called once, at the end, with why it was ended from outside; empty = it was not.
     """
 
-    __slots__ = ("emitted", "late_ns", "on_end", "on_tokens", "request", "seen")
+    __slots__ = ("emitted", "late_ns", "latest", "on_end", "on_tokens", "request", "seen")
 
     def __init__(
         self, request: Request, on_tokens: Callable[[int], None], on_end: Callable[[str], None]
     ) -> None:
         self.request, self.on_tokens, self.on_end = request, on_tokens, on_end
+        self.latest = request
+        """As the instance serves it that has it now."""
         self.emitted = 0
         """Tokens that its instance has emitted."""
         self.late_ns = 0
@@ -168,6 +170,9 @@ class LiveCluster:
         self.simulation = ClusterSimulation(
             self.source, cluster, **{**options, "horizon_ns": None}, single_step=True, observer=self
         )
+        self._handoff = self.simulation.handoff
+        if self._handoff is not None:
+            self._handoff.on_arrival = self._handed_over
         self.lag_s = self.max_lag_s = 0.0
         self.failure: BaseException | None = None
         self.on_step: Callable[[int], None] = _ignore
@@ -301,21 +306,25 @@ class LiveCluster:
 
     def abort(self, live: LiveRequest) -> None:
         """End a request as if its client had timed out now."""
-        request, now_ns = live.request, self.now_ns()
+        request, now_ns = live.latest, self.now_ns()
         if live.seen:
             return
         self._forget(live)
         if request.status is FINISHED:
             return
         self.table.deadline_ns[request.row] = request.deadline_ns = now_ns
-        index = self.instance_of(live)
+        index, request = self._whereabouts(live)
         if index >= 0:
             self.simulation.fleet.instances[index].cancel(request, now_ns)
         self.advance()
 
     def instance_of(self, live: LiveRequest) -> int:
-        """Index of the instance it was dispatched to; -1 = none yet."""
-        return int(self.simulation.recorder.instance[live.request.visit])
+        """Index of the instance that has it; -1 = none yet."""
+        return self._whereabouts(live)[0]
+
+    def _whereabouts(self, live: LiveRequest) -> tuple[int, Request]:
+        between = None if self._handoff is None else self._handoff.whereabouts(live.request.row)
+        return between or (int(self.simulation.recorder.instance[live.latest.visit]), live.latest)
 
     def stepped(self, tokens: int) -> None:
         """A step with so many tokens."""
@@ -328,7 +337,7 @@ class LiveCluster:
             together: sequences with a token in the step, where it is the first of a request; else 0.
         """
         live = self._live.get(request.row)
-        if live is None:
+        if live is None or self._is_of_prefill(request):
             return
         if not live.emitted:
             live.late_ns = self._frontend.behind_seq_ns * together
@@ -343,15 +352,30 @@ class LiveCluster:
         for request in requests:
             live = known.get(request.row)
             if live is not None:
-                live.emitted += 1
+                tokens = 1 if live.emitted else 1 + request.carried
+                live.emitted += tokens
                 seen_ns = behind_ns + live.emitted * per_token_ns + live.late_ns
-                seen.setdefault(seen_ns, []).append((live, 1))
+                seen.setdefault(seen_ns, []).append((live, tokens))
         for seen_ns, sights in seen.items():
             self._later(seen_ns, sights)
+
+    def _is_of_prefill(self, request: Request) -> bool:
+        """Whether a token is that of a prefill instance, which reaches the client with the KV or not at all."""
+        between = None if self._handoff is None else self._handoff.whereabouts(request.row)
+        return between is not None and between[1] is request
+
+    def _handed_over(self, request: Request, now_ns: int) -> None:
+        """The KV of a request is at its decode instance, and with it the token of the prefill if it has one."""
+        live = self._live.get(request.row)
+        if live is not None:
+            live.latest = request
+            if request.carried:
+                self.emitted(request, request.carried, now_ns, 1)
 
     def _ended(self, request: Request, seen_ns: int) -> None:
         live = self._live.get(request.row)
         if live is not None:
+            live.latest = request
             self._later(seen_ns, [(live, 0)])
 
     def _later(self, time_ns: int, sights: list[Sight]) -> None:
