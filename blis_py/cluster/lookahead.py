@@ -36,7 +36,8 @@ class Lookahead:
         self._parts: Sequence[LookaheadSource] = ()
         self.end_ns = end_ns
         """End of the run."""
-        self._none_ahead = none_ahead
+        self.none_ahead = none_ahead
+        """Whether lookahead is switched off."""
         self.until_ns = NOT_AT_ALL_NS if none_ahead else end_ns
         """Up to and including this time no instance state is read and no event not yet submitted reaches an
         instance."""
@@ -53,12 +54,12 @@ class Lookahead:
 
     def narrow(self, until_ns: int) -> None:
         """Bound the outlook for a later read of instance state; holds until `look`."""
-        if not self._none_ahead:
+        if not self.none_ahead:
             self.until_ns = min(until_ns, self.end_ns)
 
     def look(self) -> None:
         """Recompute the outlook after a change."""
-        if self._none_ahead:
+        if self.none_ahead:
             return
         until_ns = self.end_ns
         for part in self._parts:

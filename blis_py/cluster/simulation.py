@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from simpy import Environment
 
 from blis_py.cluster.autoregressive_kind import Autoregressive
+from blis_py.cluster.clock import Clock
 from blis_py.cluster.dispatcher import Dispatcher, Progress
-from blis_py.cluster.events import Action, EventQueue
+from blis_py.cluster.events import Action
 from blis_py.cluster.fleet import Fleet, Membership
 from blis_py.cluster.fleet_events import FleetEvents
 from blis_py.cluster.fleet_view import FleetView
@@ -117,10 +117,10 @@ class ClusterSimulation:
         self.source = source = _source(demand, horizon_ns, ingress_parts.first_ns)
         table = source.table
 
-        self.env = env = Environment()
+        self.env = env = Clock()
         last_ns = NEVER_NS if horizon_ns is None else horizon_ns
         self.lookahead = lookahead = Lookahead(last_ns, none_ahead=single_step)
-        self.events = events = EventQueue(env)
+        self.events = events = env.events
         self.wakeups = wakeups = WakeupQueue(events, lookahead)
         on_the_way_ns = ingress.admission_latency_ns + ingress.routing_latency_ns
         self.recorder = recorder = served.recorder(table, cluster.frontend, on_the_way_ns)
@@ -354,10 +354,10 @@ def _way_in(source: Source, recorder: Recorder, gateway: Gateway) -> Send:
     return noted
 
 
-def _run(env: Environment, instances: Sequence[Instance], horizon_ns: int | None) -> int:
+def _run(env: Clock, instances: Sequence[Instance], horizon_ns: int | None) -> int:
     """Run until all requests have ended, or to the horizon; returns the end time."""
     with _within_the_clock():
-        env.run(until=None if horizon_ns is None else horizon_ns + 1)
+        env.events.run(None if horizon_ns is None else horizon_ns + 1)
     return max(i.now_ns for i in instances) if horizon_ns is None else horizon_ns
 
 

@@ -8,8 +8,9 @@ from itertools import repeat
 from typing import Protocol
 
 import numpy as np
-from simpy import Environment, Event
+from simpy import Event
 
+from blis_py.cluster.clock import Clock
 from blis_py.core.kv import KeySpace
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.core.slo import instance_priorities
@@ -31,7 +32,7 @@ class Source(Protocol):
     listens: bool
     """Whether the end of one request may cause another to be sent. If so, lookahead is impossible."""
 
-    def start(self, env: Environment, make: RequestFactory, send: Send, ahead: bool) -> None:
+    def start(self, env: Clock, make: RequestFactory, send: Send, ahead: bool) -> None:
         """Begin to send; as SimPy processes, where needed.
 
         Args:
@@ -126,12 +127,10 @@ class TableSource:
         self._count = int(np.searchsorted(table.arrival_ns, until_ns, side="right"))
         self._sent = 0
 
-    def start(self, env: Environment, make: RequestFactory, send: Send, ahead: bool) -> None:
+    def start(self, env: Clock, make: RequestFactory, send: Send, ahead: bool) -> None:
         env.process(self._run(env, make, send, ahead))
 
-    def _run(
-        self, env: Environment, make: RequestFactory, send: Send, ahead: bool
-    ) -> Generator[Event, None, None]:
+    def _run(self, env: Clock, make: RequestFactory, send: Send, ahead: bool) -> Generator[Event, None, None]:
         for chunk in self._chunks(make):
             for together in [chunk] if ahead else [[request] for request in chunk]:
                 if together[0].arrival_ns > env.now:

@@ -42,6 +42,7 @@ EVERY_STEP = (
     "metrics.steps_table",
     "cluster.recorder",
     "cluster.lookahead",
+    "cluster.events",
     "cluster.wakeups",
     "cluster.dirty_set",
     "cluster.instance",
