@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from blis_py.cluster.network import Network
+from blis_py.cluster.network import Network, Transfer
 from blis_py.cluster.pairs import Pair
 from blis_py.cluster.topology import Cluster, Disaggregation, Link
 from blis_py.core.kv_source import Supply
@@ -209,10 +209,7 @@ class HandOff:
             return
         size_bytes = max(blocks, 0) * spec.kv_block_bytes
         pair.size_bytes += size_bytes
-        ends = pair.prefill, pair.decode
-        transfer = self.network.send(
-            size_bytes, *ends, self.link(pair), lambda end_ns: self._sent(pair, transfer, end_ns)
-        )
+        transfer = self.network.send(size_bytes, pair.prefill, pair.decode, self.link(pair), self._sent, pair)
         pair.transfers.append(transfer)
         pair.begin_ns, pair.alone_ns = now_ns, transfer.alone_ns
 
@@ -235,7 +232,8 @@ class HandOff:
                 if complete > pair.sent_tokens:
                     self._send(pair, complete, self._events.now_ns)
 
-    def _sent(self, pair: Pair, transfer: object, end_ns: int) -> None:
+    def _sent(self, transfer: Transfer, end_ns: int) -> None:
+        pair: Pair = transfer.tag
         pair.transfers = [one for one in pair.transfers if one is not transfer]
         if not pair.transfers and pair.prefill_end_ns >= 0 and pair.sent_tokens == pair.request.prompt_tokens:
             self._there(pair, end_ns)

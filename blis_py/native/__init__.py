@@ -73,6 +73,11 @@ SOME = (
     "cluster.admission_gateway",
     "cluster.dispatcher",
     "cluster.pair_dispatcher",
+    "cluster.network",
+    "cluster.pairs",
+    "cluster.handoff",
+    "cluster.handoffs",
+    "cluster.deciders",
     "cluster.diffusion",
 )
 """What some do, or requests only."""

@@ -12,7 +12,7 @@ from apart import US, cluster
 
 from blis_py.cluster.events import EventQueue
 from blis_py.cluster.fleet import Member
-from blis_py.cluster.network import Network
+from blis_py.cluster.network import Network, Transfer
 from blis_py.cluster.topology import Link
 
 
@@ -30,7 +30,7 @@ def transfers(
     def begin(number: int) -> None:
         _, kilobytes, source, target = sent[number]
 
-        def done(now_ns: int) -> None:
+        def done(transfer: Transfer, now_ns: int) -> None:
             ends[number] = now_ns // US
 
         network.send(kilobytes * 1000, source, target, link, done)
