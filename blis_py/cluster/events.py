@@ -70,6 +70,8 @@ class EventQueue:
     def __init__(self, process: Callable[[object], None] | None = None) -> None:
         self.now_ns = 0
         """The simulated time."""
+        self.when_dry: Callable[[], bool] | None = None
+        """Called when no event is left in a run; returns whether it has scheduled one."""
         self._process = process
         self._heap: list[tuple[int, int, int, object]] = []
         self._count = 0
@@ -127,7 +129,10 @@ class EventQueue:
         """Process all events, or those before a time."""
         if end_ns is not None:
             self._end_ns = end_ns
-        while self and (end_ns is None or self.next_ns() < end_ns):
-            self.step()
+        while True:
+            while self and (end_ns is None or self.next_ns() < end_ns):
+                self.step()
+            if self or self.when_dry is None or not self.when_dry():
+                break
         if end_ns is not None:
             self.now_ns = end_ns

@@ -7,9 +7,10 @@ between engines is in `blis_py.cluster.handoffs`.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from blis_py.cluster.network import Network, Transfer
 from blis_py.cluster.pairs import Pair
@@ -17,7 +18,7 @@ from blis_py.cluster.topology import Cluster, Disaggregation, Link
 from blis_py.core.kv_source import Supply
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
-from blis_py.metrics.handovers import HandOver, HandOvers
+from blis_py.metrics.handovers import HandOvers
 from blis_py.metrics.visits import Onward
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 Choose = Callable[[Request, int], int]
 """Choice of an instance for a request at a time."""
 
+DEADLOCK = "hand-over deadlock"
+"""Reason of an eviction: its instances held KV blocks for each other."""
+_HANDED_OVER: Final = Onward.HANDED_OVER
 TRANSFER_FAILED = "KV transfer failed"
 """Reason of an eviction: the prefill instance no longer had the KV."""
 
@@ -47,7 +51,8 @@ class HandOff:
 
     def __init__(self, settings: Disaggregation) -> None:
         self.settings = settings
-        self.rows: list[HandOver] = []
+        self._values = array("q")
+        """The completed hand-overs, a `HandOver` behind the other."""
         self._pairs: dict[int, Pair] = {}
         """By row of the request, from the choice of its instances until its KV has arrived."""
         self._sends_chunks = (settings.overlap or self.needs_overlap) == "chunk"
@@ -86,6 +91,7 @@ class HandOff:
         for pool in fleet.cluster.pools:
             fleet.connect(pool.name, self)
         recorder.tell(self._ended)
+        events.when_dry = self.resolve_deadlock
 
     @property
     def under_way(self) -> int:
@@ -96,7 +102,7 @@ class HandOff:
         """All hand-overs that were completed; call once, before the record of the run is made."""
         for pair in self._pairs.values():
             self._forget_token(pair)
-        return HandOvers.of_rows(self.rows)
+        return HandOvers.of_values(self._values)
 
     # -- the way of a request ------------------------------------------------------------------------
 
@@ -136,7 +142,7 @@ class HandOff:
             self._decoded(request)
             return None
         self._prefilled(pair)
-        return Onward.HANDED_OVER
+        return _HANDED_OVER
 
     def take(self, requests: Sequence[Request], end_ns: int) -> None:
         """See `Outlet`."""
@@ -242,7 +248,7 @@ class HandOff:
         """Handle that all KV is at the decode instance."""
         assert pair.decode_request is not None
         del self._pairs[pair.row]
-        self.rows.append(pair.record(end_ns))
+        self._values.extend(pair.record(end_ns))
         self._instances[pair.prefill].let_go(pair.request, end_ns)
         self._instances[pair.decode].kv_ready_at(pair.decode_request, end_ns)
 
@@ -262,6 +268,25 @@ class HandOff:
                 self._instances[pair.decode].expect(-1, now_ns)
         elif request is not pair.decode_request:
             self._instances[pair.decode].cancel(pair.decode_request, now_ns)
+
+    def resolve_deadlock(self) -> bool:
+        """Evict the oldest request that holds blocks while its hand-over waits for others that wait for it.
+
+        To be called when no event is left; returns whether a hand-over was under way.
+        """
+        if not self._pairs:
+            return False
+        waiting = list(self._pairs.values())
+        self._evict(next((pair for pair in waiting if pair.holds_blocks), waiting[0]), DEADLOCK)
+        return True
+
+    def _evict(self, pair: Pair, why: str) -> None:
+        """Evict a request from the instance that it waits on."""
+        request, index = pair.request, pair.prefill
+        if pair.decode_request is not None and (pair.prefill_end_ns >= 0 or not pair.started):
+            request, index = pair.decode_request, pair.decode
+        self._recorder.evicted(request, why)
+        self._instances[index].cancel(request, self._events.now_ns)
 
     def _forget_token(self, pair: Pair) -> None:
         """Forget the token of a prefill whose KV does not arrive."""

@@ -46,8 +46,7 @@ class Vllm(HandOff):
         pair.is_lost = True
         self._instances[pair.prefill].let_go(pair.request, now_ns)
         if self.settings.load_failure_policy == "fail":
-            self._recorder.evicted(pair.decode_request, TRANSFER_FAILED)
-            self._instances[pair.decode].cancel(pair.decode_request, now_ns)
+            self._evict(pair, TRANSFER_FAILED)
 
 
 class Trtllm(HandOff):
@@ -167,7 +166,7 @@ class Blis(HandOff):
         self._active -= 1
         if self._pairs.get(pair.row) is not pair:
             return
-        self.rows.append(pair.record(now_ns))
+        self._values.extend(pair.record(now_ns))
         output_tokens, max_tokens = pair.limits
         if 1 in (output_tokens, max_tokens):
             pair.limits = 2, 0

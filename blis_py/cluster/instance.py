@@ -97,7 +97,9 @@ class Instance(Wakeable):
                 self._dirty.add(self._index)
             end_ns = self._begin()
             if end_ns != IDLE_NS:
-                if end_ns > lookahead.until_ns:
+                if end_ns > lookahead.until_ns and not (
+                    end_ns == self._woken_ns and self._wakeups.goes_first(self, end_ns)
+                ):
                     yield end_ns
                 self._end()
                 continue
@@ -178,7 +180,7 @@ class Instance(Wakeable):
         self._life.cancel(request, now_ns)
         if self._is_busy():
             self._truncate_at(now_ns)
-        elif self._life.loads is not None:
+        else:
             self._wakeups.set(self, now_ns)
 
     def let_go(self, request: Request, now_ns: int) -> None:

@@ -199,25 +199,19 @@ class ClusterSimulation:
     def _pair(self, handoff: HandOff, dispatcher: Dispatcher) -> None:
         """Connect the hand-over between the two sides."""
         from blis_py.cluster.deciders import decider
-        from blis_py.cluster.pair_dispatcher import PairDispatcher
+        from blis_py.cluster.pair_dispatcher import PairDispatcher, PrefillChoice
 
         assert isinstance(dispatcher, PairDispatcher)
         cluster, settings = self.cluster, handoff.settings
         pools = [pool for pool in cluster.pools if pool.role != "decode"]
         view = FleetView(self.fleet, [pool.name for pool in pools])
         signals, router = self._routing(view, pools[0])
-        if router.looks_at_load:
-            signals.watch()
-
-        def choose_prefill(request: Request, now_ns: int) -> int:
-            if router.looks_at_load:
-                signals.look(now_ns)
-            return router(request, now_ns)
-
+        self._prefill_looks = router.looks_at_load
+        choose_prefill = PrefillChoice(router, signals).choose
         handoff.connect(self.events, self.fleet, self.recorder, choose_prefill, dispatcher.choose)
         decides = decider(settings.decider)(settings, self.signals)
         dispatcher.pair(decides, handoff.begin, view.ready, settings.pair_order == "decode-first")
-        self._parts.append(NoLookahead())
+        self._parts.insert(0, NoLookahead())
 
     def _by_model(self, record_decisions: int | None) -> dict[int, Dispatcher]:
         """Dispatchers among the instances of each model, by row of the requests for it.
@@ -275,8 +269,19 @@ class ClusterSimulation:
         self.cluster.require_supported(self.fleet.connected)
         self._fleet_events.begin()
         self.lookahead.over(*self._parts, *([self._fleet_events] if self._fleet_events.is_used else []))
+        self.lookahead.dispatches_ahead = self._dispatches_ahead
         way_in = _way_in(self.source, self.recorder, self.gateway)
         self.source.start(self.env, self._maker, way_in, self.lookahead.is_open)
+
+    @property
+    def _dispatches_ahead(self) -> bool:
+        """Whether arrivals go to pairs of instances ahead of their time: neither choice depends on the state
+        of the cluster, and no instance gets both arrivals and requests handed over."""
+        dispatcher = self.dispatcher
+        if self.handoff is None or self._fleet_events.is_used or self.lookahead.none_ahead:
+            return False
+        apart = all(pool.role != "both" for pool in self.cluster.pools)
+        return apart and not self.source.listens and not dispatcher.looks and not self._prefill_looks
 
     def end(self, end_ns: int) -> RunRecord:
         """End the run at a time up to which all events have happened."""

@@ -62,6 +62,21 @@ class WakeupQueue:
         """Whether its turn at that time has passed: a sleeper behind it has been woken then."""
         return self._woken_ns == time_ns and wakeable.place < self._woken_place
 
+    def goes_first(self, wakeable: Wakeable, time_ns: int) -> bool:
+        """Whether nothing precedes the turn at that time of the sleeper that is awake now."""
+        if self._lookahead.none_ahead or self._events.next_ns() <= time_ns:
+            return False
+        first = self._first
+        node = len(self._wakeables) + wakeable.place
+        if len(first) <= node:
+            return False
+        while node > 1:
+            other = first[node ^ 1]
+            if other.wakes_ns < time_ns or (other.wakes_ns == time_ns and other.place < wakeable.place):
+                return False
+            node >>= 1
+        return True
+
     def pass_until(self, time_ns: int) -> None:
         """Wake every sleeper whose time is not later."""
         if self._first:

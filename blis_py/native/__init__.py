@@ -69,6 +69,7 @@ SOME = (
     "cluster.scorers",
     "cluster.weighted",
     "cluster.admission",
+    "cluster.source",
     "cluster.gateway",
     "cluster.admission_gateway",
     "cluster.dispatcher",
