@@ -46,11 +46,15 @@ class HandOff:
     """Whether the client gets the token of the prefill, with the KV."""
     to_itself = False
     """Whether an instance hands over to itself where it is chosen for both; otherwise it just goes on."""
+    counts_late = False
+    """Whether a decode instance counts a request as in flight only when its KV is there."""
     needs_overlap = "none"
     """Default of `Disaggregation.overlap`."""
 
     def __init__(self, settings: Disaggregation) -> None:
         self.settings = settings
+        self.turns: list[int] | None = None
+        """The one count of all round-robin routers that have no policy of their own; None = one each."""
         self._values = array("q")
         """The completed hand-overs, a `HandOver` behind the other."""
         self._pairs: dict[int, Pair] = {}
@@ -119,7 +123,7 @@ class HandOff:
     def _start(self, pair: Pair, now_ns: int) -> None:
         """Begin with the prefill; the decode instance counts the request as in flight."""
         if pair.decode >= 0:
-            self._instances[pair.decode].expect(1, now_ns)
+            self._instances[pair.decode].expect(1, now_ns, self.counts_late)
         self._to_prefill(pair, now_ns + self._front_end_ns)
 
     def _to_prefill(self, pair: Pair, ready_ns: int) -> None:
@@ -170,7 +174,7 @@ class HandOff:
         if pair.decode < 0:
             pair.decode = self._choose_decode(request, now_ns)
         else:
-            self._instances[pair.decode].expect(-1, now_ns)
+            self._instances[pair.decode].expect(-1, now_ns, self.counts_late)
         self._recorder.dispatched(request, pair.decode)
         self._instances[pair.decode].submit([(ready_ns, request)])
 
@@ -265,7 +269,7 @@ class HandOff:
         self._instances[pair.prefill].let_go(pair.request, now_ns)
         if pair.decode_request is None:
             if pair.decode >= 0:
-                self._instances[pair.decode].expect(-1, now_ns)
+                self._instances[pair.decode].expect(-1, now_ns, self.counts_late)
         elif request is not pair.decode_request:
             self._instances[pair.decode].cancel(pair.decode_request, now_ns)
 

@@ -144,16 +144,19 @@ class Sglang(Trtllm):
 class Blis(HandOff):
     """The hand-over of BLIS, for comparisons with it, in its whole microseconds.
 
-    Without a wait for blocks of the decode instance; all KV is sent whatever either side has cached; the
-    bandwidth of a transfer is fixed by the number of transfers at its begin, in the whole cluster; the first
-    two tokens come with the first step on the decode instance.
+    Round-robin has one count for both sides, and a decode instance counts a request as in flight when its KV
+    is there. Without a wait for blocks of the decode instance; all KV is sent whatever either side has
+    cached; the bandwidth of a transfer is fixed by the number of transfers at its begin, in the whole
+    cluster; the first two tokens come with the first step on the decode instance.
     """
 
     keeps_blocks = False
     to_itself = True
+    counts_late = True
 
     def __init__(self, settings: Disaggregation) -> None:
         super().__init__(settings)
+        self.turns = [0]
         self._active = 0
         """Transfers under way."""
         self._short: set[int] = set()

@@ -31,7 +31,7 @@ from blis_py.cluster.outlet import NoLookahead, Outlet
 from blis_py.cluster.policies import policy
 from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.rng import Rng
-from blis_py.cluster.router import Router, RouterSetup
+from blis_py.cluster.router import CountedTurns, Router, RouterSetup
 from blis_py.cluster.signals import Signals
 from blis_py.cluster.source import RequestFactory, Send, Source, TableSource
 from blis_py.cluster.topology import Cluster, Pool
@@ -249,7 +249,11 @@ class ClusterSimulation:
         signals = Signals(members, *delays_ns, self.wakeups, self.lookahead)
         sessions = None if table.session is None else table.session.data
         rng = Rng(np.random.default_rng(stream))
-        return signals, policy(name)(RouterSetup(signals, rng, tuple((scorers or {}).items()), sessions))
+        setup = RouterSetup(signals, rng, tuple((scorers or {}).items()), sessions)
+        turns = None if self.handoff is None or (pool and pool.routing_policy) else self.handoff.turns
+        if turns is not None and name == "round-robin":
+            return signals, CountedTurns(setup, turns)
+        return signals, policy(name)(setup)
 
     def run(self) -> RunRecord:
         """Run until all requests have ended, or to the horizon. To be called once.
