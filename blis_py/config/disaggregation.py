@@ -4,12 +4,12 @@ Annotations are evaluated here and no later, as in `blis_py.config.models`.
 """
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from blis_py.config.flag_texts import scorers
 from blis_py.config.pools import PoolSection
 from blis_py.core.bounds import LAST_NS, MAX_INSTANCES, MAX_KV_BLOCKS, MAX_TOKENS
+from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import setting
 from blis_py.errors import InputError
 

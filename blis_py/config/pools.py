@@ -4,11 +4,12 @@ Annotations are evaluated here and no later, as in `blis_py.config.models`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from blis_py.config.layers import Layers, flatten
 from blis_py.core.bounds import MAX_INSTANCES
+from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import setting
 from blis_py.errors import InputError
 

@@ -82,7 +82,11 @@ def axis(name: str, values: Any, *, key: str = "vary", file: str | Path | None =
 
 
 def layouts(text: str) -> list[str]:
-    """The layouts of `auto:4`: 4 instances that do both, 1p3d, 2p2d, 3p1d; of any other text, itself."""
+    """The layouts of `auto:4`: 4 instances that do both, 1p3d, 2p2d, 3p1d; of any other text, itself.
+
+    Raises:
+        InputError: `auto:` without a number of instances.
+    """
     word, colon, number = text.partition(":")
     if word.strip() != "auto":
         return [text]

@@ -181,6 +181,10 @@ def _gather(cache: Tensor, group: PrefillGroup, dtype: torch.dtype) -> Tensor:
 def plan(meta: AttentionMetadata, k_cache: Tensor, q: Tensor) -> list[PrefillGroup]:
     """Sort a batch into groups.
 
+    Args:
+        k_cache: `[pages, Hkv, page, D]`.
+        q: `[T, H, D]`.
+
     In numpy: these are many operations on few numbers, where torch spends microseconds on each.
     """
     starts, seq_lens, tables = (

@@ -13,7 +13,11 @@ from engine.kernels.triton.prefill_attention import prefill_attention
 def paged_attention(
     q: Tensor, k_cache: Tensor, v_cache: Tensor, meta: AttentionMetadata, scale: float
 ) -> Tensor:
-    """See `engine.kernels.attention.paged_attention`."""
+    """See `engine.kernels.attention.paged_attention`.
+
+    Raises:
+        ValueError: the tensors are float32.
+    """
     if q.shape[0] == 0 or meta.num_seqs == 0:
         return torch.zeros_like(q)
     if q.is_cuda and q.dtype == torch.float32:
