@@ -78,7 +78,11 @@ def candidate(config: RunConfig, outcome: JobOutcome, goal: Goal) -> Json:
 
 
 def axes_of(config: RunConfig, vary: str) -> dict[str, list[Any]]:
-    """Values to choose from, for `--vary`."""
+    """Values to choose from, for `--vary`.
+
+    Raises:
+        InputError: there is no such axis.
+    """
     from blis_py.planning.prices import Prices
 
     names = VARIED.get(vary)

@@ -21,7 +21,7 @@ Place = tuple[str, Tensor]
 
 
 def places(decoder: Decoder) -> dict[str, Tensor]:
-    """Every tensor a complete checkpoint holds -> the view into the decoder's weights."""
+    """Names of all tensors of a complete checkpoint -> views of their shapes into the decoder's weights."""
     names = decoder.config.names
     found: dict[str, Tensor] = {
         f"{names.embedding}.weight": decoder.embedding,
@@ -35,7 +35,7 @@ def places(decoder: Decoder) -> dict[str, Tensor]:
 
 
 def scales(decoder: Decoder) -> dict[str, Tensor]:
-    """Every tensor that the decoder keeps in float8 -> the view into the scales of its outputs."""
+    """Names of the tensors that the decoder keeps in float8 -> views `[outputs]` into their scales."""
     names, found = decoder.config.names, dict[str, Tensor]()
     for index, layer in enumerate(cast("Sequence[DecoderLayer]", decoder.layers)):
         own = _layer_scales(layer, names)

@@ -64,7 +64,11 @@ def _scaled(config: ConfigFile, scaling: ConfigFile, theta: float) -> Rope:
 
 
 def read_rotary_dim(config: ConfigFile, head_dim: int) -> int:
-    """Number of leading dimensions of a head that are rotated."""
+    """Number of leading dimensions of a head that are rotated.
+
+    Raises:
+        InputError: the share comes to an odd number of dimensions.
+    """
     inner = config.section("rope_parameters") or config
     source = inner if inner.has("partial_rotary_factor") else config
     share = source.number("partial_rotary_factor", default=1.0)
