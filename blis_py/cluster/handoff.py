@@ -19,6 +19,7 @@ from blis_py.core.kv_source import Supply
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
 from blis_py.metrics.handovers import HandOvers
+from blis_py.metrics.record import NO_INSTANCE
 from blis_py.metrics.visits import Onward
 
 if TYPE_CHECKING:
@@ -173,6 +174,9 @@ class HandOff:
         self._recorder.revisit(request, ready_ns)
         if pair.decode < 0:
             pair.decode = self._choose_decode(request, now_ns)
+            if pair.decode < 0:
+                self._recorder.lost(request, now_ns, NO_INSTANCE)
+                return
         else:
             self._instances[pair.decode].expect(-1, now_ns, self.counts_late)
         self._recorder.dispatched(request, pair.decode)

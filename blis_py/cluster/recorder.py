@@ -176,6 +176,13 @@ class Recorder(VisitColumns):
         if self.on_end is not None:
             self.on_end(request, now_ns)
 
+    def lost(self, request: Request, now_ns: int, why: str) -> None:
+        """Record the end of a request between two visits: no instance takes it on."""
+        self.outcome[request.visit], self.finish_ns[request.visit] = Outcome.EVICTED, now_ns
+        self._evictions[request.visit] = why
+        if self.on_end is not None:
+            self.on_end(request, now_ns)
+
     def evicted(self, request: Request, why: str) -> None:
         """Record that a request is to be evicted; it leaves its instance unless it ends before."""
         self._evictions[request.visit] = why
