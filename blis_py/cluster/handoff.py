@@ -95,7 +95,7 @@ class HandOff:
         self.network = Network(events, fleet.members)
         for pool in fleet.cluster.pools:
             fleet.connect(pool.name, self)
-        recorder.tell(self._ended)
+        recorder.on_failure = self._ended
         events.when_dry = self.resolve_deadlock
 
     @property
@@ -144,6 +144,8 @@ class HandOff:
         """See `Outlet`."""
         pair = self._pairs.get(request.row)
         if pair is None or request is not pair.request:
+            if pair is not None:  # computed again on the decode instance, whose KV was lost
+                self._ended(request, self._events.now_ns)
             self._decoded(request)
             return None
         self._prefilled(pair)
@@ -282,10 +284,18 @@ class HandOff:
 
         To be called when no event is left; returns whether a hand-over was under way.
         """
+        return self.evict_oldest(DEADLOCK)
+
+    def evict_oldest(self, why: str) -> bool:
+        """Evict the oldest request on its way that holds blocks, or else the oldest; False if there is none.
+
+        Args:
+            why: the reason in the record.
+        """
         if not self._pairs:
             return False
         waiting = list(self._pairs.values())
-        self._evict(next((pair for pair in waiting if pair.holds_blocks), waiting[0]), DEADLOCK)
+        self._evict(next((pair for pair in waiting if pair.holds_blocks), waiting[0]), why)
         return True
 
     def _evict(self, pair: Pair, why: str) -> None:
