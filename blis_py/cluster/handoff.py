@@ -60,6 +60,8 @@ class HandOff:
         """The completed hand-overs, a `HandOver` behind the other."""
         self._pairs: dict[int, Pair] = {}
         """By row of the request, from the choice of its instances until its KV has arrived."""
+        self.on_arrival: Callable[[Request, int], None] | None = None
+        """Called with each request, as the decode instance serves it, when its KV is there."""
         self._sends_chunks = (settings.overlap or self.needs_overlap) == "chunk"
 
     def fitted(self, cluster: Cluster) -> Cluster:
@@ -108,6 +110,15 @@ class HandOff:
         for pair in self._pairs.values():
             self._forget_token(pair)
         return HandOvers.of_values(self._values)
+
+    def whereabouts(self, row: int) -> tuple[int, Request] | None:
+        """The instance that has a request between both, and the request as it serves it; `None` = is not."""
+        pair = self._pairs.get(row)
+        if pair is None:
+            return None
+        if pair.decode_request is not None and (pair.prefill_end_ns >= 0 or not pair.started):
+            return pair.decode, pair.decode_request
+        return pair.prefill, pair.request
 
     # -- the way of a request ------------------------------------------------------------------------
 
@@ -261,6 +272,8 @@ class HandOff:
         self._values.extend(pair.record(end_ns))
         self._instances[pair.prefill].let_go(pair.request, end_ns)
         self._instances[pair.decode].kv_ready_at(pair.decode_request, end_ns)
+        if self.on_arrival is not None:
+            self.on_arrival(pair.decode_request, end_ns)
 
     # -- ends ------------------------------------------------------------------------------------------
 
