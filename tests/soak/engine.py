@@ -1,9 +1,9 @@
 """Thousands of outputs of the engine, each equal to that of its request served alone (`make soak-engine`).
 
 Both loops of the autoregressive engine, eager and through captured steps, and block diffusion in both modes,
-under random settings; in every second run some forwards fail. Of block diffusion, the simulator forms the same
-batches, too (`--only replayed --outputs 250000`: 10,000 runs). A run follows from its kind and seed, which are
-printed with what differs. Exits with 1 if anything does.
+under random settings; in every second run some forwards fail. The simulator forms the same batches of block
+diffusion, too (`--only replayed --outputs 250000`: 10,000 runs). A run follows from its kind and seed, which
+are printed with what differs. Exits with 1 if anything does.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ def test_whatever_happens(
 
 
 def test_a_batch_that_returned_for_a_request_that_another_then_overtook_is_formed_alike() -> None:
-    """The first could be admitted when the engine decided; the one that came before the schedule could not."""
+    """The first could be admitted when the engine decided; one that came before the schedule could not."""
     settings = {"num_kv_blocks": 9, "max_num_seqs": 4, "max_num_batched_tokens": 320, "tick_ns": 10**6}
     engine = busy_run(13840, 25, algorithm=TopKPerStep(5), scheduler="priority-fcfs", **settings)
     log = engine.recorder.log()
