@@ -89,6 +89,7 @@ def run(table: RequestTable, drain: int, settings: dict[str, Any], single_step: 
     return record
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drains", [False, True])
 @settings(max_examples=40)
 @given(tables(), clusters(), st.integers(0, 900))
