@@ -112,7 +112,7 @@ def _version() -> str:
 
 
 def _path(python: str) -> str | None:
-    """An interpreter of that name on the search path or among those of pyenv, which may not be switched on."""
+    """An interpreter of that name: on the search path, or one of pyenv that may not be switched on."""
     home = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
     for path in (shutil.which(python), *sorted(home.glob(f"versions/*/bin/{python}"), reverse=True)):
         if path is not None and _runs(str(path)):
