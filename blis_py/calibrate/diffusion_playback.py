@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import cast
 
 import numpy as np
-from simpy import Environment
 
 from blis_py.calibrate.composition import Composition
 from blis_py.calibrate.diffusion import RoundComposition, without_outcome
@@ -83,7 +82,7 @@ class RoundPlayback(Playback):
             return self.recorded[row].published[first : pages - prompt_keys[row]]
 
         nobody_else = Lookahead()
-        wakeups = WakeupQueue(EventQueue(Environment()), nobody_else)
+        wakeups = WakeupQueue(EventQueue(), nobody_else)
         how = (self._rounds, self._costs)
         self._instance = DiffusionInstance(
             wakeups, core, self.latency, events, nobody_else, *how, new_keys=new_keys
