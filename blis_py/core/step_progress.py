@@ -74,7 +74,8 @@ class StepProgress(Lifecycle):
         for one, tokens in step.prefills:
             if one is request:
                 complete = request.computed + tokens >= request.prompt_tokens + request.generated
-                return complete and request.generated + 1 >= request.target
+                emitted = 1 if step.emissions is None else step.emissions.get(request, 1)
+                return complete and request.generated + emitted >= request.target
         return False
 
     def advance(self, step: Step, steps: int = 1) -> None:
