@@ -97,6 +97,16 @@ class PoolSetup:
             routing_scorers=section.routing_scorers,
         )
 
+    def basis(self, kind: KindOfRequests | None) -> str:
+        """Engine, model and latency model in a few words."""
+        what = kind.describe() if kind is not None else load_engine(self.config.engine).title
+        count = self.section.count
+        served = self.config.model or "a model given by its config"
+        where = f"{served} on {self.config.gpu.upper()} TP{self.config.tp}"
+        return (
+            f"{count} instance{'' if count == 1 else 's'} of {what}, {where}; step times: {self.latency.name}"
+        )
+
     def models(self, kind: KindOfRequests | None) -> str:
         """What is being modelled, and what its step times rest on."""
         scheduler, count = self.scheduler, self.section.count
