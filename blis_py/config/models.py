@@ -189,6 +189,16 @@ class RunConfig:
     )
     """Groups of an instance's GPUs among which the experts are distributed; within a group each expert is
     split. 1 = all experts are split over all GPUs."""
+    redundant_experts: int = setting(
+        0,
+        least=0,
+        most=4096,
+        flag="--redundant-experts",
+        aliases=("--ep-num-redundant-experts", "--num-redundant-experts"),
+        help="Copies of busy experts, with expert parallelism.",
+    )
+    """Copies of busy experts in each layer, beside the model's own; they take memory, and make numbers of
+    groups possible that do not divide the experts. The load of groups is taken as equal, with or without."""
     attention_dp_timeout_iters: int = setting(
         0,
         least=0,

@@ -14,7 +14,8 @@ from blis_py.core.policies import CACHE_AWARE
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, LatencyModel
 from blis_py.requests.table import RequestTable
-from blis_py.setup.deployment import Deployment, layout_of
+from blis_py.setup.capacity import layout_of
+from blis_py.setup.deployment import Deployment
 
 if TYPE_CHECKING:
     from blis_py.latency.host_work import MaskPrices
