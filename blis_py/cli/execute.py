@@ -80,7 +80,7 @@ def _tell(notes: Iterable[str]) -> None:
 
 
 def _beforehand(simulation: Simulation, style: str, *, verbose: bool) -> Iterator[str]:
-    """What the run rests on: in full if asked for; else below the table, or here where there is none."""
+    """What the run rests on: in full with `verbose`; else below the table, or here where there is none."""
     if verbose:
         yield from simulation.capacity.splitlines()
         yield simulation.models

@@ -15,8 +15,6 @@ def _table(result: Result) -> None:
     from blis_py.report.table import print_summary
 
     print_summary(result.summary)
-    print()
-    print(result.simulation.basis)
     if result.fitness_weights is not None:
         score, *parts = (f"{name} {value:.6f}" for name, value in result.fitness.items())
         print(f"fitness: {score} ({', '.join(parts)})")
@@ -28,6 +26,8 @@ def _table(result: Result) -> None:
         from blis_py.report.cross_check import print_cross_check
 
         print_cross_check(result.cross_check)
+    print()
+    print(result.simulation.basis)
 
 
 def _json(result: Result) -> None:
