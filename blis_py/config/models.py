@@ -65,7 +65,8 @@ class LatencySection:
     step_scale: float = setting(1.0, above=0, most=1000)
     """The GPU time of every step of `trained` is multiplied by it: how much slower your server is."""
     step_gap_us: tuple[float, ...] = setting((), least=0, most=_HOUR_US)
-    """Between two steps of `trained`, on top of its own: per step and, if there are two, per sequence, µs."""
+    """Between two steps of `trained`, on top of its own: per step and, if there are two, per sequence, µs;
+    a third is the number of sequences from which the latter does not grow any further."""
     kernel_profile: str | None = setting(
         None, flag="--kernel-profile", help="Measured kernels of kernel-tables.", metavar="DIR"
     )
