@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import blis_py as blis
 from blis_py import api
 from blis_py.config.disaggregation import split_xpyd
 from blis_py.errors import InputError
@@ -78,7 +79,7 @@ def test_what_cannot_be_compared_is_refused(call: Callable[[], object], message:
 
 
 def planned(**settings: Any) -> Plan:
-    return api.plan(
+    return blis.plan(
         model="llama-3.1-8b",
         gpu="h100",
         workload="chat",
