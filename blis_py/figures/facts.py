@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from blis_py.config.disaggregation import pools_in
+
 Config = Mapping[str, Any]
 """A configuration as plain data, as in `config.yaml`."""
 
@@ -36,7 +38,7 @@ def workload(config: Config) -> str:
 def cluster(config: Config) -> str:
     """Number and type of instances and GPUs."""
     served: dict[str, list[Config]] = {}
-    for pool in config.get("pools") or _sides(config.get("disaggregation") or {}):
+    for pool in pools_in(config):
         own = {**config, **{name: value for name, value in pool.items() if value is not None}}
         served.setdefault(_served(own), []).append(own)
     if served:
@@ -44,25 +46,6 @@ def cluster(config: Config) -> str:
     count = config.get("num_instances")
     parts = [f"{count:,} instance{'' if count == 1 else 's'}"] if count else []
     return " ".join([*parts, _served(config, "of " if parts else "")]).strip()
-
-
-def _sides(apart: Config) -> list[Config]:
-    """Instances for prefill, for decode and for both, as pools; empty if prefill and decode are together."""
-    from blis_py.config.disaggregation import split_xpyd
-
-    counts = [apart.get(f"{side}_instances") or 0 for side in ("prefill", "decode", "shared")]
-    if apart.get("xpyd"):
-        counts = list(split_xpyd(apart["xpyd"]))
-    if not any(counts):
-        return []
-    of_decode = {name: apart.get(f"decode_{name}") for name in ("gpu", "tp")}
-    of_prefill = {name: apart.get(f"prefill_{name}") for name in ("gpu", "tp")}
-    sides = (("prefill", of_prefill), ("decode", of_decode), ("both", of_decode))
-    return [
-        {"role": role, "count": count, **own}
-        for (role, own), count in zip(sides, counts, strict=True)
-        if count
-    ]
 
 
 def _counted(pools: Sequence[Config]) -> str:
