@@ -170,6 +170,7 @@ async function start() {
     if (JSON.stringify(before) !== JSON.stringify(next)) moves.change(changed(moves.state, control, next), control.key);
   });
   page.controls.show(moves.state);
+  planner.refuse(found.no_plan);
   simulate(moves.state);
 }
 
