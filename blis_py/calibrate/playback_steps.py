@@ -11,9 +11,10 @@ from blis_py.calibrate.playback import MeasuredTimes, Playback, ready_times
 from blis_py.calibrate.recorded import Lengths, RecordedRun, recorded_requests, scheduler_config
 from blis_py.cluster.autoregressive import AutoregressiveInstance, StepEvents
 from blis_py.cluster.events import EventQueue
+from blis_py.cluster.instance_log import InstanceLog
 from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.overlapped import OverlappedInstance
-from blis_py.cluster.recorder import InstanceLog, Recorder
+from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import SELDOM, further_names

@@ -21,6 +21,9 @@ from blis_py.cluster.topology import Disaggregation
 from blis_py.core.kv_source import Supply
 from blis_py.core.request import NEVER_NS, NO_VISIT, Request
 
+_ALL_TOKENS = 1 << 60
+"""More than any instance has room for: the request waits."""
+
 
 class Vllm(HandOff):
     """vLLM with a pulling connector: prefill with one token, then the request anew on the decode instance.
@@ -72,6 +75,16 @@ class Trtllm(HandOff):
         self._instances[prefill].submit([(now_ns + self._front_end_ns, request)])
         return True
 
+    def offer(self, request: Request, computed_tokens: int, now_ns: int) -> Supply | None:
+        """A request takes one of the decode instance's places while its KV is on the way."""
+        supply = super().offer(request, computed_tokens, now_ns)
+        if supply is None:
+            return None
+        decode = self._pairs[request.row].decode
+        places = self._fleet.members[decode].pool.spec.scheduler.max_num_seqs
+        full = self._instances[decode].committed >= places
+        return Supply(supply.tokens, NEVER_NS, _ALL_TOKENS) if full else supply
+
     def _hand_over(self, pair: Pair, end_ns: int) -> None:
         ready_ns = end_ns + self._front_end_ns
         self._to_decode(pair, end_ns, ready_ns, carried=1)
@@ -101,7 +114,7 @@ class Sglang(Trtllm):
             return None
         instance = self._instances[self._pairs[request.row].decode]
         committed = instance.committed
-        if not committed:
+        if not committed or supply.free_tokens:
             return supply
         reserve = self.settings.reserved_decode_tokens * (committed + 1)
         output = max(request.max_tokens - 1, 0)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Final, Protocol
 
 from blis_py.cluster.dirty_set import DirtySet, SeveralDirtySets
+from blis_py.cluster.instance_log import InstanceLog
 from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.outlet import Outlet
-from blis_py.cluster.recorder import InstanceLog
 from blis_py.cluster.wakeups import Wakeable, WakeupQueue
 from blis_py.core.blocks import CacheChanges
 from blis_py.core.lifecycle import Lifecycle

@@ -37,23 +37,34 @@ def workload(config: Config) -> str:
 
 def cluster(config: Config) -> str:
     """Number and type of instances and GPUs."""
-    if pools := pools_in(config):
-        return ", ".join(cluster({**config, **_own(one)}) for one in pools)
-    count, tp = config.get("num_instances"), config.get("tp") or 1
+    served: dict[str, list[Config]] = {}
+    for pool in pools_in(config):
+        own = {**config, **{name: value for name, value in pool.items() if value is not None}}
+        served.setdefault(_served(own), []).append(own)
+    if served:
+        return ", ".join(f"{_counted(pools)} {what}" for what, pools in served.items())
+    count = config.get("num_instances")
     parts = [f"{count:,} instance{'' if count == 1 else 's'}"] if count else []
+    return " ".join([*parts, _served(config, "of " if parts else "")]).strip()
+
+
+def _counted(pools: Sequence[Config]) -> str:
+    """`2 prefill and 1 decode instance`."""
+    roles = {"prefill": " prefill", "decode": " decode"}
+    parts = [f"{pool['count']:,}{roles.get(pool.get('role', ''), '')}" for pool in pools]
+    return f"{' and '.join(parts)} instance{'' if pools[-1]['count'] == 1 else 's'}"
+
+
+def _served(config: Config, before: str = "of ") -> str:
+    """Model and GPUs of an instance."""
+    tp, parts = config.get("tp") or 1, list[str]()
     model = config.get("model") or config.get("model_config")
     if model:
-        parts.append(f"{'of ' if parts else ''}{_name(model)}")
+        parts.append(f"{before}{_name(model)}")
     if config.get("gpu"):
         gpu = _name(str(config["gpu"]))
         parts.append(f"on {f'{tp} × ' if tp > 1 else ''}{gpu.upper() if gpu.isalnum() else gpu}")
     return " ".join(parts)
-
-
-def _own(pool: Config) -> dict[str, Any]:
-    """The settings of a pool in place of the configuration's."""
-    given = {key: value for key, value in pool.items() if value is not None}
-    return {**given, "num_instances": pool["count"], "pools": None, "disaggregation": None}
 
 
 def scheduler(config: Config) -> str:
