@@ -1,4 +1,5 @@
-"""Timers of an event loop with a resolution below a millisecond, which epoll does not have."""
+"""The event loop of servers and clients, and timers with a resolution below a millisecond, which epoll does not
+have."""
 
 from __future__ import annotations
 
@@ -12,6 +13,16 @@ from collections.abc import Callable
 _CLOCK_MONOTONIC = 1
 _NONBLOCK_CLOEXEC = 0o4000 | 0o2000000
 _ABSOLUTE = 1
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop's event loop, where it is installed."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
 
 
 class _Spec(ctypes.Structure):

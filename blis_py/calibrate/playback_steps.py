@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from simpy import Environment
-
 from blis_py.calibrate.composition import Composition
 from blis_py.calibrate.playback import MeasuredTimes, Playback, ready_times
 from blis_py.calibrate.recorded import Lengths, RecordedRun, recorded_requests, scheduler_config
@@ -58,7 +56,7 @@ class StepPlayback(Playback):
 
     def _serve(self, events: StepEvents, single_step: bool) -> int:
         nobody_else = Lookahead()
-        wakeups = WakeupQueue(EventQueue(Environment()), nobody_else)
+        wakeups = WakeupQueue(EventQueue(), nobody_else)
         overlapped = self._scheduler.config.async_scheduling
         kind = OverlappedInstance if overlapped else AutoregressiveInstance
         instance = kind(

@@ -10,6 +10,7 @@ from blis_py.cli.execute import say
 from blis_py.cli.flag import Flags
 from blis_py.errors import InputError
 from blis_py.outputs.places import writable
+from blis_py.serve.fleet.backend import FleetBackend
 from blis_py.serve.fleet.build import FleetOptions, ServedFleet, build_fleet
 from blis_py.serve.fleet.failures import FailureSettings
 from blis_py.serve.server import Service, run
@@ -29,10 +30,7 @@ def serve_fleet(flags: Flags, settings: ServeSettings) -> None:
     fleets = _fleets(flags, options)
     for note in fleets[0].setup.notes:
         say(f"note: {note}")
-    services = [
-        Service(fleet.backend, replace(settings, port=settings.port + number if settings.port else 0))
-        for number, fleet in enumerate(fleets)
-    ]
+    services = _services(flags, [fleet.backend for fleet in fleets], settings)
     say(fleets[0].setup.models)
     run(services)
     if "--out" in flags:
@@ -62,19 +60,29 @@ def _options(flags: Flags) -> FleetOptions:
 
 
 def _fleets(flags: Flags, options: FleetOptions) -> list[ServedFleet]:
-    """One fleet, or with a port for each instance one for each."""
-
+    """One fleet, or with a port or path for each instance one for each."""
     config = configure(flags)
-    if "--instance-ports" not in flags:
+    apart = [name for name in ("--instance-ports", "--instance-paths") if name in flags]
+    if not apart:
         return [build_fleet(config, options)]
+    if len(apart) > 1:
+        raise InputError("excludes --instance-ports", key="--instance-paths", fix="drop one of the two")
     if config.pools:
-        fix = "use alike instances"
-        raise InputError("pools have no ports of their own", key="--instance-ports", fix=fix)
+        raise InputError("pools are not served apart", key=apart[0], fix="use alike instances")
     if options.kv_events is not None:
         fix = "drop one of the two"
         raise InputError("is one endpoint for all instances", key="--kv-events", fix=fix)
     alone = replace(config, num_instances=1)
     return [build_fleet(alone, options, f"instance-{n}-") for n in range(config.num_instances)]
+
+
+def _services(flags: Flags, backends: list[FleetBackend], settings: ServeSettings) -> list[Service]:
+    """One service, or one for each port."""
+    if "--instance-paths" in flags:
+        return [Service({f"/instance-{n}": backend for n, backend in enumerate(backends)}, settings)]
+    ports = [settings.port + n if settings.port else 0 for n in range(len(backends))]
+    own = zip(backends, ports, strict=True)
+    return [Service({"": backend}, replace(settings, port=port)) for backend, port in own]
 
 
 def _save(fleets: list[ServedFleet], folder: str, *, force: bool) -> None:
@@ -85,4 +93,6 @@ def _save(fleets: list[ServedFleet], folder: str, *, force: bool) -> None:
             say(f"{own}: no requests, no result")
         else:
             result.save(own, force=force, plots=False, itl=True)
+            if fleet.rounds is not None:
+                fleet.rounds.write(own)
             say(f"{own}: {len(result.record.table):,} requests")

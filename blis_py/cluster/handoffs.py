@@ -49,8 +49,7 @@ class Vllm(HandOff):
         pair.is_lost = True
         self._instances[pair.prefill].let_go(pair.request, now_ns)
         if self.settings.load_failure_policy == "fail":
-            self._recorder.evicted(pair.decode_request, TRANSFER_FAILED)
-            self._instances[pair.decode].cancel(pair.decode_request, now_ns)
+            self._evict(pair, TRANSFER_FAILED)
 
 
 class Trtllm(HandOff):
@@ -145,16 +144,19 @@ class Sglang(Trtllm):
 class Blis(HandOff):
     """The hand-over of BLIS, for comparisons with it, in its whole microseconds.
 
-    Without a wait for blocks of the decode instance; all KV is sent whatever either side has cached; the
-    bandwidth of a transfer is fixed by the number of transfers at its begin, in the whole cluster; the first
-    two tokens come with the first step on the decode instance.
+    Round-robin has one count for both sides, and a decode instance counts a request as in flight when its KV
+    is there. Without a wait for blocks of the decode instance; all KV is sent whatever either side has
+    cached; the bandwidth of a transfer is fixed by the number of transfers at its begin, in the whole
+    cluster; the first two tokens come with the first step on the decode instance.
     """
 
     keeps_blocks = False
     to_itself = True
+    counts_late = True
 
     def __init__(self, settings: Disaggregation) -> None:
         super().__init__(settings)
+        self.turns = [0]
         self._active = 0
         """Transfers under way."""
         self._short: set[int] = set()
@@ -180,7 +182,7 @@ class Blis(HandOff):
         self._active -= 1
         if self._pairs.get(pair.row) is not pair:
             return
-        self.rows.append(pair.record(now_ns))
+        self._values.extend(pair.record(now_ns))
         output_tokens, max_tokens = pair.limits
         if 1 in (output_tokens, max_tokens):
             pair.limits = 2, 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from blis_py.core.request import NEVER_NS, Request
@@ -11,6 +13,7 @@ from blis_py.metrics.record import Outcome
 from blis_py.metrics.visits import Onward
 from blis_py.requests.table import Ints, RequestTable
 
+_FIRST_ONWARD: Final = int(Onward.HANDED_OVER)
 _COUNTS = ("emitted_tokens", "cached_tokens", "preemptions", "late_ns", "tokens_before")
 _COLUMNS = (
     "request",
@@ -80,12 +83,12 @@ class VisitColumns:
         if visit == len(self.outcome):
             self._grow()
         before = self._latest.get(row, row)
-        if self.outcome[before] < Onward.HANDED_OVER:
+        if int(self.outcome[before]) < _FIRST_ONWARD:
             raise InternalError(f"request {request.id} begins a visit while another lasts")
         self.num_visits += 1
         self._latest[row] = request.visit = visit
         self.request[visit], self.ready_ns[visit] = row, ready_ns
-        self.tokens_before[visit] = self.tokens_before[before] + self.emitted_tokens[before]
+        self.tokens_before[visit] = int(self.tokens_before[before]) + int(self.emitted_tokens[before])
         if self.frontend.behind_seq_ns:
             self.late_ns[visit] = self.late_ns[before]
 

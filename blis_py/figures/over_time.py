@@ -71,8 +71,8 @@ def draw_state(
         return
     if 1 < len(rows) <= _MAX_FAINT:
         for index, row in enumerate(rows):
-            name = "each instance" if index == 0 else None
-            ax.plot(moments, row, color=SKY, linewidth=0.7, alpha=0.8, label=name)
+            label = "each instance" if index == 0 else None
+            ax.plot(moments, row, color=SKY, linewidth=0.7, alpha=0.8, label=label)
     whole = rows.mean(axis=0) if mean else rows.sum(axis=0)
     name = "one instance" if len(rows) == 1 else "mean" if mean else "cluster"
     ax.plot(moments, whole, color=BLUE, linewidth=1.6, label=name)

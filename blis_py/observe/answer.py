@@ -39,7 +39,7 @@ class ObservedAnswer:
         if not self._streams:
             self._rest += part
             return
-        lines = (self._rest + part).split(b"\n")
+        lines = (self._rest + part if self._rest else part).split(b"\n")
         self._rest = lines.pop()
         for line in lines:
             if line.startswith(b"data:"):

@@ -24,8 +24,10 @@ from blis_py.requests.table import RequestTable
 from blis_py.traces.tracev2_write import End
 from blis_py.wallclock import WallTimer
 
-_AHEAD = 64
-"""Requests whose bodies are made ahead of time."""
+_AHEAD = 4096
+"""Requests whose bodies are made ahead of time, at most."""
+_PREPARE_S = 2.0
+"""Longest time spent on bodies before the first request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,7 @@ class Driver:
         self._table, self._loops, self._prompts = table, loops, prompts
         self._client, self._style, self._on_end = client, style, on_end
         self._done = done
+        self._parts = [Loop(slice(0, len(table)))] if loops is None else loops.parts
         self._limit = None if max_concurrency is None else asyncio.Semaphore(max_concurrency)
         self._next = next_turns(table) if loops is not None and loops.later_turns else {}
         at_most = len(table) if loops is None or loops.at_most is None else loops.at_most
@@ -92,27 +95,34 @@ class Driver:
         """What a session has said so far, by its number."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._due: list[tuple[int, int]] = []
-        self._origin_ns = time.monotonic_ns() - started_ns
+        self._started_ns = started_ns
+        self._origin_ns = 0
         self._timer: WallTimer | None = None
 
     def now_ns(self) -> int:
         return time.monotonic_ns() - self._origin_ns
 
+    def prepare(self) -> None:
+        """Make the first bodies."""
+        for loop in self._parts:
+            if loop.permits is None:
+                self._open(loop)
+        heapify(self._due)
+        self._to_make.extend(row for _, row in sorted(self._due))
+        until_s = time.monotonic() + _PREPARE_S
+        while self._make_one() and time.monotonic() < until_s:
+            pass
+
     async def run(self) -> None:
-        """Send everything and wait for the last response."""
+        """Send everything and wait for the last response; after `prepare`."""
         self._timer = WallTimer(self._fire)
+        self._origin_ns = time.monotonic_ns() - self._started_ns
         try:
-            loops = [Loop(slice(0, len(self._table)))] if self._loops is None else self._loops.parts
-            for loop in loops:
-                if loop.permits is None:
-                    self._open(loop)
-                else:
+            for loop in self._parts:
+                if loop.permits is not None:
                     rows = (row for row in range(loop.rows.start, loop.rows.stop) if row not in self._done)
                     for _ in range(loop.permits):
                         self._begin(self._worker(loop, rows))
-            heapify(self._due)
-            self._to_make.extend(row for _, row in sorted(self._due))
-            self._make_some()
             self._fire()
             while self._tasks or self._due:
                 await asyncio.wait(self._tasks, timeout=0.2) if self._tasks else await asyncio.sleep(0.01)
@@ -153,7 +163,7 @@ class Driver:
         if due:
             assert self._timer is not None
             self._timer.set(self._origin_ns + due[0][0])
-        asyncio.get_running_loop().call_soon(self._make_some)
+        asyncio.get_running_loop().call_soon(self._make_one)
 
     def _later(self, time_ns: int, row: int) -> None:
         heappush(self._due, (time_ns, row))
@@ -193,7 +203,7 @@ class Driver:
         def on_sent(time_ns: int) -> None:
             measured.sent_ns = time_ns - self._origin_ns
 
-        request = self._made.pop(row, None) or self._request(row)
+        request = self._made.pop(row, None) or self._made_now(row)
         try:
             async with asyncio.timeout(self._patience_s(row)):
                 await self._client.send(request, answer, on_sent)
@@ -232,12 +242,19 @@ class Driver:
 
     # -- bodies ----------------------------------------------------------------------------------------
 
-    def _make_some(self) -> None:
-        """Make the next body ahead of time, one at a turn of the event loop."""
-        if self._to_make and len(self._made) < _AHEAD:
-            row = self._to_make.popleft()
-            self._made[row] = self._request(row)
-            asyncio.get_running_loop().call_soon(self._make_some)
+    def _make_one(self) -> bool:
+        """Make the next body ahead of time; whether there was one to make."""
+        if not self._to_make or len(self._made) >= _AHEAD:
+            return False
+        row = self._to_make.popleft()
+        self._made[row] = self._request(row)
+        return True
+
+    def _made_now(self, row: int) -> bytes:
+        """A body that is not ready when it is due."""
+        if self._to_make and self._to_make[0] == row:
+            self._to_make.popleft()
+        return self._request(row)
 
     def _request(self, row: int) -> bytes:
         table, style = self._table, self._style

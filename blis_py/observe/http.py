@@ -7,7 +7,7 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, cast
 from urllib.parse import urlsplit
 
 from blis_py.errors import InputError
@@ -79,7 +79,8 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.usable = False
-        self._buffer = bytearray()
+        self._rest = b""
+        """Received, and too short to be used."""
         self._receiver: Receiver | None = None
         self._done: asyncio.Future[None] | None = None
         self._left: int | None = 0
@@ -89,22 +90,27 @@ class _Connection(asyncio.Protocol):
         self._keep = True
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport, self.usable = transport, True
+        self.transport, self.usable = cast(asyncio.Transport, transport), True
 
     def begin(self, request: bytes, receiver: Receiver) -> asyncio.Future[None]:
         """Send a request; the future is done when its response is complete."""
-        self._receiver, self._state = receiver, "head"
+        self._receiver, self._state, self._rest = receiver, "head", b""
         self._done = asyncio.get_running_loop().create_future()
         self.transport.write(request)
         return self._done
 
     def data_received(self, data: bytes) -> None:
         time_ns = time.monotonic_ns()
-        self._buffer += data
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        at, end = 0, len(data)
         try:
-            while self._buffer and self._state != "idle" and self._parse(time_ns):
-                pass
+            while at < end and self._state != "idle":
+                next_at = self._parse(data, at, time_ns)
+                if next_at < 0:
+                    self._rest = data[at:]
+                    return
+                at = next_at
         except (ValueError, IndexError) as error:
             self._fail(HttpError(f"not HTTP: {error}"))
 
@@ -115,29 +121,31 @@ class _Connection(asyncio.Protocol):
         elif self._state != "idle":
             self._fail(HttpError(f"the connection broke off: {error or 'closed by the server'}"))
 
-    def _parse(self, time_ns: int) -> bool:
-        """Handle the next part of the buffer; whether there may be more."""
-        if self._state == "head":
-            return self._parse_head()
+    def _parse(self, data: bytes, at: int, time_ns: int) -> int:
+        """Handle the next part of the data; returns where it ends, or -1 if there is too little of it."""
         if self._state == "size":
-            return self._parse_size()
-        return self._parse_body(time_ns)
+            return self._parse_size(data, at)
+        if self._state == "body":
+            return self._parse_body(data, at, time_ns)
+        return self._parse_head(data, at)
 
-    def _parse_head(self) -> bool:
-        end = self._buffer.find(b"\r\n\r\n")
+    def _parse_head(self, data: bytes, at: int) -> int:
+        end = data.find(b"\r\n\r\n", at)
         if end < 0:
-            if len(self._buffer) > _LONGEST_HEAD:
+            if len(data) - at > _LONGEST_HEAD:
                 raise ValueError("a head without end")
-            return False
-        lines = bytes(self._buffer[:end]).decode("latin-1").split("\r\n")
-        del self._buffer[: end + 4]
+            return -1
+        lines = data[at:end].decode("latin-1").split("\r\n")
         status = int(lines[0].split(" ", 2)[1])
         headers = {}
         for line in lines[1:]:
             name, _, value = line.partition(":")
             headers[name.strip().lower()] = value.strip()
-        if status == 100:
-            return True
+        if status != 100:
+            self._begin_body(status, headers)
+        return end + 4
+
+    def _begin_body(self, status: int, headers: dict[str, str]) -> None:
         assert self._receiver is not None
         self._receiver.head(status, headers)
         self._keep = headers.get("connection", "").lower() != "close"
@@ -147,38 +155,32 @@ class _Connection(asyncio.Protocol):
         self._state = "size" if self._chunked else "body"
         if self._left == 0 and not self._chunked:
             self._complete()
-        return True
 
-    def _parse_size(self) -> bool:
-        end = self._buffer.find(b"\r\n")
+    def _parse_size(self, data: bytes, at: int) -> int:
+        end = data.find(b"\r\n", at)
         if end < 0:
-            return False
-        line = bytes(self._buffer[:end])
-        del self._buffer[: end + 2]
-        if not line:  # behind the chunk before
-            return True
-        self._left = int(line.split(b";")[0], 16)
-        if self._left:
-            self._state = "body"
-        else:
-            self._buffer.clear()  # trailers are of no use
+            return -1
+        if end == at:  # behind the chunk before
+            return end + 2
+        size = int(data[at:end].split(b";")[0], 16)
+        if not size:
             self._complete()
-        return True
+            return len(data)  # trailers are of no use
+        self._left, self._state = size, "body"
+        return end + 2
 
-    def _parse_body(self, time_ns: int) -> bool:
-        count = len(self._buffer) if self._left is None else min(self._left, len(self._buffer))
-        part = bytes(self._buffer[:count])
-        del self._buffer[:count]
+    def _parse_body(self, data: bytes, at: int, time_ns: int) -> int:
+        end = len(data) if self._left is None else min(at + self._left, len(data))
         assert self._receiver is not None
-        self._receiver.data(part, time_ns)
+        self._receiver.data(data[at:end], time_ns)
         if self._left is not None:
-            self._left -= count
+            self._left -= end - at
             if not self._left:
                 if self._chunked:
                     self._state = "size"
                 else:
                     self._complete()
-        return True
+        return end
 
     def _complete(self) -> None:
         self._state, self._receiver = "idle", None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import IO
 
@@ -11,6 +11,7 @@ from blis_py.errors import InputError
 from blis_py.observe.driver import MeasuredRequest
 
 NAME = "journal.jsonl"
+_COLUMNS = tuple(field.name for field in fields(MeasuredRequest))
 
 
 class MeasurementJournal:
@@ -62,7 +63,7 @@ class MeasurementJournal:
         return [MeasuredRequest(**{**row, "end": tuple(row["end"])}) for row in rows[1:]]
 
     def add(self, measured: MeasuredRequest) -> None:
-        self._write(asdict(measured))
+        self._write({name: getattr(measured, name) for name in _COLUMNS})
 
     def _write(self, row: dict[str, object]) -> None:
         assert self._file is not None

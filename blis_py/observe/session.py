@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from blis_py.observe.prompts import Counting, WordedPrompts
 from blis_py.observe.server import counting, model_of, rtt_ms, scrape
 from blis_py.requests.loops import Loops
 from blis_py.requests.table import RequestTable
+from blis_py.wallclock import loop_factory
 
 METRICS_NAME = "metrics.txt"
 _SHOW_EVERY_S = 1.0
@@ -84,7 +86,8 @@ class Observation:
         journal = MeasurementJournal(asked.folder / JOURNAL, identity)
         self.measured = journal.begin(resume=asked.resume)
         try:
-            asyncio.run(self._run(journal))
+            with asyncio.Runner(loop_factory=loop_factory()) as runner:
+                runner.run(self._run(journal))
             self.whole = True
         finally:
             journal.end(remove=False)
@@ -161,6 +164,9 @@ class Observation:
             max_concurrency=asked.max_concurrency,
             started_ns=self._before_ns(done),
         )
+        driver.prepare()
+        gc.collect()
+        gc.freeze()  # or collections would walk the workload again and again
         tasks = [asyncio.create_task(self._show(journal))]
         if asked.metrics_path is not None:
             file = asked.folder / METRICS_NAME
@@ -171,6 +177,7 @@ class Observation:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            gc.unfreeze()
             client.close()
             beside.close()
 

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,12 +18,12 @@ from blis_py.serve.backend import Ask, Backend, Sampling
 from blis_py.serve.chat import chat_prompt
 from blis_py.serve.doorkeeper import Doorkeeper
 from blis_py.serve.errors import INTERNAL, ApiError, error_body
-from blis_py.serve.generation import Generation
+from blis_py.serve.generation import Came, Generation
 from blis_py.serve.params import max_tokens_of, sampling
 from blis_py.serve.schema import ChatBody, CompletionBody, GenerationBody
 from blis_py.serve.settings import ServeSettings
-from blis_py.serve.sse import DONE, Disconnected, EventStream, unless_disconnected
-from blis_py.serve.wording import ChatWording, Wording, usage
+from blis_py.serve.sse import DONE, Disconnected, Events, EventStream, Write, unless_disconnected
+from blis_py.serve.wording import ChatWording, Usage, Wording
 
 log = logging.getLogger("blis.serve")
 Prompts = list[list[int]]
@@ -86,7 +86,7 @@ class Completions:
             return Response(status_code=499)
         finally:
             generation.close()
-        used = usage(choices, len(prompts), generation.completion_tokens)
+        used = Usage(choices, len(prompts)).body(generation.completion_tokens)
         return JSONResponse(wording.whole(choices, used), headers=headers)
 
     def _begin(self, body: GenerationBody, prompts: Prompts, request: Request, name: str) -> Generation:
@@ -122,33 +122,37 @@ class Completions:
                 self._unknown.add(name)
                 log.warning("requests have a field that has no effect here: %s", plain(name))
 
-    async def _events(
+    def _events(
         self, body: GenerationBody, generation: Generation, wording: Wording, prompts: int
-    ) -> AsyncIterator[bytes]:
+    ) -> Events:
         options = body.stream_options
         always = bool(options and options.continuous_usage_stats)
         at_end = bool(options and options.include_usage)
         fixed = ',"usage":null' if at_end and not always else ""
+        usage = Usage(generation.choices, prompts)
 
         def used(count: int) -> str:
-            return f',"usage":{json.dumps(usage(generation.choices, prompts, count))}' if always else fixed
+            return f',"usage":{usage.text(count)}' if always else fixed
 
-        try:
-            async for together in generation.pieces():
-                yield "".join(
-                    wording.chunks(choice, piece, used(count))
-                    for choice, piece, count in together
-                    if piece.finish_reason not in ("error", "timeout")
-                ).encode()
-            if at_end:
-                whole = usage(generation.choices, prompts, generation.completion_tokens)
-                yield wording.last(whole).encode()
-        except ApiError as error:
-            yield f"data: {json.dumps(error.body)}\n\n".encode()
-        except Exception:
-            log.exception("a stream has failed")
-            yield f"data: {json.dumps(error_body(500, INTERNAL))}\n\n".encode()
-        yield DONE
+        def told(together: list[Came]) -> str:
+            return "".join(
+                wording.chunks(choice, piece, used(count))
+                for choice, piece, count in together
+                if piece.finish_reason not in ("error", "timeout")
+            )
+
+        async def events(write: Write) -> None:
+            try:
+                await generation.follow(lambda together: write(told(together).encode()))
+                end = wording.last(usage.text(generation.completion_tokens)) if at_end else ""
+            except ApiError as error:
+                end = f"data: {json.dumps(error.body)}\n\n"
+            except Exception:
+                log.exception("a stream has failed")
+                end = f"data: {json.dumps(error_body(500, INTERNAL))}\n\n"
+            write(end.encode() + DONE)
+
+        return events
 
     def _name(self, body: GenerationBody) -> str:
         return body.model or self._backend.models[0]

@@ -67,8 +67,9 @@ class LimitsMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
         headers = dict(scope["headers"])
-        if not self._admits(scope["path"], headers.get(b"authorization", b"")):
+        if not self._admits(path, headers.get(b"authorization", b"")):
             await _refuse(send, 401, "the API key is missing or wrong", [(b"www-authenticate", b"Bearer")])
             return
         declared = headers.get(b"content-length", b"0")

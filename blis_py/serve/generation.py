@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from blis_py.serve.backend import Ask, Backend, Piece, TokenLogprob
 from blis_py.serve.errors import ApiError
-from blis_py.serve.mailbox import Mailbox
+from blis_py.serve.mailbox import Arrival, Mailbox
 from blis_py.serve.metrics import SequenceMetrics, ServeMetrics
 
 
@@ -45,6 +46,7 @@ class Generation:
         self._backend, self._mailbox = backend, Mailbox(backend.now_s)
         self.pod, self.completion_tokens = "", 0
         self.choices: list[SequenceChoice] = []
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
             for index, ask in enumerate(asks):
                 self.pod = backend.add(ask, self._mailbox.slot(index)) or self.pod
@@ -54,19 +56,36 @@ class Generation:
             raise
         self.unfinished = len(self.choices)
 
-    async def pieces(self) -> AsyncIterator[list[Came]]:
-        """Pieces as they come, grouped by arrival.
+    def follow(self, receive: Callable[[list[Came]], None]) -> asyncio.Future[None]:
+        """Call `receive` with pieces as they come, grouped by arrival.
 
-        Raises:
-            ApiError: a sequence has failed; the others are aborted.
+        Returns:
+            Done when every sequence has ended; an ApiError when one has failed, and the others are aborted.
         """
-        while self.unfinished:
-            together = [self._took(*arrival) for arrival in await self._mailbox.take()]
-            yield together
-            for _, piece, _ in together:
-                if piece.finish_reason in ("error", "timeout"):
+
+        def arrived(arrivals: list[Arrival]) -> None:
+            if not self._over.done():
+                together = [self._took(*arrival) for arrival in arrivals]
+                try:
+                    receive(together)
+                    self._check(together)
+                except Exception as error:
+                    self._over.set_exception(error)
                     self.close()
-                    raise ApiError(piece.status, piece.error or "the request has timed out")
+
+        self._mailbox.open(arrived)
+        return self._over
+
+    def _check(self, together: list[Came]) -> None:
+        """
+        Raises:
+            ApiError: a sequence has failed.
+        """
+        for _, piece, _ in together:
+            if piece.finish_reason in ("error", "timeout"):
+                raise ApiError(piece.status, piece.error or "the request has timed out")
+        if not self.unfinished:
+            self._over.set_result(None)
 
     def _took(self, index: int, piece: Piece, time_s: float) -> Came:
         choice = self.choices[index]
@@ -88,12 +107,7 @@ class Generation:
         Raises:
             ApiError: a sequence has failed.
         """
-        async for together in self.pieces():
-            for choice, piece, _ in together:
-                choice.text += piece.text
-                choice.token_ids += piece.token_ids
-                if piece.logprobs:
-                    choice.logprobs += piece.logprobs
+        await self.follow(_collect)
         return self.choices
 
     def close(self) -> None:
@@ -104,3 +118,12 @@ class Generation:
                 choice.finish_reason = "abort"
                 choice.metrics.ended("abort", None, self._backend.now_s())
         self.unfinished = 0
+        self._over.cancel()
+
+
+def _collect(together: list[Came]) -> None:
+    for choice, piece, _ in together:
+        choice.text += piece.text
+        choice.token_ids += piece.token_ids
+        if piece.logprobs:
+            choice.logprobs += piece.logprobs

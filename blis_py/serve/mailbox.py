@@ -1,4 +1,4 @@
-"""Results on their way from a backend to the coroutine of a response."""
+"""Results on their way from a backend to a response."""
 
 from __future__ import annotations
 
@@ -13,31 +13,36 @@ Arrival = tuple[int, Piece, float]
 
 
 class Mailbox:
-    """Unbounded, so that a slow reader delays no other response; its size is that of the answers."""
+    """Collects pieces, and hands over what one turn of the event loop has brought.
+
+    Unbounded, so that a slow reader delays no other response; its size is that of the answers.
+    """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
         self._arrivals: list[Arrival] = []
-        self._waiter: asyncio.Future[None] | None = None
+        self._receive: Callable[[list[Arrival]], None] | None = None
+        self._loop = asyncio.get_running_loop()
         self._now_s = now_s
 
     def slot(self, choice: int) -> Callable[[Piece], None]:
         """Receiver of the pieces of one choice."""
         return partial(self._put, choice)
 
-    def _put(self, choice: int, piece: Piece) -> None:
-        self._arrivals.append((choice, piece, self._now_s()))
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+    def open(self, receive: Callable[[list[Arrival]], None]) -> None:
+        """Hand over what has come, and from now on what comes; an end is joined to the tokens before it."""
+        self._receive = receive
+        if self._arrivals:
+            self._loop.call_soon(self._hand_over)
 
-    async def take(self) -> list[Arrival]:
-        """Everything that has come since, at least one piece; an end is joined to the tokens before it."""
-        if not self._arrivals:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-            self._waiter = None
+    def _put(self, choice: int, piece: Piece) -> None:
+        if not self._arrivals and self._receive is not None:
+            self._loop.call_soon(self._hand_over)
+        self._arrivals.append((choice, piece, self._now_s()))
+
+    def _hand_over(self) -> None:
+        assert self._receive is not None
         arrivals, self._arrivals = self._arrivals, []
-        return arrivals if len(arrivals) == 1 else _joined(arrivals)
+        self._receive(arrivals if len(arrivals) == 1 else _joined(arrivals))
 
 
 def _joined(arrivals: list[Arrival]) -> list[Arrival]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from blis_py.serve.backend import Backend, EngineLoad, Timing
 
@@ -47,33 +49,44 @@ def lengths(max_model_len: int) -> tuple[int, ...]:
     return tuple(found)
 
 
+class Tally:
+    """A histogram that costs a tenth of prometheus-client's to observe; one thread writes each."""
+
+    __slots__ = ("bounds", "counts", "text", "total")
+
+    def __init__(self, text: str, bounds: Sequence[float]) -> None:
+        self.text, self.bounds = text, bounds
+        self.counts, self.total = [0] * (len(bounds) + 1), 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def cumulative(self) -> Iterator[tuple[str, int]]:
+        """Observations up to each bound."""
+        count = 0
+        for bound, own in zip((*self.bounds, float("inf")), self.counts, strict=True):
+            count += own
+            yield floatToGoString(bound), count
+
+
 class ServeMetrics:
     """Metrics of one served backend."""
 
     def __init__(self, backend: Backend) -> None:
         self.registry = CollectorRegistry()
         self._backend = backend
-        labels = {"model_name": backend.models[0], "engine": "0"}
-        names = tuple(labels)
-        self.of: dict[str, Any] = {}
-        """Histogram children by name without the prefix."""
-        buckets = {name: (text, limits) for name, (text, limits) in _HISTOGRAMS.items()}
         sizes = lengths(backend.max_model_len)
-        buckets["request_prompt_tokens"] = "Prompt tokens of a request.", sizes
-        buckets["request_generation_tokens"] = "Output tokens of a request.", sizes
-        buckets["iteration_tokens_total"] = "Tokens of a step.", STEP_TOKENS
-        for name, (text, limits) in buckets.items():
-            metric = Histogram(f"vllm:{name}", text, names, registry=self.registry, buckets=limits)
-            self.of[name] = metric.labels(**labels)
-        self.prompt_tokens, self.generation_tokens = (
-            Counter(f"vllm:{kind}_tokens", text, names, registry=self.registry).labels(**labels)
-            for kind, text in (("prompt", "Prompt tokens."), ("generation", "Output tokens."))
-        )
-        ends = Counter(
-            "vllm:request_success", "Ended requests.", (*names, "finished_reason"), registry=self.registry
-        )
-        self.ends = {reason: ends.labels(**labels, finished_reason=reason) for reason in _REASONS}
-        self.registry.register(_State(backend))
+        self.of = {name: Tally(*given) for name, given in _HISTOGRAMS.items()}
+        """Histograms by name without the prefix."""
+        self.of |= {
+            "request_prompt_tokens": Tally("Prompt tokens of a request.", sizes),
+            "request_generation_tokens": Tally("Output tokens of a request.", sizes),
+            "iteration_tokens_total": Tally("Tokens of a step.", STEP_TOKENS),
+        }
+        self.prompt_tokens = self.generation_tokens = 0
+        self.ends = dict.fromkeys(_REASONS, 0)
+        self.registry.register(_State(backend, self))
         backend.step_tokens(self.of["iteration_tokens_total"].observe)
 
     def begin(self, prompt_tokens: int) -> SequenceMetrics:
@@ -87,29 +100,30 @@ class ServeMetrics:
 class SequenceMetrics:
     """The metrics of one sequence."""
 
-    __slots__ = ("_arrived_s", "_count", "_first_s", "_latest_s", "_prompt_tokens", "_to")
+    __slots__ = ("_arrived_s", "_count", "_first_s", "_gaps", "_latest_s", "_prompt_tokens", "_to")
 
     def __init__(self, to: ServeMetrics, prompt_tokens: int, now_s: float) -> None:
         self._to, self._prompt_tokens, self._arrived_s = to, prompt_tokens, now_s
+        self._gaps = to.of["inter_token_latency_seconds"]
         self._first_s = self._latest_s = -1.0
         self._count = 0
 
     def tokens(self, count: int, now_s: float) -> None:
         """A token, or a block of them, has come."""
         if self._count:
-            self._to.of["inter_token_latency_seconds"].observe(now_s - self._latest_s)
+            self._gaps.observe(now_s - self._latest_s)
         else:
             self._first_s = now_s
             self._to.of["time_to_first_token_seconds"].observe(now_s - self._arrived_s)
         self._count += count
         self._latest_s = now_s
-        self._to.generation_tokens.inc(count)
+        self._to.generation_tokens += count
 
     def ended(self, reason: str, timing: Timing | None, now_s: float) -> None:
         """The sequence is over."""
         to, of = self._to, self._to.of
-        to.ends[reason if reason in to.ends else "error"].inc()
-        to.prompt_tokens.inc(self._prompt_tokens)
+        to.ends[reason if reason in to.ends else "error"] += 1
+        to.prompt_tokens += self._prompt_tokens
         of["request_prompt_tokens"].observe(self._prompt_tokens)
         of["request_generation_tokens"].observe(self._count)
         of["e2e_request_latency_seconds"].observe(now_s - self._arrived_s)
@@ -126,8 +140,8 @@ class SequenceMetrics:
 class _State(Collector):
     """What is read from the backend when it is scraped."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, metrics: ServeMetrics) -> None:
+        self._backend, self._metrics = backend, metrics
 
     def describe(self) -> list[Any]:
         return []
@@ -144,9 +158,28 @@ class _State(Collector):
             for number, load in enumerate(engines):
                 counter.add_metric((model, str(number)), value(load))
             yield counter
+        yield from self._of_requests(model)
         yield from self._cache_config(engines)
         for name, read in self._backend.gauges.items():
             yield GaugeMetricFamily(name, name.replace("_", " "), value=read())
+
+    def _of_requests(self, model: str) -> Iterator[Any]:
+        own, labels, values = self._metrics, ("model_name", "engine"), (model, "0")
+        for name, tally in own.of.items():
+            histogram = HistogramMetricFamily(f"vllm:{name}", tally.text, labels=labels)
+            histogram.add_metric(values, list(tally.cumulative()), tally.total)
+            yield histogram
+        for kind, text, count in (
+            ("prompt", "Prompt tokens.", own.prompt_tokens),
+            ("generation", "Output tokens.", own.generation_tokens),
+        ):
+            counter = CounterMetricFamily(f"vllm:{kind}_tokens", text, labels=labels)
+            counter.add_metric(values, count)
+            yield counter
+        ends = CounterMetricFamily("vllm:request_success", "Ended requests.", labels=(*labels, "finished_reason"))
+        for reason, count in own.ends.items():
+            ends.add_metric((*values, reason), count)
+        yield ends
 
     def _cache_config(self, engines: Any) -> Iterator[GaugeMetricFamily]:
         if engines:

@@ -8,18 +8,21 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
-from starlette.types import Receive, Scope, Send
+from starlette.routing import Mount, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from blis_py.errors import InputError
 from blis_py.serve.app import make_app, starting
 from blis_py.serve.backend import Backend
 from blis_py.serve.settings import ServeSettings
+from blis_py.serve.sse import TRANSPORT
+from blis_py.wallclock import loop_factory
 
 log = logging.getLogger("blis.serve")
 _BACKLOG = 4096
@@ -37,11 +40,16 @@ class _Server(uvicorn.Server):
 
 
 class Service:
-    """A backend with its app, on a port of its own."""
+    """A backend with its app on a port of its own, or several by paths on one port.
 
-    def __init__(self, backend: Backend, settings: ServeSettings) -> None:
-        self.backend, self.settings = backend, settings
-        self.app: FastAPI | None = None
+    Args:
+        backends: by path, as `/instance-0`; an empty path is that of a single one.
+    """
+
+    def __init__(self, backends: Mapping[str, Backend], settings: ServeSettings) -> None:
+        self.backends, self.settings = backends, settings
+        self._apps: dict[str, FastAPI] = {}
+        self._app: ASGIApp | None = None
         self._socket = _listening(settings.host, settings.port)
         self.port = int(self._socket.getsockname()[1])
         self._server: _Server | None = None
@@ -54,17 +62,23 @@ class Service:
         return f"http{'s' if self.settings.tls_cert else ''}://{host}:{self.port}"
 
     async def start(self) -> None:
-        """Start the backend; every response before is 503."""
+        """Start the backends; every response before is 503."""
         log.info("listening on %s", self.url)
-        await self.backend.start()
-        app = make_app(self.backend, self.settings)
-        app.add_api_route("/admin/outage", self.outage, methods=["POST"], response_model=None)
-        self.app = app
-        log.info("ready on %s", self.url)
+        for path, backend in self.backends.items():
+            await backend.start()
+            app = self._apps[path] = make_app(backend, self.settings)
+            app.add_api_route("/admin/outage", self.outage, methods=["POST"], response_model=None)
+        whole = self._apps.get("")
+        self._app = whole or Router([Mount(path, app) for path, app in self._apps.items()])
+        for path in self.backends:
+            log.info("ready on %s%s", self.url, path)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The app, or what answers before there is one."""
-        await (self.app or starting)(scope, receive, send)
+        transport = getattr(getattr(send, "__self__", None), "transport", None)  # of uvicorn's cycle
+        if transport is not None:
+            scope.setdefault("extensions", {})[TRANSPORT] = transport
+        await (self._app or starting)(scope, receive, send)
 
     async def serve(self) -> None:
         """Serve until `stop`."""
@@ -92,8 +106,8 @@ class Service:
     def stop(self) -> None:
         """Accept nothing more; `serve` returns once all responses have ended."""
         self._stopping = True
-        if self.app is not None:
-            self.app.state.door.draining = True
+        for app in self._apps.values():
+            app.state.door.draining = True
         if self._server is not None:
             self._server.should_exit = True
 
@@ -145,18 +159,8 @@ def run(services: Sequence[Service]) -> None:
     """Serve until SIGINT or SIGTERM, and stop: gracefully at the first, at once at the second."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(services))
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's event loop, where it is installed."""
-    try:
-        import uvloop
-    except ImportError:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
-    return factory
 
 
 async def _serve(services: Sequence[Service]) -> None:
@@ -180,8 +184,8 @@ async def _serve(services: Sequence[Service]) -> None:
     for service in services:
         service.stop()
     await _drain(tasks, hard, max(service.settings.grace_s for service in services))
-    for service in services:
-        await service.backend.stop()
+    for backend in (one for service in services for one in service.backends.values()):
+        await backend.stop()
     results = await asyncio.gather(*tasks, return_exceptions=True)
     await asyncio.sleep(_FLUSH_S)
     for result in [failed, *results]:

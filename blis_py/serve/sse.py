@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 DONE = b"data: [DONE]\n\n"
+TRANSPORT = "blis.transport"
+"""ASGI extension: the transport of an HTTP/1.1 connection, to which a chunked body may be written directly."""
+Write = Callable[[bytes], None]
+Events = Callable[[Write], Awaitable[None]]
 _T = TypeVar("_T")
 
 
@@ -19,21 +24,16 @@ class Disconnected(Exception):
 
 
 class EventStream(Response):
-    """A stream of events.
+    """A stream of events, written when they come: no coroutine wakes up for an event.
 
     Args:
-        events: complete events as bytes.
+        events: writes complete events, and returns behind the last one.
         on_end: called once, however it ends.
     """
 
     media_type = "text/event-stream"
 
-    def __init__(
-        self,
-        events: AsyncIterator[bytes],
-        headers: Mapping[str, str],
-        on_end: Callable[[], None],
-    ) -> None:
+    def __init__(self, events: Events, headers: Mapping[str, str], on_end: Callable[[], None]) -> None:
         super().__init__(headers={**headers, "Cache-Control": "no-cache"})
         del self.headers["content-length"]
         self._events, self._on_end = events, on_end
@@ -41,15 +41,40 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             with suppress(Disconnected):
-                await unless_disconnected(receive, self._write(send))
+                await unless_disconnected(receive, self._respond(scope, send))
         finally:
             self._on_end()
 
-    async def _write(self, send: Send) -> None:
+    async def _respond(self, scope: Scope, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async for event in self._events:
-            await send({"type": "http.response.body", "body": event, "more_body": True})
+        transport = scope.get("extensions", {}).get(TRANSPORT)
+        if transport is None or scope["http_version"] != "1.1":
+            await self._through(send)
+        else:
+            await self._events(partial(_write_chunk, transport))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _through(self, send: Send) -> None:
+        """Send the events as the messages of any ASGI server."""
+        queue: asyncio.Queue[bytes] = asyncio.Queue()
+
+        async def pump() -> None:
+            while event := await queue.get():
+                await send({"type": "http.response.body", "body": event, "more_body": True})
+
+        pumping = asyncio.create_task(pump())
+        try:
+            await self._events(queue.put_nowait)
+            queue.put_nowait(b"")
+            await pumping
+        finally:
+            pumping.cancel()
+
+
+def _write_chunk(transport: asyncio.WriteTransport, data: bytes) -> None:
+    """Write a chunk of a body whose encoding is chunked."""
+    if not transport.is_closing():
+        transport.write(b"%x\r\n%b\r\n" % (len(data), data))
 
 
 async def unless_disconnected(receive: Callable[[], Awaitable[Any]], work: Coroutine[Any, Any, _T]) -> _T:

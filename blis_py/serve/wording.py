@@ -4,28 +4,45 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
 from blis_py.serve.backend import Piece, TokenLogprob
 from blis_py.serve.generation import SequenceChoice
 
 
-def usage(choices: Sequence[SequenceChoice], prompts: int, completion: int) -> dict[str, Any]:
+class Usage:
     """Token counts of a request.
 
     Args:
         prompts: its prompts; each has the same number of choices.
-        completion: completion tokens so far.
     """
-    each = max(len(choices) // prompts, 1)
-    prompt = sum(len(choice.ask.prompt_ids) for choice in choices[::each])
-    cached = sum(choice.cached_tokens for choice in choices[::each])
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached},
-    }
+
+    def __init__(self, choices: Sequence[SequenceChoice], prompts: int) -> None:
+        self._firsts = choices[:: max(len(choices) // prompts, 1)]
+        self._prompt_tokens = sum(len(choice.ask.prompt_ids) for choice in self._firsts)
+
+    def body(self, completion: int) -> dict[str, Any]:
+        """The counts, with so many completion tokens so far."""
+        return {
+            "prompt_tokens": self._prompt_tokens,
+            "completion_tokens": completion,
+            "total_tokens": self._prompt_tokens + completion,
+            "prompt_tokens_details": {"cached_tokens": self._cached},
+        }
+
+    def text(self, completion: int) -> str:
+        """The same as JSON."""
+        prompt = self._prompt_tokens
+        return (
+            f'{{"prompt_tokens":{prompt},"completion_tokens":{completion},"total_tokens":{prompt + completion},'
+            f'"prompt_tokens_details":{{"cached_tokens":{self._cached}}}}}'
+        )
+
+    @property
+    def _cached(self) -> int:
+        firsts = self._firsts
+        return firsts[0].cached_tokens if len(firsts) == 1 else sum(one.cached_tokens for one in firsts)
 
 
 class Wording:
@@ -71,9 +88,9 @@ class Wording:
             f'"logprobs":{logprobs},"finish_reason":{finish}{stop}}}]{used}}}\n\n'
         )
 
-    def last(self, used: dict[str, Any]) -> str:
+    def last(self, used: str) -> str:
         """The event with the usage, behind all others."""
-        return f'{self._head},"choices":[],"usage":{json.dumps(used)}}}\n\n'
+        return f'{self._head},"choices":[],"usage":{used}}}\n\n'
 
     def _whole(self, choice: SequenceChoice) -> dict[str, Any]:
         logprobs = self._logprobs(choice.logprobs) if choice.ask.sampling.logprobs is not None else None
@@ -102,7 +119,7 @@ class Wording:
         )
 
     def _delta(self, text: str) -> str:
-        return f'"text":{json.dumps(text)}'
+        return f'"text":{quoted(text)}'
 
     def _logprobs(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
         return {
@@ -134,7 +151,7 @@ class ChatWording(Wording):
         return first + super()._beginning(choice, used)
 
     def _delta(self, text: str) -> str:
-        return f'"delta":{{"content":{json.dumps(text)}}}'
+        return f'"delta":{{"content":{quoted(text)}}}'
 
     def _logprobs(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
         return {"content": [self._token(token) for token in tokens]}

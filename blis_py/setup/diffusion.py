@@ -17,7 +17,7 @@ from blis_py.setup.asked import Demand
 
 if TYPE_CHECKING:
     from blis_py.cluster.diffusion import BlockDiffusion
-    from blis_py.workload.diffusion import DiffusionClient
+    from blis_py.workload.diffusion import DiffusionClient, MeasuredSteps
 
 
 NAME, TITLE = "diffusion", "block diffusion"
@@ -72,11 +72,17 @@ def simulated(
     modes = DiffusionConfig(block_tokens, settings.fdfo, settings.in_place_reuse, settings.re_loop)
     for scheduler in schedulers:
         check_diffusion_config(scheduler, modes)
-    parameters: dict[str, Any] = {} if settings.config is None else load_mapping(Path(settings.config))
-    measured = {name: client.choose(settings.algorithm, parameters) for name, client in clients.items()}
-    rounds = table_rounds(demand.table, measured, block_tokens, demand.seed)
+    rounds = table_rounds(demand.table, measured_steps(demand, config), block_tokens, demand.seed)
     costs = DiffusionCosts(round(settings.schedule_us * 1000), round(settings.allocator_call_us * 1000))
     return BlockDiffusion(rounds, modes, costs)
+
+
+def measured_steps(demand: Demand, config: RunConfig) -> dict[str, MeasuredSteps]:
+    """Rounds per block by client, of the algorithm and parameters that the configuration names."""
+    settings = config.dllm
+    parameters: dict[str, Any] = {} if settings.config is None else load_mapping(Path(settings.config))
+    clients = _clients(demand).items()
+    return {name: client.choose(settings.algorithm, parameters) for name, client in clients}
 
 
 def _clients(demand: Demand) -> dict[str, DiffusionClient]:

@@ -58,7 +58,7 @@ class PoolSetup:
             config.attention_dp_timeout_iters,
         )
         scheduler = kinds.scheduler(demand, config, scheduler)
-        latency, host_notes = step_times(served, demand.table, scheduler)
+        latency, host_notes = step_times(served, demand.table, scheduler, not demand.kinds)
         check_delays(latency, demand.table, max_model_len)
         by_operators = hasattr(latency, "learned_on")
         shape_notes = model_notes(served.shape, served.gpu, by_operators)

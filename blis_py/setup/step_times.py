@@ -23,10 +23,14 @@ if TYPE_CHECKING:
 
 
 def step_times(
-    served: Deployment, table: RequestTable, scheduler: SchedulerConfig
+    served: Deployment, table: RequestTable, scheduler: SchedulerConfig, autoregressive: bool = True
 ) -> tuple[LatencyModel, tuple[str, ...]]:
-    """The latency model including host work of particular steps, and notes on it."""
-    model, profile = _latency_model(served), served.profile
+    """The latency model including host work of particular steps, and notes on it.
+
+    Of requests that are not `autoregressive` BLIS has no prices.
+    """
+    published = autoregressive and served.config.engine == PLAIN_ENGINE
+    model, profile = _latency_model(served, published), served.profile
     beyond_notes = _beyond(model, table, scheduler.max_model_len)
     masks, mask_notes = _mask_prices(served, table)
     scan_ns, scan_notes = _scan_price(served, scheduler)
@@ -51,7 +55,7 @@ def check_delays(model: LatencyModel, table: RequestTable, max_model_len: int) -
         raise InputError(problem, key="alpha_coeffs", fix=fix)
 
 
-def _latency_model(served: Deployment) -> LatencyModel:
+def _latency_model(served: Deployment, published: bool) -> LatencyModel:
     settings = served.config.latency
     model = latency.build(
         settings.model,
@@ -67,7 +71,7 @@ def _latency_model(served: Deployment) -> LatencyModel:
         layout=layout_of(served.config),
         kernels=settings.kernels,
         moe_backend=settings.moe_backend,
-        published=served.config.engine == PLAIN_ENGINE,
+        published=published,
     )
     ms = served.config.frontend_ms
     if ms is not None and not _has_its_own_frontend(served.config, ms):

@@ -18,7 +18,7 @@ from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
 from blis_py.outputs.exchange import undisturbed
 from blis_py.outputs.places import writable
-from blis_py.outputs.staging import Outputs
+from blis_py.outputs.staging import Outputs, replacing
 from blis_py.stopping import as_exceptions
 from engine.cli import kinds
 from engine.cli.options import say
@@ -94,7 +94,6 @@ def run(flags: Flags) -> None:
 def _traced(ready: Ready, path: str, window: Window) -> Iterator[None]:
     """Write the trace for Perfetto step by step; what was measured until an interrupt is kept."""
     from blis_py.outputs.perfetto import PerfettoWriter
-    from blis_py.outputs.staging import replacing
     from blis_py.traces.perfetto import MEASURED, StepTrace
 
     recorder = ready.engine.recorder

@@ -43,6 +43,6 @@ def serve(flags: Flags) -> None:
     backend = EngineBackend(
         lambda: kinds.build_as(config, kind), names, words, keep_log=STEP_LOG.name in flags
     )
-    run([Service(backend, settings)])
+    run([Service({"": backend}, settings)])
     if STEP_LOG.name in flags and backend.engine is not None and backend.engine.recorder.steps:
         backend.engine.recorder.write(flags[STEP_LOG.name])

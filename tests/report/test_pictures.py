@@ -273,7 +273,8 @@ def test_every_pool_has_its_line_over_time_and_its_rows_on_the_map() -> None:
     for one, pool in zip(run.instances, ("prefill", "prefill", "decode"), strict=True):
         one.pool = pool
     picture, state = state_over_time(view(run)), timeline(view(run))
-    assert picture is not None and state is not None
+    assert picture is not None
+    assert state is not None
     running = {str(line.get_label()): line.get_ydata() for line in picture.axes[0].lines}
     assert list(running) == ["prefill", "decode"]
     np.testing.assert_allclose(running["prefill"], state.running[:2].sum(axis=0))

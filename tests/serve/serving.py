@@ -24,7 +24,7 @@ FAST = FleetOptions(speedup=200.0, max_requests=500)
 
 @cache
 def config(**settings: Any) -> RunConfig:
-    return configure(model="qwen3-14b", gpu="h100", **settings)
+    return configure(**{"model": "qwen3-14b", "gpu": "h100", **settings})
 
 
 @asynccontextmanager

@@ -18,6 +18,7 @@ from blis_py import run
 from blis_py.metrics.record import Outcome
 from blis_py.serve.backend import Ask, Piece, Sampling
 from blis_py.serve.fleet.build import ServedFleet
+from blis_py.serve.fleet.live import Sight
 from blis_py.serve.settings import ServeSettings
 
 PROMPT = "Write one line about the queue of an inference server, please. " * 8
@@ -83,6 +84,69 @@ def test_a_run_is_saved_and_replayed_to_the_same_times(tmp_path: Path) -> None:
     assert len(result.requests) == 40
     assert result.requests[columns].equals(again.requests[columns])
     assert result.record.cached_tokens.sum() > 0
+
+
+@pytest.mark.parametrize("handoff", ["vllm", "sglang", "trtllm", "blis"])
+def test_prefill_and_decode_apart_stream_at_the_times_of_the_record(handoff: str) -> None:
+    first_ns: dict[int, int] = {}
+
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        live = fleet.backend.live
+        later = live._later
+
+        def noted(time_ns: int, sights: list[Sight]) -> None:
+            for one, tokens in sights:
+                if tokens:
+                    first_ns.setdefault(one.request.row, time_ns)
+            later(time_ns, sights)
+
+        live._later = noted  # type: ignore[method-assign]
+        options = {"continuous_usage_stats": True}
+        body = {"prompt": PROMPT, "max_tokens": 20, "stream": True, "stream_options": options}
+        answers = await asyncio.gather(*(post(client, "/v1/completions", **body) for _ in range(8)))
+        for answer in answers:
+            assert events(answer.text)[-1]["usage"]["completion_tokens"] == 20
+        gone = asyncio.create_task(post(client, "/v1/completions", prompt=PROMPT, max_tokens=5000))
+        await asyncio.sleep(0.02)
+        gone.cancel()
+
+    cluster = {"prefill_instances": 1, "decode_instances": 2, "handoff": handoff}
+    result = with_fleet(use, cluster=cluster, speedup=20.0).result()
+    assert result is not None
+    rows = result.requests[result.requests.outcome == "completed"]
+    assert len(rows) == 8
+    arrival_ns = result.record.table.arrival_ns
+    seen_ms = [(first_ns[row] - arrival_ns[row]) / 1e6 for row in rows.index]
+    assert rows.ttft_ms.tolist() == pytest.approx(seen_ms)
+
+
+def test_blocks_of_a_diffusion_model_come_as_wholes_and_are_replayed_to_the_same_times(tmp_path: Path) -> None:
+    blocks = tmp_path / "blocks.yaml"
+    blocks.write_text("kind: diffusion\nblock_size: 32\nsteps: {mean: 9, cv: 0.3}\n")
+    cluster: dict[str, object] = {"model": "llada2.0-mini", "gpu": "h200", "latency_model": "roofline"}
+    cluster |= {"block_size": 32, "max_num_seqs": 16, "dllm_workload": str(blocks)}
+
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        options = {"continuous_usage_stats": True}
+        body = {"prompt": PROMPT, "max_tokens": 100, "stream": True, "stream_options": options}
+        answers = await asyncio.gather(*(post(client, "/v1/completions", **body) for _ in range(12)))
+        prompt = len(fleet.backend.encode(PROMPT)) % 32
+        whole = [32 - prompt, 64 - prompt, 96 - prompt, 100]
+        for answer in answers:
+            counts = {one["usage"]["completion_tokens"] for one in events(answer.text)}
+            assert counts <= set(whole)
+            assert 100 in counts
+
+    fleet = with_fleet(use, cluster=cluster)
+    result = fleet.result()
+    assert result is not None
+    result.save(tmp_path / "served", plots=False)
+    assert fleet.rounds is not None
+    fleet.rounds.write(tmp_path / "served")
+    replayed = {"trace": str(tmp_path / "served" / "trace.csv")}
+    replayed["dllm_workload"] = str(tmp_path / "served" / "dllm.yaml")
+    again = run(tmp_path / "served" / "config.yaml", **replayed)
+    assert result.requests[["ttft_ms", "e2e_ms"]].equals(again.requests[["ttft_ms", "e2e_ms"]])
 
 
 def test_a_client_that_goes_frees_what_it_held() -> None:

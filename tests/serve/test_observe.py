@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -31,10 +33,14 @@ from blis_py.serve.settings import ServeSettings
 
 
 @contextmanager
-def served(settings: ServeSettings | None = None) -> Iterator[tuple[Service, ServedFleet]]:
-    """A fleet on a port of its own, in a thread."""
-    fleet = build_fleet(config(), FAST)
-    service = Service(fleet.backend, settings or ServeSettings(port=0))
+def served(
+    settings: ServeSettings | None = None, paths: Sequence[str] = ("",)
+) -> Iterator[tuple[Service, ServedFleet]]:
+    """A fleet on a port of its own, in a thread; with several paths, one for each."""
+    fleets = {path: build_fleet(config(), FAST) for path in paths}
+    fleet = fleets[paths[0]]
+    backends = {path: one.backend for path, one in fleets.items()}
+    service = Service(backends, settings or ServeSettings(port=0))
     loop = asyncio.new_event_loop()
     began = threading.Event()
 
@@ -42,7 +48,8 @@ def served(settings: ServeSettings | None = None) -> Iterator[tuple[Service, Ser
         await service.start()
         began.set()
         await service.serve()
-        await fleet.backend.stop()
+        for backend in backends.values():
+            await backend.stop()
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
     thread.start()
@@ -57,6 +64,18 @@ def served(settings: ServeSettings | None = None) -> Iterator[tuple[Service, Ser
 
 def observe(url: str, out: Path, *flags: str) -> int:
     return main(["observe", "--server-url", url, "--out", str(out), *flags])
+
+
+def test_instances_have_paths_of_their_own_on_one_port(tmp_path: Path) -> None:
+    with served(ServeSettings(port=0, api_key="k"), ("/instance-0", "/instance-1")) as (service, first):
+        assert observe(f"{service.url}/instance-1", tmp_path / "out", *WORK, "--api-key", "k") == 0
+        for path in service.backends:
+            assert urlopen(f"{service.url}{path}/health").status == 200
+        with pytest.raises(HTTPError, match="404"):
+            urlopen(f"{service.url}/health")
+        with pytest.raises(HTTPError, match="401"):
+            urlopen(f"{service.url}/instance-1/v1/models")
+        assert [backend.live.source.rows > 30 for backend in service.backends.values()] == [False, True]
 
 
 WORK = ("--rate", "200", "--num-requests", "30", "--prompt-tokens", "60", "--output-tokens", "9")

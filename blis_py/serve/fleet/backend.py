@@ -143,7 +143,7 @@ class FleetBackend:
             self.live.abort(answering.live)
 
     def outcome(self, live: LiveRequest) -> Outcome:
-        return Outcome(int(self.live.simulation.recorder.outcome[live.request.visit]))
+        return Outcome(int(self.live.simulation.recorder.outcome[live.latest.visit]))
 
     def forget(self, id: str) -> None:
         """Forget a request that has ended."""
@@ -234,7 +234,7 @@ class _Answering:
         self, fleet: FleetBackend, ask: Ask, answer: MadeUpAnswer, deliver: Deliver, breaks_after: int
     ) -> None:
         self._fleet, self._ask, self._answer, self._deliver = fleet, ask, answer, deliver
-        self._breaks_after = breaks_after
+        self._breaks_after, self._logprobs = breaks_after, ask.sampling.logprobs
         self._told = 0
         self.live: LiveRequest | None = None
         self.added = False
@@ -245,11 +245,11 @@ class _Answering:
     def tokens(self, count: int) -> None:
         """The client sees so many more tokens."""
         start, answer = self._told, self._answer
-        self._told = end = min(start + count, len(answer))
+        self._told = end = min(start + count, len(answer.pieces))
         pieces = answer.pieces[start:end]
         piece = Piece("".join(pieces), answer.ids[start:end])
-        if self._ask.sampling.logprobs is not None:
-            piece.logprobs = [_logprob(text, self._ask.sampling.logprobs) for text in pieces]
+        if self._logprobs is not None:
+            piece.logprobs = [_logprob(text, self._logprobs) for text in pieces]
         self._deliver(piece)
         if self._breaks_after and end >= self._breaks_after:
             self._fleet.abort(self._ask.id)

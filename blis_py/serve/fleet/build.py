@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from blis_py.config.loader import as_dict
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 from blis_py.files.opening import read_text
-from blis_py.requests.table import RequestTable
 from blis_py.result import Result
 from blis_py.serve.chat import PLAIN_TEMPLATE
 from blis_py.serve.fleet.admin import admin_routes
@@ -19,9 +19,14 @@ from blis_py.serve.fleet.failures import FailureSettings
 from blis_py.serve.fleet.kv_events import BlockHashes, KVEvents
 from blis_py.serve.fleet.live import LiveCluster, empty_table
 from blis_py.serve.fleet.tokens import FleetTokenizer, ModelTokenizer, PieceTokenizer
+from blis_py.setup import kinds
 from blis_py.setup.asked import Demand
 from blis_py.setup.demand import DEFAULT_SEED
 from blis_py.setup.setup import Setup
+
+if TYPE_CHECKING:
+    from blis_py.requests.table import RequestTable
+    from blis_py.serve.fleet.blocks import LiveRounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,8 @@ class ServedFleet:
 
     setup: Setup
     backend: FleetBackend
+    rounds: LiveRounds | None = None
+    """Of block diffusion."""
 
     def result(self) -> Result | None:
         """The result of the run once it has been stopped; None if it had no requests, or failed."""
@@ -70,12 +77,13 @@ def build_fleet(config: RunConfig, options: FleetOptions, pod_prefix: str = "ins
     if not 0 < options.speedup <= 1e6:
         fix = "use more than 0, and at most a million"
         raise InputError("out of range", key="--speedup", value=options.speedup, fix=fix)
-    if config.dllm.workload is not None:
-        fix = "serve an autoregressive model, or use `blis run`"
-        raise InputError("is not served by a simulated fleet", key="--dllm-workload", fix=fix)
     table = empty_table(options.max_requests)
-    setup = Setup.of(config, lambda _: _nothing_yet(table, config))
-    live = LiveCluster(setup.cluster(), setup.options(options.record_steps), table, options.speedup)
+    demand = kinds.described(Demand(replace(table), _seed(config)), config)
+    if demand.kinds:
+        demand = replace(demand, table=table.take(slice(0, 0)))
+    setup = Setup.of(config, lambda _: demand)
+    rounds = _live_rounds(setup, demand)
+    live = _live(setup, options, table, rounds)
     tokenizer: FleetTokenizer = ModelTokenizer(options.tokenizer) if options.tokenizer else PieceTokenizer()
     settings = FleetSettings(
         models=options.served_model_names or (setup.config.model or "blis",),
@@ -90,7 +98,7 @@ def build_fleet(config: RunConfig, options: FleetOptions, pod_prefix: str = "ins
     backend.routes = admin_routes
     if options.kv_events is not None:
         _publish(backend, options)
-    return ServedFleet(setup, backend)
+    return ServedFleet(setup, backend, rounds)
 
 
 def _publish(backend: FleetBackend, options: FleetOptions) -> None:
@@ -104,9 +112,27 @@ def _publish(backend: FleetBackend, options: FleetOptions) -> None:
     live.on_instance = lambda scheduler: events.follow(scheduler.kv.follow())
 
 
-def _nothing_yet(table: RequestTable, config: RunConfig) -> Demand:
-    """A demand that comes later."""
-    return Demand(replace(table), _seed(config))
+def _live_rounds(setup: Setup, demand: Demand) -> LiveRounds | None:
+    """Rounds that are drawn as requests come, for a model of block diffusion."""
+    if setup.kind is None:
+        return None
+    from blis_py.serve.fleet.blocks import LiveRounds
+    from blis_py.setup.diffusion import measured_steps
+
+    (measured,) = measured_steps(demand, setup.config).values()
+    return LiveRounds(measured, setup.kind.block_tokens, demand.seed)
+
+
+def _live(setup: Setup, options: FleetOptions, table: RequestTable, rounds: LiveRounds | None) -> LiveCluster:
+    given = setup.options(options.record_steps)
+    if rounds is None:
+        return LiveCluster(setup.cluster(), given, table, options.speedup)
+    from blis_py.cluster.diffusion import BlockDiffusion
+    from blis_py.serve.fleet.blocks import BlockTap
+
+    assert isinstance(setup.kind, BlockDiffusion)
+    given["kind"] = replace(setup.kind, rounds=rounds)
+    return LiveCluster(setup.cluster(), given, table, options.speedup, BlockTap, rounds.add)
 
 
 def _seed(config: RunConfig) -> int:

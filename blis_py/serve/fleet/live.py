@@ -10,15 +10,14 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from simpy import Environment
 
-from blis_py.cluster.events import EventQueue
+from blis_py.cluster.clock import Clock
 from blis_py.cluster.simulation import ClusterSimulation
 from blis_py.cluster.source import RequestFactory, Send
 from blis_py.core.request import FINISHED, NEVER_NS, Request
@@ -69,8 +68,8 @@ class LiveSource:
         self.table, self._on_end = table, on_end
         self.rows = 0
 
-    def start(self, env: Environment, make: RequestFactory, send: Send, ahead: bool) -> None:
-        self._events, self._make, self._send = EventQueue(env), make, send
+    def start(self, env: Clock, make: RequestFactory, send: Send, ahead: bool) -> None:
+        self._events, self._make, self._send = env.events, make, send
 
     def arrive(self, now_ns: int, request: Request) -> None:
         """Send a request at a time."""
@@ -97,14 +96,18 @@ class LiveRequest:
         on_end: called once, at the end, with why it was ended from outside; empty = it was not.
     """
 
-    __slots__ = ("emitted", "on_end", "on_tokens", "request", "seen")
+    __slots__ = ("emitted", "late_ns", "latest", "on_end", "on_tokens", "request", "seen")
 
     def __init__(
         self, request: Request, on_tokens: Callable[[int], None], on_end: Callable[[str], None]
     ) -> None:
         self.request, self.on_tokens, self.on_end = request, on_tokens, on_end
+        self.latest = request
+        """As the instance serves it that has it now."""
         self.emitted = 0
         """Tokens that its instance has emitted."""
+        self.late_ns = 0
+        """Further delay of each of its tokens, by those that the server streams with the first one."""
         self.seen = False
 
 
@@ -125,9 +128,12 @@ class TokenTap:
             if request.computed + tokens >= request.num_tokens or request.continues:
                 count = 1 if step.emissions is None else step.emissions.get(request, 1)
                 live.emitted(request, count, end_ns, features.emitted_rows)
-        for request in self._scheduler.decoding:
-            live.emitted(request, 1, end_ns, 0)
+        live.decoded(self._scheduler.decoding, end_ns)
         self._events.steps(step, start_ns, run)
+
+
+Sight = tuple[LiveRequest, int]
+"""Tokens of a request that its client sees; 0 = its end."""
 
 
 class LiveCluster:
@@ -137,15 +143,24 @@ class LiveCluster:
         options: of the `ClusterSimulation`.
         table: room for all requests; see `empty_table`.
         speedup: simulated seconds per second.
+        tap: reports what instances emit.
+        on_lengths: called with the prompt and output tokens of every request, before it is sent.
 
     Attributes:
         lag_s, max_lag_s: delay of the latest event, and the longest so far.
     """
 
     def __init__(
-        self, cluster: Cluster, options: dict[str, Any], table: RequestTable, speedup: float = 1.0
+        self,
+        cluster: Cluster,
+        options: dict[str, Any],
+        table: RequestTable,
+        speedup: float = 1.0,
+        tap: type[TokenTap] = TokenTap,
+        on_lengths: Callable[[int, int], None] | None = None,
     ) -> None:
         self.table, self.speedup = table, speedup
+        self._tap, self._on_lengths = tap, on_lengths
         self.source = LiveSource(table, self._ended)
         self.schedulers: list[Any] = []
         """The scheduler of every instance, by index."""
@@ -154,14 +169,16 @@ class LiveCluster:
         self.simulation = ClusterSimulation(
             self.source, cluster, **{**options, "horizon_ns": None}, single_step=True, observer=self
         )
+        self._handoff = self.simulation.handoff
+        if self._handoff is not None:
+            self._handoff.on_arrival = self._handed_over
         self.lag_s = self.max_lag_s = 0.0
         self.failure: BaseException | None = None
         self.on_step: Callable[[int], None] = _ignore
         self._frontend: FrontendDelays = cluster.frontend
         self._live: dict[int, LiveRequest] = {}
-        self._late_ns: dict[int, int] = {}
-        self._outbox: list[tuple[int, int, LiveRequest, int]] = []
-        """(time, number, request, tokens) that the client sees later; 0 tokens = its end."""
+        self._outbox: list[tuple[int, int, list[Sight]]] = []
+        """(time, number, what clients see then)."""
         self._sent = 0
         self._timer: WallTimer | None = None
         self._origin_ns = 0
@@ -173,7 +190,7 @@ class LiveCluster:
         self.schedulers.append(scheduler)
         if self.on_instance is not None:
             self.on_instance(scheduler)
-        return TokenTap(self, scheduler, events)
+        return self._tap(self, scheduler, events)
 
     # -- the clock ---------------------------------------------------------------------------------
 
@@ -223,7 +240,7 @@ class LiveCluster:
         while True:
             event_ns = env.peek()
             if outbox and outbox[0][0] <= min(event_ns, now_ns):
-                self._deliver(heappop(outbox))
+                self._deliver(heappop(outbox)[2])
             elif event_ns <= now_ns:
                 env.step()
             else:
@@ -277,6 +294,8 @@ class LiveCluster:
         if content:
             table.content[row] = len(table.contents)
             table.contents.append(content)
+        if self._on_lengths is not None:
+            self._on_lengths(prompt_tokens, output_tokens)
         request = self.source.made(row)
         if priority is not None:
             request.priority = priority
@@ -286,21 +305,25 @@ class LiveCluster:
 
     def abort(self, live: LiveRequest) -> None:
         """End a request as if its client had timed out now."""
-        request, now_ns = live.request, self.now_ns()
+        request, now_ns = live.latest, self.now_ns()
         if live.seen:
             return
         self._forget(live)
         if request.status is FINISHED:
             return
         self.table.deadline_ns[request.row] = request.deadline_ns = now_ns
-        index = self.instance_of(live)
+        index, request = self._whereabouts(live)
         if index >= 0:
             self.simulation.fleet.instances[index].cancel(request, now_ns)
         self.advance()
 
     def instance_of(self, live: LiveRequest) -> int:
-        """Index of the instance it was dispatched to; -1 = none yet."""
-        return int(self.simulation.recorder.instance[live.request.visit])
+        """Index of the instance that has it; -1 = none yet."""
+        return self._whereabouts(live)[0]
+
+    def _whereabouts(self, live: LiveRequest) -> tuple[int, Request]:
+        between = None if self._handoff is None else self._handoff.whereabouts(live.request.row)
+        return between or (int(self.simulation.recorder.instance[live.latest.visit]), live.latest)
 
     def stepped(self, tokens: int) -> None:
         """A step with so many tokens."""
@@ -313,37 +336,64 @@ class LiveCluster:
             together: sequences with a token in the step, where it is the first of a request; else 0.
         """
         live = self._live.get(request.row)
-        if live is None:
+        if live is None or self._is_of_prefill(request):
             return
-        if not live.emitted and self._frontend.behind_seq_ns:
-            self._late_ns[request.row] = self._frontend.behind_seq_ns * together
+        if not live.emitted:
+            live.late_ns = self._frontend.behind_seq_ns * together
         live.emitted += tokens
-        seen_ns = end_ns + self._frontend.token_ns(live.emitted) + self._late_ns.get(request.row, 0)
-        self._later(seen_ns, live, tokens)
+        self._later(end_ns + self._frontend.token_ns(live.emitted) + live.late_ns, [(live, tokens)])
+
+    def decoded(self, requests: Iterable[Request], end_ns: int) -> None:
+        """A token of each request, from a step that ends then; those seen together are one entry."""
+        known, behind_ns = self._live, end_ns + self._frontend.behind_ns
+        per_token_ns = self._frontend.per_token_ns
+        seen: dict[int, list[Sight]] = {}
+        for request in requests:
+            live = known.get(request.row)
+            if live is not None:
+                tokens = 1 if live.emitted else 1 + request.carried
+                live.emitted += tokens
+                seen_ns = behind_ns + live.emitted * per_token_ns + live.late_ns
+                seen.setdefault(seen_ns, []).append((live, tokens))
+        for seen_ns, sights in seen.items():
+            self._later(seen_ns, sights)
+
+    def _is_of_prefill(self, request: Request) -> bool:
+        """Whether a token is that of a prefill instance, which reaches the client with the KV or not at all."""
+        between = None if self._handoff is None else self._handoff.whereabouts(request.row)
+        return between is not None and between[1] is request
+
+    def _handed_over(self, request: Request, now_ns: int) -> None:
+        """The KV of a request is at its decode instance, and with it the token of the prefill if it has one."""
+        live = self._live.get(request.row)
+        if live is not None:
+            live.latest = request
+            if request.carried:
+                self.emitted(request, request.carried, now_ns, 1)
 
     def _ended(self, request: Request, seen_ns: int) -> None:
         live = self._live.get(request.row)
         if live is not None:
-            self._later(seen_ns, live, 0)
+            live.latest = request
+            self._later(seen_ns, [(live, 0)])
 
-    def _later(self, time_ns: int, live: LiveRequest, tokens: int) -> None:
+    def _later(self, time_ns: int, sights: list[Sight]) -> None:
         self._sent += 1
-        heappush(self._outbox, (time_ns, self._sent, live, tokens))
+        heappush(self._outbox, (time_ns, self._sent, sights))
 
-    def _deliver(self, due: tuple[int, int, LiveRequest, int]) -> None:
-        _, _, live, tokens = due
-        if live.seen:
-            return
-        if tokens:
-            live.on_tokens(tokens)
-        else:
-            self._forget(live)
-            live.on_end("")
+    def _deliver(self, sights: list[Sight]) -> None:
+        for live, tokens in sights:
+            if live.seen:
+                continue
+            if tokens:
+                live.on_tokens(tokens)
+            else:
+                self._forget(live)
+                live.on_end("")
 
     def _forget(self, live: LiveRequest) -> None:
         live.seen = True
         self._live.pop(live.request.row, None)
-        self._late_ns.pop(live.request.row, None)
 
     # -- the end -----------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -136,22 +137,24 @@ class EngineBackend:
             self._loop.call_soon_threadsafe(self._fail_all, INTERNAL, 500)
 
     def _serve(self, engine: Engine) -> None:
-        """The loop: commands, then a step."""
+        """The loop: commands, then a step, which begins with them."""
         while not self._stopping:
-            self._obey(engine)
+            start_ns = self._obey(engine)
             if engine.has_unfinished:
-                engine.step()
+                engine.step(start_ns)
 
-    def _obey(self, engine: Engine) -> None:
-        """Carry out all commands; an idle engine waits for one."""
-        commands = self._commands
-        try:
+    def _obey(self, engine: Engine) -> int:
+        """Carry out all commands; an idle engine waits for one. Returns when it began to."""
+        commands, now_ns = self._commands, engine.clock.now_ns
+        start_ns = now_ns()
+        with suppress(Empty):
             if not engine.has_unfinished:
-                commands.get(timeout=_IDLE_S)(engine)
+                command = commands.get(timeout=_IDLE_S)
+                start_ns = now_ns()
+                command(engine)
             while True:
                 commands.get_nowait()(engine)
-        except Empty:
-            return
+        return start_ns
 
     def _begin(self, asked: _Asked, params: SamplingParams, engine: Engine) -> None:
         if asked.over:

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
-from servers import FLEET, Server, serving
+from servers import FLEET, Server, run, serving
 
 from blis_py.observe.answer import ObservedAnswer
 from blis_py.observe.http import HttpClient, HttpError, Target
@@ -114,7 +114,7 @@ def _hit_rate(servers: list[str]) -> float:
 def _simulated_hit_rate(policy: str) -> float:
     """The same requests under the simulator's own routing."""
     with serving(*FLEET, "--num-instances", "4", "--routing-policy", policy) as server:
-        asyncio.run(_load(server.url, 8))
+        run(_load(server.url, 8))
         return _hit_rate([server.url])
 
 
@@ -137,16 +137,16 @@ def _check(name: str, words: list[object]) -> None:
     with serving(*FLEET, *flags) as server:
         assert len(server.urls) == 4
         with gateway(words, server.urls, "cache_aware") as url:
-            ends = asyncio.run(_load(url, 8))
+            ends = run(_load(url, 8))
             hits = _hit_rate(server.urls)
             assert ends == {"ok": _REQUESTS}, ends
             assert all(_served(one) for one in server.urls)
-            ends = asyncio.run(_with_outage(url, server.urls[1]))
+            ends = run(_with_outage(url, server.urls[1]))
             print(name, "with an outage of one instance:", ends)
             assert ends.get("ok", 0) >= _REQUESTS * 0.6
             time.sleep(3)
             before = _served(server.urls[1])
-            asyncio.run(_load(url, 3))
+            run(_load(url, 3))
             print(name, f"the instance is back and has served {_served(server.urls[1]) - before:.0f} more")
         recorded = _ports(server, out)
         print(name, "recorded", recorded)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -9,17 +10,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.request import Request, urlopen
+
+from blis_py.wallclock import loop_factory
 
 ROOT = Path(__file__).resolve().parents[3]
 TINY = ROOT / "engine" / "tiny" / "checkpoints" / "ar"
 FLEET = ("serve", "--model", "qwen3-14b", "--gpu", "h100")
 ENGINE = ("engine", "serve", "--model", str(TINY), "--device", "cpu")
 _START_S = 120.0
+_T = TypeVar("_T")
+
+
+def run(work: Coroutine[Any, Any, _T]) -> _T:
+    """A client's work, in the event loop of servers and clients."""
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        return runner.run(work)
 
 
 class Server:

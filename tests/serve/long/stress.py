@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from servers import ENGINE, FLEET, Server, serving
+from servers import ENGINE, FLEET, Server, run, serving
 
 from blis_py.observe.answer import ObservedAnswer
 from blis_py.observe.http import HttpClient, HttpError, Target
@@ -69,12 +69,15 @@ async def _stream(client: HttpClient, body: dict[str, object], cut_s: float | No
     return answer
 
 
-async def _streams(url: str, number: int, tokens: int, seconds: float, cut: float) -> dict[str, float]:
-    """So many streams at any time, for so long; a share of them is cut."""
+async def keep_streaming(
+    url: str, number: int, tokens: int, seconds: float, cut: float, ramp_s: float = 0.0
+) -> dict[str, float]:
+    """So many streams at any time, for so long; a share of them is cut. They begin within the ramp."""
     client, rng = HttpClient(Target.of(url, {})), random.Random(1)
     until, found = time.monotonic() + seconds, {"whole": 0, "cut": 0, "tokens": 0}
 
     async def worker(index: int) -> None:
+        await asyncio.sleep(ramp_s * index / number)
         while time.monotonic() < until:
             cut_s = rng.uniform(0.2, 2.0) if rng.random() < cut else None
             body = {"prompt": f"S:{index % 7}", "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
@@ -107,9 +110,9 @@ def _empty(server: Server) -> None:
 def engine(seconds: float = 45) -> None:
     """200 streams on the tiny model, a tenth of them cut, preemption among them; memory stays flat."""
     with serving(*ENGINE, "--num-kv-blocks", "600", "--max-num-seqs", "128") as server:
-        asyncio.run(_streams(server.url, 200, 100, 10, 0.1))
+        run(keep_streaming(server.url, 200, 100, 10, 0.1))
         before = server.rss_mb
-        found = asyncio.run(_streams(server.url, 200, 100, seconds, 0.1))
+        found = run(keep_streaming(server.url, 200, 100, seconds, 0.1))
         _empty(server)
         preempted = server.metric("vllm:num_preemptions_total")
         print("engine", found, f"{preempted:.0f} preemptions, RSS {before:.0f} -> {server.rss_mb:.0f} MB")
@@ -123,7 +126,7 @@ def fleet(streams: int = 2000, seconds: float = 20) -> None:
     flags = ("--num-instances", "4", "--max-num-seqs", "600", "--speedup", "0.1")
     with serving(*FLEET, *flags) as server:
         before_s = server.cpu_s
-        found = asyncio.run(_streams(server.url, streams, 60, seconds, 0.02))
+        found = run(keep_streaming(server.url, streams, 60, seconds, 0.02))
         cpu_us = (server.cpu_s - before_s) / server.metric("vllm:generation_tokens_total") * 1e6
         _empty(server)
         lag_ms = server.metric("blis:clock_lag_max_seconds") * 1e3
@@ -137,7 +140,7 @@ def fleet(streams: int = 2000, seconds: float = 20) -> None:
 def order() -> None:
     """The text of every stream is the pattern, uncut and in order."""
     with serving(*FLEET, "--speedup", "5") as server:
-        answers = asyncio.run(_texts(server.url))
+        answers = run(_texts(server.url))
         assert all(text in _PATTERN for text in answers)
         print("order", len(answers), "texts")
 
@@ -153,7 +156,7 @@ async def _texts(url: str) -> list[str]:
 def rude() -> None:
     """Slow readers, half-open connections, large bodies, header bombs: the others are served on."""
     with serving(*FLEET, "--max-body-mb", "4") as server:
-        print("rude", asyncio.run(_rude(server)))
+        print("rude", run(_rude(server)))
         _empty(server)
         assert server.stop() == 0
 
@@ -222,11 +225,11 @@ def tls() -> None:
     subprocess.run([*made, "-keyout", key, "-out", cert], check=True, capture_output=True)
     with serving(*FLEET, "--tls-cert", str(cert), "--tls-key", str(key)) as server:
         parts = urlsplit(server.url)
-        assert asyncio.run(_status(parts.hostname, parts.port, b"GET /health HTTP/1.1\r\n\r\n")) == 0
+        assert run(_status(parts.hostname, parts.port, b"GET /health HTTP/1.1\r\n\r\n")) == 0
         trusted = ssl.create_default_context(cafile=str(cert))
         trusted.check_hostname = False
         target = Target(parts.hostname or "", parts.port or 0, trusted)
-        answer = asyncio.run(_stream(HttpClient(target), {"prompt": "a", "max_tokens": 3}, None))
+        answer = run(_stream(HttpClient(target), {"prompt": "a", "max_tokens": 3}, None))
         assert answer is not None
         assert answer.end[0] == "ok"
         print("tls ok")
@@ -236,7 +239,7 @@ def ends() -> None:
     """SIGTERM and SIGKILL under load: every stream ends, and nothing hangs."""
     for how, grace in ((signal.SIGTERM, "1"), (signal.SIGTERM, "60"), (signal.SIGKILL, "1")):
         with serving(*FLEET, "--grace", grace) as server:
-            ended = asyncio.run(_ended(server, how))
+            ended = run(_ended(server, how))
             print("ends", signal.Signals(how).name, f"grace {grace} s:", ended)
             assert sum(ended.values()) == 100
             assert server.process.wait(30) == (0 if how == signal.SIGTERM else -how)
