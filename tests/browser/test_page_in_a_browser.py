@@ -207,6 +207,17 @@ def test_the_main_thread_is_free_while_the_page_waits(browser: Browser, server: 
     assert busy_ms < waited_ms / 2
 
 
+def test_what_is_shown_is_marked_until_the_next_answer_comes(browser: Browser, server: Server) -> None:
+    page = opened(browser, server)
+    page.route("**/api/job", lambda route: None)
+    drag(page, "Instances", 1)
+    page.wait_for_selector("#label.stale")
+    page.unroute("**/api/job")
+    drag(page, "Instances", 1)
+    drawn(page, "whole", "num_instances", 4)
+    assert page.locator("#label.stale").count() == 0
+
+
 def test_a_server_that_ends_is_a_message(browser: Browser, server: Server) -> None:
     page = opened(browser, server)
     page.route("**/api/job", lambda route: route.abort())

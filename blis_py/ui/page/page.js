@@ -50,6 +50,7 @@ async function details(state, latest) {
 
 // The whole run begins as soon as the hand rests, beside the sample: two processes.
 function simulate(state) {
+  if (page.answer) at("label").classList.add("stale"); // until the next answer; seen on slow machines
   samples.want(state);
   clearTimeout(resting);
   resting = setTimeout(() => wholes.want(state), REST_MS);
