@@ -100,7 +100,7 @@ function named(state) {
 function points() {
   const now = page.answer ? [{ ...page.answer.point, name: "now" }] : [];
   show.points([
-    { name: page.curve.sampled ? "other rates (samples)" : "other rates", line: true, colour: 5, points: [...(page.curve.points ?? [])].sort((a, b) => a[at("x").value] - b[at("x").value]) },
+    { name: page.curve.sampled ? "other rates (samples)" : "other rates", line: true, colour: 5, points: [...(at("x").value === "throughput" ? page.curve.points ?? [] : [])].sort((a, b) => a[at("x").value] - b[at("x").value]) },
     { name: "plan: holds", colour: 2, points: [...page.candidates.values()].filter((one) => one.holds) },
     { name: "plan: misses", colour: 1, points: [...page.candidates.values()].filter((one) => !one.holds) },
     { name: "looked at before", colour: 6, points: [...page.visited.entries()].filter(([key]) => key !== page.ofState).map(([, one]) => one) },
