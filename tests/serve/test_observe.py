@@ -67,7 +67,7 @@ def observe(url: str, out: Path, *flags: str) -> int:
 
 
 def test_instances_have_paths_of_their_own_on_one_port(tmp_path: Path) -> None:
-    with served(ServeSettings(port=0, api_key="k"), ("/instance-0", "/instance-1")) as (service, first):
+    with served(ServeSettings(port=0, api_key="k"), ("/instance-0", "/instance-1")) as (service, _):
         assert observe(f"{service.url}/instance-1", tmp_path / "out", *WORK, "--api-key", "k") == 0
         for path in service.backends:
             assert urlopen(f"{service.url}{path}/health").status == 200

@@ -82,6 +82,9 @@ def build_fleet(config: RunConfig, options: FleetOptions, pod_prefix: str = "ins
     if demand.kinds:
         demand = replace(demand, table=table.take(slice(0, 0)))
     setup = Setup.of(config, lambda _: demand)
+    if len(setup.cluster().served) > 1:
+        fix = "serve each model on a port of its own"
+        raise InputError("several models are not served by one simulated fleet", key="pools", fix=fix)
     rounds = _live_rounds(setup, demand)
     live = _live(setup, options, table, rounds)
     tokenizer: FleetTokenizer = ModelTokenizer(options.tokenizer) if options.tokenizer else PieceTokenizer()

@@ -360,12 +360,12 @@ class LiveCluster:
             self._later(seen_ns, sights)
 
     def _is_of_prefill(self, request: Request) -> bool:
-        """Whether a token is that of a prefill instance, which reaches the client with the KV or not at all."""
+        """Whether a token is that of a prefill instance, which the client gets with the KV or not at all."""
         between = None if self._handoff is None else self._handoff.whereabouts(request.row)
         return between is not None and between[1] is request
 
     def _handed_over(self, request: Request, now_ns: int) -> None:
-        """The KV of a request is at its decode instance, and with it the token of the prefill if it has one."""
+        """The KV of a request is at its decode instance, and with it the token of its prefill."""
         live = self._live.get(request.row)
         if live is not None:
             live.latest = request
