@@ -12,8 +12,8 @@
   server's log. The front end is fitted to every other request, and compared are the rest.
 
 Servers are processes of their own; everything stays on the loopback interface. Where it is allowed, all
-of them run under SCHED_FIFO, since others on a busy host would be part of every figure; `scheduling` says so, and
-`load` how busy it was.
+of them run under SCHED_FIFO, since others on a busy host would be part of every figure;
+`scheduling` says so, and `load` how busy it was.
 """
 
 from __future__ import annotations
