@@ -22,7 +22,7 @@ NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core 
 # Tests of other things than the simulator, or that need more than it.
 NOT_CHECKED := $(addprefix --ignore=tests/,benchmarks docs engine fuzz gpu notebooks)
 
-.PHONY: run ui serve test-ui test-serve native check test fuzz soak soak-engine mutants lint aot bench docs docs-ui \
+.PHONY: run ui serve test-ui test-serve native check test fuzz soak soak-engine test-long mutants lint aot bench docs docs-ui \
 	site release gpu gpu-wheels gpu-home gpu-rehearsal clean
 
 run: $(VENV)/.native
@@ -64,6 +64,11 @@ test: export OMP_NUM_THREADS := 1
 test: $(VENV)/.installed-dev $(VENV)/.native
 	$(BIN)/pytest -n auto --dist worksteal --part native
 	$(BIN)/pytest -n auto --dist worksteal --part interpreted
+
+# The tests that take longest: whole campaigns and compilers.
+test-long: export OMP_NUM_THREADS := 1
+test-long: $(VENV)/.installed-dev
+	$(BIN)/pytest -n auto --dist worksteal -m long
 
 # The page and reports in a headless Chromium (Debian: apt-get install chromium), with axe-core from npm. What is
 # not there is skipped with a word.

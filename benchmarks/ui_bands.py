@@ -1,9 +1,10 @@
 """Coverage of the bands that the page's samples come with: does the whole run lie in them?
 
-    python benchmarks/ui_bands.py --runs 50 --seed 1 [--out FILE]
+    python benchmarks/ui_bands.py --runs 50 --seed 1 [--out FILE [--seconds 240]]
 
 Random configurations (lengths, bursts, bundled workloads, GPUs, instances, schedulers), from 40 % to 150 % of
-what a burst of requests is served at, so that many are near saturation and some beyond it.
+what a burst of requests is served at, so that many are near saturation and some beyond it. `--out` keeps a
+line of JSON per configuration, and does not run again what is there; `--seconds` begins none later.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import json
 import random
 import sys
+import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -96,28 +98,47 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--seconds", type=float, default=float("inf"))
     options = parser.parse_args()
-    rows: list[dict[str, Any]] = []
-    for settings in islice(configurations(options.seed), 2 * options.runs):
-        try:
-            rows.append(measured(settings))
-        except InputError as error:
-            print(f"left out: {error}", file=sys.stderr)
-            continue
-        if len(rows) == options.runs:
+    until_s = time.monotonic() + options.seconds
+    lines = options.out.read_text().splitlines() if options.out and options.out.exists() else []
+    tried = [json.loads(line) for line in lines]
+    for index, settings in enumerate(islice(configurations(options.seed), 2 * options.runs)):
+        if sum("figures" in row for row in tried) == options.runs or time.monotonic() > until_s:
             break
-    if options.out:
-        options.out.write_text(json.dumps(rows, indent=1))
-    count = len(rows)
+        if index < len(tried):
+            continue
+        try:
+            tried.append(measured(settings))
+        except InputError as error:
+            tried.append({"settings": settings, "refused": str(error)})
+        if options.out:
+            with options.out.open("a") as file:
+                file.write(json.dumps(rounded(tried[-1])) + "\n")
+    tell([row for row in tried if "figures" in row])
+
+
+def rounded(value: Any) -> Any:
+    """Fractions to six digits."""
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(each) for each in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def tell(rows: list[dict[str, Any]]) -> None:
+    """Coverage of each band and of all; the widths are those of the bands."""
     for path in sampling.BANDED:
         own = [row["figures"][path] for row in rows if path in row["figures"]]
         inside = sum(one["in"] for one in own)
         widths = sorted(one["high"] / one["low"] for one in own)
         print(f"{path}: {inside} of {len(own)} inside; width {widths[len(own) // 2]:.2f} in the median")
-    every = sum(all(one["in"] for one in row["figures"].values()) for row in rows)
-    saturated = sum(row["verdict"] == "saturated" for row in rows)
-    near = sum(row["busy"] > 85 and row["verdict"] != "saturated" for row in rows)
-    print(f"all figures: {every} of {count}; {saturated} saturated, {near} more than 85 % busy")
+    near = [row for row in rows if row["busy"] > 85 and row["verdict"] != "saturated"]
+    saturated = [row for row in rows if row["verdict"] == "saturated"]
+    for name, kind in (("all", rows), ("more than 85 % busy", near), ("saturated", saturated)):
+        inside = sum(all(one["in"] for one in row["figures"].values()) for row in kind)
+        print(f"{name}: every figure inside in {inside} of {len(kind)}")
 
 
 if __name__ == "__main__":

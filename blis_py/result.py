@@ -154,6 +154,7 @@ class Result(ShownResult):
             requests=requests,
             goodput=self.simulation.targets,
             everyone=bool(self.config.goodput),
+            block_size=self.simulation.scheduler.block_size,
         )
         return metrics if self.saturation is None else {**metrics, "saturation": self.saturation.final}
 
@@ -171,7 +172,18 @@ class Result(ShownResult):
             found[-1]["saturation"] = self.saturation.final
         blocks = (f"=== Simulation Metrics ===\n{to_json(one)}" for one in found)
         return "".join(
-            (*blocks, *(f"{line}\n" for line in blis_sections(self.record, fitness=fitness, **targets)))
+            (
+                *blocks,
+                *(
+                    f"{line}\n"
+                    for line in blis_sections(
+                        self.record,
+                        fitness=fitness,
+                        block_size=self.simulation.scheduler.block_size,
+                        **targets,
+                    )
+                ),
+            )
         )
 
     def save(self, folder: str | Path, *, force: bool = False, plots: bool = True, itl: bool = False) -> Path:

@@ -209,11 +209,11 @@ class SavedResult(ShownResult):
     def _instances(self) -> list[Any]:
         from blis_py.figures.run import InstanceView
 
-        blocks = self._facts.kv_blocks
+        found = zip(self._facts.kv_blocks, self._facts.pools, strict=True)
         if not exists(self.folder / STEPS):
-            return [InstanceView(count, None) for count in blocks]
+            return [InstanceView(count, None, pool) for count, pool in found]
         columns = self._step_columns()
-        return [InstanceView(count, _of(columns, index)) for index, count in enumerate(blocks)]
+        return [InstanceView(count, _of(columns, index), pool) for index, (count, pool) in enumerate(found)]
 
     @cached_property
     def _token_gaps(self) -> Any:
@@ -255,6 +255,7 @@ class _Facts:
     steps: int
     simulated_s: float
     kv_blocks: tuple[int, ...]
+    pools: tuple[str, ...]
     notes: tuple[str, ...]
 
 
@@ -266,6 +267,7 @@ def _facts(summary: dict[str, Any], path: Path) -> _Facts:
             steps=int(summary["cluster"]["steps"]),
             simulated_s=float(summary["window"]["simulated_s"]),
             kv_blocks=tuple(int(each["kv_blocks"]) for each in summary["instances"]),
+            pools=tuple(str(each.get("pool", "")) for each in summary["instances"]),
             notes=tuple(str(note) for note in summary["notes"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:

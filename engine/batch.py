@@ -8,7 +8,7 @@ nothing is sent but who they are, when that has changed, and new pages.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass
 from typing import Any
@@ -126,7 +126,7 @@ class BatchBuilder:
         self._gathered = torch.from_numpy(self._pages).to(device)
         self._reached = self._gathered
         """The part of them that the latest batch needed."""
-        self.plan: Callable[[torch.Tensor, int], torch.Tensor] | None = None
+        self.plan: Callable[[torch.Tensor, int], Mapping[int, torch.Tensor]] | None = None
         """How attention divides the work of decodes, by their lengths and number; None on the CPU."""
 
     def begin(self, rows: Ints) -> list[int]:
@@ -332,5 +332,5 @@ class BatchBuilder:
             max_seq_len=max_seq_len,
             num_decodes=num_decodes,
             usual_prompts=usual_prompts,
-            decode_plan=self.plan(inputs.seq_lens, num_decodes) if self.plan and num_decodes else None,
+            decode_plans=self.plan(inputs.seq_lens, num_decodes) if self.plan and num_decodes else {},
         )

@@ -187,14 +187,18 @@ def make_executor(
     return Executor(forward, builder, config.max_num_seqs, graphs, expert_load, side, mixed)
 
 
-def _planner(forward: Forward) -> Callable[[torch.Tensor, int], torch.Tensor] | None:
-    """What divides the work of decode attention; None where no kernel does it."""
+def _planner(forward: Forward) -> Callable[[torch.Tensor, int], dict[int, torch.Tensor]] | None:
+    """What divides the work of decode attention, by sliding window; None where no kernel does it."""
     if backend.choose(forward.kv[0][0], paged_attention.kernels) != "triton":
         return None
     from engine.kernels.triton.decode_attention import plan_decodes
 
     sizes = forward.model.config
-    return partial(plan_decodes, num_kv_heads=sizes.num_kv_heads, head_dim=sizes.head_dim)
+    plan = partial(plan_decodes, num_kv_heads=sizes.num_kv_heads, head_dim=sizes.head_dim)
+    windows = sorted(set(sizes.windows or (0,)))
+    return lambda seq_lens, num_decodes: {
+        window: plan(seq_lens, num_decodes, window=window) for window in windows
+    }
 
 
 @torch.inference_mode()

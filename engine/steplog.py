@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ from blis_py.traces.steplog import (
 )
 from engine.grammar.masks import NO_MASKS, MaskTimes
 from engine.sequence import Roster, Sequence
+
+if TYPE_CHECKING:
+    from blis_py.traces.perfetto import StepTrace
 
 _KINDS = STEP_KINDS | TIMING_KINDS
 _NUMBERS = tuple(name for name, kind in _KINDS.items() if kind in ("int", "float"))
@@ -89,6 +92,8 @@ class StepRecorder:
         self._abort_ns: dict[int, int] = {}
         self._key_numbers: dict[Hashable, int] = {}
         self._end_ns = 0
+        self.trace: StepTrace | None = None
+        """Receives every step and request as it ends."""
 
     # -- requests --------------------------------------------------------------------------------
 
@@ -177,16 +182,46 @@ class StepRecorder:
                 launching_ns,
             )
         )
+        if self.trace is not None:
+            self._follow(self.trace, ended, forward)
         if len(self._latest) == _PACK:
             self._pack()
         self.steps += 1
+
+    def _follow(self, trace: StepTrace, ended: tuple[int, ...], forward: tuple[int, int]) -> None:
+        """Hand the latest step to the trace, and the requests that ended with it."""
+        row = dict(zip(_NUMBERS, self._latest[-1], strict=True))
+        changes = (self._lists[name].get(self.steps, ()) for name in ("admitted_ids", "preempted_ids"))
+        trace.step(row, forward, *changes)
+        for number in ended:
+            if number in self._open:
+                self._close(number)
+
+    def close_trace(self) -> None:
+        """Hand the trace what has not ended; it receives nothing afterwards."""
+        if self.trace is None:
+            return
+        self._pack()
+        for number in list(self._open):
+            self.trace.request(self._facts(self._request(*self._open[number])))
+        self.trace.close()
+        self.trace = None
+
+    @staticmethod
+    def _facts(row: tuple[Any, ...]) -> dict[str, Any]:
+        return dict(zip(REQUEST_KINDS, row, strict=False))
+
+    def _close(self, number: int) -> None:
+        """Keep the row of an ended request in place of the request."""
+        self._closed[number] = row = self._request(*self._open.pop(number))
+        if self.trace is not None:
+            self.trace.request(self._facts(row))
 
     def _pack(self) -> None:
         """Pack numbers into arrays and ended requests into rows, at a tenth of the memory."""
         for number, entry in list(self._open.items()):
             if entry[0].finish_reason is not None:
-                del self._open[number]
-                self._closed[number] = self._request(*entry)
+                self._close(number)
         if self._latest:
             self._packed.append(np.array(self._latest, dtype=np.float64))
             self._latest.clear()

@@ -51,10 +51,13 @@ def variants(model: ModelConfig, config: EngineConfig, gpu: Gpu) -> list[Variant
 
 def without_weights(model: ModelConfig, dtype: torch.dtype) -> Decoder:
     """A decoder on the meta device with one layer of each kind after the first."""
-    sparse = [index in model.sparse_layers for index in range(model.num_layers)]
-    layers = [sparse[0], *sorted(set(sparse))]
-    kept = frozenset(index for index, is_sparse in enumerate(layers) if is_sparse)
-    decoder = shapes_only(replace(model, num_layers=len(layers), sparse_layers=kept), dtype).eval()
+    windows = model.windows or (0,) * model.num_layers
+    kinds = [(index in model.sparse_layers, window) for index, window in enumerate(windows)]
+    layers = [kinds[0], *sorted(set(kinds))]
+    kept = frozenset(index for index, (is_sparse, _) in enumerate(layers) if is_sparse)
+    windows = tuple(window for _, window in layers)
+    few = replace(model, num_layers=len(layers), sparse_layers=kept, windows=windows)
+    decoder = shapes_only(few, dtype).eval()
     decoder.set_max_positions(1)
     return decoder
 

@@ -36,7 +36,7 @@ import blis_py as blis
 
 SMALL = "BLIS_NOTEBOOK_SMALL" in os.environ
 NUM_REQUESTS = 1500 if SMALL else None  # None: the whole hour
-DRAWS = 4 if SMALL else 20
+PRECISION = {"draws": 4, "most_requests": 1500} if SMALL else {"draws": 20}
 
 # %% [markdown]
 # ## The question
@@ -51,7 +51,7 @@ LOAD = {"workload": "mixed-slo", "num_requests": NUM_REQUESTS, "model": "qwen3-1
 SLO = ("critical.ttft.p99=500ms", "critical.tpot.p99=50ms", "standard.ttft.p99=1s")
 CHOICES = {"scheduler": ["fcfs", "priority-fcfs"], "max_num_batched_tokens": [8192, 4096, 1024]}
 
-plan = blis.plan(**LOAD, slo=SLO, vary=CHOICES, instances="1:16", draws=DRAWS, workers=2)
+plan = blis.plan(**LOAD, slo=SLO, vary=CHOICES, instances="1:16", workers=2, **PRECISION)
 print(plan)
 
 # %% [markdown]
@@ -105,8 +105,8 @@ more = blis.plan(
     **plan.best.point,
     num_instances=plan.best.instances + 1,
     max_rate=True,
-    draws=DRAWS,
     workers=2,
+    **PRECISION,
 )
 print(more)
 

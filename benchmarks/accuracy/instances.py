@@ -1,26 +1,39 @@
 """How many instances the measured points of a server imply, and how many the predictions of the same points.
 
-    python benchmarks/accuracy/instances.py
+    python benchmarks/accuracy/instances.py [../shared/data] [--every 4] [--known FILE] [--no-runs]
 
-Reads `results/real_engines.json` (closed loops of vLLM with several concurrencies) and simulates nothing. In
-each group of one engine, model, GPU, TP and lengths, TTFT and TPOT of the middle concurrency are the targets.
-The highest requests/s within both follows from the points, with straight lines between concurrencies: once
-as measured, once as predicted by coefficients that had not seen the model. For eight times the measured rate,
-the instances that either needs are compared. Writes `results/instances.json` and `results/instances.md`.
+In each group of one engine, model, GPU, layout and lengths, TTFT and TPOT of the middle concurrency are the
+targets. The highest requests/s within both follows from the points, with straight lines between
+concurrencies: once as measured, once as predicted. For eight times the measured rate, the instances that
+either needs are compared; where they differ, the table says which target is short in the prediction, and by
+how much that latency is off at the middle concurrency. Three sets:
+
+- held out: closed loops of `results/real_engines.json`, by coefficients that had not seen the model;
+- silicon and inferencemax: the points of `points.py`, as the program prices them. Every n-th group of silicon
+  (`--every`); each point is simulated once and kept in `--known`, so that the run can be resumed.
+
+Writes `results/instances.json` and `results/instances.md`.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
+
+import points as published
+from points import NotExpressed
+from points import Point as Published
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 PRICES = "trained, new model"
+HELD_OUT = "held out"
 MULTIPLE = 8
 _CASE = re.compile(r"_(\d+)x(\d+)_c(\d+)")
 _DRAWN = 0.9
@@ -51,6 +64,7 @@ class Group:
     measured: tuple[Point, ...]
     predicted: tuple[Point, ...]
     consistent: bool
+    set: str = HELD_OUT
 
 
 @dataclass(frozen=True)
@@ -65,6 +79,11 @@ class Answer:
     predicted: int | None
     """Instances for eight times the measured rate; None = no tried concurrency meets the targets."""
     consistent: bool
+    set: str = HELD_OUT
+    short: str = ""
+    """The target that limits the prediction."""
+    error: float = 0.0
+    """Predicted over measured, minus one, of that latency at the middle concurrency."""
 
 
 def groups(rows: Sequence[Mapping[str, Any]], prices: str = PRICES) -> list[Group]:
@@ -111,13 +130,31 @@ def _between(low: Point, high: Point, ttft_ms: float, tpot_ms: float) -> float:
 
 def answer(group: Group) -> Answer:
     """Instances that the measured and the predicted points imply."""
-    middle = group.measured[len(group.measured) // 2]
+    index = len(group.measured) // 2
+    middle, same = group.measured[index], group.predicted[index]
     targets = middle.ttft_ms, middle.tpot_ms
     measured, predicted = highest(group.measured, *targets), highest(group.predicted, *targets)
     assert measured is not None
     load = MULTIPLE * measured
     needed = None if predicted is None else math.ceil(load / predicted - 1e-9)
-    return Answer(group.name, targets, measured, predicted or 0.0, MULTIPLE, needed, group.consistent)
+    alone = {
+        "TTFT": highest(group.predicted, targets[0], math.inf) or 0.0,
+        "TPOT": highest(group.predicted, math.inf, targets[1]) or 0.0,
+    }
+    short = min(alone, key=lambda name: alone[name])
+    errors = {"TTFT": same.ttft_ms / middle.ttft_ms - 1, "TPOT": same.tpot_ms / middle.tpot_ms - 1}
+    return Answer(
+        group.name,
+        targets,
+        measured,
+        predicted or 0.0,
+        MULTIPLE,
+        needed,
+        group.consistent,
+        group.set,
+        short,
+        errors[short],
+    )
 
 
 def summary(answers: Sequence[Answer]) -> dict[str, float]:
@@ -125,43 +162,161 @@ def summary(answers: Sequence[Answer]) -> dict[str, float]:
     consistent = [each for each in answers if each.consistent]
     known = [each for each in consistent if each.predicted is not None]
     off = [(each.predicted or 0) - each.implied for each in known]
+    many = [each for each in consistent if each.predicted is None or each.predicted > each.implied + 1]
+    by_ttft = [each for each in many if each.short == "TTFT"]
     return {
         "groups": len(consistent),
         "without_answer": len(consistent) - len(known),
         "bias_instances": sum(off) / max(len(off), 1),
+        "median_instances": float(median(off)) if off else 0.0,
         "within_one": sum(abs(each) <= 1 for each in off) / max(len(consistent), 1),
         "fewer_by_more_than_one": sum(each < -1 for each in off),
+        "more_by_more_than_one": len(many),
+        "of_these_by_ttft": len(by_ttft),
+        "their_median_ttft_error": float(median([each.error for each in by_ttft])) if by_ttft else 0.0,
     }
+
+
+# --- points of public benchmarks ---------------------------------------------------------------------
+
+
+class Known:
+    """Predictions of points, in a file with a line for each; None = it cannot be expressed."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+        self._found: dict[str, dict[str, float] | None] = dict(map(json.loads, lines))
+
+    def __contains__(self, point: Published) -> bool:
+        return point.id in self._found
+
+    def of(self, point: Published) -> dict[str, float] | None:
+        if point.id not in self._found:
+            try:
+                self._found[point.id] = point.predict()
+            except NotExpressed:
+                self._found[point.id] = None
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([point.id, self._found[point.id]]) + "\n")
+        return self._found[point.id]
+
+
+def gathered(points: Iterable[Published]) -> Iterator[tuple[str, list[Published]]]:
+    """Points of the same server and lengths, with at least three concurrencies."""
+    found: dict[tuple[Any, ...], dict[int, Published]] = {}
+    for point in points:
+        if not point.refused:
+            key = (point.engine, point.version, point.model, point.precision, point.gpu, point.gpus)
+            key += (point.attention_dp, point.ep, point.prompt_tokens, point.output_tokens)
+            found.setdefault(key, {})[point.concurrency] = point
+    for key, by_concurrency in found.items():
+        if len(by_concurrency) >= 3:
+            yield _name(key), [point for _, point in sorted(by_concurrency.items())]
+
+
+def _name(key: tuple[Any, ...]) -> str:
+    engine, version, model, precision, gpu, gpus, replicas, ep, isl, osl = key
+    wide = f"{f' DP{replicas}' if replicas > 1 else ''}{f' EP{ep}' if ep > 1 else ''}"
+    name = model.rpartition("/")[2].lower()
+    return f"{name} {precision} on {gpu} TP{gpus // replicas}{wide}, {engine} {version}, {isl}/{osl}"
+
+
+def published_groups(
+    kind: str, points: Iterable[Published], known: Known, every: int, run: bool
+) -> Iterator[Group]:
+    """Groups whose points all have a prediction."""
+    for name, of in list(gathered(points))[::every]:
+        if not run and any(point not in known for point in of):
+            continue
+        told = [known.of(point) for point in of]
+        if any(each is None for each in told):
+            continue
+        measured = [_point(point, point.measured) for point in of]
+        predicted = [_point(point, each or {}) for point, each in zip(of, told, strict=True)]
+        contradictory = any(point.impossible() for point in of)
+        yield Group(name, tuple(measured), tuple(predicted), not contradictory, kind)
+
+
+def _point(of: Published, figures: Mapping[str, float]) -> Point:
+    return Point(of.concurrency, figures["ttft.mean"], figures["tpot.mean"], of.output_tokens)
+
+
+# --- the page ----------------------------------------------------------------------------------------
 
 
 def table(answers: Sequence[Answer]) -> str:
     """Markdown."""
     head = "# Instances: predicted against what the measured points imply\n\n"
     head += f"For {MULTIPLE} times the measured rate; by `python benchmarks/accuracy/instances.py`. "
-    head += "* The points contradict each other.\n\n"
+    head += (
+        "* The points contradict each other. *Short*: the target that limits the prediction, and how far\n"
+    )
+    head += (
+        "that latency is off at the middle concurrency, where more instances are needed than measured.\n\n"
+    )
+    parts = [head, _summaries(answers), "\n"]
+    for kind in dict.fromkeys(each.set for each in answers):
+        parts += [f"\n## {kind}\n\n", _rows([each for each in answers if each.set == kind])]
+    return "".join(parts)
+
+
+def _summaries(answers: Sequence[Answer]) -> str:
+    lines = [
+        "| set | groups | none meets them | bias | median | within one | fewer by more than one "
+        "| more by more than one | of these by TTFT | whose error, median |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for kind in dict.fromkeys(each.set for each in answers):
+        told = summary([each for each in answers if each.set == kind])
+        lines.append(
+            f"| {kind} | {told['groups']} | {told['without_answer']} | {told['bias_instances']:+.1f} "
+            f"| {told['median_instances']:+.0f} | {told['within_one']:.0%} "
+            f"| {told['fewer_by_more_than_one']} | {told['more_by_more_than_one']} "
+            f"| {told['of_these_by_ttft']} | {told['their_median_ttft_error']:+.0%} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _rows(answers: Sequence[Answer]) -> str:
     lines = [
         "| server, input/output tokens | targets TTFT / TPOT, ms | requests/s measured | predicted "
-        "| instances |",
-        "| --- | ---: | ---: | ---: | ---: |",
+        "| instances | short |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     for each in answers:
         needed = "none meets them" if each.predicted is None else str(each.predicted)
         star = "" if each.consistent else " *"
+        more = each.predicted is None or each.predicted > each.implied
         lines.append(
             f"| {each.group}{star} | {each.targets_ms[0]:.0f} / {each.targets_ms[1]:.1f} "
-            f"| {each.measured_per_s:.3g} | {each.predicted_per_s:.3g} | {needed} for {each.implied} |"
+            f"| {each.measured_per_s:.3g} | {each.predicted_per_s:.3g} | {needed} for {each.implied} "
+            f"| {f'{each.short} {each.error:+.0%}' if more else ''} |"
         )
-    figures = summary(answers)
-    others = ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in figures.items())
-    return f"{head}{chr(10).join(lines)}\n\nOf the groups that do not: {others}.\n"
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("data", type=Path, nargs="?")
+    parser.add_argument("--every", type=int, default=4)
+    parser.add_argument("--known", type=Path, default=RESULTS / "instances.points")
+    parser.add_argument("--no-runs", action="store_true", help="only groups whose points were run")
+    given = parser.parse_args()
     rows = json.loads((RESULTS / "real_engines.json").read_text(encoding="utf-8"))
-    answers = [answer(group) for group in groups(rows)]
+    found = groups(rows)
+    if given.data is not None:
+        known, run = Known(given.known), not given.no_runs
+        found += published_groups("inferencemax", published.inferencemax(given.data), known, 1, run)
+        found += published_groups("silicon", published.silicon(given.data), known, given.every, run)
+    answers = [answer(group) for group in found]
     text = table(answers)
     print(text)
-    content = {"summary": summary(answers), "groups": [asdict(each) for each in answers]}
+    sets = dict.fromkeys(each.set for each in answers)
+    content = {
+        "summary": {kind: summary([each for each in answers if each.set == kind]) for kind in sets},
+        "groups": [asdict(each) for each in answers],
+    }
     (RESULTS / "instances.json").write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     (RESULTS / "instances.md").write_text(text, encoding="utf-8")
 

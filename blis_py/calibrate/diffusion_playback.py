@@ -6,8 +6,6 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import cast
 
-from simpy import Environment
-
 from blis_py.calibrate.composition import Composition
 from blis_py.calibrate.diffusion import RoundComposition, without_outcome
 from blis_py.calibrate.diffusion_blocks import RecordedBlocks, diffusion_config, rounds_of_each
@@ -81,7 +79,7 @@ class RoundPlayback(Playback):
             return self.recorded[row].published[first : pages - prompt_keys[row]]
 
         nobody_else = Lookahead()
-        wakeups = WakeupQueue(EventQueue(Environment()), nobody_else)
+        wakeups = WakeupQueue(EventQueue(), nobody_else)
         how = (self._rounds, self._costs)
         self._instance = DiffusionInstance(
             wakeups, core, self.latency, events, nobody_else, *how, new_keys=new_keys

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from simpy import Environment
-
 from blis_py.calibrate.composition import Composition
 from blis_py.calibrate.playback import MeasuredTimes, Playback, ready_times
 from blis_py.calibrate.recorded import Lengths, RecordedRun, recorded_requests, scheduler_config
 from blis_py.cluster.autoregressive import AutoregressiveInstance, StepEvents
 from blis_py.cluster.events import EventQueue
+from blis_py.cluster.instance_log import InstanceLog
 from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.overlapped import OverlappedInstance
-from blis_py.cluster.recorder import InstanceLog, Recorder
+from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import SELDOM, further_names
@@ -57,7 +56,7 @@ class StepPlayback(Playback):
 
     def _serve(self, events: StepEvents, single_step: bool) -> int:
         nobody_else = Lookahead()
-        wakeups = WakeupQueue(EventQueue(Environment()), nobody_else)
+        wakeups = WakeupQueue(EventQueue(), nobody_else)
         overlapped = self._scheduler.config.async_scheduling
         kind = OverlappedInstance if overlapped else AutoregressiveInstance
         instance = kind(

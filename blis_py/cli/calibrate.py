@@ -10,7 +10,7 @@ from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.formats import FORMAT, format_of
 from blis_py.config.check import duration_ns
-from blis_py.core.bounds import MAX_REQUESTS, check_count, clock_ns
+from blis_py.core.bounds import MAX_INSTANCES, MAX_REQUESTS, check_count, clock_ns
 from blis_py.errors import InputError
 from blis_py.files.paths import is_file, is_folder
 from blis_py.files.yaml_files import load_mapping
@@ -21,6 +21,7 @@ from blis_py.result import to_json
 if TYPE_CHECKING:
     from blis_py.calibrate.autopsy import Autopsy
     from blis_py.calibrate.compare import Calibration
+    from blis_py.calibrate.tolerances import ToleranceVerdict
     from blis_py.metrics.slo import GoodputTargets
 
 MEASURED = "measured"
@@ -28,7 +29,6 @@ _NOT_YET = {
     "--adapter-reference": "compares runs with LoRA adapters, which are not simulated yet",
     "--adapter-mape-threshold": "compares runs with LoRA adapters, which are not simulated yet",
     "--sim-metrics-blind": "compares runs with LoRA adapters, which are not simulated yet",
-    "--sim-metrics": "compares hit rates that BLIS's observe recorded, which is not done yet",
 }
 """Flags of BLIS's calibrate, and why they are refused."""
 _FLAGS = (
@@ -72,6 +72,17 @@ _FLAGS = (
         for metric in ("ttft", "itl", "e2e")
     ),
     *(Flag(name, str, "", hidden=True) for name in _NOT_YET),
+    Flag(
+        "--sim-metrics",
+        str,
+        "",
+        "What --metrics-path wrote: its hit rate is compared with that of the trace's header.",
+        metavar="FILE",
+    ),
+    Flag("--hit-rate-tolerance-pp", float, "", "Tolerance of that hit rate, percentage points. Default 5."),
+    Flag("--ttft-mape-threshold", float, "", "Verdict on the MAPE of TTFT, a share: 0.15."),
+    Flag("--throughput-tolerance-pct", float, "", "Verdict on output tokens/s, per cent. Default: none."),
+    Flag("--num-gpus", int, "", "Number of GPUs, for output tokens/s of each."),
     Flag("--report", str, "", "Write the figures as JSON.", metavar="FILE"),
     Flag("--plot", str, "", "Draw predicted over measured.", metavar="FILE"),
     FORMAT,
@@ -87,6 +98,8 @@ def calibrate(flags: Flags) -> None:
     from blis_py.calibrate.client_autopsy import as_dict as client_as_dict
     from blis_py.calibrate.client_autopsy import client_autopsies
     from blis_py.calibrate.compare import as_dict
+    from blis_py.calibrate.tolerances import as_dict as tolerances_as_dict
+    from blis_py.calibrate.tolerances import lines as tolerance_lines
     from blis_py.figures.agreement import predicted_measured
     from blis_py.outputs.staging import Outputs
     from blis_py.report.autopsy import print_autopsy
@@ -105,7 +118,8 @@ def calibrate(flags: Flags) -> None:
             causes = _causes(flags)
         else:
             seen = client_autopsies(result.measured, result.predicted)
-    figures = as_dict(result)
+    told = _verdicts(flags, result)
+    figures = as_dict(result) | ({"tolerances": tolerances_as_dict(told)} if told else {})
     figures |= {} if causes is None else {"autopsy": autopsy_as_dict(causes)}
     figures |= {} if seen is None else {"client_autopsy": client_as_dict(seen)}
     try:
@@ -113,6 +127,8 @@ def calibrate(flags: Flags) -> None:
             sys.stdout.write(to_json(figures))
         else:
             print_calibration(result)
+            for line in tolerance_lines(told, result, flags.get("--num-gpus", 0)):
+                print(line)
         if style == "table" and causes is not None:
             print()
             print_autopsy(causes)
@@ -160,6 +176,37 @@ def _compared(flags: Flags) -> Calibration:
     )
     say(f"{real.source} is read as {real.read_as}, {sim.source} as {sim.read_as}")
     return result
+
+
+def _verdicts(flags: Flags, found: Calibration) -> list[ToleranceVerdict]:
+    """Verdicts on tolerances that are given, and on a hit rate where both are known."""
+    from blis_py.calibrate.tolerances import Tolerances, observed_hit_rate, simulated_hit_rate, verdicts
+
+    own = {
+        "hit_rate_points": "--hit-rate-tolerance-pp",
+        "ttft_mape": "--ttft-mape-threshold",
+        "throughput_percent": "--throughput-tolerance-pct",
+    }
+    given = {key: _not_negative(flags, name) for key, name in own.items() if name in flags}
+    check_count(flags.get("--num-gpus", 0), least=0, most=MAX_INSTANCES, key="--num-gpus")
+    file, header = _header(flags)
+    observed = observed_hit_rate(header, file)
+    rates = None
+    if "--sim-metrics" in flags:
+        if observed is None:
+            fix = "record it with observe, or drop --sim-metrics"
+            raise InputError("has no observed_kv_metrics to compare with", file=file, fix=fix)
+        rates = observed, simulated_hit_rate(flags["--sim-metrics"])
+    elif observed is not None:
+        say("note: the trace has an observed hit rate; --sim-metrics FILE compares it")
+    return verdicts(found, Tolerances(**given), rates, ttft="--ttft-mape-threshold" in flags)
+
+
+def _not_negative(flags: Flags, name: str) -> float:
+    value: float = flags[name]
+    if not 0 <= value < 1e12:
+        raise InputError("must be a number of at least 0", key=name, value=value)
+    return value
 
 
 def _asked(flags: Flags) -> tuple[int, float]:

@@ -92,11 +92,7 @@ def _settings(path: str | None, names: tuple[str, ...]) -> tuple[dict[str, int],
             raise InputError("unknown key", file=path, key=section, fix=did_you_mean(str(section), _SETTINGS))
         detector = str(section).replace("_", "-")
         if detector not in names:
-            problem, fix = (
-                f"belongs to {detector}, which is not asked for",
-                "add it to --detectors, or drop it",
-            )
-            raise InputError(problem, file=path, key=section, fix=fix)
+            notes.append(f"{path}: {section} has no effect without --detectors {detector}")
         if not isinstance(values, Mapping):
             raise InputError("must be a section", file=path, key=section, value=values)
         for key, value in values.items():

@@ -23,6 +23,9 @@ from blis_py.cli.options import MODEL, RUN, SCHEDULER, WORKLOAD
 from blis_py.cli.verbs import Program, Verb
 from blis_py.config.check import duration_ns
 from blis_py.config.engine import load_engine
+from blis_py.config.layers import flatten
+from blis_py.config.loader import as_dict
+from blis_py.config.models import RunConfig
 from blis_py.core.bounds import MAX_REDRAWS, MAX_SEED, check_count
 from blis_py.errors import InputError
 from blis_py.files.paths import is_file, is_folder
@@ -61,7 +64,8 @@ _FIT = (
         list[str],
         "",
         "Measured steps: a profile's folder, samples.csv.gz, step logs, run folders; or what a client "
-        "measured of one run: a benchmark's JSON, a TraceV2 CSV, a CSV with latencies.",
+        "measured of a server, in one or several runs: a benchmark's JSON, a TraceV2 CSV, a CSV with "
+        "latencies.",
         metavar="PATH…",
     ),
     Flag(
@@ -118,21 +122,24 @@ def fit(flags: Flags) -> None:
 
 def _is_client_run(paths: Sequence[str]) -> bool:
 
-    return len(paths) == 1 and is_client_run(paths[0])
+    kinds = {is_client_run(path) for path in paths}
+    if len(kinds) > 1:
+        fix = "fit the two apart"
+        raise InputError("are partly measured steps and partly clients' runs", key="paths", fix=fix)
+    return kinds == {True}
 
 
 def fit_to_client(flags: Flags) -> None:
     """Front end, gaps and a factor on step times, from a client's run alone."""
 
     style = format_of(flags)
-    path = flags["paths"][0]
     if "--out" in flags:
         check_file(flags["--out"], "--out")
     spellings = {spelling for flag in _SERVER for spelling in (flag.name, *flag.aliases)}
     config = configure({name: value for name, value in flags.items() if name in spellings})
-    measured = read_token_times(path)
+    measured = [read_token_times(path) for path in flags["paths"]]
     if config.workload.concurrency is not None:
-        measured = replace(measured, concurrency=config.workload.concurrency)
+        measured = [replace(each, concurrency=config.workload.concurrency) for each in measured]
     setup = Setup.of(config)
     say(setup.capacity)
     say(setup.models)
@@ -145,9 +152,18 @@ def fit_to_client(flags: Flags) -> None:
     finally:
         if "--out" in flags:
             engine = load_engine(config.engine)
-            text = engine_file(found, engine.on(config.gpu), engine.sources, engine.title)
+            text = engine_file(
+                found, engine.on(config.gpu), engine.sources, engine.title, _limits_given(config)
+            )
             write_text(Path(flags["--out"]), text)
             say(f"wrote {flags['--out']}: simulate this server with --engine {flags['--out']}")
+
+
+def _limits_given(config: RunConfig) -> dict[str, Any]:
+    """Settings of the server's scheduler and memory that were given."""
+    flat = flatten(as_dict(config), RunConfig)
+    kept = ("scheduler.", "gpu_memory_utilization", "kv_cache_dtype")
+    return {key: flat[key] for key in sorted(config.given or ()) if key.startswith(kept)}
 
 
 def fit_to_steps(flags: Flags) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from blis_py.cluster.autoregressive import AutoregressiveInstance
+from blis_py.cluster.instance_log import InstanceLog
 from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.observer import Observer
 from blis_py.cluster.overlapped import OverlappedInstance
-from blis_py.cluster.recorder import InstanceLog, Recorder
+from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.topology import Pool
 from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.features import FEATURE_NAMES

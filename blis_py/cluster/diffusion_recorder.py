@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from blis_py.cluster.recorder import InstanceLog, Recorder
+from blis_py.cluster.instance_log import InstanceLog
+from blis_py.cluster.recorder import Recorder
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_request import ROUND_FEATURES, Commit, DenoiseBatch, DiffusionRequest
 from blis_py.core.diffusion_request import BatchOutcome as BatchOutcome

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simpy import Environment
-
 from blis_py.cluster.diffusion import DiffusionCosts, DiffusionInstance
 from blis_py.cluster.diffusion_record import DiffusionRun, RunLog
 from blis_py.cluster.events import EventQueue
@@ -40,7 +38,7 @@ def run_alone(
     """
     core = DiffusionScheduler(scheduler, diffusion or DiffusionConfig())
     nobody_else, log = Lookahead(), RunLog()
-    wakeups = WakeupQueue(EventQueue(Environment()), nobody_else)
+    wakeups = WakeupQueue(EventQueue(), nobody_else)
     instance = DiffusionInstance(wakeups, core, latency, log, nobody_else, rounds, costs, single_step)
     in_order = sorted(requests, key=lambda request: request.arrival_ns)
     instance.submit([(request.arrival_ns, request) for request in in_order])

@@ -58,8 +58,9 @@ class Dispatcher:
         self._front_end_ns = recorder.frontend.before_enqueue_ns
         self._dispatched = 0
         self._unserved = unserved
-        self._looks = router.looks_at_load or log is not None
-        if self._looks:
+        self.looks = router.looks_at_load or log is not None
+        """Whether a choice depends on the state of the instances, or is recorded with it."""
+        if self.looks:
             signals.watch()
         fleet.follow(self._change)
 
@@ -69,7 +70,7 @@ class Dispatcher:
             due = self._routable(due)
         if not self._ready:
             due = self._without_instance(due)
-        if self._looks:
+        if self.looks:
             self._one_by_one(due)
         else:
             self._together(due)

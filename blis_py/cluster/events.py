@@ -1,4 +1,4 @@
-"""The event queue: calls at simulated times, on SimPy's clock.
+"""The event queue: calls at simulated times.
 
 Ties, the order of calls at the same nanosecond:
 
@@ -11,63 +11,128 @@ Ties, the order of calls at the same nanosecond:
 | `STEP_ENDS` | instances end a step and plan the next one, which therefore sees all of the above |
 
 Within one order, the call that was scheduled first comes first; instances end their steps in the order in
-which they were added to the cluster.
+which they were added to the cluster. The queue of a run is that of its `Clock` (`blis_py.cluster.clock`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Final
 
-from simpy import Environment, Event
-from simpy.events import NORMAL, URGENT, EventPriority
+from blis_py.core.request import NEVER_NS
 
-CHANGES: Final = URGENT
-ARRIVALS: Final = NORMAL
-EXPIRIES: Final = EventPriority(2)
-EXAMINATIONS: Final = EventPriority(3)
-STEP_ENDS: Final = EventPriority(4)
+CHANGES: Final = 0
+ARRIVALS: Final = 1
+EXPIRIES: Final = 2
+EXAMINATIONS: Final = 3
+STEP_ENDS: Final = 4
 
 Action = Callable[[int], None]
 """Called with the simulated time."""
+_CANCELLED: Final = -1
 
 
-class Call(Event):
-    """A scheduled call."""
+class Call:
+    """A call that may be scheduled, one time at a time."""
 
-    def __init__(self, env: Environment, action: Action) -> None:
-        self.env = env
-        self.callbacks = [self._happens]
-        self._ok = True
-        self._value = None
-        self._action: Action | None = action
+    def __init__(self) -> None:
+        self.number = _CANCELLED
+        """Its place in the order of scheduling."""
+
+    def happen(self, now_ns: int) -> None:
+        """Called at its time."""
+        raise NotImplementedError
 
     def cancel(self) -> None:
         """Cancel the call."""
-        self._action = None
+        self.number = _CANCELLED
 
-    def _happens(self, event: Event) -> None:
-        if self._action is not None:
-            self._action(int(self.env.now))
+
+class ActionCall(Call):
+    """A call of a function."""
+
+    def __init__(self, action: Action) -> None:
+        super().__init__()
+        self._action = action
+
+    def happen(self, now_ns: int) -> None:
+        self._action(now_ns)
 
 
 class EventQueue:
-    """A queue of calls on the clock of a SimPy environment."""
+    """A queue of calls, and of the events of a library, in the order of the table above.
 
-    def __init__(self, env: Environment) -> None:
-        self.env = env
+    Args:
+        process: processes an event that is not a `Call`.
+    """
 
-    @property
-    def now_ns(self) -> int:
+    def __init__(self, process: Callable[[object], None] | None = None) -> None:
+        self.now_ns = 0
         """The simulated time."""
-        return int(self.env.now)
+        self.when_dry: Callable[[], bool] | None = None
+        """Called when no event is left in a run; returns whether it has scheduled one."""
+        self._process = process
+        self._heap: list[tuple[int, int, int, object]] = []
+        self._count = 0
+        self._end_ns = NEVER_NS + 1
 
-    def call_at(self, time_ns: int, action: Action, order: EventPriority = ARRIVALS) -> Call:
+    def call_at(self, time_ns: int, action: Action, order: int = ARRIVALS) -> Call:
         """Schedule `action(time_ns)`, not earlier than now.
 
         Args:
             order: among calls of the same nanosecond; see the table above.
         """
-        call = Call(self.env, action)
-        self.env.schedule(call, order, time_ns - int(self.env.now))
+        call = ActionCall(action)
+        self.schedule(call, time_ns, order)
         return call
+
+    def schedule(self, call: Call, time_ns: int, order: int = ARRIVALS) -> None:
+        """Schedule a call, not earlier than now; replaces the time at which it was scheduled before."""
+        self._count = number = self._count + 1
+        call.number = number
+        heappush(self._heap, (time_ns, order, number, call))
+
+    def push(self, event: object, time_ns: int, order: int) -> None:
+        """Schedule an event that is not a `Call`."""
+        self._count += 1
+        heappush(self._heap, (time_ns, order, self._count, event))
+
+    def next_ns(self) -> int:
+        """Time of the next event, or the end of the run if that is earlier."""
+        heap = self._heap
+        while heap:
+            time_ns, _, number, event = heap[0]
+            if isinstance(event, Call) and event.number != number:
+                heappop(heap)
+                continue
+            return time_ns if time_ns < self._end_ns else self._end_ns
+        return self._end_ns
+
+    def __bool__(self) -> bool:
+        """Whether an event is scheduled."""
+        self.next_ns()
+        return bool(self._heap)
+
+    def step(self) -> None:
+        """Process the next event; there is one."""
+        self.next_ns()
+        self.now_ns, _, _, event = heappop(self._heap)
+        if isinstance(event, Call):
+            event.number = _CANCELLED
+            event.happen(self.now_ns)
+        else:
+            assert self._process is not None
+            self._process(event)
+
+    def run(self, end_ns: int | None = None) -> None:
+        """Process all events, or those before a time."""
+        if end_ns is not None:
+            self._end_ns = end_ns
+        while True:
+            while self and (end_ns is None or self.next_ns() < end_ns):
+                self.step()
+            if self or self.when_dry is None or not self.when_dry():
+                break
+        if end_ns is not None:
+            self.now_ns = end_ns

@@ -7,17 +7,18 @@ between engines is in `blis_py.cluster.handoffs`.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from blis_py.cluster.network import Network
+from blis_py.cluster.network import Network, Transfer
 from blis_py.cluster.pairs import Pair
 from blis_py.cluster.topology import Cluster, Disaggregation, Link
 from blis_py.core.kv_source import Supply
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
-from blis_py.metrics.handovers import HandOver, HandOvers
+from blis_py.metrics.handovers import HandOvers
 from blis_py.metrics.visits import Onward
 
 if TYPE_CHECKING:
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
 Choose = Callable[[Request, int], int]
 """Choice of an instance for a request at a time."""
 
+DEADLOCK = "hand-over deadlock"
+"""Reason of an eviction: its instances held KV blocks for each other."""
+_HANDED_OVER: Final = Onward.HANDED_OVER
 TRANSFER_FAILED = "KV transfer failed"
 """Reason of an eviction: the prefill instance no longer had the KV."""
 
@@ -42,12 +46,17 @@ class HandOff:
     """Whether the client gets the token of the prefill, with the KV."""
     to_itself = False
     """Whether an instance hands over to itself where it is chosen for both; otherwise it just goes on."""
+    counts_late = False
+    """Whether a decode instance counts a request as in flight only when its KV is there."""
     needs_overlap = "none"
     """Default of `Disaggregation.overlap`."""
 
     def __init__(self, settings: Disaggregation) -> None:
         self.settings = settings
-        self.rows: list[HandOver] = []
+        self.turns: list[int] | None = None
+        """The one count of all round-robin routers that have no policy of their own; None = one each."""
+        self._values = array("q")
+        """The completed hand-overs, a `HandOver` behind the other."""
         self._pairs: dict[int, Pair] = {}
         """By row of the request, from the choice of its instances until its KV has arrived."""
         self.on_arrival: Callable[[Request, int], None] | None = None
@@ -88,6 +97,7 @@ class HandOff:
         for pool in fleet.cluster.pools:
             fleet.connect(pool.name, self)
         recorder.tell(self._ended)
+        events.when_dry = self.resolve_deadlock
 
     @property
     def under_way(self) -> int:
@@ -98,7 +108,7 @@ class HandOff:
         """All hand-overs that were completed; call once, before the record of the run is made."""
         for pair in self._pairs.values():
             self._forget_token(pair)
-        return HandOvers.of_rows(self.rows)
+        return HandOvers.of_values(self._values)
 
     def whereabouts(self, row: int) -> tuple[int, Request] | None:
         """The instance that has a request between both, and the request as it serves it; `None` = is not."""
@@ -124,7 +134,7 @@ class HandOff:
     def _start(self, pair: Pair, now_ns: int) -> None:
         """Begin with the prefill; the decode instance counts the request as in flight."""
         if pair.decode >= 0:
-            self._instances[pair.decode].expect(1, now_ns)
+            self._instances[pair.decode].expect(1, now_ns, self.counts_late)
         self._to_prefill(pair, now_ns + self._front_end_ns)
 
     def _to_prefill(self, pair: Pair, ready_ns: int) -> None:
@@ -147,7 +157,7 @@ class HandOff:
             self._decoded(request)
             return None
         self._prefilled(pair)
-        return Onward.HANDED_OVER
+        return _HANDED_OVER
 
     def take(self, requests: Sequence[Request], end_ns: int) -> None:
         """See `Outlet`."""
@@ -175,7 +185,7 @@ class HandOff:
         if pair.decode < 0:
             pair.decode = self._choose_decode(request, now_ns)
         else:
-            self._instances[pair.decode].expect(-1, now_ns)
+            self._instances[pair.decode].expect(-1, now_ns, self.counts_late)
         self._recorder.dispatched(request, pair.decode)
         self._instances[pair.decode].submit([(ready_ns, request)])
 
@@ -220,10 +230,7 @@ class HandOff:
             return
         size_bytes = max(blocks, 0) * spec.kv_block_bytes
         pair.size_bytes += size_bytes
-        ends = pair.prefill, pair.decode
-        transfer = self.network.send(
-            size_bytes, *ends, self.link(pair), lambda end_ns: self._sent(pair, transfer, end_ns)
-        )
+        transfer = self.network.send(size_bytes, pair.prefill, pair.decode, self.link(pair), self._sent, pair)
         pair.transfers.append(transfer)
         pair.begin_ns, pair.alone_ns = now_ns, transfer.alone_ns
 
@@ -246,7 +253,8 @@ class HandOff:
                 if complete > pair.sent_tokens:
                     self._send(pair, complete, self._events.now_ns)
 
-    def _sent(self, pair: Pair, transfer: object, end_ns: int) -> None:
+    def _sent(self, transfer: Transfer, end_ns: int) -> None:
+        pair: Pair = transfer.tag
         pair.transfers = [one for one in pair.transfers if one is not transfer]
         if not pair.transfers and pair.prefill_end_ns >= 0 and pair.sent_tokens == pair.request.prompt_tokens:
             self._there(pair, end_ns)
@@ -255,7 +263,7 @@ class HandOff:
         """Handle that all KV is at the decode instance."""
         assert pair.decode_request is not None
         del self._pairs[pair.row]
-        self.rows.append(pair.record(end_ns))
+        self._values.extend(pair.record(end_ns))
         self._instances[pair.prefill].let_go(pair.request, end_ns)
         self._instances[pair.decode].kv_ready_at(pair.decode_request, end_ns)
         if self.on_arrival is not None:
@@ -274,9 +282,28 @@ class HandOff:
         self._instances[pair.prefill].let_go(pair.request, now_ns)
         if pair.decode_request is None:
             if pair.decode >= 0:
-                self._instances[pair.decode].expect(-1, now_ns)
+                self._instances[pair.decode].expect(-1, now_ns, self.counts_late)
         elif request is not pair.decode_request:
             self._instances[pair.decode].cancel(pair.decode_request, now_ns)
+
+    def resolve_deadlock(self) -> bool:
+        """Evict the oldest request that holds blocks while its hand-over waits for others that wait for it.
+
+        To be called when no event is left; returns whether a hand-over was under way.
+        """
+        if not self._pairs:
+            return False
+        waiting = list(self._pairs.values())
+        self._evict(next((pair for pair in waiting if pair.holds_blocks), waiting[0]), DEADLOCK)
+        return True
+
+    def _evict(self, pair: Pair, why: str) -> None:
+        """Evict a request from the instance that it waits on."""
+        request, index = pair.request, pair.prefill
+        if pair.decode_request is not None and (pair.prefill_end_ns >= 0 or not pair.started):
+            request, index = pair.decode_request, pair.decode
+        self._recorder.evicted(request, why)
+        self._instances[index].cancel(request, self._events.now_ns)
 
     def _forget_token(self, pair: Pair) -> None:
         """Forget the token of a prefill whose KV does not arrive."""

@@ -21,6 +21,9 @@ from blis_py.cluster.topology import Disaggregation
 from blis_py.core.kv_source import Supply
 from blis_py.core.request import NEVER_NS, NO_VISIT, Request
 
+_ALL_TOKENS = 1 << 60
+"""More than any instance has room for: the request waits."""
+
 
 class Vllm(HandOff):
     """vLLM with a pulling connector: prefill with one token, then the request anew on the decode instance.
@@ -46,8 +49,7 @@ class Vllm(HandOff):
         pair.is_lost = True
         self._instances[pair.prefill].let_go(pair.request, now_ns)
         if self.settings.load_failure_policy == "fail":
-            self._recorder.evicted(pair.decode_request, TRANSFER_FAILED)
-            self._instances[pair.decode].cancel(pair.decode_request, now_ns)
+            self._evict(pair, TRANSFER_FAILED)
 
 
 class Trtllm(HandOff):
@@ -71,6 +73,16 @@ class Trtllm(HandOff):
         self._recorder.dispatched(request, prefill)
         self._instances[prefill].submit([(now_ns + self._front_end_ns, request)])
         return True
+
+    def offer(self, request: Request, computed_tokens: int, now_ns: int) -> Supply | None:
+        """A request takes one of the decode instance's places while its KV is on the way."""
+        supply = super().offer(request, computed_tokens, now_ns)
+        if supply is None:
+            return None
+        decode = self._pairs[request.row].decode
+        places = self._fleet.members[decode].pool.spec.scheduler.max_num_seqs
+        full = self._instances[decode].committed >= places
+        return Supply(supply.tokens, NEVER_NS, _ALL_TOKENS) if full else supply
 
     def _hand_over(self, pair: Pair, end_ns: int) -> None:
         ready_ns = end_ns + self._front_end_ns
@@ -101,7 +113,7 @@ class Sglang(Trtllm):
             return None
         instance = self._instances[self._pairs[request.row].decode]
         committed = instance.committed
-        if not committed:
+        if not committed or supply.free_tokens:
             return supply
         reserve = self.settings.reserved_decode_tokens * (committed + 1)
         output = max(request.max_tokens - 1, 0)
@@ -132,16 +144,19 @@ class Sglang(Trtllm):
 class Blis(HandOff):
     """The hand-over of BLIS, for comparisons with it, in its whole microseconds.
 
-    Without a wait for blocks of the decode instance; all KV is sent whatever either side has cached; the
-    bandwidth of a transfer is fixed by the number of transfers at its begin, in the whole cluster; the first
-    two tokens come with the first step on the decode instance.
+    Round-robin has one count for both sides, and a decode instance counts a request as in flight when its KV
+    is there. Without a wait for blocks of the decode instance; all KV is sent whatever either side has
+    cached; the bandwidth of a transfer is fixed by the number of transfers at its begin, in the whole
+    cluster; the first two tokens come with the first step on the decode instance.
     """
 
     keeps_blocks = False
     to_itself = True
+    counts_late = True
 
     def __init__(self, settings: Disaggregation) -> None:
         super().__init__(settings)
+        self.turns = [0]
         self._active = 0
         """Transfers under way."""
         self._short: set[int] = set()
@@ -167,7 +182,7 @@ class Blis(HandOff):
         self._active -= 1
         if self._pairs.get(pair.row) is not pair:
             return
-        self.rows.append(pair.record(now_ns))
+        self._values.extend(pair.record(now_ns))
         output_tokens, max_tokens = pair.limits
         if 1 in (output_tokens, max_tokens):
             pair.limits = 2, 0

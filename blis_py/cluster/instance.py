@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Final, Protocol
 
 from blis_py.cluster.dirty_set import DirtySet, SeveralDirtySets
+from blis_py.cluster.instance_log import InstanceLog
 from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.outlet import Outlet
-from blis_py.cluster.recorder import InstanceLog
 from blis_py.cluster.wakeups import Wakeable, WakeupQueue
 from blis_py.core.blocks import CacheChanges
 from blis_py.core.lifecycle import Lifecycle
@@ -70,6 +70,8 @@ class Instance(Wakeable):
         super().__init__(wakeups)
         self.in_flight = 0
         """Requests dispatched to this instance that have not ended."""
+        self._unseen = 0
+        """Requests that will be dispatched to it and do not count as in flight yet."""
         self.now_ns = 0
         """The loop's own time: the latest step boundary processed."""
         self._life = scheduler
@@ -97,7 +99,9 @@ class Instance(Wakeable):
                 self._dirty.add(self._index)
             end_ns = self._begin()
             if end_ns != IDLE_NS:
-                if end_ns > lookahead.until_ns:
+                if end_ns > lookahead.until_ns and not (
+                    end_ns == self._woken_ns and self._wakeups.goes_first(self, end_ns)
+                ):
                     yield end_ns
                 self._end()
                 continue
@@ -178,7 +182,7 @@ class Instance(Wakeable):
         self._life.cancel(request, now_ns)
         if self._is_busy():
             self._truncate_at(now_ns)
-        elif self._life.loads is not None:
+        else:
             self._wakeups.set(self, now_ns)
 
     def let_go(self, request: Request, now_ns: int) -> None:
@@ -197,9 +201,16 @@ class Instance(Wakeable):
         if deadline_ns >= 0:
             self._wake(max(deadline_ns, now_ns))
 
-    def expect(self, requests: int, now_ns: int) -> None:
-        """Count requests that will be submitted as in flight; negative = no more."""
-        self.in_flight += requests
+    def expect(self, requests: int, now_ns: int, unseen: bool = False) -> None:
+        """Remain until further requests have been submitted; negative = no more.
+
+        Args:
+            unseen: they do not count as in flight yet.
+        """
+        if unseen:
+            self._unseen += requests
+        else:
+            self.in_flight += requests
         if self._dirty is not None:
             self._dirty.add(self._index)
         if self._when_idle is not None and self.is_idle:
@@ -218,7 +229,8 @@ class Instance(Wakeable):
     @property
     def is_idle(self) -> bool:
         """Whether it has no request, no step in progress, and no blocks that another instance reads."""
-        return not self.in_flight and not self._is_busy() and not self._life.holding
+        busy = self.in_flight or self._unseen or self._is_busy()
+        return not busy and not self._life.holding
 
     def when_idle(self, call: Callable[[int], None]) -> None:
         """Call once, with the time, when the instance becomes idle."""

@@ -36,7 +36,10 @@ class Lookahead:
         self._parts: Sequence[LookaheadSource] = ()
         self.end_ns = end_ns
         """End of the run."""
-        self._none_ahead = none_ahead
+        self.none_ahead = none_ahead
+        """Whether lookahead is switched off."""
+        self.dispatches_ahead = False
+        """Whether requests are dispatched ahead of their time where no instance may run ahead of its own."""
         self.until_ns = NOT_AT_ALL_NS if none_ahead else end_ns
         """Up to and including this time no instance state is read and no event not yet submitted reaches an
         instance."""
@@ -48,17 +51,17 @@ class Lookahead:
 
     @property
     def is_open(self) -> bool:
-        """Whether lookahead is possible, so that requests may be dispatched ahead of their time."""
-        return self.until_ns != NOT_AT_ALL_NS
+        """Whether requests may be dispatched ahead of their time."""
+        return self.dispatches_ahead or self.until_ns != NOT_AT_ALL_NS
 
     def narrow(self, until_ns: int) -> None:
         """Bound the outlook for a later read of instance state; holds until `look`."""
-        if not self._none_ahead:
+        if not self.none_ahead:
             self.until_ns = min(until_ns, self.end_ns)
 
     def look(self) -> None:
         """Recompute the outlook after a change."""
-        if self._none_ahead:
+        if self.none_ahead:
             return
         until_ns = self.end_ns
         for part in self._parts:

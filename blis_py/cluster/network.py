@@ -10,17 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from math import ceil
+from typing import Any
 
 from blis_py.cluster.events import Call, EventQueue
 from blis_py.cluster.fleet import Member
 from blis_py.cluster.topology import Link
 from blis_py.core.request import NEVER_NS
 
-Done = Callable[[int], None]
-"""Called with the time at which a transfer ends."""
+Done = Callable[["Transfer", int], None]
+"""Called with a transfer and the time at which it ends."""
 
 
-class _Port:
+class Port:
     """One direction of a link: of an instance, or of a node.
 
     Args:
@@ -30,17 +31,27 @@ class _Port:
     def __init__(self, rate: float) -> None:
         self.rate = rate
         self.flows: dict[Transfer, None] = {}
+        self.left = 0.0
+        """Bytes per ns that are not shared out yet, while rates are computed."""
+        self.open = 0
+        """Transfers whose rate is not fixed yet, while rates are computed."""
 
 
-class Transfer:
-    """Bytes on their way from one instance to another."""
+class Transfer(Call):
+    """Bytes on their way from one instance to another; the call of its next event.
 
-    __slots__ = ("_call", "alone_ns", "begin_ns", "done", "flow_ns", "left", "ports", "rate", "size_bytes")
+    Args:
+        tag: what the caller knows it by.
+    """
 
-    def __init__(self, size_bytes: int, begin_ns: int, ports: Sequence[_Port], done: Done) -> None:
+    def __init__(
+        self, network: Network, size_bytes: int, begin_ns: int, ports: list[Port], done: Done, tag: Any
+    ) -> None:
+        super().__init__()
         self.size_bytes = size_bytes
         self.begin_ns = begin_ns
         self.done = done
+        self.tag = tag
         self.ports = ports
         self.left = float(size_bytes)
         """Bytes that have not arrived, as of `flow_ns`."""
@@ -49,18 +60,15 @@ class Transfer:
         self.flow_ns = begin_ns
         self.alone_ns = 0
         """Its duration on idle links."""
-        self._call: Call | None = None
+        self.is_shared = False
+        """Whether its bytes are still to flow through contended links."""
+        self._network = network
 
-    def schedule(self, events: EventQueue, time_ns: int, action: Callable[[int], None]) -> None:
-        """Replace its next event."""
-        if self._call is not None:
-            self._call.cancel()
-        self._call = events.call_at(time_ns, action)
-
-    def stop(self) -> None:
-        """Cancel its next event."""
-        if self._call is not None:
-            self._call.cancel()
+    def happen(self, now_ns: int) -> None:
+        if self.is_shared and not self.rate:
+            self._network.flow(self, now_ns)
+        else:
+            self._network.end(self, now_ns)
 
 
 class Network:
@@ -72,48 +80,54 @@ class Network:
 
     def __init__(self, events: EventQueue, members: Sequence[Member]) -> None:
         self._events, self._members = events, members
-        self._ports: dict[Hashable, _Port] = {}
+        self._ports: dict[Hashable, Port] = {}
+        self._ports_by_ends: dict[tuple[int, int], list[Port]] = {}
         self.moved_bytes = 0
         """Bytes of the transfers that have ended."""
         self.under_way = 0
         """Transfers that have not ended."""
 
-    def send(self, size_bytes: int, source: int, target: int, link: Link, done: Done) -> Transfer:
+    def send(
+        self, size_bytes: int, source: int, target: int, link: Link, done: Done, tag: Any = None
+    ) -> Transfer:
         """Begin a transfer now, from an instance to another."""
         now_ns = self._events.now_ns
-        ports = self._ports_of(source, target, link)
-        transfer = Transfer(size_bytes, now_ns, ports, done)
-        rate = min((port.rate for port in ports), default=0.0)
-        wire_ns = ceil(size_bytes / rate) if rate else 0
+        ports = self._ports_between(source, target, link)
+        transfer = Transfer(self, size_bytes, now_ns, ports, done, tag)
+        wire_ns = 0
+        if ports:
+            rate = ports[0].rate
+            for port in ports:
+                rate = min(rate, port.rate)
+            wire_ns = ceil(size_bytes / rate)
         transfer.alone_ns = link.latency_ns + wire_ns
         self.under_way += 1
-        if not wire_ns or not link.contended:
-            end_ns = now_ns + transfer.alone_ns
-            transfer.schedule(self._events, end_ns, lambda now_ns: self._end(transfer, now_ns))
-        else:
-            flow_ns = now_ns + link.latency_ns
-            transfer.schedule(self._events, flow_ns, lambda now_ns: self._flow(transfer, now_ns))
+        transfer.is_shared = wire_ns > 0 and link.contended
+        at_ns = now_ns + (link.latency_ns if transfer.is_shared else transfer.alone_ns)
+        self._events.schedule(transfer, at_ns)
         return transfer
 
     def cancel(self, transfer: Transfer) -> None:
         """Stop a transfer that has not ended."""
-        transfer.stop()
+        transfer.cancel()
         self.under_way -= 1
         if transfer.rate:
             self._leave(transfer, self._events.now_ns)
 
-    def _flow(self, transfer: Transfer, now_ns: int) -> None:
+    def flow(self, transfer: Transfer, now_ns: int) -> None:
+        """Begin to move its bytes."""
         transfer.flow_ns = now_ns
         for port in transfer.ports:
             port.flows[transfer] = None
         self._share(transfer, now_ns)
 
-    def _end(self, transfer: Transfer, now_ns: int) -> None:
+    def end(self, transfer: Transfer, now_ns: int) -> None:
+        """Handle that all its bytes have arrived."""
         self.under_way -= 1
         self.moved_bytes += transfer.size_bytes
         if transfer.rate:
             self._leave(transfer, now_ns)
-        transfer.done(now_ns)
+        transfer.done(transfer, now_ns)
 
     def _leave(self, transfer: Transfer, now_ns: int) -> None:
         for port in transfer.ports:
@@ -133,7 +147,9 @@ class Network:
                     if port not in ports:
                         ports[port] = None
                         queue.append(port)
-        for flow, rate in _fair(list(flows), list(ports)).items():
+        if not flows:
+            return
+        for flow, rate in fair(list(flows), list(ports)).items():
             if rate != flow.rate:
                 self._set_rate(flow, rate, now_ns)
 
@@ -141,9 +157,17 @@ class Network:
         flow.left = max(0.0, flow.left - flow.rate * (now_ns - flow.flow_ns))
         flow.rate, flow.flow_ns = rate, now_ns
         end_ns = min(now_ns + ceil(flow.left / rate), NEVER_NS)
-        flow.schedule(self._events, end_ns, lambda now_ns: self._end(flow, now_ns))
+        self._events.schedule(flow, end_ns)
 
-    def _ports_of(self, source: int, target: int, link: Link) -> list[_Port]:
+    def _ports_between(self, source: int, target: int, link: Link) -> list[Port]:
+        """The links that a transfer crosses; the same for all between two instances."""
+        key = source, target
+        ports = self._ports_by_ends.get(key)
+        if ports is None:
+            self._ports_by_ends[key] = ports = self._ports_of(source, target, link)
+        return ports
+
+    def _ports_of(self, source: int, target: int, link: Link) -> list[Port]:
         if link.bandwidth_gbps is None:
             return []
         ends = [("out", source)] if link.one_sided else [("out", source), ("in", target)]
@@ -161,29 +185,31 @@ class Network:
     def _node(self, index: int, link: Link) -> tuple[str, int]:
         """Pool and number of the node of an instance."""
         pool = self._members[index].pool
-        before = sum(member.pool.name == pool.name for member in self._members[:index])
+        before = sum([member.pool.name == pool.name for member in self._members[:index]])
         return pool.name, before // max(1, link.gpus_per_node // pool.spec.gpus)
 
-    def _port(self, key: Hashable, rate: float) -> _Port:
+    def _port(self, key: Hashable, rate: float) -> Port:
         port = self._ports.get(key)
         if port is None:
-            self._ports[key] = port = _Port(rate)
+            self._ports[key] = port = Port(rate)
         return port
 
 
-def _fair(flows: Sequence[Transfer], ports: Sequence[_Port]) -> dict[Transfer, float]:
+def fair(flows: Sequence[Transfer], ports: Sequence[Port]) -> dict[Transfer, float]:
     """Max-min fair rates: the link with the least for each of its transfers fixes theirs, then the next."""
-    left = {port: port.rate for port in ports}
-    open_ = {port: len(port.flows) for port in ports}
+    for port in ports:
+        port.left, port.open = port.rate, len(port.flows)
     rates: dict[Transfer, float] = {}
     while len(rates) < len(flows):
-        tightest = min((port for port in ports if open_[port]), key=lambda port: left[port] / open_[port])
-        share = left[tightest] / open_[tightest]
+        tightest, share = ports[0], -1.0
+        for port in ports:
+            if port.open and (share < 0.0 or port.left / port.open < share):
+                tightest, share = port, port.left / port.open
         for flow in tightest.flows:
             if flow in rates:
                 continue
             rates[flow] = share
             for port in flow.ports:
-                left[port] = max(0.0, left[port] - share)
-                open_[port] -= 1
+                port.left = max(0.0, port.left - share)
+                port.open -= 1
     return rates

@@ -6,10 +6,28 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from blis_py.cluster.dispatcher import Dispatcher
+from blis_py.cluster.router import Router
+from blis_py.cluster.signals import Signals
 from blis_py.core.request import Request
 
 if TYPE_CHECKING:
     from blis_py.cluster.deciders import Decider
+
+
+class PrefillChoice:
+    """Choice of a prefill instance by a router of its own."""
+
+    def __init__(self, router: Router, signals: Signals) -> None:
+        self._router, self._signals = router, signals
+        self._looks = router.looks_at_load
+        if self._looks:
+            signals.watch()
+
+    def choose(self, request: Request, now_ns: int) -> int:
+        """The prefill instance of a request."""
+        if self._looks:
+            self._signals.look(now_ns)
+        return self._router(request, now_ns)
 
 
 class PairDispatcher(Dispatcher):
@@ -34,13 +52,13 @@ class PairDispatcher(Dispatcher):
         """
         self._decides, self._begin, self._prefill = decides, begin, prefill
         self._decode_first = decode_first
-        if decides.looks_at_load and not self._looks:
-            self._looks = True
+        if decides.looks_at_load and not self.looks:
+            self.looks = True
             self._signals.watch()
 
     def choose(self, request: Request, now_ns: int) -> int:
         """The decode instance of a request whose prefill is done."""
-        if self._looks:
+        if self.looks:
             self._signals.look(now_ns)
         return self._route(request, now_ns)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from blis_py.cluster.network import Transfer
 from blis_py.core.request import Request
-from blis_py.metrics.handovers import HandOver
 
 
 class Pair:
@@ -66,9 +65,14 @@ class Pair:
     def row(self) -> int:
         return self.request.row
 
-    def record(self, end_ns: int) -> HandOver:
-        """Its row in the record, when the KV is there."""
-        return HandOver(
+    @property
+    def holds_blocks(self) -> bool:
+        """Whether one of its instances keeps blocks while the other one has none for it."""
+        return not self.is_lost and (self.prefill_end_ns >= 0) != (self.reserved_ns >= 0)
+
+    def record(self, end_ns: int) -> tuple[int, ...]:
+        """Its row in the record, a `HandOver`, when the KV is there."""
+        return (
             self.row, self.prefill, self.decode, self.arrived_ns, self.prefill_end_ns,
             self.reserved_ns, self.begin_ns, end_ns, self.alone_ns, self.size_bytes,
         )  # fmt: skip

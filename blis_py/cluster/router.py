@@ -75,6 +75,22 @@ class RoundRobin:
                 self._turn -= 1
 
 
+class CountedTurns:
+    """Each ready instance in turn, by a count that routers of several pools share, as in BLIS.
+
+    With 2 prefill instances each second count goes to the decode side, so one of them gets every request.
+    """
+
+    looks_at_load = False
+
+    def __init__(self, setup: RouterSetup, counts: list[int]) -> None:
+        self._ready, self._counts = setup.signals.ready, counts
+
+    def __call__(self, request: Request, now_ns: int) -> int:
+        self._counts[0] += 1
+        return self._ready[(self._counts[0] - 1) % len(self._ready)]
+
+
 class Random:
     """A ready instance, uniformly at random."""
 

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from simpy import Environment
 
 from blis_py.cluster.autoregressive_kind import Autoregressive
+from blis_py.cluster.clock import Clock
 from blis_py.cluster.dispatcher import Dispatcher, Progress
-from blis_py.cluster.events import Action, EventQueue
+from blis_py.cluster.events import Action
 from blis_py.cluster.fleet import Fleet, Membership
 from blis_py.cluster.fleet_events import FleetEvents
 from blis_py.cluster.fleet_view import FleetView
@@ -31,7 +31,7 @@ from blis_py.cluster.outlet import NoLookahead, Outlet
 from blis_py.cluster.policies import policy
 from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.rng import Rng
-from blis_py.cluster.router import Router, RouterSetup
+from blis_py.cluster.router import CountedTurns, Router, RouterSetup
 from blis_py.cluster.signals import Signals
 from blis_py.cluster.source import RequestFactory, Send, Source, TableSource
 from blis_py.cluster.topology import Cluster, Pool
@@ -117,10 +117,10 @@ class ClusterSimulation:
         self.source = source = _source(demand, horizon_ns, ingress_parts.first_ns)
         table = source.table
 
-        self.env = env = Environment()
+        self.env = env = Clock()
         last_ns = NEVER_NS if horizon_ns is None else horizon_ns
         self.lookahead = lookahead = Lookahead(last_ns, none_ahead=single_step)
-        self.events = events = EventQueue(env)
+        self.events = events = env.events
         self.wakeups = wakeups = WakeupQueue(events, lookahead)
         on_the_way_ns = ingress.admission_latency_ns + ingress.routing_latency_ns
         self.recorder = recorder = served.recorder(table, cluster.frontend, on_the_way_ns)
@@ -199,25 +199,19 @@ class ClusterSimulation:
     def _pair(self, handoff: HandOff, dispatcher: Dispatcher) -> None:
         """Connect the hand-over between the two sides."""
         from blis_py.cluster.deciders import decider
-        from blis_py.cluster.pair_dispatcher import PairDispatcher
+        from blis_py.cluster.pair_dispatcher import PairDispatcher, PrefillChoice
 
         assert isinstance(dispatcher, PairDispatcher)
         cluster, settings = self.cluster, handoff.settings
         pools = [pool for pool in cluster.pools if pool.role != "decode"]
         view = FleetView(self.fleet, [pool.name for pool in pools])
         signals, router = self._routing(view, pools[0])
-        if router.looks_at_load:
-            signals.watch()
-
-        def choose_prefill(request: Request, now_ns: int) -> int:
-            if router.looks_at_load:
-                signals.look(now_ns)
-            return router(request, now_ns)
-
+        self._prefill_looks = router.looks_at_load
+        choose_prefill = PrefillChoice(router, signals).choose
         handoff.connect(self.events, self.fleet, self.recorder, choose_prefill, dispatcher.choose)
         decides = decider(settings.decider)(settings, self.signals)
         dispatcher.pair(decides, handoff.begin, view.ready, settings.pair_order == "decode-first")
-        self._parts.append(NoLookahead())
+        self._parts.insert(0, NoLookahead())
 
     def _by_model(self, record_decisions: int | None) -> dict[int, Dispatcher]:
         """Dispatchers among the instances of each model, by row of the requests for it.
@@ -255,7 +249,11 @@ class ClusterSimulation:
         signals = Signals(members, *delays_ns, self.wakeups, self.lookahead)
         sessions = None if table.session is None else table.session.data
         rng = Rng(np.random.default_rng(stream))
-        return signals, policy(name)(RouterSetup(signals, rng, tuple((scorers or {}).items()), sessions))
+        setup = RouterSetup(signals, rng, tuple((scorers or {}).items()), sessions)
+        turns = None if self.handoff is None or (pool and pool.routing_policy) else self.handoff.turns
+        if turns is not None and name == "round-robin":
+            return signals, CountedTurns(setup, turns)
+        return signals, policy(name)(setup)
 
     def run(self) -> RunRecord:
         """Run until all requests have ended, or to the horizon. To be called once.
@@ -275,8 +273,19 @@ class ClusterSimulation:
         self.cluster.require_supported(self.fleet.connected)
         self._fleet_events.begin()
         self.lookahead.over(*self._parts, *([self._fleet_events] if self._fleet_events.is_used else []))
+        self.lookahead.dispatches_ahead = self._dispatches_ahead
         way_in = _way_in(self.source, self.recorder, self.gateway)
         self.source.start(self.env, self._maker, way_in, self.lookahead.is_open)
+
+    @property
+    def _dispatches_ahead(self) -> bool:
+        """Whether arrivals go to pairs of instances ahead of their time: neither choice depends on the state
+        of the cluster, and no instance gets both arrivals and requests handed over."""
+        dispatcher = self.dispatcher
+        if self.handoff is None or self._fleet_events.is_used or self.lookahead.none_ahead:
+            return False
+        apart = all(pool.role != "both" for pool in self.cluster.pools)
+        return apart and not self.source.listens and not dispatcher.looks and not self._prefill_looks
 
     def end(self, end_ns: int) -> RunRecord:
         """End the run at a time up to which all events have happened."""
@@ -354,10 +363,10 @@ def _way_in(source: Source, recorder: Recorder, gateway: Gateway) -> Send:
     return noted
 
 
-def _run(env: Environment, instances: Sequence[Instance], horizon_ns: int | None) -> int:
+def _run(env: Clock, instances: Sequence[Instance], horizon_ns: int | None) -> int:
     """Run until all requests have ended, or to the horizon; returns the end time."""
     with _within_the_clock():
-        env.run(until=None if horizon_ns is None else horizon_ns + 1)
+        env.events.run(None if horizon_ns is None else horizon_ns + 1)
     return max(i.now_ns for i in instances) if horizon_ns is None else horizon_ns
 
 

@@ -3,13 +3,14 @@ requests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Protocol
 
 import numpy as np
-from simpy import Environment, Event
 
+from blis_py.cluster.clock import Clock
+from blis_py.cluster.events import CHANGES, Call, EventQueue
 from blis_py.core.kv import KeySpace
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.core.slo import instance_priorities
@@ -31,7 +32,7 @@ class Source(Protocol):
     listens: bool
     """Whether the end of one request may cause another to be sent. If so, lookahead is impossible."""
 
-    def start(self, env: Environment, make: RequestFactory, send: Send, ahead: bool) -> None:
+    def start(self, env: Clock, make: RequestFactory, send: Send, ahead: bool) -> None:
         """Begin to send; as SimPy processes, where needed.
 
         Args:
@@ -123,29 +124,43 @@ class TableSource:
 
     def __init__(self, table: RequestTable, until_ns: int = NEVER_NS) -> None:
         self.table = table
-        self._count = int(np.searchsorted(table.arrival_ns, until_ns, side="right"))
-        self._sent = 0
+        self.count = int(np.searchsorted(table.arrival_ns, until_ns, side="right"))
+        """Requests to send."""
+        self.sent = 0
 
-    def start(self, env: Environment, make: RequestFactory, send: Send, ahead: bool) -> None:
-        env.process(self._run(env, make, send, ahead))
-
-    def _run(
-        self, env: Environment, make: RequestFactory, send: Send, ahead: bool
-    ) -> Generator[Event, None, None]:
-        for chunk in self._chunks(make):
-            for together in [chunk] if ahead else [[request] for request in chunk]:
-                if together[0].arrival_ns > env.now:
-                    yield env.timeout(together[0].arrival_ns - env.now)
-                self._sent += len(together)
-                send(together)
-
-    def _chunks(self, make: RequestFactory) -> Iterator[list[Request]]:
-        """Create requests lazily, chunk by chunk."""
-        for first in range(0, self._count, CHUNK):
-            yield make(slice(first, min(first + CHUNK, self._count)))
+    def start(self, env: Clock, make: RequestFactory, send: Send, ahead: bool) -> None:
+        env.events.schedule(Arrivals(self, env.events, make, send, ahead), 0, CHANGES)
 
     def safe_until_ns(self) -> int:
-        return int(self.table.arrival_ns[self._sent]) - 1 if self._sent < self._count else NEVER_NS
+        return int(self.table.arrival_ns[self.sent]) - 1 if self.sent < self.count else NEVER_NS
 
     def ended(self, request: Request, seen_ns: int) -> None:
         """No-op: an open loop does not listen."""
+
+
+class Arrivals(Call):
+    """The next arrival of a table, and those behind it. Requests are created chunk by chunk."""
+
+    def __init__(
+        self, source: TableSource, events: EventQueue, make: RequestFactory, send: Send, ahead: bool
+    ) -> None:
+        super().__init__()
+        self._source, self._events, self._make, self._send, self._ahead = source, events, make, send, ahead
+        self._chunk: list[Request] = []
+        self._place = 0
+        """Of the next request in the chunk."""
+
+    def happen(self, now_ns: int) -> None:
+        source = self._source
+        while source.sent < source.count:
+            if self._place == len(self._chunk):
+                self._chunk = self._make(slice(source.sent, min(source.sent + CHUNK, source.count)))
+                self._place = 0
+            first = self._chunk[self._place]
+            if first.arrival_ns > now_ns:
+                self._events.schedule(self, first.arrival_ns)
+                return
+            together = self._chunk if self._ahead else [first]
+            self._place += len(together)
+            source.sent += len(together)
+            self._send(together)

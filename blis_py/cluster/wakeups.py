@@ -62,6 +62,21 @@ class WakeupQueue:
         """Whether its turn at that time has passed: a sleeper behind it has been woken then."""
         return self._woken_ns == time_ns and wakeable.place < self._woken_place
 
+    def goes_first(self, wakeable: Wakeable, time_ns: int) -> bool:
+        """Whether nothing precedes the turn at that time of the sleeper that is awake now."""
+        if self._lookahead.none_ahead or self._events.next_ns() <= time_ns:
+            return False
+        first = self._first
+        node = len(self._wakeables) + wakeable.place
+        if len(first) <= node:
+            return False
+        while node > 1:
+            other = first[node ^ 1]
+            if other.wakes_ns < time_ns or (other.wakes_ns == time_ns and other.place < wakeable.place):
+                return False
+            node >>= 1
+        return True
+
     def pass_until(self, time_ns: int) -> None:
         """Wake every sleeper whose time is not later."""
         if self._first:
@@ -78,8 +93,25 @@ class WakeupQueue:
         if self._first[1].wakes_ns <= now_ns:
             self._passing = True
             self._wake(self._first[1])  # a single sleeper: its effects may precede the others of this time
+            if not self._lookahead.none_ahead:
+                self._pass_until_next()
             self._passing = False
         self.pass_until(self._lookahead.until_ns)
+
+    def _pass_until_next(self) -> None:
+        """Wake sleepers up to the next event of the queue, which need no event of their own."""
+        events, lookahead = self._events, self._lookahead
+        while True:
+            wakeable = self._first[1]
+            time_ns = wakeable.wakes_ns
+            if time_ns > lookahead.until_ns:
+                if time_ns >= events.next_ns() or time_ns == NEVER_NS:
+                    return
+                if time_ns > events.now_ns:
+                    events.now_ns = time_ns
+            elif time_ns == NEVER_NS:
+                return
+            self._wake(wakeable)
 
     def _wake(self, wakeable: Wakeable) -> None:
         """Wake the first sleeper. Most set their next time meanwhile, which replays their matches; for the

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_py.comparison.bootstrap import Change, changes
 from blis_py.comparison.groups import Group, as_dict, change_as_dict, everybody, groups
 from blis_py.comparison.pairs import Pairs, ShownPair, changed, flat, pairs
 from blis_py.errors import InputError
+from blis_py.metrics.bootstrap import Change, changes
 from blis_py.metrics.registry import paired
 from blis_py.result import Result
 from blis_py.saved import SavedResult, load

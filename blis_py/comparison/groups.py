@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.comparison.bootstrap import Change, changes
 from blis_py.comparison.pairs import Pairs
+from blis_py.metrics.bootstrap import Change, changes
 from blis_py.metrics.groups import SLO_CLASSES
 from blis_py.metrics.registry import E2E, TTFT, shown_in
 

@@ -58,7 +58,7 @@ def check(config: RunConfig, layers: Layers) -> None:
     _check_gateway(config.gateway, layers)
     if config.engine != PLAIN_ENGINE:
         for key, problem, fix in without_effect(config):
-            if layers.by_flag(key):
+            if layers.by_flag(key) and key not in NOTED:
                 raise layers.error(problem, key, fix=fix)
     _check_source(config.workload, layers)
     _check_sessions(config.workload, layers)
@@ -244,6 +244,10 @@ OF_DETECTORS = {
 }
 """Settings of saturation detectors."""
 _NAMES_OF_PARTS = ("saturation_detector", "dispatch_order", "fairness_policy")
+
+
+NOTED = ("routing.scorers",)
+"""Settings without effect that are a note under every engine: BLIS's documented commands have them."""
 
 
 def without_effect(config: RunConfig) -> Iterator[tuple[str, str, str]]:

@@ -4,7 +4,8 @@ Annotations are evaluated here and no later, as in `blis_py.config.models`.
 """
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from blis_py.config.flag_texts import scorers
@@ -251,3 +252,13 @@ class DisaggregationSection:
         if values.get("routing_scorers"):
             values.setdefault("routing_policy", "weighted")
         return PoolSection(name=name, role="both" if name == "shared" else name, count=count, **values)
+
+
+def pools_in(settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The pools of a configuration as plain data, or those of prefill and decode; empty = alike instances."""
+    if settings.get("pools"):
+        return list(settings["pools"])
+    known = {field.name for field in fields(DisaggregationSection)}
+    given = settings.get("disaggregation") or {}
+    section = DisaggregationSection(**{key: value for key, value in given.items() if key in known})
+    return [asdict(pool) for pool in section.pools()]

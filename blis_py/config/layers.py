@@ -219,7 +219,7 @@ def check_bounds(value: Any, limits: Mapping[str, Any]) -> None:
     choices = choices_of(limits)
     if choices is not None and isinstance(value, str) and value not in choices:
         if "," in value and all(part.strip() in choices for part in value.split(",")):
-            fix = "compare them: blis sweep --vary NAME=A,B, or one blis run each and blis compare"
+            fix = f"compare them: blis sweep --vary NAME={value}, or one blis run each and blis compare"
             raise InputError("takes one value", fix=fix)
         raise InputError("unknown value", fix=did_you_mean(value, choices))
     if isinstance(value, tuple):

@@ -65,7 +65,8 @@ class LatencySection:
     step_scale: float = setting(1.0, above=0, most=1000)
     """The GPU time of every step of `trained` is multiplied by it: how much slower your server is."""
     step_gap_us: tuple[float, ...] = setting((), least=0, most=_HOUR_US)
-    """Between two steps of `trained`, on top of its own: per step and, if there are two, per sequence, µs."""
+    """Between two steps of `trained`, on top of its own: per step and, if there are two, per sequence, µs;
+    a third is the number of sequences from which the latter does not grow any further."""
     kernel_profile: str | None = setting(
         None, flag="--kernel-profile", help="Measured kernels of kernel-tables.", metavar="DIR"
     )
@@ -188,6 +189,16 @@ class RunConfig:
     )
     """Groups of an instance's GPUs among which the experts are distributed; within a group each expert is
     split. 1 = all experts are split over all GPUs."""
+    redundant_experts: int = setting(
+        0,
+        least=0,
+        most=4096,
+        flag="--redundant-experts",
+        aliases=("--ep-num-redundant-experts", "--num-redundant-experts"),
+        help="Copies of busy experts, with expert parallelism.",
+    )
+    """Copies of busy experts in each layer, beside the model's own; they take memory, and make numbers of
+    groups possible that do not divide the experts. The load of groups is taken as equal, with or without."""
     attention_dp_timeout_iters: int = setting(
         0,
         least=0,

@@ -35,6 +35,7 @@ class PoolSection:
     tp: int | None = None
     attention_dp: int | None = None
     ep: int | None = None
+    redundant_experts: int | None = None
     kv_cache_dtype: str | None = None
     link_gbps: float | None = None
     memory: str | None = None
@@ -57,6 +58,7 @@ OVERRIDES = (
     "tp",
     "attention_dp",
     "ep",
+    "redundant_experts",
     "kv_cache_dtype",
     "link_gbps",
     "memory",

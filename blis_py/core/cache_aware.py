@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Self
 
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.counters import Counters
@@ -43,9 +43,10 @@ class CacheAwareQueue(dict[Request, None]):
         self._prefilling: Collection[Request]
         self._counters: Counters
 
-    def attach(self, kv: KVCache, prefilling: Collection[Request], counters: Counters) -> None:
+    def cache_order(self, kv: KVCache, prefilling: Collection[Request], counters: Counters) -> Self:
         """Connect the queue to the instance: its cache, its prefilling requests, and the token clock."""
         self.kv, self._prefilling, self._counters = kv, prefilling, counters
+        return self
 
     # -- the policy ------------------------------------------------------------------------------
 
@@ -87,7 +88,7 @@ class CacheAwareQueue(dict[Request, None]):
 
     def pop_head(self, now_ns: int) -> Request:
         head = self._head
-        assert head is not None, "nobody was named"
+        assert head is not None, "call `head` first"
         self.remove(head)
         return head
 

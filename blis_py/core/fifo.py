@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
+from blis_py.core.counters import Counters
+from blis_py.core.kv import KVCache
 from blis_py.core.request import Request
 
 
@@ -40,4 +42,7 @@ class FifoQueue:
         self._requests.remove(request)
 
     def next_change_ns(self, now_ns: int) -> int | None:
+        return None
+
+    def cache_order(self, kv: KVCache, prefilling: Collection[Request], counters: Counters) -> None:
         return None

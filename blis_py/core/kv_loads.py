@@ -29,8 +29,6 @@ class KVLoads:
         self.arrived: deque[Request] = deque()
         """Requests whose KV has arrived, in the order of arrival."""
         self.supplied_tokens = 0
-        self.begun = False
-        """Whether the step being planned has started a load."""
         self._source, self._kv = source, kv
         self._holders: dict[Request, _Load | None] = {}
         """Loads in the order of their start; None = it has arrived."""
@@ -71,7 +69,6 @@ class KVLoads:
         if supply.ready_ns <= now_ns:
             self._supply(request, computed + supply.tokens, supply.tokens)
             return
-        self.begun = True
         request.status = WAITING_FOR_KV
         self._holders[request] = load = _Load(request, computed, supply.tokens, supply.ready_ns)
         self._schedule(load)
@@ -85,7 +82,6 @@ class KVLoads:
 
     def receive(self, now_ns: int) -> bool:
         """Complete the loads that are ready; returns whether a request with its KV waits to run."""
-        self.begun = False
         while self.first_ready_ns <= now_ns:
             self._receive_one(heappop(self._heap)[2], now_ns)
             self._find_first()

@@ -8,23 +8,26 @@ and continues when the tokens have arrived, before all other waiting requests.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from blis_py.core.request import Request
 
 
-@dataclass(frozen=True, slots=True)
 class Supply:
-    """An offer of KV."""
+    """An offer of KV.
 
-    tokens: int
-    """Leading tokens of the request beyond those it has; 0 = it only waits."""
-    ready_ns: int
-    """When they are in the request's blocks; not later than now = at once, `NEVER_NS` = not known yet, see
-    `Lifecycle.kv_ready_at`."""
-    free_tokens: int = 0
-    """Room for so many tokens that must remain free once the request has its blocks; it waits otherwise."""
+    Args:
+        tokens: leading tokens of the request beyond those it has; 0 = it only waits.
+        ready_ns: when they are in the request's blocks; not later than now = at once, `NEVER_NS` = not known
+            yet, see `Lifecycle.kv_ready_at`.
+        free_tokens: room for so many tokens that must remain free once the request has its blocks; it waits
+            otherwise.
+    """
+
+    __slots__ = ("free_tokens", "ready_ns", "tokens")
+
+    def __init__(self, tokens: int, ready_ns: int, free_tokens: int = 0) -> None:
+        self.tokens, self.ready_ns, self.free_tokens = tokens, ready_ns, free_tokens
 
 
 class KVSource(Protocol):

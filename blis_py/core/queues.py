@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from heapq import heappop, heappush
 from typing import Any, Protocol
 
+from blis_py.core.counters import Counters
+from blis_py.core.kv import KVCache
 from blis_py.core.request import Request
 
 Key = Callable[[Request], tuple[Any, ...]]
@@ -44,6 +46,29 @@ class WaitingQueue(Protocol):
         """Earliest later time at which the head may change without arrivals or departures."""
         ...
 
+    def cache_order(
+        self, kv: KVCache, prefilling: Collection[Request], counters: Counters
+    ) -> CacheOrder | None:
+        """Connect a queue whose order depends on the prefix cache to its instance; None if it does not.
+
+        Args:
+            prefilling: requests whose prompts are being computed.
+            counters: of the instance; its prefill tokens are a clock of work.
+        """
+        ...
+
+
+class CacheOrder(Protocol):
+    """What a scheduler knows of an order that depends on the prefix cache."""
+
+    scanned_requests: int
+    """Requests looked up in the cache since the scheduler set it to 0."""
+
+    @property
+    def looks_at_cache(self) -> bool:
+        """Whether the order currently depends on the cache."""
+        ...
+
 
 class SortedQueue(dict[Request, int]):
     """Smallest key first. A heap; a removed request's entry stays behind until it surfaces.
@@ -76,6 +101,9 @@ class SortedQueue(dict[Request, int]):
         return request
 
     def next_change_ns(self, now_ns: int) -> int | None:
+        return None
+
+    def cache_order(self, kv: KVCache, prefilling: Collection[Request], counters: Counters) -> None:
         return None
 
 

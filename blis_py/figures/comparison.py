@@ -7,6 +7,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.ticker import NullLocator
 
 from blis_py.figures.axes import metric_axis
 from blis_py.figures.facts import foot_of_several
@@ -35,23 +36,30 @@ if TYPE_CHECKING:
 Data = Mapping[str, Any]
 
 _MAX_GROUPS = 22
+_TAIL = (
+    *((1.0, "0"), (0.5, "p50"), (0.1, "p90"), (0.01, "p99")),
+    *((0.001, "p99.9"), (0.0001, "p99.99")),
+)
+"""Shares of slower requests, and their names."""
 _TITLE = 138
 """Characters of a title that fit into the width of a figure."""
 
 
 @in_house_style
 def comparison(data: Data, frames: Sequence[pd.DataFrame], settings: Data) -> Picture:
-    """Distributions of all runs, and the difference between the last and the first by group.
+    """Distributions of all runs down to the tail, and the difference of each to the first by group.
 
     Args:
         `data`: `Comparison.as_dict()`.
         frames: the paired requests of every run.
         settings: the configuration of the first run.
     """
-    last = data["compared"][-1]
-    shown = [last["everybody"], *last["groups"]][:_MAX_GROUPS]
+    shown = [
+        [each["everybody"], *each["groups"]][:_MAX_GROUPS] for each in data["compared"] if each["metrics"]
+    ]
     room = legend_room(len(frames), 3)
-    tall = 0.24 * max(len(shown), 4) + 0.9
+    rows = max((len(groups) for groups in shown), default=0)
+    tall = (0.16 + 0.08 * max(len(shown), 1)) * max(rows, 4) + 0.9
     varied = [row["key"] for row in data["settings"]]
     foot = foot_of_several(_without(settings, varied), varied)
     latencies = [each for each in paired() if each.shown.distributions]
@@ -64,7 +72,10 @@ def comparison(data: Data, frames: Sequence[pd.DataFrame], settings: Data) -> Pi
         above=0.4 + room,
         beside=0.6,
     )
-    headline(figure, f"{last['run']} beside {data['runs'][0]}: the same requests")
+    others = ", ".join(each["run"] for each in data["compared"])
+    headline(
+        figure, f"{others} beside {data['runs'][0]}: the same requests; hollow: the change could be chance"
+    )
     _place(figure, axes[:count], axes[count:])
     for ax, metric in zip(axes[:count], latencies, strict=True):
         _draw_latencies(ax, metric, data["runs"], frames)
@@ -102,6 +113,7 @@ def _place(figure: Picture, latencies: Sequence[Axes], means: Sequence[Axes]) ->
 
 def _draw_latencies(ax: Axes, metric: Metric, names: Sequence[str], frames: Sequence[pd.DataFrame]) -> None:
     extent: list[float] = []
+    least = 1.0
     for index, (name, frame) in enumerate(zip(names, frames, strict=True)):
         values = (
             np.sort(frame[metric.key].dropna().to_numpy(dtype=float)) if metric.key in frame else np.zeros(0)
@@ -111,43 +123,72 @@ def _draw_latencies(ax: Axes, metric: Metric, names: Sequence[str], frames: Sequ
         look = {key: value for key, value in series_lines(index).items() if key != "marker"}
         if index:
             look["linestyle"] = (0, (5, 1.5))
-        ax.step(
-            values, 100 * np.arange(1, len(values) + 1) / len(values), where="post", label=label(name), **look
-        )
+        slower = 1 - np.arange(len(values)) / len(values)
+        ax.step(values, slower, where="post", label=label(name), **look)
+        least = min(least, float(slower[-1]))
         extent += [float(values[0]), float(values[-1])]
     ax.set_title(metric.plain_title)
     if not extent:
         say(ax, "No request has one in both runs.")
         return
     metric_axis(ax, metric, extent, text="")
-    ax.set_ylim(0, 101)
-    ax.set_yticks([0, 50, 90])
-    ax.set_ylabel("% of requests")
+    ax.set_yscale("log")
+    ax.set_ylim(1.05, least)
+    ticks = [tick for tick in _TAIL if tick[0] >= least]
+    ax.set_yticks([share for share, _ in ticks], [text for _, text in ticks])
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.set_ylabel("percentile")
 
 
-def _draw_groups(ax: Axes, metric: Metric, groups: Sequence[Data]) -> None:
-    """Mean change of each group, with its interval."""
+def _draw_groups(ax: Axes, metric: Metric, shown: Sequence[Sequence[Data]]) -> None:
+    """Mean change of each group with its interval, a row for every run within a group; hollow: not sure.
+
+    The axis covers the changes; an interval that is much longer goes over its edge.
+    """
     title = f"Mean {metric.label}{': who paid' if metric is E2E else ''}"
     ax.set_title(fill(title, width=max(10, round(_TITLE * ax.get_position().width))))
-    known = [group.get(metric.key) for group in groups]
-    if not any(change and change["relative"] is not None for change in known):
+    points = [
+        (row + (run - (len(shown) - 1) / 2) * 0.7 / len(shown), run, change)
+        for run, groups in enumerate(shown)
+        for row, group in enumerate(groups)
+        if (change := group.get(metric.key)) and change["relative"] is not None
+    ]
+    if not points:
         say(ax, "No request has one in both runs.")
         return
-    for row, change in enumerate(known):
-        if not change or change["relative"] is None:
-            continue
+    for place, run, change in points:
         middle = 100 * change["relative"]
-        colour = GREY if not change["sure"] else BLUE if middle < 0 else VERMILLION
+        colour = _colour(change, run, len(shown))
         if change["interval"] is not None:
             low, high = (100 * end for end in change["interval"])
-            ax.plot([low, high], [row, row], color=colour, linewidth=3, alpha=0.5, solid_capstyle="butt")
-        ax.plot([middle], [row], marker="o", color=colour, markersize=5)
+            ax.plot([low, high], [place] * 2, color=colour, linewidth=3, alpha=0.5, solid_capstyle="butt")
+        face = colour if change["sure"] else "white"
+        ax.plot([middle], [place], marker="o", color=colour, markersize=5, markerfacecolor=face)
     ax.axvline(0, color=INK, linewidth=0.8)
+    groups = max(shown, key=len)
     ax.set_yticks(
         range(len(groups)), [f"{label(group['name'])} ({group['requests']:,})" for group in groups], size=8
     )
     ax.set_ylim(len(groups) - 0.4, -0.6)
+    ax.set_xlim(*_extent([change for _, _, change in points]))
     ax.grid(visible=False, axis="y")
     ax.locator_params(axis="x", nbins=4)
     ax.tick_params(axis="x", labelsize=8)
     ax.set_xlabel("change, %", size=8, color=QUIET)
+
+
+def _colour(change: Data, run: int, runs: int) -> str:
+    """Of the run where there are several; else by whether the change is an improvement."""
+    if runs > 1:
+        return str(series_lines(run + 1)["color"])
+    return GREY if not change["sure"] else BLUE if change["relative"] < 0 else VERMILLION
+
+
+def _extent(changes: Sequence[Data]) -> tuple[float, float]:
+    """Limits of the axis, in per cent: all changes, and of the intervals as much as leaves these readable."""
+    middles = [100 * each["relative"] for each in changes]
+    low, high = min(*middles, 0.0), max(*middles, 0.0)
+    room = max(high - low, 5.0)
+    ends = [100 * end for each in changes if each["interval"] is not None for end in each["interval"]]
+    far_low, far_high = min(*ends, low, 0.0), max(*ends, high, 0.0)
+    return max(far_low, low - room / 2) - 0.04 * room, min(far_high, high + room / 2) + 0.04 * room

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from blis_py.config.disaggregation import pools_in
+
 Config = Mapping[str, Any]
 """A configuration as plain data, as in `config.yaml`."""
 
@@ -35,14 +37,30 @@ def workload(config: Config) -> str:
 
 def cluster(config: Config) -> str:
     """Number and type of instances and GPUs."""
-    if config.get("pools"):
-        own = ({**config, **one, "num_instances": one["count"], "pools": None} for one in config["pools"])
-        return ", ".join(map(cluster, own))
-    count, tp = config.get("num_instances"), config.get("tp") or 1
+    served: dict[str, list[Config]] = {}
+    for pool in pools_in(config):
+        own = {**config, **{name: value for name, value in pool.items() if value is not None}}
+        served.setdefault(_served(own), []).append(own)
+    if served:
+        return ", ".join(f"{_counted(pools)} {what}" for what, pools in served.items())
+    count = config.get("num_instances")
     parts = [f"{count:,} instance{'' if count == 1 else 's'}"] if count else []
+    return " ".join([*parts, _served(config, "of " if parts else "")]).strip()
+
+
+def _counted(pools: Sequence[Config]) -> str:
+    """`2 prefill and 1 decode instance`."""
+    roles = {"prefill": " prefill", "decode": " decode"}
+    parts = [f"{pool['count']:,}{roles.get(pool.get('role', ''), '')}" for pool in pools]
+    return f"{' and '.join(parts)} instance{'' if pools[-1]['count'] == 1 else 's'}"
+
+
+def _served(config: Config, before: str = "of ") -> str:
+    """Model and GPUs of an instance."""
+    tp, parts = config.get("tp") or 1, list[str]()
     model = config.get("model") or config.get("model_config")
     if model:
-        parts.append(f"{'of ' if parts else ''}{_name(model)}")
+        parts.append(f"{before}{_name(model)}")
     if config.get("gpu"):
         gpu = _name(str(config["gpu"]))
         parts.append(f"on {f'{tp} × ' if tp > 1 else ''}{gpu.upper() if gpu.isalnum() else gpu}")

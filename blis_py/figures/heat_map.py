@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,14 +27,27 @@ def instances(run: RunView) -> Picture | None:
     if state is None:
         return None
     panel = min(2.6, max(0.7, 0.16 * len(state.running)))
-    figure, axes = grid(3, 1, height=1.9 + 3 * panel, gap=0.5, right=1.1, foot=foot(run.config))
+    left = max([0.68, *(0.25 + 0.08 * len(pool) for pool in state.pools)])
+    figure, axes = grid(3, 1, height=1.9 + 3 * panel, gap=0.5, left=left, right=1.1, foot=foot(run.config))
     _draw_map(axes[0], state.running, run.end_s, "Running requests")
     _draw_map(axes[1], state.waiting, run.end_s, "Waiting requests")
     _draw_map(axes[2], state.kv_pct, run.end_s, "KV cache in use, %", most=100.0)
     for ax in axes:
         time_axis(ax, run.end_s)
         ax.label_outer()
+        _name_pools(ax, state.pools)
     return figure
+
+
+def _name_pools(ax: Axes, pools: Sequence[str]) -> None:
+    """Name of each pool at its first instance, and lines between pools."""
+    first = [index for index, pool in enumerate(pools) if pool not in pools[:index]]
+    if not first:
+        return
+    ax.set_ylabel("")
+    ax.set_yticks(first, [pools[index] for index in first])
+    for index in first[1:]:
+        ax.axhline(index - 0.5, color="white", linewidth=1.5)
 
 
 def _draw_map(ax: Axes, rows: Floats, end_s: float, title: str, most: float | None = None) -> None:

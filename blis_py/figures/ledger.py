@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from blis_py.figures import style
@@ -14,6 +15,7 @@ from blis_py.figures.style import (
     in_house_style,
     say,
 )
+from blis_py.metrics.registry import METRICS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +50,8 @@ def ledger(data: Data, settings: Data) -> Picture:
         settings: the configuration of the run.
     """
     changes = [one for one in data["what_ifs"] if one.get("asked") is not None][:_MAX_WHAT_IFS]
-    lines = [line for line in data["ledger"] if line["whole_ns"]]
+    whole = data["share_of"] == "e2e"
+    lines = [line for line in data["ledger"] if line["whole_ns" if whole else "asked_ns"]]
     rows = max(len(lines), len(changes), 4)
     figure, axes = grid(
         *(1, 2),
@@ -60,7 +63,7 @@ def ledger(data: Data, settings: Data) -> Picture:
     )
     headline(figure, _title(data))
     if lines:
-        _draw_ledger(axes[0], lines)
+        _draw_ledger(axes[0], lines, whole, data["share_of"])
     else:
         axes[0].set_title("Where its time went")
         nobody = data["nobody"] or "it ended the moment it came"
@@ -77,22 +80,25 @@ def _title(data: Data) -> str:
     return f"{data['question']}{value}" + ("" if data["value_ns"] is None else f", as {request['id']} shows")
 
 
-def _draw_ledger(ax: Axes, lines: Sequence[Data]) -> None:
-    """Draw a bar for each cause: full colour until the first token, then lighter."""
+def _draw_ledger(ax: Axes, lines: Sequence[Data], whole: bool, metric: str) -> None:
+    """Draw a bar for each cause of the metric in question; of E2E lighter from the first token on."""
     looks = {line: colour for colour, names in KINDS.values() for line in names}
     for row, line in enumerate(lines):
-        first, whole = (line["first_token_ns"] or 0) / 1e6, line["whole_ns"] / 1e6
+        length = (line["whole_ns"] if whole else line["asked_ns"]) / 1e6
+        first = min((line["first_token_ns"] or 0) / 1e6, length) if whole else length
         colour = looks.get(line["line"], style.QUIET)
         ax.barh(row, first, color=colour, height=0.7)
-        ax.barh(row, whole - first, left=first, color=colour, alpha=0.45, height=0.7)
-        if whole:
-            ax.annotate(_number(whole), (whole, row), (3, 0), textcoords="offset points", va="center", size=8)
+        ax.barh(row, length - first, left=first, color=colour, alpha=0.45, height=0.7)
+        text = f"{_number(length)} ({line['share']:.0%})" if line["share"] else _number(length)
+        ax.annotate(text, (length, row), (3, 0), textcoords="offset points", va="center", size=8)
     ax.set_yticks(range(len(lines)), [line["what"] for line in lines], size=8)
     ax.set_ylim(len(lines) - 0.4, -0.6)
-    ax.set_xlim(0, 1.25 * max(line["whole_ns"] for line in lines) / 1e6)
+    longest = max(line["whole_ns" if whole else "asked_ns"] for line in lines)
+    ax.set_xlim(0, 1.5 * longest / 1e6)
     ax.locator_params(axis="x", nbins=4)
     ax.grid(visible=False, axis="y")
-    ax.set_xlabel("ms; lighter: after the first token", size=8)
+    label = METRICS[metric].own_label or METRICS[metric].label
+    ax.set_xlabel("ms; lighter: after the first token" if whole else f"ms of {label}", size=8)
     ax.set_title("Where its time went")
 
 
@@ -103,25 +109,39 @@ def _draw_what_ifs(ax: Axes, changes: Sequence[Data], data: Data) -> None:
     if not changes:
         say(ax, "No run with other settings has been asked for, or none has an answer.")
         return
-    for row, one in enumerate(changes):
-        percent = 100 * one["asked"]
-        ax.barh(row, percent, color=style.BLUE if percent < 0 else style.VERMILLION, height=0.7)
+    percents = [100 * one["asked"] for one in changes]
+    high = _cut(percents)
+    for row, (one, percent) in enumerate(zip(changes, percents, strict=True)):
+        colour = style.GREY if one["noise"] else style.BLUE if percent < 0 else style.VERMILLION
+        ax.barh(row, min(percent, high), color=colour, height=0.7)
+        beyond = " →" if percent > high else ""
+        noise = " noise" if one["noise"] else ""
         ax.annotate(
-            f"{percent:+,.1f} %".replace("-", "−"),
-            (max(percent, 0), row),
+            f"{percent:+,.1f} %{beyond}{noise}".replace("-", "−"),
+            (max(min(percent, high), 0), row),
             (3, 0),
             textcoords="offset points",
             va="center",
             size=8,
         )
     ax.axvline(0, color=style.INK, linewidth=0.8)
-    ax.set_yticks(range(len(changes)), [one["change"] for one in changes], size=8)
+    ax.set_yticks(range(len(changes)), [_wrapped(one["change"]) for one in changes], size=7)
     ax.set_ylim(len(changes) - 0.4, -0.6)
-    low, high = min(100 * one["asked"] for one in changes), max(100 * one["asked"] for one in changes)
-    span = max(max(high, 0) - min(low, 0), 1)
-    ax.set_xlim(min(low, 0) - 0.03 * span, max(high, 0) + 0.35 * span)
+    low = min(*percents, 0.0)
+    span = max(max(high, 0) - low, 1)
+    ax.set_xlim(low - 0.03 * span, max(high, 0) + 0.6 * span)
     ax.grid(visible=False, axis="y")
     ax.set_xlabel(f"{asked}, change, %", size=8)
+
+
+def _cut(percents: Sequence[float]) -> float:
+    """Where the axis ends: worse by more than this is an arrow, so that the other bars can be read."""
+    return min(max(percents), max(100.0, 1.5 * max(-min(percents), 0)))
+
+
+def _wrapped(change: str) -> str:
+    """A change in two lines where one is too long."""
+    return fill(change, 44, break_on_hyphens=False, break_long_words=False)
 
 
 def _number(ms: float) -> str:

@@ -40,6 +40,8 @@ class InstanceView:
     num_kv_blocks: int
     steps: Columns | None
     """Columns of the steps table; `None` = not recorded."""
+    pool: str = ""
+    """Name of its pool."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,9 @@ class RunView:
             finish_s=np.where(record.finish_ns >= 0, record.finish_ns / 1e9, np.nan),
             output_tokens=record.emitted_tokens,
             latency_ms={of.column: columns.column(of.name) / of.unit.scale for of in METRICS.values()},
-            instances=[InstanceView(one.num_kv_blocks, _columns(one.runs)) for one in record.instances],
+            instances=[
+                InstanceView(one.num_kv_blocks, _columns(one.runs), one.pool) for one in record.instances
+            ],
             end_s=record.end_ns / 1e9,
             gaps=TokenGaps(record).distribution,
             limits=limits_of(record.config, targets),

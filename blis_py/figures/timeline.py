@@ -31,6 +31,8 @@ class TimelineFigure:
     decode_tokens: Floats
     steps: Floats
     """Steps in each slice, fractional for steps that extend beyond it."""
+    pools: tuple[str, ...] = ()
+    """Name of each instance's pool; empty with one pool only."""
 
     @property
     def slice_s(self) -> float:
@@ -62,6 +64,7 @@ def timeline(run: RunView, slices: int = 400) -> TimelineFigure | None:
         prefill_tokens=sums(_prefill_tokens),
         decode_tokens=sums(_decode_tokens),
         steps=sums(_of("steps")),
+        pools=tuple(pools) if len(set(pools := [each.pool for each, _ in recorded])) > 1 else (),
     )
 
 

@@ -144,6 +144,7 @@ def build(
     layout: Layout | None = None,
     kernels: str = "vllm",
     moe_backend: str = "auto",
+    published: bool = False,
 ) -> LatencyModel:
     """A latency model by its name in `--latency-model`.
 
@@ -157,6 +158,7 @@ def build(
         profile: fitted profile for `fitted`: its folder, or what was read from there.
         server: deviation of one server's step times from those of `trained`.
         layout: division of the `tp` GPUs, if it is not tensor parallelism alone.
+        published: price `roofline` as BLIS does.
         kernels, moe_backend: engine whose kernels `trained` prices, and its kernels of experts.
 
     Raises:
@@ -186,6 +188,10 @@ def build(
     if name == "trained" and gpu is not None:
         return _trained(shape, gpu, tp, server, layout, kernels, moe_backend)
     _check_priced(name, shape, layout)
+    if name == "roofline" and published and gpu is not None:
+        from blis_py.latency.published_roofline import PublishedRoofline
+
+        return PublishedRoofline(shape, gpu, tp)
     return LATENCY_MODELS[name](shape, gpu, tp, **options)
 
 

@@ -173,12 +173,13 @@ def model_weight_bytes(shape: ModelShape) -> float:
 def rank_weight_bytes(shape: ModelShape, layout: Layout) -> float:
     """Weights of one rank: attention, shared experts and embeddings are replicated with it."""
     whole = model_weight_bytes(shape)
-    if layout.attention_dp == 1:
-        return whole / layout.gpus
     w, sparse = shape.weights, shape.moe_layers
+    copies = sparse * layout.redundant_experts * shape.expert_parameters * w.experts / layout.gpus
+    if layout.attention_dp == 1:
+        return whole / layout.gpus + copies
     routed = sparse * shape.experts * shape.expert_parameters * w.experts
     dense = (shape.layers - sparse) * shape.dense_ffn_parameters * w.dense
-    return (routed + dense) / layout.gpus + (whole - routed - dense) / layout.attention_tp
+    return (routed + dense) / layout.gpus + copies + (whole - routed - dense) / layout.attention_tp
 
 
 def _kv_bytes(shape: ModelShape, layout: Layout, overheads: MemoryOverheads, seqs: int) -> tuple[int, float]:

@@ -13,16 +13,22 @@ class Layout(NamedTuple):
 
     Attention is replicated `attention_dp` times, each over `gpus / attention_dp` ranks with requests and KV
     of their own; routed experts are distributed over `ep` groups of ranks, within which each expert is split.
+    `redundant_experts` are further copies of busy ones.
     """
 
     gpus: int = 1
     attention_dp: int = 1
     ep: int = 1
+    redundant_experts: int = 0
 
     @property
     def attention_tp(self) -> int:
         """Ranks that share the heads of a request."""
         return self.gpus // self.attention_dp
+
+    def experts_per_group(self, shape: ModelShape) -> float:
+        """Experts of a rank, copies included."""
+        return (shape.experts + self.redundant_experts) / self.ep
 
     @property
     def expert_tp(self) -> int:
@@ -47,9 +53,15 @@ class Layout(NamedTuple):
                 raise InputError(problem, key=key, value=parts, fix=fix)
         if self.ep > 1 and not shape.is_moe:
             raise InputError(f"{shape.name} has no experts to distribute", key="--ep", value=self.ep)
-        if self.ep > 1 and shape.experts % self.ep:
-            problem = f"does not divide the {shape.experts} experts of {shape.name}"
-            raise InputError(problem, key="--ep", value=self.ep, fix="use a power of 2")
+        copies = f" and {self.redundant_experts} copies" if self.redundant_experts else ""
+        if self.redundant_experts and self.ep == 1:
+            problem = "are copies of experts that are not distributed"
+            fix = "give --ep, or drop them"
+            raise InputError(problem, key="--redundant-experts", value=self.redundant_experts, fix=fix)
+        if self.ep > 1 and (shape.experts + self.redundant_experts) % self.ep:
+            problem = f"does not divide the {shape.experts} experts{copies} of {shape.name}"
+            fix = "use a power of 2, or --redundant-experts"
+            raise InputError(problem, key="--ep", value=self.ep, fix=fix)
 
 
 def _divisors(count: int) -> list[int]:

@@ -108,6 +108,31 @@ class Outside:
         return [f"{rounded} % of the steps lie outside the measured domain: {stated}{self.how}"]
 
 
+@dataclass(slots=True)
+class LargestBatch:
+    """The largest batch that was priced, beside that which a fitted gap per sequence had seen."""
+
+    most: int
+    """0 = no such gap, or no limit of it."""
+    largest: int = 0
+
+    def saw(self, seqs: int) -> None:
+        if seqs > self.largest:
+            self.largest = seqs
+
+    def clear(self) -> None:
+        """Reset the counter."""
+        self.largest = 0
+
+    def notes(self) -> list[str]:
+        if not self.most or self.largest <= self.most:
+            return []
+        return [
+            f"steps of up to {self.largest:,} sequences: the fitted gap per sequence was seen up to "
+            f"{self.most:,} and does not grow beyond"
+        ]
+
+
 def domain_notes(latency: LatencyModel) -> tuple[str, ...]:
     """Notes on steps outside the measured range; empty for models without one."""
     outside = getattr(latency, "outside", None)

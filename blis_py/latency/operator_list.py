@@ -6,7 +6,7 @@ multiplies them. Times are of one rank of a `Layout`, in ns, as arrays over the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from blis_py.latency import operator_work as work
 from blis_py.latency.capacity import kv_heads_per_rank
-from blis_py.latency.hardware import GpuSpec
+from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.layout import Layout
 from blis_py.latency.operator_work import Priced
-from blis_py.latency.surfaces import Surfaces
+from blis_py.latency.surfaces import Surface, Surfaces
 from blis_py.models.model_shape import ModelShape
 
 Array = NDArray[np.float64]
@@ -101,7 +101,7 @@ class OperatorList:
         if shape.linear is not None:
             heads = shape.linear.value_heads / self._layout.attention_tp
             ns = ns + shape.linear.layers * self._ns(
-                ["linear_context"], work.linear_context(self._gpu, chunk, heads)
+                ["linear_context"], lambda gpu: work.linear_context(gpu, chunk, heads)
             )
         return np.asarray(np.where(chunk > 0, ns, 0.0))
 
@@ -114,7 +114,7 @@ class OperatorList:
         if shape.linear is not None:
             heads = shape.linear.value_heads / self._layout.attention_tp
             ns = ns + shape.linear.layers * self._ns(
-                ["linear_decode"], work.linear_decode(self._gpu, seqs, heads)
+                ["linear_decode"], lambda gpu: work.linear_decode(gpu, seqs, heads)
             )
         return np.asarray(np.where(seqs > 0, ns, 0.0))
 
@@ -125,27 +125,31 @@ class OperatorList:
         return (shape.cached_layers - shape.windowed_layers, 0), (shape.windowed_layers, shape.sliding_window)
 
     def _context(self, chunk: Array, past: Array, window: int) -> Array:
-        shape, gpu, heads = self._shape, self._gpu, self._heads
+        shape, heads, kv_heads = self._shape, self._heads, self._kv_heads
         length = np.maximum(chunk, 1.0)
         if shape.latent is not None:
             names = [f"mla_context/{form}" for form in (self._kv_form, "bfloat16", "fp8")]
-            ns = self._ns(names, work.mla_context(gpu, 1.0, length, past, heads))
+            ns = self._ns(names, lambda gpu: work.mla_context(gpu, 1.0, length, past, heads))
             expanded = heads * (shape.latent.nope_dim + shape.latent.value_dim)
             return ns + self._gemm(self._input_form, length + past, expanded, shape.latent.kv_rank)
         names = self._attention_names("context", window)
         return self._ns(
-            names, work.context(gpu, 1.0, length, past, heads, self._kv_heads, shape.head_dim, window)
+            names,
+            lambda gpu: work.context(gpu, 1.0, length, past, heads, kv_heads, shape.head_dim, window),
         )
 
     def _decode(self, seqs: Array, context: Array, window: int) -> Array:
-        shape, gpu, heads = self._shape, self._gpu, self._heads
+        shape, form, heads, kv_heads = self._shape, self._kv_form, self._heads, self._kv_heads
         seqs = np.maximum(seqs, 1.0)
         if shape.latent is not None:
-            names = [f"mla_decode/{form}" for form in (self._kv_form, "bfloat16", "fp8")]
-            ns = self._ns(names, work.mla_decode(gpu, self._kv_form, seqs, context, heads))
-            return ns + 2.0 * self._ns(["absorb/bfloat16", "absorb/fp8"], work.absorb(gpu, seqs, heads))
-        priced = work.decode(gpu, self._kv_form, seqs, context, heads, self._kv_heads, shape.head_dim, window)
-        return self._ns(self._attention_names("decode", window), priced)
+            names = [f"mla_decode/{other}" for other in (form, "bfloat16", "fp8")]
+            ns = self._ns(names, lambda gpu: work.mla_decode(gpu, form, seqs, context, heads))
+            absorbs = ["absorb/bfloat16", "absorb/fp8"]
+            return ns + 2.0 * self._ns(absorbs, lambda gpu: work.absorb(gpu, seqs, heads))
+        return self._ns(
+            self._attention_names("decode", window),
+            lambda gpu: work.decode(gpu, form, seqs, context, heads, kv_heads, shape.head_dim, window),
+        )
 
     def _attention_names(self, phase: str, window: int) -> list[str]:
         """Nearest measured head dimension, with or without a window."""
@@ -186,16 +190,16 @@ class OperatorList:
         return ns + self._move(tokens, 2 * width)
 
     def _sparse(self, tokens: Array) -> Array:
-        shape, layout, gpu = self._shape, self._layout, self._gpu
-        form = self._expert_form
+        shape, layout = self._shape, self._layout
+        form, top_k = self._expert_form, shape.experts_per_token
         width = shape.moe_intermediate / layout.expert_tp
-        local = shape.experts / layout.ep
-        priced = work.experts(
-            gpu, form, tokens, shape.hidden, width, shape.experts_per_token, local, layout.ep
-        )
+        local = layout.experts_per_group(shape)
         names = [f"experts/{form}@{self._kernel}/{self._routing}"]
         names += [f"experts/{other}/{self._routing}" for other in _ALIKE[form]]
-        ns = self._ns(names, priced)
+        ns = self._ns(
+            names,
+            lambda gpu: work.experts(gpu, form, tokens, shape.hidden, width, top_k, local, layout.ep),
+        )
         rank_tokens = np.ceil(tokens / layout.attention_dp)
         ns = ns + self._gemm("bfloat16", rank_tokens, shape.experts, shape.hidden)
         if shape.shared_intermediate:
@@ -214,28 +218,51 @@ class OperatorList:
         for kind in ("all_to_all/ll", "all_to_all/ht"):
             if any(learned.has(kind) for learned in self._learned):
                 sent = work.all_to_all(self._gpu, rank_tokens, shape.hidden, shape.experts_per_token)
-                ns = np.minimum(ns, self._ns([kind], sent))
+                ns = np.minimum(ns, self._over_link([kind], sent))
         return ns
 
     def all_reduce(self, ranks: int, tokens: Array) -> Array:
         moved = tokens * self._shape.hidden * 2.0
         names = [f"all_reduce/{n}" for n in sorted((2, 4, 8), key=lambda n: abs(np.log2(n / ranks)))]
-        return self._ns(names, work.all_reduce(self._gpu, ranks, moved))
+        return self._over_link(names, work.all_reduce(self._gpu, ranks, moved))
 
     def _gemm(self, form: str, m: Array, n: float, k: float) -> Array:
-        priced = work.gemm(self._gpu, form, np.maximum(m, 1.0), n, k)
-        ns = self._ns([f"gemm/{other}" for other in _ALIKE[form]], priced)
+        rows = np.maximum(m, 1.0)
+        ns = self._ns(
+            [f"gemm/{other}" for other in _ALIKE[form]], lambda gpu: work.gemm(gpu, form, rows, n, k)
+        )
         return ns + self._move(m, k) if form not in ("bfloat16", "int4_wo", _HOPPER_MXFP4) else ns
 
     def _move(self, rows: Array, width: float) -> Array:
-        return self._ns(["move"], work.move(self._gpu, np.maximum(rows, 1.0), width))
+        return self._ns(["move"], lambda gpu: work.move(gpu, np.maximum(rows, 1.0), width))
 
-    def _ns(self, names: Sequence[str], priced: Priced) -> Array:
+    def _over_link(self, names: Sequence[str], priced: Priced) -> Array:
+        """An exchange, with the efficiency that it has over the link of the measured GPU."""
+        found = self._surface(names)
+        return priced.ns if found is None else found[1].ns(priced)
+
+    def _ns(self, names: Sequence[str], price: Callable[[GpuSpec], Priced]) -> Array:
+        """A kernel. Where it was measured on another GPU, its time beyond the roofline is that of moving
+        bytes: it does not grow where arithmetic alone is slower."""
+        here, found = price(self._gpu), self._surface(names)
+        if found is None:
+            return here.ns
+        name, surface = found
+        if name == self._gpu.name.lower():
+            return surface.ns(here)
+        measured_on = load_gpu(name)
+        there = price(measured_on)
+        beyond = surface.ns(there) / there.ns - 1.0
+        slower = measured_on.hbm_bytes_per_s / self._gpu.hbm_bytes_per_s
+        return np.asarray(here.ns + beyond * np.where(beyond > 0, there.ns * slower, here.ns))
+
+    def _surface(self, names: Sequence[str]) -> tuple[str, Surface] | None:
+        """The first that was learned, and the GPU it was learned on."""
         for learned in self._learned:
             for name in names:
                 if learned.has(name):
-                    return learned.of[name].ns(priced)
-        return priced.ns
+                    return learned.gpu, learned.of[name]
+        return None
 
     # --- number formats ----------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from blis_py.latency.engine_terms import EngineTerms, terms_of
 from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.kernel_tables import one_chunk
 from blis_py.latency.layout import Layout
+from blis_py.latency.notes import LargestBatch
 from blis_py.latency.operator_list import OperatorList
 from blis_py.latency.step_run import StepRun, run_of, within_the_clock
 from blis_py.latency.surfaces import Surfaces, load_surfaces
@@ -92,6 +93,7 @@ class Operators:
         self._options = moe_backend, terms
         self._terms = terms or terms_of(engine, gpu, shape)
         self._server = server or ServerTerms()
+        self.outside = LargestBatch(self._server.most_seqs)
         told = (
             f"{engine} on {gpu.name}" if known else f"{engine} on {learned[0].gpu}, datasheet of {gpu.name}"
         )
@@ -181,7 +183,8 @@ class Operators:
 
     def _host_ns(self, seqs: int) -> int:
         server = self._server
-        return int(server.gap_ns + server.gap_seq_ns * seqs + 0.5)
+        self.outside.saw(seqs)
+        return int(server.gap_ns + server.gap_seq_ns * seqs - server.beyond_ns(seqs) + 0.5)
 
     def _gpu_ns(self, f: StepFeatures) -> int:
         if f.prefill_seqs:

@@ -48,6 +48,7 @@ from blis_py.latency.capacity import check_tp
 from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.learned import NOTHING_KNOWN, Learned, read_learned
 from blis_py.latency.line_model import LineModel
+from blis_py.latency.notes import LargestBatch
 from blis_py.latency.work import AllReduce, Work
 from blis_py.models.model_shape import ModelShape
 
@@ -105,6 +106,8 @@ class ServerTerms:
     """Time between two steps."""
     gap_seq_ns: float = 0.0
     """The same per sequence of the step."""
+    most_seqs: int = 0
+    """Sequences up to which that was seen; more count as so many. 0 = no limit."""
 
     def on(self, c: Coefficients) -> Coefficients:
         """The coefficients for that server."""
@@ -113,6 +116,10 @@ class ServerTerms:
         scaled["host_seq_ns"] = c.host_seq_ns + self.gap_seq_ns
         scaled["rank_wait_ns"] = c.rank_wait_ns
         return Coefficients(**scaled)
+
+    def beyond_ns(self, seqs: int) -> float:
+        """Time of sequences that do not count."""
+        return self.gap_seq_ns * max(seqs - self.most_seqs, 0) if self.most_seqs else 0.0
 
     def describe(self) -> str:
         parts = [] if self.scale == 1 else [f"x {self.scale:.4g}"]
@@ -157,8 +164,10 @@ class Trained(LineModel):
         )
         self.frontend = FrontendDelays()
         self._basis, self._c = Basis(shape, gpu, tp), training.coefficients
+        self._server = server or ServerTerms()
         if server is not None:
             self._c = server.on(self._c)
+        self.outside = LargestBatch(self._server.most_seqs)
         self._pair_ns = self._c.attention_pairs * self._basis.pair_ns
         self._kv_ns = self._basis.kv_ns
         self._kv_ns *= self._c.narrow_kv_traffic if self._basis.narrow_kv else self._c.kv_traffic
@@ -215,7 +224,8 @@ class Trained(LineModel):
 
     def _host_ns(self, seqs: int) -> int:
         c = self._c
-        return int(c.host_step_ns + c.host_seq_ns * seqs + 0.5)
+        self.outside.saw(seqs)
+        return int(c.host_step_ns + c.host_seq_ns * seqs - self._server.beyond_ns(seqs) + 0.5)
 
     def _mixed_ns(self, f: StepFeatures) -> float:
         ns = self._tokens_ns(f.tokens) + self._rows_ns(f.emitted_rows) + self._prefill_ns(f)

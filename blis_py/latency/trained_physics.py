@@ -168,7 +168,7 @@ def _terms(shape: ModelShape, gpu: GpuSpec, tp: int) -> _Terms:
     head = d // shape.heads
     d_kv = shape.kv_heads * head
     flops, bandwidth = _peak_flops(shape, gpu) / 1e6, gpu.hbm_bytes_per_s / 1e6
-    n_moe, n_dense = _layer_kinds(shape)
+    n_moe, n_dense = layer_kinds(shape)
 
     attention = layers * d * (2 * d + 2 * d_kv)
     shared = 0 if shape.shared_unsaid else 3 * d * n_moe * shape.shared_intermediate
@@ -209,7 +209,7 @@ def _peak_flops(shape: ModelShape, gpu: GpuSpec) -> float:
     return gpu.fp16_flops
 
 
-def _layer_kinds(shape: ModelShape) -> tuple[int, int]:
+def layer_kinds(shape: ModelShape) -> tuple[int, int]:
     """(sparse, dense) layers as counted by the formula."""
     if not shape.is_moe:
         return 0, shape.layers

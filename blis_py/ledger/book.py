@@ -10,7 +10,7 @@ from itertools import islice
 import numpy as np
 
 from blis_py.ledger.division import Divider, PrefillChunk
-from blis_py.ledger.lines import FOR_A_PLACE, FOR_TOKENS, LedgerLine, Times, add, split
+from blis_py.ledger.lines import BEFORE_SCHEDULING, FOR_A_PLACE, FOR_TOKENS, LedgerLine, Times, add, split
 from blis_py.ledger.witness import Noted
 from blis_py.metrics.handovers import HandOver
 from blis_py.metrics.record import Outcome, RunRecord
@@ -55,6 +55,19 @@ class Ledger:
     preemptions: int = 0
     in_the_way: dict[str, InTheWay] = field(default_factory=dict)
     """Effects of other requests, by name."""
+
+    def of(self, metric: str) -> Times:
+        """The times that make up a metric of this request: up to its first token (TTFT), from then on (TPOT,
+        ITL), up to the step that began it (scheduling delay), or all of them."""
+        if metric == "scheduling_delay":
+            times = self.first if self.ttft_ns is not None else self.whole
+            return {line: ns for line, ns in times.items() if line in BEFORE_SCHEDULING}
+        if self.ttft_ns is None or metric not in ("ttft", "tpot", "itl"):
+            return self.whole
+        if metric == "ttft":
+            return self.first
+        after = {line: ns - self.first.get(line, 0) for line, ns in self.whole.items()}
+        return {line: ns for line, ns in after.items() if ns}
 
     @property
     def batch_size(self) -> float | None:

@@ -44,12 +44,10 @@ def chunk_alone(chunk: PrefillChunk, kind: KindOfRequests) -> StepFeatures:
     )
 
 
-def changes(kind: KindOfRequests) -> Iterator[tuple[str, str, Any]]:
-    """Changes worth a run: a title, a setting and its other value."""
+def changes(kind: KindOfRequests) -> Iterator[tuple[str, Any]]:
+    """Changes worth a run: a setting and its other value."""
     assert isinstance(kind, BlockDiffusion)
-    first = kind.config.fdfo
-    title = "whole batches instead of first done, first out" if first else "first done, first out"
-    yield title, "dllm.fdfo", not first
+    yield "dllm.fdfo", not kind.config.fdfo
 
 
 class NotingRounds(Noting):

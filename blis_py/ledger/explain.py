@@ -114,6 +114,7 @@ class Explanation:
             "requests": found.count,
             "nobody": found.nobody or None,
             "request": None if ledger is None else self._request(found.row, ledger),
+            "share_of": self._metric,
             "ledger": [] if ledger is None else self._lines(ledger),
             "in_the_way": [] if ledger is None else self._in_the_way(ledger),
             "others_in_the_way": 0 if ledger is None else max(len(ledger.in_the_way) - _MAX_OTHERS, 0),
@@ -166,11 +167,18 @@ class Explanation:
             if visits.instance[one] >= 0
         ]
 
+    @property
+    def _metric(self) -> str:
+        """The metric whose shares are shown; E2E of a single request."""
+        return "e2e" if self.question.request else self.question.metric
+
     def _lines(self, ledger: Ledger) -> list[dict[str, Any]]:
         slowest: Times = {}
         for one in self.slowest:
-            add(slowest, one.whole)
-        typical = {} if self.typical is None else self.typical.whole
+            add(slowest, one.of(self._metric))
+        typical = {} if self.typical is None else self.typical.of(self._metric)
+        counted = ledger.of(self._metric)
+        total = sum(counted.values())
         there = [
             line for line in LedgerLine if any(line in times for times in (ledger.whole, slowest, typical))
         ]
@@ -180,6 +188,8 @@ class Explanation:
                 "what": line.value,
                 "first_token_ns": ledger.first.get(line, 0) if ledger.ttft_ns is not None else None,
                 "whole_ns": ledger.whole.get(line, 0),
+                "asked_ns": counted.get(line, 0),
+                "share": counted.get(line, 0) / total if total else None,
                 "slowest_ns": slowest.get(line, 0) / len(self.slowest) if self.slowest else None,
                 "typical_ns": typical.get(line, 0) if self.typical is not None else None,
             }
@@ -215,7 +225,9 @@ class Explanation:
             return stated | {"refused": one.refused}
         before, after = self.before.figures, one.measured.figures
         changes = {name: relative(before.get(name), after.get(name)) for name in after}
+        interval = None if one.change_of_asked is None else one.change_of_asked.interval
         stated |= {"after": self._measured(one.measured), "asked": one.gain(self.before)}
+        stated |= {"asked_interval": interval, "noise": one.noise}
         return stated | {"changes": changes}
 
 

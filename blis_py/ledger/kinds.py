@@ -23,8 +23,8 @@ class KindInLedgers(Protocol):
         """The step of a piece of prompt and nothing else."""
         ...
 
-    def changes(self, kind: KindOfRequests) -> Iterator[tuple[str, str, Any]]:
-        """Changes worth a run: a title, a setting and its other value."""
+    def changes(self, kind: KindOfRequests) -> Iterator[tuple[str, Any]]:
+        """Changes worth a run: a setting and its other value."""
         ...
 
 

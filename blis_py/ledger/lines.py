@@ -12,30 +12,30 @@ class LedgerLine(Enum):
     GATEWAY = "waiting at the gateway"
     FRONT_END_BEFORE = "front end, before the engine"
     RUNNING_STEP = "waiting for the running step to end"
-    COMPOSED_STEP = "waiting for the step composed before it came"
-    NO_SLOT = "waiting: all slots are taken"
-    NO_KV = "waiting: too few free KV blocks"
-    NO_BUDGET = "waiting: who runs takes the token budget"
-    BEHIND_SLOT = "waiting in line: who is ahead takes the slots"
-    BEHIND_KV = "waiting in line: who is ahead lacks KV blocks"
-    BEHIND_BUDGET = "waiting in line: who is ahead takes the token budget"
-    HELD_BACK = "held back until another has computed its prefix"
+    COMPOSED_STEP = "waiting for a step planned before its arrival"
+    NO_SLOT = "queued: max_num_seqs requests are running"
+    NO_KV = "queued: too few free KV blocks"
+    NO_BUDGET = "queued: the token budget is used up by running requests"
+    BEHIND_SLOT = "queued behind requests that take the last slots"
+    BEHIND_KV = "queued behind requests that lack KV blocks"
+    BEHIND_BUDGET = "queued behind requests that take the token budget"
+    HELD_BACK = "held back until another request has computed its prefix"
     OWN_PREFILL = "own prefill"
     OTHERS_PREFILL = "others' prefill in its steps"
     OTHERS_DECODE = "others' decode beside its prefill"
     DECODE = "decode"
-    RIDING = "its block is final, its batch is not"
-    STALLED = "running, and left out of the step"
-    PREEMPTED = "preempted, and waiting to come back"
-    RECOMPUTE = "computing again what a preemption took"
+    RIDING = "waiting for the other blocks of its batch"
+    STALLED = "running, but left out of the step"
+    PREEMPTED = "preempted, waiting to be resumed"
+    RECOMPUTE = "recomputation after a preemption"
     HOST = "host: gaps between steps, host time in them"
     RESERVATION = "hand-over: waiting for blocks of the decode instance"
     LINK_QUEUE = "hand-over: other transfers on the link"
     WIRE = "hand-over: its KV on the link"
     EXTRA_STEP = "hand-over: computing the last prompt token again"
-    HAND_OVER = "on the way from one instance to the next"
+    HAND_OVER = "on the way between two instances"
     FRONT_END_AFTER = "front end, behind the engine"
-    UNFINISHED = "in a step that the end of the run cut"
+    UNFINISHED = "in a step cut off by the end of the run"
 
 
 QUEUEING = (
@@ -50,6 +50,13 @@ QUEUEING = (
     LedgerLine.HELD_BACK,
 )
 """Lines before a request is scheduled for the first time."""
+BEFORE_SCHEDULING = (
+    LedgerLine.ADMISSION,
+    LedgerLine.GATEWAY,
+    LedgerLine.FRONT_END_BEFORE,
+    *QUEUEING,
+)
+"""Lines of the scheduling delay."""
 FOR_TOKENS = (LedgerLine.NO_BUDGET, LedgerLine.BEHIND_BUDGET)
 """Other requests compute their prompts instead."""
 FOR_A_PLACE = (

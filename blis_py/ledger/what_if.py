@@ -18,10 +18,12 @@ from blis_py.config.disaggregation import ROLES
 from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict, load_config
 from blis_py.config.models import NAMES, RunConfig
+from blis_py.config.spelled import as_typed
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import parse_yaml
 from blis_py.ledger.kinds import KINDS
 from blis_py.ledger.question import Question, find
+from blis_py.metrics.bootstrap import Change, Floats, change_at
 from blis_py.metrics.distribution import Distribution
 from blis_py.metrics.latencies import completed_mask, latencies
 from blis_py.metrics.record import RunRecord
@@ -50,6 +52,8 @@ class MeasuredEffect:
     asked_ns: float | None
     """The figure in question; None if undefined."""
     figures: dict[str, float | None] = field(default_factory=dict)
+    values: Floats | None = None
+    """The metric in question of every request, by row; None if a single request is in question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,13 @@ class WhatIf:
     measured: MeasuredEffect | None
     refused: str | None = None
     """Reason why the run is impossible."""
+    change_of_asked: Change | None = None
+    """Change of the figure in question over the requests that have it in both runs, with its interval."""
+
+    @property
+    def noise(self) -> bool:
+        """Whether other requests of the same kind could turn the change around."""
+        return self.change_of_asked is not None and self.change_of_asked.sure is False
 
     def gain(self, before: MeasuredEffect) -> float | None:
         """Relative change of the figure in question; negative = less."""
@@ -86,7 +97,7 @@ def run_all(
 ) -> list[WhatIf]:
     """Run every change separately; the best first, then those without a figure, then impossible ones."""
     tried = [
-        _run(simulation.config, change, question, _part(progress, index, len(changes)))
+        _run(simulation.config, change, question, before, _part(progress, index, len(changes)))
         for index, change in enumerate(changes)
     ]
 
@@ -97,12 +108,27 @@ def run_all(
     return sorted(tried, key=order)
 
 
-def _run(config: RunConfig, change: WhatIfChange, question: Question, progress: Progress | None) -> WhatIf:
+def _run(
+    config: RunConfig,
+    change: WhatIfChange,
+    question: Question,
+    before: MeasuredEffect,
+    progress: Progress | None,
+) -> WhatIf:
     try:
         other = Simulation.of(change.of(config))
     except InputError as error:
         return WhatIf(change, None, str(error))
-    return WhatIf(change, measure(other.simulate(False, progress)[0], question))
+    measured = measure(other.simulate(False, progress)[0], question)
+    return WhatIf(change, measured, change_of_asked=_change_of_asked(before, measured, question.rank))
+
+
+def _change_of_asked(before: MeasuredEffect, after: MeasuredEffect, rank: float) -> Change | None:
+    """The change over the requests that have the metric in both runs; None if there are none."""
+    if before.values is None or after.values is None or len(before.values) != len(after.values):
+        return None
+    both = ~np.isnan(before.values) & ~np.isnan(after.values)
+    return change_at(before.values[both], after.values[both], rank) if both.any() else None
 
 
 def _part(progress: Progress | None, index: int, count: int) -> Progress | None:
@@ -129,7 +155,8 @@ def measure(record: RunRecord, question: Question) -> MeasuredEffect:
     first_ns = int(record.table.arrival_ns[0]) if len(record.table) else 0
     span_s = (last_ns - first_ns) / 1e9
     figures["output_tokens_per_s"] = float(record.emitted_tokens[done].sum()) / span_s if span_s > 0 else None
-    return MeasuredEffect(_asked_ns(record, question), figures)
+    asked = None if question.request is not None else question.values(record)
+    return MeasuredEffect(_asked_ns(record, question), figures, asked)
 
 
 def _asked_ns(record: RunRecord, question: Question) -> float | None:
@@ -152,15 +179,19 @@ def candidates(simulation: Simulation) -> list[WhatIfChange]:
     if simulation.config.disaggregation.instances:
         return [*_sides(simulation.config), *_routers(simulation.config), *_orders(simulation)]
     common = [*_instances(simulation), *_sizes(simulation), *_orders(simulation)]
-    return [*common, *(_of_kind(simulation.kind) if simulation.kind else _of_steps(simulation))]
+    return [
+        *common,
+        *(_of_kind(simulation.config, simulation.kind) if simulation.kind else _of_steps(simulation)),
+    ]
 
 
-def _change(config: RunConfig, title: str, key: str, value: Any) -> WhatIfChange:
-    """A change from a title, which may have a placeholder for the current value after `instead of`.
-
-    Args: title: with a place for the value there is, which follows `instead of`.
-    """
-    return WhatIfChange(f"{title} instead of {_in_words(value_at(config, key))}", ((key, value),))
+def _change(config: RunConfig, key: str, value: Any) -> WhatIfChange:
+    """A change, titled by the flag that makes it and the value it replaces."""
+    before = value_at(config, key)
+    typed = as_typed(key, value)
+    if isinstance(value, bool):
+        return WhatIfChange(typed, ((key, value),))
+    return WhatIfChange(f"{typed} instead of {_in_words(before)}", ((key, value),))
 
 
 def _sizes(simulation: Simulation) -> Iterator[WhatIfChange]:
@@ -169,20 +200,20 @@ def _sizes(simulation: Simulation) -> Iterator[WhatIfChange]:
     block = simulation.kind.block_tokens if simulation.kind else 0
     for budget in (tokens // 4, tokens * 4):
         if budget >= max(_MIN_BUDGET, slots * block):  # each block of a round needs its tokens
-            yield _change(config, f"token budget {budget:,}", "scheduler.max_num_batched_tokens", budget)
+            yield _change(config, "scheduler.max_num_batched_tokens", budget)
     for many in (slots // 2, slots * 2):
         if many and many * block <= tokens:
-            yield _change(config, f"{many:,} slots", "scheduler.max_num_seqs", many)
+            yield _change(config, "scheduler.max_num_seqs", many)
     if config.scheduler.num_kv_blocks is not None:
         more = config.scheduler.num_kv_blocks * 2
-        yield _change(config, f"{more:,} KV blocks", "scheduler.num_kv_blocks", more)
+        yield _change(config, "scheduler.num_kv_blocks", more)
 
 
 def _instances(simulation: Simulation) -> Iterator[WhatIfChange]:
     config = simulation.config
     more = config.num_instances + 1
-    yield _change(config, f"{more} instances", "num_instances", more)
-    yield _change(config, f"TP {2 * config.tp}", "tp", 2 * config.tp)
+    yield _change(config, "num_instances", more)
+    yield _change(config, "tp", 2 * config.tp)
     yield from _routers(config)
 
 
@@ -209,12 +240,12 @@ def _sides(config: RunConfig) -> Iterator[WhatIfChange]:
         title = f"{more[name]} {name} instances instead of {counts[name]}"
         yield WhatIfChange(title, (("disaggregation.xpyd", None), *changes, *total))
     if config.disaggregation.bandwidth_gbps is None and config.disaggregation.link != "nvlink":
-        yield _change(config, "link nvlink", "disaggregation.link", "nvlink")
+        yield _change(config, "disaggregation.link", "nvlink")
 
 
 def _routers(config: RunConfig) -> Iterator[WhatIfChange]:
     if config.instances > 1 and config.routing.policy != "least-loaded":
-        yield _change(config, "router least-loaded", "routing.policy", "least-loaded")
+        yield _change(config, "routing.policy", "least-loaded")
 
 
 def _orders(simulation: Simulation) -> Iterator[WhatIfChange]:
@@ -228,24 +259,20 @@ def _orders(simulation: Simulation) -> Iterator[WhatIfChange]:
         policies.append("lpm")
     for policy in policies:
         if policy != config.scheduler.policy:
-            yield _change(config, f"scheduler {policy}", "scheduler.policy", policy)
+            yield _change(config, "scheduler.policy", policy)
 
 
 def _of_steps(simulation: Simulation) -> Iterator[WhatIfChange]:
-    scheduler = simulation.scheduler
-    if scheduler.long_prefill_token_threshold:
-        yield WhatIfChange("prompts in chunks of any size", (("scheduler.long_prefill_token_threshold", 0),))
-    elif chunk := scheduler.max_num_batched_tokens // 4:
-        key = "scheduler.long_prefill_token_threshold"
-        yield WhatIfChange(f"prompts in chunks of {chunk:,} at most", ((key, chunk),))
-    off = scheduler.async_scheduling
-    title = "synchronous scheduling" if off else "asynchronous scheduling"
-    yield WhatIfChange(title, (("scheduler.async_scheduling", not off),))
+    config, scheduler = simulation.config, simulation.scheduler
+    chunk = 0 if scheduler.long_prefill_token_threshold else scheduler.max_num_batched_tokens // 4
+    if chunk != scheduler.long_prefill_token_threshold:
+        yield _change(config, "scheduler.long_prefill_token_threshold", chunk)
+    yield _change(config, "scheduler.async_scheduling", not scheduler.async_scheduling)
 
 
-def _of_kind(kind: KindOfRequests) -> Iterator[WhatIfChange]:
-    for title, key, value in KINDS[kind.name].changes(kind):
-        yield WhatIfChange(title, ((key, value),))
+def _of_kind(config: RunConfig, kind: KindOfRequests) -> Iterator[WhatIfChange]:
+    for key, value in KINDS[kind.name].changes(kind):
+        yield _change(config, key, value)
 
 
 def parse_changes(texts: Sequence[str], config: RunConfig) -> list[WhatIfChange]:
@@ -268,9 +295,9 @@ def parse_changes(texts: Sequence[str], config: RunConfig) -> list[WhatIfChange]
                     "unknown setting", key="--what-if", value=name, fix=did_you_mean(name, NAMES)
                 )
             settings.append((key, parse_yaml(value)))
-        words = (f"{key.rpartition('.')[2]} {_in_words(v)}" for key, v in settings)
-        before = (_in_words(value_at(config, key)) for key, _ in settings)
-        change = WhatIfChange(f"{', '.join(words)} instead of {', '.join(before)}", tuple(settings))
+        words = " ".join(as_typed(key, value) for key, value in settings)
+        before = ", ".join(_in_words(value_at(config, key)) for key, _ in settings)
+        change = WhatIfChange(f"{words} instead of {before}", tuple(settings))
         change.of(config)
         changes.append(change)
     return changes
@@ -289,4 +316,4 @@ def _in_words(value: Any) -> str:
         return "the default"
     if isinstance(value, bool):
         return "on" if value else "off"
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return str(value)

@@ -51,8 +51,9 @@ class HandOvers:
     size_bytes: Ints
 
     @classmethod
-    def of_rows(cls, rows: Sequence[HandOver]) -> Self:
-        table = np.array(rows, dtype=np.int64).reshape(-1, len(HandOver._fields))
+    def of_values(cls, values: Sequence[int]) -> Self:
+        """The rows one behind the other."""
+        table = np.array(values, dtype=np.int64).reshape(-1, len(HandOver._fields))
         return cls(**dict(zip(HandOver._fields, table.T, strict=True)))
 
     def __len__(self) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from blis_py.config.disaggregation import pools_in
 from blis_py.planning.prices import Prices
 
 
@@ -32,7 +33,7 @@ class Cost:
 
 def cost_of(settings: Mapping[str, Any]) -> Cost:
     """The cost by the bundled prices; step times measured elsewhere (`latency.profile`) have none."""
-    pools = settings.get("pools") or [{"count": settings.get("num_instances") or 1}]
+    pools = pools_in(settings) or [{"count": settings.get("num_instances") or 1}]
     gpus, dollars, sources = 0, 0.0, dict[str, None]()
     unknown = (settings.get("latency") or {}).get("profile") is not None
     for pool in pools:
@@ -51,5 +52,5 @@ def cost_of(settings: Mapping[str, Any]) -> Cost:
     return Cost(gpus, dollars, " ".join(sources))
 
 
-def _gpus(pools: list[Mapping[str, Any]], settings: Mapping[str, Any]) -> int:
+def _gpus(pools: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> int:
     return sum(int(one.get("count", 1)) * int(one.get("tp") or settings.get("tp") or 1) for one in pools)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from blis_py.ledger.explain import Explanation
 
 _NS_PER_MS = 1e6
-_COLUMNS = {"whole_ns": "this request", "slowest_ns": "the slowest, mean", "typical_ns": "the median request"}
+_COLUMNS = {"asked_ns": "this request", "slowest_ns": "the slowest, mean", "typical_ns": "the median request"}
 
 
 def section(explanation: Explanation) -> Section:
@@ -27,7 +27,7 @@ def section(explanation: Explanation) -> Section:
         f"of {found['requests']:,} requests. "
         f"The first request as slow is {request['id']} (class {request['slo_class']}): "
         f"{request['prompt_tokens']:,} prompt tokens, {request['output_tokens']:,} output tokens. "
-        "Each nanosecond of it is on one line."
+        "Each nanosecond of it is on one line; times are those of the metric."
     ]
     if found["not_reproduced"]:
         words.append(f"The saved run was not reproduced: {found['not_reproduced']}.")
@@ -53,9 +53,9 @@ def chart(found: Mapping[str, Any]) -> Chart:
 
 
 def _table(found: Mapping[str, Any]) -> Table:
-    headings = ("to first token", *_COLUMNS.values())
+    headings = ("to first token", "to the end", *_COLUMNS.values())
     rows = [
-        [Cell(line["what"]), *(_ms(line[key]) for key in ("first_token_ns", *_COLUMNS))]
+        [Cell(line["what"]), *(_ms(line[key]) for key in ("first_token_ns", "whole_ns", *_COLUMNS))]
         for line in found["ledger"]
     ]
     return Table("Ledger, ms", ("cause", *headings), rows, sortable=True)

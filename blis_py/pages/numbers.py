@@ -14,7 +14,7 @@ def number(value: float | None) -> str:
     """Three significant digits or more, thousands grouped; a dash if undefined."""
     if value is None or not math.isfinite(value):
         return "–"
-    size = abs(value)
+    value, size = value + 0.0, abs(value)  # no negative zero
     if size >= 100 or value == int(value):
         return f"{value:,.0f}"
     if size >= 10:

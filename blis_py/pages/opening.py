@@ -56,7 +56,7 @@ def _run(folder: Path, explain: bool) -> Document:
 
     result = load(folder)
     explanation = None
-    if explain and result.summary["cluster"]["ttft_ms"]["count"] and len(result.config.pools) < 2:
+    if explain and result.summary["cluster"]["ttft_ms"]["count"]:
         from blis_py.ledger.explain import explain as explained
 
         explanation = explained(folder, what_if=False)

@@ -87,9 +87,8 @@ def findings(summary: Mapping[str, Any], completed: Any = ()) -> Iterator[Cell]:
     for name in _LOST:
         if counts.get(name):
             share = percent(counts[name] / counts["injected"])
-            text = (
-                f"{counts[name]:,} requests {name.replace('_', ' ')} ({share}): latencies are of the others"
-            )
+            others = ": latencies are of the others" if counts["completed"] else ""
+            text = f"{counts[name]:,} requests {name.replace('_', ' ')} ({share}){others}"
             yield Cell(text, counts[name], f"{FILE}: cluster.requests.{name}", "bad")
     for note in summary["notes"]:
         yield Cell(str(note), tone="warn")
@@ -215,11 +214,45 @@ def groups(summary: Mapping[str, Any]) -> Iterator[Table]:
     for title, key in (("By SLO class", "classes"), ("By tenant", "tenants")):
         found = summary.get(key) or {}
         yield _groups(title, [(name, f"{key}.{name}", group) for name, group in found.items()])
+    if pools := summary.get("pools"):
+        yield _pools(pools)
+    if handovers := summary.get("handovers"):
+        rows = [
+            [Cell(name.replace("_", " ")), _of(handovers, name, f"{FILE}: handovers")] for name in handovers
+        ]
+        yield Table("Hand-overs from prefill to decode", ("figure", "value"), rows)
     instances = summary["instances"]
     shown = _slowest(instances)
     more = "" if len(shown) == len(instances) else f", the slowest {len(shown)} of {len(instances):,}"
-    named = [(f"{one['instance']}", f"instances[{one['instance']}]", one) for one in shown]
+    named = [(_instance(one, summary), f"instances[{one['instance']}]", one) for one in shown]
     yield _groups(f"By instance{more}", named, busy=True)
+
+
+def _instance(one: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    """Name of an instance; with that of its pool, if there are several."""
+    return f"{one['instance']} ({one['pool']})" if summary.get("pools") else f"{one['instance']}"
+
+
+_OF_POOLS = {
+    "num_instances": "instances",
+    "gpus": "GPUs",
+    "visits": "visits of requests",
+    "prefill_tokens": "prefill tokens",
+    "decode_tokens": "decode tokens",
+    "steps": "steps",
+    "mean_batch_tokens": "tokens per step",
+    "busy_pct": "busy, %",
+    "kv_peak_pct": "KV peak, %",
+    "prefix_hit_rate": "prefix hit rate",
+}
+
+
+def _pools(pools: Mapping[str, Any]) -> Table:
+    rows = [
+        [Cell(name), *(_of(pool, path, f"{FILE}: pools.{name}") for path in _OF_POOLS)]
+        for name, pool in pools.items()
+    ]
+    return Table("By pool", ("pool", *_OF_POOLS.values()), rows, sortable=True)
 
 
 def _slowest(instances: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

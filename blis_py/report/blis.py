@@ -35,6 +35,7 @@ def blis_metrics(
     requests: bool = False,
     goodput: GoodputTargets | None = None,
     everyone: bool = False,
+    block_size: int = 16,
 ) -> dict[str, Any]:
     """A run as BLIS's `MetricsOutput` of the whole cluster.
 
@@ -46,6 +47,7 @@ def blis_metrics(
         requests: add the content of the file that stdout lacks: the cache hit rate and every request.
         goodput: limits every request should meet; without any, no goodput is reported.
         everyone: see `blis_goodput`.
+        block_size: tokens per KV block, for the cache hit rate.
     """
     check(record)
     columns = latencies(record)
@@ -54,8 +56,6 @@ def blis_metrics(
     served = (record.instance >= 0) & (record.outcome != Outcome.UNSERVABLE)
     outputs = int(record.emitted_tokens[done].sum())
     duration_s = _duration_s(record)
-    queried = sum(instance.prefix_queried_tokens for instance in record.instances)
-    hits = sum(instance.prefix_hit_tokens for instance in record.instances)
     metrics = {
         "instance_id": "cluster",
         "completed_requests": len(done),
@@ -72,7 +72,7 @@ def blis_metrics(
         **_stats("itl", TokenGaps(record).distribution(done)),
         "scheduling_delay_p99_ms": in_ms(_samples(columns.scheduling_delay_ns).percentile(99)),
         "preemption_count": int(record.preemptions.sum()),
-        **({"cache_hit_rate": hits / queried if queried else 0.0} if requests else {}),
+        **({"cache_hit_rate": cache_hit_rate(record, block_size)} if requests else {}),
         "dropped_unservable": count[Outcome.UNSERVABLE],
         "length_capped_requests": count[Outcome.LENGTH_CAPPED],
         "timed_out_requests": count[Outcome.TIMED_OUT],
@@ -82,6 +82,24 @@ def blis_metrics(
     if goodput is not None:
         metrics |= blis_goodput(record, columns, goodput, duration_s, everyone=everyone)
     return {key: as_go_writes(value) for key, value in metrics.items()}
+
+
+def cache_hit_rate(record: RunRecord, block_size: int) -> float:
+    """Cached blocks over all blocks that requests took, those of answers too: the mean over instances.
+
+    A request takes blocks for its prompt and its whole answer; after a preemption, those of its prompt again,
+    as BLIS counts them.
+    """
+    visits, table = record.visits, record.table
+    there = np.flatnonzero(visits.scheduled_ns >= 0)
+    rows = visits.request[there]
+    prompt = table.prompt_tokens[rows]
+    blocks = -(-(prompt + visits.emitted_tokens[there]) // block_size)
+    blocks += visits.preemptions[there] * -(-prompt // block_size)
+    hits = visits.cached_tokens[there] // block_size
+    at, count = visits.instance[there], len(record.instances)
+    taken, found = np.bincount(at, blocks, count), np.bincount(at, hits, count)
+    return float(np.mean(found / np.maximum(taken, 1))) if count else 0.0
 
 
 def blis_results(record: RunRecord) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from blis_py.metrics.groups import Rows, rows_by_name
 from blis_py.metrics.latencies import Latencies, latencies
 from blis_py.metrics.record import NOT_SERVED, Outcome, RunRecord
 from blis_py.metrics.slo import ANY_CLASS, GoodputTargets
-from blis_py.report.blis import blis_metrics
+from blis_py.report.blis import blis_metrics, cache_hit_rate
 from blis_py.requests.table import Labels
 
 Lines = Iterator[str]
@@ -55,10 +55,12 @@ def blis_sections(
     *,
     everyone: bool = False,
     fitness: Mapping[str, float] | None = None,
+    block_size: int = 16,
 ) -> Lines:
     """The lines of text behind the JSON.
 
     Args:
+        block_size: see `blis_metrics`.
         fitness: the result of `blis_py.metrics.fitness`, if requested.
     """
     columns = latencies(record)
@@ -66,7 +68,7 @@ def blis_sections(
     for title, lines in {
         "Fitness Evaluation": _fitness(fitness or {}),
         "Anomaly Counters": _anomalies(record),
-        "KV Cache Metrics": _kv_cache(record, columns),
+        "KV Cache Metrics": _kv_cache(record, columns, block_size),
         "Per-SLO Metrics": _classes(record, columns, limited),
         "Per-Model Metrics": _models(record, columns),
         "Per-Tenant Metrics": _tenants(record, columns),
@@ -141,14 +143,13 @@ def _shed(record: RunRecord, lost: Mapping[str, Rows]) -> Lines:
     yield from (f"  Shed ({name}): {len(own)}" for name, own in sorted(by_class.items()))
 
 
-def _kv_cache(record: RunRecord, columns: Latencies) -> Lines:
+def _kv_cache(record: RunRecord, columns: Latencies, block_size: int) -> Lines:
     done, preemptions = int(columns.completed.sum()), int(record.preemptions.sum())
-    queried = sum(one.prefix_queried_tokens for one in record.instances)
     hits = sum(one.prefix_hit_tokens for one in record.instances)
     if not (preemptions or hits):
         return
     yield f"Preemption Rate: {preemptions / done if done else 0:.4f}"
-    yield f"Cache Hit Rate: {hits / queried if queried else 0:.4f}"
+    yield f"Cache Hit Rate: {cache_hit_rate(record, block_size):.4f}"
     yield "KV Thrashing Rate: 0.0000"
 
 

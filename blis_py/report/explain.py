@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from blis_py.errors import plain
-from blis_py.metrics.registry import shown_in
+from blis_py.metrics.registry import E2E, METRICS, shown_in
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -60,7 +60,7 @@ def _parts(data: Data) -> Iterable[Any]:
     yield from _about(data, request)
     yield ""
     yield _ledger(data)
-    yield "Each nanosecond is on one line. " + _sums(request)
+    yield "Each nanosecond is on one line. " + _sums(request) + _scope(data)
     if data["in_the_way"]:
         yield ""
         yield _others(data)
@@ -117,17 +117,22 @@ def _ledger(data: Data) -> Table:
     if data["slowest"]:
         slowest = data["slowest"]
         some = "" if slowest["looked_at"] == slowest["requests"] else f" of {slowest['requests']:,}"
-        columns |= {"slowest_ns": f"slowest {slowest['looked_at']:,}{some}", "typical_ns": "median one"}
+        columns |= {"slowest_ns": f"slowest {slowest['looked_at']:,}{some}", "typical_ns": "median request"}
     if request["ttft_ns"] is None:
         del columns["first_token_ns"]
-    table = _table("ms", *columns.values(), "share")
-    total = request["total_ns"]
+    table = _table("ms", *columns.values(), _share_of(data))
     for line in lines:
-        share = f"{line['whole_ns'] / total:.1%}" if total and line["whole_ns"] else ""
+        share = f"{line['share']:.1%}" if line["share"] else ""
         table.add_row(line["what"], *(_cell(line[key]) for key in columns), share)
     sums = [sum(line[key] for line in lines) for key in columns]
     table.add_row("together", *(ms(value) for value in sums), "", style="bold")
     return table
+
+
+def _share_of(data: Data) -> str:
+    metric = METRICS[data["share_of"]]
+    known = data["request"]["ttft_ns"] is not None or data["share_of"] == "scheduling_delay"
+    return f"share of {metric.own_label or metric.label}" if known else "share"
 
 
 def _whole(request: Data) -> str:
@@ -138,6 +143,14 @@ def _sums(request: Data) -> str:
     if request["e2e_ns"] is not None:
         return "The sums are its TTFT and its E2E."
     return "It was not completed: the sum is the time until it was given up, refused, or the run ended."
+
+
+def _scope(data: Data) -> str:
+    """What the columns of other requests add up to."""
+    metric = METRICS[data["share_of"]]
+    if not data["slowest"] or metric is E2E:
+        return ""
+    return f" The slowest and the median request: {metric.own_label or metric.label} alone."
 
 
 def _others(data: Data) -> Table:
@@ -163,14 +176,15 @@ def _what_ifs(data: Data) -> Table:
         metric.unit.key(f"{metric.name}_{stat}"): f"{metric.label} {stat}"
         for metric, stat in shown_in("what_ifs")
     } | _COUNTS
-    table = _table("what if: runs of the same requests", _asked_for(data), "", *columns.values())
+    table = _table("what if: each a run", _asked_for(data), "", "", *columns.values())
     for column in table.columns[1:]:
         column.no_wrap = True
-    table.add_row("as it is", _asked(before), "", *(_figure(before[key]) for key in columns))
+    table.add_row("as it is", _asked(before), "", "", *(_figure(before[key]) for key in columns))
     for one in data["what_ifs"]:
         if "refused" not in one and _differs(one):
             changes = [_percent(one["changes"][key]) for key in columns]
-            table.add_row(one["change"], _asked(one["after"]), _percent(one["asked"]), *changes)
+            noise = "noise" if one["noise"] else ""
+            table.add_row(plain(one["change"]), _asked(one["after"]), _percent(one["asked"]), noise, *changes)
     return table
 
 
@@ -185,12 +199,14 @@ def _differs(one: Data) -> bool:
 
 def _beside(what_ifs: Sequence[Data]) -> Iterable[str]:
     """Runs left out of the table: identical ones, or none at all."""
+    if any(one.get("noise") and _differs(one) for one in what_ifs):
+        yield "noise: with other requests of the same kind the change could go either way (95 % interval)."
     same = [one["change"] for one in what_ifs if "refused" not in one and not _differs(one)]
     if same:
         yield f"No difference: {'; '.join(same)}."
     for one in what_ifs:
         if "refused" in one:
-            yield f"{one['change']}: there is no such run: {plain(one['refused'])}"
+            yield f"{one['change']}: not possible: {plain(one['refused'])}"
 
 
 def _table(first: str, *others: str) -> Table:

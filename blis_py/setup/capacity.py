@@ -11,13 +11,18 @@ from blis_py.latency.memory_overheads import OVERHEADS
 from blis_py.models.model_shape import ModelShape
 
 
+def layout_of(config: RunConfig) -> Layout:
+    """The division of a model among an instance's GPUs."""
+    return Layout(config.tp, config.attention_dp, config.ep, config.redundant_experts)
+
+
 def capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, int]:
     """A one-line description of the KV capacity, and the blocks of one instance.
 
     Raises:
         InputError: the model does not fit, or the parallelism does not divide it.
     """
-    layout = Layout(config.tp, config.attention_dp, config.ep)
+    layout = layout_of(config)
     check_tp(shape, layout.attention_tp)
     layout.check(shape)
     settings = config.scheduler

@@ -9,7 +9,6 @@ from blis_py.config.models import RunConfig
 from blis_py.core.bounds import MAX_KV_BLOCKS, check_count
 from blis_py.errors import InputError
 from blis_py.latency.hardware import GpuSpec, load_gpu
-from blis_py.latency.layout import Layout
 from blis_py.models.model_shape import ModelShape, config_name, load_model
 from blis_py.setup.capacity import capacity
 
@@ -64,11 +63,6 @@ def with_kv_dtype(shape: ModelShape, kv_cache_dtype: str) -> ModelShape:
     if kv_cache_dtype not in sizes:
         return shape
     return replace(shape, kv_dtype_bytes=sizes[kv_cache_dtype])
-
-
-def layout_of(config: RunConfig) -> Layout:
-    """The division of a model among an instance's GPUs."""
-    return Layout(config.tp, config.attention_dp, config.ep)
 
 
 def _model_name(config: RunConfig) -> str:

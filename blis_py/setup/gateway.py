@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from blis_py.config.check import without_effect
+from blis_py.config.check import NOTED, without_effect
 from blis_py.config.cluster import AdmissionSection, GatewaySection
 from blis_py.config.models import PLAIN_ENGINE, RunConfig
 
@@ -39,10 +39,11 @@ def flow_settings(settings: GatewaySection) -> FlowSettings | None:
 
 def useless_notes(config: RunConfig) -> list[str]:
     """Given settings of policies that are not in use, where that is no error."""
-    if config.engine != PLAIN_ENGINE:
-        return []
-    found = without_effect(config)
-    return [f"{key} {problem}" for key, problem, _ in found if config.given is None or key in config.given]
+    return [
+        f"{key} {problem}"
+        for key, problem, _ in without_effect(config)
+        if (config.engine == PLAIN_ENGINE or key in NOTED) and (config.given is None or key in config.given)
+    ]
 
 
 def flow_notes(settings: GatewaySection) -> list[str]:

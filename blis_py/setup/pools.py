@@ -17,7 +17,8 @@ from blis_py.latency.capacity import rank_block_bytes
 from blis_py.latency.notes import link_notes, model_notes
 from blis_py.setup import kinds
 from blis_py.setup.asked import Demand
-from blis_py.setup.deployment import Deployment, layout_of
+from blis_py.setup.capacity import layout_of
+from blis_py.setup.deployment import Deployment
 from blis_py.setup.step_times import check_delays, step_times
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class PoolSetup:
             config.attention_dp_timeout_iters,
         )
         scheduler = kinds.scheduler(demand, config, scheduler)
-        latency, host_notes = step_times(served, demand.table, scheduler)
+        latency, host_notes = step_times(served, demand.table, scheduler, not demand.kinds)
         check_delays(latency, demand.table, max_model_len)
         by_operators = hasattr(latency, "learned_on")
         shape_notes = model_notes(served.shape, served.gpu, by_operators)

@@ -166,7 +166,7 @@ class Setup:
             InputError: the latency model does not apply, or there are several pools.
         """
         config = replace(self.config, latency=self.config.latency.under(model))
-        latency, _ = step_times(deployed(config), self.table, self.scheduler)
+        latency, _ = step_times(deployed(config), self.table, self.scheduler, self.kind is None)
         return replace(self.with_pool(latency=latency, config=config), config=config)
 
     def busiest(self, count: int) -> Self:

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 from blis_py import latency
 from blis_py.config.implied import from_preset
-from blis_py.config.models import LatencySection, RunConfig
+from blis_py.config.models import PLAIN_ENGINE, LatencySection, RunConfig
 from blis_py.core.bounds import LAST_NS, clock_ns
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.policies import CACHE_AWARE
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, LatencyModel
 from blis_py.requests.table import RequestTable
-from blis_py.setup.deployment import Deployment, layout_of
+from blis_py.setup.capacity import layout_of
+from blis_py.setup.deployment import Deployment
 
 if TYPE_CHECKING:
     from blis_py.latency.host_work import MaskPrices
@@ -22,10 +23,14 @@ if TYPE_CHECKING:
 
 
 def step_times(
-    served: Deployment, table: RequestTable, scheduler: SchedulerConfig
+    served: Deployment, table: RequestTable, scheduler: SchedulerConfig, autoregressive: bool = True
 ) -> tuple[LatencyModel, tuple[str, ...]]:
-    """The latency model including host work of particular steps, and notes on it."""
-    model, profile = _latency_model(served), served.profile
+    """The latency model including host work of particular steps, and notes on it.
+
+    Of requests that are not `autoregressive` BLIS has no prices.
+    """
+    published = autoregressive and served.config.engine == PLAIN_ENGINE
+    model, profile = _latency_model(served, published), served.profile
     beyond_notes = _beyond(model, table, scheduler.max_model_len)
     masks, mask_notes = _mask_prices(served, table)
     scan_ns, scan_notes = _scan_price(served, scheduler)
@@ -50,7 +55,7 @@ def check_delays(model: LatencyModel, table: RequestTable, max_model_len: int) -
         raise InputError(problem, key="alpha_coeffs", fix=fix)
 
 
-def _latency_model(served: Deployment) -> LatencyModel:
+def _latency_model(served: Deployment, published: bool) -> LatencyModel:
     settings = served.config.latency
     model = latency.build(
         settings.model,
@@ -66,6 +71,7 @@ def _latency_model(served: Deployment) -> LatencyModel:
         layout=layout_of(served.config),
         kernels=settings.kernels,
         moe_backend=settings.moe_backend,
+        published=published,
     )
     ms = served.config.frontend_ms
     if ms is not None and not _has_its_own_frontend(served.config, ms):
@@ -94,11 +100,9 @@ def server_terms(config: RunConfig) -> ServerTerms | None:
     """Server-specific step costs beyond those `trained` knows; presets define none for other latency
     models."""
     gap, scale = config.latency.step_gap_us, config.latency.step_scale
-    if len(gap) > 2:
-        fix = "give the gap of a step, and if you like that of a sequence"
-        raise InputError(
-            "must be one or two numbers of us", key="latency.step_gap_us", value=list(gap), fix=fix
-        )
+    if len(gap) > 3:
+        fix = "give the gap of a step and, optionally, that of a sequence and the most sequences it holds for"
+        raise InputError("must be one to three numbers", key="latency.step_gap_us", value=list(gap), fix=fix)
     if scale == 1 and not any(gap):
         return None
     if config.latency.model != "trained":
@@ -115,8 +119,8 @@ def server_terms(config: RunConfig) -> ServerTerms | None:
 
     if _of_another_loop(config, gap):
         gap = ()
-    step_us, seq_us = (*gap, 0.0, 0.0)[:2]
-    return ServerTerms(scale, step_us * 1e3, seq_us * 1e3)
+    step_us, seq_us, most = (*gap, 0.0, 0.0, 0.0)[:3]
+    return ServerTerms(scale, step_us * 1e3, seq_us * 1e3, int(most))
 
 
 def _of_another_loop(config: RunConfig, gap: tuple[float, ...]) -> bool:

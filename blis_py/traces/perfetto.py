@@ -1,72 +1,121 @@
-"""The step log of an engine as a trace for Perfetto, in the form of a simulated run's."""
+"""The steps of an engine as a trace for Perfetto while it runs, in the form of a simulated run's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from blis_py.outputs.instance_track import DECODE, PREEMPTED, PREFILL, QUEUED, InstanceTrack, Phase
-from blis_py.outputs.perfetto import PerfettoWriter, Value, Window
-from blis_py.traces.steplog import StepLog
+from blis_py.outputs.perfetto import PerfettoWriter, Value
 
 _COMPOSITION = ("prefill_seqs", "prefill_tokens", "decode_seqs", "decode_kv_tokens", "schedule_ns", "gpu_ns")
+_SUMMED = ("schedule_ns", "gpu_ns")
 MEASURED = "measured"
+"""Source of a measured run; that of a simulated run is another, so that both fit into one trace."""
 
 
-def write_steps(log: StepLog, file: BinaryIO, window: Window | None = None, source: str = MEASURED) -> None:
-    """Write the steps and requests of an engine.
+@dataclass
+class _Joined:
+    """Consecutive decode steps of the same number of requests, as one slice."""
+
+    start_ns: int
+    end_ns: int
+    state: tuple[int, int, int]
+    facts: dict[str, Value]
+    steps: int = 1
+
+
+class StepTrace:
+    """Writer of the steps and requests of one engine, as they end.
 
     Args:
-        source: name of its process; that of a simulated run is another, so that both fit into one trace.
+        writer: of the trace; with a sample above 1, alike decode steps are one slice.
+        name: of the process.
     """
-    writer = PerfettoWriter(file, source, window)
-    track = InstanceTrack(writer, "engine")
-    steps = log.steps
-    for index in range(len(log)):
-        told: dict[str, Value] = {name: int(steps[name][index]) for name in _COMPOSITION if name in steps}
-        told["admitted"] = len(steps["admitted_ids"][index])
-        state = tuple(int(steps[name][index]) for name in ("running", "waiting", "kv_blocks"))
-        track.step(*_span(log, index), (state[0], state[1], state[2]), told)
-    admitted = _admissions(log)
-    numbers = log.requests["number"]
-    for row in sorted(range(len(numbers)), key=lambda row: int(log.requests["finish_ns"][row])):
-        if numbers[row] % writer.window.sample == 0:
-            _request(track, log, row, admitted.get(numbers[row], []))
+
+    def __init__(self, writer: PerfettoWriter, name: str = "engine") -> None:
+        self._track, self._sample = InstanceTrack(writer, name), writer.window.sample
+        self._changes: dict[int, list[tuple[str, int]]] = {}
+        """Admissions and preemptions of requests that have not ended, by number."""
+        self._joined: _Joined | None = None
+        self._end_ns = 0
+
+    def step(
+        self,
+        row: Mapping[str, float],
+        forward: tuple[int, int],
+        admitted: Sequence[int],
+        preempted: Sequence[int],
+    ) -> None:
+        """A step that has ended.
+
+        Args:
+            row: its numbers, by column of the step log.
+            forward: begin and end of its device work with asynchronous scheduling, where steps overlap.
+            admitted, preempted: requests by number.
+        """
+        start_ns, self._end_ns = int(row["start_ns"]), int(row["end_ns"])
+        for name, numbers in ((PREEMPTED, preempted), (PREFILL, admitted)):
+            for number in numbers:
+                if number % self._sample == 0:
+                    self._changes.setdefault(number, []).append((name, start_ns))
+        facts: dict[str, Value] = {name: int(row[name]) for name in _COMPOSITION if name in row}
+        facts["admitted"] = len(admitted)
+        state = int(row["running"]), int(row["waiting"]), int(row["kv_blocks"])
+        from_ns, until_ns = forward if forward[0] >= 0 else (start_ns, self._end_ns)
+        self._write(_Joined(from_ns, until_ns, state, facts))
+
+    def _write(self, step: _Joined) -> None:
+        before = self._joined
+        if before is not None and _alike(before, step):
+            before.end_ns, before.steps = step.end_ns, before.steps + 1
+            for name in _SUMMED:
+                before.facts[name] = int(before.facts[name]) + int(step.facts[name])
+            return
+        self._flush()
+        self._joined = step
+        if self._sample == 1:
+            self._flush()
+
+    def _flush(self) -> None:
+        step, self._joined = self._joined, None
+        if step is not None:
+            self._track.step(step.start_ns, step.end_ns, step.state, step.facts, step.steps)
+
+    def request(self, row: Mapping[str, Any]) -> None:
+        """A request that has ended, by column of the log's requests."""
+        changes = self._changes.pop(row["number"], [])
+        if row["number"] % self._sample:
+            return
+        end_ns = int(row["finish_ns"]) if row["finish_ns"] >= 0 else self._end_ns
+        marks = [(QUEUED, int(row["arrival_ns"])), *changes]
+        if row["first_token_ns"] >= 0:
+            marks.append((DECODE, int(row["first_token_ns"])))
+        marks.sort(key=lambda mark: mark[1])
+        facts: dict[str, Value] = {
+            "request": str(row["id"]),
+            "prompt tokens": int(row["prompt_tokens"]),
+            "output tokens": int(row["output_tokens"]),
+            "cached tokens": int(row["cached_tokens"]),
+            "preemptions": int(row["preemptions"]),
+            "outcome": str(row["finish_reason"]),
+        }
+        self._track.request(list(_phases(marks, end_ns)) or [(QUEUED, end_ns, end_ns)], facts)
+
+    def close(self) -> None:
+        """Write what is not written yet."""
+        self._flush()
 
 
-def _span(log: StepLog, index: int) -> tuple[int, int]:
-    """Begin and end of a step; with asynchronous scheduling of its device work: steps themselves overlap."""
-    if "forward_start_ns" in log.steps and log.steps["forward_start_ns"][index] >= 0:
-        return int(log.steps["forward_start_ns"][index]), int(log.steps["forward_end_ns"][index])
-    return int(log.steps["start_ns"][index]), int(log.steps["end_ns"][index])
-
-
-def _admissions(log: StepLog) -> dict[int, list[tuple[str, int]]]:
-    """Admissions and preemptions of each request, in order of time."""
-    found: dict[int, list[tuple[str, int]]] = {}
-    for index, start_ns in enumerate(log.steps["start_ns"]):
-        for name, column in ((PREEMPTED, "preempted_ids"), (PREFILL, "admitted_ids")):
-            for number in log.steps[column][index]:
-                found.setdefault(number, []).append((name, int(start_ns)))
-    return found
-
-
-def _request(track: InstanceTrack, log: StepLog, row: int, changes: list[tuple[str, int]]) -> None:
-    of = {name: column[row] for name, column in log.requests.items()}
-    end_ns = int(of["finish_ns"]) if of["finish_ns"] >= 0 else int(log.steps["end_ns"][-1]) if len(log) else 0
-    marks = [(QUEUED, int(of["arrival_ns"])), *changes]
-    if of["first_token_ns"] >= 0:
-        marks.append((DECODE, int(of["first_token_ns"])))
-    marks.sort(key=lambda mark: mark[1])
-    told: dict[str, Value] = {
-        "request": str(of["id"]),
-        "prompt tokens": int(of["prompt_tokens"]),
-        "output tokens": int(of["output_tokens"]),
-        "cached tokens": int(of["cached_tokens"]),
-        "preemptions": int(of["preemptions"]),
-        "outcome": str(of["finish_reason"]),
-    }
-    track.request(list(_phases(marks, end_ns)) or [(QUEUED, end_ns, end_ns)], told)
+def _alike(before: _Joined, step: _Joined) -> bool:
+    """Whether both are decode steps of as many requests, with as many waiting."""
+    ours, theirs = before.facts, step.facts
+    return (
+        not (theirs["prefill_tokens"] or theirs["admitted"] or ours["prefill_tokens"])
+        and before.state[:2] == step.state[:2]
+        and ours["decode_seqs"] == theirs["decode_seqs"]
+    )
 
 
 def _phases(marks: list[tuple[str, int]], end_ns: int) -> Iterator[Phase]:

@@ -119,7 +119,7 @@ def _offered(setup: Setup) -> float:
 
 def _cluster(config: RunConfig) -> list[Control]:
     group, sizes = "Cluster", (*range(1, 17), *range(18, 33, 2), *range(36, 65, 4), *range(72, 129, 8))
-    if config.pools:
+    if pools := config.all_pools:
         counts = [
             Control(
                 f"pools.{pool.name}",
@@ -129,16 +129,16 @@ def _cluster(config: RunConfig) -> list[Control]:
                 pool.count,
                 _whole((0, *sizes), pool.count),
             )
-            for pool in config.pools
+            for pool in pools
         ]
     else:
         value = config.num_instances
         counts = [Control("num_instances", group, "Instances", RANGE, value, _whole(sizes, value))]
-    why = "Pools have GPUs of their own." if config.pools else ""
-    fitted = "Step times are measured on one GPU." if config.latency.profile is not None else why
+    fitted = "Step times are measured on one GPU." if config.latency.profile is not None else ""
+    gpu, tp = (fitted or _of_pools(config, name) for name in ("gpu", "tp"))
     return [
         *counts,
-        Control("gpu", group, "GPU", CHOICE, config.gpu, _words(known_names("gpus"), config.gpu), why=fitted),
+        Control("gpu", group, "GPU", CHOICE, config.gpu, _words(known_names("gpus"), config.gpu), why=gpu),
         Control(
             "tp",
             group,
@@ -146,7 +146,7 @@ def _cluster(config: RunConfig) -> list[Control]:
             RANGE,
             config.tp,
             _whole((1, 2, 4, 8), config.tp),
-            why=fitted,
+            why=tp,
         ),
         Control(
             "routing.policy",
@@ -157,6 +157,12 @@ def _cluster(config: RunConfig) -> list[Control]:
             _words(ROUTING_POLICIES, config.routing.policy),
         ),
     ]
+
+
+def _of_pools(config: RunConfig, name: str) -> str:
+    """The reason if every pool has its own value of a setting."""
+    own = config.all_pools and all(getattr(pool, name) is not None for pool in config.all_pools)
+    return "Every pool has its own." if own else ""
 
 
 def _engine(config: RunConfig, setup: Setup) -> list[Control]:

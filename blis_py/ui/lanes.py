@@ -1,8 +1,10 @@
-"""Worker processes of the page: jobs in turn, the latest of each tab wins, stale ones are cancelled."""
+"""Worker processes of the page: jobs in turn, the latest state of each tab wins, stale jobs are cancelled."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import json
 import multiprocessing
 import os
 import pickle
@@ -34,15 +36,17 @@ class Lane:
 
     Args:
         base, folder: of its `Desk`.
+        niceness: added to that of the process, so that it leaves the processor to quicker ones.
     """
 
-    def __init__(self, base: RunConfig, folder: Path) -> None:
-        self._base, self._folder = base, folder
+    def __init__(self, base: RunConfig, folder: Path, niceness: int = 0) -> None:
+        self._base, self._folder, self._niceness = base, folder, niceness
         self._context = multiprocessing.get_context("spawn")
         self._turn = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1)
-        self._latest: dict[str, int] = {}
-        self._running: str | None = None
+        self._wanted: dict[str, str] = {}
+        """The state of each tab, as JSON: jobs of any other are stale."""
+        self._running: tuple[str, str] | None = None
         self._start()
 
     @property
@@ -52,36 +56,38 @@ class Lane:
     def _start(self) -> None:
         self._cancel = self._context.RawValue("b", 0)
         self._pipe, theirs = self._context.Pipe()
-        arguments = (theirs, self._cancel, self._base, self._folder, os.getpid())
+        arguments = (theirs, self._cancel, self._base, self._folder, os.getpid(), self._niceness)
         self._process = self._context.Process(target=serve, args=arguments, daemon=True)
         self._process.start()
         theirs.close()
 
-    def supersede(self, tab: str) -> int:
-        """Cancel the jobs of a tab that are waiting or running; returns the number of the next one."""
-        self._latest[tab] = number = self._latest.get(tab, 0) + 1
-        if self._running == tab:
+    def move(self, tab: str, state: Any) -> str:
+        """Cancel the jobs of a tab that are of another state; returns the state as JSON."""
+        self._wanted[tab] = wanted = json.dumps(state, sort_keys=True)
+        if self._running is not None and self._running[0] == tab and self._running[1] != wanted:
             self._cancel.value = 1
-        return number
+        return wanted
 
     def leave(self, tab: str) -> None:
         """Cancel the jobs of a tab that was closed."""
-        self.supersede(tab)
+        self._wanted.pop(tab, None)
+        if self._running is not None and self._running[0] == tab:
+            self._cancel.value = 1
 
     async def do(self, tab: str, job: Json, gone: Gone | None = None) -> Json:
-        """The answer to a job; `SUPERSEDED` if a later one of the tab has come, or its client has left."""
-        number = self.supersede(tab)
+        """The answer to a job; `SUPERSEDED` if the tab has moved on since, or its client has left."""
+        state = self.move(tab, job.get("state"))
         async with self._turn:
-            if self._latest[tab] != number or (gone is not None and await gone()):
+            if self._wanted.get(tab) != state or (gone is not None and await gone()):
                 return SUPERSEDED
-            self._running = tab
+            self._running = tab, state
             self._cancel.value = 0
             try:
-                return await self._asked(tab, job, gone)
+                return await self._asked(job, gone)
             finally:
                 self._running = None
 
-    async def _asked(self, tab: str, job: Json, gone: Gone | None) -> Json:
+    async def _asked(self, job: Json, gone: Gone | None) -> Json:
         loop = asyncio.get_running_loop()
         for _ in range(2):
             waiting = loop.run_in_executor(self._thread, self._exchange, job)
@@ -111,9 +117,13 @@ class Lane:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def serve(pipe: Connection, cancel: Any, base: RunConfig, folder: Path, parent_pid: int) -> None:
-    """The main loop of a worker process."""
+def serve(
+    pipe: Connection, cancel: Any, base: RunConfig, folder: Path, parent_pid: int, niceness: int
+) -> None:
+    """The main loop of a worker process; garbage is collected after each answer, not during a job."""
     end_with(parent_pid)
+    os.nice(niceness)
+    gc.disable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from blis_py.ui.work import Desk
 
@@ -129,6 +139,7 @@ def serve(pipe: Connection, cancel: Any, base: RunConfig, folder: Path, parent_p
         except EOFError:
             return
         pipe.send_bytes(pickle.dumps(_answer(desk, job, progress)))
+        gc.collect()
 
 
 def _answer(desk: Any, job: Json, progress: Callable[[int, int], None]) -> Json:

@@ -31,6 +31,7 @@ _PAGE = ("index.html", "page.css", "page.js", "controls.js", "history.js", "jobs
 _SHARED = ("style.css", "format.js", "scale.js", "chart.js", "bars.js", "table.js", "theme.js", "copy.js")
 _LANE = {"start": "sample", "sample": "sample", "curve": "sample"}
 """Lane of each kind of job; all others are in `whole`."""
+_NICENESS = {"sample": 0, "whole": 5}
 _POLICY = (
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "frame-ancestors 'self' http://127.0.0.1:* http://localhost:*"
@@ -51,7 +52,7 @@ def app_of(base: RunConfig, token: str, folder: Path, host: str) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        lanes.update({name: Lane(base, folder) for name in ("sample", "whole")})
+        lanes.update({name: Lane(base, folder, niceness) for name, niceness in _NICENESS.items()})
         yield
         for lane in lanes.values():
             lane.close()
@@ -82,11 +83,12 @@ def app_of(base: RunConfig, token: str, folder: Path, host: str) -> FastAPI:
         wanted = await _body(request)
         tab = str(wanted.get("tab", ""))[:64]
         kind = str(wanted.get("kind", ""))
-        if kind in ("sample", "leave"):
-            lanes["whole"].supersede(tab)  # what it simulates is stale
         if kind == "leave":
-            lanes["sample"].leave(tab)
+            for lane in lanes.values():
+                lane.leave(tab)
             return JSONResponse(SUPERSEDED)
+        if kind == "sample":
+            lanes["whole"].move(tab, wanted.get("state"))
         lane = lanes[_LANE.get(kind, "whole")]
         found = await lane.do(tab, {**wanted, "kind": kind}, request.is_disconnected)
         return JSONResponse(found, 200 if not found.keys() & {"refused", "failed"} else 422)

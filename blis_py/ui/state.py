@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from blis_py.config.disaggregation import ROLES
 from blis_py.config.engine import names as engines
 from blis_py.config.loader import as_dict, load_config
 from blis_py.config.models import SECTIONS, RunConfig
@@ -46,7 +47,7 @@ _NAMED: dict[str, Callable[[], list[str]]] = {
     "engine": engines,
 }
 """Settings that may name a file elsewhere, and here only what is bundled or what the base has."""
-_MAX_SLOS = 20
+_MAX_SLOS, _XPYD, _CONFIG = 20, "disaggregation.xpyd", "config.yaml"
 
 
 @dataclass(frozen=True)
@@ -119,9 +120,12 @@ class Shown:
     files: Mapping[str, str] = field(default_factory=dict)
 
     def command(self) -> str:
-        """A shell command with the same numbers; derived files are part of it."""
-        lines = [f"cat > {name} <<'END'\n{text.rstrip()}\nEND" for name, text in self.files.items()]
-        return "\n".join([*lines, " ".join(["blis run", *self._flags()])])
+        """A shell command with the same numbers; it writes derived files, and a configuration with pools."""
+        given = sorted(self._settings()["given"] or ())
+        files = dict(self.files) | ({_CONFIG: self.yaml()} if "pools" in given else {})
+        lines = [f"cat > {name} <<'END'\n{text.rstrip()}\nEND" for name, text in files.items()]
+        flags = [f"--config {_CONFIG}"] if _CONFIG in files else self._flags(given)
+        return "\n".join([*lines, " ".join(["blis run", *flags])])
 
     def yaml(self) -> str:
         """The settings that differ from the defaults, for `--config`."""
@@ -136,11 +140,9 @@ class Shown:
             settings["workload"]["spec"] = "workload.yaml"
         return settings
 
-    def _flags(self) -> list[str]:
+    def _flags(self, keys: Sequence[str]) -> list[str]:
         settings, found = self._settings(), []
-        for key in sorted(settings["given"] or ()):
-            if key == "pools":
-                return ["--config config.yaml   # the YAML beside it"]
+        for key in keys:
             value: Any = settings
             for name in key.split("."):
                 value = value[name]
@@ -196,7 +198,7 @@ def shown(base: RunConfig, state: State, folder: Path) -> Shown:
 
 
 def _with_counts(config: RunConfig, counts: Mapping[str, Any]) -> RunConfig:
-    known = {pool.name for pool in config.pools}
+    known = {pool.name for pool in config.all_pools}
     for name, count in counts.items():
         if (
             name not in known
@@ -205,8 +207,20 @@ def _with_counts(config: RunConfig, counts: Mapping[str, Any]) -> RunConfig:
             or not 0 <= count <= 1024
         ):
             raise InputError("must be the number of instances of a pool", key=f"pools.{name}", value=count)
+    if not config.pools:
+        return _with_sides(config, counts)
     pools = tuple(replace(pool, count=counts.get(pool.name, pool.count)) for pool in config.pools)
     return replace(config, pools=pools)
+
+
+def _with_sides(config: RunConfig, counts: Mapping[str, int]) -> RunConfig:
+    """Other numbers of the instances that settings of `disaggregation` come to."""
+    section = config.disaggregation
+    given = None if config.given is None else tuple(key for key in config.given if key != _XPYD)
+    base = replace(config, disaggregation=replace(section, xpyd=None), given=given)
+    both = {pool.name: pool.count for pool in config.all_pools} | dict(counts)
+    keys = {f"disaggregation.{ROLES[name]}": count for name, count in both.items()}
+    return load_config(overrides=[(key, key, count) for key, count in keys.items()], base=base)
 
 
 def _derived(config: RunConfig, state: State, folder: Path) -> Shown:

@@ -32,6 +32,8 @@ _KEPT = 3
 """Whole results that stay in memory."""
 _AT_ONCE = 30_000
 """Requests up to which the whole run records its steps; of larger ones the states over time come later."""
+_CURVE_AT_ONCE = 10_000
+"""Requests up to which a load curve is of whole runs."""
 _LOADS = (0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
 """Factors on the rate in a load curve."""
 
@@ -98,8 +100,6 @@ class Desk:
         from blis_py.pages.explained import chart
 
         simulation = self._simulation(self._shown(job))
-        if len(simulation.pools) > 1:
-            return {"nothing": "Not available for several pools yet."}
         result = self._kept(job["state"], simulation, progress)
         found = explain(result, metric="ttft.p99", what_if=False).as_dict()
         if found["request"] is None:
@@ -110,18 +110,19 @@ class Desk:
         }
 
     def curve(self, job: Json, progress: Progress | None) -> Json:
-        """Latency over throughput at other rates, by samples."""
-        points = []
+        """Latency over throughput at other rates: of whole runs, or by samples where these are large."""
+        points, sampled = [], False
         where = self._shown(job)
         for factor in _LOADS:
             try:
                 simulation = self._faster(where, factor)
             except InputError:
                 continue
-            run = runner(progress)
-            result = sample(simulation, run).result if divisible(simulation) else run(simulation)
+            run = runner(progress, steps=False)
+            sampled = divisible(simulation) and len(simulation.table) > _CURVE_AT_ONCE
+            result = sample(simulation, run).result if sampled else run(simulation)
             points.append({"factor": factor, **point(result)})
-        return {"points": points}
+        return {"points": points, "sampled": sampled}
 
     def _faster(self, where: Shown, factor: float) -> Simulation:
         """The simulation of the same requests, closer together."""
@@ -152,7 +153,7 @@ class Desk:
         simulation = self._simulation(where)
         result = self._kept(job["state"], simulation, progress, steps=True)
         explained = None
-        if result.summary["cluster"]["ttft_ms"]["count"] and len(simulation.pools) < 2:
+        if result.summary["cluster"]["ttft_ms"]["count"]:
             explained = explain(result, what_if=False)
         return {"html": html(report(result, explained, command=where.command()))}
 

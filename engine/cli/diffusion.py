@@ -13,7 +13,7 @@ from engine.cli.options import engine_config
 
 if TYPE_CHECKING:
     from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
-    from blis_py.cluster.recorder import InstanceLog
+    from blis_py.cluster.instance_log import InstanceLog
     from blis_py.requests.table import RequestTable
     from engine.config import EngineConfig
     from engine.diffusion.engine import DiffusionEngine

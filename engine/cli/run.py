@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import sys
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,14 +18,14 @@ from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
 from blis_py.outputs.exchange import undisturbed
 from blis_py.outputs.places import writable
-from blis_py.outputs.staging import Outputs
+from blis_py.outputs.staging import Outputs, replacing
 from blis_py.stopping import as_exceptions
 from engine.cli import kinds
 from engine.cli.options import say
 from engine.cli.served import FORM, LOAD, SERVED, Ready, make_ready, measuring
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from blis_py.outputs.perfetto import Window
     from blis_py.traces.observed import ObservedColumns
@@ -67,7 +68,9 @@ def run(flags: Flags) -> None:
     ready = make_ready(flags)
     observer, started = ObservedColumns(ready.table), datetime.now(UTC)
     whole = False
-    with as_exceptions():
+    with as_exceptions(), ExitStack() as trace:
+        if window is not None:
+            trace.enter_context(_traced(ready, flags[perfetto.FILE], window))
         try:
             with Progress(sys.stderr) as progress, measuring(ready.engine.clock):
                 outcomes = serve(
@@ -83,17 +86,21 @@ def run(flags: Flags) -> None:
             _print(ready, observer, outcomes, style)
         finally:
             with undisturbed():
+                trace.close()
                 _save(flags, ready, observer, concurrency, started, whole=whole)
-                if window is not None:
-                    _trace(ready, flags[perfetto.FILE], window)
 
 
-def _trace(ready: Ready, path: str, window: Window) -> None:
-    from blis_py.outputs.staging import replacing
-    from blis_py.traces.perfetto import write_steps
+@contextmanager
+def _traced(ready: Ready, path: str, window: Window) -> Iterator[None]:
+    """Write the trace for Perfetto step by step; what was measured until an interrupt is kept."""
+    from blis_py.outputs.perfetto import PerfettoWriter
+    from blis_py.traces.perfetto import MEASURED, StepTrace
 
+    recorder = ready.engine.recorder
     with replacing(path) as staged, staged.open("wb") as file:
-        write_steps(ready.engine.recorder.log(), file, window)
+        recorder.trace = StepTrace(PerfettoWriter(file, MEASURED, window))
+        yield
+        recorder.close_trace()
 
 
 def _print(

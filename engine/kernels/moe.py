@@ -6,11 +6,14 @@ A *row* is one (token, choice) pair, numbered `token * top_k + choice`.
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 
 from engine.kernels.activation import swiglu
 from engine.kernels.op import op
 
 Tensor = torch.Tensor
+SWIGLU_STEEPNESS = 1.702
+"""Of the sigmoid in `clamped_swiglu`."""
 
 
 def top_experts(scores: Tensor, top_k: int) -> Tensor:
@@ -132,12 +135,33 @@ def align_experts(ids: Tensor, num_experts: int, block_m: int) -> tuple[Tensor, 
     return rows, tile_experts, (tile_ends[-1:] * block_m).to(torch.int32)
 
 
+def clamped_swiglu(x: Tensor, limit: float) -> Tensor:
+    """SwiGLU of gpt-oss for x `[T, 2f]`, gate first: `(up + 1) * gate * sigmoid(1.702 * gate)`, `[T, f]`.
+
+    The gate is at most `limit`, up within plus and minus `limit`.
+    """
+    gate, up = x.float().chunk(2, dim=-1)
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return ((up + 1) * gate * torch.sigmoid(SWIGLU_STEEPNESS * gate)).to(x.dtype)
+
+
 @op("triton")
-def fused_moe(x: Tensor, w13: Tensor, w2: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
-    """The expert MLPs: `sum over k of weights[t, k] * w2[e] @ swiglu(w13[e] @ x[t])` with e = ids[t, k].
+def fused_moe(
+    x: Tensor,
+    w13: Tensor,
+    w2: Tensor,
+    weights: Tensor,
+    ids: Tensor,
+    b13: Tensor | None = None,
+    b2: Tensor | None = None,
+    swiglu_limit: float = 0.0,
+) -> Tensor:
+    """The expert MLPs: `sum over k of weights[t, k] * (w2[e] @ swiglu(w13[e] @ x[t] + b13[e]) + b2[e])` with
+    e = ids[t, k].
 
     x: `[T, d]`; w13: `[E, 2f, d]`, gate rows then up rows; w2: `[E, d, f]`; weights: `[T, k]` float32;
-    ids: `[T, k]` int32. Returns `[T, d]` in x's dtype; sums are kept in float32.
+    ids: `[T, k]` int32; b13: `[E, 2f]` and b2: `[E, d]`, both or neither; swiglu_limit: above zero for
+    `clamped_swiglu`. Returns `[T, d]` in x's dtype; sums are kept in float32.
     """
     tokens, top_k = ids.shape
     flat = ids.flatten().to(torch.int64)
@@ -147,8 +171,11 @@ def fused_moe(x: Tensor, w13: Tensor, w2: Tensor, weights: Tensor, ids: Tensor) 
     start = 0
     for expert, count in enumerate(torch.bincount(flat, minlength=w13.shape[0]).tolist()):
         if count:
-            hidden = swiglu(gathered[start : start + count] @ w13[expert].T)
-            products[start : start + count] = hidden @ w2[expert].T
+            rows = gathered[start : start + count]
+            both = F.linear(rows, w13[expert], None if b13 is None else b13[expert])
+            hidden = clamped_swiglu(both, swiglu_limit) if swiglu_limit else swiglu(both)
+            down = F.linear(hidden, w2[expert], None if b2 is None else b2[expert])
+            products[start : start + count] = down
             start += count
     by_row = torch.empty_like(products)
     by_row[order] = products

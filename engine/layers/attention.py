@@ -20,6 +20,8 @@ class Attention(nn.Module):
         layer: index into the KV cache.
         rope: may be shared between layers.
         qk_norm: RMSNorm over each head of q and k before the rotation.
+        window: keys that a query sees at most; 0 = all before it.
+        sinks: a learned score per head that takes its share of the softmax.
     """
 
     def __init__(
@@ -35,6 +37,8 @@ class Attention(nn.Module):
         qkv_bias: bool,
         out_bias: bool,
         qk_norm: bool,
+        window: int,
+        sinks: bool,
         dtype: torch.dtype,
     ) -> None:
         super().__init__()
@@ -45,6 +49,8 @@ class Attention(nn.Module):
         self.q_norm = weight(head_dim, dtype=dtype) if qk_norm else None
         self.k_norm = weight(head_dim, dtype=dtype) if qk_norm else None
         self.out = Projection(q_rows, hidden, bias=out_bias, dtype=dtype)
+        self.window = window
+        self.sinks = weight(num_heads, dtype=dtype) if sinks else None
 
     def forward(self, x: Tensor, context: ForwardContext) -> Tensor:
         """`[T, hidden] -> [T, hidden]`; stores the new keys and values in the cache."""
@@ -58,7 +64,8 @@ class Attention(nn.Module):
             v_cache,
             self._norm(),
         )
-        return self.out(paged_attention(q, k_cache, v_cache, context.attention, self.scale).flatten(1))
+        out = paged_attention(q, k_cache, v_cache, context.attention, self.scale, self.window, self.sinks)
+        return self.out(out.flatten(1))
 
     def _norm(self) -> QkNorm | None:
         if self.q_norm is None or self.k_norm is None:

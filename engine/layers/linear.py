@@ -64,10 +64,24 @@ class ExpertLinears(nn.Module):
     """The matrices of all routed experts, stacked, for one grouped product each.
 
     `w13[e]` holds gate rows, then up rows; `w2[e]` is down.
+
+    Args:
+        swiglu_limit: above zero for experts as those of gpt-oss, with biases and a clamped SwiGLU.
     """
 
-    def __init__(self, *, hidden: int, experts: int, intermediate: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        *,
+        hidden: int,
+        experts: int,
+        intermediate: int,
+        swiglu_limit: float = 0.0,
+        dtype: torch.dtype,
+    ) -> None:
         super().__init__()
+        self.swiglu_limit = swiglu_limit
+        self.b13 = weight(experts, 2 * intermediate, dtype=dtype) if swiglu_limit else None
+        self.b2 = weight(experts, hidden, dtype=dtype) if swiglu_limit else None
         self.w13 = weight(experts, 2 * intermediate, hidden, dtype=dtype)
         self.w2 = weight(experts, hidden, intermediate, dtype=dtype)
 
@@ -77,4 +91,4 @@ class ExpertLinears(nn.Module):
         Args:
             weights, ids: `[T, top_k]`, float32 and int32.
         """
-        return fused_moe(x, self.w13, self.w2, weights, ids)
+        return fused_moe(x, self.w13, self.w2, weights, ids, self.b13, self.b2, self.swiglu_limit)

@@ -40,10 +40,12 @@ class ExpertRouter:
     top_k_groups: int = 1
     scale: float = 1.0
     """Multiplies the weights of the chosen experts."""
+    bias: bool = False
+    """A bias in the projection to scores, apart from that which counts for the choice only."""
 
 
 class SparseMlp(nn.Module):
-    """Routed experts, and optional shared experts for all tokens."""
+    """Routed experts, and optional shared experts for all tokens; `swiglu_limit` as in `ExpertLinears`."""
 
     def __init__(
         self,
@@ -53,13 +55,21 @@ class SparseMlp(nn.Module):
         intermediate: int,
         shared_intermediate: int,
         router: ExpertRouter,
+        swiglu_limit: float,
         dtype: torch.dtype,
     ) -> None:
         super().__init__()
         self.router = router
-        self.gate = Projection(hidden, experts, dtype=torch.float32 if router.sigmoid else dtype)
+        wide = torch.float32 if router.sigmoid else dtype
+        self.gate = Projection(hidden, experts, bias=router.bias, dtype=wide)
         self.expert_bias = weight(experts, dtype=torch.float32) if router.sigmoid else None
-        self.experts = ExpertLinears(hidden=hidden, experts=experts, intermediate=intermediate, dtype=dtype)
+        self.experts = ExpertLinears(
+            hidden=hidden,
+            experts=experts,
+            intermediate=intermediate,
+            swiglu_limit=swiglu_limit,
+            dtype=dtype,
+        )
         self.shared: GatedMlp | None = None
         if shared_intermediate:
             self.shared = GatedMlp(hidden=hidden, intermediate=shared_intermediate, dtype=dtype)

@@ -16,6 +16,7 @@ from engine.layers.fp8 import dequantised, quantised
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
 from engine.models.places import places, scales
+from engine.models.stacked_experts import BLOCKS, SCALES, Slice, dequantised_mxfp4, members
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -44,6 +45,43 @@ def load_checkpoint(decoder: Decoder, folder: Path) -> None:
             for name in names:
                 if name in targets:
                     _copy(shard, file, name, targets[name], scale_of.get(name), found)
+                elif within := _members(decoder.config, name):
+                    stacked = _stacked(shard, file, name, shards, decoder.config.experts)
+                    _copy_members(stacked, file, name, within, targets)
+
+
+def _members(config: ModelConfig, name: str) -> dict[str, Slice]:
+    """Names of the tensors that a stacked one holds."""
+    return dict(members(name, config.experts)) if config.names.stacked else {}
+
+
+def _stacked(shard: Any, file: Path, name: str, shards: dict[Path, list[str]], experts: int) -> Tensor:
+    """`[experts, ...]`, whose scales, if it is in MXFP4, may lie in another file."""
+    try:
+        values: Tensor = shard.get_tensor(name)
+        if name.endswith(BLOCKS):
+            scales_name = name.removesuffix(BLOCKS) + SCALES
+            holder = next((other for other, names in shards.items() if scales_name in names), file)
+            with _open(holder) as other:
+                values = dequantised_mxfp4(values, other.get_tensor(scales_name))
+    except SafetensorError:
+        raise InputError("missing tensor", file=file, key=name, fix=_COMPLETE) from None
+    if len(values) != experts:
+        problem = f"{len(values)} experts where the config says {experts}"
+        raise InputError(problem, file=file, key=name, fix=_OTHER_MODEL)
+    return values
+
+
+def _copy_members(
+    stacked: Tensor, file: Path, name: str, within: dict[str, Slice], targets: dict[str, Tensor]
+) -> None:
+    with torch.no_grad():
+        for own, piece in within.items():
+            values, target = piece(stacked), targets[own]
+            if values.shape != target.shape:
+                problem = f"shape {list(values.shape)} of each where the config says {list(target.shape)}"
+                raise InputError(problem, file=file, key=name, fix=_OTHER_MODEL)
+            target.copy_(values)
 
 
 def _scales(shards: dict[Path, list[str]]) -> dict[str, Tensor]:
@@ -100,7 +138,12 @@ def _is_below(name: str) -> bool:
 def _check_names(
     config: ModelConfig, folder: Path, shards: dict[Path, list[str]], targets: dict[str, Tensor]
 ) -> None:
-    files = {name: file for file, names in shards.items() for name in names}
+    files = {
+        own: file
+        for file, names in shards.items()
+        for name in names
+        for own in _members(config, name) or (name,)
+    }
     missing = [name for name in targets if name not in files]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
@@ -116,6 +159,8 @@ def _needless(name: str, config: ModelConfig) -> bool:
         return config.tied_embeddings
     if config.fp8 and name.endswith(_SCALES):
         return True
+    if name.endswith(SCALES):
+        return bool(_members(config, name.removesuffix(SCALES)))
     extra = range(config.num_layers, config.num_layers + config.extra_layers)
     return name.endswith("rotary_emb.inv_freq") or name.startswith(tuple(f"model.layers.{i}." for i in extra))
 

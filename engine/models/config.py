@@ -20,7 +20,7 @@ from blis_py.models.model_types import MASK_BLOCK
 from engine.layers.fp8 import MULTIPLE
 from engine.layers.mlp import ExpertRouter
 from engine.layers.rope import Rope
-from engine.models.names import LING, LLAMA, MIXTRAL, Names
+from engine.models.names import GPT_OSS, LING, LLAMA, MIXTRAL, Names
 from engine.models.quantised_config import check_sizes, read_fp8
 from engine.models.rope_config import read_rope, read_rotary_dim
 
@@ -61,6 +61,12 @@ class ModelConfig:
     """Total width of the shared experts; 0 = none."""
     sparse_layers: frozenset[int] = frozenset()
     """Layers with routed experts."""
+    swiglu_limit: float = 0.0
+    """Above zero: experts with biases, whose SwiGLU is clamped to this (gpt-oss)."""
+    windows: tuple[int, ...] = ()
+    """Sliding window of each layer in tokens, 0 = none; empty = no layer has one. Their KV is kept whole."""
+    sinks: bool = False
+    """A learned score per head that takes its share of every softmax."""
     mask_block: int = 1
     """Tokens that see each other whatever their order: 1 = causal, more = answers come in such blocks."""
     fp8: bool = False
@@ -90,7 +96,6 @@ def load_model_config(model: Path | str) -> ModelConfig:
     _refuse_unsupported(config)
     fp8 = read_fp8(config)
     shape = load_model(str(model), file)
-    _refuse_short_window(config, shape)
     if fp8:
         sizes = {"hidden_size": shape.hidden, "intermediate_size": shape.intermediate}
         check_sizes(config, sizes | {"head_dim": shape.heads * shape.head_dim}, MULTIPLE)
@@ -109,6 +114,7 @@ def load_model_config(model: Path | str) -> ModelConfig:
         rotary_dim=read_rotary_dim(config, shape.head_dim),
         tied_embeddings=shape.tied_embeddings,
         mask_block=_mask_block(config, architecture),
+        windows=_layer_windows(config, shape),
         fp8=fp8,
         extra_layers=config.count("num_nextn_predict_layers", default=0, least=0),
         **ARCHITECTURES[architecture](config, shape),
@@ -153,11 +159,17 @@ def _refuse_unsupported(config: ConfigFile) -> None:
             raise config.error(key, "not supported", True, "use another model")
 
 
-def _refuse_short_window(config: ConfigFile, shape: ModelShape) -> None:
-    """Refuse a sliding window shorter than the context; a longer one has no effect."""
-    if 0 < shape.sliding_window < shape.max_position_embeddings:
-        fix = f"set max_position_embeddings to {shape.sliding_window} to serve shorter contexts only"
-        raise config.error("sliding_window", "shorter than the context", shape.sliding_window, fix)
+def _layer_windows(config: ConfigFile, shape: ModelShape) -> tuple[int, ...]:
+    """The window of each layer, as the config lists them; without a list, the last ones have it."""
+    if not shape.windowed_layers:
+        return ()
+    window, full = shape.sliding_window, shape.layers - shape.windowed_layers
+    kinds = config.texts("layer_types")
+    if "chunked_attention" in kinds:
+        raise config.error("layer_types", "not supported", "chunked_attention", "use another model")
+    if kinds:
+        return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+    return tuple(0 if index < full else window for index in range(shape.layers))
 
 
 def _mask_block(config: ConfigFile, architecture: str) -> int:
@@ -231,6 +243,18 @@ def _ling(config: ConfigFile, shape: ModelShape) -> dict[str, Any]:
     }
 
 
+def _gpt_oss(config: ConfigFile, shape: ModelShape) -> dict[str, Any]:
+    """Clamped experts with biases, and sinks; the limit of 7 is in the library's code, not in the config."""
+    return {
+        "names": GPT_OSS,
+        "router": ExpertRouter(top_k=shape.experts_per_token, renormalize=True, bias=True),
+        "sinks": True,
+        "swiglu_limit": config.number("swiglu_limit", default=7.0),
+        **_llama(config, shape),
+        **_experts(config, shape, range(shape.layers)),
+    }
+
+
 def _experts(config: ConfigFile, shape: ModelShape, sparse_layers: Iterable[int]) -> dict[str, Any]:
     if not shape.is_moe:
         key = config.key("num_experts", "num_local_experts")
@@ -250,6 +274,7 @@ ARCHITECTURES: dict[str, Callable[[ConfigFile, ModelShape], dict[str, Any]]] = {
     "Qwen3ForCausalLM": _qwen3,
     "MixtralForCausalLM": _mixtral,
     "Qwen3MoeForCausalLM": _qwen3_moe,
+    "GptOssForCausalLM": _gpt_oss,
     "BailingMoeV2ForCausalLM": _ling,
     "LLaDA2MoeModelLM": _ling,
 }

@@ -104,6 +104,8 @@ class DecoderLayer(nn.Module):
             qkv_bias=config.qkv_bias,
             out_bias=config.out_bias,
             qk_norm=config.qk_norm,
+            window=config.windows[index] if config.windows else 0,
+            sinks=config.sinks,
             dtype=dtype,
         )
         self.post_norm = weight(config.hidden_size, dtype=dtype)
@@ -131,5 +133,6 @@ def _mlp(config: ModelConfig, index: int, dtype: torch.dtype) -> GatedMlp | Spar
         intermediate=config.moe_intermediate_size,
         shared_intermediate=config.shared_intermediate_size,
         router=config.router,
+        swiglu_limit=config.swiglu_limit,
         dtype=dtype,
     )

@@ -17,11 +17,15 @@ class Names:
     q_norm: str = "q_norm"
     k_norm: str = "k_norm"
     sparse: str = "mlp"
+    gate: str = "gate"
     expert: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+    stacked: bool = False
+    """Whether all experts of a layer are in one tensor; see `stacked_experts`."""
 
 
 LLAMA = Names()
 MIXTRAL = replace(LLAMA, sparse="block_sparse_moe", expert=("w1", "w3", "w2"))
+GPT_OSS = replace(LLAMA, gate="router", stacked=True)
 LING = Names(
     embedding="model.word_embeddings",
     attention="attention",

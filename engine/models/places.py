@@ -82,6 +82,8 @@ def _attention(attention: Attention, names: Names) -> Iterator[Place]:
     if attention.q_norm is not None and attention.k_norm is not None:
         yield f"{names.q_norm}.weight", attention.q_norm
         yield f"{names.k_norm}.weight", attention.k_norm
+    if attention.sinks is not None:
+        yield "sinks", attention.sinks
 
 
 def _rows(kind: str, fused: Tensor, attention: Attention, names: Names) -> Iterator[Place]:
@@ -101,12 +103,18 @@ def _gated(mlp: GatedMlp) -> Iterator[Place]:
 
 
 def _sparse(mlp: SparseMlp, names: Names) -> Iterator[Place]:
-    yield "gate.weight", mlp.gate.weight
+    yield f"{names.gate}.weight", mlp.gate.weight
+    if mlp.gate.bias is not None:
+        yield f"{names.gate}.bias", mlp.gate.bias
     if mlp.expert_bias is not None:
         yield "gate.expert_bias", mlp.expert_bias
     for expert, (w13, w2) in enumerate(zip(mlp.experts.w13, mlp.experts.w2, strict=True)):
         for name, view in zip(names.expert, (*w13.chunk(2), w2), strict=True):
             yield f"experts.{expert}.{name}.weight", view
+    if mlp.experts.b13 is not None and mlp.experts.b2 is not None:
+        for expert, (b13, b2) in enumerate(zip(mlp.experts.b13, mlp.experts.b2, strict=True)):
+            for name, view in zip(names.expert, (*b13.chunk(2), b2), strict=True):
+                yield f"experts.{expert}.{name}.bias", view
     if mlp.shared is not None:
         for name, view in _gated(mlp.shared):
             yield f"shared_experts.{name}", view

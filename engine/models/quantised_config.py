@@ -15,7 +15,7 @@ _FIX = "use the unquantised checkpoint, or one in float8 with dynamic activation
 
 
 def read_fp8(config: ConfigFile) -> bool:
-    """Whether the weights of the layers are in float8.
+    """Whether the weights of the layers are in float8; those in MXFP4 are not kept so (`stacked_experts`).
 
     Raises:
         InputError: quantised in a way that is not supported.
@@ -25,6 +25,8 @@ def read_fp8(config: ConfigFile) -> bool:
     if section is None:
         return False
     method = section.values.get("quant_method")
+    if method == "mxfp4":
+        return False
     check = {"fp8": _plain, "fbgemm_fp8": _plain, "compressed-tensors": _compressed}.get(str(method))
     if check is None or not check(section.values):
         raise config.error(key, "quantised weights of this kind are not supported", method, _FIX)

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from conftest import Browser, serious
 
+A4_MARGINS = 703
+"""CSS pixels between the margins."""
 KINDS = ("run", "comparison", "plan", "sweep", "calibration")
 
 
@@ -63,11 +65,23 @@ def test_charts_are_read_by_the_arrow_keys(browser: Browser, reports: dict[str, 
     assert "all requests 100" in page.locator("figure .readout").first.inner_text()
 
 
-def test_a_report_prints_on_a4(browser: Browser, reports: dict[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_report_prints_on_a4(browser: Browser, reports: dict[str, Path], kind: str) -> None:
     page = browser.page(color_scheme="dark")
-    page.goto(reports["run"].as_uri())
+    page.goto(reports[kind].as_uri())
     data = page.pdf(prefer_css_page_size=True)
     assert data.startswith(b"%PDF")
     assert b"/MediaBox [0 0 594.95996 841.91998]" in data or b"595" in data
     page.emulate_media(media="print", color_scheme="dark")
+    page.set_viewport_size({"width": A4_MARGINS, "height": 1000})
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.evaluate("getComputedStyle(document.documentElement).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.evaluate("document.documentElement.scrollWidth") <= A4_MARGINS
+    wide = (
+        "[...document.querySelectorAll('table, pre, figure')].filter((one) => one.scrollWidth > innerWidth)"
+    )
+    assert page.evaluate(f"{wide}.length") == 0
+    assert page.locator("details:not([open])").count() == 0
+    widths = "(one) => [one.viewBox.baseVal.width, one.clientWidth]"
+    for drawn, shown in page.evaluate(f"[...document.querySelectorAll('svg[role=group]')].map({widths})"):
+        assert shown == pytest.approx(drawn, rel=0.1)

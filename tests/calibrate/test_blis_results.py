@@ -154,7 +154,6 @@ def test_the_same_request_twice_is_refused(tmp_path: Path) -> None:
         ("--adapter-reference", "LoRA"),
         ("--sim-metrics-blind", "LoRA"),
         ("--adapter-mape-threshold", "LoRA"),
-        ("--sim-metrics", "hit rates"),
     ],
 )
 def test_what_is_not_simulated_is_refused_by_name(

@@ -85,7 +85,6 @@ BAD_FLAGS = [
         "--enable-prefix-caching: contradicts prefix_cache: none",
     ),
     ((*RUN, "--routing-policy", "wieghted"), "--routing-policy: unknown value (found 'wieghted'); did you"),
-    ((*RUN, "--routing-scorers", "queue-depth:1"), "--routing-scorers: has no effect on round-robin"),
     ((*WEIGHTED, "queue-dept:1"), "--routing-scorers: unknown scorer (found 'queue-dept'); did you mean"),
     ((*WEIGHTED, "queue-depth"), "--routing-scorers: must give each scorer once with its weight"),
     ((*WEIGHTED, "queue-depth:1,queue-depth:2"), "--routing-scorers: must give each scorer once"),

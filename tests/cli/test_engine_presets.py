@@ -141,7 +141,7 @@ def test_what_a_preset_says_of_trained_steps_is_of_no_other_latency_model() -> N
     ("latency", "message"),
     [
         ({"model": "roofline", "step_scale": 1.1}, "takes no such coefficients"),
-        ({"step_gap_us": [1.0, 2.0, 3.0]}, "must be one or two numbers of us"),
+        ({"step_gap_us": [1.0, 2.0, 3.0, 4.0]}, "must be one to three numbers"),
         ({"step_gap_us": [-1.0]}, "step_gap_us"),
         ({"step_scale": 0}, "step_scale"),
     ],

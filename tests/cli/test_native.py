@@ -203,6 +203,7 @@ def test_without_a_compiler_it_stays_interpreted(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_compiler_that_fails_is_reported_in_one_line_also_of_an_installed_package(tmp_path: Path) -> None:
     """There other packages lie beside it, of which none is to be translated: mypy complains of this one."""
     if not (importlib.util.find_spec("mypyc") and importlib.util.find_spec("setuptools")):

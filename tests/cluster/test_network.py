@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from apart import US, cluster
-from simpy import Environment
 
 from blis_py.cluster.events import EventQueue
 from blis_py.cluster.fleet import Member
-from blis_py.cluster.network import Network
+from blis_py.cluster.network import Network, Transfer
 from blis_py.cluster.topology import Link
 
 
@@ -21,8 +20,7 @@ def transfers(
     sent: Sequence[tuple[int, int, int, int]], members: int = 4, gpus: int = 1, **settings: Any
 ) -> list[int]:
     """Ends of transfers in us, each given with its begin in us, its kB, and both ends."""
-    env = Environment()
-    events = EventQueue(env)
+    events = EventQueue()
     pool = cluster("vllm").pools[0]
     pool = replace(pool, spec=replace(pool.spec, gpus=gpus))
     network = Network(events, [Member(index, pool, 0) for index in range(members)])
@@ -32,14 +30,14 @@ def transfers(
     def begin(number: int) -> None:
         _, kilobytes, source, target = sent[number]
 
-        def done(now_ns: int) -> None:
+        def done(transfer: Transfer, now_ns: int) -> None:
             ends[number] = now_ns // US
 
         network.send(kilobytes * 1000, source, target, link, done)
 
     for number, (at_us, *_) in enumerate(sent):
         events.call_at(at_us * US, lambda now_ns, number=number: begin(number))
-    env.run()
+    events.run()
     assert network.under_way == 0
     assert network.moved_bytes == sum(kilobytes for _, kilobytes, *_ in sent) * 1000
     return ends

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from simpy import Environment
 
 from blis_py.cluster.events import EventQueue
 from blis_py.cluster.fleet import MemberState
@@ -55,7 +54,7 @@ def test_objects_wake_in_the_order_of_times_and_of_places(data: Any, count: int)
     first = data.draw(st.lists(times, min_size=count, max_size=count))
     nap = st.tuples(st.integers(0, count - 1), times)
     naps = data.draw(st.lists(st.lists(nap, max_size=5), min_size=count, max_size=count))
-    wakeups, woken = WakeupQueue(EventQueue(Environment()), Lookahead()), []
+    wakeups, woken = WakeupQueue(EventQueue(), Lookahead()), []
     nappers = [Napper(wakeups, woken) for _ in range(count)]
     for napper, own in zip(nappers, naps, strict=True):
         napper.naps = [(nappers[who], nap_ns) for who, nap_ns in own]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from simpy import Environment
 
 from blis_py.cluster.autoregressive import AutoregressiveInstance
 from blis_py.cluster.events import EventQueue
@@ -74,8 +73,7 @@ def simulated(requests: list[Request], load_ns: int, **how: Any) -> tuple[Notes,
     """One instance to the end of its work, or to `stop_ns`."""
     stop_ns, overlapped = how.pop("stop_ns", NEVER_NS), how.pop("overlapped", False)
     notes, lookahead = Notes(), Lookahead(stop_ns, none_ahead=how.pop("none_ahead", False))
-    env = Environment()
-    wakeups = WakeupQueue(EventQueue(env), lookahead)
+    wakeups = WakeupQueue(EventQueue(), lookahead)
     config = SchedulerConfig(100, 1000, block_size=4, async_scheduling=overlapped)
     kind = OverlappedInstance if overlapped else AutoregressiveInstance
     core = Scheduler(config, source=Store(load_ns))

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from blis_py.cluster.recorder import InstanceLog, Recorder
+from blis_py.cluster.instance_log import InstanceLog
+from blis_py.cluster.recorder import Recorder
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler

@@ -15,11 +15,11 @@ import pytest
 
 import blis_py as blis
 from blis_py.cli import main
-from blis_py.comparison.bootstrap import MIN, changes
 from blis_py.comparison.compare import Comparison
 from blis_py.comparison.groups import groups
 from blis_py.comparison.pairs import pairs
 from blis_py.errors import InputError
+from blis_py.metrics.bootstrap import MIN, changes
 from blis_py.result import Result
 
 BUSY: dict[str, Any] = {

@@ -120,6 +120,34 @@ def test_requests_that_share_an_id_cannot_be_followed() -> None:
         blis.explain(run, what_if=False)
 
 
+@pytest.mark.parametrize(
+    ("metric", "part"),
+    [
+        ("ttft.p99", lambda line: line["first_token_ns"]),
+        ("tpot.p90", lambda line: line["whole_ns"] - line["first_token_ns"]),
+        ("e2e.p90", lambda line: line["whole_ns"]),
+    ],
+)
+def test_shares_are_of_the_metric_in_question(busy: Result, metric: str, part: Callable[[Any], int]) -> None:
+    told = blis.explain(busy, metric=metric, what_if=False).as_dict()
+    total = sum(part(line) for line in told["ledger"])
+    assert [line["share"] for line in told["ledger"]] == [part(line) / total for line in told["ledger"]]
+
+
+def test_the_slowest_and_the_median_of_a_ttft_add_up_to_ttfts(busy: Result) -> None:
+    explanation = blis.explain(busy, metric="ttft.p90", what_if=False)
+    lines = explanation.as_dict()["ledger"]
+    assert explanation.typical is not None
+    assert sum(line["typical_ns"] for line in lines) == explanation.typical.ttft_ns
+    ttfts = [each.ttft_ns or 0 for each in explanation.slowest]
+    assert sum(line["slowest_ns"] for line in lines) == pytest.approx(np.mean(ttfts))
+
+
+def test_the_share_column_names_the_metric(busy: Result) -> None:
+    assert "share of TTFT" in str(blis.explain(busy, what_if=False))
+    assert "share of E2E" in str(blis.explain(busy, request="request_77", what_if=False))
+
+
 # -- what-ifs ----------------------------------------------------------------------------------------
 
 
@@ -150,17 +178,36 @@ def test_what_ifs_are_ranked_by_the_chosen_metric(busy: Result) -> None:
 def test_a_candidate_that_cannot_be_is_reported_with_the_reason() -> None:
     explanation = blis.explain(model="llama-3.1-8b", gpu="rtx4090", tp=8, num_requests=5)
     refused = [one for one in explanation.as_dict()["what_ifs"] if "refused" in one]
-    assert [one["change"] for one in refused] == ["TP 16 instead of 8"]
-    assert "there is no such run" in str(explanation)
+    assert [one["change"] for one in refused] == ["--tp 16 instead of 8"]
+    assert "not possible" in str(explanation)
 
 
 def test_candidates_change_what_they_say_and_nothing_else(busy: Result) -> None:
     simulation = blis.build(**BUSY)
     assert len({change.title for change in candidates(simulation)}) == len(candidates(simulation))
-    budget = next(each for each in candidates(simulation) if "budget 256" in each.title)
+    budget = next(each for each in candidates(simulation) if "tokens 256" in each.title)
     config = budget.of(simulation.config)
     assert config.scheduler.max_num_batched_tokens == 256
     assert blis.build(config, max_num_batched_tokens=1024).config == simulation.config
+
+
+def test_what_ifs_are_named_by_their_flags(busy: Result) -> None:
+    titles = [change.title for change in candidates(blis.build(**BUSY))]
+    assert "--scheduler sjf instead of fcfs" in titles
+    assert "--num-instances 2 instead of 1" in titles
+    assert "--no-async-scheduling" in titles
+    told = blis.explain(busy, what_if=["max_num_batched_tokens=512,scheduler=sjf"]).as_dict()["what_ifs"]
+    assert told[0]["change"] == "--max-num-batched-tokens 512 --scheduler sjf instead of 1024, fcfs"
+
+
+def test_a_change_within_the_noise_says_so_and_a_large_one_does_not(busy: Result) -> None:
+    told = blis.explain(busy, what_if=["tp=8", "max_num_seqs=200"]).as_dict()["what_ifs"]
+    better, same = told
+    assert not better["noise"]
+    assert better["asked_interval"][1] < 0
+    assert same["noise"]
+    low, high = same["asked_interval"]
+    assert low <= 0 <= high
 
 
 @pytest.mark.parametrize(
@@ -262,7 +309,7 @@ def test_pages_of_block_diffusion_and_of_a_closed_loop(tmp_path: Path) -> None:
         max_num_seqs=64,
         dllm_workload=tmp_path / "dllm.yaml",
     )
-    assert any("batches" in one.change.title for one in blocks.what_ifs)
+    assert any("--no-dllm-fdfo" in one.change.title for one in blocks.what_ifs)
     assert blocks.ledger is not None
     assert sum(blocks.ledger.whole.values()) == blocks.ledger.total_ns
 

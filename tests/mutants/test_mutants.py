@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from blocks import HITS, blocks, innermost, instrumented
 from mutants import ROOT, wilson
 from operators import compiles, mutations
 from selection import Selection
@@ -64,3 +66,47 @@ def test_tests_of_the_same_part_come_first_and_those_that_do_not_import_it_not_a
 
 def test_a_module_that_is_imported_by_its_name_in_a_table_is_found() -> None:
     assert "tests/traces/test_formats.py" in Selection(ROOT).of("blis_py.traces.mooncake", own=True)
+
+
+BRANCHES = b'''"""Text."""
+from __future__ import annotations
+
+
+def sign(value: int) -> int:
+    """Of a number."""
+    if value < 0:
+        return -1
+    elif value:
+        return 1
+    return 0
+
+
+class Empty:
+    def there(
+        self,
+    ) -> int: ...
+'''
+
+
+def test_a_mark_in_every_block_changes_nothing_and_shows_what_is_executed() -> None:
+    source = instrumented(BRANCHES, 0).decode().replace(f"from {HITS} import HITS as _HITS", "")
+    marks = bytearray(3)
+    space: dict[str, Any] = {"_HITS": marks}
+    exec(source, space)
+    assert [space["sign"](value) for value in (0, 5)] == [0, 1]
+    lines = BRANCHES.decode().splitlines()
+    executed = [
+        lines[block.first_line - 1].strip()
+        for block, mark in zip(blocks(BRANCHES), marks, strict=True)
+        if mark
+    ]
+    assert executed == ["if value < 0:", "return 1"]
+    assert space["sign"].__doc__ == "Of a number."
+
+
+@pytest.mark.parametrize(("line", "first"), [(7, 7), (8, 8), (9, 7), (10, 10), (11, 7), (17, 0), (1, 0)])
+def test_a_mutation_belongs_to_the_smallest_block_around_it(line: int, first: int) -> None:
+    """A condition of `elif` stands with the statement around it; line 0: none."""
+    found = blocks(BRANCHES)
+    number = innermost(found, line)
+    assert (found[number].first_line if number >= 0 else 0) == first

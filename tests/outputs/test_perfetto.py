@@ -16,8 +16,8 @@ from blis_py.cli import main
 from blis_py.cluster.trace_observer import TraceObserver
 from blis_py.outputs import protobuf
 from blis_py.outputs.perfetto import PerfettoWriter, Window
-from blis_py.traces.perfetto import write_steps
-from blis_py.traces.steplog import read_step_log
+from blis_py.traces.perfetto import MEASURED, StepTrace
+from blis_py.traces.steplog import StepLog, read_step_log
 
 pytest.importorskip("perfetto", reason="the perfetto package is not installed")
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
@@ -179,6 +179,21 @@ def test_a_hand_over_is_an_arrow_from_one_instance_to_another() -> None:
     assert (second[0].name, second[0].start_ns) == ("queued", 17_000)
 
 
+def test_pools_for_prefill_and_decode_hand_every_request_over_by_an_arrow() -> None:
+    read, result = traced(prefill_instances=2, decode_instances=1, num_instances=1)
+    names = ("prefill 0", "prefill 1", "decode 0")
+    assert [*read.processes.values()] == [f"simulated: {name}" for name in names]
+    begins = {flow: one for one in read.slices for flow in one.flows}
+    ends = {flow: one for one in read.slices for flow in one.ended_flows}
+    assert len(begins) == result.summary["handovers"]["handovers"] == 60
+    assert begins.keys() == ends.keys()
+    processes = {flow: [read.tracks[one[flow].track][1] for one in (begins, ends)] for flow in begins}
+    assert all(
+        "prefill" in read.processes[first] and "decode" in read.processes[last]
+        for first, last in processes.values()
+    )
+
+
 def test_a_window_bounds_what_is_written(whole: tuple[Read, blis.Result]) -> None:
     window = Window(10**9, 2 * 10**9)
     read, _ = traced(window)
@@ -205,25 +220,55 @@ def test_rounds_of_block_diffusion_are_steps() -> None:
     assert "denoise" in {one.name for slices in read.requests() for one in slices}
 
 
-def test_an_engine_writes_the_same_from_its_steps_and_both_are_one_trace(
-    whole: tuple[Read, blis.Result],
-) -> None:
-    log = read_step_log(ROOT / "docs" / "recorded" / "tiny-run" / "steps.csv.gz")
-    measured, simulated = BytesIO(), BytesIO()
-    write_steps(log, measured)
+@pytest.fixture(scope="module")
+def recorded() -> StepLog:
+    return read_step_log(ROOT / "docs" / "recorded" / "tiny-run" / "steps.csv.gz")
+
+
+def of_engine(log: StepLog, window: Window | None = None) -> bytes:
+    """The trace of recorded steps, in the order in which an engine hands them over."""
+    file = BytesIO()
+    trace = StepTrace(PerfettoWriter(file, MEASURED, window))
+    requests = {
+        number: {name: column[row] for name, column in log.requests.items()}
+        for row, number in enumerate(log.requests["number"])
+    }
+    for index in range(len(log)):
+        of = {name: column[index] for name, column in log.steps.items()}
+        trace.step(of, (-1, -1), of["admitted_ids"], of["preempted_ids"])
+        written = file.tell()
+        for number in of["finished_ids"]:
+            trace.request(requests.pop(number))
+            assert file.tell() > written or window is not None
+    for row in requests.values():
+        trace.request(row)
+    trace.close()
+    return file.getvalue()
+
+
+def test_an_engine_writes_the_same_from_its_steps_and_both_are_one_trace(recorded: StepLog) -> None:
+    log, measured, simulated = recorded, of_engine(recorded), BytesIO()
     blis.build(**_SETTINGS).run(
         observer=TraceObserver(PerfettoWriter(simulated, "simulated"), [("default", 2)])
     )
-    both = Read(simulated.getvalue() + measured.getvalue())
+    both = Read(simulated.getvalue() + measured)
     assert set(both.processes.values()) == {
         "simulated: instance 0",
         "simulated: instance 1",
         "measured: engine",
     }
-    own = Read(measured.getvalue())
+    own = Read(measured)
     assert len(own.steps()) == len(log)
     assert len(own.requests()) == len(log.requests["id"])
     assert sum(s.facts.get("prefill_tokens", 0) for s in own.steps()) == sum(log.steps["prefill_tokens"])
+
+
+def test_a_sample_of_an_engine_joins_alike_decode_steps(recorded: StepLog) -> None:
+    own = Read(of_engine(recorded, Window(sample=5)))
+    assert len(own.steps()) < len(recorded)
+    assert sum(step.facts.get("steps", 1) for step in own.steps()) == len(recorded)
+    assert sum(step.facts.get("gpu_ns", 0) for step in own.steps()) == sum(recorded.steps["gpu_ns"])
+    assert len(own.requests()) == sum(number % 5 == 0 for number in recorded.requests["number"])
 
 
 @pytest.mark.parametrize(

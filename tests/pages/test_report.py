@@ -39,6 +39,21 @@ def test_the_shown_text_of_a_number_is_its_value_rounded(page: Page) -> None:
     assert shown["summary.json: cluster.ttft_ms.p99"].startswith(f"{p99:,.0f}")
 
 
+def test_pools_and_hand_overs_have_tables_and_the_p99_its_ledger(tmp_path: Path) -> None:
+    settings = {"model": "llama-3.1-8b", "rate": 10, "num_requests": 60, "xpyd": "2p1d"}
+    result = blis.run(**settings)
+    result.save(tmp_path / "run", plots=False)
+    page = Page(report_of([tmp_path / "run"]))
+    shown = {source: value for source, value, _ in page.cells}
+    for pool in ("prefill", "decode"):
+        assert shown[f"summary.json: pools.{pool}.visits"] == 60
+    assert shown["summary.json: handovers.handovers"] == 60
+    assert shown["config.yaml: num_instances × tp"] == 3
+    assert "2 instances of llama-3.1-8b on H100, 1 instance of llama-3.1-8b on H100" in page.text
+    assert "2 (decode)" in page.text
+    assert "Each nanosecond of it is on one line" in page.text
+
+
 def test_a_report_needs_no_other_file(page: Page) -> None:
     assert all(link.startswith(("#", "data:")) for link in page.links)
     assert "default-src 'none'" in page.html
@@ -145,7 +160,10 @@ def test_a_calibration(saved: Path, tmp_path: Path) -> None:
 )
 def test_a_result_of_little_is_shown_as_what_it_is(settings: dict[str, object], says: str) -> None:
     result = blis.run(model="llama-3.1-8b", rate=5, **settings)
-    assert says in Page(html(report(result))).text
+    page = Page(html(report(result)))
+    assert says in page.text
+    assert "latencies are of the others" not in page.text
+    assert "-0" not in {text for _, _, text in page.cells}
 
 
 def test_an_empty_result_says_so() -> None:

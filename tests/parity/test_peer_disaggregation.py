@@ -28,9 +28,12 @@ from blis_py.core.request import Request
 from blis_py.metrics.invariants import check
 from blis_py.metrics.record import RunRecord
 
-PLAIN = ("14_pd_always/plain", "14_pd_always/contention")
-FORCED = (*PLAIN, "14_pd_always/pools", "15_pd_prefix_threshold/plain", "15_pd_prefix_threshold/contention")
+PLAIN = ("14_pd_always/plain", "14_pd_always/contention", "14_pd_always/pools")
+SCORED = {"15_pd_prefix_threshold/plain": 2, "15_pd_prefix_threshold/contention": 6}
+"""Runs with scores of load, and the decisions in which the peer sees a request end one step too early."""
+FORCED = (*PLAIN, *SCORED)
 OUTPUT_US = 45
+weighted: Any = ROUTING_POLICIES["weighted"]
 
 
 class Recorded:
@@ -99,6 +102,38 @@ def chosen(targets: dict[str, str]) -> Any:
     return Chosen
 
 
+class Beside:
+    """The routers of both sides, which follow the peer; what they would have chosen from is compared."""
+
+    looks_at_load = True
+
+    def __init__(self, entries: dict[tuple[str, str], dict[str, Any]], setup: RouterSetup) -> None:
+        self._own, self._entries = weighted(setup), entries
+        self._ready, self._in_flight = setup.signals.ready, setup.signals.in_flight
+        self.differ: list[tuple[list[int], list[int]]] = []
+        """Requests in flight, here and there, where the instances with the largest score are others."""
+
+    def __call__(self, request: Request, now_ns: int) -> int:
+        side = "decode" if len(self._ready) > 2 else "prefill"
+        entry = self._entries.get((f"route_{side}", request.id))
+        if entry is None:
+            return self._own(request, now_ns)
+        theirs = [candidate["score"] for candidate in entry["cand"]]
+        scores = self._own.score(request).tolist()
+        if largest_of(scores) != largest_of(theirs):
+            there = [candidate["inf"] for candidate in entry["cand"]]
+            self.differ.append(([self._in_flight[index] for index in self._ready], there))
+        index = int(entry["target"].removeprefix("instance_"))
+        for part in self._own._parts:
+            part.scorer.sent(request, index)
+        return index
+
+
+def largest_of(scores: list[float]) -> list[int]:
+    """Places of the largest, up to rounding."""
+    return [place for place, score in enumerate(scores) if score > max(scores) - 1e-9]
+
+
 def decided(answers: dict[str, bool]) -> Any:
     class Decided:
         looks_at_load = False
@@ -136,3 +171,25 @@ def test_with_its_choices_every_request_takes_as_long(
         name for name in theirs if any(abs(a - b) > 1 for a, b in zip(ours[name], theirs[name], strict=True))
     }
     assert sorted(off) == []
+
+
+@pytest.mark.parametrize("recorded", SCORED, indirect=True, ids=str)
+def test_only_its_random_ties_and_its_early_ends_of_steps_set_a_free_run_apart(
+    recorded: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts a request as ended when its last step begins."""
+    lines = map(json.loads, recorded.read(f"decisions_{recorded.variant}_allfixed.jsonl").splitlines())
+    entries = {(entry["kind"], entry["req"].removesuffix("_prefill")): entry for entry in lines}
+    routers: list[Beside] = []
+
+    def beside(setup: RouterSetup) -> Beside:
+        routers.append(Beside(entries, setup))
+        return routers[-1]
+
+    monkeypatch.setitem(ROUTING_POLICIES, "weighted", beside)
+    recorded.simulation(tmp_path).simulate(record_steps=False, progress=None)
+    differ = [each for router in routers for each in router.differ]
+    assert 0 < len(differ) <= SCORED[f"{recorded.folder.name}/{recorded.variant}"]
+    for here, there in differ:
+        assert all(ours >= theirs for ours, theirs in zip(here, there, strict=True))
+        assert sum(here) > sum(there)

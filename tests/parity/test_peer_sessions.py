@@ -28,12 +28,12 @@ CASES = {
 FILES = ("trace.yaml", "trace.csv", "spec.yaml")
 
 
-def theirs(folder: Path, variant: str) -> Requests:
+def theirs(folder: Path, variant: str) -> dict[str, Any]:
     with gzip.open(folder / f"metrics{variant}.json.gz", "rt") as text:
-        return list(json.load(text)["requests"])
+        return dict(json.load(text))
 
 
-def ours(folder: Path, variant: str, out: Path) -> Requests:
+def ours(folder: Path, variant: str, out: Path) -> dict[str, Any]:
     for name in FILES:
         packed = folder / f"{name}.gz"
         if packed.exists():
@@ -47,7 +47,7 @@ def ours(folder: Path, variant: str, out: Path) -> Requests:
     if "--trace-output" in command:
         del command[command.index("--trace-output") : command.index("--trace-output") + 2]
     assert main([*command, "--engine", "blis", "--format", "json"]) == 0
-    return list(json.loads((out / "metrics.json").read_text())["requests"])
+    return dict(json.loads((out / "metrics.json").read_text()))
 
 
 def in_order(requests: Requests) -> Requests:
@@ -61,8 +61,12 @@ def test_every_request_is_sent_and_served_as_it_was_there(
     case: str, shared_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name, variant = CASES[case]
-    want = in_order(theirs(shared_data / "peer_runs" / name, variant))
-    got = in_order(ours(shared_data / "peer_runs" / name, variant, tmp_path))
+    whole, of_peer = (
+        ours(shared_data / "peer_runs" / name, variant, tmp_path),
+        theirs(shared_data / "peer_runs" / name, variant),
+    )
+    assert whole["cache_hit_rate"] == pytest.approx(of_peer["cache_hit_rate"], abs=1e-12)
+    want, got = in_order(of_peer["requests"]), in_order(whole["requests"])
     assert len(got) == len(want)
     for mine, peers in zip(got, want, strict=True):
         assert mine["arrived_at"] * 1e6 == pytest.approx(peers["arrived_at"] * 1e6, abs=1)

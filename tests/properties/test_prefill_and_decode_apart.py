@@ -54,7 +54,7 @@ def clusters(draw: st.DrawFn) -> dict[str, Any]:
         "pair_order": order,
         "prefill": draw(st.integers(1, 2)),
         "decode": draw(st.integers(1, 2)),
-        "shared": 0 if order == "prefill-first" else draw(st.integers(0, 1)),
+        "shared": 0 if order == "prefill-first" else draw(st.integers(0, 3)),
         "policy": draw(st.sampled_from(["round-robin", "least-loaded", "power-of-two", "weighted"])),
         "decider": draw(st.sampled_from(["always", "prefix-threshold", "load"])),
         "num_kv_blocks": draw(st.sampled_from([32, 40, 1000])),

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from record_builders import instance, random_record, record, table
 
 from blis_py.figures import RunView, batch, instances, latency_cdf, one_latency, overview, save_plots
+from blis_py.figures.facts import cluster
 from blis_py.figures.over_time import state_over_time
 from blis_py.figures.saving import figures
 from blis_py.figures.timeline import timeline
@@ -265,3 +266,42 @@ def test_a_queue_that_hardly_ever_was_is_not_blown_up() -> None:
     figure = state_over_time(view(record(table([0]), [instance([10_000_000], runs=runs)], [(0, [0])])))
     assert figure is not None
     assert figure.axes[1].get_ylim() == (0, 1)
+
+
+def test_every_pool_has_its_line_over_time_and_its_rows_on_the_map() -> None:
+    run = random_record(5, requests=50, instances=3)
+    for one, pool in zip(run.instances, ("prefill", "prefill", "decode"), strict=True):
+        one.pool = pool
+    picture, state = state_over_time(view(run)), timeline(view(run))
+    assert picture is not None
+    assert state is not None
+    running = {str(line.get_label()): line.get_ydata() for line in picture.axes[0].lines}
+    assert list(running) == ["prefill", "decode"]
+    np.testing.assert_allclose(running["prefill"], state.running[:2].sum(axis=0))
+    np.testing.assert_allclose(running["decode"], state.running[2])
+    assert [line.get_label() for line in picture.axes[3].lines] == ["prefill, of 2", "decode, of 1"]
+    chart = instances(view(run))
+    assert chart is not None
+    assert [text.get_text() for text in chart.axes[0].get_yticklabels()] == ["prefill", "decode"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"disaggregation": {"prefill_instances": 2, "decode_instances": 1}},
+            "2 prefill and 1 decode instance of m",
+        ),
+        (
+            {"disaggregation": {"xpyd": "2p1d", "decode_gpu": "h200", "prefill_tp": 2}},
+            "2 prefill instances of m on 2 × H100, 1 decode instance of m on H200",
+        ),
+        (
+            {"pools": [{"name": "new", "count": 2}, {"name": "old", "count": 1, "gpu": "l40s"}]},
+            "2 instances of m on H100, 1 instance of m on L40S",
+        ),
+        ({"disaggregation": {"prefill_instances": 0}, "num_instances": 3}, "3 instances of m on H100"),
+    ],
+)
+def test_the_foot_counts_the_instances_of_each_side(settings: dict[str, Any], said: str) -> None:
+    assert cluster({"model": "m", "gpu": "h100", **settings}).startswith(said)

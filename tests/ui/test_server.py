@@ -120,6 +120,28 @@ def test_the_latest_wins_and_stale_work_is_cancelled(client: TestClient) -> None
     assert all("superseded" in one or "tiles" in one for one in found)
 
 
+def test_jobs_of_the_same_state_wait_for_each_other(client: TestClient) -> None:
+    state = {"settings": {"num_instances": 4}}
+    with ThreadPoolExecutor(3) as pool:
+        answers = [
+            pool.submit(do, client, kind, "same", state=state) for kind in ("whole", "ledger", "report")
+        ]
+        answers.append(pool.submit(do, client, "sample", "same", state=state))
+        found = [answer.result(60) for answer in answers]
+    assert not any("superseded" in one for one in found)
+
+
+def test_what_a_closed_tab_began_is_cancelled(client: TestClient) -> None:
+    lane = client.app.state.lanes["whole"]
+    settings = {"workload.num_requests": 100_000, "num_instances": 8}
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(do, client, "whole", "closed", state={"settings": settings})
+        while lane._running is None:
+            assert not answer.done()
+        do(client, "leave", "closed")
+        assert answer.result(60) == {"superseded": True}
+
+
 def test_two_tabs_do_not_cancel_each_other(client: TestClient) -> None:
     with ThreadPoolExecutor(2) as pool:
         answers = [pool.submit(do, client, "whole", tab, state={}) for tab in ("left", "right")]

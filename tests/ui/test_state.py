@@ -18,6 +18,7 @@ from blis_py.cli.parser import parse
 from blis_py.cli.run import GROUPS
 from blis_py.config.loader import as_dict, load_config
 from blis_py.errors import InputError
+from blis_py.pages.cost import cost_of
 from blis_py.setup.setup import Setup
 from blis_py.ui.base import opened
 from blis_py.ui.controls import controls
@@ -110,16 +111,30 @@ def test_lengths_are_scaled(tmp_path: Path) -> None:
     assert two.output_tokens.mean() / one.output_tokens.mean() == pytest.approx(0.5, rel=0.05)
 
 
-def test_pools_have_sliders_of_their_own(tmp_path: Path) -> None:
+def test_pools_have_sliders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pools = [{"name": "fast", "count": 1}, {"name": "slow", "count": 2, "gpu": "l40s"}]
     config = load_config(overrides={"pools": pools, "model": "llama-3.1-8b"})
     keys = [control["key"] for control in controls(config, Setup.of(config))]
     assert {"pools.fast", "pools.slow"} < set(keys)
     assert "num_instances" not in keys
-    where = shown(config, State.read({"pools": {"slow": 5}}), tmp_path)
+    where = shown(config, State.read({"pools": {"slow": 5}}), tmp_path / "derived")
     assert [pool.count for pool in where.config.pools] == [1, 5]
     (tmp_path / "config.yaml").write_text(where.yaml())
     assert same(load_config(tmp_path / "config.yaml"), where.config)
+    monkeypatch.chdir(tmp_path)
+    assert same(from_command(where.command(), tmp_path), where.config)
+
+
+@pytest.mark.parametrize("given", [{"prefill_instances": 2, "decode_instances": 1}, {"xpyd": "2p1d"}])
+def test_prefill_and_decode_have_sliders_of_their_own(given: dict[str, Any], tmp_path: Path) -> None:
+    config = configure(**PLAIN, **given)
+    found = {control["key"]: control["value"] for control in controls(config, Setup.of(config))}
+    assert (found["pools.prefill"], found["pools.decode"]) == (2, 1)
+    assert "num_instances" not in found
+    where = shown(config, State.read({"pools": {"decode": 3}}), tmp_path)
+    assert {pool.name: pool.count for pool in where.config.all_pools} == {"prefill": 2, "decode": 3}
+    assert same(from_command(where.command(), tmp_path), where.config)
+    assert cost_of(as_dict(where.config)).gpus == 5
 
 
 @pytest.mark.parametrize(

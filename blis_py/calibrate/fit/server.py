@@ -1,4 +1,4 @@
-"""Corrections of one server to step times learned on others, from a client's times of a single run.
+"""Corrections of one server to step times learned on others, from a client's times of one or several runs.
 
 At most four numbers: a delay in front of the engine and, as far as they are needed, a factor on the GPU time
 of every step, a gap between steps, and a gap per sequence. The recorded requests are simulated with the
@@ -9,13 +9,18 @@ the run, and other loads, better; the front end follows from what is then left o
 queue. Errors are averaged by slices of time and in each by the length of the prompt (TTFT) and the requests
 in flight (TPOT).
 
+Runs of one server differ from each other by more than a run tells: three of Llama-2-7B by 2 % of their TPOT.
+So a change is shrunk toward the preset by 1 - (scatter/change)^4, and one below the scatter is none; of n
+runs the scatter is a sqrt(n)-th. Several runs count by their information, the inverse of that scatter's
+variance and their own.
+
 Errors are those of whole simulations before and after. Held-out errors are of four parts of the run in turn,
 predicted with numbers from the other three. Intervals are of fits to resampled slices (90 %).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +35,7 @@ from blis_py.cluster.simulation import simulate
 from blis_py.cluster.topology import Cluster
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import dump_yaml
+from blis_py.latency.operators import Operators
 from blis_py.latency.trained import ServerTerms, Trained
 from blis_py.requests.table import Content, RequestTable
 from blis_py.setup.setup import Setup
@@ -45,8 +51,8 @@ _NUDGE = np.array([0.1, 500.0, 20.0, 3.0])
 _RANGE = np.array([0.5, 2000.0, 100.0, 5.0])
 """Deviation from the preset that counts as much as an error of `_WEIGHT`."""
 _WEIGHT = np.array([0.001, 0.001, 0.001, 0.005])
-_LEAST_CHANGE = 0.04
-"""Change of TPOT below which it is no more than the scatter between runs of one server."""
+_SCATTER = 0.03
+"""Change of a mean latency below which it is no more than the scatter between runs of one server."""
 _LOW, _HIGH = np.array([0.05, 0.0, 0.0, 0.0]), np.array([20.0, 1e6, 1e5, 1e5])
 _NOTHING = 1e-3
 _STAGES = (([0], 0.2, 0.006), ([1, 2], 0.4, 0.02))
@@ -95,67 +101,79 @@ class ServerFit:
     held_out: Mapping[str, float]
     """Mean absolute error of the means of slices of time, with numbers from other parts of the run."""
     held_out_before: Mapping[str, float]
+    in_flight: int = 0
+    """Largest number of requests in flight, up to which a gap per sequence is known."""
     notes: tuple[str, ...] = ()
 
 
-def fit_server(setup: Setup, measured: TokenTimes, skip_first_s: float = 0.0) -> ServerFit:
+def fit_server(
+    setup: Setup, measured: TokenTimes | Sequence[TokenTimes], skip_first_s: float = 0.0
+) -> ServerFit:
     """Fit the corrections of a server; see the module.
 
     Args:
         setup: the server as it would be simulated; its own requests are ignored.
-        measured: the client's measurement of the run, with prompt lengths.
+        measured: the client's measurement of the run, or of several of this server, with prompt lengths.
         skip_first_s: requests sent in this initial period are simulated, but do not count.
 
     Raises:
         InputError: too few requests, or no lengths of prompts.
     """
-    if not isinstance(setup.latency, Trained):
+    if not isinstance(setup.latency, Trained | Operators):
         fix = "drop --latency-model"
         raise InputError("only trained step times can be fitted to a server", key="--latency-model", fix=fix)
-    notes = []
-    if len(measured.request_id) > MAX:
-        notes.append(f"only the first {MAX:,} of {len(measured.request_id):,} requests were used")
-        measured = measured.take(np.argsort(measured.sent_s, kind="stable")[:MAX])
-    run = _Run.of(setup, measured, skip_first_s)
-    if measured.same_prompt is None and setup.scheduler.prefix_cache != "none":
-        notes.append("it is unknown which prompts share a prefix: each is taken to be computed in full")
-    begin = run.numbers_of(setup)
+    runs, notes = [], []
+    for one in [measured] if isinstance(measured, TokenTimes) else measured:
+        if len(one.request_id) > MAX:
+            notes.append(
+                f"only the first {MAX:,} of {len(one.request_id):,} requests of {one.source} were used"
+            )
+            one = one.take(np.argsort(one.sent_s, kind="stable")[:MAX])
+        runs.append(_Run.of(setup, one, skip_first_s))
+        if one.same_prompt is None and setup.scheduler.prefix_cache != "none":
+            notes.append(f"{one.source} does not say which prompts share a prefix: all are computed in full")
+    run = _Runs(runs)
+    begin = runs[0].numbers_of(setup)
     first = run.times(begin)
     base, slopes = first, run.slopes(first)
-    free = _free(begin, run.misses(first), slopes, run.weights, begin)
-    numbers = _solve(begin, run.misses(first), slopes, run.weights, free, begin)
+    weights = run.weights(first)
+    scatter = _SCATTER / len(runs) ** 0.5
+    free = _free(begin, run.misses(first), slopes, weights, begin, scatter)
+    numbers = _solve(begin, run.misses(first), slopes, weights, free, begin)
     for _ in range(_ROUNDS):
-        if (np.abs(numbers - base.numbers) < _SETTLED).all():
+        if (np.abs(numbers - base[0].numbers) < _SETTLED).all():
             break
         base = run.times(numbers)
         slopes = run.slopes(base)
-        free |= _free(base.numbers, run.misses(base), slopes, run.weights, begin, free)
-        numbers = _solve(base.numbers, run.misses(base), slopes, run.weights, free, begin)
+        free |= _free(numbers, run.misses(base), slopes, weights, begin, scatter, free)
+        numbers = _solve(base[0].numbers, run.misses(base), slopes, weights, free, begin)
+    misses, at = run.misses(base), base[0].numbers
+    numbers = _shrunk(numbers, slopes, weights, begin, scatter)
     after = run.times(numbers)
     # the last slopes determine the numbers without further simulations
-    misses = run.misses(base)
-    drawn = _drawn(base.numbers, misses, slopes, run.weights, free, begin)
+    drawn = _drawn(at, misses, slopes, weights, free, begin, scatter)
     low, high = np.percentile(drawn, (5, 95), axis=0)
-    held = _held_out(base.numbers, misses, slopes, run.weights, free, begin)
+    low, high = np.minimum(low, numbers), np.maximum(high, numbers)
+    held = _held_out(at, misses, slopes, weights, free, begin)
     if not 1 / _FACTOR < numbers[0] < _FACTOR:
         notes.append(
             f"a factor of {numbers[0]:.2g} on step times makes up for what no factor describes: "
             "the numbers hold at the load of this run alone"
         )
     if numbers[2] > _NOTHING:
-        seen = int(np.nanmax(requests_in_flight(run.measured)))
         notes.append(
-            f"the gap per sequence is known up to {seen:,} requests in flight; beyond, it is extrapolated"
+            f"the gap per sequence was seen up to {run.in_flight:,} requests in flight and stays there"
         )
     values = [FittedServer.of(*map(float, row)) for row in zip(numbers, low, high, strict=True)]
     return ServerFit(
-        source=measured.source,
-        requests=int(run.counted.sum()),
+        source=", ".join(one.measured.source for one in runs),
+        requests=sum(int(one.counted.sum()) for one in runs),
         numbers=dict(zip(NAMES, values, strict=True)),
         before=run.errors(first),
         after=run.errors(after),
-        held_out=_sizes(held, run.weights),
-        held_out_before=_sizes(run.misses(first), run.weights),
+        held_out=_sizes(held, weights),
+        held_out_before=_sizes(run.misses(first), weights),
+        in_flight=run.in_flight,
         notes=tuple(notes),
     )
 
@@ -164,8 +182,8 @@ def predicted_errors(
     setup: Setup, measured: TokenTimes, numbers: Floats, skip_first_s: float = 0.0
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Errors on a run with the numbers of the setup, and with others: predicted over measured, minus one."""
-    run = _Run.of(setup, measured, skip_first_s)
-    return run.errors(run.times(run.numbers_of(setup))), run.errors(run.times(numbers))
+    run = _Runs([_Run.of(setup, measured, skip_first_s)])
+    return run.errors(run.times(run.runs[0].numbers_of(setup))), run.errors(run.times(numbers))
 
 
 @dataclass(frozen=True)
@@ -219,7 +237,7 @@ class _Run:
         scale, gap_us, seq_us, front_ms = numbers.tolist()
         setup = self.setup
         model = setup.latency
-        assert isinstance(model, Trained)
+        assert isinstance(model, Trained | Operators)
         priced = model.on_server(ServerTerms(scale, gap_us * 1e3, seq_us * 1e3))
         priced.frontend = replace(setup.latency.frontend, before_enqueue_ns=round(front_ms * 1e6))
         demand: RequestTable | ClosedLoop = self.table
@@ -256,13 +274,49 @@ class _Run:
             found.append(np.where(counts > 0, sums / np.maximum(counts, 1), 1.0))
         return np.stack(found).reshape(2, _SLICES, _GROUPS)
 
-    def errors(self, times: _Times) -> dict[str, float]:
+    def pairs(self, times: _Times, column: str) -> tuple[Seconds, Seconds]:
+        """Simulated and measured values of the requests that count."""
+        sim, real = getattr(times, column), getattr(self.measured, column)
+        known = self.counted & ~np.isnan(sim) & ~np.isnan(real)
+        return sim[known], real[known]
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """Runs of one server; slices of all of them stand side by side."""
+
+    runs: Sequence[_Run]
+
+    @property
+    def in_flight(self) -> int:
+        return max(int(np.nanmax(requests_in_flight(one.measured))) for one in self.runs)
+
+    def times(self, numbers: Floats) -> list[_Times]:
+        return [one.times(numbers) for one in self.runs]
+
+    def misses(self, times: Sequence[_Times]) -> Floats:
+        return np.concatenate([r.misses(t) for r, t in zip(self.runs, times, strict=True)], axis=1)
+
+    def slopes(self, there: Sequence[_Times]) -> Floats:
+        return np.concatenate([r.slopes(t) for r, t in zip(self.runs, there, strict=True)], axis=1)
+
+    def weights(self, times: Sequence[_Times]) -> Floats:
+        """Shares of the requests, and of the runs by their information."""
+        informed = []
+        for run, there in zip(self.runs, times, strict=True):
+            by_slice = (run.misses(there) * run.weights).sum(axis=2) * _SLICES
+            own = by_slice.var(axis=1, ddof=1) / _SLICES
+            informed.append(1 / (_SCATTER**2 + own))
+        total = np.sum(informed, axis=0)
+        shares = [(each / total)[:, None, None] for each in informed]
+        return np.concatenate([r.weights * x for r, x in zip(self.runs, shares, strict=True)], axis=1)
+
+    def errors(self, times: Sequence[_Times]) -> dict[str, float]:
+        """Predicted over measured, minus one, of each mean and 99th percentile over all requests."""
         found = {}
         for name in _METRICS:
-            column = f"{name.lower()}_s"
-            sim, real = getattr(times, column), getattr(self.measured, column)
-            known = self.counted & ~np.isnan(sim) & ~np.isnan(real)
-            sim, real = sim[known], real[known]
+            both = [r.pairs(t, f"{name.lower()}_s") for r, t in zip(self.runs, times, strict=True)]
+            sim, real = (np.concatenate(values) for values in zip(*both, strict=True))
             found[f"{name} mean"] = float(sim.mean() / real.mean() - 1)
             found[f"{name} p99"] = float(np.percentile(sim, 99) / np.percentile(real, 99) - 1)
         return found
@@ -304,6 +358,7 @@ def _free(
     slopes: Floats,
     weights: Floats,
     prior: Floats,
+    scatter: float,
     free: Mask | None = None,
 ) -> Mask:
     """Numbers worth fitting: the front end; the factor on step times, from TPOT; and a gap only where it
@@ -325,7 +380,7 @@ def _free(
         best = more[int(np.argmin(errors))]
         solved = _solve(numbers, misses, slopes, weights, best, prior)
         change = float((np.abs(slopes[1] @ (solved - prior)) * weights[1]).sum())
-        if change < _LEAST_CHANGE:
+        if change < scatter:
             continue
         now, free = min(errors), best
     return free
@@ -344,6 +399,17 @@ def _solve(
     left = (1 + misses[0]) / (1 + slopes[0] @ (solved - numbers)) - 1
     calm = np.maximum(np.abs(slopes[0][..., 0]) / _AMPLIFIED, 1.0) ** -4
     return _least_squares(solved, left, slopes[0], weights[0] * calm, free & ~_OF_STEPS, prior)
+
+
+def _shrunk(numbers: Floats, slopes: Floats, weights: Floats, prior: Floats, scatter: float) -> Floats:
+    """Numbers moved toward the preset, the more the less they change the means of TPOT and TTFT."""
+    moved = numbers - prior
+    found = prior.copy()
+    for metric, own in ((1, _OF_STEPS), (0, ~_OF_STEPS)):
+        change = abs(float(((slopes[metric] @ np.where(own, moved, 0.0)) * weights[metric]).sum()))
+        kept = max(0.0, 1 - (scatter / change) ** 4) if change else 0.0
+        found[own] += kept * moved[own]
+    return found
 
 
 def _least_squares(
@@ -369,14 +435,22 @@ def _least_squares(
 
 
 def _drawn(
-    numbers: Floats, misses: Floats, slopes: Floats, weights: Floats, free: Mask, prior: Floats
+    numbers: Floats,
+    misses: Floats,
+    slopes: Floats,
+    weights: Floats,
+    free: Mask,
+    prior: Floats,
+    scatter: float,
 ) -> Floats:
     """Numbers for resampled slices."""
     random = np.random.default_rng(0)
-    draws = random.integers(0, _SLICES, (_DRAWS, _SLICES))
-    return np.array(
-        [_solve(numbers, misses[:, at], slopes[:, at], weights[:, at], free, prior) for at in draws]
-    )
+    slices = misses.shape[1]
+    found = []
+    for at in random.integers(0, slices, (_DRAWS, slices)):
+        solved = _solve(numbers, misses[:, at], slopes[:, at], weights[:, at], free, prior)
+        found.append(_shrunk(solved, slopes[:, at], weights[:, at], prior, scatter))
+    return np.array(found)
 
 
 def _held_out(
@@ -395,7 +469,8 @@ def _held_out(
         by_load: parts with as many requests in flight, rather than parts of the time.
     """
     left = np.zeros_like(misses)
-    part = np.arange(_GROUPS) if by_load else np.arange(_SLICES) * _PARTS // _SLICES
+    slices = misses.shape[1]
+    part = np.arange(_GROUPS) if by_load else np.arange(slices) * _PARTS // _SLICES
     for number in range(int(part.max()) + 1):
         at = np.s_[:, :, part == number] if by_load else np.s_[:, part == number]
         kept = weights.copy()
@@ -414,11 +489,18 @@ def _sizes(misses: Floats, weights: Floats) -> dict[str, float]:
 # --- the file ----------------------------------------------------------------------------------------
 
 
-def engine_file(fit: ServerFit, settings: Mapping[str, Any], sources: Mapping[str, str], title: str) -> str:
+def engine_file(
+    fit: ServerFit,
+    settings: Mapping[str, Any],
+    sources: Mapping[str, str],
+    title: str,
+    given: Mapping[str, Any] | None = None,
+) -> str:
     """An engine preset with the fitted numbers.
 
     Args:
         settings, sources: of the simulated preset, on its GPU.
+        given: settings of the server with which the runs were simulated, by configuration key.
     """
 
     def said(*names: str) -> str:
@@ -427,15 +509,18 @@ def engine_file(fit: ServerFit, settings: Mapping[str, Any], sources: Mapping[st
 
     number = {name: float(f"{fit.numbers[name].value:.4g}") for name in NAMES}
     behind = tuple(settings.get("frontend_ms", ()))[1:] or (0.0,)
+    gaps = [number["gap_us"], number["gap_seq_us"]] + ([fit.in_flight] if number["gap_seq_us"] else [])
+    settings = {**settings, **(given or {})}
+    sources = {**sources, **dict.fromkeys(given or {}, "given when the server was fitted")}
     fitted = {
         "frontend_ms": ([number["frontend_ms"], *behind], said("frontend_ms")),
         "latency.step_scale": (number["step_scale"], said("step_scale")),
-        "latency.step_gap_us": ([number["gap_us"], number["gap_seq_us"]], said("gap_us", "gap_seq_us")),
+        "latency.step_gap_us": (gaps, said("gap_us", "gap_seq_us")),
     }
     kept = {key: (value, sources[key]) for key, value in settings.items() if key not in fitted}
     entries = {key: {"value": value, "source": source} for key, (value, source) in {**kept, **fitted}.items()}
     head = [
-        f"# {title}, with front end, gaps and a factor on step times fitted to one run of one server.",
+        f"# {title}, with front end, gaps and a factor on step times fitted to one server.",
         f"# {fit.source}: {fit.requests:,} requests. Predicted over measured:",
         *(
             f"#   {name:10} {fit.before[name]:+7.1%} before, {fit.after[name]:+7.1%} after"

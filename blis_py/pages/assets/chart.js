@@ -16,7 +16,7 @@ function svg(name, attributes, text) {
 }
 
 export function draw(host, spec, options = {}) {
-  const width = Math.max(host.clientWidth || 480, 240);
+  const width = options.width ?? Math.max(host.clientWidth || 480, 240);
   const height = options.height ?? spec.height ?? 230;
   const shown = spec.series.filter((one) => one.x.length);
   host.replaceChildren();
@@ -73,7 +73,7 @@ function frame(spec, shown, width, height) {
   if (x.from !== undefined) left = x.from;
   if (x.log && right / left < 1.2) [left, right] = [left / 1.5, right * 1.5];
   if (!x.log && x.from !== undefined && shown.some((one) => one.kind === "points")) right *= 1.05;
-  if (!x.log && left === right) [left, right] = [left - 0.5, right + 0.5];
+  if (!x.log && left === right) [left, right] = left ? [left * 0.9, right * 1.1] : [-0.5, 0.5];
   if (bottom === top) top = bottom + 1;
   return {
     x: scale(left, right, LEFT, width - RIGHT, x.log),

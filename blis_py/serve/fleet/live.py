@@ -16,9 +16,8 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from simpy import Environment
 
-from blis_py.cluster.events import EventQueue
+from blis_py.cluster.clock import Clock
 from blis_py.cluster.simulation import ClusterSimulation
 from blis_py.cluster.source import RequestFactory, Send
 from blis_py.core.request import FINISHED, NEVER_NS, Request
@@ -69,8 +68,8 @@ class LiveSource:
         self.table, self._on_end = table, on_end
         self.rows = 0
 
-    def start(self, env: Environment, make: RequestFactory, send: Send, ahead: bool) -> None:
-        self._events, self._make, self._send = EventQueue(env), make, send
+    def start(self, env: Clock, make: RequestFactory, send: Send, ahead: bool) -> None:
+        self._events, self._make, self._send = env.events, make, send
 
     def arrive(self, now_ns: int, request: Request) -> None:
         """Send a request at a time."""

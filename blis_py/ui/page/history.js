@@ -62,7 +62,8 @@ function restored() {
   try {
     const text = decodeURIComponent(escape(atob(location.hash.slice(1).replaceAll("-", "+").replaceAll("_", "/"))));
     const found = JSON.parse(text);
-    return found && typeof found === "object" ? { ...structuredClone(EMPTY), ...found } : null;
+    const state = { ...structuredClone(EMPTY), ...found };
+    return [found, state.settings, state.pools].every((each) => each && typeof each === "object") ? state : null;
   } catch {
     return null;
   }

@@ -8,24 +8,24 @@ import * as show from "./panels.js";
 import { Planner } from "./plan.js";
 import { themed } from "./theme.js";
 
-const REST_MS = 250;
+const REST_MS = 80;
 const at = (id) => document.getElementById(id);
-const page = { controls: null, answer: null, pinned: null, visited: new Map(), candidates: new Map(), curve: [], ofState: "" };
+const page = { controls: null, answer: null, pinned: null, visited: new Map(), candidates: new Map(), curve: {}, ofState: "" };
 let resting = 0;
 
 const keyOf = (state) => JSON.stringify(state);
 const current = (state) => keyOf(state) === keyOf(moves.state);
+const shown = (state) => page.answer?.kind === "whole" && page.ofState === keyOf(state);
 
-const samples = new Latest(async (state, latest) => {
+const samples = new Latest(async (state) => {
   const answer = await job("sample", { state });
-  if (answer.superseded || !current(state)) return;
+  if (answer.superseded || !current(state) || shown(state)) return;
   put(answer, state, answer.kind === "sample");
-  if (latest()) settle(state, answer);
 });
 
 const wholes = new Latest(async (state, latest) => {
   if (!current(state)) return;
-  const answer = page.answer?.kind === "whole" && page.ofState === keyOf(state) ? page.answer : await job("whole", { state });
+  const answer = shown(state) ? page.answer : await job("whole", { state });
   if (answer.superseded || !current(state) || !put(answer, state, false)) return;
   visited(state, answer);
   await details(state, latest);
@@ -39,7 +39,7 @@ async function details(state, latest) {
   }
   const steps = [
     ...(page.answer.over_time.length ? [] : [["states", (found) => { page.answer.over_time = found.over_time ?? []; show.states(page.answer); }]]),
-    ["ledger", (found) => show.ledger(found)], ["curve", (found) => { page.curve = found.points ?? []; points(); }],
+    ["ledger", (found) => show.ledger(found)], ["curve", (found) => { page.curve = found; points(); }],
   ];
   for (const [kind, put] of steps) {
     if (!still()) return;
@@ -48,17 +48,17 @@ async function details(state, latest) {
   }
 }
 
-function settle(state, answer) {
+// The whole run begins as soon as the hand rests, beside the sample: two processes.
+function simulate(state) {
+  samples.want(state);
   clearTimeout(resting);
-  if (answer.refused || answer.failed) return;
   resting = setTimeout(() => wholes.want(state), REST_MS);
 }
 
 const moves = new History((state) => {
   page.controls?.show(state);
-  page.curve = [];
-  clearTimeout(resting);
-  samples.want(state);
+  page.curve = {};
+  simulate(state);
   tools();
 });
 
@@ -99,7 +99,7 @@ function named(state) {
 function points() {
   const now = page.answer ? [{ ...page.answer.point, name: "now" }] : [];
   show.points([
-    { name: "other rates (samples)", line: true, colour: 5, points: [...page.curve].sort((a, b) => a[at("x").value] - b[at("x").value]) },
+    { name: page.curve.sampled ? "other rates (samples)" : "other rates", line: true, colour: 5, points: [...(page.curve.points ?? [])].sort((a, b) => a[at("x").value] - b[at("x").value]) },
     { name: "plan: holds", colour: 2, points: [...page.candidates.values()].filter((one) => one.holds) },
     { name: "plan: misses", colour: 1, points: [...page.candidates.values()].filter((one) => !one.holds) },
     { name: "looked at before", colour: 6, points: [...page.visited.entries()].filter(([key]) => key !== page.ofState).map(([, one]) => one) },
@@ -170,7 +170,7 @@ async function start() {
     if (JSON.stringify(before) !== JSON.stringify(next)) moves.change(changed(moves.state, control, next), control.key);
   });
   page.controls.show(moves.state);
-  samples.want(moves.state);
+  simulate(moves.state);
 }
 
 start();

@@ -11,7 +11,13 @@ from engine.kernels.triton.prefill_attention import prefill_attention
 
 
 def paged_attention(
-    q: Tensor, k_cache: Tensor, v_cache: Tensor, meta: AttentionMetadata, scale: float
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    meta: AttentionMetadata,
+    scale: float,
+    window: int = 0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """See `engine.kernels.attention.paged_attention`."""
     if q.shape[0] == 0 or meta.num_seqs == 0:
@@ -20,7 +26,7 @@ def paged_attention(
         raise ValueError("the attention kernels take bfloat16 or float16 on CUDA, not float32")
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if meta.num_decodes:
-        decode_attention(q, k_cache, v_cache, meta, scale, out)
+        decode_attention(q, k_cache, v_cache, meta, scale, out, window, sinks)
     if meta.num_decodes < meta.num_seqs:
-        prefill_attention(q, k_cache, v_cache, meta, scale, out)
+        prefill_attention(q, k_cache, v_cache, meta, scale, out, window=window, sinks=sinks)
     return out

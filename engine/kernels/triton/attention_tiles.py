@@ -10,6 +10,7 @@ import triton.language as tl
 from engine.kernels.triton.autotune import INTERPRETED
 
 LOG2_E = 1.4426950408889634
+_SCALE_OF_SINKS = tl.constexpr(LOG2_E)
 F32 = tl.constexpr(INTERPRETED)
 """Whether loads are converted to float32; see `INTERPRETED`."""
 
@@ -76,18 +77,20 @@ def attend(
     softmax,
     queries,
     context,
+    begins,
     limits,
     scale_log2,
     NUM_KV_HEADS: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    WINDOW: tl.constexpr,
     MASKED: tl.constexpr,
 ):
     """Accumulate the tiles of BLOCK_N keys from `first` to before `last`.
 
-    `limits` is the first token that a row does not see, `[M, 1]` or one for all rows; MASKED is unnecessary
-    if every row sees all tokens of these tiles.
+    A row sees the tokens from `begins`, where there is a WINDOW, to before `limits`, each `[M, 1]` or one for
+    all rows; MASKED is unnecessary if every row sees all tokens of these tiles.
     """
     peak, total, acc = softmax
     for index in range(first, last):
@@ -96,7 +99,10 @@ def attend(
         keys = _load_tile(context.k + offsets, real, queries.dtype, HEAD_DIM, MASKED)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
         if MASKED:
-            scores = tl.where(tokens[None, :] < limits, scores, float("-inf"))
+            seen = tokens[None, :] < limits
+            if WINDOW:
+                seen = seen & (tokens[None, :] >= begins)
+            scores = tl.where(seen, scores, float("-inf"))
         values = _load_tile(context.v + offsets, real, queries.dtype, HEAD_DIM, MASKED)
         peak, total, acc = _softmax_step(scores, peak, total, acc, values, scale_log2)
     return Softmax(peak, total, acc)
@@ -156,6 +162,24 @@ def _softmax_step(scores, peak, total, acc, values, scale_log2):
 
 
 @triton.jit
+def window_begin(position, WINDOW: tl.constexpr):
+    """The first token that a query at this position sees."""
+    return tl.maximum(position - WINDOW + 1, 0) if WINDOW else position * 0
+
+
+@triton.jit
+def with_sink(total, peak, sinks, heads, real, scale_log2, SINKS: tl.constexpr):
+    """The total of rows whose heads have a score without a value; `sinks` are not scaled, `peak` is unscaled.
+
+    The total may become infinite, the result then being zero, as it should: a share below 2^-127.
+    """
+    if SINKS:
+        score = tl.load(sinks + heads, mask=real, other=float("-inf")).to(tl.float32) * _SCALE_OF_SINKS
+        total = total + tl.exp2(score - peak * scale_log2)
+    return total
+
+
+@triton.jit
 def load_queries(rows, real, HEAD_DIM: tl.constexpr):
     """Queries `[M, D]` from row pointers `[M]`; zeros for rows that are not real."""
     dims = tl.arange(0, padded_head_dim(HEAD_DIM))
@@ -164,10 +188,10 @@ def load_queries(rows, real, HEAD_DIM: tl.constexpr):
 
 
 @triton.jit
-def store_result(rows, real, softmax, HEAD_DIM: tl.constexpr):
+def store_result(rows, real, acc, total, HEAD_DIM: tl.constexpr):
     """Store the attention of M rows at row pointers `[M]`; zeros for a row without keys."""
     dims = tl.arange(0, padded_head_dim(HEAD_DIM))
-    result = softmax.acc / tl.where(softmax.total == 0.0, 1.0, softmax.total)[:, None]
+    result = acc / tl.where(total == 0.0, 1.0, total)[:, None]
     tl.store(rows[:, None] + dims[None, :], result.to(rows.dtype.element_ty), mask=_inside(real, HEAD_DIM))
 
 

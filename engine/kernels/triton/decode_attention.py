@@ -29,6 +29,8 @@ from engine.kernels.triton.attention_tiles import (
     store_part,
     store_result,
     store_zeros,
+    window_begin,
+    with_sink,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +58,12 @@ def block_n(head_dim: int) -> int:
     return min(128, 8192 // padded_head_dim(head_dim))
 
 
+@triton.jit
+def _first_tile(length, WINDOW: tl.constexpr, BLOCK_N: tl.constexpr):
+    """The first tile of a sequence that its query sees."""
+    return window_begin(length - 1, WINDOW) // BLOCK_N
+
+
 @triton.jit(do_not_specialize=_PLAN_VARYING)
 def _plan(
     plan,
@@ -63,13 +71,15 @@ def _plan(
     num_seqs,
     NUM_KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    WINDOW: tl.constexpr,
     BLOCK_S: tl.constexpr,
 ):
     """The share of one program: see `plan_decodes`."""
     BLOCK_N: tl.constexpr = block_n(HEAD_DIM)
     sequences = tl.arange(0, BLOCK_S)
     lengths = tl.load(seq_lens + sequences, mask=sequences < num_seqs, other=0)
-    ends = tl.cumsum(tl.cdiv(lengths, BLOCK_N) * NUM_KV_HEADS, 0)
+    tiles = tl.cdiv(lengths, BLOCK_N) - _first_tile(lengths, WINDOW, BLOCK_N)
+    ends = tl.cumsum(tiles * NUM_KV_HEADS, 0)
     line = tl.max(ends, 0)
     share = tl.cdiv(line, tl.num_programs(0))
     begin = tl.minimum(tl.program_id(0) * share, line)
@@ -98,6 +108,7 @@ def _decode(
     plan,
     partial_out,
     partial_stats,
+    sinks,
     scale_log2,
     num_seqs,
     stride_table,
@@ -106,6 +117,8 @@ def _decode(
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SINKS: tl.constexpr,
 ):
     """An equal share of the line of tiles, and zeros for some of the sequences without tokens."""
     BLOCK_M: tl.constexpr = block_m(GROUP)
@@ -127,7 +140,8 @@ def _decode(
 
     while tile < stop:
         seq_len = tl.load(seq_lens + sequence)
-        tiles = tl.cdiv(seq_len, BLOCK_N)
+        seen_from = _first_tile(seq_len, WINDOW, BLOCK_N)
+        tiles = tl.cdiv(seq_len, BLOCK_N) - seen_from
         inside = tile - origin
         if inside < tiles * NUM_KV_HEADS:
             head = inside // tiles
@@ -140,23 +154,26 @@ def _decode(
                 sequence, head, k_cache, v_cache, block_tables, stride_table, seq_len, PAGE_SIZE, HEAD_DIM
             )
             softmax = attend(
-                first,
-                first + count,
+                seen_from + first,
+                seen_from + first + count,
                 nothing_seen(BLOCK_M, HEAD_DIM),
                 queries,
                 context,
+                window_begin(seq_len - 1, WINDOW),
                 seq_len,
                 scale_log2,
                 NUM_KV_HEADS,
                 PAGE_SIZE,
                 HEAD_DIM,
                 BLOCK_N,
+                WINDOW,
                 MASKED=True,
             )
 
             if count == tiles:
                 row = sequence.to(tl.int64) * (NUM_KV_HEADS * GROUP) + heads
-                store_result(out + row * HEAD_DIM, real, softmax, HEAD_DIM)
+                total = with_sink(softmax.total, softmax.peak, sinks, heads, real, scale_log2, SINKS)
+                store_result(out + row * HEAD_DIM, real, softmax.acc, total, HEAD_DIM)
             else:
                 parts = (tl.program_id(0) * 2 + (first == 0)) * GROUP + rows
                 store_part(partial_out, partial_stats, parts, real, softmax, HEAD_DIM)
@@ -173,10 +190,13 @@ def _merge(
     plan,
     partial_out,
     partial_stats,
+    sinks,
     scale_log2,
     NUM_KV_HEADS: tl.constexpr,
     GROUP: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SINKS: tl.constexpr,
     BLOCK_P: tl.constexpr,
 ):
     """Merge one query head of the (sequence, head) that begins in the share of a program of `_decode`.
@@ -198,7 +218,8 @@ def _merge(
         sequence = tl.load(own + 4)
         origin = tl.load(own + 5)
         share = tl.load(own + 7)
-        tiles = tl.cdiv(tl.load(seq_lens + sequence), BLOCK_N)
+        seq_len = tl.load(seq_lens + sequence)
+        tiles = tl.cdiv(seq_len, BLOCK_N) - _first_tile(seq_len, WINDOW, BLOCK_N)
         head = (stop - 1 - origin) // tiles
         start = origin + head * tiles
         last_program = (start + tiles - 1) // share
@@ -223,13 +244,18 @@ def _merge(
                 total = total * shrink + tl.sum(totals * factors, 0)
                 acc = acc * shrink + tl.sum(parts * factors[:, None], 0)
                 peak = new_peak
-            query_head = (sequence.to(tl.int64) * NUM_KV_HEADS + head) * GROUP + row
+            own_head = head * GROUP + row
+            total = with_sink(total, peak, sinks, own_head, row < GROUP, scale_log2, SINKS)
+            query_head = sequence.to(tl.int64) * (NUM_KV_HEADS * GROUP) + own_head
             result = (acc / total).to(out.dtype.element_ty)
             tl.store(out + query_head * HEAD_DIM + dims, result, mask=dim_mask)
 
 
-def plan_decodes(seq_lens: torch.Tensor, num_decodes: int, num_kv_heads: int, head_dim: int) -> torch.Tensor:
-    """How `_decode` divides the line of tiles of the first `num_decodes` sequences, the same for every layer.
+def plan_decodes(
+    seq_lens: torch.Tensor, num_decodes: int, num_kv_heads: int, head_dim: int, window: int = 0
+) -> torch.Tensor:
+    """How `_decode` divides the line of tiles of the first `num_decodes` sequences, the same for every layer
+    with this sliding window.
 
     Returns:
         `[programs, 8]` int32, of each program: the first tile of its share and the one behind its last; the
@@ -244,6 +270,7 @@ def plan_decodes(seq_lens: torch.Tensor, num_decodes: int, num_kv_heads: int, he
         num_decodes,
         NUM_KV_HEADS=num_kv_heads,
         HEAD_DIM=head_dim,
+        WINDOW=window,
         BLOCK_S=block_s(num_decodes),
         num_warps=PLAN_WARPS,
     )
@@ -257,18 +284,21 @@ def decode_attention(
     meta: AttentionMetadata,
     scale: float,
     out: torch.Tensor,
+    window: int = 0,
+    sinks: torch.Tensor | None = None,
 ) -> None:
     """Attend the first `meta.num_decodes` rows of `q` and write the same rows of `out`."""
     num_heads, head_dim = q.shape[1:]
     num_kv_heads, page_size = k_cache.shape[1:3]
     group = num_heads // num_kv_heads
-    plan = meta.decode_plan
+    plan = meta.decode_plans.get(window)
     if plan is None:
-        plan = plan_decodes(meta.seq_lens, meta.num_decodes, num_kv_heads, head_dim)
+        plan = plan_decodes(meta.seq_lens, meta.num_decodes, num_kv_heads, head_dim, window)
     programs = len(plan)
     partial_out = torch.empty((programs, 2, group, head_dim), dtype=torch.float32, device=q.device)
     partial_stats = torch.empty((programs, 2, group, 2), dtype=torch.float32, device=q.device)
-    line = {"NUM_KV_HEADS": num_kv_heads, "GROUP": group, "HEAD_DIM": head_dim}
+    line = {"NUM_KV_HEADS": num_kv_heads, "GROUP": group, "HEAD_DIM": head_dim, "WINDOW": window}
+    line["SINKS"] = sinks is not None
     _decode[(programs,)](
         out,
         q,
@@ -279,6 +309,7 @@ def decode_attention(
         plan,
         partial_out,
         partial_stats,
+        sinks,
         scale * LOG2_E,
         meta.num_decodes,
         meta.block_tables.stride(0),
@@ -294,6 +325,7 @@ def decode_attention(
         plan,
         partial_out,
         partial_stats,
+        sinks,
         scale * LOG2_E,
         BLOCK_P=16,
         num_warps=MERGE_WARPS,

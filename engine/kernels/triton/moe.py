@@ -16,13 +16,14 @@ import triton
 import triton.language as tl
 
 from engine.kernels.gpu import gpu_of
-from engine.kernels.moe import align_experts
+from engine.kernels.moe import SWIGLU_STEEPNESS, align_experts
 from engine.kernels.promise import Promise
 from engine.kernels.triton.autotune import INTERPRETED, Fits, autotuned
 
 Tensor = torch.Tensor
 MIN_BLOCK_M, MAX_BLOCK_M = 16, 128
 COMBINE_BLOCK = 1024
+_STEEPNESS = tl.constexpr(SWIGLU_STEEPNESS)
 
 _VARYING = ["num_rows", "tiles"]
 
@@ -71,14 +72,17 @@ def _gate_up(
     hidden,
     x,
     w13,
+    b13,
     rows,
     tile_experts,
+    swiglu_limit,
     num_rows,
     tiles,
     stride_x,
     TOP_K: tl.constexpr,
     D: tl.constexpr,
     F: tl.constexpr,
+    CLAMPED: tl.constexpr,
     BLOCK_M: tl.constexpr,
     F32: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -104,7 +108,15 @@ def _gate_up(
         up_tile = _load(up + start, columns[:, None] < F, within, F % BLOCK_N != 0, D % BLOCK_K != 0, F32)
         gates = tl.dot(a_tile, gate_tile.T, gates, input_precision="ieee")
         ups = tl.dot(a_tile, up_tile.T, ups, input_precision="ieee")
-    result = gates * tl.sigmoid(gates) * ups
+    if CLAMPED:
+        bias = b13 + expert * (2 * F) + columns
+        gates += tl.load(bias, mask=columns < F, other=0.0).to(tl.float32)[None, :]
+        ups += tl.load(bias + F, mask=columns < F, other=0.0).to(tl.float32)[None, :]
+        gates = tl.minimum(gates, swiglu_limit)
+        ups = tl.minimum(tl.maximum(ups, -swiglu_limit), swiglu_limit)
+        result = (ups + 1) * gates * tl.sigmoid(_STEEPNESS * gates)
+    else:
+        result = gates * tl.sigmoid(gates) * ups
     place = hidden + row.to(tl.int64)[:, None] * F + columns[None, :]
     tl.store(place, result.to(hidden.dtype.element_ty), mask=real[:, None] & (columns[None, :] < F))
 
@@ -115,6 +127,7 @@ def _down(
     products,
     hidden,
     w2,
+    b2,
     weights,
     rows,
     tile_experts,
@@ -122,6 +135,7 @@ def _down(
     tiles,
     D: tl.constexpr,
     F: tl.constexpr,
+    BIASED: tl.constexpr,
     BLOCK_M: tl.constexpr,
     F32: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -143,6 +157,8 @@ def _down(
         a_tile = _load(a + start, real[:, None], within, True, F % BLOCK_K != 0, F32)
         b_tile = _load(b + start, columns[:, None] < D, within, D % BLOCK_N != 0, F % BLOCK_K != 0, F32)
         sums = tl.dot(a_tile, b_tile.T, sums, input_precision="ieee")
+    if BIASED:
+        sums += tl.load(b2 + expert * D + columns, mask=columns < D, other=0.0).to(tl.float32)[None, :]
     weight = tl.load(weights + row, mask=real, other=0.0)
     place = products + row.to(tl.int64)[:, None] * D + columns[None, :]
     inside = real[:, None] & (columns[None, :] < D)
@@ -181,7 +197,16 @@ def block_m(num_rows: int, num_experts: int) -> int:
     return min(MAX_BLOCK_M, max(MIN_BLOCK_M, triton.next_power_of_2(max(share, 1))))
 
 
-def fused_moe(x: Tensor, w13: Tensor, w2: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
+def fused_moe(
+    x: Tensor,
+    w13: Tensor,
+    w2: Tensor,
+    weights: Tensor,
+    ids: Tensor,
+    b13: Tensor | None = None,
+    b2: Tensor | None = None,
+    swiglu_limit: float = 0.0,
+) -> Tensor:
     """See `engine.kernels.moe.fused_moe`."""
     tokens, top_k = ids.shape
     experts, d, f = w2.shape
@@ -203,14 +228,17 @@ def fused_moe(x: Tensor, w13: Tensor, w2: Tensor, weights: Tensor, ids: Tensor) 
         hidden,
         x,
         w13,
+        b13,
         rows,
         tile_experts,
+        swiglu_limit,
         num_rows,
         tiles,
         x.stride(0),
         TOP_K=top_k,
         D=d,
         F=f,
+        CLAMPED=swiglu_limit > 0,
         BLOCK_M=height,
         F32=wide,
     )
@@ -218,6 +246,7 @@ def fused_moe(x: Tensor, w13: Tensor, w2: Tensor, weights: Tensor, ids: Tensor) 
         products,
         hidden,
         w2,
+        b2,
         weights,
         rows,
         tile_experts,
@@ -225,6 +254,7 @@ def fused_moe(x: Tensor, w13: Tensor, w2: Tensor, weights: Tensor, ids: Tensor) 
         tiles,
         D=d,
         F=f,
+        BIASED=b2 is not None,
         BLOCK_M=height,
         F32=wide,
     )

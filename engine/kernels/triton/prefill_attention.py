@@ -32,6 +32,8 @@ from engine.kernels.triton.attention_tiles import (
     padded_head_dim,
     store_part,
     store_result,
+    window_begin,
+    with_sink,
 )
 from engine.kernels.triton.autotune import autotuned
 
@@ -71,15 +73,21 @@ def _limit(position, seq_len, MASK_BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _key_tiles(seen_by_all, seen_by_any, BLOCK_N: tl.constexpr, SPLIT: tl.constexpr):
-    """Key-tile bounds of this program: from `start`, up to `full` without a mask, to `stop` with one."""
-    start = 0
+def _key_tiles(
+    begin, seen_by_all, seen_by_any, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, SPLIT: tl.constexpr
+):
+    """Key-tile bounds of this program: from `start`, up to `full` without a mask, to `stop` with one.
+
+    `begin` is the first key that any row sees. Under a window there are no tiles without a mask: few of its
+    tiles have neither edge in them.
+    """
+    start = begin // BLOCK_N
     stop = tl.cdiv(seen_by_any, BLOCK_N)
     if SPLIT:
-        share = tl.cdiv(stop, tl.num_programs(2))
-        start = tl.program_id(2) * share
+        share = tl.cdiv(stop - start, tl.num_programs(2))
+        start += tl.program_id(2) * share
         stop = tl.minimum(start + share, stop)
-    full = tl.maximum(tl.minimum(seen_by_all // BLOCK_N, stop), start)
+    full = start if WINDOW else tl.maximum(tl.minimum(seen_by_all // BLOCK_N, stop), start)
     return start, full, stop
 
 
@@ -94,6 +102,7 @@ def _prefill(
     block_tables,
     partial_out,
     partial_stats,
+    sinks,
     scale_log2,
     first_seq,
     num_seqs,
@@ -104,6 +113,8 @@ def _prefill(
     HEAD_DIM: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     MASK_BLOCK: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SINKS: tl.constexpr,
     SPLIT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -133,7 +144,9 @@ def _prefill(
         last_token = tl.minimum((first_row + BLOCK_M - 1) // GROUP, query_len - 1)
         seen_by_all = _limit(position + first_row // GROUP, seq_len, MASK_BLOCK)
         seen_by_any = _limit(position + last_token, seq_len, MASK_BLOCK)
-        start, full, stop = _key_tiles(seen_by_all, seen_by_any, BLOCK_N, SPLIT)
+        seen_from = window_begin(position + first_row // GROUP, WINDOW)
+        start, full, stop = _key_tiles(seen_from, seen_by_all, seen_by_any, BLOCK_N, WINDOW, SPLIT)
+        begins = window_begin(position + tokens, WINDOW)[:, None]
         limits = _limit(position + tokens, seq_len, MASK_BLOCK)[:, None]
 
         context = context_of(
@@ -147,12 +160,14 @@ def _prefill(
                 softmax,
                 queries,
                 context,
+                begins,
                 limits,
                 scale_log2,
                 NUM_KV_HEADS,
                 PAGE_SIZE,
                 HEAD_DIM,
                 BLOCK_N,
+                WINDOW,
                 MASKED=masked == 1,
             )
 
@@ -163,7 +178,8 @@ def _prefill(
             store_part(partial_out, partial_stats, parts, real, softmax, HEAD_DIM)
         else:
             row = (begin + tokens).to(tl.int64) * num_heads + heads
-            store_result(out + row * HEAD_DIM, real, softmax, HEAD_DIM)
+            total = with_sink(softmax.total, softmax.peak, sinks, heads, real, scale_log2, SINKS)
+            store_result(out + row * HEAD_DIM, real, softmax.acc, total, HEAD_DIM)
 
 
 @triton.jit(do_not_specialize=["first_seq", "num_seqs", "num_splits"])
@@ -172,12 +188,14 @@ def _merge(
     query_start,
     partial_out,
     partial_stats,
+    sinks,
     scale_log2,
     first_seq,
     num_seqs,
     num_splits,
     NUM_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    SINKS: tl.constexpr,
     MAX_SPLITS: tl.constexpr,
 ):
     """Merge the splits of one row (a query token's head), if there is one; zeros if it sees nothing."""
@@ -197,6 +215,7 @@ def _merge(
     peak = tl.max(peaks, 0)
     factors = tl.where(totals == 0.0, 0.0, tl.exp2((peaks - peak) * scale_log2))
     total = tl.sum(totals * factors, 0)
+    total = with_sink(total, peak, sinks, tl.program_id(0) % NUM_HEADS, row >= 0, scale_log2, SINKS)
     result = tl.sum(accs * factors[:, None], 0) / tl.where(total == 0.0, 1.0, total)
     target = out + (base.to(tl.int64) * NUM_HEADS + row) * HEAD_DIM + dims
     tl.store(target, result.to(out.dtype.element_ty), mask=dims < HEAD_DIM)
@@ -206,7 +225,7 @@ def _config(block_m: int, block_n: int, num_warps: int, num_stages: int) -> Any:
     return triton.Config({"BLOCK_M": block_m, "BLOCK_N": block_n}, num_warps=num_warps, num_stages=num_stages)
 
 
-_KEY = ["GROUP", "HEAD_DIM", "PAGE_SIZE", "MASK_BLOCK", "SPLIT"]
+_KEY = ["GROUP", "HEAD_DIM", "PAGE_SIZE", "MASK_BLOCK", "WINDOW", "SINKS", "SPLIT"]
 # The pipeline also prefetches page numbers: 3 stages hold one tile of keys and values ahead, 5 hold two.
 CONFIGS = {
     "wide": [_config(128, 64, 8, 5), _config(128, 64, 8, 3), _config(64, 64, 4, 3)],
@@ -261,6 +280,8 @@ def prefill_attention(
     scale: float,
     out: torch.Tensor,
     splits: int | None = None,
+    window: int = 0,
+    sinks: torch.Tensor | None = None,
 ) -> None:
     """Attend the rows of `q` that follow the first `meta.num_decodes` and write the same rows of `out`.
 
@@ -275,7 +296,7 @@ def prefill_attention(
         tokens=tokens,
         num_seqs=num_seqs if usual is None else min(num_seqs, usual),
         max_query_len=meta.max_query_len,
-        max_seq_len=meta.max_seq_len,
+        max_seq_len=min(meta.max_seq_len, window + meta.max_query_len) if window else meta.max_seq_len,
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
@@ -300,6 +321,7 @@ def prefill_attention(
         meta.block_tables,
         partial_out,
         partial_stats,
+        sinks,
         scale * LOG2_E,
         meta.num_decodes,
         num_seqs,
@@ -310,6 +332,8 @@ def prefill_attention(
         HEAD_DIM=head_dim,
         PAGE_SIZE=page_size,
         MASK_BLOCK=meta.mask_block,
+        WINDOW=window,
+        SINKS=sinks is not None,
         SPLIT=splits > 1,
     )
     if splits > 1:
@@ -318,12 +342,14 @@ def prefill_attention(
             meta.query_start,
             partial_out,
             partial_stats,
+            sinks,
             scale * LOG2_E,
             meta.num_decodes,
             num_seqs,
             splits,
             NUM_HEADS=num_heads,
             HEAD_DIM=head_dim,
+            SINKS=sinks is not None,
             MAX_SPLITS=MAX_SPLITS,
             num_warps=1,
         )

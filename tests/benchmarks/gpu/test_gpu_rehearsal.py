@@ -16,6 +16,7 @@ JOBS = ("A", "B", "C", "D")
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("timeout") is None, reason="needs coreutils")
 def test_a_campaign_brings_home_what_draws_the_tables_and_fits_a_profile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

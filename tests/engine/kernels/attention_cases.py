@@ -21,9 +21,13 @@ class Batch:
     v_cache: Tensor
     meta: AttentionMetadata
     scale: float
+    window: int = 0
+    sinks: Tensor | None = None
 
     def attend(self) -> Tensor:
-        return paged_attention(self.q, self.k_cache, self.v_cache, self.meta, self.scale)
+        return paged_attention(
+            self.q, self.k_cache, self.v_cache, self.meta, self.scale, self.window, self.sinks
+        )
 
 
 def make_batch(
@@ -34,6 +38,8 @@ def make_batch(
     head_dim: int = 32,
     page_size: int = 16,
     mask_block: int = 1,
+    window: int = 0,
+    sinks: bool = False,
     num_decodes: int | None = None,
     spare_pages: int = 3,
     dtype: torch.dtype = torch.float32,
@@ -73,8 +79,17 @@ def make_batch(
         num_decodes=num_decodes,
         mask_block=mask_block,
     )
-    q = q.to(device, dtype)
-    return Batch(q, k_cache.to(device, dtype), v_cache.to(device, dtype), meta, 1.3 / math.sqrt(head_dim))
+    # Scores reach two or three: some sinks take nearly all of a softmax, and some next to nothing.
+    scores = torch.randn(heads, generator=generator) * 3 if sinks else None
+    return Batch(
+        q.to(device, dtype),
+        k_cache.to(device, dtype),
+        v_cache.to(device, dtype),
+        meta,
+        1.3 / math.sqrt(head_dim),
+        window,
+        None if scores is None else scores.to(device, dtype),
+    )
 
 
 def naive(batch: Batch) -> Tensor:
@@ -88,11 +103,14 @@ def naive(batch: Batch) -> Tensor:
         for row in range(starts[sequence], starts[sequence + 1]):
             position = length - starts[sequence + 1] + row
             seen = [k for k in range(length) if k // meta.mask_block <= position // meta.mask_block]
+            seen = [k for k in seen if not batch.window or k > position - batch.window]
             if not seen:
                 continue
             where = ([pages[k // page_size] for k in seen], slice(None), [k % page_size for k in seen])
             keys, values = batch.k_cache[where].double(), batch.v_cache[where].double()  # [seen, Hk, D]
             for head in range(q.shape[1]):
                 scores = keys[:, head // per_kv_head] @ q[row, head] * batch.scale
-                out[row, head] = scores.softmax(0) @ values[:, head // per_kv_head]
+                if batch.sinks is not None:
+                    scores = torch.cat((scores, batch.sinks[head : head + 1].double()))
+                out[row, head] = scores.softmax(0)[: len(seen)] @ values[:, head // per_kv_head]
     return out

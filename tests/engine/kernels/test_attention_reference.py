@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -25,6 +27,23 @@ LENGTHS = {
 def test_matches_the_definition(lengths: list[tuple[int, int]], mask_block: int) -> None:
     batch = make_batch(lengths, mask_block=mask_block)
     torch.testing.assert_close(batch.attend().double(), naive(batch), atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS.keys())
+@pytest.mark.parametrize("window", [0, 1, 16, 30])
+@pytest.mark.parametrize("sinks", [False, True])
+def test_windows_and_sinks_match_the_definition(
+    lengths: list[tuple[int, int]], window: int, sinks: bool
+) -> None:
+    batch = make_batch(lengths, window=window, sinks=sinks)
+    torch.testing.assert_close(batch.attend().double(), naive(batch), atol=2e-6, rtol=1e-5)
+
+
+def test_layers_with_and_without_a_window_share_metadata() -> None:
+    batch = make_batch([(1, 60), (6, 48)])
+    near = replace(batch, window=5)
+    assert not torch.equal(batch.attend(), near.attend())
+    torch.testing.assert_close(near.attend().double(), naive(near), atol=2e-6, rtol=1e-5)
 
 
 @given(
@@ -108,6 +127,13 @@ def test_shapes_that_do_not_fit_are_refused(change: dict[str, torch.Tensor], mes
     tensors = {"q": batch.q, "k_cache": batch.k_cache, "v_cache": batch.v_cache, **change}
     with pytest.raises(ValueError, match=message):
         paged_attention(**tensors, meta=batch.meta, scale=1.0)
+
+
+def test_a_window_under_blocks_and_sinks_of_other_heads_are_refused() -> None:
+    with pytest.raises(ValueError, match="a window of 4 tokens under a mask of blocks of 32"):
+        make_batch([(1, 5)], mask_block=32, window=4).attend()
+    with pytest.raises(ValueError, match="sinks"):
+        replace(make_batch([(1, 5)]), sinks=torch.zeros(3)).attend()
 
 
 def test_more_decodes_than_sequences_are_refused() -> None:

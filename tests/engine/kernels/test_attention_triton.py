@@ -69,7 +69,7 @@ def test_all_layers_of_a_step_share_one_plan(monkeypatch: pytest.MonkeyPatch) ->
     assert (begin[0], max(stop)) == (0, line[0])
     assert begin[1:] == stop[:-1], "shares lie side by side"
     assert max(s - b for b, s in zip(begin, stop, strict=True)) == share[0]
-    planned = replace(batch, meta=replace(batch.meta, decode_plan=plan))
+    planned = replace(batch, meta=replace(batch.meta, decode_plans={0: plan}))
     monkeypatch.setattr(decode_attention, "plan_decodes", None)
     with backend.force("triton"):
         torch.testing.assert_close(planned.attend().double(), naive(batch), atol=3e-6, rtol=1e-5)
@@ -99,6 +99,37 @@ def test_prefill_of_single_tokens(mask_block: int) -> None:
 @pytest.mark.parametrize("mask_block", [1, 32])
 def test_decodes_chunks_and_prompts_in_one_batch(mask_block: int) -> None:
     check([(1, 30), (1, 9), (20, 20), (3, 50), (70, 90)], mask_block=mask_block)
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("window", [1, 40, 128, 200, 1000])
+def test_windows_and_sinks(window: int, sinks: bool) -> None:
+    lengths = [(1, 700), (1, 9), (1, 0), (1, 128), (1, 129), (20, 20), (3, 350), (70, 190)]
+    check(lengths, window=window, sinks=sinks, head_dim=64, heads=6, kv_heads=2)
+
+
+def test_sinks_without_a_window() -> None:
+    check([(1, 1500), (1, 0), (1, 30), (40, 90)], sinks=True, head_dim=64, heads=8, kv_heads=2)
+
+
+@pytest.mark.parametrize("splits", [2, 5])
+@pytest.mark.parametrize("window", [0, 20, 90])
+def test_splits_of_the_keys_under_a_window_and_with_sinks(splits: int, window: int) -> None:
+    from engine.kernels.triton.prefill_attention import prefill_attention
+
+    batch = make_batch([(10, 350), (9, 9), (2, 0)], heads=2, kv_heads=1, window=window, sinks=True)
+    out = torch.full(batch.q.shape, torch.nan)
+    caches = (batch.k_cache, batch.v_cache)
+    prefill_attention(batch.q, *caches, batch.meta, batch.scale, out, splits, window, batch.sinks)
+    torch.testing.assert_close(out.double(), naive(batch), atol=3e-6, rtol=1e-5)
+
+
+def test_a_plan_under_a_window_has_the_tiles_of_the_window() -> None:
+    from engine.kernels.triton.decode_attention import plan_decodes
+
+    lengths = torch.tensor([1000, 9, 0, 128], dtype=torch.int32)
+    assert plan_decodes(lengths, 4, 2, 64, window=120)[0, 6] == 2 * (2 + 1 + 0 + 1)
+    assert plan_decodes(lengths, 4, 2, 64)[0, 6] == 2 * (8 + 1 + 0 + 1)
 
 
 def test_prompt_tails_are_cut_inside_a_block() -> None:

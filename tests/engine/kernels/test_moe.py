@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import pytest
 import torch
 from cuda_on_cpu import cuda_on_cpu
@@ -186,6 +189,29 @@ def layer(
     return torch.randn(tokens, d), w13, w2, weights, ids
 
 
+def biased(given_layer: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    """The same experts as those of gpt-oss: with biases, and a limit that some gates and ups exceed."""
+    _, w13, w2, _, _ = given_layer
+    return (*given_layer, torch.randn(w13.shape[:2]), torch.randn(w2.shape[:2]), 1.5)
+
+
+def naive_biased(
+    x: Tensor, w13: Tensor, w2: Tensor, weights: Tensor, ids: Tensor, b13: Tensor, b2: Tensor, limit: float
+) -> Tensor:
+    out = torch.zeros(x.shape, dtype=torch.float64)
+    for token in range(x.shape[0]):
+        for weight, expert in zip(weights[token].double(), ids[token].tolist(), strict=True):
+            both = w13[expert].double() @ x[token].double() + b13[expert].double()
+            gate, up = (part.tolist() for part in both.chunk(2))
+            hidden = [
+                (max(-limit, min(u, limit)) + 1) * min(g, limit) / (1 + math.exp(-1.702 * min(g, limit)))
+                for g, u in zip(gate, up, strict=True)
+            ]
+            down = w2[expert].double() @ torch.tensor(hidden, dtype=torch.float64) + b2[expert].double()
+            out[token] += weight * down
+    return out
+
+
 def naive_moe(x: Tensor, w13: Tensor, w2: Tensor, weights: Tensor, ids: Tensor) -> Tensor:
     out = torch.zeros(x.shape, dtype=torch.float64)
     for token in range(x.shape[0]):
@@ -200,6 +226,22 @@ def test_the_experts_are_those_of_float64(tokens: int, top_k: int, experts: int)
     given_layer = layer(tokens, top_k, experts, 32, 24)
     found = fused_moe(*given_layer)
     torch.testing.assert_close(found.double(), naive_moe(*given_layer), rtol=1e-4, atol=1e-5)
+
+
+def test_clamped_experts_with_biases_are_those_of_float64() -> None:
+    given_layer = biased(layer(9, 2, 4, 32, 24))
+    found = fused_moe(*given_layer)
+    torch.testing.assert_close(found.double(), naive_biased(*given_layer), rtol=1e-4, atol=1e-5)
+
+
+@interpreted
+@pytest.mark.parametrize(("tokens", "d", "f"), [(5, 72, 40), (40, 64, 96)])
+def test_the_triton_kernels_clamp_and_add_biases(tokens: int, d: int, f: int) -> None:
+    given_layer = biased(layer(tokens, 2, 4, d, f))
+    expected = fused_moe(*given_layer)
+    with backend.force("triton"):
+        found = fused_moe(*given_layer)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_token_gets_the_same_from_its_experts_whatever_else_is_in_the_batch() -> None:

@@ -107,6 +107,15 @@ def test_a_window_as_long_as_the_context_is_accepted(tmp_path: Path) -> None:
     assert load_model_config(folder) == load_model_config("mistral-nemo-12b")
 
 
+def test_windows_are_those_of_each_layer(tmp_path: Path) -> None:
+    every = config(tmp_path, "mistral-nemo-12b", sliding_window=4096)
+    assert load_model_config(every).windows == (4096,) * 40
+    changes = {"use_sliding_window": True, "sliding_window": 512, "max_window_layers": 20}
+    last = config(tmp_path, "qwen2.5-7b", **changes)
+    assert load_model_config(last).windows == (0,) * 20 + (512,) * 8
+    assert load_model_config("gpt-oss-20b").windows == (128, 0) * 12
+
+
 @pytest.mark.parametrize(
     ("base", "changes", "message"),
     [
@@ -125,13 +134,8 @@ def test_a_window_as_long_as_the_context_is_accepted(tmp_path: Path) -> None:
         ),
         (
             "mistral-nemo-12b",
-            {"sliding_window": 4096},
-            "sliding_window: shorter than the context (found 4096); set max_position_embeddings to 4096",
-        ),
-        (
-            "qwen2.5-7b",
-            {"use_sliding_window": True, "sliding_window": 512, "max_window_layers": 20},
-            "sliding_window: shorter",
+            {"layer_types": ["chunked_attention"] * 40, "sliding_window": 4096},
+            "layer_types: not supported (found 'chunked_attention')",
         ),
         ("qwen3-0.6b", {"rope_scaling": {"rope_type": "dynamic", "factor": 2}}, "rope_type: not supported"),
         ("qwen3-0.6b", {"rope_scaling": {"type": "longrope"}}, "rope_scaling.type: not supported (found"),

@@ -36,6 +36,14 @@ LLAMA3 = {
     "original_max_position_embeddings": 24,
 }
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 24}
+GPT_OSS = {
+    "head_dim": 16,
+    "intermediate_size": 24,
+    "sliding_window": 9,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "rope_scaling": {**YARN, "truncate": False},
+    "attention_bias": True,
+}
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24, "num_experts": 6}
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-2": ("Llama", {"num_key_value_heads": 6}),
@@ -47,10 +55,16 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", {"head_dim": 16, "tie_word_embeddings": True}),
     "qwen3, yarn": ("Qwen3", {"head_dim": 16, "rope_scaling": YARN}),
     "mistral": ("Mistral", {"sliding_window": None, "head_dim": 16}),
+    "mistral, sliding window": ("Mistral", {"sliding_window": 13, "head_dim": 16}),
+    "qwen2.5, last layers with a window": (
+        "Qwen2",
+        {"use_sliding_window": True, "sliding_window": 11, "max_window_layers": 1},
+    ),
     "mixtral": ("Mixtral", {"sliding_window": None, "num_local_experts": 5, "num_experts_per_tok": 2}),
     "qwen3-moe": ("Qwen3Moe", {**EXPERTS, "head_dim": 16, "norm_topk_prob": True}),
     "qwen3-moe, weights as they are": ("Qwen3Moe", {**EXPERTS, "head_dim": 16, "norm_topk_prob": False}),
     "qwen3-moe, some dense": ("Qwen3Moe", {**EXPERTS, "head_dim": 16, "mlp_only_layers": [0]}),
+    "gpt-oss": ("GptOss", {**GPT_OSS, "num_experts_per_tok": 2, "num_local_experts": 5}),
     "qwen3-moe, every second": ("Qwen3Moe", {**EXPERTS, "head_dim": 16, "decoder_sparse_step": 2}),
 }
 LENGTHS = (53, 31)

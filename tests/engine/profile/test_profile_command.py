@@ -12,6 +12,7 @@ from profile_cases import AR, DIFFUSION
 
 from blis_py.cli import main
 from blis_py.traces.samples import medians, read_samples
+from engine import yardstick
 from engine.profile.provenance import device_name, machine, model_facts, model_name
 from engine.revision import revision
 
@@ -68,8 +69,9 @@ def test_the_same_command_goes_on_and_another_one_is_refused(
 
 @pytest.mark.slow
 def test_a_profile_and_runs_by_the_steady_clock_have_one_pace(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(yardstick, "_CYCLES", 2)
     profile, run = str(tmp_path / "profile"), str(tmp_path / "run")
     common = [*QUICK, "--model", AR, "--clock", "steady", "--out", profile]
     assert main([*common, "--rounds", "1"]) == 0

@@ -83,9 +83,9 @@ def test_a_decode_goes_on_where_it_was_also_after_a_mixed_batch() -> None:
 def test_attention_is_planned_with_the_lengths_of_the_step_itself() -> None:
     made, planned = builder(on_device=True), list[tuple[list[int], int]]()
 
-    def plan(seq_lens: torch.Tensor, decodes: int) -> torch.Tensor:
+    def plan(seq_lens: torch.Tensor, decodes: int) -> dict[int, torch.Tensor]:
         planned.append((seq_lens.tolist(), decodes))
-        return torch.zeros(1)
+        return {0: torch.zeros(1)}
 
     made.plan = plan
     prefill(made, 4, 20)
@@ -98,13 +98,13 @@ def test_attention_is_planned_with_the_lengths_of_the_step_itself() -> None:
         made.begin(np.array([4, 2]))
         inputs = made.send(made.decodes(4))
         meta = made.metadata(inputs, num_decodes=4, max_query_len=1, max_seq_len=32)
-        assert meta.decode_plan is not None
+        assert meta.decode_plans
         assert planned[-1] == (meta.seq_lens.tolist(), 4)
     inputs = made.send(made.mixed([1], [0], [np.array([60, 61])], [True]))
-    assert made.metadata(inputs, num_decodes=2, max_query_len=2, max_seq_len=32).decode_plan is not None
+    assert made.metadata(inputs, num_decodes=2, max_query_len=2, max_seq_len=32).decode_plans
     made.begin(np.zeros(0, dtype=np.int64))
     inputs = made.send(made.mixed([1], [0], [np.array([60, 61])], [True]))
-    assert made.metadata(inputs, num_decodes=0, max_query_len=2, max_seq_len=32).decode_plan is None
+    assert not made.metadata(inputs, num_decodes=0, max_query_len=2, max_seq_len=32).decode_plans
     assert [decodes for _, decodes in planned] == [4, 4, 2]
 
 

@@ -182,7 +182,8 @@ def test_the_yardstick_has_steps_with_prompts_and_without(cpu: Cpu) -> None:
     assert [spent_ns for _, spent_ns in told] == pytest.approx([30 * MS, *[3 * MS] * 15] * 2)
 
 
-def test_engines_with_a_steady_clock_have_one_pace_if_configured_so() -> None:
+def test_engines_with_a_steady_clock_have_one_pace_if_configured_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yardsticks, "_CYCLES", 2)
     settings = {"clock": "steady", "num_kv_blocks": 64, "max_num_seqs": 2}
     autoregressive = {"model": str(checkpoint("ar")), "device": "cpu", **settings}
     first = engine_of(autoregressive)

@@ -256,13 +256,53 @@ clients:
     assert again["cluster"]["prefix_hit_tokens"] == printed["cluster"]["prefix_hit_tokens"]
 
 
+def slices(path: Path) -> dict[str, int]:
+    """Number of steps and of requests in a trace for Perfetto."""
+    trace_pb2 = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
+    trace = trace_pb2.Trace()
+    trace.ParseFromString(path.read_bytes())
+    lanes = {packet.track_descriptor.uuid: packet.track_descriptor.name for packet in trace.packet}
+    names = {
+        each.iid: each.name for packet in trace.packet for each in packet.interned_data.debug_annotation_names
+    }
+    begins = [packet.track_event for packet in trace.packet if packet.track_event.type == 1]
+    told = [{names[one.name_iid] for one in begin.debug_annotations} for begin in begins]
+    steps = sum(lanes[begin.track_uuid] == "steps" for begin in begins)
+    return {"steps": steps, "requests": sum("request" in each for each in told)}
+
+
+def test_the_trace_is_written_while_the_run_goes_on(
+    model: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from blis_py.traces.perfetto import StepTrace
+    from engine.models.decoder import Decoder
+
+    logits, step, written, seen = Decoder.logits, StepTrace.step, [0], []
+
+    def counted(*args: Any) -> None:
+        written[0] += 1
+        step(*args)
+
+    def forward(*args: Any) -> Any:
+        seen.append(written[0])
+        return logits(*args)
+
+    monkeypatch.setattr(StepTrace, "step", counted)
+    monkeypatch.setattr(Decoder, "logits", forward)
+    flags = [*LOAD, "--no-warm-up", "--clock", "cpu", "--out", str(tmp_path / "x")]
+    assert main(["engine", "run", *model, *flags, "--perfetto", str(tmp_path / "run.pftrace")]) == 0
+    assert seen == list(range(len(seen)))
+
+
 def test_a_table_for_people(model: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--num-requests", "3", "--rate", "1000", "--output-tokens", "3", "--prompt-tokens", "20"]
     arguments = [*model, *flags, "--output-tokens-max", "5", "--prompt-tokens-max", "40", "--format", "table"]
     trace = tmp_path / "run.pftrace"
     traced = ["--perfetto", str(trace)]
     assert main(["engine", "run", *arguments, *traced, "--out", str(tmp_path / "x")]) == 0
+    log = read_step_log(tmp_path / "x" / "steps.csv.gz")
     assert b"measured: engine" in trace.read_bytes()
+    assert slices(trace) == {"steps": len(log), "requests": 3}
     captured = capsys.readouterr()
     assert "TTFT" in captured.out
     assert "3 injected, 3 ok" in captured.err
@@ -295,8 +335,10 @@ def test_an_interrupted_run_keeps_what_it_has_seen(
         return logits(*args)
 
     monkeypatch.setattr(Decoder, "logits", interrupted)
+    trace = tmp_path / "run.pftrace"
     arguments = [*model, *LOAD, "--no-warm-up", "--clock", "cpu", "--out", str(tmp_path / "x")]
-    assert main(["engine", "run", *arguments]) == 130
+    assert main(["engine", "run", *arguments, "--perfetto", str(trace)]) == 130
+    assert slices(trace)["steps"] == len(read_step_log(tmp_path / "x" / "steps.csv.gz"))
     assert capsys.readouterr().out == ""
     counts = yaml.safe_load((tmp_path / "x" / "run.yaml").read_text())["requests"]
     assert counts["injected"] == 14 == sum(counts.values()) - 14

@@ -149,7 +149,7 @@ def test_two_requests_cannot_have_one_name_at_a_time() -> None:
 
 
 @pytest.mark.slow
-def test_10000_steps_of_trouble_leak_nothing() -> None:
+def test_thousands_of_steps_of_trouble_leak_nothing() -> None:
     """Preemptions, aborts, deadlines, stops, prefix hits and broken forwards, in one long run."""
     rng = random.Random(7)
     model = StubModel()
@@ -165,7 +165,7 @@ def test_10000_steps_of_trouble_leak_nothing() -> None:
     shared = [rng.randrange(1, VOCAB) for _ in range(40)]
     alive: list[str] = []
     checked = added = 0
-    for step in range(10_000):
+    for step in range(3_000):
         if len(engine.scheduler.waiting) < 4 and rng.random() < 0.5:
             prompt = shared[: rng.randrange(41)] + [rng.randrange(VOCAB) for _ in range(rng.randrange(1, 30))]
             deadline = engine.clock.now_ns() + 100_000 if rng.random() < 0.05 else -1

@@ -7,6 +7,7 @@ neighbours share queues and batches, in blocks of consecutive arrivals and not o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,8 +50,20 @@ def changes(first: Floats, second: Floats, statistics: tuple[str, ...]) -> dict[
     """
     with np.errstate(all="ignore"):  # absurd numbers give no meaningful change
         observed = {name: (_statistic(first, name), _statistic(second, name)) for name in statistics}
-        drawn = _drawn(first, second, statistics) if len(first) >= MIN else {}
+        ranks = {name: STATISTICS[name] for name in statistics}
+        drawn = _drawn(first, second, ranks) if len(first) >= MIN else {}
         return {name: _change(*values, drawn.get(name)) for name, values in observed.items()}
+
+
+def change_at(first: Floats, second: Floats, rank: float) -> Change:
+    """The change of one percentile; see `changes`.
+
+    Args:
+        rank: 0 to 100.
+    """
+    with np.errstate(all="ignore"):
+        drawn = _drawn(first, second, {"": rank}).get("") if len(first) >= MIN else None
+        return _change(float(np.percentile(first, rank)), float(np.percentile(second, rank)), drawn)
 
 
 def _change(first: float, second: float, drawn: tuple[Floats, Floats] | None) -> Change:
@@ -69,7 +82,11 @@ def _statistic(values: Floats, name: str) -> float:
     return float(values.mean() if rank is None else np.percentile(values, rank))
 
 
-def _drawn(first: Floats, second: Floats, statistics: tuple[str, ...]) -> dict[str, tuple[Floats, Floats]]:
+Ranks = Mapping[str, float | None]
+"""Percentiles by name; None = the mean."""
+
+
+def _drawn(first: Floats, second: Floats, ranks: Ranks) -> dict[str, tuple[Floats, Floats]]:
     """The statistics of both runs in every resample."""
     count = len(first)
     rng = np.random.default_rng(0)
@@ -77,12 +94,12 @@ def _drawn(first: Floats, second: Floats, statistics: tuple[str, ...]) -> dict[s
     draws = _DRAWS if count <= _MANY else _DRAWS_OF_MANY
     picked = rng.integers(0, BLOCKS, (draws, BLOCKS))
     times = np.stack([np.bincount(row, minlength=BLOCKS) for row in picked])
-    both = [_of_draws(values, block_of, times, statistics) for values in (first, second)]
-    return {name: (both[0][name], both[1][name]) for name in statistics}
+    both = [_of_draws(values, block_of, times, ranks) for values in (first, second)]
+    return {name: (both[0][name], both[1][name]) for name in ranks}
 
 
 def _of_draws(
-    values: Floats, block_of: NDArray[np.int64], times: NDArray[np.int64], statistics: tuple[str, ...]
+    values: Floats, block_of: NDArray[np.int64], times: NDArray[np.int64], ranks: Ranks
 ) -> dict[str, Floats]:
     """Weighted statistics of every resample.
 
@@ -93,11 +110,10 @@ def _of_draws(
     ranked, blocks = values[order], block_of[order]
     sums = np.bincount(block_of, weights=values, minlength=BLOCKS)
     sizes = np.bincount(block_of, minlength=BLOCKS)
-    found: dict[str, Floats] = {name: np.empty(len(times)) for name in statistics}
+    found: dict[str, Floats] = {name: np.empty(len(times)) for name in ranks}
     for index, own in enumerate(times):
         upto = None
-        for name in statistics:
-            rank = STATISTICS[name]
+        for name, rank in ranks.items():
             if rank is None:
                 found[name][index] = float(own @ sums) / float(own @ sizes)
                 continue

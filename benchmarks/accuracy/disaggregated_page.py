@@ -1,0 +1,118 @@
+"""The section of docs/accuracy.md on prefill and decode apart, from the last run of `disaggregated.py`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "disaggregated.json"
+MTP = "multi-token prediction ran, or may have"
+AMD = "AMD GPUs: no kernels measured"
+ASIDE = (MTP, AMD)
+"""Reasons that do not count against coverage."""
+Entry = dict[str, Any]
+METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
+
+HEAD = """\
+## Prefill and decode on GPUs of their own
+
+Made by `python benchmarks/accuracy/disaggregated.py ../shared/data`: each side with the instances, widths,
+division of attention and experts and flags of the recipe that was run; hand-over and prices are its engine's.
+The link is that of the machine (NVLink within a GB200 rack, else 400 Gb/s for each GPU). Throughput is tokens
+in and out per second and GPU, where it was published; else it follows from the means, by Little's law, for
+the measured and the predicted one. The bars are 30 % for TTFT, 15 % for TPOT and throughput, in the median.
+"""
+
+
+def section() -> list[str]:
+    """Lines of docs/accuracy.md, from the last run."""
+    if not RESULTS.exists():
+        return []
+    top = json.loads(RESULTS.read_text())
+    of = [entry for entry in top["points"] if "errors" in entry]
+    lines = ["", HEAD, *table("points", {"all": of})]
+    lines += ["", *table("engine, GPU", by(of, lambda e: f"{e['engine']}, {e['gpu']}"))]
+    lines += ["", *table("model", by(of, lambda e: f"{_family(e)} {e['precision']}"))]
+    lines += ["", *table("prompt + answer", by(of, lambda e: " + ".join(map(str, e["lengths"]))))]
+    lines += ["", *table("decode instance", by(of, lambda e: _shape(e["layout"])))]
+    lines += ["", *tails(of), "", *orders(top["pairs"]), "", *coverage(top["points"])]
+    return lines
+
+
+def _family(entry: Entry) -> str:
+    return "gpt-oss-120b" if "gpt-oss" in entry["model"] else "deepseek"
+
+
+def _shape(layout: str) -> str:
+    """Kind of the decode instances."""
+    one = layout.rpartition("× ")[2]
+    wide = int(one.rpartition("EP")[2]) >= 16 if "EP" in one else False
+    return "wide EP" if wide else "attention DP" if "DP" in one else "TP"
+
+
+def by(of: Iterable[Entry], key: Callable[[Entry], str]) -> dict[str, list[Entry]]:
+    found: dict[str, list[Entry]] = defaultdict(list)
+    for entry in of:
+        found[key(entry)].append(entry)
+    return dict(sorted(found.items()))
+
+
+def cells(of: Sequence[Entry], name: str) -> list[str]:
+    """Median of absolute errors, median with sign, share within the bar."""
+    errors = np.array([entry["errors"][name] for entry in of if name in entry["errors"]])
+    if not len(errors):
+        return ["", "", ""]
+    bar = 0.3 if name.startswith("ttft") else 0.15
+    near = f"{100 * np.mean(np.abs(errors) <= bar):.0f}"
+    return [f"{100 * np.median(np.abs(errors)):.1f}", f"{100 * np.median(errors):+.1f}", near]
+
+
+def table(title: str, groups: dict[str, list[Entry]]) -> list[str]:
+    names = {"ttft.mean": ("TTFT", 30), "tpot.mean": ("TPOT", 15), "throughput": ("throughput", 15)}
+    heads = [
+        head for name, bar in names.values() for head in (f"{name} median", f"{name} bias", f"{name} ≤ {bar}")
+    ]
+    lines = [f"| {title} | points | {' | '.join(heads)} |", "|---|---:|" + "---:|" * len(heads)]
+    for group, of in groups.items():
+        row = [cell for name in names for cell in cells(of, name)]
+        lines.append(f"| {group} | {len(of)} | {' | '.join(row)} |")
+    return lines
+
+
+def tails(of: Sequence[Entry]) -> list[str]:
+    lines = [
+        "| engine | points | metric | mean | median | p99 | p99 bias |",
+        "|---|---:|---|---:|---:|---:|---:|",
+    ]
+    for engine, some in by((e for e in of if e["source"] != "silicon"), lambda e: e["engine"]).items():
+        for metric, label in METRICS.items():
+            found = [cells(some, f"{metric}.{statistic}") for statistic in ("mean", "median", "p99")]
+            row = [*(each[0] for each in found), found[2][1]]
+            lines.append(f"| {engine} | {len(some)} | {label} | {' | '.join(row)} |")
+    return lines
+
+
+def orders(of: dict[str, list[Entry]]) -> list[str]:
+    lines = ["| layouts of as many GPUs, more than 10 % apart | pairs | order right, % |", "|---|---:|---:|"]
+    for name, found in of.items():
+        share = f"{100 * np.mean([pair['right'] for pair in found]):.0f}" if found else ""
+        lines.append(f"| {name} | {len(found)} | {share} |")
+    return lines
+
+
+def coverage(of: Sequence[Entry]) -> list[str]:
+    """Points on NVIDIA GPUs without multi-token prediction; the others beside them."""
+    lines = ["| set, engine, GPU | points | priced | % | beside |", "|---|---:|---:|---:|---:|"]
+    every = {"all": list(of), **by(of, lambda e: f"{e['source']}, {e['engine']}, {e['gpu']}")}
+    for name, some in every.items():
+        counted = [e for e in some if e.get("refused") not in ASIDE]
+        priced = sum("errors" in e for e in counted)
+        share = f"{100 * priced / len(counted):.0f}" if counted else ""
+        lines.append(f"| {name} | {len(counted)} | {priced} | {share} | {len(some) - len(counted)} |")
+    counts = Counter(e["refused"] for e in of if "refused" in e).most_common()
+    return [*lines, "", "| reason | points |", "|---|---:|", *(f"| {why} | {n} |" for why, n in counts)]

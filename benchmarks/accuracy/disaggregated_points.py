@@ -1,0 +1,390 @@
+"""Measured operating points with prefill and decode on GPUs of their own, as fleets that can be simulated.
+
+Rows of `silicon` and `inferencemax` (see `points`): each side with its instances, width, division of
+attention and experts and launch flags, as the recipe says that was run, or else as the row is labelled.
+Nothing is chosen per row; what cannot be expressed has a reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from disaggregated_page import AMD, MTP
+from points import NotExpressed, Point, Row, _flags, _float, _reason, _rows
+
+from blis_py.api import Simulation, build
+from blis_py.config.models import NAMES
+from blis_py.errors import InputError
+from blis_py.latency.layout import Layout
+from blis_py.requests.table import RequestTable
+
+GPUS_OF_A_NODE = {"gb200": 4}
+"""8 for all others."""
+RACK_SCALE = ("gb200",)
+"""GPUs whose NVLink joins nodes: KV goes over it, unless the transceiver's environment forbids it."""
+ADAPTER_GBPS = 50
+"""Of a GPU's network adapter, which joins the nodes of an instance wider than its NVLink: 400 Gb/s."""
+NO_FLAGS = "launch settings are not published"
+NO_WIDTH = "several layouts fit its label"
+EXPERT_KERNELS = ("trtllm", "flashinfer_trtllm", "cutlass", "deepgemm", "triton")
+"""Of those that servers are set to; kernels of others were not measured."""
+REDUNDANT_EXPERTS = 32
+"""What the recipes set where the groups do not divide a model's experts."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """The alike instances of one phase."""
+
+    workers: int
+    layout: Layout
+    flags: Row
+
+    @property
+    def gpus(self) -> int:
+        return self.workers * self.layout.gpus
+
+    def __str__(self) -> str:
+        return f"{self.workers} × {self.layout}"
+
+
+@dataclass(frozen=True)
+class Apart:
+    """An operating point."""
+
+    of: Point
+    """What both sides have in common."""
+    prefill: Side
+    decode: Side
+    env: str = ""
+    throughput: float = 0.0
+    """Tokens in and out per second and GPU; 0 = not published."""
+    measured: dict[str, float] = field(default_factory=dict)
+    """In ms, and `throughput` in tokens/s per GPU where it was published, else by Little's law."""
+    refused: str = ""
+    labelled: bool = False
+    """Whether its label has the number of instances."""
+
+    @property
+    def gpus(self) -> int:
+        return self.prefill.gpus + self.decode.gpus
+
+    @property
+    def layout(self) -> str:
+        return f"{self.prefill} + {self.decode}"
+
+    @property
+    def link(self) -> str:
+        across = self.of.gpu in RACK_SCALE and "MNNVL=n" not in self.env
+        return "nvlink" if across else "ndr400"
+
+    def settings(self) -> dict[str, Any]:
+        """Keywords of `blis.build`."""
+        point = replace(self.of, flags={}, gpus=self.prefill.layout.gpus)
+        settings = point.settings()
+        for name in ("tp", "attention_dp", "ep"):
+            del settings[name]
+        sides = {"prefill": self.prefill, "decode": self.decode}
+        return {
+            **settings,
+            "pools": [self._pool(name, side) for name, side in sides.items()],
+            "handoff": self.of.engine,
+            "pd_link": self.link,
+            "pd_gpus_per_node": GPUS_OF_A_NODE.get(self.of.gpu, 8),
+        }
+
+    def _pool(self, name: str, side: Side) -> dict[str, Any]:
+        layout = side.layout
+        pool: dict[str, Any] = {"name": name, "role": name, "count": side.workers, "tp": layout.gpus}
+        pool |= {"attention_dp": layout.attention_dp, "ep": layout.ep}
+        if layout.gpus > _linked(self.of.gpu):
+            pool["link_gbps"] = ADAPTER_GBPS
+        if self.of.shape().experts % layout.ep:
+            pool["redundant_experts"] = REDUNDANT_EXPERTS
+        point = replace(self.of, flags=side.flags, gpus=layout.gpus, attention_dp=layout.attention_dp)
+        for flag, value in self._shares(point._of_flags(), side).items():
+            section, _, leaf = NAMES[flag].rpartition(".")
+            (pool.setdefault(section, {}) if section else pool)[leaf] = value
+        return pool
+
+    def _shares(self, flags: dict[str, Any], side: Side) -> dict[str, Any]:
+        """The flags, limits as those of one replica of attention."""
+        flags.pop("attention_dp_timeout_iters", None)
+        layout, kernels = side.layout, flags.pop("moe_backend", "").partition(" ")[0]
+        if kernels in EXPERT_KERNELS:
+            flags["moe_backend"] = kernels
+        if side.flags.get("async_scheduling") == "off":
+            flags["async_scheduling"] = False
+        if self.of.engine == "sglang":  # it divides its limits among the replicas
+            for name in ("max_num_batched_tokens", "max_num_seqs"):
+                if name in flags:
+                    flags[name] = max(flags[name] // layout.attention_dp, 1)
+        return flags
+
+    def simulation(self) -> Simulation:
+        """Its fleet and its requests: lengths uniform in [0.8 L, L].
+
+        Raises:
+            NotExpressed, InputError: it cannot be simulated.
+        """
+        if self.refused:
+            raise NotExpressed(self.refused)
+        built = build(**self.settings())
+        point, random = self.of, np.random.default_rng(0)
+        count = point.requests_each * point.concurrency
+        lengths = [
+            random.integers(-(-4 * most // 5), most, count, endpoint=True)
+            for most in (point.prompt_tokens, point.output_tokens)
+        ]
+        return replace(built, table=RequestTable.build(np.zeros(count, dtype=np.int64), *lengths))
+
+    def predict(self) -> dict[str, float]:
+        """Every measured figure, predicted.
+
+        Raises:
+            NotExpressed: with the reason.
+        """
+        try:
+            record, _ = self.simulation().simulate(False, None)
+        except InputError as error:
+            raise NotExpressed(_reason(error)) from None
+        begin, first, last = record.table.arrival_ns, record.first_token_ns, record.last_token_ns
+        if (last < 0).any():
+            raise NotExpressed("requests that its instances cannot serve")
+        found = {
+            "ttft": first - begin,
+            "e2el": last - begin,
+            "tpot": (last - first) / np.maximum(record.emitted_tokens - 1, 1),
+        }
+        statistics = {"mean": np.mean, "median": np.median, "p99": lambda ns: np.percentile(ns, 99)}
+        figures = {
+            f"{metric}.{name}": float(statistic(ns)) / 1e6
+            for metric, ns in found.items()
+            for name, statistic in statistics.items()
+            if f"{metric}.{name}" in self.measured
+        }
+        tokens = int(record.emitted_tokens.sum() + record.table.prompt_tokens.sum())
+        seconds = float(last.max() - begin.min()) / 1e9
+        if not self.throughput:
+            return {**figures, "throughput": self.little(figures)}
+        return {**figures, "throughput": tokens / seconds / self.gpus}
+
+    def little(self, figures: dict[str, float]) -> float:
+        """Tokens per second and GPU that follow from the means of a closed loop."""
+        p = self.of
+        prompt, output = 0.9 * p.prompt_tokens, 0.9 * p.output_tokens
+        e2e_ms = figures["ttft.mean"] + figures["tpot.mean"] * (output - 1)
+        return p.concurrency * (prompt + output) / e2e_ms * 1e3 / self.gpus
+
+
+def _linked(gpu: str) -> int:
+    return 72 if gpu in RACK_SCALE else 8
+
+
+# --- reading -----------------------------------------------------------------------------------------
+
+
+def silicon(data: Path) -> Iterator[Apart]:
+    """Points of `silicon` with prefill and decode apart."""
+    folder = data / "silicon"
+    flags = _flags(folder)
+    groups = {row["row"]: row for row in _rows(folder / "row_groups.csv.gz")}
+    recipes = Recipes(data)
+    for number, row in enumerate(_rows(folder / "rows.csv.gz")):
+        if row["mode"] == "agg":
+            continue
+        group = groups[str(number)]
+        candidates = flags.get(group["group"], [])
+        point = Point(
+            id=f"{row['id']}-{number}",
+            source="silicon",
+            engine=row["backend"],
+            version=row["backend_version"],
+            model=row["model_path"],
+            precision=row["precision"],
+            gpu=row["system"].partition("_")[0],
+            gpus=1,
+            attention_dp=1,
+            ep=1,
+            prompt_tokens=int(row["isl"]),
+            output_tokens=int(row["osl"]),
+            concurrency=int(_float(group["concurrency"]) or 0),
+            measured={
+                "ttft.mean": float(row["silicon_ttft_ms"]),
+                "tpot.mean": float(row["silicon_tpot_ms"]),
+            },
+            gemm_form=row["gemm_quant_mode"],
+        )
+        yield recipes.completed(_fitted(point, candidates, _labelled(row)))
+
+
+def inferencemax(data: Path) -> Iterator[Apart]:
+    """Points of `inferencemax` with prefill and decode apart."""
+    folder = data / "inferencemax"
+    flags = _flags(folder)
+    groups = {row["row"]: row for row in _rows(folder / "row_groups.csv.gz")}
+    engines = {"dynamo-trt": "trtllm", "dynamo-sglang": "sglang", "sglang-disagg": "sglang"}
+    recipes = Recipes(data)
+    for number, row in enumerate(_rows(folder / "rows.csv.gz")):
+        if row["disagg"] != "True":
+            continue
+        read = flags[groups[str(number)]["group"]][0]
+        point = Point(
+            id=f"{row['run']}-{number}",
+            source="inferencemax",
+            engine=engines[row["framework"]],
+            version="",
+            model=_MODEL_NAMES.get(row["model"].rpartition("/")[2], row["model"]),
+            precision=row["precision"],
+            gpu=row["hw"].partition("-")[0],
+            gpus=1,
+            attention_dp=1,
+            ep=1,
+            prompt_tokens=int(row["isl"]),
+            output_tokens=int(row["osl"]),
+            concurrency=int(row["conc"]),
+            measured={
+                f"{metric}.{name}": float(row[f"{name}_{metric}"]) * 1e3
+                for metric in ("ttft", "tpot", "e2el")
+                for name in ("mean", "median", "p99")
+                if row.get(f"{name}_{metric}")
+            },
+        )
+        said = {side: _said(row, side, read) for side in ("prefill", "decode")}
+        refused = MTP if row["spec_decoding"] != "none" else ""
+        refused = AMD if point.gpu.startswith("mi") else refused
+        yield recipes.completed(_apart(point, said, read, refused, float(row["tput_per_gpu"])))
+
+
+class Recipes:
+    """Published launch settings of instances by engine, GPU, precision, lengths and layout: for rows whose
+    own were not found, those of the same instance in another recipe, of other lengths if need be."""
+
+    def __init__(self, data: Path) -> None:
+        self._known: dict[tuple[object, ...], Row] = {}
+        for candidates in _flags(data / "silicon").values():
+            for read in candidates:
+                if read["mode"] != "agg" and read["status"].startswith("read") and read["mtp"] == "no":
+                    for name in ("prefill", "decode"):
+                        side = _side(name, _recipe(read, name), read)
+                        about = read["backend"], read["system"].partition("_")[0], read["precision"]
+                        key = (*about, read["isl"], read["osl"], name, side.layout)
+                        self._known.setdefault(key, side.flags)
+                        self._known.setdefault((*about, name, side.layout), side.flags)
+
+    def completed(self, point: Apart) -> Apart:
+        """The point with settings for sides that have none."""
+        if point.refused:
+            return point
+        return replace(point, prefill=self._side(point, "prefill"), decode=self._side(point, "decode"))
+
+    def _side(self, point: Apart, name: str) -> Side:
+        side: Side = getattr(point, name)
+        if side.flags.get("mem_util") or side.flags.get("token_budget"):
+            return side
+        p = point.of
+        about, lengths = (p.engine, p.gpu, p.precision), (str(p.prompt_tokens), str(p.output_tokens))
+        alike = (*about, *lengths, name, side.layout), (*about, name, side.layout)
+        found = (self._known[key] for key in alike if key in self._known)
+        return replace(side, flags=next(found, side.flags))
+
+
+_MODEL_NAMES = {"deepseek-r1-0528-fp4-v2": "deepseek-ai/DeepSeek-R1"}
+Told = dict[str, str]
+"""Instances of a side, as written: workers, tp, ep, dp_attention, gpus."""
+
+
+def _said(row: Row, side: str, read: Row) -> Told:
+    return {
+        "workers": row[f"{side}_num_workers"],
+        "tp": row[f"{side}_tp"],
+        "ep": row[f"{side}_ep"],
+        "dp_attention": row[f"{side}_dp_attention"].capitalize(),
+        "gpus": row[f"num_{side}_gpu"],
+    }
+
+
+def _fitted(point: Point, candidates: list[Row], labelled: int) -> Apart:
+    """A point of `silicon` with the recipe that was run."""
+    told = [{side: _recipe(read, side) for side in ("prefill", "decode")} for read in candidates]
+    mtp = {read["mtp"] for read in candidates}
+    empty = {side: {"workers": "1", "tp": "1", "ep": "1"} for side in ("prefill", "decode")}
+    if not any(read["prefill_workers"] for read in candidates):
+        return _apart(point, empty, {}, NO_FLAGS)
+    if mtp != {"no"}:
+        return _apart(point, told[0], candidates[0], MTP)
+    fits = [n for n, each in enumerate(told) if _total(each) == labelled] or list(range(len(told)))
+    same = all(told[n] == told[fits[0]] for n in fits)
+    found = _apart(point, told[fits[0]], candidates[fits[0]], "" if same else NO_WIDTH)
+    return replace(found, labelled=bool(labelled))
+
+
+def _recipe(read: Row, side: str) -> Told:
+    nodes = re.search(rf"{side.upper()}_NODES=(\d+)", read["other_flags"])
+    is_script = read["status"] == "script only" and nodes
+    return {
+        "workers": read[f"{side}_workers"],
+        "tp": read[f"{side}_tp"],
+        "ep": read[f"{side}_ep"],
+        "dp_attention": read[f"{side}_dp_attention"],
+        "gpus": str(4 * int(nodes[1])) if nodes and is_script else "",
+    }
+
+
+def _labelled(row: Row) -> int:
+    """GPUs of the deployment by its label; 0 = it has none."""
+    width = {side: _side_width(row, side) for side in ("prefill", "decode")}
+    workers = {side: _float(row[f"{side}_num_workers"]) for side in ("prefill", "decode")}
+    if not all(workers.values()):
+        return 0
+    return int(sum((workers[side] or 0) * width[side] for side in width))
+
+
+def _side_width(row: Row, side: str) -> float:
+    return (_float(row[f"{side}_tp_size"]) or 1) * (_float(row[f"{side}_attention_dp_size"]) or 1)
+
+
+def _total(told: dict[str, Told]) -> int:
+    return sum(int(side["workers"]) * _width(side) for side in told.values())
+
+
+def _width(side: Told) -> int:
+    """GPUs of an instance."""
+    if side.get("gpus") and side["tp"] == "1":
+        return int(side["gpus"]) // int(side["workers"])
+    return int(side["tp"])
+
+
+def _apart(point: Point, told: dict[str, Told], read: Row, refused: str, throughput: float = 0.0) -> Apart:
+    wide = max(map(_width, told.values())) > GPUS_OF_A_NODE.get(point.gpu, 8)
+    sides = {name: _side(name, side, read, wide) for name, side in told.items()}
+    found = Apart(point, **sides, env=read.get("env", ""), throughput=throughput, refused=refused)
+    known = throughput or (0.0 if refused == NO_FLAGS else found.little(point.measured))
+    return replace(found, measured={**point.measured, "throughput": known})
+
+
+def _side(name: str, told: Told, read: Row, wide: bool = True) -> Side:
+    """
+    Args:
+        wide: whether an instance of the fleet spans nodes. Scripts say nothing of the division; those for low
+            latency, on instances of a node each, replicate no attention in the recipes that were read.
+    """
+    width, ep = _width(told), int(told["ep"])
+    shared = told.get("dp_attention") == "True"
+    if width > int(told["tp"]):
+        shared = shared and wide
+        ep = width if shared else 1
+    flags = {key: _one_side(value or "", name) for key, value in read.items() if isinstance(value, str)}
+    return Side(int(told["workers"]), Layout(width, width if shared else 1, ep), flags)
+
+
+def _one_side(text: str, side: str) -> str:
+    """What `prefill x | decode y` says of a side; other text applies to both."""
+    found = re.fullmatch(r"prefill (.*?)\s*\| decode (.*)", text)
+    said = text if found is None else found[1 if side == "prefill" else 2]
+    return "" if said == "-" else said

@@ -1,0 +1,82 @@
+"""The roofline of BLIS, worked out by hand from its definition."""
+
+from __future__ import annotations
+
+from math import floor
+
+import pytest
+from latency_cases import decode, prefill
+
+import blis_py as blis
+from blis_py.core.features import StepFeatures
+from blis_py.errors import InputError
+from blis_py.latency import build
+from blis_py.latency.base import LatencyModel
+from blis_py.latency.hardware import load_gpu
+from blis_py.models.model_shape import load_model
+
+D, LAYERS, HEADS, D_KV, WIDTH = 5120, 40, 40, 1024, 17408  # qwen3-14b, heads of 128
+F, BW = 989.5e6, 3.35e6  # FLOP/us and bytes/us of the H100
+WEIGHTS = ((D * (D + 2 * D_KV) + D * D) * LAYERS + 2 * D * WIDTH * LAYERS) * 2
+
+
+def model(name: str = "qwen3-14b", gpu: str = "H100", tp: int = 1) -> LatencyModel:
+    return build("roofline", shape=load_model(name), gpu=load_gpu(gpu), tp=tp, published=True)
+
+
+def flops(tokens: int, attended: float) -> float:
+    gemms = (2 * tokens * (D * D + 2 * D * D_KV) + 2 * tokens * D * D) * LAYERS
+    attention = (4 * D + 5 * HEADS) * attended * LAYERS
+    return gemms + attention + 2 * tokens * D * LAYERS + 4 * tokens * D * WIDTH * LAYERS
+
+
+def moved(tokens: int, cached: int) -> float:
+    return (2 * D_KV * 2 * (tokens + cached) + D * 2 * tokens) * LAYERS
+
+
+def test_a_decode_step_is_bound_by_memory() -> None:
+    us = (WEIGHTS + moved(16, 16_000)) / BW
+    assert us > flops(16, 16_000) / (F * 0.30)
+    assert model().step_ns(decode(16, 16_000)) == floor(us) * 1000
+
+
+def test_a_prefill_is_bound_by_arithmetic_at_its_own_efficiency() -> None:
+    us = flops(512, 512 * 511 / 2) / (F * 0.45)
+    assert us > (WEIGHTS + moved(512, 0)) / BW
+    assert model().step_ns(prefill(512)) == floor(us) * 1000
+
+
+def test_a_mixed_step_has_one_crossover_and_both_efficiencies() -> None:
+    step = StepFeatures(
+        prefill_seqs=1,
+        prefill_tokens=512,
+        prefill_pairs=512 * 513 // 2,
+        decode_seqs=8,
+        decode_kv_tokens=8000,
+        emitted_rows=9,
+    )
+    us = flops(512, 512 * 511 / 2) / (F * 0.45) + flops(8, 8000) / (F * 0.30)
+    assert model().step_ns(step) == floor(us) * 1000
+
+
+def test_tensor_parallelism_divides_everything() -> None:
+    us = (WEIGHTS + moved(16, 16_000)) / BW / 2
+    assert model(tp=2).step_ns(decode(16, 16_000)) == floor(us) * 1000
+
+
+def test_a_run_of_decode_steps_is_its_single_steps() -> None:
+    latency = model()
+    run = latency.decode_run(decode(4, 4000), 20)
+    singles = [latency.step_ns(decode(4, 4000 + 4 * i)) for i in range(20)]
+    assert run.end_ns == sum(singles)
+
+
+def test_the_preset_of_blis_prices_with_it_and_others_do_not() -> None:
+    settings = {"model": "qwen3-14b", "latency_model": "roofline", "num_requests": 2}
+    assert blis.build(**settings, engine="blis").latency.provenance.startswith("roofline formula of BLIS")
+    assert blis.build(**settings).latency.provenance.startswith("roofline from datasheet")
+
+
+def test_a_gpu_that_blis_does_not_know_is_refused() -> None:
+    with pytest.raises(InputError, match="BLIS has no roofline figures"):
+        model(gpu="H200")
