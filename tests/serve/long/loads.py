@@ -50,7 +50,7 @@ def _record(out: Path) -> list[dict[str, str]]:
 
 
 def _compare(name: str, report: Path, out: Path) -> None:
-    """A report has the counts, tokens and times of the server's own record, which also has warm-up requests."""
+    """A report has the counts, tokens and times of the server's record, which has warm-up requests, too."""
     told = _converted(report, report.with_suffix(".trace.csv"))
     own = sorted(_record(out), key=lambda row: float(row["arrival_s"]))
     assert len(told) == _REQUESTS, len(told)
