@@ -161,8 +161,8 @@ def test_a_client_that_goes_frees_what_it_held() -> None:
         assert backend.load()[0].running == 1
         backend.abort("gone")
         told = len(pieces)
-        await asyncio.sleep(0.02)
-        assert backend.load()[0].running == 0
+        while backend.load()[0].running:
+            await asyncio.sleep(0.001)
         assert backend.load()[0].kv_usage == 0
         assert len(pieces) == told
 
@@ -186,6 +186,18 @@ def test_an_instance_leaves_with_its_requests_and_another_comes() -> None:
         assert served.headers["x-inference-pod"] == "instance-1"
 
     with_fleet(use)
+
+
+def test_a_full_record_is_announced_and_takes_no_more_requests(caplog: pytest.LogCaptureFixture) -> None:
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        statuses = []
+        for _ in range(12):
+            statuses.append((await post(client, "/v1/completions", prompt="a", max_tokens=1)).status_code)
+        assert statuses == [200] * 10 + [503] * 2
+        assert (await client.get("/health/ready")).status_code == 503
+
+    with_fleet(use, max_requests=10)
+    assert "room is left for 1 more requests; see --max-requests" in caplog.messages
 
 
 def test_several_choices_share_the_prompt_and_are_told_apart() -> None:
