@@ -91,6 +91,7 @@ def test_a_measurement_counts_what_the_server_served(tmp_path: Path) -> None:
     again = run(model="qwen3-14b", gpu="h100", trace=str(out / "trace.csv"))
     assert again.record.table.output_tokens.sum() == record.emitted_tokens[own].sum()
     assert again.record.table.prompt_tokens.sum() == record.table.prompt_tokens[own].sum()
+    assert again.record.table.streaming.all()
     tokens = (out / "itl.csv").read_text().splitlines()[1:]
     assert len(tokens) == again.record.table.output_tokens.sum()
     assert "vllm:generation_tokens_total" in (out / "metrics.txt").read_text()
