@@ -86,6 +86,26 @@ def test_a_run_is_saved_and_replayed_to_the_same_times(tmp_path: Path) -> None:
     assert result.record.cached_tokens.sum() > 0
 
 
+def test_several_models_are_served_by_the_instances_of_each(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text(
+        "gpu: h100\nmodel: llama-3.1-8b\npools: [{name: small}, {name: large, count: 2, model: qwen3-14b}]\n"
+    )
+
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        listed = (await client.get("/v1/models")).json()["data"]
+        assert [one["id"] for one in listed] == ["llama-3.1-8b", "qwen3-14b"]
+        for model, own in (("llama-3.1-8b", {0}), ("qwen3-14b", {1, 2})):
+            body = {"prompt": PROMPT, "max_tokens": 3, "model": model}
+            answers = await asyncio.gather(*(post(client, "/v1/completions", **body) for _ in range(4)))
+            pods = {answer.headers["x-inference-pod"] for answer in answers}
+            assert pods == {f"instance-{index}" for index in own}
+
+    result = with_fleet(use, cluster={"file": file}).result()
+    assert result is not None
+    assert result.requests.model.tolist() == ["llama-3.1-8b"] * 4 + ["qwen3-14b"] * 4
+
+
 @pytest.mark.parametrize("handoff", ["vllm", "sglang", "trtllm", "blis"])
 def test_prefill_and_decode_apart_stream_at_the_times_of_the_record(handoff: str) -> None:
     first_ns: dict[int, int] = {}

@@ -124,6 +124,7 @@ class FleetBackend:
             self._book.content([*prompt, *answer.ids]),
             slo_class,
             ask.priority,
+            ask.model,
             answering.tokens,
             answering.ended,
         )

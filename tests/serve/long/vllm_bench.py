@@ -2,7 +2,7 @@
 
     python tests/serve/long/vllm_bench.py
 
-vLLM's wheel is of 320 MB and brings a CUDA torch. It is installed into .venv/clients/vllm if it is not there yet;
+vLLM's wheel is of 320 MB and brings a CUDA torch. It is installed into .venv/clients/vllm if it is not there;
 a folder of environments named by BLIS_CLIENTS may have one that is smaller, as only its client is used.
 """
 
@@ -27,7 +27,14 @@ def main() -> None:
         words = ("--backend", "openai", "--base-url", server.url, "--model", model, "--tokenizer", tokenizer)
         words += ("--dataset-name", "random", "--random-input-len", 60, "--random-output-len", 12)
         words += ("--num-prompts", _REQUESTS, "--request-rate", 8, "--ignore-eos")
-        words += ("--save-result", "--save-detailed", "--result-dir", folder, "--result-filename", report.name)
+        words += (
+            "--save-result",
+            "--save-detailed",
+            "--result-dir",
+            folder,
+            "--result-filename",
+            report.name,
+        )
         call(python, "-m", "vllm.entrypoints.cli.main", "bench", "serve", *words)
         return report
 
