@@ -34,7 +34,7 @@ FLEET = (
     Flag(
         "--instance-paths", bool, "", "A path for each instance, /instance-0 and on, and no router in front."
     ),
-    Flag("--max-requests", int, "", "Requests that the record has room for. Default 100,000."),
+    Flag("--max-requests", int, "", "Room of the record; requests beyond it get 503. Default 100,000."),
     Flag("--fail-refused", float, "", "Share of requests that are refused.", metavar="SHARE"),
     Flag("--fail-broken", float, "", "Share of answers that break off.", metavar="SHARE"),
     Flag("--fail-kinds", str, "", "Kinds of refusals. Default server_error.", metavar="KIND,…"),

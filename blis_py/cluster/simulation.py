@@ -142,7 +142,9 @@ class ClusterSimulation:
             members, router, signals, recorder, lookahead, self._decisions, progress, unserved
         )
         by_model = self._by_model(record_decisions)
-        self._dispatch = dispatch = ModelDispatcher(dispatcher, by_model) if by_model else dispatcher
+        self._dispatch = dispatch = (
+            ModelDispatcher(dispatcher, by_model, table.model.codes) if by_model else dispatcher
+        )
         self.gateway, *queues = ingress_parts.built(
             events, source, signals, members, dispatch, lookahead, recorder
         )
@@ -213,7 +215,7 @@ class ClusterSimulation:
         self._parts.insert(0, NoLookahead())
 
     def _by_model(self, record_decisions: int | None) -> dict[int, Dispatcher]:
-        """Dispatchers among the instances of each model, by row of the requests for it.
+        """Dispatchers among the instances of each model, by the code of its names.
 
         Raises:
             InputError: with several models, decisions are to be recorded or prefill and decode are apart.
@@ -224,14 +226,14 @@ class ClusterSimulation:
         for what, wanted in (("disaggregation", self.handoff), ("trace_level", record_decisions)):
             if wanted is not None:
                 raise InputError("not supported yet with several models", key=what, fix="serve one model")
-        by_row: dict[int, Dispatcher] = {}
+        by_code: dict[int, Dispatcher] = {}
         for names, pools in served.items():
             members = FleetView(self.fleet, [pool.name for pool in pools])
             signals, router = self._routing(members, pools[0])
             dispatcher = Dispatcher(members, router, signals, self.recorder, self.lookahead)
-            own = np.array([name in names for name in table.model.names], dtype=np.bool_)
-            by_row |= dict.fromkeys(np.flatnonzero(own[table.model.codes]).tolist(), dispatcher)
-        return by_row
+            own = [code for code, name in enumerate(table.model.names) if name in names]
+            by_code |= dict.fromkeys(own, dispatcher)
+        return by_code
 
     def _routing(self, members: Membership, pool: Pool | None = None) -> tuple[Signals, Router]:
         """A router among instances, and the signals it reads.

@@ -67,7 +67,7 @@ class Tally:
         count = 0
         for bound, own in zip((*self.bounds, float("inf")), self.counts, strict=True):
             count += own
-            yield floatToGoString(bound), count
+            yield floatToGoString(bound), count  # type: ignore[no-untyped-call]
 
 
 class ServeMetrics:
