@@ -86,7 +86,11 @@ def candidate(config: RunConfig, outcome: JobOutcome, goal: Goal) -> Json:
 
 
 def axes_of(config: RunConfig, vary: str) -> dict[str, list[Any]]:
-    """Values to choose from, for `--vary`."""
+    """Values to choose from, for `--vary`.
+
+    Raises:
+        InputError: there is no such axis.
+    """
 
     names = VARIED.get(vary)
     if names is None:
@@ -102,6 +106,9 @@ def searched(base: RunConfig, folder: Path, request: Json, send: Callable[[Json]
 
     Args:
         send: called with progress and candidates.
+
+    Raises:
+        InputError: pools, or no targets.
     """
 
     config, vary = (
