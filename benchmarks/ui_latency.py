@@ -8,8 +8,8 @@ in a second. While the page waits, every frame is timed: the share within one an
 display at 60 Hz, and the longest gap. Beside the elapsed time stand the load of the machine and the CPU time
 of the server's processes, which other work on the machine changes less. With `--out`, moves are added to
 those in the file, so that a measurement can be made in parts; `--results` keeps the rows. Where it is
-allowed, browser and server have the highest priority (niceness -20), since others on a busy host would be part
-of every figure.
+allowed, browser and server have the highest priority (niceness -20): others on a busy host would be part of
+every figure.
 """
 
 from __future__ import annotations
