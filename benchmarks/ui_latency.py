@@ -7,9 +7,7 @@ whole run of 100,000 (wanted: 2 s), both from the moment the slider moves; and a
 in a second. While the page waits, every frame is timed: the share within one and a half intervals of a
 display at 60 Hz, and the longest gap. Beside the elapsed time stand the load of the machine and the CPU time
 of the server's processes, which other work on the machine changes less. With `--out`, moves are added to
-those in the file, so that a measurement can be made in parts; `--results` keeps the rows. Where it is
-allowed, browser and server have the highest priority (niceness -20): others on a busy host would be part of
-every figure.
+those in the file, so that a measurement can be made in parts; `--results` keeps the rows.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -158,14 +156,7 @@ def row(case: str, moves: list[dict[str, Any]]) -> dict[str, Any]:
         "median_longest_gap_ms": statistics.median(max(one["gaps"]) for one in moves),
         "load": statistics.median(one["load"] for one in moves),
         "cores": os.cpu_count(),
-        "niceness": moves[0]["niceness"],
     }
-
-
-def first_in_line() -> None:
-    """Put this process and its children before those of others, where that is allowed."""
-    with suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, -20)
 
 
 def main() -> None:
@@ -178,7 +169,6 @@ def main() -> None:
     parser.add_argument("--results", type=Path)
     parser.add_argument("--only", choices=CASES)
     options = parser.parse_args()
-    first_in_line()
     known = json.loads(options.out.read_text()) if options.out and options.out.exists() else {"moves": {}}
     with sync_playwright() as playwright:
         chromium = shutil.which("chromium") or shutil.which("google-chrome")
