@@ -31,9 +31,7 @@ FLEET = (
     Flag("--chat-template", str, "", "Chat template (Jinja).", metavar="FILE"),
     Flag("--served-model-name", list[str], "", "Name for clients (repeatable).", metavar="NAME"),
     Flag("--instance-ports", bool, "", "A port for each instance, from --port on, and no router in front."),
-    Flag(
-        "--instance-paths", bool, "", "A path for each instance, /instance-0 and on, and no router in front."
-    ),
+    Flag("--instance-paths", bool, "", "A path for each instance, /instance-0 and on, and no router in front."),
     Flag("--max-requests", int, "", "Requests that the record has room for. Default 100,000."),
     Flag("--fail-refused", float, "", "Share of requests that are refused.", metavar="SHARE"),
     Flag("--fail-broken", float, "", "Share of answers that break off.", metavar="SHARE"),
@@ -86,11 +84,7 @@ def require_extra() -> None:
 
 
 def server_settings(flags: Flags) -> ServeSettings:
-    """The settings of the server that flags make.
-
-    Raises:
-        InputError: a certificate without a key, a negative limit, or a file that does not exist.
-    """
+    """The settings of the server that flags make."""
     given = {
         "host": flags.get("--host"),
         "port": flags.get("--port"),

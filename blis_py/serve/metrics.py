@@ -176,9 +176,7 @@ class _State(Collector):
             counter = CounterMetricFamily(f"vllm:{kind}_tokens", text, labels=labels)
             counter.add_metric(values, count)
             yield counter
-        ends = CounterMetricFamily(
-            "vllm:request_success", "Ended requests.", labels=(*labels, "finished_reason")
-        )
+        ends = CounterMetricFamily("vllm:request_success", "Ended requests.", labels=(*labels, "finished_reason"))
         for reason, count in own.ends.items():
             ends.add_metric((*values, reason), count)
         yield ends
