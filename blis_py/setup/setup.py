@@ -150,6 +150,15 @@ class Setup:
             return self.pools[0].capacity
         return "\n".join(f"{pool.name}: {pool.capacity}" for pool in self.pools)
 
+    @property
+    def basis(self) -> str:
+        """What the figures rest on, in a line for the memory and one for engine and step times."""
+        several = len(self.pools) > 1
+        named = [(f"{pool.name}: " if several else "", pool) for pool in self.pools]
+        memory = "; ".join(f"{name}{pool.capacity.partition(' (')[0]}" for name, pool in named)
+        engines = "; ".join(f"{name}{pool.basis(self.kind)}" for name, pool in named)
+        return f"{memory}\n{engines} (-v and summary.json say more)"
+
     def schedulers(self) -> dict[str, Any]:
         """Resolved scheduler settings as stored in results; by pool if there are several."""
         if len(self.pools) == 1:

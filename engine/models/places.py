@@ -61,7 +61,10 @@ def _layer_scales(layer: DecoderLayer, names: Names) -> Iterator[Place]:
 
 def _layer(layer: DecoderLayer, names: Names) -> Iterator[Place]:
     yield "input_layernorm.weight", layer.input_norm
-    yield "post_attention_layernorm.weight", layer.post_norm
+    yield f"{names.post_norm}.weight", layer.post_norm
+    if layer.attention_out_norm is not None and layer.mlp_out_norm is not None:
+        yield "post_attention_layernorm.weight", layer.attention_out_norm
+        yield "post_feedforward_layernorm.weight", layer.mlp_out_norm
     for name, view in _attention(layer.attention, names):
         yield f"{names.attention}.{name}", view
     if isinstance(layer.mlp, SparseMlp):

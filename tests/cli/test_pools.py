@@ -29,7 +29,8 @@ def written(folder: Path, **keys: Any) -> Path:
 
 
 def test_every_pool_has_a_line_of_capacity_before_anything_else(blis: Blis, tmp_path: Path) -> None:
-    code, out, err = blis("run", "--config", written(tmp_path), "--no-plots", "--out", tmp_path / "out")
+    flags = ("--config", written(tmp_path), "--no-plots", "--verbose")
+    code, out, err = blis("run", *flags, "--out", tmp_path / "out")
     assert code == 0
     big, small, models, *_ = err.splitlines()
     assert big.startswith("big: KV capacity: 15,721 blocks of 16 = 251,536 tokens (qwen3-14b on H100")
