@@ -18,8 +18,7 @@ from blis_py.errors import InputError
 from blis_py.planning.goal import Goal
 from blis_py.planning.job import AS_IT_IS, Job, JobOutcome
 from blis_py.planning.orphans import end_with
-from blis_py.planning.runner import Runner
-from blis_py.planning.runner import Told as JobTold
+from blis_py.planning.runner import OutcomeCallback, Runner
 from blis_py.ui.state import State, shown
 
 Json = dict[str, Any]
@@ -42,7 +41,7 @@ class ReportingRunner(Runner):
         self._report, self._goal = report, goal
         self._known: set[tuple[Any, ...]] = set()
 
-    def run(self, jobs: Sequence[Job], told: JobTold | None = None) -> list[JobOutcome]:
+    def run(self, jobs: Sequence[Job], on_outcome: OutcomeCallback | None = None) -> list[JobOutcome]:
         """See `Runner`."""
 
         def both(index: int, outcome: JobOutcome, stored: bool) -> None:
@@ -52,8 +51,8 @@ class ReportingRunner(Runner):
             if whole and key not in self._known:  # later ones of the same size are of other models or levers
                 self._known.add(key)
                 self._report(candidate(config, outcome, self._goal))
-            if told is not None:
-                told(index, outcome, stored)
+            if on_outcome is not None:
+                on_outcome(index, outcome, stored)
 
         return super().run(jobs, both)
 
@@ -135,7 +134,7 @@ def _plan(base: RunConfig, folder: Path, request: Json, send: Callable[[Json], N
             prices=Prices({}),
             sizes=range(1, _MAX_INSTANCES + 1),
             draws=0,
-            told=lambda line: send({"progress": line}),
+            on_progress=lambda line: send({"progress": line}),
         )
     best = found.best
     chosen = {"num_instances": best.instances, "tp": best.config.tp, "gpu": best.config.gpu}
