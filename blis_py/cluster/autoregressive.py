@@ -9,6 +9,7 @@ from typing import Protocol
 from blis_py.cluster.instance import IDLE_NS, Events, Instance
 from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.wakeups import WakeupQueue
+from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel
@@ -102,6 +103,14 @@ class AutoregressiveInstance(Instance):
         finished = self.scheduler.finish(step, run.steps)
         if finished:
             self._finished(finished)
+
+    def will_drop(self, request: Request) -> bool:
+        return self._is_busy() and not self._answers(request)
+
+    def _answers(self, request: Request) -> bool:
+        """Whether the work in progress ends a request."""
+        step = self._step
+        return step is not None and self.scheduler.ends_with(request, step, self._run.steps)
 
     def _tell(self, step: Step, start_ns: int, run: StepRun) -> None:
         """Report identical steps that ended or were launched."""

@@ -13,6 +13,7 @@ from blis_py.cluster.autoregressive import AutoregressiveInstance, StepEvents
 from blis_py.cluster.instance import IDLE_NS
 from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.wakeups import WakeupQueue
+from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel, overlapped
@@ -108,6 +109,13 @@ class OverlappedInstance(AutoregressiveInstance):
                 return
             run = run.first(run.steps - 1)
         self._tell(step, start_ns, run)
+
+    def _answers(self, request: Request) -> bool:
+        """With the step in flight, or one that is launched and has ended before the next one is planned."""
+        if self._flight is not None and request in self._flight.ending:
+            return True
+        step, steps = self._step, self._run.steps - 1
+        return step is not None and steps > 0 and self.scheduler.ends_with(request, step, steps)
 
     def _is_busy(self) -> bool:
         return self._step is not None or self._flight is not None

@@ -122,7 +122,10 @@ class WakeupQueue:
         """Wake the first sleeper. Most set their next time meanwhile, which replays their matches; for the
         others this is done here. Comparisons in between read `NEVER_NS` from the sleeper itself."""
         time_ns, wakeable.wakes_ns = wakeable.wakes_ns, NEVER_NS
-        self._woken_ns, self._woken_place = time_ns, wakeable.place
+        if time_ns != self._woken_ns:
+            self._woken_ns, self._woken_place = time_ns, wakeable.place
+        elif wakeable.place > self._woken_place:
+            self._woken_place = wakeable.place
         wakeable.wake(time_ns)
         if wakeable.wakes_ns == NEVER_NS:
             self._replay(wakeable)

@@ -122,6 +122,7 @@ def run(
     return record
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("disturbed", [False, True])
 @settings(max_examples=40)
 @given(tables(), clusters(), disturbances)
