@@ -165,7 +165,7 @@ def max_rate(config: RunConfig, runner: Runner, *, goal: Goal, prices: Prices, d
     prices.check(devices_of(config))
     best = given(drained(config), goal, runner, prices)
     longer = sustained(best.config, goal, runner, best.outcome)
-    under = drawn(best.config, goal, runner, draws, longer.analysed) if best.judgement.holds else Drawn()
+    under = drawn(best.config, goal, runner, draws, longer) if best.judgement.holds else Drawn()
     return examined(Plan(best, RATE, longer, drawn=draws > 0), goal, runner, under, [])
 
 

@@ -60,7 +60,7 @@ def highest(
     rated.sort(key=lambda each: -(each.rate.per_s or 0.0))
     best = rated[0].candidate
     longer = sustained(best.config, goal, runner, best.outcome)
-    under = drawn(best.config, goal, runner, draws, longer.analysed) if best.judgement.holds else Drawn()
+    under = drawn(best.config, goal, runner, draws, longer) if best.judgement.holds else Drawn()
     answer = Plan(best, RATE, longer, standings=tuple(standings), lines=len(standings), rated=tuple(rated))
     return examined(answer, goal, runner, under, [])
 

@@ -195,9 +195,15 @@ class Space:
 
 
 def refuse_pools(config: RunConfig) -> None:
+    """Check that all instances are alike: a plan counts them.
+
+    Raises:
+        InputError: the configuration lists pools.
+    """
     if config.pools:
-        fix = "drop pools, or compare the configurations with blis sweep"
-        raise InputError("a plan is of alike instances", key="pools", value=len(config.pools), fix=fix)
+        name = config.pools[0].name or "NAME"
+        fix = f"compare numbers of instances: blis sweep --vary pools.{name}.count=1:4"
+        raise InputError("a plan is of identical instances", key="pools", value=len(config.pools), fix=fix)
 
 
 def drained(config: RunConfig) -> RunConfig:

@@ -29,6 +29,7 @@ def layouts(*slo: str, instances: int = 4) -> Layouts:
         return layouts_of(config, instances, runner)
 
 
+@pytest.mark.slow
 def test_all_layouts_run_and_the_target_decides() -> None:
     found = layouts("itl.p99=12ms", "ttft.p99=400ms")
     assert [row.point["xpyd"] for row in found.rows] == ["4", "1p3d", "2p2d", "3p1d"]
