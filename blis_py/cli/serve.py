@@ -86,7 +86,11 @@ def require_extra() -> None:
 
 
 def server_settings(flags: Flags) -> ServeSettings:
-    """The settings of the server that flags make."""
+    """The settings of the server that flags make.
+
+    Raises:
+        InputError: a certificate without a key, a negative limit, or a file that does not exist.
+    """
     given = {
         "host": flags.get("--host"),
         "port": flags.get("--port"),

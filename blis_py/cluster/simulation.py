@@ -16,11 +16,11 @@ import numpy as np
 from blis_py.cluster.autoregressive_kind import Autoregressive
 from blis_py.cluster.clock import Clock
 from blis_py.cluster.dispatcher import Dispatcher, Progress
+from blis_py.cluster.early_ends import EarlyEnds
 from blis_py.cluster.events import Action
 from blis_py.cluster.fleet import Fleet, Membership
 from blis_py.cluster.fleet_events import FleetEvents
 from blis_py.cluster.fleet_view import FleetView
-from blis_py.cluster.gateway import Gateway
 from blis_py.cluster.ingress import IngressParts
 from blis_py.cluster.instance import Instance
 from blis_py.cluster.kinds import Kind, KindOfRequests
@@ -29,7 +29,6 @@ from blis_py.cluster.model_dispatcher import ModelDispatcher
 from blis_py.cluster.observer import Observer
 from blis_py.cluster.outlet import NoLookahead, Outlet
 from blis_py.cluster.policies import policy
-from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.rng import Rng
 from blis_py.cluster.router import CountedTurns, Router, RouterSetup
 from blis_py.cluster.signals import Signals
@@ -276,7 +275,7 @@ class ClusterSimulation:
         self._fleet_events.begin()
         self.lookahead.over(*self._parts, *([self._fleet_events] if self._fleet_events.is_used else []))
         self.lookahead.dispatches_ahead = self._dispatches_ahead
-        way_in = _way_in(self.source, self.recorder, self.gateway)
+        way_in = self._way_in()
         self.source.start(self.env, self._maker, way_in, self.lookahead.is_open)
 
     @property
@@ -288,6 +287,21 @@ class ClusterSimulation:
             return False
         apart = all(pool.role != "both" for pool in self.cluster.pools)
         return apart and not self.source.listens and not dispatcher.looks and not self._prefill_looks
+
+    def _way_in(self) -> Send:
+        """The first stage behind the source."""
+        recorder, gateway = self.recorder, self.gateway
+        if not self.source.listens:
+            return gateway.receive
+        early = EarlyEnds(self.events, recorder, self.fleet.instances, self.source)
+        recorder.listen(early.ended)
+
+        def noted(requests: Sequence[Request]) -> None:
+            recorder.sent(requests)
+            early.sent(requests)
+            gateway.receive(requests)
+
+        return noted
 
     def end(self, end_ns: int) -> RunRecord:
         """End the run at a time up to which all events have happened."""
@@ -350,19 +364,6 @@ def _unserved(table: RequestTable, served_models: Collection[str] | None) -> fro
         return frozenset()
     foreign = np.array([bool(name) and name not in served_models for name in table.model.names])
     return frozenset(np.flatnonzero(foreign[table.model.codes]).tolist()) if foreign.any() else frozenset()
-
-
-def _way_in(source: Source, recorder: Recorder, gateway: Gateway) -> Send:
-    """The first stage behind the source."""
-    if not source.listens:
-        return gateway.receive
-    recorder.listen(source.ended)
-
-    def noted(requests: Sequence[Request]) -> None:
-        recorder.sent(requests)
-        gateway.receive(requests)
-
-    return noted
 
 
 def _run(env: Clock, instances: Sequence[Instance], horizon_ns: int | None) -> int:

@@ -102,6 +102,12 @@ class FleetBackend:
     # -- requests --------------------------------------------------------------------------------------
 
     def add(self, ask: Ask, deliver: Deliver) -> str:
+        """Send a request to the simulated cluster.
+
+        Raises:
+            ApiError: 400: an unknown class, or an id in progress; 503: the record is full, or the request was
+                refused.
+        """
         self.failures.refuse(ask.headers)
         self._check_room()
         slo_class = ask.headers.get("x-slo-class", "")

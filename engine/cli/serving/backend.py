@@ -217,6 +217,11 @@ class EngineBackend:
         self._asked.pop(asked.ask.id, None)
 
     def add(self, ask: Ask, deliver: Deliver) -> str:
+        """Send a request to the engine.
+
+        Raises:
+            ApiError: 400: the id is in progress, or the request does not fit the engine.
+        """
         if ask.id in self._asked:
             raise ApiError(400, "a request of this id is in progress", "X-Request-Id")
         try:
@@ -256,6 +261,11 @@ class EngineBackend:
     # -- text and state --------------------------------------------------------------------------------
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text.
+
+        Raises:
+            ApiError: 400: the tokenizer refuses the text.
+        """
         assert self.engine is not None
         assert self.engine.tokenizer is not None
         try:
@@ -264,6 +274,11 @@ class EngineBackend:
             raise ApiError(400, str(error), error.key) from error
 
     def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids.
+
+        Raises:
+            ApiError: 400: there is no token of an id.
+        """
         assert self.engine is not None
         assert self.engine.tokenizer is not None
         wrong = [token for token in ids if not 0 <= token < self.engine.vocab_size]

@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from servers import ENGINE, FLEET, Server, run, serving
+from servers import ENGINE, FLEET, Server, run, scratch, serving
 
 from blis_py.observe.answer import ObservedAnswer
 from blis_py.observe.http import HttpClient, HttpError, Target
@@ -220,7 +220,7 @@ async def _status(host: str | None, port: int | None, data: bytes) -> int:
 
 def tls() -> None:
     """https with a certificate from files; plain HTTP on that port harms nothing."""
-    folder = Path(f"/tmp/blis-tls-{time.monotonic_ns()}")
+    folder = scratch("tls")
     folder.mkdir()
     cert, key = folder / "cert.pem", folder / "key.pem"
     made = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj"]
