@@ -3,36 +3,54 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 from blis_py.files.bundled import root
 
-OPEN, CLOSED = "open loop", "closed loop"
+OPEN, CLOSED, SATURATED = "open loop", "closed loop", "open loop near saturation"
 DENSE, EXPERTS = "dense", "mixture of experts"
-NEW_GPU = "new GPU"
-_FILE = "real_engines.json"
+NEW_GPU, LEARNED, NOT_LEARNED = "new GPU", "learned on", "not learned on"
+_HELD_OUT_FILE, _POINTS_FILE = "real_engines.json", "accuracy.json"
+_VLLM = "vllm"
 _HELD_OUT = ("run left out", "new model", NEW_GPU)
+_CONFIGURATION = re.compile(
+    r"(?P<engine>vllm|sglang|trtllm), (?P<model>\S+) (?P<form>16 bits|fp8|fp4) "
+    r"on (?P<gpu>\w+) TP(?P<tp>\d+).*"
+)
+_FORMATS = {"16 bits": "16-bit", "fp8": "FP8", "fp4": "FP4"}
+_DENSE_FAMILIES = ("llama", "qwen3-32b")
+"""Models of the points that have no experts."""
 _LOADS = {"five H100 runs": OPEN, "closed loops": CLOSED}
 """Truths measured on servers, by how they were loaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """One measured run, priced by a latency model that had not seen it."""
+    """One measured run, and how far its prediction was off."""
 
     case: str
     model: str
     gpu: str
+    tp: int
     precision: str
-    """`16-bit` or `FP8`."""
+    """`16-bit`, `FP8` or `FP4`."""
     kind: str
     load: str
+    """Open loop, closed loop, or open loop near saturation."""
     held_out: str
+    """What of the run the latency model had not seen; `LEARNED` if it was learned on the like of it."""
     ratios: Mapping[tuple[str, str], float]
     """Measured over predicted, by metric (ttft, tpot, e2e) and statistic (mean, p99)."""
+    engine: str = _VLLM
+
+    @property
+    def server(self) -> tuple[str, str, str, str, int]:
+        """Engine, model, precision, GPU and TP: what runs of one group have in common."""
+        return self.engine, self.model, self.precision, self.gpu, self.tp
 
     def ratio(self, metric: str, stat: str) -> float | None:
         """The ratio of a statistic; of a percentile in the tail that of the p99, else that of the mean."""
@@ -45,12 +63,18 @@ class Validated:
 
 @cache
 def validated(latency_model: str) -> tuple[Validated, ...]:
-    """All validated runs of a latency model; runs whose measurements contradict each other are left out."""
-    file = root("results") / _FILE
-    rows: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
+    """All validated runs of a latency model; runs whose measurements contradict each other are left out.
+
+    Dense models under vLLM are those of `real_engines.json`, which the latency model had not seen; all others
+    the points of `accuracy.json`, of which it was learned on many.
+    """
+    return (*_held_out(latency_model), *(_points() if latency_model == "trained" else ()))
+
+
+def _held_out(latency_model: str) -> Iterator[Validated]:
     found: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
     about: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in rows:
+    for row in _read(_HELD_OUT_FILE, []):
         prices, _, held_out = row["prices"].partition(", ")
         if prices != latency_model or held_out not in _HELD_OUT or row["truth"] not in _LOADS:
             continue
@@ -60,7 +84,39 @@ def validated(latency_model: str) -> tuple[Validated, ...]:
         about[key] = row
         metric = row["metric"].lower(), row["statistic"]
         found.setdefault(key, {})[metric] = row["measured"] / row["predicted"]
-    return tuple(_of(about[key], key[1], ratios) for key, ratios in found.items())
+    return (_of(about[key], key[1], ratios) for key, ratios in found.items())
+
+
+def _points() -> Iterator[Validated]:
+    for point in _read(_POINTS_FILE, {"points": []})["points"]:
+        found = _CONFIGURATION.fullmatch(point["configuration"])
+        if found is None or not point.get("errors") or point["contradictory"]:
+            continue
+        engine, model = found["engine"], found["model"]
+        kind = DENSE if model.startswith(_DENSE_FAMILIES) else EXPERTS
+        if engine == _VLLM and kind == DENSE:
+            continue
+        ratios = {}
+        for name, error in point["errors"].items():
+            metric, _, stat = name.replace("e2el", "e2e").partition(".")
+            ratios[metric, stat] = 1 / (1 + error)
+        yield Validated(
+            point["id"],
+            model,
+            found["gpu"],
+            int(found["tp"]),
+            _FORMATS[found["form"]],
+            kind,
+            CLOSED,
+            LEARNED if point["learned"] else NOT_LEARNED,
+            ratios,
+            engine,
+        )
+
+
+def _read(name: str, otherwise: Any) -> Any:
+    file = root("results") / name
+    return json.loads(file.read_text(encoding="utf-8")) if file.is_file() else otherwise
 
 
 def _of(row: Mapping[str, Any], held_out: str, ratios: Mapping[tuple[str, str], float]) -> Validated:
@@ -69,9 +125,10 @@ def _of(row: Mapping[str, Any], held_out: str, ratios: Mapping[tuple[str, str], 
         row["case"],
         model,
         row["gpu"],
+        row["tp"],
         precision or "16-bit",
         row.get("kind", DENSE),
-        _LOADS[row["truth"]],
+        SATURATED if row.get("near_saturation") else _LOADS[row["truth"]],
         held_out,
         ratios,
     )

@@ -61,6 +61,7 @@ class Figure:
     measured: float
     consistent: bool = True
     """Whether the figures of its group can be true together."""
+    near_saturation: bool = False
 
     @property
     def error(self) -> float:
@@ -111,7 +112,10 @@ def five_runs(data: Path) -> list[Figure]:
         about = ("five H100 runs", "vLLM 0.15.1", run.facts["model"], "h100", run.facts["tp"], run.name)
         for name, figures in h100_runs.figures(run, records[run.name], front_end).items():
             metric, statistic = name.split()
-            found.append(Figure(*about, metric, statistic, "trained, run left out", *figures))
+            near = run.name == NEAR_SATURATION
+            found.append(
+                Figure(*about, metric, statistic, "trained, run left out", *figures, near_saturation=near)
+            )
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from blis_py.cli import blis_flags, vllm_flags
@@ -25,6 +26,9 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
 
     Everything that can be refused is refused before the simulation starts. A missed `--slo` is a result and
     no failure: the exit code stays 0.
+
+    Raises:
+        InputError: flags contradict each other, or a replay has no trace.
     """
     blis_flags.refuse(flags)
     vllm_flags.refuse(flags)
@@ -41,13 +45,11 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     from blis_py.api import Simulation
 
     simulation = Simulation.of(config)
-    for line in simulation.capacity.splitlines():
+    for line in _beforehand(simulation, style, verbose="--verbose" in flags or "-v" in flags):
         say(line)
-    say(simulation.models)
-    if simulation.source:
-        say(simulation.source)
-    for note in (*simulation.notes, *(detectors.notes if detectors else ())):
-        say(f"note: {note}")
+    notes = [*simulation.notes, *(detectors.notes if detectors else ())]
+    if style != "table":
+        _tell(notes)
     reruns = _reruns(simulation, flags)
     pools = [(pool.section.name, pool.section.count) for pool in simulation.pools]
     with Progress(sys.stderr) as progress, traced(flags, window, pools) as observer:
@@ -67,9 +69,28 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
         from blis_py.disagreement import disagreements
 
         result.notes += disagreements(simulation, result)
-    for note in result.notes[len(simulation.notes) :]:
-        say(f"note: {note}")
+    own = result.notes[len(simulation.notes) :]
+    if style != "table":
+        _tell(own)
     show_and_write(result, style, flags)
+    if style == "table":
+        _tell([*notes, *own])
+
+
+def _tell(notes: Iterable[str]) -> None:
+    for note in notes:
+        say(f"note: {note}")
+
+
+def _beforehand(simulation: Simulation, style: str, *, verbose: bool) -> Iterator[str]:
+    """What the run rests on: in full with `verbose`; else below the table, or here where there is none."""
+    if verbose:
+        yield from simulation.capacity.splitlines()
+        yield simulation.models
+    elif style != "table":
+        yield from simulation.basis.splitlines()
+    if simulation.source:
+        yield simulation.source
 
 
 def _fitness_weights(flags: Flags) -> dict[str, float] | None:

@@ -11,7 +11,7 @@ from blis_py.cli.configure import configure
 from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags
 from blis_py.cli.formats import FORMAT, format_of
-from blis_py.cli.options import COMMON, WORKLOAD
+from blis_py.cli.options import COMMON, VERBOSE, WORKLOAD
 from blis_py.cli.pages import check_out, write_out
 from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
@@ -37,6 +37,7 @@ _QUESTION = (
 _OUTPUT = (
     Flag("--out", str, "", "Folder for explain.json and the picture, as PNG and SVG.", metavar="DIR"),
     Flag("--force", bool, "", "Replace what is in the folder of --out."),
+    VERBOSE,
     FORMAT,
 )
 _NOT_HERE = ("--intervals", "--cross-check")
@@ -102,7 +103,9 @@ def _run_of(flags: Flags) -> Any:
             raise InputError("nothing to explain", key="FOLDER", fix=fix)
 
         simulation = Simulation.of(configure(flags))
-        for line in (simulation.capacity, simulation.models, *(f"note: {n}" for n in simulation.notes)):
+        full = simulation.capacity, simulation.models
+        basis = full if "--verbose" in flags or "-v" in flags else simulation.basis.splitlines()
+        for line in (*basis, *(f"note: {n}" for n in simulation.notes)):
             say(line)
         return simulation
     if of_a_run:

@@ -56,7 +56,11 @@ RUN = (
     ),
     Flag("--summarize-trace", bool, "", hidden=True),
 )
+VERBOSE = Flag(
+    "--verbose", bool, "", "Begin with the arithmetic of memory and the source of step times.", ("-v",)
+)
 OUTPUT = (
+    VERBOSE,
     Flag("--out", str, "", "Folder for config, summary, requests, steps, plots, trace.", metavar="DIR"),
     Flag("--force", bool, "", "Replace the result that is in the folder of --out."),
     Flag("--no-plots", bool, "", "No plots in --out, which saves a second."),

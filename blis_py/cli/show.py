@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -15,9 +14,6 @@ from blis_py.result import Result, to_json
 def _table(result: Result) -> None:
     from blis_py.report.table import print_summary
 
-    if not _one_place():  # there they have just been read
-        print(result.simulation.capacity)
-        print(result.simulation.models)
     print_summary(result.summary)
     if result.fitness_weights is not None:
         score, *parts = (f"{name} {value:.6f}" for name, value in result.fitness.items())
@@ -30,14 +26,8 @@ def _table(result: Result) -> None:
         from blis_py.report.cross_check import print_cross_check
 
         print_cross_check(result.cross_check)
-
-
-def _one_place() -> bool:
-    """Whether stdout and stderr are the same terminal, pipe or file."""
-    try:
-        return os.path.samestat(os.fstat(sys.stdout.fileno()), os.fstat(sys.stderr.fileno()))
-    except (OSError, ValueError):  # no files at all
-        return False
+    print()
+    print(result.simulation.basis)
 
 
 def _json(result: Result) -> None:
@@ -83,7 +73,11 @@ def show_and_write(result: Result, style: str, flags: Flags) -> None:
 
 
 def check_writable(flags: Flags) -> None:
-    """Refuses, before anything is simulated, what could not be written afterwards."""
+    """Refuses, before anything is simulated, what could not be written afterwards.
+
+    Raises:
+        InputError: the format has no place for what is wanted, or a flag needs a folder to write to.
+    """
     style = flags.get("--format")
     if "--intervals" in flags and style not in (None, "table", "json"):
         raise InputError(

@@ -239,6 +239,11 @@ class Diffusion:
     def instance(
         self, pool: Pool, wakeups: WakeupQueue, recorder: Recorder, lookahead: Lookahead
     ) -> DiffusionInstance:
+        """An instance of the pool, with its log.
+
+        Raises:
+            InputError: the pool has KV from outside or bursts of tokens, which block diffusion does not have.
+        """
         blocks = self._blocks
         spec = pool.spec
         if spec.kv_source is not None or spec.emission is not None:

@@ -24,6 +24,9 @@ def suggested(axes: Sequence[Axis], search: Search, trials: int, sizes: int) -> 
 
     The objective of the tree-structured Parzen estimator is the cost of the smallest passing size. For a line
     that was abandoned as too expensive it is the last size tried, with the extent of the failure.
+
+    Raises:
+        InputError: Optuna is needed and not installed.
     """
     try:
         import optuna

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import norm
@@ -16,10 +16,19 @@ from blis_py.files.profiles import squeeze
 from blis_py.latency.hardware import load_gpu
 from blis_py.models.model_shape import load_model
 from blis_py.planning.job import JobOutcome
-from blis_py.validated import CLOSED, DENSE, EXPERTS, NEW_GPU, OPEN, Validated, validated
+from blis_py.validated import CLOSED, DENSE, EXPERTS, NEW_GPU, OPEN, SATURATED, Validated, validated
 
 FEW = 8
 """Below this number of validated runs the draws say so."""
+_ONE_OF = (NEW_GPU, "new model")
+"""Predictions of the same runs by coefficients that had not seen the GPU, or the model."""
+_LEAST_TELLING = {
+    OPEN: ("gpu", "load", "precision", "kind", "engine"),
+    SATURATED: ("gpu", "load", "precision", "kind", "engine"),
+    CLOSED: ("gpu", "precision", "load", "kind", "engine"),
+}
+"""Parts of a regime that may differ, the first one first, where too few runs are alike in all. Few open loops
+were measured, so closed ones stand in for them rather than the reverse."""
 _LEAST = 4
 """Fewest validated runs of a regime to draw from; with fewer, those of a wider regime are taken."""
 
@@ -54,11 +63,25 @@ class Errors:
         return float(np.mean([abs(1 / each.step - 1) for each in self.draws])) if self.draws else 0.0
 
 
-def errors_of(config: RunConfig, count: int, targets: Sequence[tuple[str, str]]) -> Errors | None:
+class Regime(NamedTuple):
+    """What the error of a prediction depends on."""
+
+    engine: str
+    gpu: str
+    precision: str
+    kind: str
+    """Of the model."""
+    load: str
+
+
+def errors_of(
+    config: RunConfig, count: int, targets: Sequence[tuple[str, str]], *, near_saturation: bool = False
+) -> Errors | None:
     """Draws of the truth for a configuration; None if nothing is known.
 
     Args:
         targets: the statistics with a limit: metric and statistic.
+        near_saturation: whether queues build up at times.
     """
     if not count:
         return None
@@ -67,9 +90,17 @@ def errors_of(config: RunConfig, count: int, targets: Sequence[tuple[str, str]])
     known = validated(config.latency.model)
     if not known:
         return None
-    chosen, told = _regime(config, known)
+    return errors_in(_regime_of(config, near_saturation), known, count, targets)
+
+
+def errors_in(
+    regime: Regime, known: Sequence[Validated], count: int, targets: Sequence[tuple[str, str]]
+) -> Errors:
+    """Draws of the truth from the validated runs that are most like a regime."""
+    chosen, told = _most_alike(regime, known)
     runs = len({each.case for each in chosen})
-    return Errors(tuple(_drawn(chosen, count, targets)), told, runs)
+    alike = len({each.case for each in chosen if each.load == regime.load})
+    return Errors(tuple(_drawn(chosen, count, targets)), told, min(runs, max(alike, 1)))
 
 
 def adjusted(outcome: JobOutcome, draw: Draw) -> JobOutcome:
@@ -84,14 +115,14 @@ def adjusted(outcome: JobOutcome, draw: Draw) -> JobOutcome:
     return replace(outcome, slo=verdicts)
 
 
-def _regime(config: RunConfig, known: Sequence[Validated]) -> tuple[list[Validated], str]:
-    """The validated runs most like the configuration, and which they are."""
-    gpu, precision, kind, load = _features(config)
+def _most_alike(regime: Regime, known: Sequence[Validated]) -> tuple[list[Validated], str]:
+    """The validated runs most like a regime, and which they are."""
     measured = {squeeze(each.gpu) for each in known}
-    seen = squeeze(gpu) in measured
-    runs = [each for each in known if (each.held_out == NEW_GPU) != seen or each.held_out == "run left out"]
-    wanted = {"gpu": squeeze(gpu), "precision": precision, "kind": kind, "load": load}
-    for drop in ((), ("gpu",), ("gpu", "load"), ("gpu", "load", "kind"), tuple(wanted)):
+    seen = squeeze(regime.gpu) in measured
+    runs = [each for each in known if each.held_out not in _ONE_OF or (each.held_out == NEW_GPU) != seen]
+    wanted = {**regime._asdict(), "gpu": squeeze(regime.gpu)}
+    order = _LEAST_TELLING[regime.load]
+    for drop in (order[:count] for count in range(len(order) + 1)):
         same = {key: value for key, value in wanted.items() if key not in drop}
         found = [each for each in runs if all(_feature(each, key) == value for key, value in same.items())]
         if len({each.case for each in found}) >= _LEAST:
@@ -110,45 +141,69 @@ def _told(found: Sequence[Validated], wanted: Mapping[str, str], drop: Sequence[
     gpus = ", ".join(dict.fromkeys(each.gpu.upper() for each in found))
     told = f"{count} measured runs ({of}; {gpus})"
     missing = [wanted[key] for key in drop if all(_feature(each, key) != wanted[key] for each in found)]
+    alike = len({each.case for each in found if each.load == wanted["load"]})
+    if "load" in drop and alike:
+        told += f"; {alike} of them {wanted['load']}"
     return f"{told}; none of {', '.join(missing)}" if missing else told
 
 
-def _features(config: RunConfig) -> tuple[str, str, str, str]:
-    """GPU, precision, kind of model, and kind of load."""
+def _regime_of(config: RunConfig, near_saturation: bool) -> Regime:
     precision, kind = "16-bit", DENSE
     try:
         shape = load_model(config.model or "", config.model_config)
-        precision = "FP8" if min(shape.weights.attention, shape.weights.dense) < 2 else "16-bit"
+        width = shape.weights.experts if shape.experts else shape.weights.dense
+        precision = "16-bit" if width >= 2 else "FP8" if width >= 1 else "FP4"
         kind = EXPERTS if shape.experts else DENSE
     except InputError:
         pass
-    load = OPEN if config.workload.concurrency is None else CLOSED
-    return _gpu_name(config.gpu), precision, kind, load
+    is_open = config.workload.concurrency is None
+    load = CLOSED if not is_open else SATURATED if near_saturation else OPEN
+    return Regime(_engine(config), _gpu_name(config.gpu), precision, kind, load)
 
 
 def _drawn(runs: Sequence[Validated], count: int, targets: Sequence[tuple[str, str]]) -> list[Draw]:
     """Whole runs, drawn with repetition: their errors belong together.
 
     The time per output token says how far step times are off; the rest of each latency's error multiplies it.
-    A small normal scatter, by Silverman's rule, stands for the runs that were not measured.
+    A normal scatter, by Silverman's rule for as many servers, stands for those that were not measured, since
+    runs of one server are alike.
     """
     rng = np.random.default_rng(0)
     picked = [runs[i] for i in _spread(len(runs), count, rng)]
-    steps = np.log([run.ratio("tpot", "mean") or 1.0 for run in runs])
-    width = 1.06 * float(steps.std()) * len(runs) ** -0.2 if len(runs) > 1 else 0.0
-    noise = rng.normal(0.0, width, count)
+    servers = len({run.server for run in runs})
+    noise = _scatter([_step(run) for run in runs], servers, count, rng)
+    own = {target: [_residual(run, *target) for run in runs] for target in targets}
+    others = {
+        target: _scatter([each for each in ratios if each is not None], servers, count, rng)
+        for target, ratios in own.items()
+    }
     draws = []
-    for run, extra in zip(picked, noise.tolist(), strict=True):
-        step = run.ratio("tpot", "mean") or 1.0
-        residual = {}
-        for metric, stat in targets:
-            own = run.ratio(metric, stat)
-            if own is None and metric in ("scheduling_delay",):
-                own = run.ratio("ttft", stat)
-            if own is not None:
-                residual[metric, stat] = own / step
-        draws.append(Draw(step * math.exp(extra), residual))
+    for index, run in enumerate(picked):
+        residual = {
+            target: ratio * others[target][index]
+            for target in targets
+            if (ratio := _residual(run, *target)) is not None
+        }
+        draws.append(Draw(_step(run) * noise[index], residual))
     return draws
+
+
+def _step(run: Validated) -> float:
+    """Measured over predicted step times."""
+    return run.ratio("tpot", "mean") or 1.0
+
+
+def _residual(run: Validated, metric: str, stat: str) -> float | None:
+    """What of a latency's error its step times do not explain; None if it was not measured."""
+    own = run.ratio("ttft" if metric == "scheduling_delay" else metric, stat)
+    return None if own is None else own / _step(run)
+
+
+def _scatter(ratios: Sequence[float], servers: int, count: int, rng: np.random.Generator) -> list[float]:
+    """Factors around 1, as wide as a kernel estimate of so many servers asks for."""
+    width = 1.06 * float(np.log(ratios).std()) * servers**-0.2 if len(ratios) > 1 else 0.0
+    factors: list[float] = np.exp(rng.normal(0.0, width, count)).tolist()
+    return factors
 
 
 def _spread(runs: int, count: int, rng: np.random.Generator) -> list[int]:
@@ -175,6 +230,11 @@ def _of_fitted(profile: str, count: int) -> Errors | None:
     errors: Any = norm.ppf(parts, worst.bias, worst.mape * math.sqrt(math.pi / 2))
     draws = tuple(Draw(1 / (1 + max(float(error), -0.9))) for error in np.asarray(errors))
     return Errors(draws, f"cross-validation of the profile: {100 * worst.mape:.1f} % mean error", 0)
+
+
+def _engine(config: RunConfig) -> str:
+    """The engine whose kernels are priced."""
+    return config.latency.kernels
 
 
 def _gpu_name(gpu: str) -> str:

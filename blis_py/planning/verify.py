@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from blis_py.config.models import RunConfig
+from blis_py.metrics.load import OVERLOADED, SATURATED
 from blis_py.metrics.slo import parse_slos
 from blis_py.planning import analysis
 from blis_py.planning.analysis import Case
@@ -33,13 +34,18 @@ class Drawn:
         return sum(case.judgement.holds for case in self.cases) / len(self.cases)
 
 
-def drawn(config: RunConfig, goal: Goal, runner: Runner, count: int, length: float) -> Drawn:
-    """A configuration under draws; none if nothing is known of the errors."""
+def drawn(config: RunConfig, goal: Goal, runner: Runner, count: int, longer: Sustained) -> Drawn:
+    """A configuration under draws; none if nothing is known of the errors.
+
+    Args:
+        longer: its run over a longer duration, which shows whether queues build up at times.
+    """
     asked = [(each.metric, each.stat) for each in parse_slos(config.slo)]
-    errors = errors_of(config, count, asked)
+    near = longer.outcome.verdict in (OVERLOADED, SATURATED)
+    errors = errors_of(config, count, asked, near_saturation=near)
     if errors is None:
         return Drawn()
-    jobs = analysis.draws(config, errors, goal, length)
+    jobs = analysis.draws(config, errors, goal, longer.analysed)
     return Drawn(tuple(analysis.drawn_cases(jobs, errors, goal, runner)), errors)
 
 
@@ -74,8 +80,8 @@ class Verifier:
     def drawn(self, probe: Probe) -> Drawn:
         space = self._space
         if probe not in self._drawn:
-            length = self.sustained(probe).analysed
-            self._drawn[probe] = drawn(space.config(probe), space.goal, space.runner, self._count, length)
+            longer = self.sustained(probe)
+            self._drawn[probe] = drawn(space.config(probe), space.goal, space.runner, self._count, longer)
         return self._drawn[probe]
 
     def _whole(self, probe: Probe) -> JobOutcome:

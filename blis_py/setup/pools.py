@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import ceil
 from typing import TYPE_CHECKING, Self
 
@@ -11,6 +12,7 @@ from blis_py.config.engine import load_engine
 from blis_py.config.models import RunConfig, SchedulerSection
 from blis_py.config.pools import PoolSection
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import extended
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.capacity import rank_block_bytes
@@ -98,6 +100,16 @@ class PoolSetup:
             routing_scorers=section.routing_scorers,
         )
 
+    def basis(self, kind: KindOfRequests | None) -> str:
+        """Engine, model and latency model in a few words."""
+        what = kind.describe() if kind is not None else load_engine(self.config.engine).title
+        count = self.section.count
+        instances = f"{count} instance{'' if count == 1 else 's'} of {what}"
+        served = _SERVED.search(self.latency.provenance)
+        if served is None:
+            return f"{instances}; step times: {self.latency.provenance}"
+        return f"{instances}, {served[1]}; step times: {self.latency.name}"
+
     def models(self, kind: KindOfRequests | None) -> str:
         """What is being modelled, and what its step times rest on."""
         scheduler, count = self.scheduler, self.section.count
@@ -114,6 +126,10 @@ class PoolSetup:
             )
         engine = load_engine(self.config.engine).title
         return f"{instances} of {engine} ({batches}); step times: {self.latency.provenance}"
+
+
+_SERVED = re.compile(r", ([^,]+ on [^,]+ TP\d+[^,]*)")
+"""Model, GPU and layout in what a latency model says of itself."""
 
 
 def notes_of(pools: Sequence[PoolSetup], notes: Sequence[Sequence[str]]) -> list[str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict, pool_configs
 from blis_py.config.models import RunConfig
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.light_dataclass import dataclass
 from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.notes import domain_notes, forget
@@ -148,6 +149,15 @@ class Setup:
         if len(self.pools) == 1:
             return self.pools[0].capacity
         return "\n".join(f"{pool.name}: {pool.capacity}" for pool in self.pools)
+
+    @property
+    def basis(self) -> str:
+        """What the figures rest on, in a line for the memory and one for engine and step times."""
+        several = len(self.pools) > 1
+        named = [(f"{pool.name}: " if several else "", pool) for pool in self.pools]
+        memory = "; ".join(f"{name}{pool.capacity.partition(' (')[0]}" for name, pool in named)
+        engines = "; ".join(f"{name}{pool.basis(self.kind)}" for name, pool in named)
+        return f"{memory}\n{engines} (-v and summary.json say more)"
 
     def schedulers(self) -> dict[str, Any]:
         """Resolved scheduler settings as stored in results; by pool if there are several."""

@@ -11,7 +11,7 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS / "accuracy"))
 
-from instances import Answer, Group, Point, answer, groups, highest, summary  # noqa: E402
+from instances import HELD_OUT, Answer, Group, Point, answer, groups, highest, summary  # noqa: E402
 
 
 def points(*ttft_ms: float) -> tuple[Point, ...]:
@@ -36,11 +36,19 @@ def test_a_prediction_that_is_twice_as_slow_needs_more_instances() -> None:
 def test_the_committed_figures_follow_from_the_committed_points() -> None:
     rows = json.loads((BENCHMARKS / "results" / "real_engines.json").read_text())
     kept = json.loads((BENCHMARKS / "results" / "instances.json").read_text())
-    assert summary([answer(group) for group in groups(rows)]) == pytest.approx(kept["summary"])
+    assert summary([answer(group) for group in groups(rows)]) == pytest.approx(kept["summary"][HELD_OUT])
 
 
 def test_nowhere_are_fewer_instances_called_enough_by_more_than_one() -> None:
     kept = json.loads((BENCHMARKS / "results" / "instances.json").read_text())
-    answers = [Answer(**each) for each in kept["groups"]]
+    answers = [Answer(**each) for each in kept["groups"] if each["set"] == HELD_OUT]
     assert len(answers) > 10
     assert all(each.predicted is None or each.predicted >= each.implied - 1 for each in answers)
+
+
+def test_the_target_that_limits_a_prediction_is_named_with_its_error() -> None:
+    measured = points(100, 150, 300)
+    late = tuple(Point(p.concurrency, 1.3 * p.ttft_ms, p.tpot_ms, 100) for p in measured)
+    told = answer(Group("late", measured, late, True))
+    assert told.short == "TTFT"
+    assert told.error == pytest.approx(0.3)

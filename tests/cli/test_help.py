@@ -132,21 +132,3 @@ def test_a_shell_completes_verbs_and_flags(complete: Callable[[str], list[str]])
     assert complete("blis profile va") == ["validate"]
     assert complete("blis profile fit --boot") == ["--bootstrap"]
     assert "run" in complete("blis engine ")
-
-
-@pytest.mark.slow
-def test_one_pipe_gets_the_heading_once(tmp_path: Path) -> None:
-    """As in `make run 2>&1 | tee`; where the two go to different places, each has it."""
-    command = [sys.executable, "-m", "blis_py", "run", "--model", "qwen3-14b", "--num-requests", "3"]
-    command += ["--format", "table"]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-
-    def count(stderr: int) -> list[int]:
-        done = subprocess.run(
-            command, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True, check=True
-        )
-        return [text.count("KV capacity:") for text in (done.stdout, done.stderr) if text is not None]
-
-    assert count(subprocess.STDOUT) == [1]
-    assert count(subprocess.PIPE) == [1, 1]
-    assert count(subprocess.DEVNULL) == [1]

@@ -18,16 +18,36 @@ def test_stdout_is_json_for_a_pipe_and_stderr_is_talk(blis: Blis, small: tuple[s
     assert code == 0
     summary = json.loads(out)
     assert summary["cluster"]["requests"]["completed"] == 12
-    assert err.splitlines() == [summary["capacity"], summary["models"]]
-    assert err.startswith("KV capacity: 15,721 blocks of 16")
+    assert err.splitlines() == [
+        "KV capacity: 15,721 blocks of 16 = 251,536 tokens",
+        "1 instance of vLLM 0.15, qwen3-14b on H100 TP1; step times: trained (-v and summary.json say more)",
+    ]
     assert "roofline trained on kernels and steps" in summary["models"]
 
 
-def test_the_table_begins_with_the_kv_capacity(blis: Blis, small: tuple[str, ...]) -> None:
-    code, out, _ = blis("run", *small, "--format", "table")
+def test_the_table_begins_with_the_verdict_and_ends_with_what_it_rests_on(
+    blis: Blis, small: tuple[str, ...]
+) -> None:
+    code, out, err = blis("run", *small, "--format", "table")
     assert code == 0
-    assert out.startswith("KV capacity: ")
-    assert "TTFT" in out
+    first, *_, memory, engine = out.splitlines()
+    assert first.startswith("too short to tell")
+    assert memory.startswith("KV capacity: ")
+    assert engine.startswith("1 instance of vLLM")
+    assert err == ""
+
+
+def test_verbose_begins_with_the_arithmetic_of_memory_and_the_source_of_step_times(
+    blis: Blis, small: tuple[str, ...]
+) -> None:
+    _, out, err = blis("run", *small, "-v")
+    summary = json.loads(out)
+    assert err.splitlines() == [summary["capacity"], summary["models"]]
+
+
+def test_notes_follow_the_table(blis: Blis, small: tuple[str, ...]) -> None:
+    _, _, err = blis("run", *small, "--routing-scorers", "queue-depth:1", "--format", "table")
+    assert err.startswith("note: routing.scorers has no effect on round-robin")
 
 
 def test_format_vllm_has_the_keys_of_bench_serve(blis: Blis, small: tuple[str, ...]) -> None:
@@ -139,7 +159,7 @@ def test_a_horizon_without_a_number_of_requests_takes_all_that_arrive_before_it(
 
 
 def test_kv_blocks_can_be_given_and_the_first_line_says_so(blis: Blis, small: tuple[str, ...]) -> None:
-    _, out, err = blis("run", *small, "--num-kv-blocks", "600")
+    _, out, err = blis("run", *small, "--num-kv-blocks", "600", "--verbose")
     assert err.startswith("KV capacity: 600 blocks of 16 = 9,600 tokens (as given; by its memory 15,721: ")
     scheduler: Any = json.loads(out)["scheduler"]
     assert (scheduler["num_kv_blocks"], scheduler["max_model_len"]) == (600, 9600)

@@ -14,7 +14,7 @@ from virtual_clock import UnevenClock
 
 from blis_py.calibrate.parity import replay_steps
 from blis_py.cli import main
-from blis_py.core.diffusion_request import DiffusionFeatures
+from blis_py.core.diffusion_features import DiffusionFeatures
 from blis_py.errors import InputError
 from blis_py.traces.samples import samples_of
 from blis_py.traces.steplog import read_step_log, write_step_log

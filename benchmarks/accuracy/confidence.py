@@ -1,0 +1,76 @@
+"""Whether what `blis plan` calls certain to 90 % holds in nine of ten cases.
+
+    python benchmarks/accuracy/confidence.py
+
+For every validated run of a server, errors are drawn as a plan draws them, from the runs of all other servers
+(engine, model, precision, GPU, TP). The limit that 90 % of the draws keep is what a plan would promise; the
+share of the runs whose measured latency kept it is the coverage. Reads `results/real_engines.json` and
+`results/accuracy.json` through the interface of the program, simulates nothing, and writes
+`results/confidence.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from blis_py.planning.uncertainty import Regime, errors_in
+from blis_py.validated import NEW_GPU, Validated, validated
+
+RESULTS = Path(__file__).resolve().parents[1] / "results" / "confidence.json"
+PROMISED, DRAWS = 0.9, 400
+LEAST, MOST = 0.80, 0.97
+"""What a promise of 90 % may come to."""
+
+
+def kept(run: Validated, others: Sequence[Validated], metric: str) -> bool | None:
+    """Whether a run keeps the limit promised for the mean of a metric; None if that was not measured."""
+    measured = run.ratio(metric, "mean")
+    if measured is None:
+        return None
+    errors = errors_in(_regime(run), others, DRAWS, [(metric, "mean")])
+    drawn = [each.step * each.residual.get((metric, "mean"), 1.0) for each in errors.draws]
+    return bool(measured <= np.quantile(drawn, PROMISED))
+
+
+def _regime(run: Validated) -> Regime:
+    return Regime(run.engine, run.gpu, run.precision, run.kind, run.load)
+
+
+def coverage(latency_model: str = "trained") -> dict[str, dict[str, float]]:
+    """Share of kept promises by metric: of all runs, and the mean over servers."""
+    known = validated(latency_model)
+    asked = [run for run in known if run.held_out != NEW_GPU]
+    found = {}
+    for metric in ("ttft", "tpot", "e2e"):
+        by_server: dict[tuple[object, ...], list[bool]] = defaultdict(list)
+        for run in asked:
+            told = kept(run, [other for other in known if other.server != run.server], metric)
+            if told is not None:
+                by_server[run.server].append(told)
+        runs = [told for own in by_server.values() for told in own]
+        found[metric] = {
+            "coverage": float(np.mean(runs)),
+            "runs": len(runs),
+            "of_servers": float(np.mean([np.mean(own) for own in by_server.values()])),
+            "servers": len(by_server),
+        }
+    return found
+
+
+def main() -> None:
+    found = coverage()
+    for metric, told in found.items():
+        print(
+            f"{metric}: {told['coverage']:.0%} of {told['runs']} runs keep what holds in {PROMISED:.0%} of "
+            f"the draws; {told['of_servers']:.0%} in the mean over {told['servers']} servers"
+        )
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
