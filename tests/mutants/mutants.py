@@ -227,7 +227,7 @@ class Campaign:
         server = self.servers.get()
         try:
             with server.changed(mutation.module, mutation.applied(self._sources[mutation.module])):
-                for tests in self._stages(mutation):
+                for tests in filter(None, self._stages(mutation)):  # no tests would mean all of them
                     files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
                     verdict, test = server.run(files, tests)
                     if verdict != SURVIVES:
