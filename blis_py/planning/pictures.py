@@ -150,7 +150,7 @@ def _trust(ax: Axes, plan: PlanResult) -> None:
 
 def _levers(ax: Axes, plan: PlanResult) -> None:
     """Panel of the effect of a quarter more of each resource at the failing rate."""
-    ax.set_title("Just above the highest rate: what would help")
+    ax.set_title("At its limit: what would help")
     if not plan.levers:
         say(ax, "nothing was found that would help")
         return
