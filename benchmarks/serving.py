@@ -6,14 +6,14 @@
 - sink: the client's own lateness, against a server that answers 16 tokens at once.
 - streams: the highest rate of streams of 200 tokens at which the client is still on time.
 - tokens: tokens a second of `blis serve` with 2,000 streams: at 5 tokens/s each, and as many as it can.
-- fleet: the load that the host carries, with client and server on it; at half of that, what `observe` measures of
-  `blis serve`, and what `blis run` predicts of the same requests.
-- engine: what it measures of `blis engine serve` on the CPU, and its replay with the step times of that server's
-  log. The front end is fitted to every other request, and compared are the rest.
+- fleet: the load that the host carries, with client and server on it; at half of that, what
+  `observe` measures of `blis serve`, and what `blis run` predicts of the same requests.
+- engine: what it measures of `blis engine serve` on the CPU, and its replay with the step times of that
+  server's log. The front end is fitted to every other request, and compared are the rest.
 
-Servers are processes of their own; everything stays on the loopback interface. Where it is allowed, all of them run
-under SCHED_FIFO, since others on a busy host would be part of every figure; `scheduling` says so, and `load` how
-busy it was.
+Servers are processes of their own; everything stays on the loopback interface. Where it is allowed, all
+of them run under SCHED_FIFO, since others on a busy host would be part of every figure;
+`scheduling` says so, and `load` how busy it was.
 """
 
 from __future__ import annotations
@@ -134,11 +134,16 @@ def fleet(folder: Path) -> dict[str, Any]:
     carried = 0
     for rate in (100, 200, 300, 400):
         told = _fleet_at(rate, rate * 8, folder / f"fleet-{rate}")
-        print(rate, told["longest_lag_ms"], told["send_error_p99_ms"], told["output_tokens_per_s"], flush=True)
+        print(
+            rate, told["longest_lag_ms"], told["send_error_p99_ms"], told["output_tokens_per_s"], flush=True
+        )
         if told["longest_lag_ms"] > _CARRIED_LAG_MS:
             break
         carried = rate
-    return {"carried_requests_per_s": carried, **_fleet_at(carried / 2, int(carried / 2 * 20), folder / "fleet")}
+    return {
+        "carried_requests_per_s": carried,
+        **_fleet_at(carried / 2, int(carried / 2 * 20), folder / "fleet"),
+    }
 
 
 def _fleet_at(rate: float, number: int, out: Path) -> dict[str, Any]:
@@ -217,7 +222,16 @@ def _replayed(folder: Path, front_ms: float) -> Any:
     out = folder / f"replayed-{front_ms:.3f}"
     blis(
         *("replay", "--trace", folder / "engine" / "trace.csv", "--profile", folder / "profile"),
-        *("--num-kv-blocks", 2048, "--max-num-seqs", 64, "--frontend-ms", f"{max(front_ms, 0.0):.3f}", "--out", out),
+        *(
+            "--num-kv-blocks",
+            2048,
+            "--max-num-seqs",
+            64,
+            "--frontend-ms",
+            f"{max(front_ms, 0.0):.3f}",
+            "--out",
+            out,
+        ),
         *("--no-plots", "--format", "json", "--no-cross-check"),
     )
     rows = pd.read_csv(out / "requests.csv")

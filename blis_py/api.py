@@ -96,7 +96,11 @@ def replay(trace: str | Path, **settings: Any) -> Result:
 
 
 def configure(config: RunConfig | str | Path | None = None, /, **settings: Any) -> RunConfig:
-    """The configuration that `settings` laid over `config` make."""
+    """The configuration that `settings` laid over `config` make.
+
+    Raises:
+        InputError: an unknown setting, or a value that does not fit.
+    """
     overrides = []
     for name, value in settings.items():
         if name not in NAMES:

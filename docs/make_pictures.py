@@ -13,6 +13,7 @@ import architecture_picture
 import autopsy_picture
 import day_picture
 import diffusion_picture
+import fleet_pictures
 import gallery
 import overlap_picture
 import overload_picture
@@ -86,6 +87,8 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "routing": routing_picture.figure,
     "day": day_picture.figure,
     "overload": overload_picture.figure,
+    "disaggregation": fleet_pictures.apart,
+    "two-kinds-of-gpus": fleet_pictures.two_kinds,
     "trust": trust_picture.figure,
     "plan": plan,
     "sweep": sweep,

@@ -1,6 +1,6 @@
 """Settings of an engine, under vLLM's names."""
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from math import inf
 
 from blis_py.core.config import (
@@ -12,6 +12,7 @@ from blis_py.core.config import (
     SchedulerConfig,
     queue_order,
 )
+from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import extended, setting
 from blis_py.errors import InputError
 

@@ -23,15 +23,19 @@ from engine.staging_buffer import Inputs, Ints, StagingLayout
 
 
 class Model(Protocol):
-    """What the executor asks of a model; `engine.models.Decoder` is one."""
+    """A model as the executor uses it; `engine.models.Decoder` is one."""
 
     config: Any
 
     def __call__(self, input_ids: torch.Tensor, context: ForwardContext) -> torch.Tensor: ...
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor: ...
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """`[R, d] -> [R, vocab]`, float32."""
+        ...
 
-    def track_expert_load(self) -> torch.Tensor | None: ...
+    def track_expert_load(self) -> torch.Tensor | None:
+        """Start counting tokens of experts, `[sparse layers, experts]` int64; None if the model is dense."""
+        ...
 
 
 class Forward:
@@ -57,9 +61,13 @@ class Graphs(Protocol):
 
     def bucket(self, decodes: int) -> int: ...
 
-    def replay(self, bucket: int, decodes: int) -> torch.Tensor: ...
+    def replay(self, bucket: int, decodes: int) -> torch.Tensor:
+        """Hidden states `[decodes, d]`."""
+        ...
 
-    def replay_greedy(self, bucket: int, decodes: int) -> torch.Tensor: ...
+    def replay_greedy(self, bucket: int, decodes: int) -> torch.Tensor:
+        """The most likely tokens `[decodes]`."""
+        ...
 
 
 class MixedReplay(Protocol):
@@ -73,7 +81,9 @@ class MixedReplay(Protocol):
 
     def padded(self, decodes: int, prompts: int, tokens: int) -> PaddedMix | None: ...
 
-    def replay(self, size: int) -> torch.Tensor: ...
+    def replay(self, size: int) -> torch.Tensor:
+        """Hidden states `[size, d]`."""
+        ...
 
 
 @dataclass(slots=True)

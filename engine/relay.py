@@ -32,7 +32,7 @@ class RelayBuffer:
         self._state.tokens.index_copy_(0, rows, tokens)
 
     def make_inputs(self, inputs: Inputs, pages: torch.Tensor) -> None:
-        """Compute the inputs of a decode-only batch, and the pages they attend to."""
+        """Compute the inputs of a decode-only batch, and the pages `[B, max_pages]` they attend to."""
         made = DecodeInputs(inputs.input_ids, inputs.positions, inputs.slots, inputs.seq_lens, pages)
         prepare_decodes(inputs.rows, self._state, self._block_size, made)
 
@@ -47,7 +47,11 @@ class RelayBuffer:
         self._state.positions.index_copy_(0, inputs.rows, lengths - padding)
 
     def taken(self, inputs: Inputs, decodes: int) -> None:
-        """Mark the inputs of `decodes` decodes as read; when checking, each token may be read once."""
+        """Mark the inputs of `decodes` decodes as read; when checking, each token may be read once.
+
+        Raises:
+            AssertionError: a token was read before it was written, or twice.
+        """
         if not self._check:
             return
         tokens = inputs.input_ids[:decodes]

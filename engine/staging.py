@@ -101,6 +101,6 @@ class BlockTables:
         return changes
 
     def apply(self, changes: torch.Tensor) -> None:
-        """On the launching side: brings the device's copy up to date."""
+        """On the launching side: apply `changes` `[2, n]` to the device's copy."""
         places, pages = changes.to(self.device.device, non_blocking=True)
         self.device.view(-1).index_copy_(0, places, pages.to(torch.int32))

@@ -118,7 +118,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
         """Starts the forward; on CUDA it is not over when this returns.
 
         Returns:
-            Logits and positions of the emitting rows; no logits if no row emits.
+            Logits `[R, vocab]` and positions `[R]` of the emitting rows; no logits if no row emits.
         """
         self.clock.computing(len(batch.layout.device.input_ids))
         self.executor.send(batch)
@@ -128,7 +128,12 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
         return logits, positions
 
     def sample(self, batch: Batch, logits: torch.Tensor | None, positions: torch.Tensor) -> StepOutcome:
-        """One token for each emitting sequence; waits for the device."""
+        """One token for each emitting sequence; waits for the device.
+
+        Args:
+            logits: `[R, vocab]`, of the emitting rows.
+            positions: `[R]`.
+        """
         bitmask = None
         if batch.emitters.constrained and logits is not None:
             self._mask = self._masks.launched(batch.emitters, logits.device)

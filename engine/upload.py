@@ -18,7 +18,8 @@ _ALIGNMENT = 16
 
 
 def upload(device: torch.device, *arrays: NDArray[Any]) -> tuple[torch.Tensor, ...]:
-    """The arrays as tensors on the device, each aligned to 16 bytes; on the CPU they share its memory.
+    """The arrays as tensors of their shapes on the device, each aligned to 16 bytes; on the CPU they share
+    its memory.
 
     The pinned buffer may be dropped at once: PyTorch does not reuse it before this copy is over.
     """

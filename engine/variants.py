@@ -71,7 +71,7 @@ def executor(decoder: Decoder, config: EngineConfig) -> Executor:
 
 
 def capture_dry(run: Callable[[], torch.Tensor]) -> tuple[Replay, torch.Tensor]:
-    """Stand-in for a CUDA graph capture: runs once."""
+    """Stand-in for a CUDA graph capture: run once, and return the result in its own shape."""
     return _nothing, run()
 
 

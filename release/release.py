@@ -33,7 +33,7 @@ def main() -> int:
     options = _options()
     version = _version()
     problems = _of_tag(version) if options.check_tag else []
-    found = [python for python in options.python if shutil.which(python) and _runs(python)]
+    found = [path for python in options.python if (path := _path(python))]
     if not found:
         problems.append(f"none of {', '.join(options.python)} is there")
     digests = {}
@@ -109,6 +109,15 @@ def _version() -> str:
     found = re.search(r'__version__ = "([^"]+)"', text)
     assert found is not None
     return found[1]
+
+
+def _path(python: str) -> str | None:
+    """An interpreter of that name: on the search path, or one of pyenv that may not be switched on."""
+    home = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser()
+    for path in (shutil.which(python), *sorted(home.glob(f"versions/*/bin/{python}"), reverse=True)):
+        if path is not None and _runs(str(path)):
+            return str(path)
+    return None
 
 
 def _runs(python: str) -> bool:

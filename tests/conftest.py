@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +41,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job: children would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--part") != "native":
         os.environ["BLIS_INTERPRETED"] = "1"
         return

@@ -4,7 +4,7 @@
 
 Writes benchmarks/results/disaggregated.json: of every point its errors or the reason of its refusal, and of
 pairs of layouts whether their order is right. A run continues where the last one ended: points whose settings
-have not changed since are kept. `page.py` puts the section into docs/accuracy.md. No measured figure is kept.
+have not changed since are kept. Renews the section of docs/accuracy.md. No measured figure is kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from disaggregated_page import RESULTS, Entry, section
+from disaggregated_page import PAGE, RESULTS, Entry, put, section
 
 from blis_py import native
 
@@ -160,6 +160,7 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="keep nothing of the last run")
     options = parser.parse_args()
     save(options.data, run(options))
+    PAGE.write_text(put(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
     print("\n".join(section()))
 
 

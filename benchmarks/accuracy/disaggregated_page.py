@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-RESULTS = Path(__file__).resolve().parents[1] / "results" / "disaggregated.json"
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "disaggregated.json"
+PAGE = ROOT / "docs" / "accuracy.md"
 MTP = "multi-token prediction ran, or may have"
 AMD = "AMD GPUs: no kernels measured"
 ASIDE = (MTP, AMD)
@@ -18,8 +21,9 @@ ASIDE = (MTP, AMD)
 Entry = dict[str, Any]
 METRICS = {"ttft": "TTFT", "tpot": "TPOT", "e2el": "E2E"}
 
-HEAD = """\
-## Prefill and decode on GPUs of their own
+TITLE = "## Prefill and decode on GPUs of their own"
+HEAD = f"""\
+{TITLE}
 
 Made by `python benchmarks/accuracy/disaggregated.py ../shared/data`: each side with the instances, widths,
 division of attention and experts and flags of the recipe that was run; hand-over and prices are its engine's.
@@ -42,6 +46,12 @@ def section() -> list[str]:
     lines += ["", *table("decode instance", by(of, lambda e: _shape(e["layout"])))]
     lines += ["", *tails(of), "", *orders(top["pairs"]), "", *coverage(top["points"])]
     return lines
+
+
+def put(text: str) -> str:
+    """The page with this section in place of the old one, ahead of the history."""
+    rest = re.sub(rf"\n{re.escape(TITLE)}.*?(?=\n## )", "", text, flags=re.DOTALL)
+    return rest.replace("\n## History", "\n".join(section()) + "\n\n## History", 1)
 
 
 def _family(entry: Entry) -> str:

@@ -263,19 +263,25 @@ def inferencemax(data: Path) -> Iterator[Apart]:
 
 class Recipes:
     """Published launch settings of instances by engine, GPU, precision, lengths and layout: for rows whose
-    own were not found, those of the same instance in another recipe, of other lengths if need be."""
+    own were not found, those of the same instance in another recipe, of as many requests in flight if there
+    is one, of other lengths if need be."""
 
     def __init__(self, data: Path) -> None:
         self._known: dict[tuple[object, ...], Row] = {}
         for candidates in _flags(data / "silicon").values():
             for read in candidates:
-                if read["mode"] != "agg" and read["status"].startswith("read") and read["mtp"] == "no":
-                    for name in ("prefill", "decode"):
-                        side = _side(name, _recipe(read, name), read)
-                        about = read["backend"], read["system"].partition("_")[0], read["precision"]
-                        key = (*about, read["isl"], read["osl"], name, side.layout)
-                        self._known.setdefault(key, side.flags)
-                        self._known.setdefault((*about, name, side.layout), side.flags)
+                published = read["status"].startswith("read") and read["prefill_workers"]
+                if read["mode"] != "agg" and published and read["mtp"] == "no":
+                    self._note(read)
+
+    def _note(self, read: Row) -> None:
+        for name in ("prefill", "decode"):
+            side = _side(name, _recipe(read, name), read)
+            about = read["backend"], read["system"].partition("_")[0], read["precision"]
+            one = (*about, read["isl"], read["osl"], name, side.layout)
+            many = [(*one, concurrency) for concurrency in read["concurrency"].split(";")]
+            for key in (*many, one, (*about, name, side.layout)):
+                self._known.setdefault(key, side.flags)
 
     def completed(self, point: Apart) -> Apart:
         """The point with settings for sides that have none."""
@@ -289,7 +295,8 @@ class Recipes:
             return side
         p = point.of
         about, lengths = (p.engine, p.gpu, p.precision), (str(p.prompt_tokens), str(p.output_tokens))
-        alike = (*about, *lengths, name, side.layout), (*about, name, side.layout)
+        one = (*about, *lengths, name, side.layout)
+        alike = (*one, str(p.concurrency)), one, (*about, name, side.layout)
         found = (self._known[key] for key in alike if key in self._known)
         return replace(side, flags=next(found, side.flags))
 

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from disaggregated_page import section
 from points import NotExpressed, Point, inferencemax, silicon
 
 from blis_py.latency.engine_terms import kind_of
@@ -205,6 +206,7 @@ def page(of: Sequence[Outcome], history: Sequence[dict[str, object]], options: s
         "With as many requests in flight as they say, computing their prompts at the datasheet's peak",
         "would take longer than the requests did. No prediction enters this rule.\n",
         *contradictions(priced),
+        *section(),
         "\n## History\n",
         "| version | date | points | TTFT mean / median | TPOT mean / median |\n|---|---|---:|---:|---:|",
         *(f"| {h['version']} | {h['date']} | {h['points']} | {h['ttft']} | {h['tpot']} |" for h in history),

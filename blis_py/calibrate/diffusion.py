@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from blis_py.calibrate.composition import Composition, recorded_step
-from blis_py.core.diffusion_request import DiffusionFeatures
+from blis_py.core.diffusion_features import DiffusionFeatures
 from blis_py.core.features import StepFeatures
 from blis_py.traces.steplog import Numbers, StepLog
 

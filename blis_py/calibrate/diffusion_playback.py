@@ -6,6 +6,8 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import cast
 
+import numpy as np
+
 from blis_py.calibrate.composition import Composition
 from blis_py.calibrate.diffusion import RoundComposition, without_outcome
 from blis_py.calibrate.diffusion_blocks import RecordedBlocks, diffusion_config, rounds_of_each
@@ -47,6 +49,7 @@ class RoundPlayback(Playback):
         super().__init__(log, recorded, ready_ns, latency)
         self._core, self._rounds, self._costs = core, rounds, costs
         self._instance: DiffusionInstance | None = None
+        self.returns_after: frozenset[int] = frozenset()
 
     @property
     def passed(self) -> int:
@@ -84,6 +87,7 @@ class RoundPlayback(Playback):
         self._instance = DiffusionInstance(
             wakeups, core, self.latency, events, nobody_else, *how, new_keys=new_keys
         )
+        self._instance.returns_after = self.returns_after
         return self._submitted(wakeups, self._instance, requests)
 
 
@@ -94,7 +98,20 @@ def as_measured(log: StepLog) -> RoundPlayback:
     latency = MeasuredTimes(log, lambda: playback.passed)
     ready_ns = log.requests["enqueue_ns"]
     playback = RoundPlayback(log, recorded_requests(log), ready_ns, latency, core, rounds, DiffusionCosts())
+    playback.returns_after = _undecided_returns(log)
     return playback
+
+
+def _undecided_returns(log: StepLog) -> frozenset[int]:
+    """Numbers of rounds after which a batch returned to the scheduler, and several requests came meanwhile.
+
+    An engine decides on those that have come by then; of one that comes between the decision and the
+    scheduler's call, the log says only that the same call saw it.
+    """
+    starts, batches = log.steps["start_ns"], log.steps["batch"]
+    came = np.searchsorted(np.sort(log.requests["enqueue_ns"]), starts, side="right")
+    rounds = range(1, len(starts))
+    return frozenset(i for i in rounds if batches[i] != batches[i - 1] and came[i] - came[i - 1] > 1)
 
 
 def as_predicted(

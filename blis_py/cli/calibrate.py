@@ -289,7 +289,11 @@ def _causes(flags: Flags) -> Autopsy:
 
 
 def measured_run(flags: Flags) -> str:
-    """The folder or trace of the measured run."""
+    """The folder or trace of the measured run.
+
+    Raises:
+        InputError: no measured run is given, or two.
+    """
     given = [flags[name] for name in (MEASURED, "--trace") if name in flags]
     if not given:
         raise InputError("needs the measured run", key="--trace", fix="give its folder, or --trace FILE")

@@ -64,7 +64,11 @@ def _possible(before: Sequence[str], begun: str) -> Iterable[str]:
 
 
 def set_up(arguments: Sequence[str]) -> int:
-    """`--show-completion` and `--install-completion`, each with the name of a shell or without."""
+    """`--show-completion` and `--install-completion`, each with the name of a shell or without.
+
+    Raises:
+        InputError: the shell is unknown.
+    """
     name, *rest = arguments
     shell = rest[0] if rest else Path(os.environ.get("SHELL", "bash")).name
     if shell not in _SCRIPTS or name not in ("--show-completion", "--install-completion"):

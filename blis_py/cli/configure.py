@@ -27,7 +27,11 @@ def overrides(flags: Flags) -> list[tuple[str, str, Any]]:
 
 
 def configure(flags: Flags) -> RunConfig:
-    """The configuration file (if any) with everything else laid over it."""
+    """The configuration file (if any) with everything else laid over it.
+
+    Raises:
+        InputError: a flag or a key of the file is unknown or does not fit, or flags contradict each other.
+    """
     for note in vllm_flags.notes(flags):
         print(f"note: {note}", file=sys.stderr)
     bundle = flags.get("--policy-config")

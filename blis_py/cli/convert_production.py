@@ -25,7 +25,11 @@ KINDS = tuple(_TAKES)
 
 
 def convert_production(kind: str, flags: Flags, target: str | None) -> None:
-    """Write the workload to the target, or to standard output; and say what was assumed."""
+    """Write the workload to the target, or to standard output; and say what was assumed.
+
+    Raises:
+        InputError: a flag belongs to another conversion, or the file to convert is missing.
+    """
     for name in flags:
         if name not in _TAKES[kind]:
             fix = f"it takes {', '.join(_TAKES[kind])}"

@@ -38,7 +38,11 @@ _MAX_LENGTHS = 64
 
 
 def convert_spec(kind: str, flags: Flags, target: str | None) -> None:
-    """Writes the spec to the target, or to standard output."""
+    """Writes the spec to the target, or to standard output.
+
+    Raises:
+        InputError: a flag belongs to another conversion.
+    """
 
     for name in flags:
         if name not in _TAKES[kind]:

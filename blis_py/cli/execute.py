@@ -26,6 +26,9 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
 
     Everything that can be refused is refused before the simulation starts. A missed `--slo` is a result and
     no failure: the exit code stays 0.
+
+    Raises:
+        InputError: flags contradict each other, or a replay has no trace.
     """
     blis_flags.refuse(flags)
     vllm_flags.refuse(flags)

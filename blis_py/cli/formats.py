@@ -14,7 +14,11 @@ FORMAT = Flag("--format", str, "", "table or json. By default a table on a termi
 
 
 def format_of(flags: Flags, known: Collection[str] = _TABLE_OR_JSON) -> str:
-    """The format given by `--format`; without it, a table for a terminal and JSON for a pipe."""
+    """The format given by `--format`; without it, a table for a terminal and JSON for a pipe.
+
+    Raises:
+        InputError: the format is unknown.
+    """
     style: str = flags.get("--format", "table" if sys.stdout.isatty() else "json")
     if style not in known:
         raise InputError("unknown format", key="--format", value=style, fix=did_you_mean(style, known))

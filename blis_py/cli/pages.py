@@ -12,7 +12,11 @@ if TYPE_CHECKING:
 
 
 def check_out(flags: Flags) -> None:
-    """Refuses, before any work, what could not be written afterwards."""
+    """Refuses, before any work, what could not be written afterwards.
+
+    Raises:
+        InputError: a flag needs a folder to write to, or the folder cannot be written.
+    """
     if "--out" in flags:
         from blis_py.outputs.places import writable
 

@@ -127,9 +127,11 @@ def _layouts(flags: Flags, found: Plan) -> Layouts | None:
         raise InputError("unknown value", key="--disaggregate", value=choice, fix="use auto")
     from blis_py.planning.api import running
     from blis_py.planning.disaggregate import layouts_of
+    from blis_py.planning.prices import Prices, parse_prices
 
+    prices = Prices(parse_prices(flags.get("--price", ())))
     with running(flags.get("--workers"), flags.get("--dask"), cache_of(flags)) as runner:
-        return layouts_of(found.config, max(found.config.instances, 2), runner)
+        return layouts_of(found.config, max(found.config.instances, 2), runner, prices)
 
 
 _WITH_PARETO = (

@@ -73,7 +73,11 @@ def show_and_write(result: Result, style: str, flags: Flags) -> None:
 
 
 def check_writable(flags: Flags) -> None:
-    """Refuses, before anything is simulated, what could not be written afterwards."""
+    """Refuses, before anything is simulated, what could not be written afterwards.
+
+    Raises:
+        InputError: the format has no place for what is wanted, or a flag needs a folder to write to.
+    """
     style = flags.get("--format")
     if "--intervals" in flags and style not in (None, "table", "json"):
         raise InputError(

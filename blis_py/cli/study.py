@@ -76,6 +76,11 @@ def base_of(flags: Flags) -> Base:
 
 
 def cache_of(flags: Flags) -> bool | str:
+    """The folder in which outcomes are kept; None if they are not.
+
+    Raises:
+        InputError: both a cache and none are wanted.
+    """
     if "--cache" in flags and "--no-cache" in flags:
         raise InputError("contradicts --cache", key="--no-cache", fix="drop one of the two")
     if "--no-cache" in flags:
@@ -85,7 +90,11 @@ def cache_of(flags: Flags) -> bool | str:
 
 
 def check_out(flags: Flags) -> None:
-    """Refuses, before anything is simulated, what could not be written afterwards."""
+    """Refuses, before anything is simulated, what could not be written afterwards.
+
+    Raises:
+        InputError: a flag needs a folder to write to, or the folder cannot be written.
+    """
     for name in {"--force", "--no-plots"} & flags.keys():
         if "--out" not in flags:
             raise InputError("needs a folder to write to", key=name, fix="add --out DIR")

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from blis_py.cluster.instance import IDLE_NS, Events, Instance
 from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.wakeups import WakeupQueue
+from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.step_run import PricedRun, StepRun
+
+
+MIN_REACH: Final = 64
+"""Number of steps that are priced at once in any case: less than a further run of steps costs."""
 
 
 class StepEvents(Events, Protocol):
@@ -58,7 +63,7 @@ class AutoregressiveInstance(Instance):
         self._step: Step | None = None
         self._run = StepRun(1, 0)
         """The current step and the identical steps after it."""
-        self._reach = 4
+        self._reach = MIN_REACH
         """Number of steps priced at once when an arrival may cut the run; adapts to the lengths reached."""
 
     def watch_steps(self, call: Callable[[Step], None]) -> None:
@@ -103,6 +108,14 @@ class AutoregressiveInstance(Instance):
         if finished:
             self._finished(finished)
 
+    def will_drop(self, request: Request) -> bool:
+        return self._is_busy() and not self._answers(request)
+
+    def _answers(self, request: Request) -> bool:
+        """Whether the work in progress ends a request."""
+        step = self._step
+        return step is not None and self.scheduler.ends_with(request, step, self._run.steps)
+
     def _tell(self, step: Step, start_ns: int, run: StepRun) -> None:
         """Report identical steps that ended or were launched."""
         if self._log is not None:
@@ -129,7 +142,7 @@ class AutoregressiveInstance(Instance):
         before = self._run
         self._run = before.until(time_ns)
         if self._run.steps < before.steps:
-            self._reach = 2 * self._run.steps
+            self._reach = max(2 * self._run.steps, MIN_REACH)
             self._wakeups.set(self, self._run.end_ns)
 
     def _cut(self, now_ns: int) -> None:

@@ -123,6 +123,9 @@ class DiffusionInstance(Instance):
         """Allocator calls already charged."""
         self.rounds_passed = 0
         """Rounds so far, those of the batch in progress included."""
+        self.returns_after: frozenset[int] = frozenset()
+        """Numbers of rounds after which the batch returns to the scheduler in any case, as in a recorded run
+        that decided on some of the arrivals that the scheduler then saw."""
 
     def _begin(self) -> int:
         """Begin the next round of the batch, or the first round of a new one."""
@@ -173,7 +176,7 @@ class DiffusionInstance(Instance):
 
     def _must_yield(self) -> bool:
         self._take_in(self.now_ns)
-        return self.scheduler.must_yield(self.now_ns)
+        return self.rounds_passed in self.returns_after or self.scheduler.must_yield(self.now_ns)
 
     # -- parts ---------------------------------------------------------------------------------------
 
@@ -236,6 +239,11 @@ class Diffusion:
     def instance(
         self, pool: Pool, wakeups: WakeupQueue, recorder: Recorder, lookahead: Lookahead
     ) -> DiffusionInstance:
+        """An instance of the pool, with its log.
+
+        Raises:
+            InputError: the pool has KV from outside or bursts of tokens, which block diffusion does not have.
+        """
         blocks = self._blocks
         spec = pool.spec
         if spec.kv_source is not None or spec.emission is not None:

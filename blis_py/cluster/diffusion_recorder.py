@@ -9,8 +9,9 @@ import numpy as np
 from blis_py.cluster.instance_log import InstanceLog
 from blis_py.cluster.recorder import Recorder
 from blis_py.core.diffusion import DiffusionScheduler
-from blis_py.core.diffusion_request import ROUND_FEATURES, Commit, DenoiseBatch, DiffusionRequest
+from blis_py.core.diffusion_features import ROUND_FEATURES
 from blis_py.core.diffusion_request import BatchOutcome as BatchOutcome
+from blis_py.core.diffusion_request import Commit, DenoiseBatch, DiffusionRequest
 from blis_py.core.features import FEATURE_NAMES
 from blis_py.core.request import Request
 from blis_py.latency.base import FrontendDelays

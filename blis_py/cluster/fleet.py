@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Protocol
@@ -17,6 +16,7 @@ from blis_py.cluster.fleet_events import FleetEvents
 from blis_py.cluster.instance import Instance
 from blis_py.cluster.outlet import Outlet
 from blis_py.cluster.topology import Cluster, Pool
+from blis_py.core.light_dataclass import dataclass
 from blis_py.errors import InputError
 from blis_py.metrics.record import InstanceRecord
 

@@ -19,6 +19,7 @@ from blis_py.core.kv_source import Supply
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
 from blis_py.metrics.handovers import HandOvers
+from blis_py.metrics.record import NO_INSTANCE
 from blis_py.metrics.visits import Onward
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class HandOff:
         self.network = Network(events, fleet.members)
         for pool in fleet.cluster.pools:
             fleet.connect(pool.name, self)
-        recorder.tell(self._ended)
+        recorder.on_failure = self._ended
         events.when_dry = self.resolve_deadlock
 
     @property
@@ -154,6 +155,8 @@ class HandOff:
         """See `Outlet`."""
         pair = self._pairs.get(request.row)
         if pair is None or request is not pair.request:
+            if pair is not None:  # computed again on the decode instance, whose KV was lost
+                self._ended(request, self._events.now_ns)
             self._decoded(request)
             return None
         self._prefilled(pair)
@@ -184,6 +187,9 @@ class HandOff:
         self._recorder.revisit(request, ready_ns)
         if pair.decode < 0:
             pair.decode = self._choose_decode(request, now_ns)
+            if pair.decode < 0:
+                self._recorder.lost(request, now_ns, NO_INSTANCE)
+                return
         else:
             self._instances[pair.decode].expect(-1, now_ns, self.counts_late)
         self._recorder.dispatched(request, pair.decode)
@@ -291,10 +297,18 @@ class HandOff:
 
         To be called when no event is left; returns whether a hand-over was under way.
         """
+        return self.evict_oldest(DEADLOCK)
+
+    def evict_oldest(self, why: str) -> bool:
+        """Evict the oldest request on its way that holds blocks, or else the oldest; False if there is none.
+
+        Args:
+            why: the reason in the record.
+        """
         if not self._pairs:
             return False
         waiting = list(self._pairs.values())
-        self._evict(next((pair for pair in waiting if pair.holds_blocks), waiting[0]), DEADLOCK)
+        self._evict(next((pair for pair in waiting if pair.holds_blocks), waiting[0]), why)
         return True
 
     def _evict(self, pair: Pair, why: str) -> None:

@@ -185,6 +185,18 @@ class Instance(Wakeable):
         else:
             self._wakeups.set(self, now_ns)
 
+    @property
+    def most_tokens(self) -> int:
+        """Longest request that can be served here, its answer included."""
+        return self._life.most_tokens
+
+    def will_drop(self, request: Request) -> bool:
+        """Whether a request whose time is over is dropped at the end of the step in progress.
+
+        False where that is not known before, or it has ended.
+        """
+        return False
+
     def let_go(self, request: Request, now_ns: int) -> None:
         """Free the blocks of a completed request that kept them, at the end of the step in progress."""
         self._life.let_go(request, now_ns)

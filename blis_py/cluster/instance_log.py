@@ -91,16 +91,14 @@ class InstanceLog:
     def unservable(self, request: Request, now_ns: int) -> None:
         visit = request.visit
         self._to.outcome[visit], self._to.finish_ns[visit] = Outcome.UNSERVABLE, now_ns
-        if self._to.on_end is not None:
-            self._to.on_end(request, now_ns)
+        self._to.failed(request, now_ns)
 
     def timed_out(self, requests: list[Request]) -> None:
         to = self._to
         for request in requests:
             visit = request.visit
             to.finish_ns[visit] = seen_ns = max(request.deadline_ns, int(to.ready_ns[visit]))
-            if to.on_end is not None:
-                to.on_end(request, seen_ns)
+            to.failed(request, seen_ns)
         self.ended(requests, Outcome.TIMED_OUT)
 
     def finished(self, requests: list[Request], end_ns: int) -> None:

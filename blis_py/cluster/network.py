@@ -82,6 +82,8 @@ class Network:
         self._events, self._members = events, members
         self._ports: dict[Hashable, Port] = {}
         self._ports_by_ends: dict[tuple[int, int], list[Port]] = {}
+        self.sent_bytes = self.cancelled_bytes = 0
+        """Bytes of all transfers, and of those that were stopped."""
         self.moved_bytes = 0
         """Bytes of the transfers that have ended."""
         self.under_way = 0
@@ -102,6 +104,7 @@ class Network:
             wire_ns = ceil(size_bytes / rate)
         transfer.alone_ns = link.latency_ns + wire_ns
         self.under_way += 1
+        self.sent_bytes += size_bytes
         transfer.is_shared = wire_ns > 0 and link.contended
         at_ns = now_ns + (link.latency_ns if transfer.is_shared else transfer.alone_ns)
         self._events.schedule(transfer, at_ns)
@@ -111,6 +114,7 @@ class Network:
         """Stop a transfer that has not ended."""
         transfer.cancel()
         self.under_way -= 1
+        self.cancelled_bytes += transfer.size_bytes
         if transfer.rate:
             self._leave(transfer, self._events.now_ns)
 
@@ -136,6 +140,14 @@ class Network:
 
     def _share(self, changed: Transfer, now_ns: int) -> None:
         """Recompute the rates of all transfers connected by links to one that began or ended."""
+        flowing = 0
+        for port in changed.ports:
+            flowing = max(flowing, len(port.flows))
+        if not flowing:
+            return
+        if flowing == 1 and changed in changed.ports[0].flows:  # alone on all its links
+            self._set_rate(changed, min([port.rate for port in changed.ports]), now_ns)
+            return
         ports = dict.fromkeys(changed.ports)
         queue, flows = list(ports), dict[Transfer, None]()
         while queue:
@@ -147,8 +159,6 @@ class Network:
                     if port not in ports:
                         ports[port] = None
                         queue.append(port)
-        if not flows:
-            return
         for flow, rate in fair(list(flows), list(ports)).items():
             if rate != flow.rate:
                 self._set_rate(flow, rate, now_ns)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 
-from blis_py.cluster.autoregressive import AutoregressiveInstance, StepEvents
+from blis_py.cluster.autoregressive import MIN_REACH, AutoregressiveInstance, StepEvents
 from blis_py.cluster.instance import IDLE_NS
 from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.wakeups import WakeupQueue
+from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel, overlapped
@@ -109,6 +110,13 @@ class OverlappedInstance(AutoregressiveInstance):
             run = run.first(run.steps - 1)
         self._tell(step, start_ns, run)
 
+    def _answers(self, request: Request) -> bool:
+        """With the step in flight, or one that is launched and has ended before the next one is planned."""
+        if self._flight is not None and request in self._flight.ending:
+            return True
+        step, steps = self._step, self._run.steps - 1
+        return step is not None and steps > 0 and self.scheduler.ends_with(request, step, steps)
+
     def _is_busy(self) -> bool:
         return self._step is not None or self._flight is not None
 
@@ -123,7 +131,7 @@ class OverlappedInstance(AutoregressiveInstance):
         before, steps = self._run, self._planned_by(time_ns)
         if steps < before.steps:
             self._run = before.first(steps)
-            self._reach = 2 * steps
+            self._reach = max(2 * steps, MIN_REACH)
             self._last_planned_ns = self._flight_end_ns if steps == 1 else before.first(steps - 1).end_ns
             self._wakeups.set(self, self._last_planned_ns)
 

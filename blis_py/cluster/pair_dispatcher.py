@@ -57,7 +57,9 @@ class PairDispatcher(Dispatcher):
             self._signals.watch()
 
     def choose(self, request: Request, now_ns: int) -> int:
-        """The decode instance of a request whose prefill is done."""
+        """The decode instance of a request whose prefill is done; -1 if none is ready."""
+        if not self._ready:
+            return -1
         if self.looks:
             self._signals.look(now_ns)
         return self._route(request, now_ns)

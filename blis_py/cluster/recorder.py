@@ -49,6 +49,7 @@ class Recorder(VisitColumns):
     Attributes:
         on_end: called with an admitted request that has ended, for whatever reason, and the time at which its
             client sees that.
+        on_failure: the same, called first, with one that is not finished.
     """
 
     def __init__(self, table: RequestTable, frontend: FrontendDelays, on_the_way_ns: int = 0) -> None:
@@ -60,6 +61,7 @@ class Recorder(VisitColumns):
         self._sent: list[int] | None = None
         """Rows in order of arrival, where arrivals are not known in advance."""
         self.on_end: Callable[[Request, int], None] | None = None
+        self.on_failure: Callable[[Request, int], None] | None = None
         self._on_the_way_ns = on_the_way_ns
         self._instance = self.instance.data
         self.decisions: Decisions | None = None
@@ -173,8 +175,24 @@ class Recorder(VisitColumns):
         visit = request.visit
         self.outcome[visit], self.finish_ns[visit] = Outcome.TIMED_OUT, now_ns
         self._gave_up += 1
+        self.failed(request, now_ns)
+
+    def lost(self, request: Request, now_ns: int, why: str) -> None:
+        """Record the end of a request between two visits: no instance takes it on."""
+        self.outcome[request.visit], self.finish_ns[request.visit] = Outcome.EVICTED, now_ns
+        self._evictions[request.visit] = why
+        self.failed(request, now_ns)
+
+    def failed(self, request: Request, seen_ns: int) -> None:
+        """Report the end of an admitted request that is not finished.
+
+        Args:
+            seen_ns: when its client sees that.
+        """
+        if self.on_failure is not None:
+            self.on_failure(request, seen_ns)
         if self.on_end is not None:
-            self.on_end(request, now_ns)
+            self.on_end(request, seen_ns)
 
     def evicted(self, request: Request, why: str) -> None:
         """Record that a request is to be evicted; it leaves its instance unless it ends before."""

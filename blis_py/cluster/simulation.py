@@ -16,11 +16,11 @@ import numpy as np
 from blis_py.cluster.autoregressive_kind import Autoregressive
 from blis_py.cluster.clock import Clock
 from blis_py.cluster.dispatcher import Dispatcher, Progress
+from blis_py.cluster.early_ends import EarlyEnds
 from blis_py.cluster.events import Action
 from blis_py.cluster.fleet import Fleet, Membership
 from blis_py.cluster.fleet_events import FleetEvents
 from blis_py.cluster.fleet_view import FleetView
-from blis_py.cluster.gateway import Gateway
 from blis_py.cluster.ingress import IngressParts
 from blis_py.cluster.instance import Instance
 from blis_py.cluster.kinds import Kind, KindOfRequests
@@ -29,7 +29,6 @@ from blis_py.cluster.model_dispatcher import ModelDispatcher
 from blis_py.cluster.observer import Observer
 from blis_py.cluster.outlet import NoLookahead, Outlet
 from blis_py.cluster.policies import policy
-from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.rng import Rng
 from blis_py.cluster.router import CountedTurns, Router, RouterSetup
 from blis_py.cluster.signals import Signals
@@ -143,7 +142,9 @@ class ClusterSimulation:
             members, router, signals, recorder, lookahead, self._decisions, progress, unserved
         )
         by_model = self._by_model(record_decisions)
-        self._dispatch = dispatch = ModelDispatcher(dispatcher, by_model) if by_model else dispatcher
+        self._dispatch = dispatch = (
+            ModelDispatcher(dispatcher, by_model, table.model.codes) if by_model else dispatcher
+        )
         self.gateway, *queues = ingress_parts.built(
             events, source, signals, members, dispatch, lookahead, recorder
         )
@@ -214,7 +215,7 @@ class ClusterSimulation:
         self._parts.insert(0, NoLookahead())
 
     def _by_model(self, record_decisions: int | None) -> dict[int, Dispatcher]:
-        """Dispatchers among the instances of each model, by row of the requests for it.
+        """Dispatchers among the instances of each model, by the code of its names.
 
         Raises:
             InputError: with several models, decisions are to be recorded or prefill and decode are apart.
@@ -225,14 +226,14 @@ class ClusterSimulation:
         for what, wanted in (("disaggregation", self.handoff), ("trace_level", record_decisions)):
             if wanted is not None:
                 raise InputError("not supported yet with several models", key=what, fix="serve one model")
-        by_row: dict[int, Dispatcher] = {}
+        by_code: dict[int, Dispatcher] = {}
         for names, pools in served.items():
             members = FleetView(self.fleet, [pool.name for pool in pools])
             signals, router = self._routing(members, pools[0])
             dispatcher = Dispatcher(members, router, signals, self.recorder, self.lookahead)
-            own = np.array([name in names for name in table.model.names], dtype=np.bool_)
-            by_row |= dict.fromkeys(np.flatnonzero(own[table.model.codes]).tolist(), dispatcher)
-        return by_row
+            own = [code for code, name in enumerate(table.model.names) if name in names]
+            by_code |= dict.fromkeys(own, dispatcher)
+        return by_code
 
     def _routing(self, members: Membership, pool: Pool | None = None) -> tuple[Signals, Router]:
         """A router among instances, and the signals it reads.
@@ -274,7 +275,7 @@ class ClusterSimulation:
         self._fleet_events.begin()
         self.lookahead.over(*self._parts, *([self._fleet_events] if self._fleet_events.is_used else []))
         self.lookahead.dispatches_ahead = self._dispatches_ahead
-        way_in = _way_in(self.source, self.recorder, self.gateway)
+        way_in = self._way_in()
         self.source.start(self.env, self._maker, way_in, self.lookahead.is_open)
 
     @property
@@ -286,6 +287,21 @@ class ClusterSimulation:
             return False
         apart = all(pool.role != "both" for pool in self.cluster.pools)
         return apart and not self.source.listens and not dispatcher.looks and not self._prefill_looks
+
+    def _way_in(self) -> Send:
+        """The first stage behind the source."""
+        recorder, gateway = self.recorder, self.gateway
+        if not self.source.listens:
+            return gateway.receive
+        early = EarlyEnds(self.events, recorder, self.fleet.instances, self.source)
+        recorder.listen(early.ended)
+
+        def noted(requests: Sequence[Request]) -> None:
+            recorder.sent(requests)
+            early.sent(requests)
+            gateway.receive(requests)
+
+        return noted
 
     def end(self, end_ns: int) -> RunRecord:
         """End the run at a time up to which all events have happened."""
@@ -348,19 +364,6 @@ def _unserved(table: RequestTable, served_models: Collection[str] | None) -> fro
         return frozenset()
     foreign = np.array([bool(name) and name not in served_models for name in table.model.names])
     return frozenset(np.flatnonzero(foreign[table.model.codes]).tolist()) if foreign.any() else frozenset()
-
-
-def _way_in(source: Source, recorder: Recorder, gateway: Gateway) -> Send:
-    """The first stage behind the source."""
-    if not source.listens:
-        return gateway.receive
-    recorder.listen(source.ended)
-
-    def noted(requests: Sequence[Request]) -> None:
-        recorder.sent(requests)
-        gateway.receive(requests)
-
-    return noted
 
 
 def _run(env: Clock, instances: Sequence[Instance], horizon_ns: int | None) -> int:

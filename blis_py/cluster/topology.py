@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Self
 
+from blis_py.core.light_dataclass import dataclass
 from blis_py.errors import InputError
 
 if TYPE_CHECKING:

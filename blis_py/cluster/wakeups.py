@@ -6,9 +6,14 @@ others follow at once, while SimPy's clock stands still.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from blis_py.cluster.events import STEP_ENDS, Call, EventQueue
 from blis_py.cluster.lookahead import Lookahead
 from blis_py.core.request import NEVER_NS
+
+if TYPE_CHECKING:
+    from mypy_extensions import i64
 
 
 class Wakeable:
@@ -67,7 +72,7 @@ class WakeupQueue:
         if self._lookahead.none_ahead or self._events.next_ns() <= time_ns:
             return False
         first = self._first
-        node = len(self._wakeables) + wakeable.place
+        node: i64 = len(self._wakeables) + wakeable.place
         if len(first) <= node:
             return False
         while node > 1:
@@ -117,7 +122,10 @@ class WakeupQueue:
         """Wake the first sleeper. Most set their next time meanwhile, which replays their matches; for the
         others this is done here. Comparisons in between read `NEVER_NS` from the sleeper itself."""
         time_ns, wakeable.wakes_ns = wakeable.wakes_ns, NEVER_NS
-        self._woken_ns, self._woken_place = time_ns, wakeable.place
+        if time_ns != self._woken_ns:
+            self._woken_ns, self._woken_place = time_ns, wakeable.place
+        elif wakeable.place > self._woken_place:
+            self._woken_place = wakeable.place
         wakeable.wake(time_ns)
         if wakeable.wakes_ns == NEVER_NS:
             self._replay(wakeable)
@@ -130,13 +138,17 @@ class WakeupQueue:
             for node in range(count - 1, 0, -1):
                 first[node] = _sooner(first[2 * node], first[2 * node + 1])
             return
-        node = (count + wakeable.place) >> 1
-        while node:
-            winner = _sooner(first[2 * node], first[2 * node + 1])
-            if first[node] is winner and winner is not wakeable:
+        at: i64 = (count + wakeable.place) >> 1
+        while at:
+            one, other = first[2 * at], first[2 * at + 1]
+            if one.wakes_ns == other.wakes_ns:
+                winner = one if one.place < other.place else other
+            else:
+                winner = one if one.wakes_ns < other.wakes_ns else other
+            if first[at] is winner and winner is not wakeable:
                 return
-            first[node] = winner
-            node >>= 1
+            first[at] = winner
+            at >>= 1
 
     def _schedule(self, time_ns: int) -> None:
         if self._call is not None:

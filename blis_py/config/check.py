@@ -32,7 +32,11 @@ _LENGTHS = tuple(
 
 
 def duration_ns(value: str | int, key: str = "horizon") -> int:
-    """`"60s"`, `"1.5h"`, `"500ms"`, or a plain number of µs, as nanoseconds."""
+    """`"60s"`, `"1.5h"`, `"500ms"`, or a plain number of µs, as nanoseconds.
+
+    Raises:
+        InputError: it is not a positive duration.
+    """
     fix = 'write "60s", "10m", or a number of µs'
     found = re.fullmatch(_DURATION, str(value).strip(), re.ASCII)
     unit_ns = None if found is None else _NS.get(found["unit"] or "us")
@@ -44,7 +48,11 @@ def duration_ns(value: str | int, key: str = "horizon") -> int:
 
 
 def check(config: RunConfig, layers: Layers) -> None:
-    """Check names and contradictions of a configuration."""
+    """Check names and contradictions of a configuration.
+
+    Raises:
+        InputError: a name is unknown, or two settings contradict each other.
+    """
     from blis_py.latency import LATENCY_MODELS, PRICES_LINKS
 
     name = config.latency.model

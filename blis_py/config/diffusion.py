@@ -3,9 +3,8 @@
 Annotations are evaluated here and no later, as in `models`.
 """
 
-from dataclasses import dataclass
-
 from blis_py.config.kinds import KindSection
+from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import setting
 
 _HOUR_US = 3.6e9

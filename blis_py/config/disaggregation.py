@@ -5,12 +5,13 @@ Annotations are evaluated here and no later, as in `blis_py.config.models`.
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import Any
 
 from blis_py.config.flag_texts import scorers
 from blis_py.config.pools import PoolSection
 from blis_py.core.bounds import LAST_NS, MAX_INSTANCES, MAX_KV_BLOCKS, MAX_TOKENS
+from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import setting
 from blis_py.errors import InputError
 

@@ -84,7 +84,11 @@ class Layers:
             del self.values[path]
 
     def flag(self, name: str, path: str, value: Any) -> None:
-        """Add one flag over the present settings; two flags that disagree are an error."""
+        """Add one flag over the present settings; two flags that disagree are an error.
+
+        Raises:
+            InputError: an earlier flag of the same setting has another value.
+        """
         other = self._flag.get(path)
         if other is not None and self.values[path] != value:
             raise InputError(
@@ -179,6 +183,9 @@ def coerce(value: Any, hint: Any) -> Any:
     """`value` as the annotated type, without guessing.
 
     A whole number is accepted as a number, and so is a number that YAML reads as text (`1e-6`).
+
+    Raises:
+        InputError: the value does not have the type.
     """
     options = get_args(hint) if get_origin(hint) in (types.UnionType, Union) else (hint,)
     for option in options:
@@ -215,7 +222,11 @@ def _coerce_one(value: Any, hint: Any) -> Any:
 
 
 def check_bounds(value: Any, limits: Mapping[str, Any]) -> None:
-    """Refuse a number out of bounds (NaN always is), and a word that is not a choice."""
+    """Refuse a number out of bounds (NaN always is), and a word that is not a choice.
+
+    Raises:
+        InputError: it is out of bounds, not finite, or not one of the choices.
+    """
     choices = choices_of(limits)
     if choices is not None and isinstance(value, str) and value not in choices:
         if "," in value and all(part.strip() in choices for part in value.split(",")):

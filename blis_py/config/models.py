@@ -3,7 +3,7 @@
 Annotations are evaluated here and no later: every run reads them several times, and text would take long.
 """
 
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import field, fields, is_dataclass, replace
 from typing import Any
 
 from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
@@ -23,6 +23,7 @@ from blis_py.core.config import (
     PrefixCaching,
     queue_order,
 )
+from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import extended, setting
 
 _HOUR_US, _HOUR_MS = 3.6e9, 3.6e6

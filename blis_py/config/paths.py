@@ -102,7 +102,11 @@ def named_files(config: RunConfig) -> dict[str, Path]:
 
 
 def workload_source(name: str) -> str:
-    """The key that `--workload NAME` sets: a preset, a bundled spec or a file."""
+    """The key that `--workload NAME` sets: a preset, a bundled spec or a file.
+
+    Raises:
+        InputError: there is no workload of that name.
+    """
     from blis_py.workload.presets import AS_BLIS, PRESETS
 
     if name == AS_BLIS or name in PRESETS:

@@ -4,11 +4,12 @@ Annotations are evaluated here and no later, as in `blis_py.config.models`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field, fields
 from typing import Any
 
-from blis_py.config.layers import Layers, flatten
+from blis_py.config.layers import Layers, did_you_mean, flatten
 from blis_py.core.bounds import MAX_INSTANCES
+from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import setting
 from blis_py.errors import InputError
 
@@ -68,18 +69,41 @@ OVERRIDES = (
 
 
 def read_pools(layers: Layers) -> None:
-    """Parse the list of pools, replacing its plain data.
+    """Parse the list of pools, replacing its plain data, and apply the keys `pools.NAME.KEY` to it.
 
     Raises:
-        InputError: not a list of mappings, an unknown key, or a value of the wrong type or out of bounds.
+        InputError: not a list of mappings, an unknown pool or key, or a value of the wrong type or out of
+            bounds.
     """
     given = layers.values.get("pools")
+    changes = {path: value for path, value in layers.values.items() if path.startswith("pools.")}
+    layers.forget(changes)
     if given is None:
+        for path in changes:
+            raise layers.error("there are no pools", path, fix="list them in the configuration, under pools")
         layers.values.pop("pools", None)
         return
     if not isinstance(given, list | tuple):
         raise layers.error("must be a list of pools", "pools", value=given, fix="write - {name: …, count: …}")
-    layers.values["pools"] = tuple(_pool(layers, number, pool) for number, pool in enumerate(given))
+    pools = [_pool(layers, number, pool) for number, pool in enumerate(given)]
+    for path, value in changes.items():
+        name, _, key = path.removeprefix("pools.").partition(".")
+        names = [pool.name for pool in pools]
+        if name not in names:
+            raise layers.error("no such pool", path, value=name, fix=did_you_mean(name, names))
+        number = names.index(name)
+        pools[number] = _changed(pools[number], key, value)
+    layers.values["pools"] = tuple(pools)
+
+
+def _changed(pool: PoolSection, key: str, value: Any) -> PoolSection:
+    own = Layers()
+    own.add({each.name: getattr(pool, each.name) for each in fields(PoolSection)}, file=None)
+    own.add({key: value}, file=None)
+    try:
+        return own.build(PoolSection)
+    except InputError as error:
+        raise of_pool(error, f".{pool.name}") from error
 
 
 def _pool(layers: Layers, number: int, given: Any) -> PoolSection:

@@ -3,10 +3,9 @@
 Annotations are evaluated here and no later, as in `blis_py.config.models`.
 """
 
-from dataclasses import dataclass
-
 from blis_py.config.flag_texts import negative_is_endless, pairs, word
 from blis_py.core.bounds import LAST_NS, MAX_ARRIVALS_PER_S, MAX_REQUESTS, MAX_TOKENS, SECOND_NS
+from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import setting
 
 _LAST_S, _LAST_MS = LAST_NS / SECOND_NS, LAST_NS / 10**6

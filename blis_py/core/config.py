@@ -5,10 +5,10 @@ are parts of `SchedulerConfig`, of the configuration section and of the engine's
 methods.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from blis_py.core.bounds import LAST_NS, MAX_KV_BLOCKS, MAX_TOKENS
+from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import setting
 
 _LAST_MS = LAST_NS / 10**6

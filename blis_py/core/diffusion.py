@@ -20,13 +20,13 @@ from typing import Final, cast
 
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig, check_diffusion_config
+from blis_py.core.diffusion_features import DiffusionFeatures
 from blis_py.core.diffusion_request import (
     NO_SLOT,
     BatchOutcome,
     Commit,
     DenoiseBatch,
     DiffusionCounters,
-    DiffusionFeatures,
     DiffusionRequest,
 )
 from blis_py.core.features import computed, further_features

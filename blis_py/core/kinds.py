@@ -9,7 +9,7 @@ from collections.abc import Container, Mapping
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
-from blis_py.core.diffusion_request import ROUND_FEATURES, DiffusionFeatures
+from blis_py.core.diffusion_features import ROUND_FEATURES, DiffusionFeatures
 from blis_py.core.features import Feature, StepFeatures
 
 

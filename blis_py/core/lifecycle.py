@@ -106,6 +106,11 @@ class Lifecycle:
 
     # -- arrivals and departures ------------------------------------------------------------------
 
+    @property
+    def most_tokens(self) -> int:
+        """Longest request that can be served here, its answer included."""
+        return self._max_tokens
+
     def add(self, request: Request) -> str | None:
         """Add a request to the waiting queue; returns the reason if it can never be served here."""
         limit, prompt = request.max_tokens, request.prompt_tokens

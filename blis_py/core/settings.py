@@ -88,6 +88,6 @@ def extended(settings: type[T]) -> type[T]:
     if own and key not in _extended:
         specs = [(name, kind, copy(spec)) for name, kind, spec in own]
         _extended[key] = make_dataclass(
-            settings.__name__, specs, bases=(settings,), frozen=True, kw_only=True
+            settings.__name__, specs, bases=(settings,), kw_only=True, init=False, repr=False, eq=False
         )
     return cast(type[T], _extended.get(key, settings))

@@ -67,6 +67,17 @@ class StepProgress(Lifecycle):
 
     # -- a step's outcome ---------------------------------------------------------------------------
 
+    def ends_with(self, request: Request, step: Step, steps: int) -> bool:
+        """Whether a request has its last token when a planned step, or `steps` identical ones, are over."""
+        if request.status is DECODING:
+            return request.finish_tick <= self.tick + steps
+        for one, tokens in step.prefills:
+            if one is request:
+                complete = request.computed + tokens >= request.prompt_tokens + request.generated
+                emitted = 1 if step.emissions is None else step.emissions.get(request, 1)
+                return complete and request.generated + emitted >= request.target
+        return False
+
     def advance(self, step: Step, steps: int = 1) -> None:
         """Book what is known when the step, or `steps` identical ones, are launched.
 

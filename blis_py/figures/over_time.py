@@ -64,9 +64,9 @@ def draw_state(
     moments = state.time_s / time_unit(end_s)[1]
     ax.set_title(title)
     if state.pools:
-        for index, (name, own) in enumerate(rows_of_pools(state.pools, rows).items()):
+        for index, (pool, own) in enumerate(rows_of_pools(state.pools, rows).items()):
             whole = own.mean(axis=0) if mean else own.sum(axis=0)
-            ax.plot(moments, whole, linewidth=1.6, label=name, **pool_line(index))
+            ax.plot(moments, whole, linewidth=1.6, label=pool, **pool_line(index))
         ax.set_ylim(bottom=0)
         return
     if 1 < len(rows) <= _MAX_FAINT:

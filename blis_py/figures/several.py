@@ -175,7 +175,11 @@ def several(runs: Runs, by: Sequence[str] = ()) -> Several:
 
 
 def points_of(runs: Any) -> list[Point]:
-    """Settings and figures of every run; of a sweep, those that ran. `runs` are `Runs`."""
+    """Settings and figures of every run; of a sweep, those that ran. `runs` are `Runs`.
+
+    Raises:
+        InputError: the table has no column with a figure of a run.
+    """
     if isinstance(runs, str | Path):
         table = read_table(runs)
         prefixes = (*_FIGURES, *(metric.key for metric, _ in shown_in("load")))

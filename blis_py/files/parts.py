@@ -26,7 +26,11 @@ class FilePart:
         return InputError(problem, file=self.path, key=self.key, value=self.value, fix=self.fix)
 
     def of(self, name: Any) -> FilePart:
-        """The value of a mapping under a name; may be null."""
+        """The value of a mapping under a name; may be null.
+
+        Raises:
+            InputError: it is not a mapping, or the key is missing.
+        """
         values = self.mapping(type(name))
         if name not in values:
             raise InputError("missing key", file=self.path, key=self._below(name), fix=self.fix)
@@ -36,6 +40,11 @@ class FilePart:
         return f"{self.key}.{name}" if self.key else str(name)
 
     def mapping(self, keys: type = str) -> Mapping[Any, Any]:
+        """The value as a mapping with keys of one type.
+
+        Raises:
+            InputError: it is not a mapping, or a key is not of that type.
+        """
         if not isinstance(self.value, Mapping):
             raise self.error("must be a mapping")
         for name in self.value:
@@ -45,7 +54,11 @@ class FilePart:
         return self.value
 
     def check_finite(self) -> None:
-        """Refuse infinity and NaN at any depth."""
+        """Refuse infinity and NaN at any depth.
+
+        Raises:
+            InputError: a number is not finite.
+        """
         if isinstance(self.value, Mapping):
             for name, value in self.value.items():
                 FilePart(value, self.path, self._below(name), self.fix).check_finite()
@@ -56,7 +69,11 @@ class FilePart:
             raise self.error("must be a finite number")
 
     def items(self) -> list[FilePart]:
-        """The elements of a list."""
+        """The elements of a list.
+
+        Raises:
+            InputError: it is not a list.
+        """
         if not isinstance(self.value, Sequence) or isinstance(self.value, str):
             raise self.error("must be a list")
         return [
@@ -65,12 +82,22 @@ class FilePart:
         ]
 
     def number(self, low: float, high: float) -> float:
+        """The value as a number from `low` to `high`.
+
+        Raises:
+            InputError: it is not a number, or out of bounds.
+        """
         value = self.value
         if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
             raise self.error(f"must be a number from {low:g} to {high:g}")
         return float(value)
 
     def whole(self, low: int, high: int) -> int:
+        """The value as a whole number from `low` to `high`.
+
+        Raises:
+            InputError: it is not a whole number, or out of bounds.
+        """
         value = self.value
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self.error(f"must be a whole number from {low:,} to {high:,}")

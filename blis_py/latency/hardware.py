@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from blis_py.core.light_dataclass import dataclass
 from blis_py.errors import InputError
 from blis_py.files.profiles import find_profile, known_names
 from blis_py.files.yaml_files import load_mapping

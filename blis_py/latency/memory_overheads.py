@@ -15,9 +15,9 @@ the pool has been sized, out of what the utilisation leaves free.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from blis_py.core.light_dataclass import dataclass
 from blis_py.models.model_shape import ModelShape
 
 

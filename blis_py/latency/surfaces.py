@@ -93,6 +93,11 @@ def load_surfaces(gpu: str, engine: str) -> Surfaces | None:
 
 
 def read_surfaces(path: Path) -> Surfaces:
+    """The operator surfaces in a file.
+
+    Raises:
+        InputError: the file has no operator surfaces, or damaged ones.
+    """
     top = load_object(path)
     try:
         of = {name: _surface(entry) for name, entry in top["surfaces"].items()}

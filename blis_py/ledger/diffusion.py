@@ -8,13 +8,8 @@ from typing import Any
 
 from blis_py.cluster.diffusion import BlockDiffusion
 from blis_py.cluster.kinds import KindOfRequests
-from blis_py.core.diffusion_request import (
-    BatchOutcome,
-    Commit,
-    DenoiseBatch,
-    DiffusionFeatures,
-    DiffusionRequest,
-)
+from blis_py.core.diffusion_features import DiffusionFeatures
+from blis_py.core.diffusion_request import BatchOutcome, Commit, DenoiseBatch, DiffusionRequest
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request
 from blis_py.latency.step_run import StepRun

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.core.light_dataclass import dataclass
 from blis_py.requests.table import Ints, Labels
 
 

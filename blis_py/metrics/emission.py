@@ -7,11 +7,12 @@ speculative decoding does. Answers in blocks come a block per step, all of its t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.core.light_dataclass import dataclass
 from blis_py.requests.table import Ints
 
 Rows = NDArray[np.intp]

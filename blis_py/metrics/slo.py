@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.core.bounds import clock_ns
+from blis_py.core.light_dataclass import dataclass
 from blis_py.errors import InputError
 from blis_py.metrics.groups import SLO_CLASSES, rows_by_name, slo_classes
 from blis_py.metrics.latencies import Latencies

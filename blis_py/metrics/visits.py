@@ -8,13 +8,14 @@ or dispatched again has several visits, in turn; between two of them is a gap.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import IntEnum
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.core.light_dataclass import dataclass
 from blis_py.metrics.emission import EmittedTokens, Rows, ranges
 from blis_py.requests.table import Ints
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from blis_py.core.light_dataclass import dataclass
 from blis_py.models.hf_config import ConfigFile
 
 

@@ -8,10 +8,11 @@ second file, `hf_quant_config.json`. They are read as one.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
+from blis_py.core.light_dataclass import dataclass
 from blis_py.errors import InputError
 from blis_py.files.json_files import load_object
 from blis_py.files.paths import is_file
@@ -60,7 +61,11 @@ class ConfigFile:
 
     @classmethod
     def of(cls, file: Path, values: Mapping[str, Any]) -> ConfigFile:
-        """The same for values already read."""
+        """The same for values already read.
+
+        Raises:
+            InputError: a key contradicts that of `text_config`.
+        """
         config = cls(file, values)
         if "num_hidden_layers" in values or "text_config" not in values:
             return config
@@ -125,10 +130,20 @@ class ConfigFile:
                 raise self.error(key, f"contradicts {first}", self.values[key], "keep one of the two")
 
     def refuse(self, key: str, problem: str) -> None:
+        """Refuse a model whose configuration has this key.
+
+        Raises:
+            InputError: always where the key is present: the model cannot be simulated.
+        """
         if self.has(key):
             raise self.error(key, problem, self.values[key], "use another model")
 
     def count(self, *keys: str, default: int | None = None, least: int = 1, most: int = LARGEST_COUNT) -> int:
+        """A whole number from `least` to `most`.
+
+        Raises:
+            InputError: it is not a whole number, or out of bounds.
+        """
         key, value = self._find(keys, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise self.error(key, f"must be a whole number of at least {least}", value)
@@ -137,6 +152,11 @@ class ConfigFile:
         return value
 
     def number(self, *keys: str, default: float | None = None) -> float:
+        """A positive number.
+
+        Raises:
+            InputError: it is not a number, not positive, or far too large.
+        """
         key, value = self._find(keys, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self.error(key, "must be a number", value)
@@ -145,26 +165,44 @@ class ConfigFile:
         return float(value)
 
     def text(self, *keys: str, default: str | None = None) -> str:
+        """A string.
+
+        Raises:
+            InputError: it is not a string.
+        """
         key, value = self._find(keys, default)
         if not isinstance(value, str):
             raise self.error(key, "must be a string", value)
         return value
 
     def flag(self, *keys: str, default: bool | None = None) -> bool:
+        """A switch.
+
+        Raises:
+            InputError: it is neither true nor false.
+        """
         key, value = self._find(keys, default)
         if not isinstance(value, bool):
             raise self.error(key, "must be true or false", value)
         return value
 
     def items(self, key: str) -> Sequence[Any]:
-        """A list; empty when absent."""
+        """A list; empty when absent.
+
+        Raises:
+            InputError: it is not a list.
+        """
         key, value = self._find((key,), [])
         if not isinstance(value, list):
             raise self.error(key, "must be a list", value)
         return value
 
     def texts(self, key: str) -> Sequence[str]:
-        """A list of strings; empty when absent."""
+        """A list of strings; empty when absent.
+
+        Raises:
+            InputError: it is not a list of strings.
+        """
         for item in self.items(key):
             if not isinstance(item, str):
                 raise self.error(key, "must be a list of strings", item)
@@ -175,6 +213,11 @@ class ConfigFile:
         return self.required_section(key) if self.values.get(key) else None
 
     def required_section(self, key: str) -> ConfigFile:
+        """An object within the configuration.
+
+        Raises:
+            InputError: it is not an object.
+        """
         key, value = self._find((key,), None)
         if not isinstance(value, dict):
             raise self.error(key, "must be an object", value)

@@ -8,8 +8,8 @@ last: attention, LM head or single layers often stay in 16 bits.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from blis_py.core.light_dataclass import dataclass
 from blis_py.models.hf_config import ConfigFile, names_of
 from blis_py.models.module_names import ModuleNames
 from blis_py.models.weights import LayerCounts, Quantisation, Weights

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
+
+from blis_py.core.light_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

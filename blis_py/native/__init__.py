@@ -58,6 +58,7 @@ EVERY_STEP = (
 )
 """What most simulated steps pass through. Other queues derive from built-in types, and stay interpreted."""
 SOME = (
+    "core.diffusion_features",
     "core.diffusion_request",
     "core.radix_node",
     "core.radix",

@@ -85,7 +85,11 @@ def running(workers: int | None, dask: str | None, cache: Cache) -> Iterator[Run
 def spanned(
     vary: Vary, runs: Sequence[Point] = (), space: str | Path | None = None, known: Sequence[str] = ()
 ) -> tuple[list[Axis], list[Point], Mapping[str, Any]]:
-    """Axes, points and the other keys of a space file (see `read_space`)."""
+    """Axes, points and the other keys of a space file (see `read_space`).
+
+    Raises:
+        InputError: the file has both `runs` and axes, or a value that does not fit.
+    """
     if isinstance(vary, str):
         vary = [vary]
     if isinstance(vary, Mapping):
@@ -102,7 +106,11 @@ def spanned(
 
 
 def base_of(config: RunConfig | str | Path | None, settings: Mapping[str, Any]) -> Base:
-    """The common settings of all runs, from the arguments that `blis.run` takes."""
+    """The common settings of all runs, from the arguments that `blis.run` takes.
+
+    Raises:
+        InputError: a setting is unknown, or its value does not fit.
+    """
     for name in settings:
         if name not in NAMES:
             raise InputError("unknown setting", key=name, fix=did_you_mean(name, NAMES))
@@ -233,7 +241,11 @@ def chosen_plan(
     cache: Cache = True,
     told: PlanTold | None = None,
 ) -> Plan:
-    """`plan` for an already resolved base configuration."""
+    """`plan` for an already resolved base configuration.
+
+    Raises:
+        InputError: arguments contradict each other or belong to another kind of plan.
+    """
     axes, listed, more = spanned(vary, (), space, ("instances", "prices"))
     if listed:
         raise InputError("a plan has no list of runs", key="runs", fix="use vary, or blis.sweep")

@@ -12,6 +12,7 @@ from typing import Any
 from blis_py.config.layers import did_you_mean
 from blis_py.config.models import KIND_SECTIONS, NAMES, RunConfig
 from blis_py.config.paths import from_folder
+from blis_py.config.pools import PoolSection
 from blis_py.errors import InputError
 from blis_py.files.paths import check_text, full_path
 from blis_py.files.yaml_files import load_mapping, parse_yaml
@@ -54,7 +55,8 @@ def axis(name: str, values: Any, *, key: str = "vary", file: str | Path | None =
     Raises:
         InputError: unknown setting, no values, a duplicate value, or an infinite one.
     """
-    plain = name.lstrip("-").replace("-", "_")
+    plain = name.lstrip("-")
+    plain = plain if plain.startswith("pools.") else plain.replace("-", "_")
     if plain in _NOT_SIMULATED:
         raise InputError("is no setting", file=file, key=f"{key} {name}", fix=_NOT_SIMULATED[plain])
     plain = _ALSO_CALLED.get(plain, plain)
@@ -82,7 +84,11 @@ def axis(name: str, values: Any, *, key: str = "vary", file: str | Path | None =
 
 
 def layouts(text: str) -> list[str]:
-    """The layouts of `auto:4`: 4 instances that do both, 1p3d, 2p2d, 3p1d; of any other text, itself."""
+    """The layouts of `auto:4`: 4 instances that do both, 1p3d, 2p2d, 3p1d; of any other text, itself.
+
+    Raises:
+        InputError: `auto:` without a number of instances.
+    """
     word, colon, number = text.partition(":")
     if word.strip() != "auto":
         return [text]
@@ -223,8 +229,10 @@ def _is_number(text: str) -> bool:
 
 
 def _is_key(path: str) -> bool:
-    """Whether the configuration has this key; below a mapping, any key."""
+    """Whether the configuration has this key; below a mapping, any key; below `pools`, those of a pool."""
     head, _, rest = path.partition(".")
+    if head == "pools" and rest:
+        return rest.partition(".")[2].partition(".")[0] in {f.name for f in fields(PoolSection)}
     found = {f.name: f for f in fields(RunConfig)}.get(head)
     if found is None:
         return False

@@ -147,16 +147,10 @@ class Goal:
         """
         found = []
         for each in outcome.slo:
-            limit, measured, _ = limit_and_measured(each)
             if each["met"] is None:
                 fix = "name a class of the workload"
                 raise InputError("no request is held to it", key="--slo", value=each["slo"], fix=fix)
-            slack = float("-inf") if measured is None else 1 - measured / limit
-            found.append(
-                Requirement(
-                    each["slo"].partition("=")[0], limit, measured, METRICS[each["metric"]].unit.name, slack
-                )
-            )
+            found.append(requirement_of(each))
         return found
 
     def _shares(self, outcome: JobOutcome) -> list[Requirement]:
@@ -194,6 +188,14 @@ class Goal:
         if share:
             slack = 1 - share / self.max_lost if self.max_lost else -share
         return Requirement("requests lost", self.max_lost, share, "share", slack)
+
+
+def requirement_of(verdict: Mapping[str, Any]) -> Requirement:
+    """The target of a verdict of `--slo`."""
+    limit, measured, _ = limit_and_measured(verdict)
+    slack = float("-inf") if measured is None else 1 - measured / limit
+    what, unit = verdict["slo"].partition("=")[0], METRICS[verdict["metric"]].unit.name
+    return Requirement(what, limit, measured, unit, slack)
 
 
 def _per_user(figures: Mapping[str, float | None]) -> float | None:

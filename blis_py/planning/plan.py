@@ -12,16 +12,17 @@ from blis_py.errors import InputError
 from blis_py.metrics.load import TOO_SHORT
 from blis_py.outputs.staging import Outputs
 from blis_py.planning import analysis
-from blis_py.planning.axes import Axis, axis
+from blis_py.planning.axes import Axis, Point, axis
+from blis_py.planning.fleets import LAYOUT, devices_of, gpus_of, parts_of, price_of
 from blis_py.planning.goal import Goal
-from blis_py.planning.job import Job, Variation
+from blis_py.planning.job import Job, JobOutcome, Variation
 from blis_py.planning.knobs import improved
 from blis_py.planning.prices import Prices
 from blis_py.planning.report_text import RATE, SURE
 from blis_py.planning.result import Candidate, Knobs, PlanResult
 from blis_py.planning.runner import Runner
 from blis_py.planning.search import Probe, Search, SearchLine
-from blis_py.planning.space import INSTANCES, Space, Told, device_of, drained, gpus_of, refuse_pools
+from blis_py.planning.space import INSTANCES, Space, Told, drained, refuse_pools
 from blis_py.planning.stationary import Sustained, highest_rate, sustained
 from blis_py.planning.study import Base
 from blis_py.planning.verify import Drawn, Verifier, drawn
@@ -91,7 +92,7 @@ def plan(
     """
     if confidence is not None and not draws:
         raise InputError("needs draws", key="--confidence", fix="drop --draws 0")
-    sizes, axes = _sizes(sizes, axes)
+    sizes, axes = _sizes(sizes, axes, base)
     check_choices(axes)
     base.check([*axes, axis(INSTANCES, list(sizes))])
     space = Space(base, axes, sizes, prices, goal, runner, told or (lambda line: None))
@@ -161,7 +162,7 @@ def max_rate(config: RunConfig, runner: Runner, *, goal: Goal, prices: Prices, d
     """
     goal.check(config)
     refuse_pools(config)
-    prices.check([device_of(config)])
+    prices.check(devices_of(config))
     best = given(drained(config), goal, runner, prices)
     longer = sustained(best.config, goal, runner, best.outcome)
     under = drawn(best.config, goal, runner, draws, longer) if best.judgement.holds else Drawn()
@@ -180,8 +181,15 @@ def given(config: RunConfig, goal: Goal, runner: Runner, prices: Prices) -> Cand
     outcome = runner.run([Job(config)])[0]
     if not outcome.ran:
         raise InputError(str(outcome.refused or outcome.failed))
-    price = prices.of(device_of(config))
-    return Candidate({}, config.num_instances, config, gpus_of(config), price, goal.judge(outcome), outcome)
+    return candidate_of({}, config, prices, goal, outcome)
+
+
+def candidate_of(
+    point: Point, config: RunConfig, prices: Prices, goal: Goal, outcome: JobOutcome
+) -> Candidate:
+    """A configuration that was run, with its GPUs and prices."""
+    parts, price, judged = parts_of(config, prices), price_of(config, prices), goal.judge(outcome)
+    return Candidate(point, config.instances, config, gpus_of(config), price, judged, outcome, parts)
 
 
 def examined(found: Plan, goal: Goal, runner: Runner, under: Drawn, notes: Sequence[str]) -> Plan:
@@ -251,8 +259,13 @@ def _nothing_holds(space: Space, search: Search, lines: Sequence[int], tried: Kn
     return examined(found, space.goal, space.runner, Drawn(), space.notes(best))
 
 
-def _sizes(sizes: Sequence[int] | None, axes: Sequence[Axis]) -> tuple[list[int], list[Axis]]:
-    """Numbers of instances, ascending, and the other axes."""
+def _sizes(sizes: Sequence[int] | None, axes: Sequence[Axis], base: Base) -> tuple[list[int], list[Axis]]:
+    """Numbers of instances, ascending, and the other axes; 1 where the layout has a number of its own."""
+    if _is_laid_out(base, axes):
+        if sizes is not None or any(each.key == INSTANCES for each in axes):
+            fix = "drop it: each layout has its number of instances"
+            raise InputError("contradicts the instances of each side", key="--instances", fix=fix)
+        return [1], list(axes)
     own = [each for each in axes if each.key == INSTANCES]
     if own and sizes is not None:
         raise InputError("is varied, and given by --instances, too", key=INSTANCES, fix="drop one of the two")
@@ -263,6 +276,16 @@ def _sizes(sizes: Sequence[int] | None, axes: Sequence[Axis]) -> tuple[list[int]
     if not wanted:
         raise InputError("has no values", key="--instances", fix="write 1:32")
     return sorted(set(wanted)), [each for each in axes if each.key != INSTANCES]
+
+
+def _is_laid_out(base: Base, axes: Sequence[Axis]) -> bool:
+    """Whether instances of each side are varied or given, which fixes their number."""
+    if any(each.key in LAYOUT for each in axes):
+        return True
+    try:
+        return bool(base.config().all_pools)
+    except InputError:  # an axis has what is missing
+        return False
 
 
 def check_choices(axes: Sequence[Axis]) -> None:

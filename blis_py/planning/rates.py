@@ -8,14 +8,15 @@ from dataclasses import replace
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 from blis_py.planning.axes import Axis, Point, grid
+from blis_py.planning.fleets import device_of
 from blis_py.planning.goal import Goal
 from blis_py.planning.job import Job
-from blis_py.planning.plan import Plan, check_choices, examined
+from blis_py.planning.plan import Plan, candidate_of, check_choices, examined
 from blis_py.planning.prices import Prices
 from blis_py.planning.report_text import RATE
-from blis_py.planning.result import Candidate, Rated, Standing
+from blis_py.planning.result import Rated, Standing
 from blis_py.planning.runner import Runner
-from blis_py.planning.space import INSTANCES, device_of, drained, gpus_of, refuse_pools
+from blis_py.planning.space import INSTANCES, drained, refuse_pools
 from blis_py.planning.stationary import highest_rate, sustained
 from blis_py.planning.study import Base
 from blis_py.planning.verify import Drawn, drawn
@@ -82,10 +83,7 @@ def _rated(
     outcome = runner.run([Job(config)])[0]
     if not outcome.ran:
         raise InputError(str(outcome.refused or outcome.failed))
-    price = prices.of(device_of(config))
-    found = Candidate(
-        point, config.num_instances, config, gpus_of(config), price, goal.judge(outcome), outcome
-    )
+    found = candidate_of(point, config, prices, goal, outcome)
     return Rated(found, highest_rate(config, goal, runner, sustained(config, goal, runner, outcome)))
 
 
@@ -93,6 +91,9 @@ def _sized(config: RunConfig, prices: Prices, gpus: int | None, budget: float | 
     """The configuration with as many instances as GPUs or money allow."""
     if gpus is None and budget is None:
         return config
+    if config.all_pools:
+        fix = "drop it: each layout has its number of instances"
+        raise InputError("contradicts the pools", key="--gpus" if budget is None else "--budget", fix=fix)
     if config.given is not None and INSTANCES in config.given:
         raise InputError("is given by --num-instances, too", key="--gpus", fix="drop one of the two")
     count = gpus

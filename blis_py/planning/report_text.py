@@ -29,7 +29,7 @@ def answer(plan: PlanResult) -> str:
 def lines(plan: PlanResult) -> list[str]:
     """The answer first, then its limits, certainty and provenance."""
     best = plan.best
-    told = [f"{_verb(plan)}: {best}", f"  {_size(best)}"]
+    told = [f"{_verb(plan)}: {best}", f"  {_size(best)}", *_parts(best)]
     told += [f"  {_met(each)} {each}" for each in best.judgement.requirements if _shown(each)]
     told += _longer(plan)
     if best.judgement.saturated:
@@ -140,6 +140,15 @@ def _size(best: Candidate) -> str:
     if million is None or total is None:
         return told
     return f"{told}; ${million:,.2f} per million output tokens, ${total:,.2f} per million tokens in all"
+
+
+def _parts(best: Candidate) -> list[str]:
+    """GPUs and price of each pool, where instances are not alike."""
+    return [
+        f"    {part.name}: {part.gpus} × {part.gpu}"
+        + ("" if part.dollars_per_hour is None else f", ${part.dollars_per_hour:,.2f} an hour")
+        for part in best.parts
+    ]
 
 
 def _met(requirement: Requirement) -> str:
@@ -340,6 +349,7 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
         "gpu": candidate.config.gpu,
         "tp": candidate.config.tp,
         "gpus": candidate.gpus,
+        **({"pools": [part._asdict() for part in candidate.parts]} if candidate.parts else {}),
         "dollars_per_gpu_hour": None if price is None else price.per_hour,
         "price_source": None if price is None else price.source,
         "dollars_per_hour": candidate.dollars_per_hour,

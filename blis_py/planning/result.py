@@ -9,6 +9,7 @@ from blis_py.config.models import RunConfig
 from blis_py.planning import analysis
 from blis_py.planning.analysis import Case, Lever
 from blis_py.planning.axes import Point
+from blis_py.planning.fleets import LAYOUT_NAMES, Part
 from blis_py.planning.goal import Judgement
 from blis_py.planning.job import JobOutcome
 from blis_py.planning.prices import Price
@@ -29,6 +30,8 @@ class Candidate:
     price: Price | None
     judgement: Judgement
     outcome: JobOutcome
+    parts: tuple[Part, ...] = ()
+    """Its pools, if its instances are not alike."""
 
     @property
     def dollars_per_hour(self) -> float | None:
@@ -46,7 +49,9 @@ class Candidate:
         facts, several = self.outcome.facts, "s" if self.instances > 1 else ""
         model, gpu = (facts.get(name) or getattr(self.config, name) for name in ("model", "gpu"))
         what = f"{self.instances} instance{several} of {model} on {gpu} TP{self.config.tp}"
-        rest = {k: v for k, v in self.point.items() if k not in ("model", "gpu", "tp")}
+        if self.parts:
+            what = f"{self.instances} instances of {model}: {', '.join(map(str, self.parts))}"
+        rest = {k: v for k, v in self.point.items() if k not in ("model", "gpu", "tp", *LAYOUT_NAMES)}
         return what + "".join(f", {key} {value}" for key, value in rest.items())
 
 

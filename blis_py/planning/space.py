@@ -7,9 +7,8 @@ from dataclasses import replace
 
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
-from blis_py.latency.fitted_profile import read_profile
-from blis_py.latency.fitted_shape import datasheet_of
 from blis_py.planning.axes import Axis, Point, axis, grid
+from blis_py.planning.fleets import devices_of, gpus_of, parts_of, price_of
 from blis_py.planning.goal import Goal, Judgement
 from blis_py.planning.job import FINE, HOPELESS, Job, JobOutcome
 from blis_py.planning.prices import Prices
@@ -56,7 +55,7 @@ class Space:
         runnable = [first for first in self._firsts if isinstance(first, RunConfig)]
         if not runnable:
             raise InputError(f"no configuration can be run: {self._firsts[0]}")
-        devices = [device_of(first) for first in runnable]
+        devices = [device for first in runnable for device in devices_of(first)]
         prices.check(devices)
         self._missing = prices.missing(devices)
         self.objective = GPUS if self._missing else DOLLARS
@@ -65,10 +64,11 @@ class Space:
         """Cost of one instance, by line."""
 
     def _cost(self, config: RunConfig) -> float:
-        price = self._prices.of(device_of(config))
+        """Cost of an instance, or of a whole fleet of pools."""
+        price, gpus = price_of(config, self._prices), gpus_of(replace(config, num_instances=1))
         if self.objective == GPUS or price is None:
-            return float(config.tp)
-        return config.tp * price.per_hour
+            return float(gpus)
+        return gpus * price.per_hour
 
     def add(self, line: int, settings: Point) -> bool:
         """Add a line like another but for some settings; False if it cannot be run."""
@@ -152,9 +152,9 @@ class Space:
     def candidate(self, probe: Probe) -> Candidate:
         config, outcome = self._config(probe), self._outcomes[probe]
         assert isinstance(config, RunConfig)
-        judged, price = self.goal.judge(outcome), self._prices.of(device_of(config))
-        size = self.sizes[probe[1]]
-        return Candidate(self.points[probe[0]], size, config, gpus_of(config), price, judged, outcome)
+        judged, price = self.goal.judge(outcome), price_of(config, self._prices)
+        parts, point = parts_of(config, self._prices), self.points[probe[0]]
+        return Candidate(point, config.instances, config, gpus_of(config), price, judged, outcome, parts)
 
     def standings(self, search: Search, lines: Sequence[int]) -> tuple[Standing, ...]:
         return tuple(self._standing(search, line) for line in lines)
@@ -164,9 +164,11 @@ class Space:
         told = None if failing is None else search.known[line, failing]
         return Standing(
             point=self.points[line],
-            least=None if least is None else self.sizes[least],
+            least=None if least is None else self.config((line, least)).instances,
             at_most=least is not None and not search.settled(line),
-            fails_at=None if told is None or told.refused is not None else self.sizes[failing or 0],
+            fails_at=None
+            if told is None or told.refused is not None
+            else self.config((line, failing or 0)).instances,
             cost=None if least is None else search.cost((line, least)),
             why="" if told is None else str(told),
         )
@@ -193,25 +195,18 @@ class Space:
 
 
 def refuse_pools(config: RunConfig) -> None:
+    """Check that all instances are alike: a plan counts them.
+
+    Raises:
+        InputError: the configuration lists pools.
+    """
     if config.pools:
-        fix = "drop pools, or compare the configurations with blis sweep"
-        raise InputError("a plan is of alike instances", key="pools", value=len(config.pools), fix=fix)
+        name = config.pools[0].name or "NAME"
+        fix = f"compare numbers of instances: blis sweep --vary pools.{name}.count=1:4"
+        raise InputError("a plan is of identical instances", key="pools", value=len(config.pools), fix=fix)
 
 
 def drained(config: RunConfig) -> RunConfig:
     """The configuration without a horizon's cut-off: percentiles would miss requests still waiting at the
     end, and the same load at another rate takes another time."""
     return config if config.horizon is not None else replace(config, drain=True)
-
-
-def device_of(config: RunConfig) -> str:
-    """The device; with a profile of measured steps, the device they were measured on."""
-    if config.latency.profile is None:
-        return config.gpu
-    meta = read_profile(config.latency.profile).meta
-    known = datasheet_of(meta)
-    return str(meta.get("device") or "an unnamed device") if known is None else known.name
-
-
-def gpus_of(config: RunConfig) -> int:
-    return config.num_instances * config.tp

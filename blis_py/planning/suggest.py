@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 from typing import TYPE_CHECKING
 
 from blis_py.errors import InputError
@@ -25,6 +24,9 @@ def suggested(axes: Sequence[Axis], search: Search, trials: int, sizes: int) -> 
 
     The objective of the tree-structured Parzen estimator is the cost of the smallest passing size. For a line
     that was abandoned as too expensive it is the last size tried, with the extent of the failure.
+
+    Raises:
+        InputError: Optuna is needed and not installed.
     """
     try:
         import optuna
@@ -35,14 +37,13 @@ def suggested(axes: Sequence[Axis], search: Search, trials: int, sizes: int) -> 
         ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=DEFAULT_SEED))
-    where = {indices: line for line, indices in enumerate(product(*(range(len(a.values)) for a in axes)))}
     looked: dict[int, None] = {}
     asked = 0
     while len(looked) < trials and asked < 4 * trials:
         batch: list[tuple[Trial, int]] = []
         for _ in range(_TOGETHER):
             trial = study.ask()
-            batch.append((trial, where[tuple(_choice(trial, each) for each in axes)]))
+            batch.append((trial, _line(trial, axes)))
         asked += len(batch)
         for _, line in batch:
             if len(looked) < trials:
@@ -55,6 +56,14 @@ def suggested(axes: Sequence[Axis], search: Search, trials: int, sizes: int) -> 
             else:
                 study.tell(trial, value)
     return sorted(looked)
+
+
+def _line(trial: Trial, axes: Sequence[Axis]) -> int:
+    """Index of a combination in the grid, whose last axis varies fastest."""
+    line = 0
+    for axis in axes:
+        line = line * len(axis.values) + _choice(trial, axis)
+    return line
 
 
 def _choice(trial: Trial, axis: Axis) -> int:

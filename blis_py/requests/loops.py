@@ -56,7 +56,11 @@ class Loops:
         return replace(self, at_most=count if self.at_most is None else min(count, self.at_most))
 
     def of_rows(self, table: RequestTable) -> list[int]:
-        """Loop index of each row; -1 for waiting turns."""
+        """Loop index of each row; -1 for waiting turns.
+
+        Raises:
+            ValueError: a row is in no loop, or a waiting turn is in one.
+        """
         which = np.full(len(table), -1, dtype=np.int64)
         for index, loop in enumerate(self.parts):
             which[loop.rows] = index

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import accumulate
 from pathlib import Path
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.core.bounds import LAST_NS, SECOND_NS
+from blis_py.core.light_dataclass import dataclass
 from blis_py.errors import InputError
 
 Ints = NDArray[np.int64]

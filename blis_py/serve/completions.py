@@ -45,7 +45,11 @@ class Completions:
         return router
 
     async def completions(self, body: CompletionBody, request: Request) -> Response:
-        """Complete one prompt or several."""
+        """Complete one prompt or several.
+
+        Raises:
+            ApiError: 400: a parameter is not served, or does not fit.
+        """
         self._door.check_model(body.model)
         if body.suffix:
             raise ApiError(400, "is not served", "suffix")
@@ -109,6 +113,7 @@ class Completions:
                         id=own,
                         prompt_ids=prompt,
                         sampling=_of_choice(params, choice),
+                        model=self._name(body),
                         priority=body.priority,
                         headers=headers,
                     )
@@ -122,9 +127,7 @@ class Completions:
                 self._unknown.add(name)
                 log.warning("requests have a field that has no effect here: %s", plain(name))
 
-    def _events(
-        self, body: GenerationBody, generation: Generation, wording: Wording, prompts: int
-    ) -> Events:
+    def _events(self, body: GenerationBody, generation: Generation, wording: Wording, prompts: int) -> Events:
         options = body.stream_options
         always = bool(options and options.continuous_usage_stats)
         at_end = bool(options and options.include_usage)

@@ -67,7 +67,7 @@ class Tally:
         count = 0
         for bound, own in zip((*self.bounds, float("inf")), self.counts, strict=True):
             count += own
-            yield floatToGoString(bound), count
+            yield floatToGoString(bound), count  # type: ignore[no-untyped-call]
 
 
 class ServeMetrics:
@@ -176,7 +176,9 @@ class _State(Collector):
             counter = CounterMetricFamily(f"vllm:{kind}_tokens", text, labels=labels)
             counter.add_metric(values, count)
             yield counter
-        ends = CounterMetricFamily("vllm:request_success", "Ended requests.", labels=(*labels, "finished_reason"))
+        ends = CounterMetricFamily(
+            "vllm:request_success", "Ended requests.", labels=(*labels, "finished_reason")
+        )
         for reason, count in own.ends.items():
             ends.add_metric((*values, reason), count)
         yield ends

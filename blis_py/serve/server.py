@@ -112,7 +112,11 @@ class Service:
             self._server.should_exit = True
 
     async def outage(self, seconds: float = 5.0) -> dict[str, float]:
-        """Close the port and every connection, and open it again after a time."""
+        """Close the port and every connection, and open it again after a time.
+
+        Raises:
+            InputError: the time is not between 0 and 3,600 s.
+        """
         if not 0 <= seconds <= _LONGEST_OUTAGE_S:
             raise InputError("must be from 0 to 3600", key="seconds", value=seconds)
         self._outage_s = seconds

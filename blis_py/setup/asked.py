@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING
 
 from blis_py.config.check import duration_ns
 from blis_py.config.models import RunConfig
+from blis_py.core.light_dataclass import dataclass
 from blis_py.metrics.slo import GoodputTargets
 from blis_py.requests.table import RequestTable
 

@@ -24,7 +24,11 @@ NAME, TITLE = "diffusion", "block diffusion"
 
 
 def described(demand: Demand, config: RunConfig) -> Demand:
-    """With `dllm.workload`, every request is one of block diffusion, as described there."""
+    """With `dllm.workload`, every request is one of block diffusion, as described there.
+
+    Raises:
+        InputError: the workload spec describes its answers itself.
+    """
     if config.dllm.workload is None:
         return demand
     if demand.kinds:
@@ -38,7 +42,11 @@ def described(demand: Demand, config: RunConfig) -> Demand:
 
 
 def scheduler(config: RunConfig, scheduler: SchedulerConfig) -> SchedulerConfig:
-    """Rounds of block diffusion are synchronous, whatever a preset says of other engines."""
+    """Rounds of block diffusion are synchronous, whatever a preset says of other engines.
+
+    Raises:
+        InputError: asynchronous scheduling is demanded.
+    """
     wanted = scheduler.async_scheduling
     if wanted and not from_preset(config, "scheduler.async_scheduling", wanted):
         fix = "drop it: FDFO with re-looping saves the time between rounds instead"

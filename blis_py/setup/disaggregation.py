@@ -69,7 +69,11 @@ def _no_effect(key: str, value: Any, name: str) -> None:
 
 
 def links(config: RunConfig, pools: Sequence[PoolSetup]) -> tuple[Link, ...]:
-    """A link from every pool that prefills to every pool that decodes."""
+    """A link from every pool that prefills to every pool that decodes.
+
+    Raises:
+        InputError: a link is given on which no KV goes.
+    """
     own = {_ends(link): link for link in config.links}
     ends = [
         (one.name, other.name)

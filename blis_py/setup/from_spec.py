@@ -61,6 +61,9 @@ def from_spec(config: RunConfig, name: str, seed: int) -> Demand:
 
     Args:
         seed: used if neither the configuration nor the spec has one.
+
+    Raises:
+        InputError: the closed loop of the configuration contradicts the spec.
     """
     from blis_py.workload.generate import generate_loops
     from blis_py.workload.spec import load_spec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from math import ceil
 from typing import TYPE_CHECKING, Self
 
@@ -12,6 +12,7 @@ from blis_py.config.engine import load_engine
 from blis_py.config.models import RunConfig, SchedulerSection
 from blis_py.config.pools import PoolSection
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import extended
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.capacity import rank_block_bytes

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict, pool_configs
 from blis_py.config.models import RunConfig
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.light_dataclass import dataclass
 from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.notes import domain_notes, forget

@@ -98,7 +98,11 @@ def _says(settings: LatencySection, key: str) -> bool:
 
 def server_terms(config: RunConfig) -> ServerTerms | None:
     """Server-specific step costs beyond those `trained` knows; presets define none for other latency
-    models."""
+    models.
+
+    Raises:
+        InputError: `latency.step_gap_us` is not one or two numbers.
+    """
     gap, scale = config.latency.step_gap_us, config.latency.step_scale
     if len(gap) > 3:
         fix = "give the gap of a step and, optionally, that of a sequence and the most sequences it holds for"
@@ -178,6 +182,11 @@ def _scan_price(served: Deployment, scheduler: SchedulerConfig) -> tuple[float, 
 
 
 def frontend_of(ms: Sequence[float]) -> FrontendDelays:
+    """The front-end delays of the configuration, or those of its latency model.
+
+    Raises:
+        InputError: `frontend_ms` is not one to three numbers.
+    """
     if not 1 <= len(ms) <= 3:
         fix = "give the delay before the engine and, if you like, the one behind it and its growth a sequence"
         raise InputError("must be one to three numbers of ms", key="frontend_ms", value=list(ms), fix=fix)

@@ -58,7 +58,11 @@ def _value(row: dict[str, Any], metric: str) -> Any:
 
 
 def read_genai_perf(path: Path, reading: Reading, document: dict[str, Any]) -> RequestTable:
-    """The requests of one experiment. Answer lengths are chunk counts, prompt lengths those of the text."""
+    """The requests of one experiment. Answer lengths are chunk counts, prompt lengths those of the text.
+
+    Raises:
+        InputError: the file has no experiments, or they have no requests.
+    """
     experiments = document["experiments"]
     if not isinstance(experiments, list) or not experiments:
         raise InputError("has no experiments", file=path, key="experiments")

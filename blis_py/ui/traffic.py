@@ -82,7 +82,11 @@ def derived(
 
 
 def scaled(lengths: Mapping[str, Any], factor: float) -> dict[str, Any]:
-    """A distribution of lengths, times a factor."""
+    """A distribution of lengths, times a factor.
+
+    Raises:
+        InputError: the lengths are in a file of their own.
+    """
     params = lengths.get("params") or {}
     if lengths["type"] == "empirical":
         if not params:

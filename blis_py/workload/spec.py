@@ -167,7 +167,11 @@ def load_spec(path: str | Path, *, classes: Collection[str] = ()) -> WorkloadSpe
 
 
 def parse_spec(values: dict[str, Any], path: Path, *, classes: Collection[str] = ()) -> WorkloadSpec:
-    """Parse the values of the file `path`; they are modified."""
+    """Parse the values of the file `path`; they are modified.
+
+    Raises:
+        InputError: a key is unknown, missing, or has a value that does not fit.
+    """
     _refuse_not_yet(values, path)
     notes = _upgrade(values, classes)
     try:

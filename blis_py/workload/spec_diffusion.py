@@ -28,7 +28,11 @@ class DiffusionSpec(Strict):
 def diffusion_of(
     client: DiffusionSpec, common: DiffusionSpec, key: str, file: str | Path | None
 ) -> DiffusionClient | None:
-    """What a client says, over what the spec says for all."""
+    """What a client says, over what the spec says for all.
+
+    Raises:
+        InputError: keys of block diffusion in a client whose answers are autoregressive.
+    """
     names = DiffusionSpec.model_fields
     for_all, own = ({n: getattr(s, n) for n in names if getattr(s, n) is not None} for s in (common, client))
     said = for_all | own

@@ -88,7 +88,11 @@ def _no_log(path: str) -> None:
 
 
 def complete(outcomes: Sequence[Running | InputError]) -> None:
-    """Raise the error of the first request that was not completed."""
+    """Raise the error of the first request that was not completed.
+
+    Raises:
+        RuntimeError: a request ended with an error; or the error itself.
+    """
     for outcome in outcomes:
         if isinstance(outcome, InputError):
             raise outcome

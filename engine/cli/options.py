@@ -28,7 +28,11 @@ _SYNCHRONOUS, _ASYNCHRONOUS = (
 
 
 def engine_config(flags: Flags, **defaults: Any) -> EngineConfig:
-    """The configuration from the flags; `defaults` apply where a flag is absent."""
+    """The configuration from the flags; `defaults` apply where a flag is absent.
+
+    Raises:
+        InputError: flags contradict each other, or no model is given.
+    """
 
     settings = dict(defaults)
     both = [name for name in _ASYNCHRONOUS if name in flags]

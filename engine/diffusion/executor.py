@@ -214,7 +214,11 @@ class HostLayout(NamedTuple):
         return cls(positions, slots, starts, lengths, tables)
 
     def context(self, there: Ordered[Tensor], mask_block: int, kv: KVCache) -> ForwardContext:
-        """What the forward reads; `there` are these arrays on the device."""
+        """The context of the forward.
+
+        Args:
+            there: these arrays on the device, with the same shapes.
+        """
         positions, slots, query_start, seq_lens, block_tables = there
         meta = AttentionMetadata(
             query_start=query_start,
@@ -237,5 +241,8 @@ def lay_out(
 
 
 def flat_rows(wanted: Tensor, count: int) -> Tensor:
-    """Indices of the `count` true entries, flat; the count being known, nothing waits for the device."""
+    """Flat indices `[count]` of the true entries of `wanted` `[B, L]`.
+
+    The count is known, so nothing waits for the device.
+    """
     return torch.nonzero_static(wanted.view(-1), size=count).view(-1)

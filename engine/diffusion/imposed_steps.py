@@ -37,9 +37,11 @@ class ImposedSteps:
         return {"left": torch.from_numpy(drawn).to(blocks.ids.device)}
 
     def wanted(self, blocks: Blocks, state: State) -> Tensor:
+        """See `Algorithm.wanted`."""
         return blocks.masked
 
     def step(self, blocks: Blocks, logits: Logits, state: State) -> Tensor:
+        """See `Algorithm.step`."""
         masked, left = blocks.masked, state["left"].clamp_min(1)
         take = (masked.sum(dim=1) + left - 1) // left
         chosen = masked & (masked.cumsum(dim=1) <= take.unsqueeze(1))

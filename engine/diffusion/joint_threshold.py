@@ -32,9 +32,11 @@ class JointThreshold:
         return {"post_edit_steps": torch.zeros(len(blocks.ids), dtype=torch.int32, device=blocks.ids.device)}
 
     def wanted(self, blocks: Blocks, state: State) -> Tensor:
+        """See `Algorithm.wanted`."""
         return blocks.answer
 
     def step(self, blocks: Blocks, logits: Logits, state: State) -> Tensor:
+        """See `Algorithm.step`."""
         rule = Rule(
             self.threshold,
             edit_threshold=self.edit_threshold,

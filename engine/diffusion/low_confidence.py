@@ -23,8 +23,10 @@ class LowConfidence:
         return {}
 
     def wanted(self, blocks: Blocks, state: State) -> Tensor:
+        """See `Algorithm.wanted`."""
         return blocks.masked
 
     def step(self, blocks: Blocks, logits: Logits, state: State) -> Tensor:
+        """See `Algorithm.step`."""
         rule = Rule(self.threshold)
         return denoise(blocks.ids, blocks.answer, logits.values, logits.rows, blocks.mask_id, rule)

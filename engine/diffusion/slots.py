@@ -81,7 +81,7 @@ class BlockSlots:
         done: Ordered[bool],
         in_place: bool,
     ) -> None:
-        """Puts a batch back, and tells the unfinished requests what they carry."""
+        """Write a batch back to its slots `[B]`, and the state of unfinished requests to the requests."""
         self._ids.index_copy_(0, slots, blocks.ids)
         for name, rows in state.items():
             self._state[name].index_copy_(0, slots, rows)

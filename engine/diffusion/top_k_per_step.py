@@ -23,9 +23,11 @@ class TopKPerStep:
         return {}
 
     def wanted(self, blocks: Blocks, state: State) -> Tensor:
+        """See `Algorithm.wanted`."""
         return blocks.masked
 
     def step(self, blocks: Blocks, logits: Logits, state: State) -> Tensor:
+        """See `Algorithm.step`."""
         masked = blocks.masked
         tokens, confidence = best_tokens(blocks.ids, logits.values, logits.rows, blocks.mask_id)
         chosen = masked & most_confident(confidence.masked_fill(~masked, -torch.inf), self.tokens_per_step)

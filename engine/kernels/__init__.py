@@ -4,7 +4,7 @@ CPU tensors run the torch references, CUDA tensors the Triton and CUDA C++ kerne
 `backend.force` overrides the choice.
 """
 
-from engine.kernels.activation import swiglu
+from engine.kernels.activation import geglu, swiglu
 from engine.kernels.attention import AttentionMetadata, paged_attention
 from engine.kernels.denoise import denoise
 from engine.kernels.moe import align_experts, fused_moe, route_grouped_sigmoid, route_softmax
@@ -22,6 +22,7 @@ __all__ = [
     "copy_pages",
     "denoise",
     "fused_moe",
+    "geglu",
     "logprobs",
     "paged_attention",
     "qk_norm_rope_store",

@@ -1,4 +1,4 @@
-"""SwiGLU, the gated activation of the MLPs."""
+"""SwiGLU and GeGLU, the gated activations of the MLPs."""
 
 from __future__ import annotations
 
@@ -15,3 +15,10 @@ def swiglu(x: torch.Tensor) -> torch.Tensor:
     if x.dtype == torch.float32:
         return F.silu(gate).mul_(up)
     return F.silu(gate.float()).mul_(up.float()).to(x.dtype)
+
+
+@op("triton")
+def geglu(x: torch.Tensor) -> torch.Tensor:
+    """The same with GELU by its tanh approximation: `gelu(gate) * up` (Gemma)."""
+    gate, up = x.chunk(2, dim=-1)
+    return F.gelu(gate.float(), approximate="tanh").mul_(up.float()).to(x.dtype)

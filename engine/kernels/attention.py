@@ -227,6 +227,10 @@ def plan(
 ) -> list[PrefillGroup]:
     """Sort a batch into groups; see `paged_attention`, whether there are `sinks` being enough.
 
+    Args:
+        k_cache: `[pages, Hkv, page, D]`.
+        q: `[T, H, D]`.
+
     In numpy: these are many operations on few numbers, where torch spends microseconds on each.
     """
     starts, seq_lens, tables = (

@@ -43,6 +43,9 @@ def force(name: Backend) -> Iterator[None]:
 def choose(tensor: torch.Tensor, kernels: Sequence[Backend]) -> Backend:
     """The implementation for an op that has a reference and these kernels, in order of preference.
 
+    Args:
+        tensor: an argument of the op, of any shape; its device counts.
+
     The reference also runs on CUDA tensors; it is the fallback where kernels are absent or cannot be built.
     """
     if _forced is not None:

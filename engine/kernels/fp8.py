@@ -10,5 +10,5 @@ FP8, LARGEST = torch.float8_e4m3fn, 448.0
 
 
 def as_fp8(values: Tensor) -> Tensor:
-    """Values in float8, those beyond its range at its ends."""
+    """Values of any shape in float8, clamped to its range."""
     return values.float().clamp(-LARGEST, LARGEST).to(FP8)

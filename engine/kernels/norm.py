@@ -13,7 +13,7 @@ Tensor = torch.Tensor
 
 
 def normalize(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    """RMS-normalise the last dimension of x; float32, and always a new tensor."""
+    """RMS-normalise the last dimension of x `[..., d]`; float32, and always a new tensor."""
     wide = None if weight is None else weight.float()
     return F.rms_norm(x.float(), x.shape[-1:], wide, eps)
 

@@ -79,7 +79,7 @@ def _blocks(seeds: Tensor, positions: Tensor, quads: Tensor) -> Tensor:
 
 
 def gumbel(words: Tensor) -> Tensor:
-    """Standard Gumbel noise in float32 from 32-bit words.
+    """Standard Gumbel noise in float32 from 32-bit words, of the same shape.
 
     With v = (word + 1/2) / 2^32, `-log1p(-v)` is exponential and minus its logarithm Gumbel. Small v give
     the large values that win, and there a float32 resolves all 32 bits.

@@ -82,7 +82,7 @@ def candidates(z: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> tuple[
 
 
 def lowest_argmax(z: Tensor) -> Tensor:
-    """Argmax of each row, the lowest id in a tie, and -1 for a row of nothing but -inf."""
+    """Argmax `[B]` of each row of `[B, V]`, the lowest id in a tie, and -1 for a row of nothing but -inf."""
     highest, ids = z.max(dim=-1)
     return torch.where(highest == -torch.inf, -1, ids)
 

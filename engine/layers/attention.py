@@ -22,6 +22,8 @@ class Attention(nn.Module):
         qk_norm: RMSNorm over each head of q and k before the rotation.
         window: keys that a query sees at most; 0 = all before it.
         sinks: a learned score per head that takes its share of the softmax.
+        scale: multiplies the scores; 0 = 1 / sqrt(head_dim).
+        norm_dtype: of the weights of the norms.
     """
 
     def __init__(
@@ -39,15 +41,17 @@ class Attention(nn.Module):
         qk_norm: bool,
         window: int,
         sinks: bool,
+        scale: float,
+        norm_dtype: torch.dtype,
         dtype: torch.dtype,
     ) -> None:
         super().__init__()
         self.num_heads, self.num_kv_heads, self.head_dim, self.eps = num_heads, num_kv_heads, head_dim, eps
-        self.layer, self.rope, self.scale = layer, rope, head_dim**-0.5
+        self.layer, self.rope, self.scale = layer, rope, scale or head_dim**-0.5
         q_rows, kv_rows = num_heads * head_dim, num_kv_heads * head_dim
         self.qkv = MergedLinear(hidden, q_rows, kv_rows, kv_rows, bias=qkv_bias, dtype=dtype)
-        self.q_norm = weight(head_dim, dtype=dtype) if qk_norm else None
-        self.k_norm = weight(head_dim, dtype=dtype) if qk_norm else None
+        self.q_norm = weight(head_dim, dtype=norm_dtype) if qk_norm else None
+        self.k_norm = weight(head_dim, dtype=norm_dtype) if qk_norm else None
         self.out = Projection(q_rows, hidden, bias=out_bias, dtype=dtype)
         self.window = window
         self.sinks = weight(num_heads, dtype=dtype) if sinks else None

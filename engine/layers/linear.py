@@ -56,7 +56,7 @@ class MergedLinear(Projection):
         self.outputs = outputs
 
     def parts(self, merged: Tensor) -> tuple[Tensor, ...]:
-        """Views of each matrix in the weight, or of each bias in the bias."""
+        """Views `[outputs[i], ...]` of each matrix in the weight, or of each bias in the bias."""
         return torch.split(merged, list(self.outputs))
 
 

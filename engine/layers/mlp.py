@@ -7,23 +7,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from engine.kernels.activation import swiglu
+from engine.kernels.activation import geglu, swiglu
 from engine.kernels.moe import route_grouped_sigmoid, route_softmax
 from engine.layers.linear import ExpertLinears, MergedLinear, Projection
 from engine.layers.parameter import weight
 
 
 class GatedMlp(nn.Module):
-    """`down(silu(gate(x)) * up(x))`, with gate and up as one matrix (gate rows first)."""
+    """`down(silu(gate(x)) * up(x))`, or with GELU, with gate and up as one matrix (gate rows first)."""
 
-    def __init__(self, *, hidden: int, intermediate: int, dtype: torch.dtype) -> None:
+    def __init__(self, *, hidden: int, intermediate: int, gelu: bool = False, dtype: torch.dtype) -> None:
         super().__init__()
+        self.activation = geglu if gelu else swiglu
         self.gate_up = MergedLinear(hidden, intermediate, intermediate, dtype=dtype)
         self.down = Projection(intermediate, hidden, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """`[T, hidden] -> [T, hidden]`."""
-        return self.down(swiglu(self.gate_up(x)))
+        return self.down(self.activation(self.gate_up(x)))
 
 
 @dataclass(frozen=True, slots=True)

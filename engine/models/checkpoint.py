@@ -44,7 +44,8 @@ def load_checkpoint(decoder: Decoder, folder: Path) -> None:
         with _open(file) as shard:
             for name in names:
                 if name in targets:
-                    _copy(shard, file, name, targets[name], scale_of.get(name), found)
+                    from_one = decoder.config.norms_from_one
+                    _copy(shard, file, name, targets[name], scale_of.get(name), found, from_one)
                 elif within := _members(decoder.config, name):
                     stacked = _stacked(shard, file, name, shards, decoder.config.experts)
                     _copy_members(stacked, file, name, within, targets)
@@ -175,7 +176,13 @@ def _open(file: Path) -> Any:
 
 
 def _copy(
-    shard: Any, file: Path, name: str, target: Tensor, scale: Tensor | None, found: dict[str, Tensor]
+    shard: Any,
+    file: Path,
+    name: str,
+    target: Tensor,
+    scale: Tensor | None,
+    found: dict[str, Tensor],
+    from_one: bool,
 ) -> None:
     try:
         header = shard.get_slice(name)
@@ -195,6 +202,8 @@ def _copy(
     with torch.no_grad():
         if not in_fp8:
             target.copy_(shard.get_tensor(name))
+            if from_one and name.endswith("norm.weight"):
+                target.add_(1)
         elif scale is None:
             target.copy_(dequantised(shard.get_tensor(name), found[name]))
         else:

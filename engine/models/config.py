@@ -20,9 +20,9 @@ from blis_py.models.model_types import MASK_BLOCK
 from engine.layers.fp8 import MULTIPLE
 from engine.layers.mlp import ExpertRouter
 from engine.layers.rope import Rope
-from engine.models.names import GPT_OSS, LING, LLAMA, MIXTRAL, Names
+from engine.models.names import GEMMA, GPT_OSS, LING, LLAMA, MIXTRAL, Names
 from engine.models.quantised_config import check_sizes, read_fp8
-from engine.models.rope_config import read_rope, read_rotary_dim
+from engine.models.rope_config import LOCAL_THETA, read_rope, read_rope_of, read_rotary_dim
 
 LLADA2_BLOCK_TOKENS = 32
 """Block size of LLaDA2, which its configs omit."""
@@ -67,6 +67,17 @@ class ModelConfig:
     """Sliding window of each layer in tokens, 0 = none; empty = no layer has one. Their KV is kept whole."""
     sinks: bool = False
     """A learned score per head that takes its share of every softmax."""
+    window_rope: Rope | None = None
+    """Of layers with a window; None = as the others."""
+    attention_scale: float = 0.0
+    """Multiplies the scores; 0 = 1 / sqrt(head_dim)."""
+    gelu: bool = False
+    """GELU, by its tanh approximation, in place of SiLU in dense layers."""
+    embedding_scale: float = 1.0
+    norms_from_one: bool = False
+    """The weights of norms in a checkpoint are distances from one."""
+    output_norms: bool = False
+    """Norms of the outputs of attention and feed-forward, before these go to the residual stream."""
     mask_block: int = 1
     """Tokens that see each other whatever their order: 1 = causal, more = answers come in such blocks."""
     fp8: bool = False
@@ -151,16 +162,17 @@ def _architecture(config: ConfigFile) -> str:
 
 
 def _refuse_unsupported(config: ConfigFile) -> None:
-    activation = config.text("hidden_act", default="silu")
-    if activation != "silu":
-        raise config.error("hidden_act", "activation not supported", activation, "use a model with silu")
+    key = config.key("hidden_act", "hidden_activation")
+    activation = config.text(key, default="silu")
+    if activation != ("gelu_pytorch_tanh" if key == "hidden_activation" else "silu"):
+        raise config.error(key, "activation not supported", activation, "use a model with silu")
     for key in ("mlp_bias", "norm_head"):
         if config.flag(key, default=False):
             raise config.error(key, "not supported", True, "use another model")
 
 
 def _layer_windows(config: ConfigFile, shape: ModelShape) -> tuple[int, ...]:
-    """The window of each layer, as the config lists them; without a list, the last ones have it."""
+    """The window of each layer: as listed, or of all but every n-th (Gemma 3), or of the last ones."""
     if not shape.windowed_layers:
         return ()
     window, full = shape.sliding_window, shape.layers - shape.windowed_layers
@@ -169,6 +181,9 @@ def _layer_windows(config: ConfigFile, shape: ModelShape) -> tuple[int, ...]:
         raise config.error("layer_types", "not supported", "chunked_attention", "use another model")
     if kinds:
         return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+    if full and not config.has("max_window_layers"):
+        every = shape.layers // full
+        return tuple(window if (index + 1) % every else 0 for index in range(shape.layers))
     return tuple(0 if index < full else window for index in range(shape.layers))
 
 
@@ -243,6 +258,25 @@ def _ling(config: ConfigFile, shape: ModelShape) -> dict[str, Any]:
     }
 
 
+def _gemma3(config: ConfigFile, shape: ModelShape) -> dict[str, Any]:
+    """Gemma 3 as a language model alone."""
+    for key in ("attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention"):
+        if config.values.get(key):
+            raise config.error(key, "not supported", config.values[key], "use another model")
+    window_rope = read_rope_of(config, "sliding_attention", "rope_local_base_freq", LOCAL_THETA)
+    return {
+        "names": GEMMA,
+        "qk_norm": True,
+        "gelu": True,
+        "norms_from_one": True,
+        "output_norms": True,
+        "embedding_scale": shape.hidden**0.5,
+        "attention_scale": config.number("query_pre_attn_scalar", default=256.0) ** -0.5,
+        "window_rope": window_rope,
+        **_llama(config, shape),
+    }
+
+
 def _gpt_oss(config: ConfigFile, shape: ModelShape) -> dict[str, Any]:
     """Clamped experts with biases, and sinks; the limit of 7 is in the library's code, not in the config."""
     return {
@@ -274,6 +308,7 @@ ARCHITECTURES: dict[str, Callable[[ConfigFile, ModelShape], dict[str, Any]]] = {
     "Qwen3ForCausalLM": _qwen3,
     "MixtralForCausalLM": _mixtral,
     "Qwen3MoeForCausalLM": _qwen3_moe,
+    "Gemma3ForCausalLM": _gemma3,
     "GptOssForCausalLM": _gpt_oss,
     "BailingMoeV2ForCausalLM": _ling,
     "LLaDA2MoeModelLM": _ling,

@@ -31,12 +31,20 @@ class Decoder(nn.Module):
         self.config = config
         self.embedding = weight(config.vocab_size, config.hidden_size, dtype=dtype)
         self.rope = RopeTable(config.rope, config.rotary_dim)
-        layers = (DecoderLayer(config, index, self.rope, dtype) for index in range(config.num_layers))
+        self.window_rope = self.rope
+        if config.window_rope is not None:
+            self.window_rope = RopeTable(config.window_rope, config.rotary_dim)
+        windows = config.windows or (0,) * config.num_layers
+        layers = (
+            DecoderLayer(config, index, self.window_rope if window else self.rope, dtype)
+            for index, window in enumerate(windows)
+        )
         self.layers = nn.ModuleList(layers)
         if config.fp8:
             for projection in layer_projections(self):
                 projection.quantise()
-        self.norm = weight(config.hidden_size, dtype=dtype)
+        self.norm = norm_weight(config, config.hidden_size, dtype)
+        self.embedding_scale = float(torch.tensor(config.embedding_scale, dtype=dtype, device="cpu"))
         self.head: Projection | None = None
         if not config.tied_embeddings:
             self.head = Projection(config.hidden_size, config.vocab_size, dtype=dtype)
@@ -48,6 +56,8 @@ class Decoder(nn.Module):
             input_ids: `[T]` int64, the new tokens of all sequences, one after another.
         """
         hidden, residual = F.embedding(input_ids, self.embedding), None
+        if self.embedding_scale != 1:
+            hidden = hidden * self.embedding_scale
         for layer in self.layers:
             hidden, residual = layer(hidden, residual, context)
         return rms_norm(hidden, self.norm, self.config.rms_norm_eps, residual)[0]
@@ -59,7 +69,8 @@ class Decoder(nn.Module):
 
     def set_max_positions(self, count: int) -> None:
         """Compute the table of angles, on the device of the weights, for positions below `count`."""
-        self.rope.compute(count, self.embedding.device)
+        for rope in {self.rope, self.window_rope}:
+            rope.compute(count, self.embedding.device)
 
     def track_expert_load(self) -> Tensor | None:
         """Start counting; `[sparse layers, experts]` int64, growing with every forward, None if dense.
@@ -77,6 +88,16 @@ class Decoder(nn.Module):
         return load
 
 
+def norm_dtype(config: ModelConfig, dtype: torch.dtype) -> torch.dtype:
+    """float32 where weights are distances from one, which a narrow type would round."""
+    return torch.float32 if config.norms_from_one else dtype
+
+
+def norm_weight(config: ModelConfig, size: int, dtype: torch.dtype) -> nn.Parameter:
+    """`[size]`, of a norm."""
+    return weight(size, dtype=norm_dtype(config, dtype))
+
+
 def layer_projections(decoder: Decoder) -> Iterator[Projection]:
     """Those of attention, of dense layers and of shared experts, which a checkpoint may have in float8."""
     for layer in cast("Sequence[DecoderLayer]", decoder.layers):
@@ -92,7 +113,7 @@ class DecoderLayer(nn.Module):
     def __init__(self, config: ModelConfig, index: int, rope: RopeTable, dtype: torch.dtype) -> None:
         super().__init__()
         self.eps = config.rms_norm_eps
-        self.input_norm = weight(config.hidden_size, dtype=dtype)
+        self.input_norm = norm_weight(config, config.hidden_size, dtype)
         self.attention = Attention(
             layer=index,
             rope=rope,
@@ -106,10 +127,16 @@ class DecoderLayer(nn.Module):
             qk_norm=config.qk_norm,
             window=config.windows[index] if config.windows else 0,
             sinks=config.sinks,
+            scale=config.attention_scale,
+            norm_dtype=norm_dtype(config, dtype),
             dtype=dtype,
         )
-        self.post_norm = weight(config.hidden_size, dtype=dtype)
+        self.post_norm = norm_weight(config, config.hidden_size, dtype)
         self.mlp = _mlp(config, index, dtype)
+        self.attention_out_norm = self.mlp_out_norm = None
+        if config.output_norms:
+            self.attention_out_norm = norm_weight(config, config.hidden_size, dtype)
+            self.mlp_out_norm = norm_weight(config, config.hidden_size, dtype)
 
     def forward(
         self, hidden: Tensor, residual: Tensor | None, context: ForwardContext
@@ -120,13 +147,19 @@ class DecoderLayer(nn.Module):
         else:
             hidden, residual = rms_norm(hidden, self.input_norm, self.eps, residual)
         hidden = self.attention(hidden, context)
+        if self.attention_out_norm is not None:
+            hidden = rms_norm(hidden, self.attention_out_norm, self.eps)
         hidden, residual = rms_norm(hidden, self.post_norm, self.eps, residual)
-        return self.mlp(hidden), residual
+        hidden = self.mlp(hidden)
+        if self.mlp_out_norm is not None:
+            hidden = rms_norm(hidden, self.mlp_out_norm, self.eps)
+        return hidden, residual
 
 
 def _mlp(config: ModelConfig, index: int, dtype: torch.dtype) -> GatedMlp | SparseMlp:
     if config.router is None or index not in config.sparse_layers:
-        return GatedMlp(hidden=config.hidden_size, intermediate=config.intermediate_size, dtype=dtype)
+        sizes = {"hidden": config.hidden_size, "intermediate": config.intermediate_size}
+        return GatedMlp(**sizes, gelu=config.gelu, dtype=dtype)
     return SparseMlp(
         hidden=config.hidden_size,
         experts=config.experts,

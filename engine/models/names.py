@@ -14,6 +14,8 @@ class Names:
     qkv: tuple[str, ...] = ("q_proj", "k_proj", "v_proj")
     """Names of three matrices, or of one that holds their rows in this order."""
     out: str = "o_proj"
+    post_norm: str = "post_attention_layernorm"
+    """Before the feed-forward."""
     q_norm: str = "q_norm"
     k_norm: str = "k_norm"
     sparse: str = "mlp"
@@ -25,6 +27,7 @@ class Names:
 
 LLAMA = Names()
 MIXTRAL = replace(LLAMA, sparse="block_sparse_moe", expert=("w1", "w3", "w2"))
+GEMMA = replace(LLAMA, post_norm="pre_feedforward_layernorm")
 GPT_OSS = replace(LLAMA, gate="router", stacked=True)
 LING = Names(
     embedding="model.word_embeddings",

@@ -21,7 +21,7 @@ Place = tuple[str, Tensor]
 
 
 def places(decoder: Decoder) -> dict[str, Tensor]:
-    """Every tensor a complete checkpoint holds -> the view into the decoder's weights."""
+    """Names of all tensors of a complete checkpoint -> views of their shapes into the decoder's weights."""
     names = decoder.config.names
     found: dict[str, Tensor] = {
         f"{names.embedding}.weight": decoder.embedding,
@@ -35,7 +35,7 @@ def places(decoder: Decoder) -> dict[str, Tensor]:
 
 
 def scales(decoder: Decoder) -> dict[str, Tensor]:
-    """Every tensor that the decoder keeps in float8 -> the view into the scales of its outputs."""
+    """Names of the tensors that the decoder keeps in float8 -> views `[outputs]` into their scales."""
     names, found = decoder.config.names, dict[str, Tensor]()
     for index, layer in enumerate(cast("Sequence[DecoderLayer]", decoder.layers)):
         own = _layer_scales(layer, names)
@@ -61,7 +61,10 @@ def _layer_scales(layer: DecoderLayer, names: Names) -> Iterator[Place]:
 
 def _layer(layer: DecoderLayer, names: Names) -> Iterator[Place]:
     yield "input_layernorm.weight", layer.input_norm
-    yield "post_attention_layernorm.weight", layer.post_norm
+    yield f"{names.post_norm}.weight", layer.post_norm
+    if layer.attention_out_norm is not None and layer.mlp_out_norm is not None:
+        yield "post_attention_layernorm.weight", layer.attention_out_norm
+        yield "post_feedforward_layernorm.weight", layer.mlp_out_norm
     for name, view in _attention(layer.attention, names):
         yield f"{names.attention}.{name}", view
     if isinstance(layer.mlp, SparseMlp):

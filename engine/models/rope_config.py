@@ -1,6 +1,7 @@
 """The RoPE part of a config.json.
 
-Older configs have `rope_theta` and `rope_scaling` side by side, newer ones `rope_parameters` with both.
+Older configs have `rope_theta` and `rope_scaling` side by side, newer ones `rope_parameters` with both, or
+with a section for each kind of layer.
 """
 
 from __future__ import annotations
@@ -15,18 +16,46 @@ LLAMA2_THETA = 10_000.0
 """Default of `rope_theta`, which Llama 2's configs omit."""
 
 
+LOCAL_THETA = 10_000.0
+"""Default base in layers with a sliding window that have one of their own (Gemma 3)."""
+
+
 def read_rope(config: ConfigFile) -> Rope:
-    """RoPE base and scaling rule.
+    """RoPE base and scaling rule, of layers without a window where kinds of layers differ.
 
     Raises:
         InputError: a scaling rule that depends on the sequence length, or is otherwise unsupported.
     """
+    own = _section_of(config, "full_attention")
+    if own is not None:
+        return _scaled(config, own, own.number("rope_theta"))
     inner = config.section("rope_parameters") or config
     default = LLAMA2_THETA if config.values.get("architectures") == ["LlamaForCausalLM"] else None
     theta = (inner if inner.has("rope_theta") else config).number("rope_theta", default=default)
     scaling = config.section("rope_scaling") or config.section("rope_parameters")
     if scaling is None:
         return Rope(theta)
+    return _scaled(config, scaling, theta)
+
+
+def read_rope_of(config: ConfigFile, kind: str, theta_key: str, theta: float) -> Rope:
+    """Rotation of the layers of a kind: of its own section, or plain with the base under `theta_key`.
+
+    Raises:
+        InputError: as `read_rope`.
+    """
+    own = _section_of(config, kind)
+    if own is not None:
+        return _scaled(config, own, own.number("rope_theta", default=theta))
+    return Rope(config.number(theta_key, default=theta))
+
+
+def _section_of(config: ConfigFile, kind: str) -> ConfigFile | None:
+    sections = config.section("rope_parameters")
+    return None if sections is None else sections.section(kind)
+
+
+def _scaled(config: ConfigFile, scaling: ConfigFile, theta: float) -> Rope:
     kind = scaling.text("rope_type", "type", default="default")
     if kind not in _READERS:
         known = ", ".join(_READERS)
@@ -35,7 +64,11 @@ def read_rope(config: ConfigFile) -> Rope:
 
 
 def read_rotary_dim(config: ConfigFile, head_dim: int) -> int:
-    """Number of leading dimensions of a head that are rotated."""
+    """Number of leading dimensions of a head that are rotated.
+
+    Raises:
+        InputError: the share comes to an odd number of dimensions.
+    """
     inner = config.section("rope_parameters") or config
     source = inner if inner.has("partial_rotary_factor") else config
     share = source.number("partial_rotary_factor", default=1.0)

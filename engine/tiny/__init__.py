@@ -16,7 +16,11 @@ def checkpoints() -> list[Path]:
 
 
 def checkpoint(kind: str) -> Path:
-    """The folder of a committed checkpoint in HuggingFace layout; `"ar"` is the autoregressive one."""
+    """The folder of a committed checkpoint in HuggingFace layout; `"ar"` is the autoregressive one.
+
+    Raises:
+        ValueError: there is no checkpoint of that name.
+    """
     folder = CHECKPOINTS / kind
     if not (folder / "config.json").is_file():
         known = ", ".join(sorted(path.parent.name for path in CHECKPOINTS.glob("*/config.json")))

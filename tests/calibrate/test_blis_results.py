@@ -42,6 +42,7 @@ def calibrate(capsys: pytest.CaptureFixture[str]) -> Calibrate:
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["results", "metrics"])
 def test_a_run_is_the_same_by_its_folder_and_by_what_blis_writes_of_it(
     kind: str, files: Path, calibrate: Calibrate

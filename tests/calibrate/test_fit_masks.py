@@ -24,6 +24,7 @@ def with_masks(samples: StepSamples, row_ns: float, step_ns: float, noise: float
     return replace(samples, table=table)
 
 
+@pytest.mark.slow
 def test_known_prices_are_found_again_and_change_no_other() -> None:
     plain = fit(made_up(), bootstrap=0)
     found = fit(with_masks(made_up(), 3_000, 20_000), bootstrap=0)

@@ -75,6 +75,7 @@ def test_a_table_is_kept_only_where_it_helps() -> None:
     assert all(0.85 <= ratio <= 1.15 for row in regime.correction.ratio for ratio in row)
 
 
+@pytest.mark.slow
 def test_predictions_with_a_table_never_fall_as_tokens_or_context_grow() -> None:
     def wavy(c: dict[str, Any]) -> Any:
         return gpu_price(c) * (1 + 0.12 * np.sin(c["prefill_tokens"] + c["decode_kv_tokens"] / 900))

@@ -25,6 +25,7 @@ def summary(blis: Blis, *flags: str) -> dict[str, Any]:
     return cluster
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("off", [*product([True, False], repeat=3)], ids=str)
 def test_all_combinations_of_the_switches_run(blis: Blis, off: tuple[bool, bool, bool]) -> None:
     switches = ("fdfo", "in-place-reuse", "re-loop")

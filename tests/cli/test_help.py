@@ -38,6 +38,7 @@ VERBS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["", *VERBS, "profile fit", "engine run", "engine bench"])
 def test_h_is_help(verb: str, blis: Blis) -> None:
     if verb.startswith("engine"):

@@ -216,6 +216,7 @@ NOT_USED = (
 """Of this package, what the smallest run of generated requests has no use for."""
 
 
+@pytest.mark.slow
 def test_a_small_run_imports_nothing_that_it_does_not_use() -> None:
     own = [f"blis_py.{name}" for name in NOT_USED]
     assert all(map(find_spec, own)), "a name without a module proves nothing"

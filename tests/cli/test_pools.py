@@ -196,3 +196,47 @@ def test_an_explanation_of_a_hand_over_names_both_visits_and_adds_up(blis: Blis,
     added = [one for one in explained["what_ifs"] if " instances in pool " in one["change"]]
     assert len(added) == 2
     assert not any("refused" in one for one in added)
+
+
+@pytest.mark.parametrize("name", ["small", "long-context"])
+def test_a_key_of_a_pool_is_set_by_its_name(tmp_path: Path, name: str) -> None:
+    pools = [POOLS[0], {**POOLS[1], "name": name}]
+    sets = (f"pools.{name}.count=3", f"pools.{name}.scheduler.max_num_seqs=4", "pools.big.gpu=l40s")
+    config = load_config(written(tmp_path, pools=pools), sets=sets)
+    big, small = config.pools
+    assert (big.count, big.gpu) == (1, "l40s")
+    assert (small.count, small.gpu) == (3, "l40s")
+    assert small.scheduler == {"max_num_seqs": 4, "num_kv_blocks": 300}
+    (tmp_path / "again.yaml").write_text(dump(config))
+    assert load_config(tmp_path / "again.yaml").pools == config.pools
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("pools.smal.count", 2, "no such pool.*did you mean 'small'"),
+        ("pools.small.cont", 2, "unknown key.*did you mean 'count'"),
+        ("pools.small.count", -1, "at least 0"),
+        ("pools.small.count", "two", "whole number"),
+    ],
+)
+def test_a_wrong_key_of_a_pool_is_refused(tmp_path: Path, key: str, value: Any, problem: str) -> None:
+    with pytest.raises(InputError, match=f"(?s){problem}"):
+        load_config(written(tmp_path), sets=(f"{key}={value}",))
+
+
+def test_a_key_of_a_pool_without_pools_is_refused() -> None:
+    with pytest.raises(InputError, match="there are no pools"):
+        load_config(sets=("pools.small.count=2",))
+
+
+def test_a_sweep_varies_the_number_of_instances_of_a_pool(tmp_path: Path) -> None:
+    found = blis.sweep(written(tmp_path), vary={"pools.small.count": [1, 2], "pools.big.gpu": ["h100"]})
+    assert found.table["pools.small.count"].tolist() == [1, 2]
+    assert found.table["num_instances"].tolist() == [2, 3]
+
+
+def test_a_plan_refuses_pools_and_names_the_command_that_compares_them(blis: Blis, tmp_path: Path) -> None:
+    code, _, err = blis("plan", "--config", written(tmp_path), "--slo", "ttft.p99=500ms")
+    assert code == 2
+    assert "blis sweep --vary pools.big.count=1:4" in err

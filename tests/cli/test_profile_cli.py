@@ -139,6 +139,7 @@ def test_validate_tells_when_it_scores_what_was_fitted(folder: Path, blis: Blis)
     assert err == "note: the profile was fitted to a run of this name: grid\n"
 
 
+@pytest.mark.slow
 def test_compare_shows_what_became_slower(folder: Path, tmp_path: Path, blis: Blis) -> None:
     measure(tmp_path / "slow.csv.gz", "grid", 1, slower=1.5)
     blis("profile", "fit", tmp_path / "slow.csv.gz", "--out", tmp_path / "slow", "--bootstrap", 4)

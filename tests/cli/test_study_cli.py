@@ -30,6 +30,7 @@ SWEEP = ("sweep", *LOAD, "--vary", "scheduler=fcfs,sjf", "tp=1,3")
 PLAN = ("plan", *LOAD, "--rate", "20", "--slo", "ttft.p99=500ms", "--draws", "0", "--instances", "1:3")
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_every_row_as_json(blis: Blis) -> None:
     code, out, err = blis(*SWEEP, "--rate", 20)
     rows = json.loads(out)

@@ -37,6 +37,7 @@ def notes(err: str) -> list[str]:
 # -- lengths -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_lengths_of_flags_keep_their_mean_and_say_what_became_of_the_deviation(blis: Blis) -> None:
     code, out, err = blis(*RUN, "--output-tokens", 200, "--num-requests", 2000, "--rate", 100)
     tokens = json.loads(out)["cluster"]

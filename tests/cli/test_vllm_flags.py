@@ -11,6 +11,7 @@ Blis = Callable[..., tuple[int, str, str]]
 MODEL = ("run", "--model", "llama-3.1-70b", "--seed", "1")
 
 
+@pytest.mark.slow
 def test_the_flags_of_a_server_and_of_its_benchmark(blis: Blis) -> None:
     serve = (
         "--tensor-parallel-size 4 --max-num-seqs 64 --num-gpu-blocks-override 9000 --dtype bfloat16 --port 80"

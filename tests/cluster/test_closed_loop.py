@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from cluster_runs import Row, linear, table_of
@@ -103,3 +105,23 @@ def test_a_simulation_of_a_closed_loop_can_run_twice() -> None:
 def test_a_closed_loop_that_is_none_is_refused(settings: dict[str, object], complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         blis.build(**MODEL, **settings)
+
+
+@pytest.mark.parametrize("overlapped", [False, True], ids=["synchronous", "asynchronous"])
+def test_a_client_that_times_out_or_is_refused_within_a_step_goes_on_at_once(overlapped: bool) -> None:
+    """Steps take 10 us each, and end at 10, 20, 30: patience ends at 25, the refusal is at 25, too."""
+    config = replace(CONFIG, async_scheduling=overlapped)
+    rows = [Row(0, 8, 900, 900, patience_us=25), Row(0, 5000, 1, 1), Row(0, 8, 900, 900, patience_us=4)]
+    source = ClosedLoop(table_of([Row(0, 8, 50, 50), *rows, Row(0, 8, 2, 2)]), 2)
+    record = simulate(source, scheduler=config, latency=linear(10 * US))
+    assert record.outcome.tolist()[1:4] == [Outcome.TIMED_OUT, Outcome.UNSERVABLE, Outcome.TIMED_OUT]
+    assert record.table.arrival_ns.tolist() == [0, 0, 25 * US, 25 * US, 29 * US]
+
+
+@pytest.mark.parametrize("overlapped", [False, True], ids=["synchronous", "asynchronous"])
+def test_an_answer_that_the_step_at_the_end_of_patience_completes_is_an_answer(overlapped: bool) -> None:
+    config = replace(CONFIG, async_scheduling=overlapped)
+    source = ClosedLoop(table_of([Row(0, 8, 3, 3, patience_us=25), Row(0, 8, 1, 1)]), 1)
+    record = simulate(source, scheduler=config, latency=linear(10 * US))
+    assert record.outcome.tolist() == [Outcome.COMPLETED, Outcome.COMPLETED]
+    assert record.table.arrival_ns.tolist() == [0, 30 * US]

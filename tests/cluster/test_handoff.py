@@ -210,3 +210,14 @@ def test_what_cannot_work_is_refused(settings: dict[str, Any], message: str) -> 
 def test_an_unknown_hand_over_is_refused() -> None:
     with pytest.raises(InputError, match="unknown hand-over"):
         simulate(ONE, "dynamo")
+
+
+@pytest.mark.parametrize(("handoff", "begins_us"), [("vllm", 0), ("trtllm", 53), ("sglang", 83)])
+def test_kv_on_its_way_takes_a_place_of_the_decode_instance(handoff: str, begins_us: int) -> None:
+    """With one place, the second takes blocks when the first has decoded; under vLLM at once."""
+    table = requests([0, 0], [20, 20], [4, 4])
+    record = simulate(table, handoff, prefill=2, max_num_seqs=1, reserved_decode_tokens=0)
+    check(record)
+    assert record.handovers is not None
+    first, second = (record.handovers.reserved_ns // US).tolist()
+    assert second - first == begins_us

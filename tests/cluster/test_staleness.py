@@ -48,6 +48,7 @@ def reports(times_ns: list[int], interval_ns: int) -> list[int]:
     return made
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     at_us=st.lists(st.integers(0, 400), min_size=2, max_size=25),

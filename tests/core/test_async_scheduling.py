@@ -195,6 +195,7 @@ def driven(scheduler: Scheduler, requests: list[Request], rng: random.Random) ->
             return forwards
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from(["hash", "radix"]), st.sampled_from(["fcfs", "priority"]))
 def test_whatever_happens_to_them_requests_get_the_tokens_they_should_and_leave_nothing_behind(

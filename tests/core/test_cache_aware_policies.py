@@ -147,6 +147,7 @@ def served(machine: Machine, rows: list[tuple[str, Runs, int, int]]) -> Machine:
 PRESSED = {"max_num_seqs": 4, "max_num_batched_tokens": 32}
 
 
+@pytest.mark.slow
 @both
 @pytest.mark.parametrize("scheduler", ["lpm", "hrrn"])
 @pytest.mark.parametrize("seed", range(4))
@@ -196,6 +197,7 @@ def test_the_order_in_which_requests_are_queued_does_not_matter(data: st.DataObj
     assert admitted(simultaneous) == admitted(data.draw(st.permutations(simultaneous)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheduler", CACHE_AWARE)
 @pytest.mark.parametrize("seed", range(5))
 def test_no_request_is_overtaken_by_more_than_the_bound_and_one_step(scheduler: str, seed: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from blis_py.calibrate.fit.accuracy import features_as
 from blis_py.core.config import SchedulerConfig
-from blis_py.core.diffusion_request import ROUND_FEATURES, DiffusionFeatures
+from blis_py.core.diffusion_features import ROUND_FEATURES, DiffusionFeatures
 from blis_py.core.features import (
     FEATURE_NAMES,
     FEATURES,

@@ -20,6 +20,7 @@ def test_every_step_is_the_one_a_naive_scheduler_plans(case: tuple[SchedulerConf
     SideBySide(config).run(workload)
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(cases())
 def test_steps_passed_in_one_go_are_those_the_naive_scheduler_plans_one_by_one(

@@ -58,6 +58,7 @@ def test_an_adapter_of_its_own_finds_nothing() -> None:
     assert simulation(table, Tier()).run().cached_tokens.tolist() == [0, 0, 16]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("async_scheduling", [False, True])
 @pytest.mark.parametrize("prefix_cache", ["hash", "radix"])
 @pytest.mark.parametrize("blocks", [32, 1000])

@@ -114,6 +114,7 @@ def test_it_is_in_the_tables_of_groups_and_instances(trace: Path, capsys: pytest
     assert all(f">{label} p99<" in page for label in LABELS)
 
 
+@pytest.mark.slow
 def test_it_is_in_a_comparison_and_its_picture(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from blis_py.report.compare import print_comparison
 
@@ -142,6 +143,7 @@ def test_it_is_beside_the_latency_models_and_in_the_what_ifs(
     assert "prompt share max" in out
 
 
+@pytest.mark.slow
 def test_it_is_in_the_curves_of_a_sweep_and_over_the_throughput(trace: Path) -> None:
     from blis_py.figures import throughput_latency
     from blis_py.planning.curves import curves

@@ -106,6 +106,7 @@ def test_times_of_a_hand_over_are_those_worked_out_by_hand() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("async_scheduling", [False, True])
 @pytest.mark.parametrize("policy", ["round-robin", "least-loaded"])
 @pytest.mark.parametrize("num_kv_blocks", [60, 1000])

@@ -144,6 +144,7 @@ def test_every_setting_of_a_scheduler_is_declared_once() -> None:
             assert section[field.name].metadata is field.metadata, field.name
 
 
+@pytest.mark.slow
 def test_every_flag_of_a_setting_sets_a_key_and_has_a_name_in_python() -> None:
     keys = {flag.key for flags in SETTINGS.values() for flag in flags}
     assert keys <= set(NAMES.values())

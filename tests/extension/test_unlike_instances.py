@@ -143,6 +143,7 @@ def coming_and_going(demand: RequestTable, cluster: Cluster, single_step: bool =
     return record
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refresh_us", [0, 200])
 @pytest.mark.parametrize("policy", [*ROUTING_POLICIES, *SCORERS])
 def test_jumps_are_single_steps_whatever_comes_and_goes(policy: str, refresh_us: int) -> None:

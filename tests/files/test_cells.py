@@ -21,6 +21,7 @@ def test_other_text_is_written_as_it_is(text: str) -> None:
     assert meant(text) == text
 
 
+@pytest.mark.slow
 @given(st.lists(st.text(alphabet="'=+-@\t\ra1") | st.text()))
 def test_any_text_is_read_back_as_it_was_written(texts: list[str]) -> None:
     assert [meant(cell) for cell in all_harmless(texts)] == texts

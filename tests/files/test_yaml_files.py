@@ -112,6 +112,7 @@ TREES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(TREES)
 def test_what_is_written_is_read_back_equal(tree: Any) -> None:
     assert parse_yaml(dump_yaml(tree)) == tree

@@ -101,6 +101,7 @@ def _work(options: argparse.Namespace) -> int:
         folder = Path(scratch) / "files"
         shutil.copytree(options.base, folder)
         os.chdir(scratch)
+        os.environ["TMPDIR"] = tempfile.tempdir = scratch  # for reports of crashes, too
         for index in range(options.start, options.inputs):
             rng = Random(f"{options.seed} {options.worker} {index}")
             verdict = _one(options.worker, folder, Path(options.base), index, rng)

@@ -17,6 +17,7 @@ def same(found: Any, expected: Any) -> bool:
     return bool(found == expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda path: path.stem)
 def test_a_bundled_workload_runs_as_it_always_has(workload: Path, engine: str) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from latency_cases import decode, decode_steps, fitted_profile, mixed_steps, prefill
 
-from blis_py.core.diffusion_request import DiffusionFeatures
+from blis_py.core.diffusion_features import DiffusionFeatures
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
 from blis_py.latency import build, fitted

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from latency_cases import decode, prefill
@@ -151,3 +153,30 @@ def test_windowed_layers_keep_no_more_than_their_window() -> None:
     with_windows = kv_capacity(shape, gpu, overheads=OVERHEADS["vllm"])
     assert with_windows.block_bytes == 18 * 2 * 8 * 64 * 2 * 16
     assert kv_capacity(shape, gpu).block_bytes == 2 * with_windows.block_bytes
+
+
+def test_copies_of_experts_make_other_numbers_of_groups_possible_and_take_memory() -> None:
+    shape, gpu = load_model("deepseek-r1"), load_gpu("gb200")
+    wide = Layout(48, 48, 48)
+    with pytest.raises(InputError, match="does not divide the 256 experts of deepseek-r1"):
+        wide.check(shape)
+    copied = wide._replace(redundant_experts=32)
+    copied.check(shape)
+    assert copied.experts_per_group(shape) == 6
+    weights = [kv_capacity(shape, gpu, 48, layout=each).weight_bytes for each in (wide, copied)]
+    assert 1.05 < weights[1] / weights[0] < 1.125, "32 of 256 more, but attention has none"
+    with pytest.raises(InputError, match="are copies of experts that are not distributed"):
+        Layout(8, redundant_experts=32).check(shape)
+
+
+def test_kernels_of_another_gpu_grow_by_what_binds_them() -> None:
+    """The memory of an H100 and a sixth of its arithmetic: what does not compute stays as it is."""
+    h100 = load_gpu("h100")
+    slow = replace(h100, name="slow", fp16_flops=h100.fp16_flops / 6, fp8_flops=h100.fp8_flops / 6)
+    same = replace(h100, name="same")
+    shape, layout = load_model("qwen3-235b-a22b"), Layout(8)
+    ours, twin, slower = (Operators(shape, gpu, layout, "sglang") for gpu in (h100, same, slow))
+    one, prompt = decode(1, 1000), prefill(8192)
+    assert twin.step_ns(prompt) == pytest.approx(ours.step_ns(prompt), rel=1e-6)
+    assert slower.step_ns(one) == pytest.approx(ours.step_ns(one), rel=0.1)
+    assert 1.5 < slower.step_ns(prompt) / ours.step_ns(prompt) < 6

@@ -56,6 +56,7 @@ def command(capsys: pytest.CaptureFixture[str]) -> Command:
 # -- who is asked for --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_percentile_points_at_the_first_request_that_is_as_slow(busy: Result) -> None:
     told = blis.explain(busy, metric="ttft.p90", what_if=False).as_dict()
     ttft_ns = np.sort(latencies(busy.record).ttft_ns)
@@ -151,6 +152,7 @@ def test_the_share_column_names_the_metric(busy: Result) -> None:
 # -- what-ifs ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_what_if_is_the_run_with_that_setting(busy: Result) -> None:
     told = blis.explain(busy, what_if=["max_num_batched_tokens=512", "scheduler=sjf"]).as_dict()
     found = {next(iter(one["settings"].items())): one["after"]["asked_ns"] for one in told["what_ifs"]}

@@ -106,6 +106,7 @@ def test_a_preemption_shows_as_one_long_gap() -> None:
     assert latencies(run).itl_mean_ns[0] == 25_000_007
 
 
+@pytest.mark.slow
 @given(seeds)
 def test_the_mean_gap_of_a_request_is_its_mean_itl(seed: int) -> None:
     run = random_record(seed, requests=20)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-LEFT_OUT = ("benchmarks", "docs", "engine", "fuzz", "gpu", "lint", "mutants", "notebooks", "soak")
+LEFT_OUT = ("benchmarks", "browser", "docs", "engine", "fuzz", "gpu", "lint", "mutants", "notebooks", "soak")
 """Folders of tests that are about other things, or take minutes."""
 
 

@@ -143,6 +143,7 @@ ANSWERED = (
     "does_cache_aware_scheduling_pay",
     "fdfo_for_diffusion_llms",
     "overlap_and_what_it_buys",
+    "disaggregate_or_not",
 )
 
 
@@ -210,6 +211,14 @@ def test_overlap_hides_the_smaller_of_host_and_device_and_no_more(monkeypatch: p
     assert ttft > ttft_in_turns, "an arrival waits for the step that is launched already"
     assert tpot == pytest.approx(tpot_in_turns, rel=0.01), "and nothing is left to hide"
     assert names["rate_gain"] > 1
+
+
+def test_apart_tokens_come_evenly_and_a_slow_link_costs_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = executed("disaggregate_or_not", monkeypatch)
+    p99, at_30, links = names["p99"], names["at_30"], names["links"]
+    assert p99(at_30["4p2d"], "itl") < names["ITL_MS"] < p99(at_30["6"], "itl")
+    assert p99(at_30["6"], "ttft") < p99(at_30["4p2d"], "ttft") < p99(links["eth25"], "ttft")
+    assert p99(links["eth25"], "ttft") > names["TTFT_MS"], "the case in which it loses"
 
 
 REPRODUCED = {

@@ -58,7 +58,7 @@ def run(table: RequestTable, loops: Loops, rng: Random) -> RunRecord:
 @pytest.mark.parametrize("seed", range(40))
 def test_every_request_of_every_loop_is_sent_when_the_naive_loop_sends_it(seed: int) -> None:
     rng = Random(seed)
-    table = table_of(rows(rng, 60))
+    table = table_of(rows(rng, 60, lost=0.3))
     ends = sorted(rng.sample(range(1, 60), 2))
     parts = []
     for begin, end in zip([0, *ends], [*ends, 60], strict=True):
@@ -106,3 +106,25 @@ def columns(record: RunRecord) -> tuple[np.ndarray, np.ndarray]:
     assert record.table.session is not None
     assert record.table.round_index is not None
     return record.table.session, record.table.round_index
+
+
+@pytest.mark.parametrize("seed", [*range(6), 70])
+def test_jumping_over_steps_changes_nothing_where_requests_are_lost(seed: int) -> None:
+    """Seed 70: a request came to an instance at a step boundary, after a chain of refusals at that time."""
+    ends = []
+    for single_step in (False, True):
+        rng = Random(seed)
+        table = table_of(rows(rng, 60, lost=0.5))
+        permits, pause_ns, paced = rng.choice((1, 2, 5, 9)), rng.choice((0, 7, 200)) * US, rng.random() < 0.5
+        source = ClosedLoops(table, Loops([Loop(slice(0, 60), permits, pause_ns, paced)]))
+        latency = LATENCIES[rng.choice(("constant", "linear"))]
+        record = simulate(
+            source,
+            scheduler=rng.choice(SCARCE),
+            latency=latency,
+            num_instances=rng.choice((1, 3)),
+            single_step=single_step,
+        )
+        columns = (record.table.arrival_ns, record.finish_ns, record.outcome)
+        ends.append([by_tenant(record, column) for column in columns])
+    assert ends[0] == ends[1]

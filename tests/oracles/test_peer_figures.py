@@ -41,6 +41,7 @@ def in_order(requests: list[Served]) -> list[Served]:
     return sorted(requests, key=lambda one: (one.arrival_us, one.prompt, one.output, one.ttft_us, one.e2e_us))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FREE)
 def test_every_request_is_served_where_and_when_it_was_there(name: str, tmp_path: Path) -> None:
     run = peer_run(name)

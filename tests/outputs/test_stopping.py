@@ -264,6 +264,7 @@ def test_a_folder_that_is_mounted_is_filled(tmpfs: Path) -> None:
         assert not [name for name in os.listdir(tmpfs) if name.startswith(".")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stdout", ["/dev/full", "a closed pipe"])
 def test_a_result_is_written_though_it_cannot_be_printed(stdout: str, tmp_path: Path) -> None:
     """As in `blis run --out out | head -1`."""

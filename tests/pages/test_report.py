@@ -24,6 +24,7 @@ def page(saved: Path) -> Page:
     return Page(report_of([saved / "fcfs"]))
 
 
+@pytest.mark.slow
 def test_every_number_in_a_report_is_the_one_of_summary_json(saved: Path, page: Page) -> None:
     summary = json.loads((saved / "fcfs" / "summary.json").read_text())
     found = [(source, value) for source, value, _ in page.cells if source.startswith("summary.json: ")]
@@ -49,7 +50,7 @@ def test_pools_and_hand_overs_have_tables_and_the_p99_its_ledger(tmp_path: Path)
         assert shown[f"summary.json: pools.{pool}.visits"] == 60
     assert shown["summary.json: handovers.handovers"] == 60
     assert shown["config.yaml: num_instances × tp"] == 3
-    assert "2 instances of llama-3.1-8b on H100, 1 instance of llama-3.1-8b on H100" in page.text
+    assert "2 prefill and 1 decode instance of llama-3.1-8b on H100" in page.text
     assert "2 (decode)" in page.text
     assert "Each nanosecond of it is on one line" in page.text
 
@@ -92,6 +93,7 @@ def test_the_command_in_a_report_gives_the_same_numbers(
     assert again["cluster"] == page.data["files"]["summary.json"]["cluster"]
 
 
+@pytest.mark.slow
 def test_two_runs_are_compared(saved: Path) -> None:
     page = Page(report_of([saved / "fcfs", saved / "sjf"]))
     comparison = blis.compare(saved / "fcfs", saved / "sjf").as_dict()
@@ -100,12 +102,14 @@ def test_two_runs_are_compared(saved: Path) -> None:
     assert [one["name"] for one in page.data["charts"][0]["series"]] == ["fcfs", "sjf"]
 
 
+@pytest.mark.slow
 def test_a_folder_of_a_comparison_is_a_report_too(saved: Path, tmp_path: Path) -> None:
     assert main(["compare", str(saved / "fcfs"), str(saved / "sjf"), "--out", str(tmp_path / "both")]) == 0
     page = Page(report_of([tmp_path / "both"]))
     assert "Who gains, who loses" in page.text
 
 
+@pytest.mark.slow
 def test_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BLIS_CACHE", str(tmp_path / "cache"))
     plan = blis.plan(
@@ -115,6 +119,8 @@ def test_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         slo="ttft.p99=500ms",
         instances="1:2",
         draws=2,
+        most_requests=240,
+        tune=False,
         workers=1,
     )
     plan.save(str(tmp_path / "plan"), plots=False)
@@ -174,6 +180,7 @@ def test_an_empty_result_says_so() -> None:
     assert page.data["charts"][0]["series"] == []
 
 
+@pytest.mark.slow
 def test_100_000_requests_stay_below_a_megabyte() -> None:
     lengths = {"prompt_tokens": 32, "output_tokens": 2, "prompt_tokens_max": 64, "output_tokens_max": 3}
     result = blis.run(model="llama-3.1-8b", rate=4000, num_requests=100_000, num_instances=8, **lengths)

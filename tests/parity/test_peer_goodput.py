@@ -37,6 +37,7 @@ def packed(path: Path) -> Any:
         return json.load(text)
 
 
+@pytest.mark.slow
 def test_requests_that_meet_their_targets_are_those_that_met_them_there(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

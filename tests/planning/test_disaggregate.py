@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+import blis_py as blis
 from blis_py import api
+from blis_py.config.disaggregation import split_xpyd
 from blis_py.errors import InputError
 from blis_py.planning.axes import parse_axis
 from blis_py.planning.disaggregate import Layouts, best_of, layouts_of
 from blis_py.planning.executors import Serial
 from blis_py.planning.job import JobOutcome
+from blis_py.planning.plan import Plan
 from blis_py.planning.runner import Runner
 from blis_py.planning.store import Nowhere
 from blis_py.planning.sweep import Row
@@ -25,17 +29,26 @@ def layouts(*slo: str, instances: int = 4) -> Layouts:
         return layouts_of(config, instances, runner)
 
 
+@pytest.mark.slow
 def test_all_layouts_run_and_the_target_decides() -> None:
     found = layouts("itl.p99=12ms", "ttft.p99=400ms")
     assert [row.point["xpyd"] for row in found.rows] == ["4", "1p3d", "2p2d", "3p1d"]
     assert found.apart
     assert found.winner is found.best_apart
-    first, *reasons = found.lines()
-    assert first.startswith(
-        f"disaggregate: yes: {found.winner.point['xpyd']} against 4: meets 2 of 2 targets"
+    prefill, decode, _ = split_xpyd(found.winner.point["xpyd"])
+    first, why, gains, costs, every = found.lines()
+    assert first == (
+        f"Disaggregate: yes. {prefill} prefill and {decode} decode instances meet 2 of 2 targets, "
+        "4 instances that do both 1."
     )
-    assert reasons[0].strip().startswith("itl p99"), "the largest gain first"
-    assert not layouts("ttft.p99=400ms").apart
+    assert why.startswith("  why: 4 instances that do both miss p99 ITL")
+    assert gains.startswith("  gains: p99 ITL"), "the largest gain first"
+    assert costs.startswith("  costs: p99 TTFT")
+    assert all(f"{layout} " in every for layout in ("4", "1p3d", "2p2d", "3p1d"))
+    assert found.dollars is None, "without prices"
+    together = layouts("ttft.p99=400ms")
+    assert not together.apart
+    assert "leave more room" in together.why
 
 
 def row(layout: str, met: int, share: float) -> Row:
@@ -64,6 +77,41 @@ def test_more_targets_come_before_more_room() -> None:
 def test_what_cannot_be_compared_is_refused(call: Callable[[], object], message: str) -> None:
     with pytest.raises(InputError, match=message):
         call()
+
+
+def planned(**settings: Any) -> Plan:
+    return blis.plan(
+        model="llama-3.1-8b",
+        gpu="h100",
+        workload="chat",
+        rate=4,
+        num_requests=40,
+        slo="ttft.p99=5s",
+        draws=0,
+        tune=False,
+        **settings,
+    )
+
+
+def test_a_plan_chooses_among_layouts_and_prices_each_side() -> None:
+    found = planned(
+        vary={"xpyd": ["1p1d", "2p1d"], "decode_gpu": ["h100", "l40s"]}, prices={"h100": 3, "l40s": 1}
+    )
+    best = found.best
+    assert (best.instances, best.gpus) == (2, 2)
+    assert [(part.name, part.gpu, part.dollars_per_hour) for part in best.parts] == [
+        ("prefill", "h100", 3.0),
+        ("decode", "l40s", 1.0),
+    ]
+    assert best.dollars_per_hour == pytest.approx(4)
+    assert "2 instances of llama-3.1-8b: 1 prefill on h100 TP1, 1 decode on l40s TP1" in repr(found)
+    assert "    decode: 1 × l40s, $1.00 an hour" in repr(found)
+    assert next(each.least for each in found.standings if each.point["decode_gpu"] == "l40s") == 2
+
+
+def test_a_layout_has_its_number_of_instances() -> None:
+    with pytest.raises(InputError, match="contradicts the instances of each side"):
+        planned(vary={"xpyd": ["1p1d"]}, instances="1:2")
 
 
 def test_layouts_are_an_axis() -> None:

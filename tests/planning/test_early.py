@@ -20,6 +20,7 @@ def outcome(job: Job) -> JobOutcome:
     return worker.run(worker.pack(job, None))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "slo", ["ttft.p99=100ms", "ttft.p95=60ms", "ttft.mean=9ms", "scheduling_delay.max=90ms"]
 )

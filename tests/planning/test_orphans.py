@@ -33,6 +33,7 @@ list(executors.Processes(2).outcomes([b"", b""]))
 """
 
 
+@pytest.mark.slow
 @POSIX
 @pytest.mark.parametrize("how", ["by the kernel", "watched"])
 @pytest.mark.skipif(sys.platform != "linux", reason="what is changed here is changed in forks only")

@@ -9,6 +9,7 @@ from blis_py.planning import pareto as module
 from blis_py.planning.api import pareto
 
 
+@pytest.mark.slow
 def test_no_point_of_the_front_is_beaten_in_both_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CONCURRENCIES", (1, 8, 64))
     load = {"model": "llama-3.1-8b", "prompt_tokens": 200, "output_tokens": 40}

@@ -266,6 +266,7 @@ def test_more_than_three_settings_are_searched_as_optuna_suggests_and_the_same_e
     assert plan(vary=vary, trials=8, **few).summary == found.summary
 
 
+@pytest.mark.slow
 def test_the_probability_is_the_share_of_draws_that_meet_all_targets() -> None:
     found = plan(draws=6)
     held = [case.judgement.holds for case in found.draws]

@@ -23,6 +23,7 @@ def highest(**settings: Any) -> Plan:
     return blis.plan(**LOAD | settings, max_rate=True, draws=0, workers=1, cache=False)
 
 
+@pytest.mark.slow
 def test_the_highest_rate_of_a_short_workload_is_that_of_a_long_one() -> None:
     """Squeezing 60 requests together makes a burst, which a queue absorbs at any rate."""
     short, long = (highest(num_requests=count, most_requests=4000) for count in (60, 2500))
@@ -33,6 +34,7 @@ def test_the_highest_rate_of_a_short_workload_is_that_of_a_long_one() -> None:
     assert f"over {short.rate.requests:,} requests" in repr(short)
 
 
+@pytest.mark.slow
 def test_a_short_trace_is_repeated_rather_than_squeezed(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text(
         "TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -53,8 +55,10 @@ def test_a_short_trace_is_repeated_rather_than_squeezed(tmp_path: Path) -> None:
     assert found.rate.requests > 500
 
 
+@pytest.mark.slow
 def test_what_is_called_cheapest_also_holds_for_twenty_times_the_requests() -> None:
-    found = blis.plan(**LOAD, num_requests=60, instances="1:8", draws=0, workers=1, cache=False, tune=False)
+    once = {"draws": 0, "workers": 1, "cache": False, "tune": False, "most_requests": 1200}
+    found = blis.plan(**LOAD, **once, num_requests=60, instances="1:8")
     assert found.holds
     again = blis.run(found.config, num_requests=1200).summary
     assert all(each["met"] for each in again["slo"])
@@ -102,6 +106,7 @@ def test_a_bootstrap_keeps_the_gaps_of_blocks() -> None:
     assert drawn.prompt_tokens.tolist() != other.prompt_tokens.tolist()
 
 
+@pytest.mark.slow
 def test_a_cheap_setting_is_tried_before_more_instances_are_bought() -> None:
     """A token budget that keeps decodes waiting needs 4 instances where a quarter of it needs fewer."""
     load = {"model": "qwen3-14b", "rate": 6, "num_requests": 100, "prompt_tokens": 4000, "output_tokens": 60}
@@ -126,6 +131,7 @@ def test_a_cheap_setting_is_tried_before_more_instances_are_bought() -> None:
     assert "max_num_batched_tokens" in fixed.knobs.kept
 
 
+@pytest.mark.slow
 def test_confidence_is_a_constraint() -> None:
     given: dict[str, Any] = {
         **LOAD,
@@ -140,6 +146,7 @@ def test_confidence_is_a_constraint() -> None:
     assert sure.confidence == 1.0
 
 
+@pytest.mark.slow
 def test_the_combination_with_the_highest_rate_within_a_budget() -> None:
     found = blis.plan(
         **LOAD,

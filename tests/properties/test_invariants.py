@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_pool import simulate
@@ -92,6 +93,7 @@ def run(table: RequestTable, config: SchedulerConfig, horizon_ns: int | None, in
 horizons = st.one_of(st.none(), st.integers(0, 700).map(lambda us: us * 1000))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(consistent_tables(), configs, horizons, st.integers(1, 3))
 def test_every_request_ends_in_exactly_one_way_and_its_life_goes_forward(

@@ -191,6 +191,7 @@ def test_a_source_that_has_nothing_and_drafts_of_no_request_change_nothing(
     assert [features.decode_seqs for _, _, _, features in steps] == [len(d) for _, d, _, _ in steps]
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(configs, st.lists(cases, min_size=1, max_size=8), st.booleans())
 def test_overlapped_steps_lose_and_invent_no_token(

@@ -133,6 +133,7 @@ def test_limits_are_drawn_where_they_are_and_named() -> None:
     assert not words(one_latency(run, "e2e"))
 
 
+@pytest.mark.slow
 def test_names_that_look_like_formulas_or_are_hidden_are_shown_as_they_are(tmp_path: Path) -> None:
     run = view(run_over_decades(1, (r"$\frac{", "_hidden", "standard")))
     figure = latency_cdf(run)

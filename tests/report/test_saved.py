@@ -29,6 +29,7 @@ def plain(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.astype({name: object for name in frame if frame[name].dtype == "category"})
 
 
+@pytest.mark.slow
 def test_it_has_the_same_summary_tables_and_configuration(result: blis.Result, folder: Path) -> None:
     saved = blis.load(folder)
     assert saved.summary == result.summary
@@ -152,6 +153,7 @@ def test_names_in_html_are_text(tmp_path: Path) -> None:
     assert "<b>x" not in html
 
 
+@pytest.mark.slow
 def test_figures_complete_by_name_and_unknown_ones_are_reported(result: blis.Result, tmp_path: Path) -> None:
     assert {*figures()} <= {name for name in dir(result.plot) if not name.startswith("_")}
     written = result.plot.save(tmp_path, ["ttft", "batch"], ("svg",))

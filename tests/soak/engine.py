@@ -1,8 +1,9 @@
 """Thousands of outputs of the engine, each equal to that of its request served alone (`make soak-engine`).
 
 Both loops of the autoregressive engine, eager and through captured steps, and block diffusion in both modes,
-under random settings; in every second run some forwards fail. A run follows from its kind and seed, which are
-printed with what differs. Exits with 1 if anything does.
+under random settings; in every second run some forwards fail. The simulator forms the same batches of block
+diffusion, too (`--only replayed --outputs 250000`: 10,000 runs). A run follows from its kind and seed, which
+are printed with what differs. Exits with 1 if anything does.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ sys.path.insert(1, str(Path(__file__).parents[1] / "engine" / "diffusion"))
 import stub_blocks
 from mixed_load import Unsteady, assert_as_alone, random_settings, serve_load
 from stub_engine import Letters, stub_engine, with_graphs, with_mixed_graphs
+from test_diffusion_parity import busy_run
+
+from blis_py.calibrate.parity import replay_steps
 
 FAILING = 0.03
 """Share of the forwards that fail in every second run."""
@@ -75,6 +79,31 @@ def diffusion(seed: int, *, fdfo: bool) -> int:
     return len(kept)
 
 
+def replayed(seed: int) -> int:
+    """A run of block diffusion whose batches the simulator forms, too."""
+    rng = Random(seed)
+    prefixes = rng.choice(({}, {"prefix_cache": "radix"}, {"enable_prefix_caching": False}))
+    engine = busy_run(
+        seed,
+        25,
+        algorithm=rng.choice(stub_blocks.CHOICES),
+        fdfo=rng.random() < 0.7,
+        reloop=rng.random() < 0.7,
+        reuse_in_place=rng.random() < 0.7,
+        num_kv_blocks=rng.randint(9, 40),
+        max_num_seqs=rng.randint(1, 6),
+        max_num_batched_tokens=rng.choice([2048, 320, 256]),
+        block_size=rng.choice([32, 32, 64]),
+        scheduler=rng.choice(["fcfs", "priority-fcfs"]),
+        preemption_policy=rng.choice(["fcfs", "priority"]),
+        tick_ns=rng.choice([10, 1000, 10**4, 10**5, 10**6]),
+        **prefixes,
+    )
+    parity = replay_steps(engine.recorder.log())
+    assert parity.first is None, parity.first
+    return 25
+
+
 KINDS: dict[str, Callable[[int], int]] = {
     "synchronous": lambda seed: autoregressive(seed, overlap=False, captured=False),
     "synchronous, captured": lambda seed: autoregressive(seed, overlap=False, captured=True),
@@ -82,17 +111,20 @@ KINDS: dict[str, Callable[[int], int]] = {
     "overlapped, captured": lambda seed: autoregressive(seed, overlap=True, captured=True),
     "diffusion": lambda seed: diffusion(seed, fdfo=False),
     "diffusion, FDFO": lambda seed: diffusion(seed, fdfo=True),
+    "replayed diffusion": replayed,
 }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--outputs", type=int, default=3000)
+    parser.add_argument("--only", default="", help="kinds whose name contains this")
     parser.add_argument("--seed", type=int, default=0, help="of the first run")
     options = parser.parse_args()
+    chosen = {kind: run for kind, run in KINDS.items() if options.only in kind}
     done, wrong, began_s = 0, 0, time.monotonic()
     for seed in count(options.seed):
-        for kind, run in KINDS.items():
+        for kind, run in chosen.items():
             if done >= options.outputs:
                 print(f"{done:,} outputs, {wrong} runs that differ, {time.monotonic() - began_s:.0f} s")
                 return 1 if wrong else 0

@@ -22,7 +22,7 @@ from blis_py.errors import InputError
 from blis_py.serve.backend import Ask, Deliver, EngineLoad, Piece, Sampling, Timing, TokenLogprob
 from blis_py.serve.errors import INTERNAL, ApiError
 from engine.cli.serving.checkpoint import CheckpointWords
-from engine.cli.serving.recorder import ServingRecorder
+from engine.cli.serving.recorder import ForgetfulLog, ServingRecorder, ServingRounds
 from engine.engine import LLMEngine
 from engine.grammar.params import StructuredOutputsParams
 from engine.output_stream import OutputDelta
@@ -122,6 +122,10 @@ class EngineBackend:
             engine = self._build()
             if isinstance(engine, LLMEngine):
                 engine.recorder = ServingRecorder(engine.recorder.meta, self._keep_log)
+            else:
+                engine.recorder = ServingRounds(engine.recorder.meta, self._keep_log)
+                if not self._keep_log:
+                    engine.log = ForgetfulLog()
         except BaseException as error:
             self._loop.call_soon_threadsafe(self._started.set_exception, error)
             return
@@ -213,6 +217,11 @@ class EngineBackend:
         self._asked.pop(asked.ask.id, None)
 
     def add(self, ask: Ask, deliver: Deliver) -> str:
+        """Send a request to the engine.
+
+        Raises:
+            ApiError: 400: the id is in progress, or the request does not fit the engine.
+        """
         if ask.id in self._asked:
             raise ApiError(400, "a request of this id is in progress", "X-Request-Id")
         try:
@@ -252,6 +261,11 @@ class EngineBackend:
     # -- text and state --------------------------------------------------------------------------------
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text.
+
+        Raises:
+            ApiError: 400: the tokenizer refuses the text.
+        """
         assert self.engine is not None
         assert self.engine.tokenizer is not None
         try:
@@ -260,6 +274,11 @@ class EngineBackend:
             raise ApiError(400, str(error), error.key) from error
 
     def decode(self, ids: Sequence[int]) -> str:
+        """The text of token ids.
+
+        Raises:
+            ApiError: 400: there is no token of an id.
+        """
         assert self.engine is not None
         assert self.engine.tokenizer is not None
         wrong = [token for token in ids if not 0 <= token < self.engine.vocab_size]

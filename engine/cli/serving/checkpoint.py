@@ -72,6 +72,9 @@ def local_folder(model: str) -> str:
     """A model's folder: a name like `org/model` is looked up in the local Hugging Face cache.
 
     Nothing is downloaded.
+
+    Raises:
+        InputError: the model is not in the local cache.
     """
     if Path(model).exists() or model.count("/") != 1:
         return model

@@ -33,7 +33,11 @@ def sources() -> list[Path]:
 
 
 def compiler() -> str:
-    """Path of nvcc: from $CUDACXX, the search path, or the usual place."""
+    """Path of nvcc: from $CUDACXX, the search path, or the usual place.
+
+    Raises:
+        BuildError: there is no nvcc.
+    """
     for candidate in (os.environ.get("CUDACXX"), "nvcc", "/usr/local/cuda/bin/nvcc"):
         found = shutil.which(candidate) if candidate else None
         if found:

@@ -102,7 +102,11 @@ def available() -> bool:
 
 
 def pointer(tensor: torch.Tensor, dtype: torch.dtype) -> int:
-    """Address of a contiguous tensor of a kernel's element type; raises TypeError for anything else."""
+    """Address of a contiguous tensor of any shape.
+
+    Raises:
+        TypeError: it is not contiguous, or not of the kernel's element type.
+    """
     if tensor.dtype != dtype or not tensor.is_contiguous():
         layout = "contiguous" if tensor.is_contiguous() else "strided"
         raise TypeError(f"the kernel takes a contiguous {dtype} tensor, not a {layout} {tensor.dtype} one")

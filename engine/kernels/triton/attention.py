@@ -19,7 +19,11 @@ def paged_attention(
     window: int = 0,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """See `engine.kernels.attention.paged_attention`."""
+    """See `engine.kernels.attention.paged_attention`.
+
+    Raises:
+        ValueError: the tensors are float32.
+    """
     if q.shape[0] == 0 or meta.num_seqs == 0:
         return torch.zeros_like(q)
     if q.is_cuda and q.dtype == torch.float32:

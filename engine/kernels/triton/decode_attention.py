@@ -287,7 +287,10 @@ def decode_attention(
     window: int = 0,
     sinks: torch.Tensor | None = None,
 ) -> None:
-    """Attend the first `meta.num_decodes` rows of `q` and write the same rows of `out`."""
+    """Attend the first `meta.num_decodes` rows of `q` `[T, H, D]` and write the same rows of `out`.
+
+    See `engine.kernels.attention.paged_attention`.
+    """
     num_heads, head_dim = q.shape[1:]
     num_kv_heads, page_size = k_cache.shape[1:3]
     group = num_heads // num_kv_heads

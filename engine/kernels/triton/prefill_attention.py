@@ -283,7 +283,7 @@ def prefill_attention(
     window: int = 0,
     sinks: torch.Tensor | None = None,
 ) -> None:
-    """Attend the rows of `q` that follow the first `meta.num_decodes` and write the same rows of `out`.
+    """Attend the rows of `q` `[T, H, D]` after the first `meta.num_decodes` and write the same rows of `out`.
 
     `splits` overrides the number of programs among which a tile's keys are divided.
     """

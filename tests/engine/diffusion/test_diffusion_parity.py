@@ -14,11 +14,12 @@ from virtual_clock import UnevenClock
 
 from blis_py.calibrate.parity import replay_steps
 from blis_py.cli import main
-from blis_py.core.diffusion_request import DiffusionFeatures
+from blis_py.core.diffusion_features import DiffusionFeatures
 from blis_py.errors import InputError
 from blis_py.traces.samples import samples_of
 from blis_py.traces.steplog import read_step_log, write_step_log
 from engine.diffusion.engine import DiffusionEngine
+from engine.diffusion.top_k_per_step import TopKPerStep
 from engine.sequence import Sequence
 
 
@@ -100,6 +101,16 @@ def test_whatever_happens(
         tick_ns=tick_ns,
     )
     assert replay_steps(engine.recorder.log()).first is None
+
+
+def test_a_batch_that_returned_for_a_request_that_another_then_overtook_is_formed_alike() -> None:
+    """The first could be admitted when the engine decided; one that came before the schedule could not."""
+    settings = {"num_kv_blocks": 9, "max_num_seqs": 4, "max_num_batched_tokens": 320, "tick_ns": 10**6}
+    engine = busy_run(13840, 25, algorithm=TopKPerStep(5), scheduler="priority-fcfs", **settings)
+    log = engine.recorder.log()
+    assert log.steps["batch"][51:53] == [26, 27]
+    assert (log.steps["admitted_ids"][52], log.steps["preempted_ids"][52]) == ((), ())
+    assert replay_steps(log).first is None
 
 
 def test_a_failed_round_ends_the_comparison() -> None:

@@ -65,6 +65,7 @@ def compiled(part: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("part", [part for part in PARTS if part not in ("experts", "two pages")])
 def test_every_variant_keeps_its_promise(part: str) -> None:
     found = compiled(part)
@@ -75,6 +76,7 @@ def test_every_variant_keeps_its_promise(part: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_experts_take_the_shared_memory_that_was_computed_and_not_more_than_there_is() -> None:
     from engine.kernels.triton.moe import shared_bytes
 
@@ -88,6 +90,8 @@ def test_experts_take_the_shared_memory_that_was_computed_and_not_more_than_ther
         assert row["report"]["shared_bytes"] == shared_bytes(config, row["constants"]["BLOCK_M"], matrices, 2)
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_page_of_64_saves_a_fifth_of_the_instructions_of_a_decode_tile() -> None:
     by_page = {row["constants"]["PAGE_SIZE"]: row["report"] for row in compiled("two pages")}
     assert by_page[64]["tile"] <= 0.8 * by_page[16]["tile"]

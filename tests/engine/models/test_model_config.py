@@ -62,9 +62,9 @@ def test_kv_per_token_is_what_the_simulator_counts(name: str) -> None:
     assert load_model_config(name).kv_elements_per_token * 2 == load_model(name).kv_bytes_per_token
 
 
-def test_every_architecture_is_bundled_or_covered_by_its_twin() -> None:
+def test_every_architecture_is_bundled_or_covered_by_a_test_of_its_own() -> None:
     bundled = {load_model_config(name).architecture for name in RUNNABLE}
-    assert set(ARCHITECTURES) - bundled == {"BailingMoeV2ForCausalLM"}
+    assert set(ARCHITECTURES) - bundled == {"BailingMoeV2ForCausalLM", "Gemma3ForCausalLM"}
 
 
 def test_folder_file_and_name_lead_to_the_same_model(tmp_path: Path) -> None:
@@ -114,6 +114,40 @@ def test_windows_are_those_of_each_layer(tmp_path: Path) -> None:
     last = config(tmp_path, "qwen2.5-7b", **changes)
     assert load_model_config(last).windows == (0,) * 20 + (512,) * 8
     assert load_model_config("gpt-oss-20b").windows == (128, 0) * 12
+
+
+def test_gemma_3_as_published(tmp_path: Path) -> None:
+    """Keys as in the config of google/gemma-3-1b-it, and the scaling of the larger ones."""
+    values = {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_size": 1152,
+        "intermediate_size": 6912,
+        "max_position_embeddings": 32768,
+        "num_attention_heads": 4,
+        "num_hidden_layers": 26,
+        "num_key_value_heads": 1,
+        "query_pre_attn_scalar": 256,
+        "rms_norm_eps": 1e-06,
+        "rope_local_base_freq": 10000,
+        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "rope_theta": 1000000,
+        "sliding_window": 512,
+        "sliding_window_pattern": 6,
+        "vocab_size": 262144,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    model = load_model_config(tmp_path)
+    assert model.windows == ((512,) * 5 + (0,)) * 4 + (512, 512)
+    assert model.rope == Rope(1_000_000.0, "linear", 8.0)
+    assert model.window_rope == Rope(10_000.0)
+    assert model.attention_scale == 1 / 16
+    assert model.tied_embeddings
+    (tmp_path / "config.json").write_text(json.dumps({**values, "final_logit_softcapping": 30.0}))
+    with pytest.raises(InputError, match=r"final_logit_softcapping: .*30"):
+        load_model_config(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,16 @@ LLAMA3 = {
     "original_max_position_embeddings": 24,
 }
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 24}
+GEMMA = {
+    "head_dim": 16,
+    "sliding_window": 9,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 300.0},
+    },
+    "pad_token_id": 0,
+}
 GPT_OSS = {
     "head_dim": 16,
     "intermediate_size": 24,
@@ -64,6 +74,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3-moe": ("Qwen3Moe", {**EXPERTS, "head_dim": 16, "norm_topk_prob": True}),
     "qwen3-moe, weights as they are": ("Qwen3Moe", {**EXPERTS, "head_dim": 16, "norm_topk_prob": False}),
     "qwen3-moe, some dense": ("Qwen3Moe", {**EXPERTS, "head_dim": 16, "mlp_only_layers": [0]}),
+    "gemma-3": ("Gemma3", GEMMA),
+    "gemma-3, untied": ("Gemma3", {**GEMMA, "tie_word_embeddings": False, "query_pre_attn_scalar": 20}),
     "gpt-oss": ("GptOss", {**GPT_OSS, "num_experts_per_tok": 2, "num_local_experts": 5}),
     "qwen3-moe, every second": ("Qwen3Moe", {**EXPERTS, "head_dim": 16, "decoder_sparse_step": 2}),
 }
@@ -79,7 +91,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def models(case: str, folder: Path) -> tuple[Any, Decoder]:
     """The same checkpoint in transformers and in the engine."""
     family, changes = CASES[case]
-    config = getattr(transformers, f"{family}Config")(**{**SIZES, **changes})
+    kind = "Gemma3Text" if family == "Gemma3" else family
+    config = getattr(transformers, f"{kind}Config")(**{**SIZES, **changes})
     torch.manual_seed(sorted(CASES).index(case))
     theirs = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     with torch.no_grad():

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
-from servers import FLEET, Server, run, serving
+from servers import FLEET, Server, run, scratch, serving
 
 from blis_py.observe.answer import ObservedAnswer
 from blis_py.observe.http import HttpClient, HttpError, Target
@@ -31,7 +31,7 @@ def gateway(words: list[object], workers: list[str], policy: str) -> Iterator[st
     command = [*words, "--host", "127.0.0.1", "--port", port, "--worker-urls", *workers, "--policy", policy]
     command += ["--prometheus-port", _free_port(), "--health-check-interval-secs", 1]
     command += ["--cb-timeout-duration-secs", 1, "--health-success-threshold", 1]
-    log = Path(f"/tmp/blis-gateway-{time.monotonic_ns()}.log")
+    log = scratch("gateway.log")
     with log.open("w") as to:
         process = subprocess.Popen([str(word) for word in command], stdout=to, stderr=to, env=_environment())
     url = f"http://127.0.0.1:{port}"
@@ -132,7 +132,7 @@ def _ports(server: Server, out: Path) -> dict[str, int]:
 
 
 def _check(name: str, words: list[object]) -> None:
-    out = Path(f"/tmp/blis-gateway-out-{time.monotonic_ns()}")
+    out = scratch("fleet")
     flags = ("--num-instances", "4", "--instance-ports", "--out", str(out))
     with serving(*FLEET, *flags) as server:
         assert len(server.urls) == 4

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
@@ -76,10 +77,18 @@ class Server:
         return self.process.wait(wait_s)
 
 
+_SCRATCH = tempfile.TemporaryDirectory(prefix="blis-long-")
+
+
+def scratch(name: str) -> Path:
+    """A path of its own for a file or folder that goes with the process."""
+    return Path(_SCRATCH.name, f"{time.monotonic_ns()}-{name}")
+
+
 @contextmanager
 def serving(*words: str, log: Path | None = None) -> Iterator[Server]:
     """`blis` with these words, on free ports."""
-    log = log or Path(f"/tmp/blis-serving-{os.getpid()}-{time.monotonic_ns()}.log")
+    log = log or scratch("serving.log")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     with log.open("w") as to:
         process = subprocess.Popen(

@@ -1,0 +1,147 @@
+"""Disaggregated operating points become fleets by their recipes, or have a reason."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks" / "accuracy"))
+
+ROW = {
+    "id": "a",
+    "backend": "trtllm",
+    "backend_version": "0.8.1",
+    "model_path": "deepseek-ai/DeepSeek-R1",
+    "system": "gb200",
+    "precision": "fp4",
+    "mode": "disagg",
+    "isl": "1024",
+    "osl": "1024",
+    "gemm_quant_mode": "nvfp4",
+    **{f"{side}_{name}": "" for side in ("prefill", "decode") for name in ("num_workers", "tp_size")},
+    **{f"{side}_attention_dp_size": "" for side in ("prefill", "decode")},
+    "silicon_ttft_ms": "200",
+    "silicon_tpot_ms": "8",
+}
+FLAGS = {
+    "group": "g1",
+    "backend": "trtllm",
+    "system": "gb200",
+    "precision": "fp4",
+    "mode": "disagg",
+    "isl": "1024",
+    "osl": "1024",
+    "concurrency": "4",
+    "status": "read",
+    "mtp": "no",
+    "prefill_workers": "2",
+    "prefill_tp": "4",
+    "prefill_ep": "4",
+    "prefill_dp_attention": "True",
+    "decode_workers": "1",
+    "decode_tp": "8",
+    "decode_ep": "8",
+    "decode_dp_attention": "False",
+    "mem_util": "prefill 0.6 | decode 0.9",
+    "token_budget": "prefill 8320 | decode 512",
+    "max_seqs": "prefill 2 | decode 64",
+    "kv_cache_dtype": "fp8",
+    "async_scheduling": "prefill off | decode default (overlap on)",
+    "moe_backend": "prefill CUTLASS | decode WIDEEP use_low_precision_moe_combine=True",
+    "data_parallel": "",
+    "other_flags": "",
+    "env": "",
+}
+
+
+def point(folder: Path, row: dict[str, str] | None = None, *flags: dict[str, str]) -> Any:
+    from disaggregated_points import silicon
+
+    (folder / "silicon").mkdir(parents=True)
+    for name, content in (
+        ("rows", {**ROW, **(row or {})}),
+        ("row_groups", {"row": "0", "concurrency": "4", "group": "g1"}),
+    ):
+        with gzip.open(folder / "silicon" / f"{name}.csv.gz", "wt") as file:
+            write(file, content)
+    with (folder / "silicon" / "server_flags.csv").open("w") as file:
+        write(file, *({**FLAGS, **each} for each in flags or ({},)))
+    return next(silicon(folder))
+
+
+def write(file: Any, *rows: dict[str, str]) -> None:
+    writer = csv.DictWriter(file, rows[0])
+    writer.writeheader()
+    writer.writerows(rows)
+
+
+def test_each_side_has_its_layout_and_its_flags(tmp_path: Path) -> None:
+    found = point(tmp_path)
+    assert found.layout == "2 × TP1 DP4 EP4 + 1 × TP8 EP8"
+    assert found.gpus == 16
+    settings = found.settings()
+    prefill, decode = settings["pools"]
+    assert (prefill["count"], prefill["tp"], prefill["attention_dp"], prefill["ep"]) == (2, 4, 4, 4)
+    assert prefill["scheduler"]["max_num_batched_tokens"] == 8320
+    assert prefill["scheduler"]["async_scheduling"] is False
+    assert prefill["latency"] == {"moe_backend": "cutlass"}
+    assert decode["scheduler"]["max_num_seqs"] == 64
+    assert decode["scheduler"]["gpu_memory_utilization"] == 0.9
+    assert "latency" not in decode, "kernels that were not measured"
+    assert (settings["handoff"], settings["pd_link"], settings["concurrency"]) == ("trtllm", "nvlink", 4)
+
+
+def test_the_link_is_that_between_the_instances(tmp_path: Path) -> None:
+    assert point(tmp_path / "a", None, {"env": "UCX_CUDA_IPC_ENABLE_MNNVL=n"}).link == "ndr400"
+    assert point(tmp_path / "b", {"system": "h200_sxm"}).link == "ndr400"
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason"),
+    [
+        ([{"mtp": "yes"}], "multi-token prediction ran, or may have"),
+        ([{"prefill_workers": ""}], "launch settings are not published"),
+        ([{}, {"decode_workers": "3"}], "several layouts fit its label"),
+    ],
+)
+def test_what_cannot_be_expressed_has_a_reason(
+    flags: list[dict[str, str]], reason: str, tmp_path: Path
+) -> None:
+    from points import NotExpressed
+
+    found = point(tmp_path, None, *flags)
+    assert found.refused == reason
+    with pytest.raises(NotExpressed, match=reason):
+        found.predict()
+
+
+def test_limits_of_sglang_are_divided_among_its_replicas(tmp_path: Path) -> None:
+    found = point(tmp_path, {"backend": "sglang"}, {"backend": "sglang"})
+    prefill, _ = found.settings()["pools"]
+    assert prefill["scheduler"]["max_num_batched_tokens"] == 8320 // 4
+
+
+def test_a_group_that_does_not_divide_the_experts_has_copies(tmp_path: Path) -> None:
+    found = point(tmp_path, None, {"decode_tp": "48", "decode_ep": "48", "decode_dp_attention": "True"})
+    assert found.settings()["pools"][1]["redundant_experts"] == 32
+
+
+def test_throughput_that_was_not_published_follows_from_the_means(tmp_path: Path) -> None:
+    found = point(tmp_path)
+    seconds = (200 + 8 * (0.9 * 1024 - 1)) / 1e3
+    assert found.measured["throughput"] == pytest.approx(4 * 2 * 0.9 * 1024 / seconds / 16)
+
+
+def test_the_section_takes_its_place_in_the_page() -> None:
+    from disaggregated_page import TITLE, put
+
+    page = put(f"# Accuracy\n\n## Coverage\n\nx\n\n{TITLE}\n\nold\n\n## History\n\nh\n")
+    assert page.count(TITLE) == 1
+    assert "old" not in page
+    assert page.index("## Coverage") < page.index(TITLE) < page.index("## History")
