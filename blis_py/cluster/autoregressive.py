@@ -15,7 +15,6 @@ from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.step_run import PricedRun, StepRun
 
-
 MIN_REACH: Final = 64
 """Number of steps that are priced at once in any case: less than a further run of steps costs."""
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_py.cluster.autoregressive_kind import Autoregressive
-from blis_py.cluster.clock import Clock
+from blis_py.cluster.clock import SimClock
 from blis_py.cluster.dispatcher import Dispatcher, Progress
 from blis_py.cluster.early_ends import EarlyEnds
 from blis_py.cluster.events import Action
@@ -116,7 +116,7 @@ class ClusterSimulation:
         self.source = source = _source(demand, horizon_ns, ingress_parts.first_ns)
         table = source.table
 
-        self.env = env = Clock()
+        self.env = env = SimClock()
         last_ns = NEVER_NS if horizon_ns is None else horizon_ns
         self.lookahead = lookahead = Lookahead(last_ns, none_ahead=single_step)
         self.events = events = env.events
@@ -366,7 +366,7 @@ def _unserved(table: RequestTable, served_models: Collection[str] | None) -> fro
     return frozenset(np.flatnonzero(foreign[table.model.codes]).tolist()) if foreign.any() else frozenset()
 
 
-def _run(env: Clock, instances: Sequence[Instance], horizon_ns: int | None) -> int:
+def _run(env: SimClock, instances: Sequence[Instance], horizon_ns: int | None) -> int:
     """Run until all requests have ended, or to the horizon; returns the end time."""
     with _within_the_clock():
         env.events.run(None if horizon_ns is None else horizon_ns + 1)

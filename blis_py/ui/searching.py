@@ -28,8 +28,7 @@ from blis_py.planning.runner import Runner  # noqa: E402
 from blis_py.planning.runner import Told as JobTold  # noqa: E402
 from blis_py.planning.store import Folder  # noqa: E402
 from blis_py.planning.study import Base  # noqa: E402
-from blis_py.ui.plans import ALIKE  # noqa: E402
-from blis_py.ui.state import State, shown  # noqa: E402
+from blis_py.ui.state import ALIKE, State, shown  # noqa: E402
 
 Json = dict[str, Any]
 LAYOUTS = "layouts"
@@ -106,8 +105,10 @@ def searched(base: RunConfig, folder: Path, request: Json, send: Callable[[Json]
 
     Args:
         send: called with progress and candidates.
-    """
 
+    Raises:
+        InputError: pools, or no targets.
+    """
     config, vary = (
         shown(base, State.read(request.get("state")), folder).config,
         request.get("vary", "instances"),

@@ -140,9 +140,7 @@ def test_prefill_and_decode_apart_stream_at_the_times_of_the_record(handoff: str
     assert rows.ttft_ms.tolist() == pytest.approx(seen_ms)
 
 
-def test_blocks_of_a_diffusion_model_come_as_wholes_and_are_replayed_to_the_same_times(
-    tmp_path: Path,
-) -> None:
+def test_blocks_of_a_diffusion_model_come_as_wholes_and_are_replayed_to_the_same_times(tmp_path: Path) -> None:
     blocks = tmp_path / "blocks.yaml"
     blocks.write_text("kind: diffusion\nblock_size: 32\nsteps: {mean: 9, cv: 0.3}\n")
     cluster: dict[str, object] = {"model": "llada2.0-mini", "gpu": "h200", "latency_model": "roofline"}
