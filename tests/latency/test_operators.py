@@ -10,6 +10,7 @@ from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
 from blis_py.latency import build
 from blis_py.latency.capacity import kv_capacity
+from blis_py.latency.engine_terms import EngineTerms
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.layout import Layout
 from blis_py.latency.memory_overheads import OVERHEADS
@@ -58,7 +59,7 @@ def test_more_work_takes_longer(model: Operators) -> None:
     assert decodes == sorted(decodes)
     assert prompts == sorted(prompts)
     assert model.step_ns(decode(64, 64 * 30_000)) > model.step_ns(decode(64, 64 * 1000))
-    assert model.step_ns(prefill(1024, cached=30_000)) > model.step_ns(prefill(1024))
+    assert model.step_ns(prefill(8192, cached=100_000)) > model.step_ns(prefill(8192))
 
 
 def test_dense_models_under_vllm_are_priced_as_before() -> None:
@@ -151,3 +152,14 @@ def test_windowed_layers_keep_no_more_than_their_window() -> None:
     with_windows = kv_capacity(shape, gpu, overheads=OVERHEADS["vllm"])
     assert with_windows.block_bytes == 18 * 2 * 8 * 64 * 2 * 16
     assert kv_capacity(shape, gpu).block_bytes == 2 * with_windows.block_bytes
+
+
+def test_a_step_with_prompts_takes_at_least_the_launches_of_its_layers() -> None:
+    """No CUDA graph holds them; one of decodes alone is in a graph."""
+    plain = MODELS[0]
+    bound = plain.with_terms(EngineTerms(launch_layer_ns=2e6))
+    free = plain.with_terms(EngineTerms())
+    layers = load_model("deepseek-r1").layers
+    assert bound.step_ns(prefill(16)) == layers * 2_000_000
+    assert bound.step_ns(prefill(65536)) == free.step_ns(prefill(65536)) > layers * 2_000_000
+    assert bound.step_ns(decode(4, 4000)) == free.step_ns(decode(4, 4000))
