@@ -24,8 +24,10 @@ from blis_py.planning.job import AS_IT_IS, Job, JobOutcome  # noqa: E402
 from blis_py.planning.plan import plan  # noqa: E402
 from blis_py.planning.prices import Prices  # noqa: E402
 from blis_py.planning.report_text import lines, summary  # noqa: E402
-from blis_py.planning.runner import Runner  # noqa: E402
-from blis_py.planning.runner import OutcomeCallback  # noqa: E402
+from blis_py.planning.runner import (
+    OutcomeCallback,
+    Runner,
+)
 from blis_py.planning.store import Folder  # noqa: E402
 from blis_py.planning.study import Base  # noqa: E402
 from blis_py.ui.state import ALIKE, State, shown  # noqa: E402
