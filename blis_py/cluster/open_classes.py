@@ -1,4 +1,4 @@
-"""Marks compiled classes that packages of one's own may derive from: `@mypyc_attr(...)` where mypyc reads it."""
+"""Marks compiled classes from which packages of one's own may derive, as mypyc reads it."""
 
 from __future__ import annotations
 
