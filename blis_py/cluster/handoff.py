@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from blis_py.cluster.network import Network, Transfer
+from blis_py.cluster.open_classes import mypyc_attr
 from blis_py.cluster.pairs import Pair
 from blis_py.cluster.topology import Cluster, Disaggregation, Link
 from blis_py.core.kv_source import Supply
@@ -38,6 +39,7 @@ TRANSFER_FAILED = "KV transfer failed"
 """Reason of an eviction: the prefill instance no longer had the KV."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class HandOff:
     """What engines have in common: pairs, transfers, and the blocks that the prefill instance keeps."""
 

@@ -16,6 +16,7 @@ from math import ceil
 
 from blis_py.cluster.extensions import named
 from blis_py.cluster.handoff import TRANSFER_FAILED, HandOff
+from blis_py.cluster.open_classes import mypyc_attr
 from blis_py.cluster.pairs import Pair
 from blis_py.cluster.topology import Disaggregation
 from blis_py.core.kv_source import Supply
@@ -25,6 +26,7 @@ _ALL_TOKENS = 1 << 60
 """More than any instance has room for: the request waits."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Vllm(HandOff):
     """vLLM with a pulling connector: prefill with one token, then the request anew on the decode instance.
 
@@ -52,6 +54,7 @@ class Vllm(HandOff):
             self._evict(pair, TRANSFER_FAILED)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Trtllm(HandOff):
     """TensorRT-LLM, context first: the orchestrator sends a request to a context server, then with its first
     token to a generation server, which takes blocks and receives the KV from the cache transceiver.
@@ -93,6 +96,7 @@ class Trtllm(HandOff):
         super()._there(pair, end_ns)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Sglang(Trtllm):
     """SGLang: both instances get the request at once. The decode instance takes blocks first, with a reserve;
     then the prefill begins, and its chunks are sent as they are computed. The first token comes with the
@@ -141,6 +145,7 @@ class Sglang(Trtllm):
             self._send(pair, pair.request.prompt_tokens, end_ns)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Blis(HandOff):
     """The hand-over of BLIS, for comparisons with it, in its whole microseconds.
 
