@@ -127,7 +127,14 @@ def measured(browser: Any, case: Case, moves: int) -> list[dict[str, Any]]:
             before = cpu_s(pid)
             one = page.evaluate(_MOVE, [1 if move % 2 else -1, case.kind, case.values])
             if move >= _WARM:
-                found.append({**one, "cpu_ms": 1e3 * (cpu_s(pid) - before), "load": os.getloadavg()[0]})
+                found.append(
+                    {
+                        **one,
+                        "niceness": os.getpriority(os.PRIO_PROCESS, 0),
+                        "cpu_ms": 1e3 * (cpu_s(pid) - before),
+                        "load": os.getloadavg()[0],
+                    }
+                )
             page.wait_for_selector("body[data-drawn=whole]")
         page.close()
     return found

@@ -106,7 +106,7 @@ def plan(flags: Flags) -> None:
             workers=flags.get("--workers"),
             dask=flags.get("--dask"),
             cache=cache_of(flags),
-            told=line,
+            on_progress=line,
             **{name: flags[f"--{name}"] for name in ("trials", "draws") if f"--{name}" in flags},
             **({"most_requests": flags["--most-requests"]} if "--most-requests" in flags else {}),
         )

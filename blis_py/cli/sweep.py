@@ -51,7 +51,7 @@ def sweep(flags: Flags) -> None:
     with under_way() as line, running(flags.get("--workers"), flags.get("--dask"), cache_of(flags)) as runner:
         best = _BestSoFar(metric)
 
-        def told(rows: Sequence[Row], total: int) -> None:
+        def show_progress(rows: Sequence[Row], total: int) -> None:
             line(best.among(rows), len(rows), total)
 
         done = run_sweep(
@@ -61,7 +61,7 @@ def sweep(flags: Flags) -> None:
             runs=listed,
             random=flags.get("--random"),
             seeds=flags.get("--seeds", 1),
-            told=told,
+            on_progress=show_progress,
         )
     stored = len(done.rows) - done.simulated
     say(f"{done!r}: {done.simulated:,} simulated, {stored:,} known, alike or refused")
@@ -87,8 +87,8 @@ class _BestSoFar:
             value = row.outcome.figures.get(self._metric)
             if value is not None and self._sign * value < self._best[0]:
                 settings = ", ".join(f"{name} {each}" for name, each in row.point.items())
-                told = f"best {self._metric} so far {value:.4g}: {settings}"
-                self._best = self._sign * value, told
+                line = f"best {self._metric} so far {value:.4g}: {settings}"
+                self._best = self._sign * value, line
         self._seen = len(rows)
         return self._best[1]
 
@@ -153,8 +153,8 @@ def _lost(done: Sweep) -> dict[str, int]:
     for row in done.rows:
         reason = row.outcome.refused or row.outcome.failed
         if reason is not None:
-            told = f"{row.status}: {reason}"
-            counts[told] = counts.get(told, 0) + 1
+            why = f"{row.status}: {reason}"
+            counts[why] = counts.get(why, 0) + 1
     return counts
 
 

@@ -11,7 +11,7 @@ from simpy.events import NORMAL, EventPriority
 from blis_py.cluster.events import EventQueue
 
 
-class Clock(Environment):
+class SimClock(Environment):
     """SimPy's environment whose events are those of an `EventQueue`.
 
     Attributes:
@@ -33,6 +33,11 @@ class Clock(Environment):
         return self.events.next_ns() if self.events else Infinity
 
     def step(self) -> None:
+        """Let the next event happen.
+
+        Raises:
+            EmptySchedule: there is none.
+        """
         if not self.events:
             raise EmptySchedule
         self.events.step()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from blis_py.cluster.dispatcher import Dispatcher
 from blis_py.core.request import Request
-from blis_py.requests.table import Ints
 
 
 class ModelDispatcher:
@@ -18,7 +20,9 @@ class ModelDispatcher:
         codes: the code of each request's model, by row.
     """
 
-    def __init__(self, anywhere: Dispatcher, by_model: Mapping[int, Dispatcher], codes: Ints) -> None:
+    def __init__(
+        self, anywhere: Dispatcher, by_model: Mapping[int, Dispatcher], codes: NDArray[np.int32]
+    ) -> None:
         self._anywhere, self._by_model, self._codes = anywhere, by_model, codes
 
     def __call__(self, due: Sequence[tuple[int, Request]]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_py.cluster.autoregressive_kind import Autoregressive
-from blis_py.cluster.clock import Clock
+from blis_py.cluster.clock import SimClock
 from blis_py.cluster.dispatcher import Dispatcher, Progress
 from blis_py.cluster.early_ends import EarlyEnds
 from blis_py.cluster.events import Action
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from blis_py.cluster.decisions import DecisionLog
     from blis_py.cluster.handoff import HandOff
 
+_REACH_OF_HANDOVERS = 64
+"""Nearly every run of steps on a decode instance is truncated, and pricing a short one costs as much."""
 _ROUTER_STREAM = 0x726F757465
 """Separates the router's random stream from those of the workload under the same seed."""
 
@@ -116,7 +118,7 @@ class ClusterSimulation:
         self.source = source = _source(demand, horizon_ns, ingress_parts.first_ns)
         table = source.table
 
-        self.env = env = Clock()
+        self.env = env = SimClock()
         last_ns = NEVER_NS if horizon_ns is None else horizon_ns
         self.lookahead = lookahead = Lookahead(last_ns, none_ahead=single_step)
         self.events = events = env.events
@@ -213,6 +215,7 @@ class ClusterSimulation:
         decides = decider(settings.decider)(settings, self.signals)
         dispatcher.pair(decides, handoff.begin, view.ready, settings.pair_order == "decode-first")
         self._parts.insert(0, NoLookahead())
+        self.lookahead.min_reach = _REACH_OF_HANDOVERS
 
     def _by_model(self, record_decisions: int | None) -> dict[int, Dispatcher]:
         """Dispatchers among the instances of each model, by the code of its names.
@@ -366,7 +369,7 @@ def _unserved(table: RequestTable, served_models: Collection[str] | None) -> fro
     return frozenset(np.flatnonzero(foreign[table.model.codes]).tolist()) if foreign.any() else frozenset()
 
 
-def _run(env: Clock, instances: Sequence[Instance], horizon_ns: int | None) -> int:
+def _run(env: SimClock, instances: Sequence[Instance], horizon_ns: int | None) -> int:
     """Run until all requests have ended, or to the horizon; returns the end time."""
     with _within_the_clock():
         env.events.run(None if horizon_ns is None else horizon_ns + 1)

@@ -22,10 +22,10 @@ from blis_py.planning.plan import max_rate as find_max_rate
 from blis_py.planning.plan import plan as run_plan
 from blis_py.planning.prices import Prices
 from blis_py.planning.runner import Runner
-from blis_py.planning.space import Told as PlanTold
+from blis_py.planning.space import LineCallback
 from blis_py.planning.store import Folder, Nowhere, ResultStore
 from blis_py.planning.study import Base
-from blis_py.planning.sweep import Sweep, Told
+from blis_py.planning.sweep import RowsCallback, Sweep
 from blis_py.planning.sweep import sweep as run_sweep
 
 Vary = Mapping[str, Any] | Sequence[str]
@@ -44,7 +44,7 @@ def sweep(
     workers: int | None = None,
     dask: str | None = None,
     cache: Cache = True,
-    told: Told | None = None,
+    on_progress: RowsCallback | None = None,
     **settings: Any,
 ) -> Sweep:
     """Run a grid, a list or a random part of a space of settings: one row each.
@@ -60,16 +60,17 @@ def sweep(
         workers: processes; None = one for every core.
         dask: the scheduler of a Dask cluster, such as `tcp://10.0.0.1:8786`, or `local`.
         cache: the folder of stored outcomes; True = the platform's cache folder, False = none.
-        `told`: callback with the rows so far and the total number of rows.
+        on_progress: callback with the rows so far and the total number of rows.
 
     Raises:
         InputError: nothing to vary, an unknown setting, or an unreachable cluster. A combination that cannot
         be run is no error: its row gives the reason.
     """
+    on_progress = settings.pop("told", on_progress)  # its former name
     axes, listed, _ = spanned(vary, runs, space)
     base = base_of(config, settings)
     with running(workers, dask, cache) as runner:
-        return run_sweep(base, axes, runner, runs=listed, random=random, seeds=seeds, told=told)
+        return run_sweep(base, axes, runner, runs=listed, random=random, seeds=seeds, on_progress=on_progress)
 
 
 @contextmanager
@@ -162,7 +163,7 @@ def plan(
     workers: int | None = None,
     dask: str | None = None,
     cache: Cache = True,
-    told: PlanTold | None = None,
+    on_progress: LineCallback | None = None,
     **settings: Any,
 ) -> Plan:
     """Find the cheapest configuration that meets its targets, its bottleneck, and the certainty of the
@@ -189,11 +190,12 @@ def plan(
         trials: combinations to try where there are more of them, of more than three settings.
         draws: runs with other step times, for the probability; 0 = none.
         workers, dask, cache: as of `blis.sweep`.
-        `told`: callback with a line on the progress of the search.
+        on_progress: callback with a line on the progress of the search.
 
     Raises:
         InputError: no target, an unknown setting, or nothing that can be run.
     """
+    on_progress = settings.pop("told", on_progress)  # its former name
     return chosen_plan(
         base_of(config, settings),
         vary=vary,
@@ -214,7 +216,7 @@ def plan(
         workers=workers,
         dask=dask,
         cache=cache,
-        told=told,
+        on_progress=on_progress,
     )
 
 
@@ -239,7 +241,7 @@ def chosen_plan(
     workers: int | None = None,
     dask: str | None = None,
     cache: Cache = True,
-    told: PlanTold | None = None,
+    on_progress: LineCallback | None = None,
 ) -> Plan:
     """`plan` for an already resolved base configuration.
 
@@ -290,7 +292,7 @@ def chosen_plan(
             draws=draws,
             confidence=sure,
             knobs=tune,
-            told=told,
+            on_progress=on_progress,
         )
 
 

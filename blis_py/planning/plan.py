@@ -22,7 +22,7 @@ from blis_py.planning.report_text import RATE, SURE
 from blis_py.planning.result import Candidate, Knobs, PlanResult
 from blis_py.planning.runner import Runner
 from blis_py.planning.search import Probe, Search, SearchLine
-from blis_py.planning.space import INSTANCES, Space, Told, drained, refuse_pools
+from blis_py.planning.space import INSTANCES, LineCallback, Space, drained, refuse_pools
 from blis_py.planning.stationary import Sustained, highest_rate, sustained
 from blis_py.planning.study import Base
 from blis_py.planning.verify import Drawn, Verifier, drawn
@@ -76,7 +76,7 @@ def plan(
     draws: int = DRAWS,
     confidence: float | None = None,
     knobs: bool = True,
-    told: Told | None = None,
+    on_progress: LineCallback | None = None,
 ) -> Plan:
     """Find the cheapest configuration of a space that meets all targets.
 
@@ -95,7 +95,7 @@ def plan(
     sizes, axes = _sizes(sizes, axes, base)
     check_choices(axes)
     base.check([*axes, axis(INSTANCES, list(sizes))])
-    space = Space(base, axes, sizes, prices, goal, runner, told or (lambda line: None))
+    space = Space(base, axes, sizes, prices, goal, runner, on_progress or (lambda line: None))
     search = Search([SearchLine(cost) for cost in space.costs], sizes, space.ask)
     verifier = Verifier(space, search, draws)
     combinations = len(space.points)
@@ -139,7 +139,7 @@ def _answer(
         drawn=draws > 0,
         confidence=confidence,
     )
-    space.told(f"{best}: highest rate, bottleneck and certainty")
+    space.on_progress(f"{best}: highest rate, bottleneck and certainty")
     under = verifier.drawn(found) if draws else Drawn()
     outcome = examined(outcome, space.goal, space.runner, under, space.notes(best))
     if under.share is None or under.share >= (SURE if confidence is None else confidence):
@@ -246,7 +246,7 @@ def _warnings(best: Candidate, longer: Sustained) -> list[str]:
 def _nothing_holds(space: Space, search: Search, lines: Sequence[int], tried: Knobs | None) -> Plan:
     """The plan for the candidate nearest to the targets, among the largest size of every line."""
     last = len(space.sizes) - 1
-    refused = [told.refused for told in search.known.values() if told.refused is not None]
+    refused = [judged.refused for judged in search.known.values() if judged.refused is not None]
     able = [line for line in lines if search.first_judged(line).refused is None]
     if not able:
         raise InputError(f"no configuration can be run: {refused[0]}")

@@ -11,7 +11,7 @@ from blis_py.planning.executors import JobExecutor
 from blis_py.planning.job import Job, JobOutcome
 from blis_py.planning.store import ResultStore
 
-Told = Callable[[int, JobOutcome, bool], None]
+OutcomeCallback = Callable[[int, JobOutcome, bool], None]
 """Callback with the index of a job, its outcome, and whether it came from the store."""
 
 
@@ -40,7 +40,7 @@ class Runner:
     def workers(self) -> int:
         return self._executor.workers
 
-    def run(self, jobs: Sequence[Job], told: Told | None = None) -> list[JobOutcome]:
+    def run(self, jobs: Sequence[Job], on_outcome: OutcomeCallback | None = None) -> list[JobOutcome]:
         """The outcomes of all jobs, in the order of the jobs."""
         outcomes: dict[int, JobOutcome] = {}
         keys = [self._contents.key_of(job) for job in jobs]
@@ -51,8 +51,8 @@ class Runner:
         def note(indices: list[int], outcome: JobOutcome, stored: bool) -> None:
             for index in indices:
                 outcomes[index] = outcome
-                if told is not None:
-                    told(index, outcome, stored)
+                if on_outcome is not None:
+                    on_outcome(index, outcome, stored)
 
         todo = []
         for indices in same.values():

@@ -21,7 +21,7 @@ from blis_py.planning.suggest import MAX_AXES, suggested
 INSTANCES = "num_instances"
 DOLLARS, GPUS = "dollars per hour", "GPUs"
 
-Told = Callable[[str], None]
+LineCallback = Callable[[str], None]
 """Callback with a line on the progress of the search."""
 
 
@@ -36,9 +36,9 @@ class Space:
         prices: Prices,
         goal: Goal,
         runner: Runner,
-        told: Told,
+        on_progress: LineCallback,
     ) -> None:
-        self.sizes, self.goal, self.runner, self.told = sizes, goal, runner, told
+        self.sizes, self.goal, self.runner, self.on_progress = sizes, goal, runner, on_progress
         self._base, self._axes, self._prices = base, [*axes, axis(INSTANCES, list(sizes))], prices
         self.axes = axes
         self.points = grid(axes)
@@ -127,7 +127,7 @@ class Space:
         def note(index: int, outcome: JobOutcome, stored: bool) -> None:
             self._outcomes[where[index]] = outcome
             self._compare(where[index])
-            self.told(self._progress())
+            self.on_progress(self._progress())
 
         self.runner.run(list(jobs.values()), note)
         return [self.goal.judge(self._outcomes[probe]) for probe in probes]
@@ -161,16 +161,16 @@ class Space:
 
     def _standing(self, search: Search, line: int) -> Standing:
         least, failing = search.least(line), search.most_failing(line)
-        told = None if failing is None else search.known[line, failing]
+        judged = None if failing is None else search.known[line, failing]
         return Standing(
             point=self.points[line],
             least=None if least is None else self.config((line, least)).instances,
             at_most=least is not None and not search.settled(line),
             fails_at=None
-            if told is None or told.refused is not None
+            if judged is None or judged.refused is not None
             else self.config((line, failing or 0)).instances,
             cost=None if least is None else search.cost((line, least)),
-            why="" if told is None else str(told),
+            why="" if judged is None else str(judged),
         )
 
     def notes(self, best: Candidate) -> list[str]:

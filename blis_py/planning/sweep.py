@@ -70,7 +70,7 @@ class Row:
         return _column(figure, self.point)
 
 
-Told = Callable[[Sequence[Row], int], None]
+RowsCallback = Callable[[Sequence[Row], int], None]
 """Called with the rows so far, a list that grows as they are done, and how many there will be."""
 
 
@@ -212,7 +212,7 @@ def sweep(
     runs: Sequence[Point] = (),
     random: int | None = None,
     seeds: int = 1,
-    told: Told | None = None,
+    on_progress: RowsCallback | None = None,
 ) -> Sweep:
     """Run every point with every seed.
 
@@ -256,8 +256,8 @@ def sweep(
         point, seed = cases[where[at]]
         rows[where[at]] = Row(point, seed, outcome)
         so_far.append(rows[where[at]])
-        if told is not None:
-            told(so_far, len(cases))
+        if on_progress is not None:
+            on_progress(so_far, len(cases))
 
     before = runner.done
     runner.run(list(jobs.values()), note)

@@ -49,7 +49,7 @@ def lengths(max_model_len: int) -> tuple[int, ...]:
     return tuple(found)
 
 
-class Tally:
+class PlainHistogram:
     """A histogram that costs a tenth of prometheus-client's to observe; one thread writes each."""
 
     __slots__ = ("bounds", "counts", "text", "total")
@@ -77,12 +77,12 @@ class ServeMetrics:
         self.registry = CollectorRegistry()
         self._backend = backend
         sizes = lengths(backend.max_model_len)
-        self.of = {name: Tally(*given) for name, given in _HISTOGRAMS.items()}
+        self.of = {name: PlainHistogram(*given) for name, given in _HISTOGRAMS.items()}
         """Histograms by name without the prefix."""
         self.of |= {
-            "request_prompt_tokens": Tally("Prompt tokens of a request.", sizes),
-            "request_generation_tokens": Tally("Output tokens of a request.", sizes),
-            "iteration_tokens_total": Tally("Tokens of a step.", STEP_TOKENS),
+            "request_prompt_tokens": PlainHistogram("Prompt tokens of a request.", sizes),
+            "request_generation_tokens": PlainHistogram("Output tokens of a request.", sizes),
+            "iteration_tokens_total": PlainHistogram("Tokens of a step.", STEP_TOKENS),
         }
         self.prompt_tokens = self.generation_tokens = 0
         self.ends = dict.fromkeys(_REASONS, 0)

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from blis_py.config.models import RunConfig
 
 Json = dict[str, Any]
-ALIKE = "A plan is of alike instances; blis sweep compares pools."
 _POLL_S, _NICENESS = 0.2, 10
 
 

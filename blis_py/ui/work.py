@@ -24,9 +24,8 @@ from blis_py.planning.worker import asked  # noqa: E402
 from blis_py.result import Result  # noqa: E402
 from blis_py.setup.setup import Progress  # noqa: E402
 from blis_py.ui.controls import controls  # noqa: E402
-from blis_py.ui.plans import ALIKE  # noqa: E402
 from blis_py.ui.sample import divisible, runner, sample  # noqa: E402
-from blis_py.ui.state import Shown, State, shown  # noqa: E402
+from blis_py.ui.state import ALIKE, Shown, State, shown  # noqa: E402
 
 Json = dict[str, Any]
 _KEPT = 3

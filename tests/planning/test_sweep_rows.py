@@ -41,3 +41,10 @@ def test_a_setting_and_a_figure_of_the_same_name_have_a_column_each(few: dict[st
     assert done.table["output_tokens"].tolist() == [10, 20]
     assert done.table["measured.output_tokens"].tolist() == [200, 400]
     assert done.mean("output_tokens")["mean"].tolist() == [200, 400]
+
+
+@pytest.mark.parametrize("name", ["on_progress", "told"])
+def test_progress_comes_with_every_row_also_under_its_former_name(few: dict[str, Any], name: str) -> None:
+    seen: list[tuple[int, int]] = []
+    blis.sweep(vary={"seed": [1, 2]}, **few, **{name: lambda rows, total: seen.append((len(rows), total))})
+    assert seen == [(1, 2), (2, 2)]

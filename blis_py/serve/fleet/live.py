@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_py.cluster.clock import Clock
+from blis_py.cluster.clock import SimClock
 from blis_py.cluster.simulation import ClusterSimulation
 from blis_py.cluster.source import RequestFactory, Send
 from blis_py.core.request import FINISHED, NEVER_NS, Request
@@ -69,7 +69,7 @@ class LiveSource:
         self.table, self._on_end = table, on_end
         self.rows = 0
 
-    def start(self, env: Clock, make: RequestFactory, send: Send, ahead: bool) -> None:
+    def start(self, env: SimClock, make: RequestFactory, send: Send, ahead: bool) -> None:
         self._events, self._make, self._send = env.events, make, send
 
     def arrive(self, now_ns: int, request: Request) -> None:
