@@ -6,14 +6,14 @@
 - sink: the client's own lateness, against a server that answers 16 tokens at once.
 - streams: the highest rate of streams of 200 tokens at which the client is still on time.
 - tokens: tokens a second of `blis serve` with 2,000 streams: at 5 tokens/s each, and as many as it can.
-- fleet: the load that the host carries, with client and server on it; at half of that, what `observe` measures of
-  `blis serve`, and what `blis run` predicts of the same requests.
-- engine: what it measures of `blis engine serve` on the CPU, and its replay with the step times of that server's
-  log. The front end is fitted to every other request, and compared are the rest.
+- fleet: the load that the host carries, with client and server on it; at half of that, what
+  `observe` measures of `blis serve`, and what `blis run` predicts of the same requests.
+- engine: what it measures of `blis engine serve` on the CPU, and its replay with the step times of that
+  server's log. The front end is fitted to every other request, and compared are the rest.
 
-Servers are processes of their own; everything stays on the loopback interface. Where it is allowed, all of them run
-under SCHED_FIFO, since others on a busy host would be part of every figure; `scheduling` says so, and `load` how
-busy it was.
+Servers are processes of their own; everything stays on the loopback interface. Where it is allowed, all
+of them run under SCHED_FIFO, since others on a busy host would be part of every figure;
+`scheduling` says so, and `load` how busy it was.
 """
 
 from __future__ import annotations

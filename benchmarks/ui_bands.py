@@ -5,6 +5,7 @@
 Random configurations (lengths, bursts, bundled workloads, GPUs, instances, schedulers), from 40 % to 150 % of
 what a burst of requests is served at, so that many are near saturation and some beyond it. `--out` keeps a
 line of JSON per configuration, and does not run again what is there; `--seconds` begins none later.
+`--results` keeps the coverage by seed (benchmarks/results/ui_bands.json).
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--results", type=Path)
     parser.add_argument("--seconds", type=float, default=float("inf"))
     options = parser.parse_args()
     until_s = time.monotonic() + options.seconds
@@ -115,7 +117,12 @@ def main() -> None:
         if options.out:
             with options.out.open("a") as file:
                 file.write(json.dumps(rounded(tried[-1])) + "\n")
-    tell([row for row in tried if "figures" in row])
+    found = {"seed": options.seed, **coverage([row for row in tried if "figures" in row])}
+    print(json.dumps(found, indent=1))
+    if options.results:
+        known = json.loads(options.results.read_text()) if options.results.exists() else []
+        others = [one for one in known if one["seed"] != options.seed]
+        options.results.write_text(json.dumps([*others, found], indent=1) + "\n")
 
 
 def rounded(value: Any) -> Any:
@@ -127,18 +134,20 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def tell(rows: list[dict[str, Any]]) -> None:
-    """Coverage of each band and of all; the widths are those of the bands."""
+def coverage(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """How many of the runs lie in each band, and in all of them; widths are upper ends over lower ones."""
+    found: dict[str, Any] = {"configurations": len(rows), "figures": {}}
     for path in sampling.BANDED:
         own = [row["figures"][path] for row in rows if path in row["figures"]]
-        inside = sum(one["in"] for one in own)
         widths = sorted(one["high"] / one["low"] for one in own)
-        print(f"{path}: {inside} of {len(own)} inside; width {widths[len(own) // 2]:.2f} in the median")
+        quartiles = [round(widths[len(own) * quarter // 4], 2) for quarter in (1, 2, 3)]
+        found["figures"][path] = {"inside": sum(one["in"] for one in own), "width_quartiles": quartiles}
     near = [row for row in rows if row["busy"] > 85 and row["verdict"] != "saturated"]
     saturated = [row for row in rows if row["verdict"] == "saturated"]
-    for name, kind in (("all", rows), ("more than 85 % busy", near), ("saturated", saturated)):
+    for name, kind in (("all", rows), ("above 85 % busy", near), ("saturated", saturated)):
         inside = sum(all(one["in"] for one in row["figures"].values()) for row in kind)
-        print(f"{name}: every figure inside in {inside} of {len(kind)}")
+        found[name] = {"configurations": len(kind), "in every band": inside}
+    return found
 
 
 if __name__ == "__main__":

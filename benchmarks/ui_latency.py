@@ -7,7 +7,7 @@ whole run of 100,000 (wanted: 2 s), both from the moment the slider moves; and a
 in a second. While the page waits, every frame is timed: the share within one and a half intervals of a
 display at 60 Hz, and the longest gap. Beside the elapsed time stand the load of the machine and the CPU time
 of the server's processes, which other work on the machine changes less. With `--out`, moves are added to
-those in the file, so that a measurement can be made in parts.
+those in the file, so that a measurement can be made in parts; `--results` keeps the rows.
 """
 
 from __future__ import annotations
@@ -127,7 +127,14 @@ def measured(browser: Any, case: Case, moves: int) -> list[dict[str, Any]]:
             before = cpu_s(pid)
             one = page.evaluate(_MOVE, [1 if move % 2 else -1, case.kind, case.values])
             if move >= _WARM:
-                found.append({**one, "cpu_ms": 1e3 * (cpu_s(pid) - before), "load": os.getloadavg()[0]})
+                found.append(
+                    {
+                        **one,
+                        "niceness": os.getpriority(os.PRIO_PROCESS, 0),
+                        "cpu_ms": 1e3 * (cpu_s(pid) - before),
+                        "load": os.getloadavg()[0],
+                    }
+                )
             page.wait_for_selector("body[data-drawn=whole]")
         page.close()
     return found
@@ -159,6 +166,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--moves", type=int, default=20)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--results", type=Path)
     parser.add_argument("--only", choices=CASES)
     options = parser.parse_args()
     known = json.loads(options.out.read_text()) if options.out and options.out.exists() else {"moves": {}}
@@ -170,11 +178,10 @@ def main() -> None:
             print({key: rounded(value) for key, value in row(name, known["moves"][name]).items()})
         browser.close()
     if options.out:
-        known = {
-            "rows": [row(name, moves) for name, moves in known["moves"].items()],
-            "moves": {name: [rounded(one) for one in moves] for name, moves in known["moves"].items()},
-        }
-        options.out.write_text(json.dumps(known) + "\n")
+        options.out.write_text(json.dumps(rounded(known)) + "\n")
+    if options.results:
+        rows = [rounded(row(name, moves)) for name, moves in known["moves"].items()]
+        options.results.write_text(json.dumps(rows, indent=1) + "\n")
 
 
 def rounded(value: Any) -> Any:

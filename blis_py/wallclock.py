@@ -1,5 +1,4 @@
-"""The event loop of servers and clients, and timers with a resolution below a millisecond, which epoll does not
-have."""
+"""The event loop of servers and clients, and timers finer than a millisecond, which epoll does not have."""
 
 from __future__ import annotations
 

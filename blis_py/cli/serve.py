@@ -31,8 +31,10 @@ FLEET = (
     Flag("--chat-template", str, "", "Chat template (Jinja).", metavar="FILE"),
     Flag("--served-model-name", list[str], "", "Name for clients (repeatable).", metavar="NAME"),
     Flag("--instance-ports", bool, "", "A port for each instance, from --port on, and no router in front."),
-    Flag("--instance-paths", bool, "", "A path for each instance, /instance-0 and on, and no router in front."),
-    Flag("--max-requests", int, "", "Requests that the record has room for. Default 100,000."),
+    Flag(
+        "--instance-paths", bool, "", "A path for each instance, /instance-0 and on, and no router in front."
+    ),
+    Flag("--max-requests", int, "", "Room of the record; requests beyond it get 503. Default 100,000."),
     Flag("--fail-refused", float, "", "Share of requests that are refused.", metavar="SHARE"),
     Flag("--fail-broken", float, "", "Share of answers that break off.", metavar="SHARE"),
     Flag("--fail-kinds", str, "", "Kinds of refusals. Default server_error.", metavar="KIND,…"),
@@ -84,7 +86,11 @@ def require_extra() -> None:
 
 
 def server_settings(flags: Flags) -> ServeSettings:
-    """The settings of the server that flags make."""
+    """The settings of the server that flags make.
+
+    Raises:
+        InputError: a certificate without a key, a negative limit, or a file that does not exist.
+    """
     given = {
         "host": flags.get("--host"),
         "port": flags.get("--port"),

@@ -11,7 +11,7 @@ from simpy.events import NORMAL, EventPriority
 from blis_py.cluster.events import EventQueue
 
 
-class SimulatedClock(Environment):
+class SimClock(Environment):
     """SimPy's environment whose events are those of an `EventQueue`.
 
     Attributes:
@@ -33,7 +33,7 @@ class SimulatedClock(Environment):
         return self.events.next_ns() if self.events else Infinity
 
     def step(self) -> None:
-        """Process the next event.
+        """Let the next event happen.
 
         Raises:
             EmptySchedule: there is none.

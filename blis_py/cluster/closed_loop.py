@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from simpy import Event, Store
 
-from blis_py.cluster.clock import SimulatedClock
+from blis_py.cluster.clock import SimClock
 from blis_py.cluster.events import Action
 from blis_py.cluster.source import CHUNK, RequestFactory, Send
 from blis_py.core.request import FinishReason, Request
@@ -65,7 +65,7 @@ class ClosedLoops:
         """Permit number of each request in progress, by row."""
         self._at_most = len(table) if loops.at_most is None else loops.at_most
 
-    def start(self, env: SimulatedClock, make: RequestFactory, send: Send, ahead: bool) -> None:
+    def start(self, env: SimClock, make: RequestFactory, send: Send, ahead: bool) -> None:
         self._env, self._events = env, env.events
         self._make, self._send, self._left = make, send, self._at_most
         self._permits = [None if loop.permits is None else self._first_permits(loop) for loop in self._loops]

@@ -11,8 +11,7 @@ Ties, the order of calls at the same nanosecond:
 | `STEP_ENDS` | instances end a step and plan the next one, which therefore sees all of the above |
 
 Within one order, the call that was scheduled first comes first; instances end their steps in the order in
-which they were added to the cluster. The queue of a run is that of its `SimulatedClock`
-(`blis_py.cluster.clock`).
+which they were added to the cluster. The queue of a run is that of its `SimClock` (`blis_py.cluster.clock`).
 """
 
 from __future__ import annotations

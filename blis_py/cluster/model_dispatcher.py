@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from blis_py.cluster.dispatcher import Dispatcher
 from blis_py.core.request import Request
 
@@ -13,11 +16,14 @@ class ModelDispatcher:
 
     Args:
         anywhere: for all other requests.
-        by_row: the dispatcher of each request that names a model which some instances serve.
+        by_model: the dispatcher of each model that some instances serve, by its code.
+        codes: the code of each request's model, by row.
     """
 
-    def __init__(self, anywhere: Dispatcher, by_row: Mapping[int, Dispatcher]) -> None:
-        self._anywhere, self._by_row = anywhere, by_row
+    def __init__(
+        self, anywhere: Dispatcher, by_model: Mapping[int, Dispatcher], codes: NDArray[np.int32]
+    ) -> None:
+        self._anywhere, self._by_model, self._codes = anywhere, by_model, codes
 
     def __call__(self, due: Sequence[tuple[int, Request]]) -> None:
         """Dispatch requests in this order, each at its time."""
@@ -31,7 +37,7 @@ class ModelDispatcher:
             begin = end
 
     def _of(self, request: Request) -> Dispatcher:
-        return self._by_row.get(request.row, self._anywhere)
+        return self._by_model.get(int(self._codes[request.row]), self._anywhere)
 
     def report(self, dispatched: int) -> None:
         """Report progress."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from blis_py.cluster.autoregressive_kind import Autoregressive
-from blis_py.cluster.clock import SimulatedClock
+from blis_py.cluster.clock import SimClock
 from blis_py.cluster.dispatcher import Dispatcher, Progress
 from blis_py.cluster.early_ends import EarlyEnds
 from blis_py.cluster.events import Action
@@ -116,7 +116,7 @@ class ClusterSimulation:
         self.source = source = _source(demand, horizon_ns, ingress_parts.first_ns)
         table = source.table
 
-        self.env = env = SimulatedClock()
+        self.env = env = SimClock()
         last_ns = NEVER_NS if horizon_ns is None else horizon_ns
         self.lookahead = lookahead = Lookahead(last_ns, none_ahead=single_step)
         self.events = events = env.events
@@ -142,7 +142,9 @@ class ClusterSimulation:
             members, router, signals, recorder, lookahead, self._decisions, progress, unserved
         )
         by_model = self._by_model(record_decisions)
-        self._dispatch = dispatch = ModelDispatcher(dispatcher, by_model) if by_model else dispatcher
+        self._dispatch = dispatch = (
+            ModelDispatcher(dispatcher, by_model, table.model.codes) if by_model else dispatcher
+        )
         self.gateway, *queues = ingress_parts.built(
             events, source, signals, members, dispatch, lookahead, recorder
         )
@@ -213,7 +215,7 @@ class ClusterSimulation:
         self._parts.insert(0, NoLookahead())
 
     def _by_model(self, record_decisions: int | None) -> dict[int, Dispatcher]:
-        """Dispatchers among the instances of each model, by row of the requests for it.
+        """Dispatchers among the instances of each model, by the code of its names.
 
         Raises:
             InputError: with several models, decisions are to be recorded or prefill and decode are apart.
@@ -224,14 +226,14 @@ class ClusterSimulation:
         for what, wanted in (("disaggregation", self.handoff), ("trace_level", record_decisions)):
             if wanted is not None:
                 raise InputError("not supported yet with several models", key=what, fix="serve one model")
-        by_row: dict[int, Dispatcher] = {}
+        by_code: dict[int, Dispatcher] = {}
         for names, pools in served.items():
             members = FleetView(self.fleet, [pool.name for pool in pools])
             signals, router = self._routing(members, pools[0])
             dispatcher = Dispatcher(members, router, signals, self.recorder, self.lookahead)
-            own = np.array([name in names for name in table.model.names], dtype=np.bool_)
-            by_row |= dict.fromkeys(np.flatnonzero(own[table.model.codes]).tolist(), dispatcher)
-        return by_row
+            own = [code for code, name in enumerate(table.model.names) if name in names]
+            by_code |= dict.fromkeys(own, dispatcher)
+        return by_code
 
     def _routing(self, members: Membership, pool: Pool | None = None) -> tuple[Signals, Router]:
         """A router among instances, and the signals it reads.
@@ -364,7 +366,7 @@ def _unserved(table: RequestTable, served_models: Collection[str] | None) -> fro
     return frozenset(np.flatnonzero(foreign[table.model.codes]).tolist()) if foreign.any() else frozenset()
 
 
-def _run(env: SimulatedClock, instances: Sequence[Instance], horizon_ns: int | None) -> int:
+def _run(env: SimClock, instances: Sequence[Instance], horizon_ns: int | None) -> int:
     """Run until all requests have ended, or to the horizon; returns the end time."""
     with _within_the_clock():
         env.events.run(None if horizon_ns is None else horizon_ns + 1)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from blis_py.cluster.clock import SimulatedClock
+from blis_py.cluster.clock import SimClock
 from blis_py.cluster.events import CHANGES, Call, EventQueue
 from blis_py.core.kv import KeySpace
 from blis_py.core.request import NEVER_NS, Request
@@ -32,7 +32,7 @@ class Source(Protocol):
     listens: bool
     """Whether the end of one request may cause another to be sent. If so, lookahead is impossible."""
 
-    def start(self, env: SimulatedClock, make: RequestFactory, send: Send, ahead: bool) -> None:
+    def start(self, env: SimClock, make: RequestFactory, send: Send, ahead: bool) -> None:
         """Begin to send; as SimPy processes, where needed.
 
         Args:
@@ -128,8 +128,8 @@ class TableSource:
         """Requests to send."""
         self.sent = 0
 
-    def start(self, env: SimulatedClock, make: RequestFactory, send: Send, ahead: bool) -> None:
-        env.events.schedule(NextArrival(self, env.events, make, send, ahead), 0, CHANGES)
+    def start(self, env: SimClock, make: RequestFactory, send: Send, ahead: bool) -> None:
+        env.events.schedule(TableArrivals(self, env.events, make, send, ahead), 0, CHANGES)
 
     def safe_until_ns(self) -> int:
         return int(self.table.arrival_ns[self.sent]) - 1 if self.sent < self.count else NEVER_NS
@@ -138,7 +138,7 @@ class TableSource:
         """No-op: an open loop does not listen."""
 
 
-class NextArrival(Call):
+class TableArrivals(Call):
     """The next arrival of a table, and those behind it. Requests are created chunk by chunk."""
 
     def __init__(

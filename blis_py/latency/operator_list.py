@@ -74,15 +74,18 @@ class OperatorList:
         return ns
 
     def of_feed_forward(self, tokens: Array) -> Array:
-        """Dense and sparse feed-forward layers, for the tokens of all ranks."""
-        shape, layout = self._shape, self._layout
-        dense = shape.layers - shape.moe_layers
-        ns = dense * self._gated(tokens, shape.intermediate / layout.gpus, shape.weights.dense)
-        if shape.moe_layers:
-            ns = ns + shape.moe_layers * self._sparse(tokens)
-        if layout.gpus > 1:
-            ns = ns + shape.layers * self._exchange(tokens)
+        """Dense and sparse feed-forward layers with their exchange, for the tokens of all ranks."""
+        ns = self.of_computed(tokens)
+        if self._layout.gpus > 1:
+            ns = ns + self._shape.layers * self._exchange(tokens)
         return ns
+
+    def of_computed(self, tokens: Array) -> Array:
+        """The same without the exchange."""
+        shape = self._shape
+        dense = shape.layers - shape.moe_layers
+        ns = dense * self._gated(tokens, shape.intermediate / self._layout.gpus, shape.weights.dense)
+        return ns + shape.moe_layers * self._sparse(tokens) if shape.moe_layers else ns
 
     def of_rows(self, rows: Array) -> Array:
         """LM head and sampling for the sequences of a rank that emit a token."""

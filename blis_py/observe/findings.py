@@ -108,7 +108,9 @@ def write(
         inputs[row] = max(one.prompt_tokens, 0)
         if one.end[0] == "ok" and _tokens(one) > 0:
             outputs[row] = _tokens(one)
-    observer = ObservedColumns(replace(own, output_tokens=outputs, max_tokens=outputs, due_ns=None))
+    streaming = np.full(len(own), bool(run["client"]["streaming"]))
+    own = replace(own, output_tokens=outputs, max_tokens=outputs, due_ns=None, streaming=streaming)
+    observer = ObservedColumns(own)
     for row, one in enumerate(sent):
         observer.sent(row, one.sent_ns)
         observer.requests[row].token_ns = one.token_ns

@@ -44,6 +44,8 @@ class Ask:
     id: str
     prompt_ids: list[int]
     sampling: Sampling
+    model: str = ""
+    """One of the backend's; empty = its own."""
     priority: int | None = None
     """Smaller is more urgent; None = that of its class."""
     headers: Mapping[str, str] = field(default_factory=dict)

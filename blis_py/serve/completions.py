@@ -113,6 +113,7 @@ class Completions:
                         id=own,
                         prompt_ids=prompt,
                         sampling=_of_choice(params, choice),
+                        model=self._name(body),
                         priority=body.priority,
                         headers=headers,
                     )

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 DONE = b"data: [DONE]\n\n"
 TRANSPORT = "blis.transport"
-"""ASGI extension: the transport of an HTTP/1.1 connection, to which a chunked body may be written directly."""
+"""ASGI extension: the transport of a connection, to which the chunks of a body may be written directly."""
 Write = Callable[[bytes], None]
 Events = Callable[[Write], Awaitable[None]]
 _T = TypeVar("_T")

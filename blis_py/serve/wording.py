@@ -33,10 +33,10 @@ class Usage:
 
     def text(self, completion: int) -> str:
         """The same as JSON."""
-        prompt = self._prompt_tokens
+        prompt, cached = self._prompt_tokens, self._cached
         return (
-            f'{{"prompt_tokens":{prompt},"completion_tokens":{completion},"total_tokens":{prompt + completion},'
-            f'"prompt_tokens_details":{{"cached_tokens":{self._cached}}}}}'
+            f'{{"prompt_tokens":{prompt},"completion_tokens":{completion},'
+            f'"total_tokens":{prompt + completion},"prompt_tokens_details":{{"cached_tokens":{cached}}}}}'
         )
 
     @property

@@ -13,11 +13,17 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from blis_py.config.models import RunConfig
-from blis_py.errors import InputError
-from blis_py.planning.orphans import end_with
+from blis_py import native
+
+native.activate()  # for worker processes, which import this first; the configuration imports native modules
+
+from blis_py.errors import InputError  # noqa: E402
+from blis_py.planning.orphans import end_with  # noqa: E402
+
+if TYPE_CHECKING:
+    from blis_py.config.models import RunConfig
 
 Json = dict[str, Any]
 Gone = Callable[[], Awaitable[bool]]

@@ -7,7 +7,7 @@ backlog still grows at the end of a window: an overloaded cluster waits longer t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -21,32 +21,39 @@ WINDOW = 900
 """Requests of a window."""
 
 
+Factors = tuple[float, float]
+
+
 class SampleBand(NamedTuple):
     """Factors of a figure below the lower and above the higher window.
 
     Attributes:
-        steady: where waiting times do not grow within a window.
-        growing: where they do.
+        settled: where the backlog is as it was when a window ends.
+        rising: where it has grown a little, so that the cluster may be near its limit.
+        growing: where it grows.
         stretches: whether a growing figure rises in proportion to the length of the run.
     """
 
-    steady: tuple[float, float]
-    growing: tuple[float, float]
+    settled: Factors
+    rising: Factors
+    growing: Factors
     stretches: bool = False
 
 
 BANDED = {
-    "cluster.throughput.output_tokens_per_s": SampleBand((0.8, 1.7), (0.25, 1.7)),
-    "cluster.ttft_ms.p50": SampleBand((0.65, 1.5), (0.3, 12.0), stretches=True),
-    "cluster.ttft_ms.p99": SampleBand((0.7, 1.8), (0.45, 4.0), stretches=True),
-    "cluster.tpot_ms.p50": SampleBand((0.8, 1.2), (0.6, 2.6)),
-    "cluster.tpot_ms.p99": SampleBand((0.6, 1.4), (0.25, 3.5)),
-    "cluster.e2e_ms.p50": SampleBand((0.65, 1.4), (0.5, 2.0), stretches=True),
-    "cluster.e2e_ms.p99": SampleBand((0.8, 1.6), (0.7, 2.0), stretches=True),
+    "cluster.throughput.output_tokens_per_s": SampleBand((0.8, 1.7), (0.6, 1.7), (0.25, 1.7)),
+    "cluster.ttft_ms.p50": SampleBand((0.33, 1.5), (0.3, 5.0), (0.3, 14.0), stretches=True),
+    "cluster.ttft_ms.p99": SampleBand((0.7, 1.9), (0.5, 8.0), (0.03, 7.0), stretches=True),
+    "cluster.tpot_ms.p50": SampleBand((0.6, 1.2), (0.6, 2.6), (0.4, 2.6)),
+    "cluster.tpot_ms.p99": SampleBand((0.6, 1.4), (0.4, 2.0), (0.25, 3.5)),
+    "cluster.e2e_ms.p50": SampleBand((0.6, 1.4), (0.5, 3.2), (0.4, 2.0), stretches=True),
+    "cluster.e2e_ms.p99": SampleBand((0.75, 1.7), (0.6, 5.0), (0.5, 2.0), stretches=True),
 }
-"""Calibrated on random configurations (benchmarks/ui_bands.py, seeds 1 to 8)."""
-_SLOWER, _FULLER = 2.0, 1.3
-"""Growth of waiting times, and of the number of requests in the cluster, from which a window is growing."""
+"""Calibrated on random configurations (benchmarks/ui_bands.py, seeds 4, 5 and 10)."""
+_RISES = (1.25, 1.3, 1.6)
+_GROWS = (2.0, 1.3, 2.6)
+"""Growth of waiting times and, at the same time, of the requests in the cluster from which a window is rising
+or growing; or of the requests alone."""
 
 Run = Callable[[Setup], Result]
 
@@ -78,14 +85,13 @@ def sample(simulation: Setup, run: Run) -> Sample:
     whole = len(simulation.table)
     average, busiest = _average(simulation), int(simulation.table.busiest(WINDOW))
     results = [run(_window(simulation, first)) for first in (average, busiest)]
-    grows = any(growing(result) for result in results)
+    changes = [growth(result) for result in results]
     summaries = [result.summary for result in results]
     found = {}
     for path, band in BANDED.items():
         values = [value for each in summaries if (value := at(each, path)) is not None]
         if values:
-            low, high = band.growing if grows else band.steady
-            stretch = whole / WINDOW if grows and band.stretches else 1.0
+            low, high, stretch = factors(band, changes, whole / WINDOW)
             found[path] = (min(values) * low, max(values) * high * stretch)
     return Sample(results[0], average, found)
 
@@ -111,10 +117,22 @@ def _average(simulation: Setup) -> int:
     return int(firsts[np.argmin(np.abs(np.log(demand / mean)))])
 
 
-def growing(result: Result) -> bool:
-    """Whether the backlog still grows when the last request of a window arrives."""
-    slower, fuller = growth(result)
-    return (slower > _SLOWER and fuller > _FULLER) or fuller > 2 * _FULLER
+def factors(
+    band: SampleBand, changes: Sequence[tuple[float, float]], windows: float
+) -> tuple[float, float, float]:
+    """Factors of the lower and upper end of a band, and another of the upper one for the length of the run.
+
+    Args:
+        changes: `growth` of each window.
+        windows: length of the run in windows.
+    """
+    if _any(changes, *_GROWS):
+        return (*band.growing, windows if band.stretches else 1.0)
+    return (*(band.rising if _any(changes, *_RISES) else band.settled), 1.0)
+
+
+def _any(changes: Sequence[tuple[float, float]], slower: float, fuller: float, alone: float) -> bool:
+    return any((delay > slower and requests > fuller) or requests > alone for delay, requests in changes)
 
 
 def growth(result: Result) -> tuple[float, float]:

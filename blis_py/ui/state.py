@@ -23,6 +23,7 @@ from blis_py.files.yaml_files import dump_yaml, load_mapping
 from blis_py.setup.demand import DEFAULT_SEED
 from blis_py.ui.traffic import SHAPES, derived, plain_spec
 
+ALIKE = "A plan is of alike instances; blis sweep compares pools."
 KEYS = (
     "model",
     "gpu",

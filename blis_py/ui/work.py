@@ -24,8 +24,8 @@ from blis_py.planning.worker import asked  # noqa: E402
 from blis_py.result import Result  # noqa: E402
 from blis_py.setup.setup import Progress  # noqa: E402
 from blis_py.ui.controls import controls  # noqa: E402
-from blis_py.ui.sample import BANDED, divisible, runner, sample  # noqa: E402
-from blis_py.ui.state import Shown, State, shown  # noqa: E402
+from blis_py.ui.sample import divisible, runner, sample  # noqa: E402
+from blis_py.ui.state import ALIKE, Shown, State, shown  # noqa: E402
 
 Json = dict[str, Any]
 _KEPT = 3
@@ -63,7 +63,10 @@ class Desk:
     def start(self, job: Json, progress: Progress | None) -> Json:
         """The controls."""
         where = self._shown(job)
-        return {"controls": controls(where.config, self._simulation(where)), "banded": list(BANDED)}
+        return {
+            "controls": controls(where.config, self._simulation(where)),
+            "no_plan": ALIKE if where.config.all_pools else "",
+        }
 
     def sample(self, job: Json, progress: Progress | None) -> Json:
         """A quick answer; the whole run if that is as quick."""

@@ -19,6 +19,6 @@ def swiglu(x: torch.Tensor) -> torch.Tensor:
 
 @op("triton")
 def geglu(x: torch.Tensor) -> torch.Tensor:
-    """The same with GELU by its tanh approximation, `[T, 2f] -> [T, f]`: `gelu(gate) * up` (Gemma)."""
+    """`gelu(gate) * up` `[T, f]` for x `[T, 2f]` as in `swiglu`; GELU by its tanh approximation (Gemma)."""
     gate, up = x.chunk(2, dim=-1)
     return F.gelu(gate.float(), approximate="tanh").mul_(up.float()).to(x.dtype)

@@ -36,7 +36,7 @@ class Browser:
         context = self.browser.new_context(**{"viewport": {"width": 1300, "height": 900}, **options})
         context.grant_permissions(["clipboard-read", "clipboard-write"])
         page = context.new_page()
-        page.set_default_timeout(30_000)
+        page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("console", lambda line: self.errors.append(line.text) if line.type == "error" else None)
         page.on("request", lambda request: self.requests.append(request.url))

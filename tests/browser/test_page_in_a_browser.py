@@ -50,6 +50,10 @@ def tile(page: Any, name: str) -> float:
     return float(cell.get_attribute("data-value"))
 
 
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
 def test_a_slider_moves_the_curve_by_a_sample_and_then_by_the_whole_run(
     browser: Browser, server: Server
 ) -> None:
@@ -81,6 +85,10 @@ def test_the_copied_command_gives_the_numbers_on_the_page(
     summary = json.loads(Path("again/summary.json").read_text())
     assert tile(page, "TTFT p99") == summary["cluster"]["ttft_ms"]["p99"]
     assert tile(page, "Output tokens") == summary["cluster"]["throughput"]["output_tokens_per_s"]
+    page.locator("#copy-yaml").click()
+    Path("config.yaml").write_text(page.evaluate("navigator.clipboard.readText()"))
+    assert main(["run", "--config", "config.yaml", "--out", "yaml", "--no-plots"]) == 0
+    assert json.loads(Path("yaml/summary.json").read_text()) == summary
 
 
 def test_a_pinned_configuration_is_compared(browser: Browser, server: Server) -> None:
@@ -133,11 +141,17 @@ def test_a_plan_finds_the_cheapest_and_its_candidates_can_be_chosen(browser: Bro
 
 def test_a_plan_can_be_stopped(browser: Browser, server: Server) -> None:
     page = opened(browser, server)
+    before = len(children(server.process.pid))
     page.get_by_label("Choose").select_option("gpu")
     page.get_by_role("button", name="Find the cheapest that holds").click()
     page.get_by_role("button", name="Stop").click()
     page.wait_for_function("() => document.getElementById('progress').textContent.startsWith('Stopped')")
     assert page.get_by_role("button", name="Find the cheapest that holds").is_enabled()
+    for _ in range(100):
+        if len(children(server.process.pid)) == before:
+            break
+        page.wait_for_timeout(100)
+    assert len(children(server.process.pid)) == before, "the process of the plan goes on"
 
 
 def test_the_report_is_downloaded_and_opens_from_disk(
@@ -178,19 +192,30 @@ def test_the_page_is_accessible_in_light_and_dark_and_on_a_phone(browser: Browse
     }
 
 
-def test_frames_keep_coming_while_the_page_waits(browser: Browser, server: Server) -> None:
-    """The main thread is never busy for long: most gaps between frames are those of the display."""
+def test_the_main_thread_is_free_while_the_page_waits(browser: Browser, server: Server) -> None:
+    """Its own work never takes long; how many frames come in time is for benchmarks/ui_latency.py."""
     page = opened(browser, server)
     page.evaluate("""() => {
-        window.gaps = [];
-        let last = performance.now();
-        const tick = (now) => { window.gaps.push(now - last); last = now; requestAnimationFrame(tick); };
-        requestAnimationFrame(tick);
+        window.tasks = [];
+        window.began = performance.now();
+        new PerformanceObserver((list) => tasks.push(...list.getEntries().map((one) => one.duration)))
+            .observe({ type: 'longtask', buffered: false });
     }""")
     drag(page, "Instances", 4)
     drawn(page, "whole", "num_instances", 6)
-    gaps = sorted(page.evaluate("window.gaps"))
-    assert gaps[len(gaps) // 2] < 25
+    busy_ms, waited_ms = page.evaluate("[tasks.reduce((a, b) => a + b, 0), performance.now() - began]")
+    assert busy_ms < waited_ms / 2
+
+
+def test_what_is_shown_is_marked_until_the_next_answer_comes(browser: Browser, server: Server) -> None:
+    page = opened(browser, server)
+    page.route("**/api/job", lambda route: None)
+    drag(page, "Instances", 1)
+    page.wait_for_selector("#label.stale")
+    page.unroute("**/api/job")
+    drag(page, "Instances", 1)
+    drawn(page, "whole", "num_instances", 4)
+    assert page.locator("#label.stale").count() == 0
 
 
 def test_a_server_that_ends_is_a_message(browser: Browser, server: Server) -> None:

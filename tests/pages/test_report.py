@@ -50,7 +50,7 @@ def test_pools_and_hand_overs_have_tables_and_the_p99_its_ledger(tmp_path: Path)
         assert shown[f"summary.json: pools.{pool}.visits"] == 60
     assert shown["summary.json: handovers.handovers"] == 60
     assert shown["config.yaml: num_instances × tp"] == 3
-    assert "2 instances of llama-3.1-8b on H100, 1 instance of llama-3.1-8b on H100" in page.text
+    assert "2 prefill and 1 decode instance of llama-3.1-8b on H100" in page.text
     assert "2 (decode)" in page.text
     assert "Each nanosecond of it is on one line" in page.text
 

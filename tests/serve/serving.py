@@ -24,6 +24,8 @@ FAST = FleetOptions(speedup=200.0, max_requests=500)
 
 @cache
 def config(**settings: Any) -> RunConfig:
+    if "file" in settings:
+        return configure(settings.pop("file"), **settings)
     return configure(**{"model": "qwen3-14b", "gpu": "h100", **settings})
 
 

@@ -19,6 +19,7 @@ from blis_py.serve.backend import Ask, Piece, Sampling
 from engine.cli.serving.backend import EngineBackend
 from engine.cli.serving.checkpoint import checkpoint_words, local_folder
 from engine.config import EngineConfig
+from engine.diffusion.engine import DiffusionEngine
 from engine.llm import LLM
 from engine.sampling_params import SamplingParams
 from engine.tiny import checkpoint
@@ -103,13 +104,22 @@ def test_a_disconnect_frees_the_blocks_and_a_stop_ends_the_rest() -> None:
     assert (others[-1].finish_reason, others[-1].status) in (("error", 503), ("abort", 500))
 
 
-def test_block_diffusion_streams_its_blocks() -> None:
+def test_block_diffusion_streams_its_blocks_and_keeps_no_rounds() -> None:
     async def use(client: httpx.AsyncClient, backend: EngineBackend) -> None:
         body = {"prompt": "S:cab=", "max_tokens": 64, "ignore_eos": True, "stream": True}
         got = await client.post("/v1/completions", json=body)
         chunks = events(got.text)
         assert 1 < len(chunks) < 64
         assert chunks[-1]["choices"][0]["finish_reason"] == "length"
+        engine = backend.engine
+        assert isinstance(engine, DiffusionEngine)
+        assert engine.recorder.steps > 1
+        assert engine.recorder.log().steps["step"] == []
+        assert engine.log.rows == []
+        assert not engine.log.commit_ns
+        assert 'iteration_tokens_total_count{engine="0",model_name="tiny"} 0.0' not in (
+            (await client.get("/metrics")).text
+        )
 
     with_engine(use, "diffusion")
 

@@ -86,6 +86,26 @@ def test_a_run_is_saved_and_replayed_to_the_same_times(tmp_path: Path) -> None:
     assert result.record.cached_tokens.sum() > 0
 
 
+def test_several_models_are_served_by_the_instances_of_each(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text(
+        "gpu: h100\nmodel: llama-3.1-8b\npools: [{name: small}, {name: large, count: 2, model: qwen3-14b}]\n"
+    )
+
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        listed = (await client.get("/v1/models")).json()["data"]
+        assert [one["id"] for one in listed] == ["llama-3.1-8b", "qwen3-14b"]
+        for model, own in (("llama-3.1-8b", {0}), ("qwen3-14b", {1, 2})):
+            body = {"prompt": PROMPT, "max_tokens": 3, "model": model}
+            answers = await asyncio.gather(*(post(client, "/v1/completions", **body) for _ in range(4)))
+            pods = {answer.headers["x-inference-pod"] for answer in answers}
+            assert pods == {f"instance-{index}" for index in own}
+
+    result = with_fleet(use, cluster={"file": file}).result()
+    assert result is not None
+    assert result.requests.model.tolist() == ["llama-3.1-8b"] * 4 + ["qwen3-14b"] * 4
+
+
 @pytest.mark.parametrize("handoff", ["vllm", "sglang", "trtllm", "blis"])
 def test_prefill_and_decode_apart_stream_at_the_times_of_the_record(handoff: str) -> None:
     first_ns: dict[int, int] = {}
@@ -159,8 +179,8 @@ def test_a_client_that_goes_frees_what_it_held() -> None:
         assert backend.load()[0].running == 1
         backend.abort("gone")
         told = len(pieces)
-        await asyncio.sleep(0.02)
-        assert backend.load()[0].running == 0
+        while backend.load()[0].running:
+            await asyncio.sleep(0.001)
         assert backend.load()[0].kv_usage == 0
         assert len(pieces) == told
 
@@ -184,6 +204,18 @@ def test_an_instance_leaves_with_its_requests_and_another_comes() -> None:
         assert served.headers["x-inference-pod"] == "instance-1"
 
     with_fleet(use)
+
+
+def test_a_full_record_is_announced_and_takes_no_more_requests(caplog: pytest.LogCaptureFixture) -> None:
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        statuses = []
+        for _ in range(12):
+            statuses.append((await post(client, "/v1/completions", prompt="a", max_tokens=1)).status_code)
+        assert statuses == [200] * 10 + [503] * 2
+        assert (await client.get("/health/ready")).status_code == 503
+
+    with_fleet(use, max_requests=10)
+    assert "room is left for 1 more requests; see --max-requests" in caplog.messages
 
 
 def test_several_choices_share_the_prompt_and_have_indices_of_their_own() -> None:

@@ -67,7 +67,7 @@ def observe(url: str, out: Path, *flags: str) -> int:
 
 
 def test_instances_have_paths_of_their_own_on_one_port(tmp_path: Path) -> None:
-    with served(ServeSettings(port=0, api_key="k"), ("/instance-0", "/instance-1")) as (service, first):
+    with served(ServeSettings(port=0, api_key="k"), ("/instance-0", "/instance-1")) as (service, _):
         assert observe(f"{service.url}/instance-1", tmp_path / "out", *WORK, "--api-key", "k") == 0
         for path in service.backends:
             assert urlopen(f"{service.url}{path}/health").status == 200
@@ -91,6 +91,7 @@ def test_a_measurement_counts_what_the_server_served(tmp_path: Path) -> None:
     again = run(model="qwen3-14b", gpu="h100", trace=str(out / "trace.csv"))
     assert again.record.table.output_tokens.sum() == record.emitted_tokens[own].sum()
     assert again.record.table.prompt_tokens.sum() == record.table.prompt_tokens[own].sum()
+    assert again.record.table.streaming.all()
     tokens = (out / "itl.csv").read_text().splitlines()[1:]
     assert len(tokens) == again.record.table.output_tokens.sum()
     assert "vllm:generation_tokens_total" in (out / "metrics.txt").read_text()

@@ -148,6 +148,17 @@ def test_two_tabs_do_not_cancel_each_other(client: TestClient) -> None:
         assert all("tiles" in answer.result(60) for answer in answers)
 
 
+@pytest.mark.parametrize("module", ["lanes", "plans"])
+def test_worker_processes_can_use_native_code(module: str) -> None:
+    """What they import first imports none of the modules that may be compiled."""
+    program = (
+        f"import sys, blis_py.ui.{module}\nfrom blis_py import native\n"
+        "print([name for name in native.MODULES if f'blis_py.{name}' in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_a_killed_worker_is_replaced(client: TestClient) -> None:
     lane = client.app.state.lanes["whole"]
     before = lane.pid
@@ -186,6 +197,25 @@ def test_a_plan_reports_candidates_and_its_answer(
     assert done["settings"]["num_instances"] in {one["settings"]["num_instances"] for one in candidates}
     assert any("progress" in one for one in messages)
     assert {"holds", "dollars", "throughput", "ttft"} <= set(candidates[0])
+
+
+def test_a_plan_compares_layouts_with_prefill_and_decode_apart(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("BLIS_CACHE", str(tmp_path))
+    state = {"settings": {"workload.num_requests": 60, "workload.rate": 30}}
+    with client.stream("POST", "/api/plan", json={"state": state, "vary": "layouts"}) as response:
+        messages = [json.loads(line) for line in response.iter_lines()]
+    assert any(line.startswith("disaggregate: ") for line in messages[-1]["done"]["answer"])
+
+
+def test_a_plan_of_pools_is_refused_with_the_reason(tmp_path: Path) -> None:
+    pools = configure(**BASE | {"num_instances": 1}, prefill_instances=1, decode_instances=1)
+    with TestClient(app_of(pools, TOKEN, tmp_path, HOST), base_url=f"http://{HOST}") as client:
+        client.headers["x-blis-token"] = TOKEN
+        assert "alike instances" in do(client, "start", state={})["no_plan"]
+        with client.stream("POST", "/api/plan", json={"state": {}}) as response:
+            assert "alike instances" in json.loads(next(response.iter_lines()))["refused"]
 
 
 def test_a_plan_without_targets_is_refused(client: TestClient) -> None:

@@ -90,7 +90,7 @@ class FleetBackend:
 
     @property
     def ready(self) -> bool:
-        return self._ready and bool(self.live.simulation.fleet.ready)
+        return self._ready and self.live.room > 0 and bool(self.live.simulation.fleet.ready)
 
     @property
     def failure(self) -> str:
@@ -109,8 +109,7 @@ class FleetBackend:
                 refused.
         """
         self.failures.refuse(ask.headers)
-        if not self.live.room:
-            raise ApiError(503, "the record of the run is full: restart it with a larger --max-requests")
+        self._check_room()
         slo_class = ask.headers.get("x-slo-class", "")
         if slo_class and slo_class not in CLUSTER_PRIORITY:
             known = ", ".join(CLUSTER_PRIORITY)
@@ -131,6 +130,7 @@ class FleetBackend:
             self._book.content([*prompt, *answer.ids]),
             slo_class,
             ask.priority,
+            ask.model,
             answering.tokens,
             answering.ended,
         )
@@ -142,6 +142,17 @@ class FleetBackend:
         if answering.refused is not None:
             raise answering.refused
         return f"{self.settings.pod_prefix}{index}" if index >= 0 else ""
+
+    def _check_room(self) -> None:
+        """
+        Raises:
+            ApiError: the record of the run has room for no more requests.
+        """
+        room = self.live.room
+        if room == len(self.live.table) // 10:
+            log.warning("room is left for %s more requests; see --max-requests", f"{room:,}")
+        if not room:
+            raise ApiError(503, "the record of the run is full: restart it with a larger --max-requests")
 
     def abort(self, id: str) -> None:
         answering = self._answering.pop(id, None)

@@ -27,18 +27,19 @@ class LiveRounds(Sequence[list[int]]):
 
     def add(self, prompt_tokens: int, output_tokens: int) -> None:
         """Draw the rounds of the next row."""
-        lengths = (np.array([tokens]) for tokens in (prompt_tokens, output_tokens, 0))
-        counts = block_counts(*lengths, self.block_tokens).tolist()
+        prompt, output, limit = np.array([[prompt_tokens], [output_tokens], [0]])
+        counts = block_counts(prompt, output, limit, self.block_tokens).tolist()
         self.rows += draw(self._steps, self._random, counts, self._measured.commit_rounds)
 
     def write(self, folder: Path) -> None:
         """Write the rounds beside the trace of a run, for its replay: `block_rounds.csv` and `dllm.yaml`."""
         write_rounds(folder / NAME, dict(enumerate(self.rows)))
-        labels = {
-            "algorithm": self._measured.algorithm or "served",
-            "parameters": self._measured.parameters or {},
-        }
-        write_workload(folder, block_tokens=self.block_tokens, **labels)
+        write_workload(
+            folder,
+            block_tokens=self.block_tokens,
+            algorithm=self._measured.algorithm or "served",
+            parameters=self._measured.parameters or {},
+        )
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_py.config.loader import as_dict
+from blis_py.config.loader import as_dict, pool_configs
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 from blis_py.files.opening import read_text
@@ -77,16 +77,15 @@ def build_fleet(config: RunConfig, options: FleetOptions, pod_prefix: str = "ins
     if not 0 < options.speedup <= 1e6:
         fix = "use more than 0, and at most a million"
         raise InputError("out of range", key="--speedup", value=options.speedup, fix=fix)
-    table = empty_table(options.max_requests)
-    demand = kinds.described(Demand(replace(table), _seed(config)), config)
-    if demand.kinds:
-        demand = replace(demand, table=table.take(slice(0, 0)))
+    models = _models(config, options)
+    table = empty_table(options.max_requests, models if len(models) > 1 else ())
+    demand = kinds.described(Demand(table.take(slice(0, 0)), _seed(config)), config)
     setup = Setup.of(config, lambda _: demand)
     rounds = _live_rounds(setup, demand)
     live = _live(setup, options, table, rounds)
     tokenizer: FleetTokenizer = ModelTokenizer(options.tokenizer) if options.tokenizer else PieceTokenizer()
     settings = FleetSettings(
-        models=options.served_model_names or (setup.config.model or "blis",),
+        models=options.served_model_names or models or ("blis",),
         max_model_len=min(pool.scheduler.max_model_len for pool in setup.pools),
         chat_template=_template(options.chat_template),
         seed=_seed(config),
@@ -110,6 +109,19 @@ def _publish(backend: FleetBackend, options: FleetOptions) -> None:
     for scheduler in live.schedulers:
         events.follow(scheduler.kv.follow())
     live.on_instance = lambda scheduler: events.follow(scheduler.kv.follow())
+
+
+def _models(config: RunConfig, options: FleetOptions) -> list[str]:
+    """The models of the instances, each once.
+
+    Raises:
+        InputError: other names for several models.
+    """
+    found = list(dict.fromkeys(own.model for _, own in pool_configs(config) if own.model))
+    if len(found) > 1 and options.served_model_names:
+        names = ", ".join(found)
+        raise InputError(f"there are several models: {names}", key="--served-model-name", fix="drop it")
+    return found
 
 
 def _live_rounds(setup: Setup, demand: Demand) -> LiveRounds | None:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_py.cluster.clock import SimulatedClock
+from blis_py.cluster.clock import SimClock
 from blis_py.cluster.simulation import ClusterSimulation
 from blis_py.cluster.source import RequestFactory, Send
 from blis_py.core.request import FINISHED, NEVER_NS, Request
@@ -40,8 +40,8 @@ _LATE_S = 0.1
 _WARN_EVERY_S = 10.0
 
 
-def empty_table(capacity: int) -> RequestTable:
-    """A table with room for requests that come later."""
+def empty_table(capacity: int, models: Sequence[str] = ()) -> RequestTable:
+    """A table with room for requests that come later, for these models."""
     ones = np.ones(capacity, dtype=np.int64)
     names = ("", *CLUSTER_PRIORITY)
     table = RequestTable.build(
@@ -55,6 +55,7 @@ def empty_table(capacity: int) -> RequestTable:
         contents=[],
         streaming=np.ones(capacity, dtype=np.bool_),
         request_id=[""] * capacity,
+        model=Labels(np.zeros(capacity, dtype=np.int32), ("", *models)),
     )
     return replace(table, prefix_tokens=np.zeros(capacity, dtype=np.int64))
 
@@ -68,7 +69,7 @@ class LiveSource:
         self.table, self._on_end = table, on_end
         self.rows = 0
 
-    def start(self, env: SimulatedClock, make: RequestFactory, send: Send, ahead: bool) -> None:
+    def start(self, env: SimClock, make: RequestFactory, send: Send, ahead: bool) -> None:
         self._events, self._make, self._send = env.events, make, send
 
     def arrive(self, now_ns: int, request: Request) -> None:
@@ -277,6 +278,7 @@ class LiveCluster:
         content: Content,
         slo_class: str,
         priority: int | None,
+        model: str,
         on_tokens: Callable[[int], None],
         on_end: Callable[[str], None],
     ) -> LiveRequest:
@@ -288,6 +290,8 @@ class LiveCluster:
         table.prompt_tokens[row], table.output_tokens[row] = prompt_tokens, output_tokens
         table.max_tokens[row] = max_tokens
         table.slo_class.codes[row] = table.slo_class.names.index(slo_class)
+        if model in table.model.names:
+            table.model.codes[row] = table.model.names.index(model)
         assert isinstance(table.request_id, list)
         assert isinstance(table.contents, list)
         table.request_id[row] = name
@@ -359,12 +363,12 @@ class LiveCluster:
             self._later(seen_ns, sights)
 
     def _is_of_prefill(self, request: Request) -> bool:
-        """Whether a token is that of a prefill instance, which reaches the client with the KV or not at all."""
+        """Whether a token is that of a prefill instance, which the client gets with the KV or not at all."""
         between = None if self._handoff is None else self._handoff.whereabouts(request.row)
         return between is not None and between[1] is request
 
     def _handed_over(self, request: Request, now_ns: int) -> None:
-        """The KV of a request is at its decode instance, and with it the token of the prefill if it has one."""
+        """The KV of a request is at its decode instance, and with it the token of its prefill."""
         live = self._live.get(request.row)
         if live is not None:
             live.latest = request

@@ -50,6 +50,7 @@ async function details(state, latest) {
 
 // The whole run begins as soon as the hand rests, beside the sample: two processes.
 function simulate(state) {
+  if (page.answer) at("label").classList.add("stale"); // until the next answer; seen on slow machines
   samples.want(state);
   clearTimeout(resting);
   resting = setTimeout(() => wholes.want(state), REST_MS);
@@ -99,7 +100,7 @@ function named(state) {
 function points() {
   const now = page.answer ? [{ ...page.answer.point, name: "now" }] : [];
   show.points([
-    { name: page.curve.sampled ? "other rates (samples)" : "other rates", line: true, colour: 5, points: [...(page.curve.points ?? [])].sort((a, b) => a[at("x").value] - b[at("x").value]) },
+    { name: page.curve.sampled ? "other rates (samples)" : "other rates", line: true, colour: 5, points: [...(at("x").value === "throughput" ? page.curve.points ?? [] : [])].sort((a, b) => a[at("x").value] - b[at("x").value]) },
     { name: "plan: holds", colour: 2, points: [...page.candidates.values()].filter((one) => one.holds) },
     { name: "plan: misses", colour: 1, points: [...page.candidates.values()].filter((one) => !one.holds) },
     { name: "looked at before", colour: 6, points: [...page.visited.entries()].filter(([key]) => key !== page.ofState).map(([, one]) => one) },
@@ -170,6 +171,7 @@ async function start() {
     if (JSON.stringify(before) !== JSON.stringify(next)) moves.change(changed(moves.state, control, next), control.key);
   });
   page.controls.show(moves.state);
+  planner.refuse(found.no_plan);
   simulate(moves.state);
 }
 

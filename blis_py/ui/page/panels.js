@@ -111,6 +111,12 @@ export function ledger(found) {
   else host.replaceChildren(element("p", { class: "nothing" }, found.nothing ?? found.refused ?? found.failed ?? ""));
 }
 
+// `ttft_ms` is TTFT, `scheduling_delay_ms` scheduling delay.
+function named(metric) {
+  const name = metric.replace("_ms", "").replaceAll("_", " ");
+  return name.length > 4 ? name : name.toUpperCase();
+}
+
 export function compared(found) {
   const host = at("compared");
   if (!found.compared) {
@@ -125,10 +131,10 @@ export function compared(found) {
       const interval = one.interval ? `${percent(one.interval[0])} … ${percent(one.interval[1])}` : "";
       const tone = one.sure && one.relative ? (one.relative < 0 ? "good" : "bad") : "";
       const cells = [number(one.first), number(one.second), element("span", { class: tone }, percent(one.relative)), interval, sure(one)];
-      return element("tr", {}, element("th", { scope: "row" }, `${metric.replace("_ms", "").toUpperCase().replace("_", " ")} ${stat}, ms`), ...cells.map((cell) => element("td", {}, cell)));
+      return element("tr", {}, element("th", { scope: "row" }, `${named(metric)} ${stat}, ms`), ...cells.map((cell) => element("td", {}, cell)));
     }),
   );
   const head = ["latency", "pinned", "now", "change", "95 % interval", "sure?"].map((name) => element("th", { scope: "col" }, name));
-  const settings = found.settings.map((one) => `${one.key}: ${one.values[0]} → ${one.values[1]}`).join("; ");
+  const settings = found.settings.map((one) => `${one.key}: ${one.values.map((value) => value ?? "as given").join(" → ")}`).join("; ");
   host.replaceChildren(element("p", {}, settings || "The same settings."), element("table", {}, element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...rows)));
 }

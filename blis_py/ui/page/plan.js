@@ -62,6 +62,12 @@ export class Planner {
     at("progress").textContent = text;
   }
 
+  // No plan for this configuration, and why; empty = there is one.
+  refuse(why) {
+    at("plan").disabled = at("vary").disabled = Boolean(why);
+    if (why) this.say(why);
+  }
+
   busy(yes) {
     at("plan").disabled = yes;
     at("stop").disabled = !yes;

@@ -22,7 +22,7 @@ from blis_py.errors import InputError
 from blis_py.serve.backend import Ask, Deliver, EngineLoad, Piece, Sampling, Timing, TokenLogprob
 from blis_py.serve.errors import INTERNAL, ApiError
 from engine.cli.serving.checkpoint import CheckpointWords
-from engine.cli.serving.recorder import ServingRecorder
+from engine.cli.serving.recorder import ForgetfulLog, ServingRecorder, ServingRounds
 from engine.engine import LLMEngine
 from engine.grammar.params import StructuredOutputsParams
 from engine.output_stream import OutputDelta
@@ -122,6 +122,10 @@ class EngineBackend:
             engine = self._build()
             if isinstance(engine, LLMEngine):
                 engine.recorder = ServingRecorder(engine.recorder.meta, self._keep_log)
+            else:
+                engine.recorder = ServingRounds(engine.recorder.meta, self._keep_log)
+                if not self._keep_log:
+                    engine.log = ForgetfulLog()
         except BaseException as error:
             self._loop.call_soon_threadsafe(self._started.set_exception, error)
             return

@@ -1,13 +1,16 @@
-"""Step recorder of a server: counts tokens, and forgets every step unless a log is wanted."""
+"""Step recorders of a server: they count tokens, and forget every step unless a log is wanted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from blis_py.core.diffusion_log import DiffusionLog
+from blis_py.core.diffusion_request import BatchOutcome, Commit, DenoiseBatch
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
+from engine.diffusion.steplog import Round, RoundRecorder
 from engine.grammar.masks import MaskTimes
 from engine.sequence import Roster, Sequence
 from engine.steplog import Planned, StepRecorder, Times
@@ -53,3 +56,29 @@ class ServingRecorder(StepRecorder):
             super().done(step, times, finished, **more)
         else:
             self.steps += 1
+
+
+class ServingRounds(ServingRecorder, RoundRecorder):
+    """The same for block diffusion, where rounds are the steps."""
+
+    def members(self, batch: DenoiseBatch, state: tuple[int, int, int]) -> None:
+        if self._keep:
+            super().members(batch, state)
+
+    def round(self, batch: DenoiseBatch, past: Round, end_ns: int, **more: Any) -> None:
+        if self._keep:
+            super().round(batch, past, end_ns, **more)
+            return
+        if self.on_step is not None:
+            self.on_step(batch.features.prefill_tokens + batch.features.decode_seqs)
+        self.steps += 1
+
+
+class ForgetfulLog(DiffusionLog):
+    """Keeps neither batches nor commits."""
+
+    def batch(self, batch: DenoiseBatch, outcome: BatchOutcome) -> None:
+        """No-op."""
+
+    def commits(self, commits: Iterable[Commit], now_ns: int) -> None:
+        """No-op."""

@@ -32,6 +32,7 @@ _PACKAGES = {
     "vllm-router": "vllm-router==0.1.17",
     "aiperf": "aiperf",
     "guidellm": "guidellm",
+    "vllm": "vllm",
 }
 
 

@@ -8,10 +8,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from statistics import median
 
 from servers import ENGINE, FLEET, ROOT, Server, serving
 
 _REQUESTS = 24
+_CLOCK_MS = 50.0
+"""Between a client's note of a request and its arrival, on a busy host."""
 
 
 def tokenizer_folder(folder: Path) -> Path:
@@ -47,15 +50,22 @@ def _record(out: Path) -> list[dict[str, str]]:
 
 
 def _compare(name: str, report: Path, out: Path) -> None:
-    """Counts and tokens of a report are those of the server's own record."""
-    own = _record(out)
+    """A report has the counts, tokens and times of the server's record, which has warm-up requests, too."""
     told = _converted(report, report.with_suffix(".trace.csv"))
+    own = sorted(_record(out), key=lambda row: float(row["arrival_s"]))
+    assert len(told) == _REQUESTS, len(told)
     outputs = sorted(int(row["output_tokens"]) for row in told)
     served = sorted(int(row["output_tokens"]) for row in own)
-    assert len(told) == _REQUESTS, len(told)
-    for count in set(outputs):  # the record also has warm-up requests
+    for count in set(outputs):
         assert served.count(count) >= outputs.count(count), (outputs, served)
-    print(name, f"{len(told)} requests in its report, {len(own)} in the record")
+    sent_s = sorted(int(row["arrival_time_us"]) / 1e6 for row in told)
+    came_s = [float(row["arrival_s"]) for row in own[-len(told) :]]
+    apart_s = [came - sent for came, sent in zip(came_s, sent_s, strict=True)]
+    clock_s = median(apart_s)
+    off_ms = [abs(one - clock_s) * 1e3 for one in apart_s]
+    print(name, f"{len(told)} requests in its report, {len(own)} in the record;", end=" ")
+    print(f"times differ by {median(off_ms):.1f} ms in the median, {max(off_ms):.1f} ms at most")
+    assert median(off_ms) < _CLOCK_MS, off_ms
 
 
 def aiperf() -> None:

@@ -107,7 +107,7 @@ def _empty(server: Server) -> None:
     assert server.metric("vllm:kv_cache_usage_perc") == 0
 
 
-def engine(seconds: float = 45) -> None:
+def engine(seconds: float = 60) -> None:
     """200 streams on the tiny model, a tenth of them cut, preemption among them; memory stays flat."""
     with serving(*ENGINE, "--num-kv-blocks", "600", "--max-num-seqs", "128") as server:
         run(keep_streaming(server.url, 200, 100, 10, 0.1))
@@ -117,22 +117,25 @@ def engine(seconds: float = 45) -> None:
         preempted = server.metric("vllm:num_preemptions_total")
         print("engine", found, f"{preempted:.0f} preemptions, RSS {before:.0f} -> {server.rss_mb:.0f} MB")
         assert found["whole"] > 200
+        assert preempted
         assert server.rss_mb < before * 1.15 + 20
         assert server.stop() == 0
 
 
 def fleet(streams: int = 2000, seconds: float = 20) -> None:
-    """2,000 streams at five tokens a second on four simulated instances."""
-    flags = ("--num-instances", "4", "--max-num-seqs", "600", "--speedup", "0.1")
+    """2,000 streams at five tokens a second on four simulated instances; memory for fewer than that."""
+    flags = ("--num-instances", "4", "--max-num-seqs", "600", "--speedup", "0.12", "--num-kv-blocks", "1500")
     with serving(*FLEET, *flags) as server:
         before_s = server.cpu_s
         found = run(keep_streaming(server.url, streams, 60, seconds, 0.02))
         cpu_us = (server.cpu_s - before_s) / server.metric("vllm:generation_tokens_total") * 1e6
         _empty(server)
         lag_ms = server.metric("blis:clock_lag_max_seconds") * 1e3
+        preempted = server.metric("vllm:num_preemptions_total")
         rate = found["tokens"] / found["seconds"]
         state = f"{cpu_us:.0f} us of CPU a token, longest lag {lag_ms:.0f} ms, RSS {server.rss_mb:.0f} MB"
-        print("fleet", found, f"{rate:,.0f} tokens/s, {state}")
+        print("fleet", found, f"{rate:,.0f} tokens/s, {preempted:.0f} preemptions, {state}")
+        assert preempted
         assert found["whole"] >= streams * 0.9
         assert server.stop() == 0
 

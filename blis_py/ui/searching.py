@@ -1,0 +1,141 @@
+"""The search behind the page, in a process of its own: reports every candidate that it has simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from blis_py import native
+
+native.activate()
+
+from blis_py.config.loader import as_dict  # noqa: E402
+from blis_py.config.models import RunConfig  # noqa: E402
+from blis_py.errors import InputError  # noqa: E402
+from blis_py.files.profiles import known_names  # noqa: E402
+from blis_py.pages.cost import cost_of  # noqa: E402
+from blis_py.planning.axes import axis  # noqa: E402
+from blis_py.planning.disaggregate import layouts_of  # noqa: E402
+from blis_py.planning.executors import Serial  # noqa: E402
+from blis_py.planning.goal import Goal  # noqa: E402
+from blis_py.planning.job import AS_IT_IS, Job, JobOutcome  # noqa: E402
+from blis_py.planning.plan import plan  # noqa: E402
+from blis_py.planning.prices import Prices  # noqa: E402
+from blis_py.planning.report_text import lines, summary  # noqa: E402
+from blis_py.planning.runner import Runner  # noqa: E402
+from blis_py.planning.runner import Told as JobTold  # noqa: E402
+from blis_py.planning.store import Folder  # noqa: E402
+from blis_py.planning.study import Base  # noqa: E402
+from blis_py.ui.state import ALIKE, State, shown  # noqa: E402
+
+Json = dict[str, Any]
+LAYOUTS = "layouts"
+VARIED = {"instances": (), "tp": ("tp",), "gpu": ("tp", "gpu"), LAYOUTS: ()}
+"""What a search varies beside the number of instances; layouts are compared for the number that it finds."""
+_TP = (1, 2, 4, 8)
+_MAX_INSTANCES = 64
+
+
+class ReportingRunner(Runner):
+    """A runner that reports the outcome of every candidate at the rate on the screen.
+
+    Args:
+        report: called with each candidate.
+        goal: judges it.
+    """
+
+    def __init__(self, executor: Any, store: Any, report: Callable[[Json], None], goal: Goal) -> None:
+        super().__init__(executor, store)
+        self._report, self._goal = report, goal
+        self._known: set[tuple[Any, ...]] = set()
+
+    def run(self, jobs: Sequence[Job], told: JobTold | None = None) -> list[JobOutcome]:
+        """See `Runner`."""
+
+        def both(index: int, outcome: JobOutcome, stored: bool) -> None:
+            config = jobs[index].config
+            key = (config.num_instances, config.tp, config.gpu)
+            whole = outcome.ran and outcome.early is None and jobs[index].variation == AS_IT_IS
+            if whole and key not in self._known:  # later ones of the same size are of other models or levers
+                self._known.add(key)
+                self._report(candidate(config, outcome, self._goal))
+            if told is not None:
+                told(index, outcome, stored)
+
+        return super().run(jobs, both)
+
+
+def candidate(config: RunConfig, outcome: JobOutcome, goal: Goal) -> Json:
+    """A candidate as a point of the page."""
+
+    figures, cost = outcome.figures, cost_of(as_dict(config))
+    return {
+        "settings": {"num_instances": config.num_instances, "tp": config.tp, "gpu": config.gpu},
+        "holds": goal.judge(outcome).holds,
+        "throughput": figures.get("throughput.output_tokens_per_s"),
+        "ttft": figures.get("ttft_ms.p99"),
+        "tpot": figures.get("tpot_ms.p99"),
+        "e2e": figures.get("e2e_ms.p99"),
+        "dollars": cost.dollars_per_hour,
+        "gpus": cost.gpus,
+        "saturated": outcome.verdict == "saturated",
+    }
+
+
+def axes_of(config: RunConfig, vary: str) -> dict[str, list[Any]]:
+    """Values to choose from, for `--vary`.
+
+    Raises:
+        InputError: there is no such axis.
+    """
+
+    names = VARIED.get(vary)
+    if names is None:
+        raise InputError("must be one of " + ", ".join(VARIED), key="vary", value=vary)
+    known: dict[str, list[Any]] = {"tp": list(_TP)}
+    if "gpu" in names:
+        known["gpu"] = [name for name in known_names("gpus") if Prices().of(name) is not None]
+    return {name: known[name] for name in names}
+
+
+def searched(base: RunConfig, folder: Path, request: Json, send: Callable[[Json], None]) -> Json:
+    """The answer to a request for a plan.
+
+    Args:
+        send: called with progress and candidates.
+
+    Raises:
+        InputError: pools, or no targets.
+    """
+    config, vary = (
+        shown(base, State.read(request.get("state")), folder).config,
+        request.get("vary", "instances"),
+    )
+    if config.all_pools:
+        raise InputError(ALIKE, key="pools", value=len(config.all_pools))
+    axes = [axis(name, values) for name, values in axes_of(config, vary).items()]
+    varied = {each.key for each in axes} | {"num_instances"}
+    if config.given is not None:
+        config = replace(config, given=tuple(key for key in config.given if key not in varied))
+    goal = Goal({}, 0.0)
+    with ReportingRunner(Serial(), Folder(), lambda found: send({"candidate": found}), goal) as runner:
+        found = plan(
+            Base(None, (), start=config),
+            axes,
+            runner,
+            goal=goal,
+            prices=Prices({}),
+            sizes=range(1, _MAX_INSTANCES + 1),
+            draws=0,
+            told=lambda line: send({"progress": line}),
+        )
+    answer = lines(found)
+    if vary == LAYOUTS:
+        send({"progress": "prefill and decode apart: layouts of as many instances…"})
+        with Runner(Serial(), Folder()) as runner:
+            answer += layouts_of(found.config, max(found.best.instances, 2), runner).lines()
+    best = found.best
+    chosen = {"num_instances": best.instances, "tp": best.config.tp, "gpu": best.config.gpu}
+    return {"holds": found.holds, "settings": chosen, "answer": answer, "plan": summary(found)["best"]}
