@@ -134,11 +134,16 @@ def fleet(folder: Path) -> dict[str, Any]:
     carried = 0
     for rate in (100, 200, 300, 400):
         told = _fleet_at(rate, rate * 8, folder / f"fleet-{rate}")
-        print(rate, told["longest_lag_ms"], told["send_error_p99_ms"], told["output_tokens_per_s"], flush=True)
+        print(
+            rate, told["longest_lag_ms"], told["send_error_p99_ms"], told["output_tokens_per_s"], flush=True
+        )
         if told["longest_lag_ms"] > _CARRIED_LAG_MS:
             break
         carried = rate
-    return {"carried_requests_per_s": carried, **_fleet_at(carried / 2, int(carried / 2 * 20), folder / "fleet")}
+    return {
+        "carried_requests_per_s": carried,
+        **_fleet_at(carried / 2, int(carried / 2 * 20), folder / "fleet"),
+    }
 
 
 def _fleet_at(rate: float, number: int, out: Path) -> dict[str, Any]:
@@ -217,7 +222,16 @@ def _replayed(folder: Path, front_ms: float) -> Any:
     out = folder / f"replayed-{front_ms:.3f}"
     blis(
         *("replay", "--trace", folder / "engine" / "trace.csv", "--profile", folder / "profile"),
-        *("--num-kv-blocks", 2048, "--max-num-seqs", 64, "--frontend-ms", f"{max(front_ms, 0.0):.3f}", "--out", out),
+        *(
+            "--num-kv-blocks",
+            2048,
+            "--max-num-seqs",
+            64,
+            "--frontend-ms",
+            f"{max(front_ms, 0.0):.3f}",
+            "--out",
+            out,
+        ),
         *("--no-plots", "--format", "json", "--no-cross-check"),
     )
     rows = pd.read_csv(out / "requests.csv")

@@ -13,7 +13,7 @@ import argparse
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from hashlib import sha256
 from itertools import combinations
 from pathlib import Path
@@ -26,7 +26,9 @@ from blis_py import native
 native.activate()  # ahead of the modules that it replaces
 
 from disaggregated_points import Apart, inferencemax, silicon  # noqa: E402
-from points import NotExpressed  # noqa: E402
+from points import NotExpressed, _reason  # noqa: E402
+
+from blis_py.errors import InputError  # noqa: E402
 
 _SAVE_S = 20
 """Between two intermediate results."""
@@ -58,12 +60,17 @@ def digest(point: Apart) -> str:
     return sha256(said.encode()).hexdigest()[:16]
 
 
-def entry_of(point: Apart, known: dict[str, dict[str, float]]) -> Entry:
-    """Errors of a point; equal settings are simulated once."""
+def about(point: Apart) -> Entry:
+    """A point without its outcome."""
     p = point.of
     entry: Entry = {"id": p.id, "source": p.source, "engine": p.engine, "gpu": p.gpu, "model": p.model}
     entry |= {"precision": p.precision, "layout": point.layout, "gpus": point.gpus}
-    entry |= {"lengths": [p.prompt_tokens, p.output_tokens], "concurrency": p.concurrency}
+    return entry | {"lengths": [p.prompt_tokens, p.output_tokens], "concurrency": p.concurrency}
+
+
+def entry_of(point: Apart, known: dict[str, dict[str, float]]) -> Entry:
+    """Errors of a point; equal settings are simulated once."""
+    p, entry = point.of, about(point)
     try:
         if point.refused:
             raise NotExpressed(point.refused)
@@ -74,6 +81,15 @@ def entry_of(point: Apart, known: dict[str, dict[str, float]]) -> Entry:
     known[entry["digest"] + p.source] = predicted
     errors = {name: round(value / point.measured[name] - 1, 4) for name, value in predicted.items()}
     return {**entry, "errors": errors, "throughput": round(predicted["throughput"], 2)}
+
+
+def pending(point: Apart) -> Entry:
+    """A point that can be simulated, and was not yet; or the reason why it cannot."""
+    try:
+        point.simulation()
+    except (NotExpressed, InputError) as error:
+        return {**about(point), "refused": str(error) if isinstance(error, NotExpressed) else _reason(error)}
+    return {**about(point), "pending": True}
 
 
 def run(options: argparse.Namespace) -> list[Entry]:
@@ -87,6 +103,8 @@ def run(options: argparse.Namespace) -> list[Entry]:
         late = time.monotonic() - begin > options.seconds
         large = point.of.concurrency > options.most and not point.refused
         if late or large or options.only not in f"{point.of.engine} {point.of.gpu} {point.of.model}":
+            if kept is None:
+                old[id_] = pending(point)
             continue
         old[id_] = entry_of(point, known)
         if time.monotonic() - saved > _SAVE_S:
@@ -114,17 +132,24 @@ def read() -> list[Entry]:
 # --- the order of layouts ----------------------------------------------------------------------------
 
 
-def pairs(data: Path, entries: Iterable[Entry], alike: Callable[[Entry], tuple[Any, ...]]) -> list[Entry]:
-    """Pairs of different layouts that are alike otherwise, by throughput per GPU."""
+def pairs(data: Path, entries: Iterable[Entry], most_apart: float) -> list[Entry]:
+    """Pairs of different layouts that are alike otherwise, by throughput per GPU.
+
+    Args:
+        most_apart: ratio of their requests in flight, at most.
+    """
     measured = {point.of.id: point.measured["throughput"] for point in points(data) if not point.refused}
     groups: dict[tuple[Any, ...], list[Entry]] = defaultdict(list)
     for entry in entries:
         if "errors" in entry:
-            groups[alike(entry)].append(entry)
+            groups[load_of(entry)].append(entry)
     found = []
     for group in groups.values():
         for one, other in combinations(group, 2):
             real = measured[one["id"]] / measured[other["id"]]
+            load = one["concurrency"] / other["concurrency"]
+            if max(load, 1 / load) > most_apart:
+                continue
             if one["layout"] != other["layout"] and max(real, 1 / real) > 1 + APART_BY:
                 right = (one["throughput"] > other["throughput"]) == (real > 1)
                 found.append({"pair": [one["id"], other["id"]], "right": right})
@@ -137,15 +162,10 @@ def load_of(entry: Entry) -> tuple[Any, ...]:
     return (*(entry[name] for name in names), *entry["lengths"], "gpt-oss" in entry["model"])
 
 
-def same_load(entry: Entry) -> tuple[Any, ...]:
-    """The same, and as many requests in flight."""
-    return (*load_of(entry), entry["concurrency"])
-
-
 def save(data: Path, entries: list[Entry]) -> None:
     both = {
-        "any number of requests in flight": pairs(data, entries, load_of),
-        "as many requests in flight": pairs(data, entries, same_load),
+        "any number of requests in flight": pairs(data, entries, float("inf")),
+        "requests in flight within a factor of 2": pairs(data, entries, 2.0),
     }
     rows = ",\n".join(json.dumps(entry) for entry in entries)
     RESULTS.write_text(f'{{"pairs": {json.dumps(both)}, "points": [\n{rows}\n]}}\n', encoding="utf-8")

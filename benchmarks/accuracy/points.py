@@ -13,7 +13,7 @@ import gzip
 import json
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -24,10 +24,13 @@ import numpy as np
 from blis_py.api import Simulation, build
 from blis_py.errors import InputError
 from blis_py.files.bundled import root
+from blis_py.latency.engine_terms import EngineTerms
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.operator_work import peak_flops
+from blis_py.latency.operators import Operators
 from blis_py.models.model_shape import ModelShape, load_model
 from blis_py.requests.table import RequestTable
+from blis_py.setup.step_times import frontend_of
 
 Row = dict[str, str]
 _PER_TENSOR = {"quant_method": "fp8", "modules_to_not_convert": ["lm_head"]}
@@ -103,12 +106,25 @@ class Point:
     requests_each: int = 10
     """Requests of the run for each in flight."""
     refused: str = ""
+    contradicted: bool = False
+    """Whether another run of the same configuration and load had its first tokens in less than half the
+    time."""
 
     @property
     def family(self) -> str:
         """Kind of model, for tables."""
         name, _ = self.bundled
         return re.sub(r"-(nvfp4|fp8)$|^deepseek.*", lambda m: "" if m[1] else "deepseek", name)
+
+    @property
+    def alike(self) -> tuple[object, ...]:
+        """Same for points of one engine, model, format, division and load, of whatever version and date."""
+        try:
+            name = self.bundled[0]
+        except NotExpressed:
+            name = self.model
+        width, load = (self.gpus, self.attention_dp, self.ep), (self.prompt_tokens, self.output_tokens)
+        return self.engine, name, self._format, self.gpu, *width, *load, self.concurrency
 
     @property
     def bundled(self) -> tuple[str, str]:
@@ -147,9 +163,10 @@ class Point:
         w = shape.weights
         narrow = min(w.experts if shape.moe_layers else w.dense, w.attention)
         form = "bfloat16" if narrow >= 2 else "nvfp4" if narrow < 1 else "fp8"
-        flops = 2.0 * (shape.active_parameters - shape.vocab * shape.hidden) * 0.9 * self.prompt_tokens
+        mean = 0.9 if self.drawn else 1.0
+        flops = 2.0 * (shape.active_parameters - shape.vocab * shape.hidden) * mean * self.prompt_tokens
         prefill_ms = flops / (self.gpus * peak_flops(gpu, form)) * 1e3
-        e2e_ms = self.measured["ttft.mean"] + self.measured["tpot.mean"] * (0.9 * self.output_tokens - 1)
+        e2e_ms = self.measured["ttft.mean"] + self.measured["tpot.mean"] * (mean * self.output_tokens - 1)
         return self.concurrency * prefill_ms > e2e_ms
 
     def settings(self) -> dict[str, Any]:
@@ -198,10 +215,30 @@ class Point:
             found["moe_backend"] = flags["moe_backend"].lower()
         if self.engine == "vllm" and flags.get("async_scheduling") == "on":
             found["async_scheduling"] = True
+        if not self.drawn:
+            found |= self._of_generator()
         return found
 
+    def _of_generator(self) -> dict[str, Any]:
+        """Settings that AIConfigurator's generator writes for its own servers: room for one prompt and all
+        decodes in a step, and chunks mixed with decodes in the SGLang versions it was written for
+        (`src/aiconfigurator/generator/rule_plugin`, Apache-2.0)."""
+        if self.engine == "sglang":
+            mixed = re.match(r"0\.5\.([5-9]|\d\d)", self.version)
+            return {"batch_former": "running-first"} if mixed else {}
+        seqs = max(512, self.concurrency)
+        tokens = -(-(seqs + self.prompt_tokens + 1500) // 32) * 32
+        return {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
+
+    @property
+    def drawn(self) -> bool:
+        """Whether lengths are uniform in [0.8 L, L], as InferenceMAX draws them. In AIConfigurator's own
+        runs all requests are alike (its clients: deviation 0, range ratio 1;
+        `src/aiconfigurator/eval/benchmarks`); its table of Qwen3.5 repeats figures of InferenceMAX."""
+        return self.flags.get("status") != "not published" or "Qwen3.5" in self.model
+
     def simulation(self) -> Simulation:
-        """Its server and its requests: lengths uniform in [0.8 L, L].
+        """Its server and its requests.
 
         Raises:
             NotExpressed, InputError: it cannot be simulated.
@@ -211,33 +248,50 @@ class Point:
         built = build(**self.settings())
         random, count = np.random.default_rng(0), self.requests_each * self.concurrency
         lengths = [
-            random.integers(-(-4 * most // 5), most, count, endpoint=True)
+            random.integers(-(-4 * most // 5) if self.drawn else most, most, count, endpoint=True)
             for most in (self.prompt_tokens, self.output_tokens)
         ]
         return replace(built, table=RequestTable.build(np.zeros(count, dtype=np.int64), *lengths))
 
-    def predict(self) -> dict[str, float]:
+    def predict(self, terms: EngineTerms | None = None) -> dict[str, float]:
         """Every measured figure, predicted, in ms.
+
+        Args:
+            terms: instead of those of the engine, for prices operator by operator.
 
         Raises:
             NotExpressed: with the reason.
         """
         try:
-            record, _ = self.simulation().simulate(False, None)
+            run = self.simulation()
+            return figures_ms(run if terms is None else under_terms(run, terms), self.measured)
         except InputError as error:
             raise NotExpressed(_reason(error)) from None
-        found = {
-            "ttft": record.first_token_ns - record.table.arrival_ns,
-            "e2el": record.last_token_ns - record.table.arrival_ns,
-            "tpot": (record.last_token_ns - record.first_token_ns) / np.maximum(record.emitted_tokens - 1, 1),
-        }
-        statistics = {"mean": np.mean, "median": np.median, "p99": lambda ns: np.percentile(ns, 99)}
-        return {
-            f"{metric}.{name}": float(statistic(ns)) / 1e6
-            for metric, ns in found.items()
-            for name, statistic in statistics.items()
-            if f"{metric}.{name}" in self.measured
-        }
+
+
+def under_terms(run: Simulation, terms: EngineTerms) -> Simulation:
+    """A run with other terms of its engine."""
+    assert isinstance(run.latency, Operators)
+    latency = run.latency.with_terms(terms)
+    latency.frontend = frontend_of(run.config.frontend_ms or ()).plus(latency.frontend)
+    return run.with_pool(latency=latency)
+
+
+def figures_ms(run: Simulation, wanted: Iterable[str]) -> dict[str, float]:
+    """Figures of a run, as `ttft.mean`."""
+    record, _ = run.simulate(False, None)
+    found = {
+        "ttft": record.first_token_ns - record.table.arrival_ns,
+        "e2el": record.last_token_ns - record.table.arrival_ns,
+        "tpot": (record.last_token_ns - record.first_token_ns) / np.maximum(record.emitted_tokens - 1, 1),
+    }
+    statistics = {"mean": np.mean, "median": np.median, "p99": lambda ns: np.percentile(ns, 99)}
+    parts = [(name, *name.split(".")) for name in wanted]
+    return {
+        name: float(statistics[statistic](found[metric])) / 1e6
+        for name, metric, statistic in parts
+        if metric in found
+    }
 
 
 def _reason(error: InputError) -> str:
@@ -272,6 +326,24 @@ def _flags(folder: Path) -> dict[str, list[Row]]:
             for row in csv.DictReader(file):
                 found.setdefault(row["group"], []).append(row)
     return found
+
+
+def points_of(data: Path) -> list[Point]:
+    """Points of both sets. Those that another run contradicts are marked, without any prediction: with the
+    same engine, model, format, division and load, but a first wave of requests that waits for kernels to be
+    compiled (the client sent one test request before), for example."""
+    found = [*silicon(data), *inferencemax(data)]
+    least: dict[tuple[object, ...], float] = {}
+    for point in found:
+        if not point.refused:
+            ttft_ms = point.measured["ttft.mean"]
+            least[point.alike] = min(ttft_ms, least.get(point.alike, ttft_ms))
+    return [
+        replace(point, contradicted=True)
+        if not point.refused and point.measured["ttft.mean"] > 2 * least[point.alike]
+        else point
+        for point in found
+    ]
 
 
 def silicon(data: Path) -> Iterator[Point]:

@@ -150,8 +150,9 @@ def _experts(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
 
 
 def _not_in(own: Rows, others: Rows) -> Rows:
-    """Rows of other engines for formats and sizes that the own tables lack: most kernels are shared."""
-    keys = ["moe_dtype", "hidden_size", "inter_size", "topk", "num_experts"]
+    """Rows of other engines for formats, sizes and divisions that the own tables lack: most kernels are
+    shared."""
+    keys = ["moe_dtype", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"]
     there = set(map(tuple, own[keys].astype(str).to_numpy())) if len(own) else set()
     return others[[tuple(row) not in there for row in others[keys].astype(str).to_numpy()]]
 
@@ -323,25 +324,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--only", help="for example b200-sglang")
+    parser.add_argument("--kind", default="", choices=("", "experts"), help="learn these surfaces alone")
     options = parser.parse_args()
     OUT.mkdir(exist_ok=True)
     for gpu in SYSTEMS:
         for engine in VERSIONS:
             if options.only in (None, f"{gpu}-{engine}"):
-                write(options.data, gpu, engine)
+                write(options.data, gpu, engine, options.kind)
 
 
-def write(data: Path, gpu: str, engine: str) -> None:
+def write(data: Path, gpu: str, engine: str, kind: str) -> None:
     tables, spec = Tables(data, gpu, engine), load_gpu(gpu)
-    surfaces = {}
-    for name, priced, ns in measured(tables, spec):
+    path = OUT / f"{gpu}-{engine}.json"
+    surfaces = json.loads(path.read_text())["surfaces"] if kind else {}
+    for name, priced, ns in _experts(tables, spec) if kind == "experts" else measured(tables, spec):
         surfaces[name] = entry = fit(priced, ns, KNOTS[name.partition("/")[0]])
         print(f"{gpu}-{engine} {name}: {entry['rows']} rows, {entry['error_percent']} %", flush=True)
     entries = {name: json.dumps(entry, separators=(",", ":")) for name, entry in surfaces.items()}
     lines = ",\n".join(f"{json.dumps(name)}: {entry}" for name, entry in entries.items())
     source = f"AIConfigurator 095f58a (Apache-2.0): {', '.join(tables.names)}"
     head = f'"gpu": "{gpu}", "engine": "{engine}", "source": "{source}"'
-    (OUT / f"{gpu}-{engine}.json").write_text(f'{{{head}, "surfaces": {{\n{lines}\n}}}}\n', encoding="utf-8")
+    path.write_text(f'{{{head}, "surfaces": {{\n{lines}\n}}}}\n', encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,16 @@
 """Learn what a step takes beyond its kernels, by engine and kind of model, from closed loops.
 
-    python benchmarks/accuracy/train_terms.py ../shared/data [--only trtllm-sparse] [--holdout]
+    python benchmarks/accuracy/train_terms.py ../shared/data [--only trtllm-sparse]
 
-Each group of points (engine, dense or sparse feed-forward, Hopper or Blackwell) has one set of terms:
-factors of the kernels' sum for decodes and for steps with prompts, a time per step with prompts, and the
-front end. They are found by Gauss-Newton on logarithms of TTFT and TPOT over an even sample of the group's
-configurations, with large residuals weighted down and every term drawn towards none. No term belongs to a
-model or a row. With --holdout every model family is predicted by the terms that the others show, too.
+Each group of points (engine; dense, sparse or MLA; Hopper or Blackwell) has one set of terms:
+factors of the kernels' sum for decodes and for steps with prompts, a time per step, and the front end. They
+are found by Gauss-Newton on logarithms of TTFT and TPOT over an even sample of the group's configurations,
+with slopes by differences, large residuals weighted down and every term drawn towards none. No term belongs
+to a model or a row. The terms that the others show without a model family stand in
+`benchmarks/results`, for the column of the accuracy page in which every family is left out.
 
-Points that contradict themselves are left out. A TTFT more than eight times off does not count: memory was
-full, where it depends on the last block of a capacity, or the first wave compiled kernels.
+Points that contradict themselves, or that another run contradicts, are left out. A TTFT more than eight times
+off does not count: memory was full, where it depends on the last block of a capacity.
 """
 
 from __future__ import annotations
@@ -19,24 +20,25 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
 from numpy.typing import NDArray
-from points import NotExpressed, Point, inferencemax, silicon
+from points import NotExpressed, Point, figures_ms, points_of, under_terms
 
 from blis_py.api import Simulation
-from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
-from blis_py.latency.engine_terms import EngineTerms, kind_of
+from blis_py.latency.engine_terms import EngineTerms, group_of, kind_of
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.layout import Layout
 from blis_py.latency.operators import Operators
-from blis_py.setup.step_times import frontend_of
 
-OUT = Path(__file__).resolve().parents[2] / "profiles" / "operators" / "terms.yaml"
-EACH, MOST_IN_FLIGHT, ENOUGH = 3, 64, 6
-"""Points of a configuration that are simulated, requests in flight of them, and points that make a group."""
+ROOT = Path(__file__).resolve().parents[2]
+OUT = ROOT / "profiles" / "operators" / "terms.yaml"
+WITHOUT = ROOT / "benchmarks" / "results" / "terms_without.yaml"
+EACH, MOST_IN_FLIGHT, ROUNDS = 3, 64, 3
+"""Points of a configuration that are simulated, requests in flight of them, and rounds."""
 LONGEST = np.log(8.0)
 """Residuals beyond this are of memory that was full, and do not count."""
 NAMES = (
@@ -44,12 +46,17 @@ NAMES = (
     "prefill_scale",
     "prefill_step_ns",
     "decode_step_ns",
+    "launch_layer_ns",
     "first_token_ns",
     "first_seq_ns",
 )
+METRICS = ("ttft.mean", "tpot.mean")
 Values = NDArray[np.float64]
-PRIOR = np.array([0.15, 0.4, 10e6, 1e6, 20e6, 0.5e6])
+PRIOR = np.array([0.15, 0.4, 10e6, 1e6, 2e6, 20e6, 0.5e6])
 """Spread of each term around none: of logarithms for the factors, in ns for the others."""
+START = np.array([0.0, 0.2, 1e6, 0.1e6, 1e6, 10e6, 0.1e6])
+STEPS = np.array([0.05, 0.1, 2e6, 0.2e6, 0.2e6])
+"""Where the search begins, and differences by which slopes of the terms of steps are taken."""
 
 
 @dataclass(frozen=True)
@@ -59,34 +66,22 @@ class Case:
     point: Point
     run: Simulation
 
-    def look(self, values: Values) -> tuple[Values, Values]:
-        """Logarithms of predicted over measured TTFT and TPOT under these terms, and their slopes: what
-        part of either is decode steps, prompts, and constant."""
-        model, point = self.run.latency, self.point
-        assert isinstance(model, Operators)
-        latency = model.with_terms(terms_from(values))
-        front = frontend_of(self.run.config.frontend_ms or ()).plus(latency.frontend)
-        latency.frontend = front
-        record, _ = self.run.with_pool(latency=latency).simulate(False, None)
-        ttft = float((record.first_token_ns - record.table.arrival_ns).mean())
-        tpot = float(
-            ((record.last_token_ns - record.first_token_ns) / np.maximum(record.emitted_tokens - 1, 1)).mean()
-        )
-        seqs, answer = point.concurrency, 0.9 * point.output_tokens
-        context = int(seqs * 0.9 * (point.prompt_tokens + point.output_tokens / 2))
-        decode = latency.step_ns(StepFeatures(decode_seqs=seqs, decode_kv_tokens=context, emitted_rows=seqs))
-        of_decodes = min(decode / tpot, 1.0)
-        first = front.before_enqueue_ns + front.behind_seq_ns * seqs
-        wait = min(decode, 0.3 * ttft)
-        of_prompts = max(ttft - first - wait, 0.0) / ttft
-        slopes = np.array(
-            [
-                [wait / ttft, of_prompts, 1.2 / ttft, 1.0 / ttft, 1.0 / ttft, seqs / ttft],
-                [of_decodes, 1.0 - of_decodes, seqs / answer / tpot, 1.0 / tpot, 0.0, 0.0],
-            ]
-        )
-        measured = np.array([point.measured["ttft.mean"], point.measured["tpot.mean"]]) * 1e6
-        return np.log(np.array([ttft, tpot]) / measured), slopes
+    def look(self, values: Values) -> Values:
+        """Logarithms of predicted over measured TTFT and TPOT under these terms."""
+        ms = figures_ms(under_terms(self.run, terms_from(values)), METRICS)
+        logs: Values = np.log([ms[metric] / self.point.measured[metric] for metric in METRICS])
+        return logs
+
+    def slopes(self, values: Values) -> Values:
+        """Of both logarithms over every term."""
+        base, found = self.look(values), np.zeros((2, len(NAMES)))
+        for i, step in enumerate(STEPS):
+            other = values.copy()
+            other[i] += step
+            found[:, i] = (self.look(other) - base) / step
+        ttft_ns = np.exp(base[0]) * self.point.measured["ttft.mean"] * 1e6
+        found[0, 5:] = 1.0 / ttft_ns, self.point.concurrency / ttft_ns
+        return found
 
 
 def terms_from(values: NDArray[np.float64]) -> EngineTerms:
@@ -94,38 +89,36 @@ def terms_from(values: NDArray[np.float64]) -> EngineTerms:
     return EngineTerms(np.exp(decode), np.exp(prefill), **dict(zip(NAMES[2:], ns, strict=True)))
 
 
-def group_of(point: Point) -> str:
-    shape = point.shape()
-    generation = "blackwell" if load_gpu(point.gpu).fp4_flops else "hopper"
-    return f"{point.engine}-{'sparse' if shape.moe_layers else 'dense'}-{generation}"
-
-
 def cases(data: Path, only: str | None) -> dict[str, list[Case]]:
     """By group: an even sample of every configuration, prompts and answers of all lengths."""
     configurations: dict[tuple[object, ...], list[Point]] = defaultdict(list)
-    for point in (*silicon(data), *inferencemax(data)):
-        if point.refused:
+    for point in points_of(data):
+        if point.refused or point.contradicted:
             continue
         width = (point.gpus, point.ep, point.attention_dp)
         key = (point.engine, point.model, point.precision, point.gpu, *width)
         configurations[key].append(point)
     found: dict[str, list[Case]] = defaultdict(list)
     for of_one in configurations.values():
-        if only and only not in group_of(of_one[0]):
+        if only and only not in _group(of_one[0]):
             continue
         of_one.sort(key=lambda p: (p.prompt_tokens, p.output_tokens, p.concurrency))
         small = [point for point in of_one if point.concurrency <= MOST_IN_FLIGHT] or of_one[:1]
         for point in small[:: max(1, len(small) // EACH)]:
             case = _case(point)
             if case is not None:
-                found[group_of(point)].append(case)
+                found[_group(point)].append(case)
     return {name: _published(of) for name, of in found.items()}
 
 
 def _published(of: list[Case]) -> list[Case]:
-    """Those whose launch flags are public, if enough: unknown limits and loops pass for terms."""
+    """Points whose launch flags were published, if they are of several model families."""
     read = [case for case in of if case.point.flags.get("status", "").startswith("read")]
-    return read if len(read) >= ENOUGH else of
+    return read if len({case.point.family for case in read}) > 1 else of
+
+
+def _group(point: Point) -> str:
+    return group_of(point.engine, load_gpu(point.gpu), point.shape())
 
 
 def _case(point: Point) -> Case | None:
@@ -135,60 +128,105 @@ def _case(point: Point) -> Case | None:
             return None
     except (NotExpressed, InputError):
         return None
-    case = Case(point, run)
-    return case
+    return Case(point, run)
 
 
-def learn(of: Sequence[Case], rounds: int = 2) -> tuple[Values, str]:
-    """The terms, and the errors that they leave."""
-    values = np.zeros(len(NAMES))
+@dataclass(frozen=True)
+class Fit:
+    """The terms of a group, and its points around them."""
+
+    of: Sequence[Case]
+    values: Values
+    logs: Values
+    slopes: Values
+
+    def without(self, family: str) -> Values:
+        """The terms that the other families show; slopes as they are with all."""
+        values = self.values
+        keep = np.repeat([case.point.family != family for case in self.of], 2)
+        for _ in range(2 * ROUNDS):
+            logs = self.logs + self.slopes @ (values - self.values)
+            values = improved(values, logs, self.slopes, shares(self.of) * keep)
+        return values
+
+    def errors(self) -> str:
+        off = np.abs(np.expm1(self.logs)).reshape(-1, 2)
+        told = [
+            f"{metric} {off[:, i].mean():.1%} / {np.median(off[:, i]):.1%}"
+            for i, metric in enumerate(("TTFT", "TPOT"))
+        ]
+        return f"{len(self.of)} points, mean / median: {', '.join(told)}"
+
+
+def shares(of: Sequence[Case]) -> Values:
+    """Weights of both figures of each point: those of a family count by the root of their number."""
     counts = Counter(case.point.family for case in of)
-    share = np.repeat([1.0 / counts[case.point.family] for case in of], 2)
-    for _ in range(rounds):
-        looks = [case.look(values) for case in of]
-        base, slopes = np.concatenate([log for log, _ in looks]), np.concatenate([each for _, each in looks])
-        weights = share * len(base) / share.sum() / np.maximum(np.abs(base), 0.1)
-        weights[np.abs(base) > LONGEST] = 0.0
-        spread = 1.0 / PRIOR**2
-        left = slopes.T @ (weights[:, None] * slopes) + np.diag(spread)
-        values = values + np.linalg.solve(left, -slopes.T @ (weights * base) - spread * values)
-        values[2:] = np.maximum(values[2:], 0.0)
-    return values, errors(of, values)
+    return np.repeat([counts[case.point.family] ** -0.5 for case in of], 2)
 
 
-def errors(of: Sequence[Case], values: Values) -> str:
-    off = np.abs(np.expm1(np.array([case.look(values)[0] for case in of])))
-    told = [
-        f"{metric} {off[:, i].mean():.1%} / {np.median(off[:, i]):.1%}"
-        for i, metric in enumerate(("TTFT", "TPOT"))
-    ]
-    return f"{len(of)} points, mean / median: {', '.join(told)}"
+def improved(values: Values, logs: Values, slopes: Values, share: Values) -> Values:
+    """One step of Gauss-Newton."""
+    weights = share * np.count_nonzero(share) / share.sum() / np.maximum(np.abs(logs), 0.1)
+    weights /= 1.0 + (logs / 0.5) ** 2
+    weights[np.abs(logs) > LONGEST] = 0.0
+    spread = 1.0 / PRIOR**2
+    left = slopes.T @ (weights[:, None] * slopes) + np.diag(spread)
+    found: Values = values + np.linalg.solve(left, -slopes.T @ (weights * logs) - spread * values)
+    found[2:] = np.maximum(found[2:], 0.0)
+    return found
+
+
+def learn(of: Sequence[Case]) -> Fit:
+    values = START
+    for number in range(ROUNDS):
+        if number < 2:
+            slopes = np.concatenate([case.slopes(values) for case in of])
+        logs = np.concatenate([case.look(values) for case in of])
+        values = improved(values, logs, slopes, shares(of))
+    return Fit(of, values, np.concatenate([case.look(values) for case in of]), slopes)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--only")
-    parser.add_argument("--holdout", action="store_true")
     options = parser.parse_args()
-    top = yaml.safe_load(OUT.read_text()) if OUT.exists() else {}
-    groups, learned = top.get("groups") or {}, top.get("learned_on") or {}
     for name, of in sorted(cases(options.data, options.only).items()):
-        values, left = learn(of)
-        print(name, left, dict(zip(NAMES, np.round(values, 3).tolist(), strict=True)), flush=True)
-        terms = terms_from(values)
-        groups[name] = {key: float(f"{getattr(terms, key):.4g}") for key in NAMES}
-        learned[name] = sorted({_combination(case.point) for case in of})
-        if options.holdout:
-            for family in sorted({case.point.family for case in of}):
-                rest = [case for case in of if case.point.family != family]
-                if rest:
-                    left_out = [case for case in of if case.point.family == family]
-                    print(f"  without {family}: {errors(left_out, learn(rest)[0])}", flush=True)
+        fit = learn(of)
+        print(name, fit.errors(), dict(zip(NAMES, np.round(fit.values, 3).tolist(), strict=True)), flush=True)
+        families = sorted({case.point.family for case in of})
+        combinations = sorted({_combination(case.point) for case in of})
+        _keep(OUT, {"groups": {name: _plain(fit.values)}, "learned_on": {name: combinations}})
+        if len(families) > 1:
+            _keep(WITHOUT, {"without": {name: {each: _plain(fit.without(each)) for each in families}}})
+        elif other := _kept().get(_sister(name)):
+            _keep(WITHOUT, {"without": {name: {families[0]: other}}})
+
+
+def _sister(name: str) -> str:
+    """The other sparse models of an engine, for a family that is the only one of its group."""
+    return name.replace("-mla-", "-sparse-") if "-mla-" in name else name.replace("-sparse-", "-mla-")
+
+
+def _kept() -> dict[str, dict[str, float]]:
+    top: dict[str, Any] = yaml.safe_load(OUT.read_text())
+    found: dict[str, dict[str, float]] = top["groups"]
+    return found
+
+
+def _plain(values: Values) -> dict[str, float]:
+    terms = terms_from(values)
+    return {key: float(f"{getattr(terms, key):.4g}") for key in NAMES}
+
+
+def _keep(path: Path, found: dict[str, Any]) -> None:
+    """Add to a file; groups may be learned one by one."""
+    top: dict[str, Any] = yaml.safe_load(path.read_text()) if path.exists() else {}
+    for key, part in found.items():
+        top.setdefault(key, {}).update(part)
     head = "# Written by benchmarks/accuracy/train_terms.py from closed loops (AIConfigurator's samples,\n"
     head += "# InferenceMAX; Apache-2.0).\n"
-    text = yaml.safe_dump({"groups": groups, "learned_on": learned}, width=100)
-    OUT.write_text(head + text, encoding="utf-8")
+    path.write_text(head + yaml.safe_dump(top, width=100), encoding="utf-8")
 
 
 def _combination(point: Point) -> str:

@@ -86,9 +86,8 @@ def convert(flags: Flags) -> None:
 
 
 def _as_workload(flags: Flags) -> Flags:
-    """The flags with which a run would have these requests."""
-
+    """The flags with which a run would have these requests; those of a closed loop at the recorded times."""
     own = {flag.name for flag in _FLAGS}
     source = flags[SOURCE]
-    kind = "--workload" if is_spec(source) else "--trace"
-    return {kind: source} | {name: value for name, value in flags.items() if name not in own}
+    given = {"--workload": source} if is_spec(source) else {"--trace": source, "--as-recorded": True}
+    return given | {name: value for name, value in flags.items() if name not in own}

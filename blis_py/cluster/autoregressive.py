@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Protocol
 
 from blis_py.cluster.instance import IDLE_NS, Events, Instance
 from blis_py.cluster.lookahead import Lookahead
@@ -14,9 +14,6 @@ from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.step_run import PricedRun, StepRun
-
-MIN_REACH: Final = 64
-"""Number of steps that are priced at once in any case: less than a further run of steps costs."""
 
 
 class StepEvents(Events, Protocol):
@@ -62,7 +59,7 @@ class AutoregressiveInstance(Instance):
         self._step: Step | None = None
         self._run = StepRun(1, 0)
         """The current step and the identical steps after it."""
-        self._reach = MIN_REACH
+        self._reach = 4
         """Number of steps priced at once when an arrival may cut the run; adapts to the lengths reached."""
 
     def watch_steps(self, call: Callable[[Step], None]) -> None:
@@ -141,7 +138,7 @@ class AutoregressiveInstance(Instance):
         before = self._run
         self._run = before.until(time_ns)
         if self._run.steps < before.steps:
-            self._reach = max(2 * self._run.steps, MIN_REACH)
+            self._reach = max(2 * self._run.steps, self._lookahead.min_reach)
             self._wakeups.set(self, self._run.end_ns)
 
     def _cut(self, now_ns: int) -> None:

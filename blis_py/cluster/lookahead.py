@@ -40,6 +40,8 @@ class Lookahead:
         """Whether lookahead is switched off."""
         self.dispatches_ahead = False
         """Whether requests are dispatched ahead of their time where no instance may run ahead of its own."""
+        self.min_reach = 0
+        """Steps that are priced at once although an event may truncate them."""
         self.until_ns = NOT_AT_ALL_NS if none_ahead else end_ns
         """Up to and including this time no instance state is read and no event not yet submitted reaches an
         instance."""

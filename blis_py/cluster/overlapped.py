@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 
-from blis_py.cluster.autoregressive import MIN_REACH, AutoregressiveInstance, StepEvents
+from blis_py.cluster.autoregressive import AutoregressiveInstance, StepEvents
 from blis_py.cluster.instance import IDLE_NS
 from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.wakeups import WakeupQueue
@@ -131,7 +131,7 @@ class OverlappedInstance(AutoregressiveInstance):
         before, steps = self._run, self._planned_by(time_ns)
         if steps < before.steps:
             self._run = before.first(steps)
-            self._reach = max(2 * steps, MIN_REACH)
+            self._reach = max(2 * steps, self._lookahead.min_reach)
             self._last_planned_ns = self._flight_end_ns if steps == 1 else before.first(steps - 1).end_ns
             self._wakeups.set(self, self._last_planned_ns)
 

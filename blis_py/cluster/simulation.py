@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from blis_py.cluster.decisions import DecisionLog
     from blis_py.cluster.handoff import HandOff
 
+_REACH_OF_HANDOVERS = 64
+"""Nearly every run of steps on a decode instance is truncated, and pricing a short one costs as much."""
 _ROUTER_STREAM = 0x726F757465
 """Separates the router's random stream from those of the workload under the same seed."""
 
@@ -213,6 +215,7 @@ class ClusterSimulation:
         decides = decider(settings.decider)(settings, self.signals)
         dispatcher.pair(decides, handoff.begin, view.ready, settings.pair_order == "decode-first")
         self._parts.insert(0, NoLookahead())
+        self.lookahead.min_reach = _REACH_OF_HANDOVERS
 
     def _by_model(self, record_decisions: int | None) -> dict[int, Dispatcher]:
         """Dispatchers among the instances of each model, by the code of its names.

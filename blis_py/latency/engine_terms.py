@@ -29,6 +29,9 @@ class EngineTerms:
     prefill_scale: float = 1.0
     decode_step_ns: float = 0.0
     prefill_step_ns: float = 0.0
+    launch_layer_ns: float = 0.0
+    """Host time to launch the kernels of a layer in a step with prompts, which no CUDA graph holds. The step
+    takes at least that for every layer."""
     first_token_ns: float = 0.0
     """In front of the engine: tokenisation, HTTP, and between threads of the server."""
     first_seq_ns: float = 0.0
@@ -62,11 +65,18 @@ def kind_of(shape: ModelShape) -> str:
 
 def terms_of(engine: str, gpu: GpuSpec, shape: ModelShape) -> EngineTerms:
     """The terms of an engine on a GPU of this generation, for dense or sparse models."""
-    top = _file()
-    generation = "blackwell" if gpu.fp4_flops else "hopper"
-    name = f"{engine}-{'sparse' if shape.moe_layers else 'dense'}-{generation}"
+    top, name = _file(), group_of(engine, gpu, shape)
+    if name not in top["groups"]:
+        name = name.replace("-mla-", "-sparse-")
     values = top["groups"].get(name, {})
     return EngineTerms(**values, learned=tuple(top["learned_on"].get(name, ())))
+
+
+def group_of(engine: str, gpu: GpuSpec, shape: ModelShape) -> str:
+    """Name of the terms that apply."""
+    generation = "blackwell" if gpu.fp4_flops else "hopper"
+    kind = "mla" if shape.latent and shape.moe_layers else "sparse" if shape.moe_layers else "dense"
+    return f"{engine}-{kind}-{generation}"
 
 
 @cache

@@ -104,6 +104,7 @@ class Operators:
         self.frontend = FrontendDelays(
             before_enqueue_ns=int(self._terms.first_token_ns), behind_seq_ns=int(self._terms.first_seq_ns)
         )
+        self._launch_ns = self._terms.launch_layer_ns * shape.layers
         self._dp = layout.attention_dp
         self._list = operators = OperatorList(shape, gpu, layout, learned, moe_backend)
         self._rank = _Line.of(_TOKENS, operators.of_attention(_TOKENS))
@@ -172,7 +173,8 @@ class Operators:
         if decodes:
             both = self._list_decodes(on_rank).value(on_rank * (f.decode_kv_tokens / decodes))
             ns += both
-        return (terms.prefill_scale * ns + terms.prefill_step_ns) * self._server.scale
+        ns = max(terms.prefill_scale * ns, self._launch_ns)
+        return (ns + terms.prefill_step_ns) * self._server.scale
 
     def _list_decodes(self, seqs: int) -> _Line:
         line = self._decodes.get(-seqs)

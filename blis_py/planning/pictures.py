@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _MAX_BARS = 12
+_SHOWN_GAIN = 0.005
+"""Smaller improvements are not shown."""
 _MAX_SHOWN = 3.0
 """Multiples of the limit at which a bar is cut and labelled with its length."""
 _PAPER = {"facecolor": "white", "edgecolor": "none", "pad": 0.8, "alpha": 0.8}
@@ -43,20 +45,22 @@ def draw(plan: PlanResult) -> Picture:
 
 def _title(plan: PlanResult) -> str:
     cost = plan.best.dollars_per_hour
-    data = f"{'Holds' if plan.holds else 'Does not hold'}: {plan.best}"
+    data = f"{'Meets all targets' if plan.holds else 'Misses a target'}: {plan.best}"
     price = "" if cost is None else f", ${cost:,.2f} an hour"
-    sure = "" if plan.probability is None else f", holds in {100 * plan.probability:.0f} % of the draws"
-    return f"{data}\n{plan.best.gpus} GPUs{price}{sure}"
+    sure = "" if plan.probability is None else f"; confidence {100 * plan.probability:.0f} %"
+    return f"{data}\n{plan.best.gpus} GPU{'' if plan.best.gpus == 1 else 's'}{price}{sure}"
 
 
 def _standings(ax: Axes, plan: PlanResult) -> None:
     """Panel of the cheapest size of each combination."""
     costs = [(each.cost, _label(each), each) for each in plan.standings if each.cost is not None]
-    ax.set_title("Least that holds, by combination")
+    ax.set_title("Cheapest size of each combination")
     if not costs:
         say(
             ax,
-            "no combination holds" if plan.standings else "one configuration was given: nothing was searched",
+            "no combination meets the targets"
+            if plan.standings
+            else "one configuration was given: nothing was searched",
         )
         return
     costs = sorted(costs, key=lambda item: item[0])[:_MAX_BARS][::-1]
@@ -113,7 +117,7 @@ def _tornado(ax: Axes, plan: PlanResult) -> None:
     room = 0.65 * (high - low or 1)
     ax.set_xlim(low - room, high + room)
     ax.set_yticks(range(len(bars)), [_NAMES.get(name, name) for name, _, _ in bars])
-    ax.set_xlabel(f"{tightest.what} over its limit (dashed)")
+    ax.set_xlabel(f"{tightest.title}, share of the target (dashed)")
     ax.grid(visible=False, axis="y")
 
 
@@ -140,29 +144,28 @@ def _trust(ax: Axes, plan: PlanResult) -> None:
     ax.axvline(1, color=VERMILLION, linewidth=1.4, linestyle=(0, (5, 1.5)))
     ax.set_yticks(range(len(rows)), [name for name, _, _ in rows[::-1]])
     ax.set_xlim(0, 1.45 * max([1.0, *(min(used, _MAX_SHOWN) for _, used, _ in rows if used is not None)]))
-    ax.set_xlabel(f"{tightest.what if tightest else ''} over its limit (dashed)")
+    ax.set_xlabel(f"{tightest.title if tightest else ''}, share of the target (dashed)")
     ax.grid(visible=False, axis="y")
 
 
 def _levers(ax: Axes, plan: PlanResult) -> None:
     """Panel of the effect of a quarter more of each resource at the failing rate."""
-    ax.set_title("Where it breaks: what would help")
+    ax.set_title("At its limit: what would help")
     if not plan.levers:
         say(ax, "nothing was found that would help")
         return
-    shown = list(plan.levers)[::-1]
+    shown = [each for each in plan.levers if abs(each.gain) >= _SHOWN_GAIN][::-1]
+    if not shown:
+        say(ax, "no resource or setting makes a difference")
+        return
     for row, lever in enumerate(shown):
         gain = 100 * max(lever.gain, -1.0)
         ax.barh(row, gain, color=BLUE if gain > 0 else ORANGE, height=0.6)
         ax.text(max(gain, 0), row, f" {100 * lever.gain:+.0f} %", va="center", size=8, bbox=_PAPER)
-    ax.set_yticks(range(len(shown)), [_lever_name(lever.how) for lever in shown], size=8)
+    ax.set_yticks(range(len(shown)), [lever.how for lever in shown], size=8)
     ax.set_xlim(min(-10, *(1.1 * 100 * max(x.gain, -1.0) for x in shown)), 119)
     ax.set_xlabel("improvement of the tightest target, %")
     ax.grid(visible=False, axis="y")
-
-
-def _lever_name(how: str) -> str:
-    return {"a router that sees every queue as it is": "a router with live loads"}.get(how, how)
 
 
 def _used(requirements: tuple[Requirement, ...], what: str) -> float:

@@ -127,9 +127,7 @@ class Completions:
                 self._unknown.add(name)
                 log.warning("requests have a field that has no effect here: %s", plain(name))
 
-    def _events(
-        self, body: GenerationBody, generation: Generation, wording: Wording, prompts: int
-    ) -> Events:
+    def _events(self, body: GenerationBody, generation: Generation, wording: Wording, prompts: int) -> Events:
         options = body.stream_options
         always = bool(options and options.continuous_usage_stats)
         at_end = bool(options and options.include_usage)

@@ -9,6 +9,7 @@ from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.layout import Layout
 from blis_py.latency.memory_overheads import OVERHEADS
 from blis_py.models.model_shape import ModelShape
+from blis_py.setup.asked import Demand
 
 
 def layout_of(config: RunConfig) -> Layout:
@@ -53,6 +54,27 @@ def capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, i
         f"(as given; {fits}: {shape.name} on {gpu.name} TP{config.tp})"
     )
     return line, given
+
+
+def kv_type_notes(
+    config: RunConfig, shape: ModelShape, num_kv_blocks: int, requested: Demand, instances: int
+) -> list[str]:
+    """A note where the type of the KV cache decides whether the requests of closed loops run all at once."""
+    if requested.loops is None or not len(requested.table):
+        return []
+    settings, table = config.scheduler, requested.table
+    permits = sum(loop.permits or 0 for loop in requested.loops.parts) / instances
+    each = table.prompt_tokens.mean() + table.output_tokens.mean() / 2
+    wanted = min(permits, settings.max_num_seqs * config.attention_dp) * each
+    room = num_kv_blocks * settings.block_size
+    narrow = shape.kv_dtype_bytes == 1
+    other, name, otherwise = (room / 2, "8", "16") if narrow else (room * 2, "16", "8")
+    if (wanted <= room) == (wanted <= other):
+        return []
+    return [
+        f"the type of the KV cache decides: the requests in flight hold about {wanted:,.0f} tokens at once, "
+        f"{room:,} fit in {name} bits, {other:,.0f} in {otherwise} (--kv-cache-dtype)"
+    ]
 
 
 def longest_sequence(config: RunConfig, shape: ModelShape, num_kv_blocks: int) -> tuple[int, list[str]]:

@@ -26,7 +26,7 @@ from blis_py.metrics.slo import (
 from blis_py.requests.table import RequestTable
 from blis_py.setup import kinds
 from blis_py.setup.asked import Demand, horizon_ns_of
-from blis_py.setup.capacity import longest_sequence
+from blis_py.setup.capacity import kv_type_notes, longest_sequence
 from blis_py.setup.demand import DEFAULT_SEED, demand
 from blis_py.setup.deployment import Deployment, deployed
 from blis_py.setup.disaggregation import disaggregation, link_notes, links
@@ -100,7 +100,14 @@ class Setup:
             raise InputError(problem, key="disaggregation", fix=fix)
         configs = [one.config for _, one in served]
         names = served_models(requested, configs)
-        beforehand = [(*pool.hardware_notes, *more) for pool, (_, more) in zip(pools, sized, strict=True)]
+        beforehand = [
+            (
+                *kv_type_notes(one.config, one.shape, one.num_kv_blocks, requested, pool.section.count),
+                *pool.hardware_notes,
+                *more,
+            )
+            for pool, (_, one), (_, more) in zip(pools, served, sized, strict=True)
+        ]
         return cls(
             config=config,
             table=requested.table,

@@ -24,8 +24,7 @@ from blis_py.planning.job import AS_IT_IS, Job, JobOutcome  # noqa: E402
 from blis_py.planning.plan import plan  # noqa: E402
 from blis_py.planning.prices import Prices  # noqa: E402
 from blis_py.planning.report_text import lines, summary  # noqa: E402
-from blis_py.planning.runner import Runner  # noqa: E402
-from blis_py.planning.runner import Told as JobTold  # noqa: E402
+from blis_py.planning.runner import OutcomeCallback, Runner  # noqa: E402
 from blis_py.planning.store import Folder  # noqa: E402
 from blis_py.planning.study import Base  # noqa: E402
 from blis_py.ui.state import ALIKE, State, shown  # noqa: E402
@@ -51,7 +50,7 @@ class ReportingRunner(Runner):
         self._report, self._goal = report, goal
         self._known: set[tuple[Any, ...]] = set()
 
-    def run(self, jobs: Sequence[Job], told: JobTold | None = None) -> list[JobOutcome]:
+    def run(self, jobs: Sequence[Job], on_outcome: OutcomeCallback | None = None) -> list[JobOutcome]:
         """See `Runner`."""
 
         def both(index: int, outcome: JobOutcome, stored: bool) -> None:
@@ -61,8 +60,8 @@ class ReportingRunner(Runner):
             if whole and key not in self._known:  # later ones of the same size are of other models or levers
                 self._known.add(key)
                 self._report(candidate(config, outcome, self._goal))
-            if told is not None:
-                told(index, outcome, stored)
+            if on_outcome is not None:
+                on_outcome(index, outcome, stored)
 
         return super().run(jobs, both)
 
@@ -129,7 +128,7 @@ def searched(base: RunConfig, folder: Path, request: Json, send: Callable[[Json]
             prices=Prices({}),
             sizes=range(1, _MAX_INSTANCES + 1),
             draws=0,
-            told=lambda line: send({"progress": line}),
+            on_progress=lambda line: send({"progress": line}),
         )
     answer = lines(found)
     if vary == LAYOUTS:

@@ -63,10 +63,10 @@ def write(path: Path, row: dict[str, str]) -> None:
         rows(file, row)
 
 
-def rows(file: Any, row: dict[str, str]) -> None:
-    writer = csv.DictWriter(file, row)
+def rows(file: Any, *several: dict[str, str]) -> None:
+    writer = csv.DictWriter(file, several[0])
     writer.writeheader()
-    writer.writerow(row)
+    writer.writerows(several)
 
 
 def test_a_width_is_the_launched_one_and_not_the_label(tmp_path: Path) -> None:
@@ -115,6 +115,72 @@ def test_a_point_is_predicted_in_the_measures_that_it_has(tmp_path: Path) -> Non
     predicted = point(tmp_path).predict()
     assert set(predicted) == {"ttft.mean", "tpot.mean"}
     assert predicted["tpot.mean"] == pytest.approx(8, rel=0.2)
+
+
+OWN = {"status": "not published", "token_budget": "", "max_seqs": ""}
+
+
+def test_requests_of_aiconfigurators_own_runs_are_all_alike(tmp_path: Path) -> None:
+    drawn = point(tmp_path / "drawn").simulation().table
+    alike = point(tmp_path / "alike", flags=OWN).simulation().table
+    assert len(set(drawn.prompt_tokens.tolist())) > 1
+    assert min(drawn.prompt_tokens) >= 0.8 * 1024
+    assert set(alike.prompt_tokens.tolist()) == {1024}
+    assert set(alike.output_tokens.tolist()) == {1024}
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "expected"),
+    [
+        ("trtllm", "1.0.0rc3", {"max_num_seqs": 512, "max_num_batched_tokens": 3040}),
+        ("vllm", "0.12.0", {"max_num_seqs": 512, "max_num_batched_tokens": 3040}),
+        ("sglang", "0.5.8.post1", {"batch_former": "running-first"}),
+        ("sglang", "0.5.1.post1", {}),
+    ],
+)
+def test_servers_of_its_own_runs_have_the_settings_of_its_generator(
+    tmp_path: Path, engine: str, version: str, expected: dict[str, Any]
+) -> None:
+    """Room for one prompt and the decodes; mixed chunks where SGLang's generator has them."""
+    settings = point(tmp_path, {"backend": engine, "backend_version": version}, OWN).settings()
+    named = ("max_num_seqs", "max_num_batched_tokens", "batch_former")
+    assert {name: settings[name] for name in named if name in settings} == expected
+
+
+def test_a_run_that_another_one_contradicts_is_marked(tmp_path: Path) -> None:
+    """The same load with the first tokens in less than half the time; another load says nothing."""
+    from points import points_of
+
+    folder = tmp_path / "silicon"
+    folder.mkdir()
+    many = [
+        {**ROW, "id": "slow", "silicon_ttft_ms": "7000"},
+        {**ROW, "id": "fast", "silicon_ttft_ms": "600"},
+        {**ROW, "id": "other", "isl": "8192", "silicon_ttft_ms": "7000"},
+    ]
+    with gzip.open(folder / "rows.csv.gz", "wt") as file:
+        rows(file, *many)
+    for name, row in (("rows", {"id": ""}), ("row_groups", {"row": "", "group": ""})):
+        (tmp_path / "inferencemax").mkdir(exist_ok=True)
+        with gzip.open(tmp_path / "inferencemax" / f"{name}.csv.gz", "wt") as file:
+            csv.DictWriter(file, row).writeheader()
+    assert [p.id for p in points_of(tmp_path) if p.contradicted] == ["slow"]
+
+
+def test_a_stopped_page_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import predictions
+
+    monkeypatch.setattr(predictions, "KEPT", tmp_path / "kept")
+    some = [point(tmp_path / "a"), point(tmp_path / "b", {"isl": "512"})]
+    first = predictions.Predictions()
+    assert first.make(some, seconds=-1) == 2
+    assert first.make(some[:1], seconds=60) == 0
+    again = predictions.Predictions(part=1)
+    monkeypatch.setattr(predictions, "predict", lambda p: {"refused": p.id})
+    assert again.make(some, seconds=60) == 0
+    kept, made = (again.of(each) for each in some)
+    assert "predicted" in kept
+    assert made["refused"] == "a"
 
 
 def test_more_prompts_than_the_peak_can_compute_contradict_a_point(tmp_path: Path) -> None:

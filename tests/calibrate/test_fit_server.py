@@ -23,7 +23,7 @@ SERVER = {"latency": {"step_scale": 1.3}, "frontend_ms": [14.0, 0.0, 0.046]}
 
 def served(**settings: object) -> TokenTimes:
     """What the planted server's clients see, with some noise."""
-    result = run(model="llama-3.1-8b", seed=7, timeout=None, **SERVER, **(ASKED | settings))
+    result = run(model="llama-3.1-8b", seed=7, timeout=None, **(SERVER | ASKED | settings))
     times = token_times(result.record, "planted")
     noise = np.random.default_rng(3).normal(1.0, 0.02, (2, len(times.ttft_s)))
     ttft = times.ttft_s * noise[0]
@@ -99,6 +99,48 @@ def test_gaps_are_distinguished_from_a_factor_where_the_load_varies() -> None:
     fit = fit_server(build(model="llama-3.1-8b"), measured)
     assert fit.numbers["gap_seq_us"].value == pytest.approx(150, rel=0.1)
     assert fit.numbers["step_scale"].value == pytest.approx(1, abs=0.05)
+
+
+def test_a_server_like_the_preset_keeps_the_preset() -> None:
+    """A deviation of 2 % is no more than the scatter between runs of one server."""
+    times = served(latency={"step_scale": 1.02}, frontend_ms=[6.35, 0.0, 0.046])
+    fit = fit_server(build(model="llama-3.1-8b"), times)
+    assert fit.numbers["step_scale"].value == 1.0
+    assert fit.numbers["frontend_ms"].value == pytest.approx(6.3)
+    assert fit.after == fit.before
+
+
+@pytest.mark.slow
+def test_several_runs_of_a_server_are_fitted_together(found: ServerFit) -> None:
+    other = replace(served(rate=3.0, num_requests=200), source="another")
+    both = fit_server(build(model="llama-3.1-8b"), [served(), other])
+    assert both.requests == 500
+    assert both.source == "planted, another"
+    assert both.numbers["step_scale"].value == pytest.approx(1.3, rel=0.03)
+    width = {fit.requests: fit.numbers["step_scale"] for fit in (found, both)}
+    assert width[500].high - width[500].low < 1.5 * (width[300].high - width[300].low)
+
+
+def test_the_engine_file_keeps_the_limits_of_the_fit(found: ServerFit, tmp_path: Path) -> None:
+    engine = load_engine("vllm")
+    given = {"scheduler.max_num_seqs": 77, "scheduler.num_kv_blocks": 3000}
+    path = tmp_path / "mine.yaml"
+    path.write_text(engine_file(found, engine.on("h100"), engine.sources, engine.title, given))
+    scheduler = build(model="llama-3.1-8b", engine=str(path), num_requests=1).scheduler
+    assert (scheduler.max_num_seqs, scheduler.num_kv_blocks) == (77, 3000)
+    assert load_engine(str(path)).sources["scheduler.max_num_seqs"] == "given when the server was fitted"
+
+
+def test_a_gap_per_sequence_does_not_grow_beyond_what_was_seen() -> None:
+    def served_by(gap: list[float], rate: float) -> tuple[float, list[str]]:
+        done = run(model="llama-3.1-8b", num_requests=60, rate=rate, latency={"step_gap_us": gap})
+        return done.summary["cluster"]["tpot_ms"]["mean"], [n for n in done.notes if "gap per sequence" in n]
+
+    limited, notes = served_by([0.0, 500.0, 4], 50.0)
+    assert len(notes) == 1
+    assert "was seen up to 4" in notes[0]
+    assert limited < served_by([0.0, 500.0], 50.0)[0]
+    assert served_by([0.0, 500.0, 64], 50.0) == (served_by([0.0, 500.0], 50.0)[0], [])
 
 
 def test_what_cannot_be_fitted_is_refused(found: ServerFit) -> None:

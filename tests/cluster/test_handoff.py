@@ -72,7 +72,7 @@ def test_only_what_the_decode_instance_lacks_is_pulled() -> None:
     assert token_times(record, 1)[0] == 200 + 14 + 3 + 4 + 11, "the prefill instance has a cache as well"
 
 
-def test_the_wait_for_the_link_is_told_from_the_wire() -> None:
+def test_the_wait_for_the_link_is_apart_from_the_wire() -> None:
     record = simulate(requests([0, 0], [20, 20], [2, 2]), "trtllm", prefill=2)
     assert record.handovers is not None
     assert (record.handovers.wire_ns // US).tolist() == [23, 23]

@@ -300,6 +300,14 @@ def test_several_runs_are_all_compared_with_the_first(small: Result) -> None:
     assert blis.compare(small, *others).plot() is not None
 
 
+def test_the_picture_has_every_run_and_the_tail(small: Result) -> None:
+    others = [blis.run(**SMALL, max_num_batched_tokens=tokens) for tokens in (512, 1024)]
+    ttft, *_ = blis.compare(small, *others, names=("a", "b", "c")).plot().axes
+    assert [line.get_label() for line in ttft.lines] == ["a", "b", "c"]
+    assert ttft.get_yscale() == "log"
+    assert min(ttft.get_ylim()) == pytest.approx(1 / 60)  # down to the slowest of 60 requests
+
+
 def test_one_request_is_too_few_to_tell() -> None:
     runs = [blis.run(model="qwen3-14b", num_requests=1, tp=tp) for tp in (1, 2)]
     compared = blis.compare(*runs)

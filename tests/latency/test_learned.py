@@ -81,3 +81,9 @@ def test_a_run_has_the_line_among_its_notes_and_only_of_trained() -> None:
     long = told(prompt_tokens=60_000, prompt_tokens_max=60_000, prompt_tokens_stdev=0, output_tokens=9)
     assert "did not learn on: contexts of 60,0" in long[0]
     assert told(gpu="a100-80", latency_model="roofline") == []
+
+
+def test_degrees_are_listed_in_order_however_they_were_measured() -> None:
+    qwen, h100 = load_model("qwen3-14b"), load_gpu("h100")
+    learned = learned_on((qwen, h100, tp, 1000 * tp) for tp in (8, 1, 4, 1))
+    assert learned == Learned({kind_of(qwen): (h100.name,)}, (1, 4, 8), 8000)

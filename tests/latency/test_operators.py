@@ -12,6 +12,7 @@ from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
 from blis_py.latency import build
 from blis_py.latency.capacity import kv_capacity
+from blis_py.latency.engine_terms import EngineTerms
 from blis_py.latency.hardware import load_gpu
 from blis_py.latency.layout import Layout
 from blis_py.latency.memory_overheads import OVERHEADS
@@ -60,7 +61,7 @@ def test_more_work_takes_longer(model: Operators) -> None:
     assert decodes == sorted(decodes)
     assert prompts == sorted(prompts)
     assert model.step_ns(decode(64, 64 * 30_000)) > model.step_ns(decode(64, 64 * 1000))
-    assert model.step_ns(prefill(1024, cached=30_000)) > model.step_ns(prefill(1024))
+    assert model.step_ns(prefill(8192, cached=100_000)) > model.step_ns(prefill(8192))
 
 
 def test_dense_models_under_vllm_are_priced_as_before() -> None:
@@ -180,3 +181,14 @@ def test_kernels_of_another_gpu_grow_by_what_binds_them() -> None:
     assert twin.step_ns(prompt) == pytest.approx(ours.step_ns(prompt), rel=1e-6)
     assert slower.step_ns(one) == pytest.approx(ours.step_ns(one), rel=0.1)
     assert 1.5 < slower.step_ns(prompt) / ours.step_ns(prompt) < 6
+
+
+def test_a_step_with_prompts_takes_at_least_the_launches_of_its_layers() -> None:
+    """No CUDA graph holds them; one of decodes alone is in a graph."""
+    plain = MODELS[0]
+    bound = plain.with_terms(EngineTerms(launch_layer_ns=2e6))
+    free = plain.with_terms(EngineTerms())
+    layers = load_model("deepseek-r1").layers
+    assert bound.step_ns(prefill(16)) == layers * 2_000_000
+    assert bound.step_ns(prefill(65536)) == free.step_ns(prefill(65536)) > layers * 2_000_000
+    assert bound.step_ns(decode(4, 4000)) == free.step_ns(decode(4, 4000))

@@ -14,7 +14,9 @@ import pytest
 
 import blis_py as blis
 from blis_py.cli import main
+from blis_py.config.loader import as_dict
 from blis_py.errors import InputError
+from blis_py.figures.ledger import ledger as drawn
 from blis_py.ledger.question import ask
 from blis_py.ledger.what_if import candidates
 from blis_py.metrics.latencies import latencies
@@ -210,6 +212,14 @@ def test_a_change_within_the_noise_says_so_and_a_large_one_does_not(busy: Result
     assert same["noise"]
     low, high = same["asked_interval"]
     assert low <= 0 <= high
+
+
+def test_one_change_for_the_worse_does_not_flatten_the_picture(busy: Result) -> None:
+    told = blis.explain(busy, what_if=["tp=2", "max_num_seqs=4"]).as_dict()
+    told["what_ifs"][-1] |= {"asked": 80.0, "noise": False}
+    axes = drawn(told, as_dict(busy.config)).axes[1]
+    assert axes.get_xlim()[1] < 200
+    assert any("+8,000.0 % →" in text.get_text() for text in axes.texts)
 
 
 @pytest.mark.parametrize(

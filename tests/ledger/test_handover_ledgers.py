@@ -47,7 +47,7 @@ def test_a_hand_over_alone_is_wire_and_for_vllm_one_step_more(
         ("trtllm", {}, {LedgerLine.LINK_QUEUE: 20 * US, **WIRE}),
     ],
 )
-def test_waits_are_told_by_cause(
+def test_waits_have_a_line_by_cause(
     handoff: str, settings: dict[str, int], expected: dict[LedgerLine, int]
 ) -> None:
     run = partial(simulate, requests([0, 0], [20, 20], [4, 4]), handoff, prefill=2, **settings)

@@ -57,3 +57,13 @@ told = "asked"
 x = 1  # everybody
 '''
     assert found(source) == [(3, "Whoever"), (3, "told"), (6, "Nobody"), (7, "everybody")]
+
+
+def test_names_of_tests_say_what_is_in_the_fields_terms() -> None:
+    named = re.compile(r"\bdef (test_\w*?(?:somebody|nobody|anybody|everybody|whoever|_told|_asked)\w*)")
+    hits = [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        for name in named.findall(path.read_text(encoding="utf-8"))
+    ]
+    assert not hits, "\n".join(hits)

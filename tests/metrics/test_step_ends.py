@@ -12,6 +12,7 @@ from blis_py.latency.decode_line import DecodeLine, LineRun, PackedRuns, run_alo
 from blis_py.latency.step_run import Ints, PricedRun, StepRun
 from blis_py.metrics import step_ends
 from blis_py.metrics.step_ends import StepEnds
+from blis_py.metrics.steps_table import StepsTable
 
 small = st.floats(0, 40)
 lines = st.builds(
@@ -104,3 +105,12 @@ def test_runs_of_a_short_column_are_worked_out_once_and_it_grows_on(monkeypatch:
     assert column.ns().tolist() == [*expected, 30_000]
     assert column.one(600) == 30_000
     assert len(worked_out) == 3
+
+
+@pytest.mark.parametrize("rows", [0, 5, 4096, 10_000])
+def test_a_table_of_steps_has_as_many_rows_as_were_written_in_memory_or_not(rows: int) -> None:
+    table = StepsTable(("start_ns", "running"))
+    for row in range(rows):
+        table.append((row, row % 7))
+    assert len(table) == rows
+    assert sum(len(part["running"]) for part in table.parts()) == rows

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,7 @@ CLOSEST = 6
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leaves no checkout behind
     options, until = _options(), time.monotonic()
     until += options.stop_after_s
     sources = {_module(path): path.read_bytes() for part in PARTS for path in _sources(part)}
@@ -65,9 +67,11 @@ def main() -> int:
         print("stopped while measuring what the tests execute; the same call goes on")
         return 0
     missing = [mutation for mutation in chosen if mutation.name not in {**done, **equivalent}]
-    with ExitStack() as stack, ThreadPoolExecutor(options.workers) as pool, out.open("a") as log:
+    with ExitStack() as stack, out.open("a") as log:
         for _ in range(options.workers):
             campaign.servers.put(stack.enter_context(_server(options.stranger, options.limit_s)))
+        pool = ThreadPoolExecutor(options.workers)
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # before the servers are closed
 
         def tested(mutation: Mutation) -> str | None:
             return campaign.killer(mutation) if time.monotonic() < until else None
@@ -164,8 +168,7 @@ class Server:
         return verdict, test
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        self._process.terminate()
         self._process.wait()
 
     @contextmanager
@@ -224,7 +227,7 @@ class Campaign:
         server = self.servers.get()
         try:
             with server.changed(mutation.module, mutation.applied(self._sources[mutation.module])):
-                for tests in self._stages(mutation):
+                for tests in filter(None, self._stages(mutation)):  # no tests would mean all of them
                     files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
                     verdict, test = server.run(files, tests)
                     if verdict != SURVIVES:

@@ -23,6 +23,7 @@ SURVIVES, KILLED, UNDECIDED = "survives", "killed", "not decided"
 
 
 def main() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the tests in progress, too
     for name in LIBRARIES:
         try:
             import_module(name)
@@ -75,6 +76,7 @@ def _verdict(receive: int, limit_s: float, hangs_s: float) -> tuple[str, str]:
 
 def _child(job: dict[str, Any], send: int) -> None:
     os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.chdir(job["root"])
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):

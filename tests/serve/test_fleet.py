@@ -29,7 +29,7 @@ async def post(client: httpx.AsyncClient, path: str, **body: object) -> httpx.Re
     return await client.post(path, json=body)
 
 
-def test_a_completion_has_as_many_tokens_as_asked_for() -> None:
+def test_a_completion_has_as_many_tokens_as_requested() -> None:
     async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
         answer = (await post(client, "/v1/completions", prompt=PROMPT, max_tokens=9)).json()
         told = (await post(client, "/tokenize", prompt=PROMPT)).json()
@@ -140,7 +140,9 @@ def test_prefill_and_decode_apart_stream_at_the_times_of_the_record(handoff: str
     assert rows.ttft_ms.tolist() == pytest.approx(seen_ms)
 
 
-def test_blocks_of_a_diffusion_model_come_as_wholes_and_are_replayed_to_the_same_times(tmp_path: Path) -> None:
+def test_blocks_of_a_diffusion_model_come_as_wholes_and_are_replayed_to_the_same_times(
+    tmp_path: Path,
+) -> None:
     blocks = tmp_path / "blocks.yaml"
     blocks.write_text("kind: diffusion\nblock_size: 32\nsteps: {mean: 9, cv: 0.3}\n")
     cluster: dict[str, object] = {"model": "llada2.0-mini", "gpu": "h200", "latency_model": "roofline"}
@@ -218,7 +220,7 @@ def test_a_full_record_is_announced_and_takes_no_more_requests(caplog: pytest.Lo
     assert "room is left for 1 more requests; see --max-requests" in caplog.messages
 
 
-def test_several_choices_share_the_prompt_and_are_told_apart() -> None:
+def test_several_choices_share_the_prompt_and_have_indices_of_their_own() -> None:
     async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
         body = {"prompt": [PROMPT, "other"], "n": 2, "seed": 1, "max_tokens": 4}
         whole = (await post(client, "/v1/completions", **body)).json()
@@ -233,7 +235,7 @@ def test_several_choices_share_the_prompt_and_are_told_apart() -> None:
     with_fleet(use)
 
 
-def test_an_answer_has_the_form_that_is_asked_for() -> None:
+def test_an_answer_has_the_requested_form() -> None:
     schema = {
         "type": "object",
         "properties": {"name": {"type": "string"}, "age": {"$ref": "#/$defs/age"}},

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import blis_py as blis
+from blis_py.cli import main
 
 MODEL = "llama-3.1-8b"
 COUNT = 24
@@ -48,6 +49,15 @@ def test_at_the_recorded_times_on_request(tmp_path: Path) -> None:
     run = replayed(tmp_path / "result.json", vllm(max_concurrency=4, request_rate="inf"), as_recorded=True)
     assert run.requests["arrival_s"].tolist() == [round(0.01 * i, 3) for i in range(COUNT)]
     assert not any("in flight" in note for note in run.notes)
+
+
+def test_converting_it_keeps_the_recorded_times(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text(json.dumps(vllm(max_concurrency=4, request_rate="inf")))
+    assert (
+        main(["convert", str(tmp_path / "result.json"), str(tmp_path / "trace.csv"), "--to", "tracev2"]) == 0
+    )
+    arrivals = pd.read_csv(tmp_path / "trace.csv")["arrival_time_us"]
+    assert arrivals.tolist() == [10_000 * i for i in range(COUNT)]
 
 
 def test_a_rate_or_a_concurrency_of_ones_own_goes_before_it(tmp_path: Path) -> None:

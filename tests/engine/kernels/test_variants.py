@@ -18,6 +18,7 @@ EAGER = {
     "600 sequences": ("engine/tiny/checkpoints/ar", "max_num_seqs=600", "block_size=64"),
     "diffusion with experts": ("llada2.0-mini", "block_size=32", "max_num_seqs=64", "max_model_len=4096"),
 }
+LONG = ("experts", "600 sequences")
 
 
 def served(*arguments: str) -> tuple[set[str], set[str]]:
@@ -33,7 +34,13 @@ def served(*arguments: str) -> tuple[set[str], set[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", EAGER.values(), ids=EAGER.keys())
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        pytest.param(words, id=name, marks=[pytest.mark.long] if name in LONG else [])
+        for name, words in EAGER.items()
+    ],
+)
 def test_serving_launches_what_the_warm_up_has_launched_all_of_it_and_nothing_else(
     arguments: tuple[str, ...],
 ) -> None:

@@ -43,7 +43,7 @@ def test_a_product_is_that_of_what_is_stored() -> None:
     assert (out - (x @ matrix.t() + bias)).norm() < 0.06 * (x @ matrix.t()).norm()
 
 
-def test_tensor_cores_are_asked_for_the_same_product() -> None:
+def test_tensor_cores_get_the_same_product() -> None:
     from engine.layers.fp8 import _on_tensor_cores, _reference
 
     torch.manual_seed(1)

@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +35,8 @@ _PACKAGES = {
     "guidellm": "guidellm",
     "vllm": "vllm",
 }
+_WITH_TORCH = ("guidellm", "vllm")
+"""They also see the packages of this environment, or pip would fetch gigabytes of torch for each."""
 
 
 class Skipped(Exception):
@@ -49,6 +52,9 @@ def environment(name: str) -> Path:
     home = ENVIRONMENTS / name
     if not (home / ".installed").exists() and not os.environ.get("BLIS_CLIENTS"):
         subprocess.run([sys.executable, "-m", "venv", home], check=True)
+        if name in _WITH_TORCH:
+            site = next((home / "lib").glob("python*/site-packages"))
+            (site / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
         pip = [home / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "-q"]
         try:
             subprocess.run([*pip, _PACKAGES[name]], check=True, timeout=_INSTALL_S, capture_output=True)

@@ -18,6 +18,15 @@ from clients import call, environment
 from loads import _REQUESTS, _compare, tokenizer_folder
 from servers import ENGINE, FLEET, Server, serving
 
+_BENCH_SERVE = """
+from vllm.benchmarks.serve import add_cli_args, main
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+parser = FlexibleArgumentParser()
+add_cli_args(parser)
+main(parser.parse_args())
+"""
+"""The sub-command, without importing vLLM's own server as `vllm` does."""
+
 
 def main() -> None:
     folder = Path(f"/tmp/blis-vllm-{time.monotonic_ns()}")
@@ -35,7 +44,7 @@ def main() -> None:
             "--result-filename",
             report.name,
         )
-        call(python, "-m", "vllm.entrypoints.cli.main", "bench", "serve", *words)
+        call(python, "-c", _BENCH_SERVE, *words)
         return report
 
     with serving(*FLEET, "--tokenizer", str(tokenizer), "--out", str(folder / "out")) as server:

@@ -1,0 +1,50 @@
+"""SGLang's admission rule to the token: what share of remaining limits has to be free, and how it falls."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from blis_py.core.admission_rules import NewTokenRatio
+from blis_py.core.config import SchedulerConfig
+
+CONFIG = SchedulerConfig(num_kv_blocks=64, max_model_len=4096, block_size=1)
+ONE_TOKEN: Any = SimpleNamespace(max_tokens=1, target=1)
+
+
+def rule(tick: int, free: int, running: int = 1, generated: int = 0) -> NewTokenRatio:
+    """With running requests of 1,000 tokens at most."""
+    instance: Any = SimpleNamespace(
+        running=[SimpleNamespace(max_tokens=1000, target=1000)] * running,
+        kv=SimpleNamespace(pool=SimpleNamespace(num_free=free)),
+        tick=tick,
+        settled_generated=lambda request: generated,
+    )
+    return NewTokenRatio(CONFIG, instance)
+
+
+@pytest.mark.parametrize(
+    ("tick", "reserved"), [(0, 700), (300, 398), (600, 98), (6000, 98)], ids=lambda value: str(value)
+)
+def test_the_reserve_falls_from_70_to_10_per_cent_in_600_steps(tick: int, reserved: int) -> None:
+    """A prompt of 2 tokens with a limit of 1: more than 3 tokens beside the reserve must be free."""
+    assert not rule(tick, reserved + 3).admits(ONE_TOKEN, 2)
+    assert rule(tick, reserved + 4).admits(ONE_TOKEN, 2)
+
+
+def test_every_running_request_counts_with_what_it_may_still_emit() -> None:
+    assert not rule(0, 4 * 350 + 1, running=4, generated=500).admits(ONE_TOKEN, 0)
+    assert rule(0, 4 * 350 + 2, running=4, generated=500).admits(ONE_TOKEN, 0)
+
+
+def test_a_refusal_may_be_another_answer_later_and_an_admission_is_final() -> None:
+    refused, admitted = rule(0, 600), rule(0, 900)
+    assert not refused.admits(ONE_TOKEN, 0)
+    assert admitted.admits(ONE_TOKEN, 0)
+    assert (refused.varies, admitted.varies) == (True, False)
+
+
+def test_the_first_request_of_all_is_admitted_whatever_is_free() -> None:
+    assert rule(0, 0, running=0).admits(ONE_TOKEN, 50)
