@@ -206,7 +206,7 @@ def test_a_plan_compares_layouts_with_prefill_and_decode_apart(
     state = {"settings": {"workload.num_requests": 60, "workload.rate": 30}}
     with client.stream("POST", "/api/plan", json={"state": state, "vary": "layouts"}) as response:
         messages = [json.loads(line) for line in response.iter_lines()]
-    assert any(line.startswith("disaggregate: ") for line in messages[-1]["done"]["answer"])
+    assert any(line.startswith("Disaggregate: ") for line in messages[-1]["done"]["answer"])
 
 
 def test_a_plan_of_pools_is_refused_with_the_reason(tmp_path: Path) -> None:
