@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from simpy import Environment
-
 from blis_py.cluster.diffusion import DiffusionInstance
 from blis_py.cluster.diffusion_record import RunLog
 from blis_py.cluster.events import EventQueue
@@ -58,10 +56,10 @@ def serve(slots: int, cv: float, count: int, fdfo: bool) -> tuple[DiffusionSched
     rounds = draw_rounds(requests, MeanAndSpread(MEAN_STEPS, cv), block_tokens=BLOCK, seed=4)
     config = SchedulerConfig(num_kv_blocks=slots, max_model_len=BLOCK, block_size=BLOCK, max_num_seqs=slots)
     core, log = DiffusionScheduler(config, DiffusionConfig(fdfo=fdfo)), Slots(rounds)
-    events = EventQueue(Environment())
+    events = EventQueue()
     instance = DiffusionInstance(WakeupQueue(events, Lookahead()), core, ROUND, log, Lookahead(), rounds)
     instance.submit([(0, request) for request in requests])
-    events.env.run()
+    events.run()
     return core, log
 
 

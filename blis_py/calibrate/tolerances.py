@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from blis_py.calibrate.compare import Calibration
 from blis_py.errors import InputError
+from blis_py.files.json_files import load_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +105,7 @@ def simulated_hit_rate(path: str) -> float:
     Raises:
         InputError: no such file, or none of that form.
     """
-    try:
-        value = json.loads(Path(path).read_text(encoding="utf-8")).get("cache_hit_rate")
-    except (OSError, ValueError, AttributeError) as error:
-        fix = "give what blis replay --metrics-path wrote"
-        raise InputError(f"cannot be read: {error}", key="--sim-metrics", value=path, fix=fix) from None
+    value = load_object(Path(path), fix="give what blis replay --metrics-path wrote").get("cache_hit_rate")
     if not isinstance(value, int | float):
         fix = "write it with blis replay --metrics-path"
         raise InputError("has no cache_hit_rate", key="--sim-metrics", value=path, fix=fix)

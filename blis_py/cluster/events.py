@@ -82,13 +82,22 @@ class EventQueue:
 
         Args:
             order: among calls of the same nanosecond; see the table above.
+
+        Raises:
+            RuntimeError: as `schedule`.
         """
         call = ActionCall(action)
         self.schedule(call, time_ns, order)
         return call
 
     def schedule(self, call: Call, time_ns: int, order: int = ARRIVALS) -> None:
-        """Schedule a call, not earlier than now; replaces the time at which it was scheduled before."""
+        """Schedule a call, not earlier than now; replaces the time at which it was scheduled before.
+
+        Raises:
+            RuntimeError: the time has passed, which is a bug of the caller.
+        """
+        if time_ns < self.now_ns:
+            raise RuntimeError(f"scheduled at {time_ns} ns, and now is {self.now_ns} ns")
         self._count = number = self._count + 1
         call.number = number
         heappush(self._heap, (time_ns, order, number, call))

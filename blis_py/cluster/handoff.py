@@ -304,12 +304,18 @@ class HandOff:
     def evict_oldest(self, why: str) -> bool:
         """Evict the oldest request on its way that holds blocks, or else the oldest; False if there is none.
 
+        One whose KV is on the wire between two visits is at no instance, and goes on by itself.
+
         Args:
             why: the reason in the record.
         """
-        if not self._pairs:
+        waiting = [
+            pair
+            for pair in self._pairs.values()
+            if pair.decode_request is not None or pair.prefill_end_ns < 0
+        ]
+        if not waiting:
             return False
-        waiting = list(self._pairs.values())
         self._evict(next((pair for pair in waiting if pair.holds_blocks), waiting[0]), why)
         return True
 

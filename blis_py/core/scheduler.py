@@ -142,8 +142,11 @@ class Scheduler(StepProgress):
         """
         if step.prefills or step.preempted or self._unsettled or not self._foresees:
             return 1
-        if self.loads is not None and self.waiting and self._room_to_admit():
-            return 1  # the source's offer to the head of the queue may change with time
+        if self.loads is not None:
+            if step.features.scanned_requests:
+                return 1  # the next step may find fewer: one of them may be loading now
+            if self.waiting and self._room_to_admit():
+                return 1  # the source's offer to the head of the queue may change with time
         if self._rule is not None and self._rule.varies and self.waiting:
             return 1
         decoding, tick = self._decoding, self.tick

@@ -78,7 +78,7 @@ def test_a_folder_holds_everything_and_its_config_runs_again(blis: Blis, tmp_pat
 
 
 def test_the_table_tells_of_blocks(blis: Blis) -> None:
-    code, out, err = blis(*TINY, *SHAPE, "--format", "table")
+    code, out, err = blis(*TINY, *SHAPE, "--format", "table", "-v")
     assert code == 0
     assert "tokens per block and round" in out
     assert "block diffusion in blocks of 32, first done first out" in err

@@ -40,6 +40,17 @@ def test_a_run_stops_before_its_end_and_goes_no_further() -> None:
     assert (times, events.now_ns) == ([10], 20)
 
 
+def test_a_call_in_the_past_is_refused() -> None:
+    events = EventQueue()
+
+    def late(now_ns: int) -> None:
+        events.call_at(9, late)
+
+    events.call_at(10, late)
+    with pytest.raises(RuntimeError, match="scheduled at 9 ns, and now is 10 ns"):
+        events.run()
+
+
 def test_calls_and_processes_of_one_nanosecond_come_in_the_order_of_the_table() -> None:
     clock, seen = SimClock(), list[str]()
 
