@@ -125,7 +125,7 @@ def measured(browser: Any, case: Case, moves: int) -> list[dict[str, Any]]:
         page.wait_for_timeout(3000)
         for move in range(moves + _WARM):
             before = cpu_s(pid)
-            one = page.evaluate(_MOVE, [1 if move % 2 else -1, case.kind, case.values])
+            one = page.evaluate(_MOVE, [1, case.kind, case.values])  # never back: results are kept
             if move >= _WARM:
                 found.append(
                     {

@@ -29,9 +29,10 @@ _HEADER, _MAX_BODY = "x-blis-token", 1 << 20
 _KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 _PAGE = ("index.html", "page.css", "page.js", "controls.js", "history.js", "jobs.js", "panels.js", "plan.js")
 _SHARED = ("style.css", "format.js", "scale.js", "chart.js", "bars.js", "table.js", "theme.js", "copy.js")
-_LANE = {"start": "sample", "sample": "sample", "curve": "sample"}
-"""Lane of each kind of job; all others are in `whole`."""
-_NICENESS = {"sample": 0, "whole": 5}
+_LANE = {"start": "sample", "sample": "sample", "curve": "sample", "whole": "whole"}
+"""Lane of each kind of job; all others, which follow a whole run, are in `details`: not all of them can be
+cancelled at once, and the next run need not wait for them."""
+_NICENESS = {"sample": 0, "whole": 5, "details": 10}
 _POLICY = (
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "frame-ancestors 'self' http://127.0.0.1:* http://localhost:*"
@@ -88,8 +89,9 @@ def app_of(base: RunConfig, token: str, folder: Path, host: str) -> FastAPI:
                 lane.leave(tab)
             return JSONResponse(SUPERSEDED)
         if kind == "sample":
-            lanes["whole"].move(tab, wanted.get("state"))
-        lane = lanes[_LANE.get(kind, "whole")]
+            for lane in lanes.values():
+                lane.move(tab, wanted.get("state"))
+        lane = lanes[_LANE.get(kind, "details")]
         found = await lane.do(tab, {**wanted, "kind": kind}, request.is_disconnected)
         return JSONResponse(found, 200 if not found.keys() & {"refused", "failed"} else 422)
 

@@ -23,15 +23,16 @@ const samples = new Latest(async (state) => {
   put(answer, state, answer.kind === "sample");
 });
 
-const wholes = new Latest(async (state, latest) => {
+const wholes = new Latest(async (state) => {
   if (!current(state)) return;
   const answer = shown(state) ? page.answer : await job("whole", { state });
   if (answer.superseded || !current(state) || !put(answer, state, false)) return;
   visited(state, answer);
-  await details(state, latest);
+  more.want(state);
 });
 
-async function details(state, latest) {
+// In a turn of their own: the next whole run waits for none of them.
+const more = new Latest(async (state, latest) => {
   const still = () => current(state) && latest();
   if (page.pinned && still()) {
     const found = await job("compare", { state, pinned: page.pinned.state });
@@ -46,7 +47,7 @@ async function details(state, latest) {
     const found = await job(kind, { state });
     if (!found.superseded && current(state)) put(found);
   }
-}
+});
 
 // The whole run begins as soon as the hand rests, beside the sample: two processes.
 function simulate(state) {
