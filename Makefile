@@ -102,7 +102,7 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/pytest -q tests/lint/test_words.py tests/lint/test_structure.py
+	$(BIN)/pytest -q tests/lint/test_words.py tests/lint/test_structure.py tests/lint/test_docstrings.py
 
 # Every Triton kernel in every variant that an engine of a bundled model can launch, compiled for an H100 or H200 and
 # checked for spills, shared memory and instructions. No GPU is needed, but many minutes.
