@@ -64,8 +64,8 @@ def _sink_at(rate: float, seconds: float, tokens: int, pause_ms: float, out: Pat
         assert sink.stdout is not None
         url = f"http://127.0.0.1:{sink.stdout.readline().strip()}"
         lengths = ("--random-input-len", 32, "--random-output-len", tokens, "--prompt-ids", "1:100")
-        told = observed(url, out, "--rate", rate, "--num-requests", int(rate * seconds), *lengths)
-        return {"rate": rate, **told["client"]["send_error"], "ok": told["requests"].get("ok", 0)}
+        found = observed(url, out, "--rate", rate, "--num-requests", int(rate * seconds), *lengths)
+        return {"rate": rate, **found["client"]["send_error"], "ok": found["requests"].get("ok", 0)}
     finally:
         sink.kill()
         sink.wait()
@@ -133,11 +133,15 @@ def fleet(folder: Path) -> dict[str, Any]:
     """Sixteen instances, at half of the load that the host carries."""
     carried = 0
     for rate in (100, 200, 300, 400):
-        told = _fleet_at(rate, rate * 8, folder / f"fleet-{rate}")
+        found = _fleet_at(rate, rate * 8, folder / f"fleet-{rate}")
         print(
-            rate, told["longest_lag_ms"], told["send_error_p99_ms"], told["output_tokens_per_s"], flush=True
+            rate,
+            found["longest_lag_ms"],
+            found["send_error_p99_ms"],
+            found["output_tokens_per_s"],
+            flush=True,
         )
-        if told["longest_lag_ms"] > _CARRIED_LAG_MS:
+        if found["longest_lag_ms"] > _CARRIED_LAG_MS:
             break
         carried = rate
     return {
@@ -149,21 +153,21 @@ def fleet(folder: Path) -> dict[str, Any]:
 def _fleet_at(rate: float, number: int, out: Path) -> dict[str, Any]:
     load = ("--rate", rate, "--num-requests", number, "--prompt-tokens", 200, "--output-tokens", 80)
     with serving(*FLEET, "--num-instances", "16") as server:
-        told = observed(server.url, out, *load)
+        found = observed(server.url, out, *load)
         lag_ms = server.metric("blis:clock_lag_max_seconds") * 1e3
     predicted = json.loads(blis("run", *_FLEET, *load, "--format", "json", "--no-cross-check"))["cluster"]
     return {
         "rate": rate,
-        "output_tokens_per_s": round(told["measured"]["output_tokens_per_s"]),
-        "compared": _compared(told["measured"], predicted),
-        "rtt_ms": round(told["client"]["rtt_ms"], 3),
+        "output_tokens_per_s": round(found["measured"]["output_tokens_per_s"]),
+        "compared": _compared(found["measured"], predicted),
+        "rtt_ms": round(found["client"]["rtt_ms"], 3),
         "longest_lag_ms": round(lag_ms, 3),
-        **_late(told),
+        **_late(found),
     }
 
 
-def _late(told: dict[str, Any]) -> dict[str, Any]:
-    return {"send_error_p99_ms": told["client"]["send_error"]["p99_ms"], "requests": told["requests"]}
+def _late(found: dict[str, Any]) -> dict[str, Any]:
+    return {"send_error_p99_ms": found["client"]["send_error"]["p99_ms"], "requests": found["requests"]}
 
 
 def _compared(measured: dict[str, Any], predicted: dict[str, Any]) -> dict[str, Any]:
@@ -191,7 +195,7 @@ def engine(folder: Path) -> dict[str, Any]:
     blocks = ("--num-kv-blocks", "2048", "--max-num-seqs", "64")
     with serving(*ENGINE, *blocks, "--step-log", str(log)) as server:
         observed(server.url, folder / "warm", *load, "--num-requests", 20)
-        told = observed(server.url, folder / "engine", *load, "--num-requests", 160, "--seed", 7)
+        found = observed(server.url, folder / "engine", *load, "--num-requests", 160, "--seed", 7)
         server.stop()
     blis("profile", "fit", log, "--out", folder / "profile")
     measured = _times_ms(folder / "engine")
@@ -202,7 +206,7 @@ def engine(folder: Path) -> dict[str, Any]:
         f"{name[:-3]}.mean": _difference(means["measured"][name], means["predicted"][name])
         for name in measured
     }
-    return {"compared": compared, "frontend_ms": round(front_ms, 3), **_late(told)}
+    return {"compared": compared, "frontend_ms": round(front_ms, 3), **_late(found)}
 
 
 def _times_ms(folder: Path) -> Any:

@@ -44,15 +44,15 @@ def _regime(run: Validated) -> Regime:
 def coverage(latency_model: str = "trained") -> dict[str, dict[str, float]]:
     """Share of kept promises by metric: of all runs, and the mean over servers."""
     known = validated(latency_model)
-    asked = [run for run in known if run.held_out != NEW_GPU]
+    judged = [run for run in known if run.held_out != NEW_GPU]
     found = {}
     for metric in ("ttft", "tpot", "e2e"):
         by_server: dict[tuple[object, ...], list[bool]] = defaultdict(list)
-        for run in asked:
-            told = kept(run, [other for other in known if other.server != run.server], metric)
-            if told is not None:
-                by_server[run.server].append(told)
-        runs = [told for own in by_server.values() for told in own]
+        for run in judged:
+            held = kept(run, [other for other in known if other.server != run.server], metric)
+            if held is not None:
+                by_server[run.server].append(held)
+        runs = [held for own in by_server.values() for held in own]
         found[metric] = {
             "coverage": float(np.mean(runs)),
             "runs": len(runs),
@@ -64,10 +64,10 @@ def coverage(latency_model: str = "trained") -> dict[str, dict[str, float]]:
 
 def main() -> None:
     found = coverage()
-    for metric, told in found.items():
+    for metric, row in found.items():
         print(
-            f"{metric}: {told['coverage']:.0%} of {told['runs']} runs keep what holds in {PROMISED:.0%} of "
-            f"the draws; {told['of_servers']:.0%} in the mean over {told['servers']} servers"
+            f"{metric}: {row['coverage']:.0%} of {row['runs']} runs keep what holds in {PROMISED:.0%} of "
+            f"the draws; {row['of_servers']:.0%} in the mean over {row['servers']} servers"
         )
     RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 

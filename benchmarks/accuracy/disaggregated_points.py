@@ -21,7 +21,6 @@ from blis_py.api import Simulation, build
 from blis_py.config.models import NAMES
 from blis_py.errors import InputError
 from blis_py.latency.layout import Layout
-from blis_py.requests.table import RequestTable
 
 GPUS_OF_A_NODE = {"gb200": 4}
 """8 for all others."""
@@ -134,14 +133,7 @@ class Apart:
         """
         if self.refused:
             raise NotExpressed(self.refused)
-        built = build(**self.settings())
-        point, random = self.of, np.random.default_rng(0)
-        count = point.requests_each * point.concurrency
-        lengths = [
-            random.integers(-(-4 * most // 5), most, count, endpoint=True)
-            for most in (point.prompt_tokens, point.output_tokens)
-        ]
-        return replace(built, table=RequestTable.build(np.zeros(count, dtype=np.int64), *lengths))
+        return replace(build(**self.settings()), table=self.of.requests())
 
     def predict(self) -> dict[str, float]:
         """Every measured figure, predicted.
@@ -302,11 +294,11 @@ class Recipes:
 
 
 _MODEL_NAMES = {"deepseek-r1-0528-fp4-v2": "deepseek-ai/DeepSeek-R1"}
-Told = dict[str, str]
+Recipe = dict[str, str]
 """Instances of a side, as written: workers, tp, ep, dp_attention, gpus."""
 
 
-def _said(row: Row, side: str, read: Row) -> Told:
+def _said(row: Row, side: str, read: Row) -> Recipe:
     return {
         "workers": row[f"{side}_num_workers"],
         "tp": row[f"{side}_tp"],
@@ -318,20 +310,20 @@ def _said(row: Row, side: str, read: Row) -> Told:
 
 def _fitted(point: Point, candidates: list[Row], labelled: int) -> Apart:
     """A point of `silicon` with the recipe that was run."""
-    told = [{side: _recipe(read, side) for side in ("prefill", "decode")} for read in candidates]
+    recipes = [{side: _recipe(read, side) for side in ("prefill", "decode")} for read in candidates]
     mtp = {read["mtp"] for read in candidates}
     empty = {side: {"workers": "1", "tp": "1", "ep": "1"} for side in ("prefill", "decode")}
     if not any(read["prefill_workers"] for read in candidates):
         return _apart(point, empty, {}, NO_FLAGS)
     if mtp != {"no"}:
-        return _apart(point, told[0], candidates[0], MTP)
-    fits = [n for n, each in enumerate(told) if _total(each) == labelled] or list(range(len(told)))
-    same = all(told[n] == told[fits[0]] for n in fits)
-    found = _apart(point, told[fits[0]], candidates[fits[0]], "" if same else NO_WIDTH)
+        return _apart(point, recipes[0], candidates[0], MTP)
+    fits = [n for n, each in enumerate(recipes) if _total(each) == labelled] or list(range(len(recipes)))
+    same = all(recipes[n] == recipes[fits[0]] for n in fits)
+    found = _apart(point, recipes[fits[0]], candidates[fits[0]], "" if same else NO_WIDTH)
     return replace(found, labelled=bool(labelled))
 
 
-def _recipe(read: Row, side: str) -> Told:
+def _recipe(read: Row, side: str) -> Recipe:
     nodes = re.search(rf"{side.upper()}_NODES=(\d+)", read["other_flags"])
     is_script = read["status"] == "script only" and nodes
     return {
@@ -356,38 +348,40 @@ def _side_width(row: Row, side: str) -> float:
     return (_float(row[f"{side}_tp_size"]) or 1) * (_float(row[f"{side}_attention_dp_size"]) or 1)
 
 
-def _total(told: dict[str, Told]) -> int:
-    return sum(int(side["workers"]) * _width(side) for side in told.values())
+def _total(recipes: dict[str, Recipe]) -> int:
+    return sum(int(side["workers"]) * _width(side) for side in recipes.values())
 
 
-def _width(side: Told) -> int:
+def _width(side: Recipe) -> int:
     """GPUs of an instance."""
     if side.get("gpus") and side["tp"] == "1":
         return int(side["gpus"]) // int(side["workers"])
     return int(side["tp"])
 
 
-def _apart(point: Point, told: dict[str, Told], read: Row, refused: str, throughput: float = 0.0) -> Apart:
-    wide = max(map(_width, told.values())) > GPUS_OF_A_NODE.get(point.gpu, 8)
-    sides = {name: _side(name, side, read, wide) for name, side in told.items()}
+def _apart(
+    point: Point, recipes: dict[str, Recipe], read: Row, refused: str, throughput: float = 0.0
+) -> Apart:
+    wide = max(map(_width, recipes.values())) > GPUS_OF_A_NODE.get(point.gpu, 8)
+    sides = {name: _side(name, side, read, wide) for name, side in recipes.items()}
     found = Apart(point, **sides, env=read.get("env", ""), throughput=throughput, refused=refused)
     known = throughput or (0.0 if refused == NO_FLAGS else found.little(point.measured))
     return replace(found, measured={**point.measured, "throughput": known})
 
 
-def _side(name: str, told: Told, read: Row, wide: bool = True) -> Side:
+def _side(name: str, recipe: Recipe, read: Row, wide: bool = True) -> Side:
     """
     Args:
         wide: whether an instance of the fleet spans nodes. Scripts say nothing of the division; those for low
             latency, on instances of a node each, replicate no attention in the recipes that were read.
     """
-    width, ep = _width(told), int(told["ep"])
-    shared = told.get("dp_attention") == "True"
-    if width > int(told["tp"]):
+    width, ep = _width(recipe), int(recipe["ep"])
+    shared = recipe.get("dp_attention") == "True"
+    if width > int(recipe["tp"]):
         shared = shared and wide
         ep = width if shared else 1
     flags = {key: _one_side(value or "", name) for key, value in read.items() if isinstance(value, str)}
-    return Side(int(told["workers"]), Layout(width, width if shared else 1, ep), flags)
+    return Side(int(recipe["workers"]), Layout(width, width if shared else 1, ep), flags)
 
 
 def _one_side(text: str, side: str) -> str:

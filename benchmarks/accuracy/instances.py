@@ -270,11 +270,11 @@ def published_groups(
     for name, of in list(gathered(points))[::every]:
         if not run and any(point not in known for point in of):
             continue
-        told = [known.of(point) for point in of]
-        if any(each is None for each in told):
+        figures = [known.of(point) for point in of]
+        if any(each is None for each in figures):
             continue
         measured = [_point(point, point.measured) for point in of]
-        predicted = [_point(point, each or {}) for point, each in zip(of, told, strict=True)]
+        predicted = [_point(point, each or {}) for point, each in zip(of, figures, strict=True)]
         contradictory = any(point.impossible() for point in of)
         first, form = of[0], of[0].shape().weights
         width = form.experts if first.shape().experts else form.dense
@@ -323,13 +323,13 @@ def _summaries(answers: Sequence[Answer]) -> str:
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for kind in dict.fromkeys(each.set for each in answers):
-        told = summary([each for each in answers if each.set == kind])
+        row = summary([each for each in answers if each.set == kind])
         lines.append(
-            f"| {kind} | {told['groups']} | {told['without_answer']} | {told['bias_instances']:+.1f} "
-            f"| {told['median_instances']:+.0f} | {told['within_one']:.0%} "
-            f"| {told['fewer_by_more_than_one']}, {told['of_these_without_a_warning']} "
-            f"| {told['more_by_more_than_one']} "
-            f"| {told['of_these_by_ttft']} | {told['their_median_ttft_error']:+.0%} |"
+            f"| {kind} | {row['groups']} | {row['without_answer']} | {row['bias_instances']:+.1f} "
+            f"| {row['median_instances']:+.0f} | {row['within_one']:.0%} "
+            f"| {row['fewer_by_more_than_one']}, {row['of_these_without_a_warning']} "
+            f"| {row['more_by_more_than_one']} "
+            f"| {row['of_these_by_ttft']} | {row['their_median_ttft_error']:+.0%} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -351,8 +351,8 @@ def _label(point: Point) -> str:
 
 def _entry(of: Sequence[Outcome]) -> dict[str, object]:
     sound = [o for o in of if o.sound]
-    told = {metric: " / ".join(row_of(sound, metric)[:2]) for metric in ("ttft", "tpot")}
-    return {"version": __version__, "date": _today(), "points": len(sound), **told}
+    figures = {metric: " / ".join(row_of(sound, metric)[:2]) for metric in ("ttft", "tpot")}
+    return {"version": __version__, "date": _today(), "points": len(sound), **figures}
 
 
 def _figures(outcome: Outcome) -> dict[str, object]:

@@ -245,13 +245,16 @@ class Point:
         """
         if self.refused:
             raise NotExpressed(self.refused)
-        built = build(**self.settings())
+        return replace(build(**self.settings()), table=self.requests())
+
+    def requests(self) -> RequestTable:
+        """All requests of the run, there from the beginning: a closed loop admits them."""
         random, count = np.random.default_rng(0), self.requests_each * self.concurrency
         lengths = [
             random.integers(-(-4 * most // 5) if self.drawn else most, most, count, endpoint=True)
             for most in (self.prompt_tokens, self.output_tokens)
         ]
-        return replace(built, table=RequestTable.build(np.zeros(count, dtype=np.int64), *lengths))
+        return RequestTable.build(np.zeros(count, dtype=np.int64), *lengths)
 
     def predict(self, terms: EngineTerms | None = None) -> dict[str, float]:
         """Every measured figure, predicted, in ms.

@@ -151,11 +151,11 @@ class Fit:
 
     def errors(self) -> str:
         off = np.abs(np.expm1(self.logs)).reshape(-1, 2)
-        told = [
+        figures = [
             f"{metric} {off[:, i].mean():.1%} / {np.median(off[:, i]):.1%}"
             for i, metric in enumerate(("TTFT", "TPOT"))
         ]
-        return f"{len(self.of)} points, mean / median: {', '.join(told)}"
+        return f"{len(self.of)} points, mean / median: {', '.join(figures)}"
 
 
 def shares(of: Sequence[Case]) -> Values:

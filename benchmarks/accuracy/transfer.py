@@ -88,16 +88,16 @@ def _part(run: Run, begin: int, count: int) -> Part:
     return f"{run.name} from {begin:,}", setup_of(run), times_of(run, first, begin - first + count), warm_up_s
 
 
-def row(kind: str, fitted_to: list[Part], asked: Part) -> dict[str, Any]:
+def row(kind: str, fitted_to: list[Part], other: Part) -> dict[str, Any]:
     skipped_s = max(part[3] for part in fitted_to)
     fit = fit_server(fitted_to[0][1], [part[2] for part in fitted_to], skipped_s)
     numbers = np.array([fit.numbers[name].value for name in NAMES])
-    before, after = predicted_errors(asked[1], asked[2], numbers, asked[3])
+    before, after = predicted_errors(other[1], other[2], numbers, other[3])
     sizes = [float(np.mean([abs(errors[name]) for name in _METRICS])) for errors in (before, after)]
     return {
         "kind": kind,
         "fitted_to": " and ".join(part[0] for part in fitted_to),
-        "asked": asked[0],
+        "asked": other[0],
         "numbers": dict(zip(NAMES, numbers.round(4).tolist(), strict=True)),
         "before": {name: round(before[name], 4) for name in _METRICS},
         "after": {name: round(after[name], 4) for name in _METRICS},
@@ -114,9 +114,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     rows = []
-    for kind, fitted_to, asked in pairs(given.folder, given.requests):
+    for kind, fitted_to, other in pairs(given.folder, given.requests):
         if kind in given.only:
-            rows.append(row(kind, fitted_to, asked))
+            rows.append(row(kind, fitted_to, other))
             print(json.dumps(rows[-1]), flush=True)
     worst = max(each["error_after"] - each["error_before"] for each in rows)
     means = [float(np.mean([each[key] for each in rows])) for key in ("error_before", "error_after")]

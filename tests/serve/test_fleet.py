@@ -140,6 +140,27 @@ def test_prefill_and_decode_apart_stream_at_the_times_of_the_record(handoff: str
     assert rows.ttft_ms.tolist() == pytest.approx(seen_ms)
 
 
+@pytest.mark.parametrize("handoff", ["vllm", "sglang", "trtllm", "blis"])
+def test_a_client_that_leaves_during_a_hand_over_leaves_nothing_behind(handoff: str) -> None:
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        live = fleet.backend.live
+        assert live._handoff is not None
+        gone = asyncio.create_task(post(client, "/v1/completions", prompt=PROMPT * 20, max_tokens=5000))
+        while not any(pair.prefill_end_ns >= 0 for pair in live._handoff._pairs.values()):
+            await asyncio.sleep(0.001)
+        gone.cancel()
+        while live._handoff._pairs:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.05)
+        assert not any(scheduler.running or scheduler.queue_depth for scheduler in live.schedulers)
+
+    cluster = {"prefill_instances": 1, "decode_instances": 1, "handoff": handoff}
+    cluster |= {"pd_decider": "always", "pd_transfer_bandwidth": 0.2}
+    result = with_fleet(use, cluster=cluster, speedup=5.0).result()
+    assert result is not None
+    assert result.requests.outcome.tolist() == ["timed_out"]
+
+
 def test_blocks_of_a_diffusion_model_come_as_wholes_and_are_replayed_to_the_same_times(
     tmp_path: Path,
 ) -> None:

@@ -308,16 +308,19 @@ class LiveCluster:
         return live
 
     def abort(self, live: LiveRequest) -> None:
-        """End a request as if its client had timed out now."""
-        request, now_ns = live.latest, self.now_ns()
+        """End a request as if its client had timed out now.
+
+        One whose KV is on the wire is at no instance: its visit to the decode instance ends as it begins.
+        """
         if live.seen:
             return
         self._forget(live)
-        if request.status is FINISHED:
+        now_ns, (index, request) = self.now_ns(), self._whereabouts(live)
+        is_over = request.status is FINISHED
+        if is_over and not self._is_handed_over(request.row):
             return
         self.table.deadline_ns[request.row] = request.deadline_ns = now_ns
-        index, request = self._whereabouts(live)
-        if index >= 0:
+        if index >= 0 and not is_over:
             self.simulation.fleet.instances[index].cancel(request, now_ns)
         self.advance()
 
@@ -328,6 +331,10 @@ class LiveCluster:
     def _whereabouts(self, live: LiveRequest) -> tuple[int, Request]:
         between = None if self._handoff is None else self._handoff.whereabouts(live.request.row)
         return between or (int(self.simulation.recorder.instance[live.latest.visit]), live.latest)
+
+    def _is_handed_over(self, row: int) -> bool:
+        """Whether a request is on its way between two instances."""
+        return self._handoff is not None and self._handoff.whereabouts(row) is not None
 
     def stepped(self, tokens: int) -> None:
         """A step with so many tokens."""
