@@ -161,6 +161,24 @@ def test_a_client_that_leaves_during_a_hand_over_leaves_nothing_behind(handoff: 
     assert result.requests.outcome.tolist() == ["timed_out"]
 
 
+@pytest.mark.parametrize("handoff", ["vllm", "trtllm"])
+def test_prompts_kept_for_each_other_end_in_one_failure(handoff: str) -> None:
+    """Each of two instances keeps one prompt and has no room for the other."""
+
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        bodies = [{"prompt": list(range(n, n + 600)), "max_tokens": 4} for n in (0, 1000)]
+        await post(client, "/v1/completions", prompt=[7], max_tokens=2)
+        answers = await asyncio.gather(*(post(client, "/v1/completions", **body) for body in bodies))
+        assert sorted(answer.status_code for answer in answers) == [200, 408]
+
+    cluster = {"prefill_instances": 1, "prefill_decode_instances": 2, "pd_decider": "always"}
+    cluster |= {"handoff": handoff, "num_kv_blocks": 45, "max_model_len": 700}
+    cluster |= {"prefill_routing_policy": "round-robin", "decode_routing_policy": "round-robin"}
+    result = with_fleet(use, cluster=cluster, speedup=1.0).result()
+    assert result is not None
+    assert sorted(result.requests.outcome) == ["completed", "completed", "evicted"]
+
+
 def test_blocks_of_a_diffusion_model_come_as_wholes_and_are_replayed_to_the_same_times(
     tmp_path: Path,
 ) -> None:

@@ -222,6 +222,8 @@ class LiveCluster:
         assert self._timer is not None
         try:
             next_ns = self._catch_up()
+            while next_ns == NEVER_NS and self._handoff is not None and self._handoff.resolve_deadlock():
+                next_ns = self._catch_up()
         except BaseException as error:
             self._broken(error)
             return
