@@ -22,7 +22,8 @@ import numpy as np
 from h100_runs import Run, names, read
 
 from blis_py.api import build
-from blis_py.calibrate.fit.server import NAMES, fit_server, predicted_errors
+from blis_py.calibrate.fit.server import fit_server, predicted_errors
+from blis_py.calibrate.fit.server_runs import NAMES
 from blis_py.calibrate.token_times import TokenTimes
 from blis_py.requests.table import Labels
 from blis_py.setup.setup import Setup

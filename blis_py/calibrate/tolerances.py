@@ -55,34 +55,34 @@ def verdicts(
         hit_rates: measured and predicted.
         ttft: whether a verdict on TTFT is wanted.
     """
-    told = []
+    judged = []
     if hit_rates is not None:
         off = 100 * abs(hit_rates[0] - hit_rates[1])
-        told.append(
+        judged.append(
             ToleranceVerdict("KV cache hit rate", off, tolerances.hit_rate_points, "points", *hit_rates)
         )
     error = next((each for each in found.errors if (each.latency, each.group) == ("TTFT", "all")), None)
     if ttft and error is not None:
-        told.append(ToleranceVerdict("TTFT MAPE", 100 * error.mape, 100 * tolerances.ttft_mape, "%"))
+        judged.append(ToleranceVerdict("TTFT MAPE", 100 * error.mape, 100 * tolerances.ttft_mape, "%"))
     tokens = found.throughput[0]
     if tolerances.throughput_percent and tokens.measured:
         both = tokens.measured, tokens.predicted
         off = 100 * abs(tokens.error)
-        told.append(ToleranceVerdict("output tokens/s", off, tolerances.throughput_percent, "%", *both))
-    return told
+        judged.append(ToleranceVerdict("output tokens/s", off, tolerances.throughput_percent, "%", *both))
+    return judged
 
 
-def lines(told: list[ToleranceVerdict], found: Calibration, gpus: int) -> Iterator[str]:
+def lines(verdicts: list[ToleranceVerdict], found: Calibration, gpus: int) -> Iterator[str]:
     """The verdicts, and the throughput of each GPU."""
     tokens = found.throughput[0]
     if gpus and tokens.measured:
         each = tokens.measured / gpus, tokens.predicted / gpus
         yield f"output tokens/s of each of {gpus} GPUs: {each[0]:,.4g} measured, {each[1]:,.4g} predicted"
-    yield from map(str, told)
+    yield from map(str, verdicts)
 
 
-def as_dict(told: list[ToleranceVerdict]) -> list[dict[str, Any]]:
-    return [asdict(each) | {"within": each.within} for each in told]
+def as_dict(verdicts: list[ToleranceVerdict]) -> list[dict[str, Any]]:
+    return [asdict(each) | {"within": each.within} for each in verdicts]
 
 
 def observed_hit_rate(header: dict[str, Any], file: Path | None) -> float | None:

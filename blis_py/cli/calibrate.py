@@ -118,8 +118,8 @@ def calibrate(flags: Flags) -> None:
             causes = _causes(flags)
         else:
             seen = client_autopsies(result.measured, result.predicted)
-    told = _verdicts(flags, result)
-    figures = as_dict(result) | ({"tolerances": tolerances_as_dict(told)} if told else {})
+    verdicts = _verdicts(flags, result)
+    figures = as_dict(result) | ({"tolerances": tolerances_as_dict(verdicts)} if verdicts else {})
     figures |= {} if causes is None else {"autopsy": autopsy_as_dict(causes)}
     figures |= {} if seen is None else {"client_autopsy": client_as_dict(seen)}
     try:
@@ -127,7 +127,7 @@ def calibrate(flags: Flags) -> None:
             sys.stdout.write(to_json(figures))
         else:
             print_calibration(result)
-            for line in tolerance_lines(told, result, flags.get("--num-gpus", 0)):
+            for line in tolerance_lines(verdicts, result, flags.get("--num-gpus", 0)):
                 print(line)
         if style == "table" and causes is not None:
             print()

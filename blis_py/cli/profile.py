@@ -12,7 +12,8 @@ from blis_py.calibrate.fit import fit as fit_steps
 from blis_py.calibrate.fit import write_profile
 from blis_py.calibrate.fit.accuracy import validate as errors_of
 from blis_py.calibrate.fit.imports import import_steps
-from blis_py.calibrate.fit.server import engine_file, fit_server
+from blis_py.calibrate.fit.server import fit_server
+from blis_py.calibrate.fit.server_file import engine_file
 from blis_py.calibrate.fit.sources import SAMPLES, difference, read_all, with_model_config
 from blis_py.calibrate.read_times import is_client_run, read_token_times
 from blis_py.cli.configure import configure

@@ -92,17 +92,17 @@ class Layouts:
         """The answer in text."""
         won, lost, targets = self.winner, self.loser, len(self.winner.outcome.slo)
         first = f"Disaggregate: {'yes' if self.apart else 'no'}. {_kind(won)} meet {_met(won)} of {targets} "
-        told = [f"{first}target{'s' if targets > 1 else ''}, {_kind(lost)} {_met(lost)}."]
-        told.append(f"  why: {self.why}")
-        told += [f"  gains: {', '.join(self.gains)}"] if self.gains else []
-        told += [f"  costs: {', '.join(self.costs)}"] if self.costs else []
+        lines = [f"{first}target{'s' if targets > 1 else ''}, {_kind(lost)} {_met(lost)}."]
+        lines.append(f"  why: {self.why}")
+        lines += [f"  gains: {', '.join(self.gains)}"] if self.gains else []
+        lines += [f"  costs: {', '.join(self.costs)}"] if self.costs else []
         if self.dollars is not None and abs(self.dollars[0] - self.dollars[1]) > _CENT:
-            told.append(f"  price: ${self.dollars[0]:,.2f} an hour instead of ${self.dollars[1]:,.2f}")
+            lines.append(f"  price: ${self.dollars[0]:,.2f} an hour instead of ${self.dollars[1]:,.2f}")
         ordered = sorted((row for row in self.rows if row.status == OK), key=_key)
         layouts = ", ".join(f"{_name(row)} {_met(row)} ({_tightest(row):.0%})" for row in ordered)
-        told.append(f"  targets met, and the largest share of a limit: {layouts}")
+        lines.append(f"  targets met, and the largest share of a limit: {layouts}")
         refused = [_name(row) for row in self.rows if row.status != OK]
-        return told + ([f"  cannot be run: {', '.join(refused)}"] if refused else [])
+        return lines + ([f"  cannot be run: {', '.join(refused)}"] if refused else [])
 
     def summary(self) -> dict[str, Any]:
         """The same as data."""

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from blis_py.api import build, run
-from blis_py.calibrate.fit.server import ServerFit, engine_file, fit_server
+from blis_py.calibrate.fit.server import ServerFit, fit_server
+from blis_py.calibrate.fit.server_file import engine_file
 from blis_py.calibrate.token_times import TokenTimes, token_times
 from blis_py.cli import main
 from blis_py.config.engine import load_engine

@@ -21,38 +21,34 @@ predicted with numbers from the other three. Intervals are of fits to resampled 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
-from blis_py.calibrate.client_autopsy import requests_in_flight
-from blis_py.calibrate.token_times import Seconds, TokenTimes, token_times
-from blis_py.cluster.closed_loop import ClosedLoop
-from blis_py.cluster.simulation import simulate
-from blis_py.cluster.topology import Cluster
+from blis_py.calibrate.fit.server_runs import (
+    GROUPS,
+    NAMES,
+    SCATTER,
+    SLICES,
+    Floats,
+    ServerRun,
+    ServerRuns,
+)
+from blis_py.calibrate.token_times import TokenTimes
 from blis_py.errors import InputError
-from blis_py.files.yaml_files import dump_yaml
 from blis_py.latency.operators import Operators
-from blis_py.latency.trained import ServerTerms, Trained
-from blis_py.requests.table import Content, RequestTable
+from blis_py.latency.trained import Trained
 from blis_py.setup.setup import Setup
 
-Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
-MIN, MAX = 100, 20_000
-"""Number of requests: fewer say too little, more take too long."""
-NAMES = ("step_scale", "gap_us", "gap_seq_us", "frontend_ms")
-_NUDGE = np.array([0.1, 500.0, 20.0, 3.0])
-"""Large enough that the effect of changed batches averages out."""
+MAX = 20_000
+"""Requests of a run: more take too long."""
 _RANGE = np.array([0.5, 2000.0, 100.0, 5.0])
 """Deviation from the preset that counts as much as an error of `_WEIGHT`."""
 _WEIGHT = np.array([0.001, 0.001, 0.001, 0.005])
-_SCATTER = 0.03
-"""Change of a mean latency below which it is no more than the scatter between runs of one server."""
 _LOW, _HIGH = np.array([0.05, 0.0, 0.0, 0.0]), np.array([20.0, 1e6, 1e5, 1e5])
 _NOTHING = 1e-3
 _STAGES = (([0], 0.2, 0.006), ([1, 2], 0.4, 0.02))
@@ -66,8 +62,7 @@ _OF_STEPS = np.array([True, True, True, False])
 _AMPLIFIED = 1.2
 """Relative change of TTFT over that of step times above which requests queue."""
 _BOUND, _REWEIGHTED = 0.3, 4
-_ROUNDS, _SLICES, _GROUPS, _PARTS, _DRAWS = 4, 16, 4, 4, 200
-_METRICS = ("TTFT", "TPOT", "E2E")
+_ROUNDS, _PARTS, _DRAWS = 4, 4, 200
 
 
 @dataclass(frozen=True)
@@ -129,15 +124,15 @@ def fit_server(
                 f"only the first {MAX:,} of {len(one.request_id):,} requests of {one.source} were used"
             )
             one = one.take(np.argsort(one.sent_s, kind="stable")[:MAX])
-        runs.append(_Run.of(setup, one, skip_first_s))
+        runs.append(ServerRun.of(setup, one, skip_first_s))
         if one.same_prompt is None and setup.scheduler.prefix_cache != "none":
             notes.append(f"{one.source} does not say which prompts share a prefix: all are computed in full")
-    run = _Runs(runs)
+    run = ServerRuns(runs)
     begin = runs[0].numbers_of(setup)
     first = run.times(begin)
     base, slopes = first, run.slopes(first)
     weights = run.weights(first)
-    scatter = _SCATTER / len(runs) ** 0.5
+    scatter = SCATTER / len(runs) ** 0.5
     free = _free(begin, run.misses(first), slopes, weights, begin, scatter)
     numbers = _solve(begin, run.misses(first), slopes, weights, free, begin)
     for _ in range(_ROUNDS):
@@ -182,174 +177,8 @@ def predicted_errors(
     setup: Setup, measured: TokenTimes, numbers: Floats, skip_first_s: float = 0.0
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Errors on a run with the numbers of the setup, and with others: predicted over measured, minus one."""
-    run = _Runs([_Run.of(setup, measured, skip_first_s)])
+    run = ServerRuns([ServerRun.of(setup, measured, skip_first_s)])
     return run.errors(run.times(run.runs[0].numbers_of(setup))), run.errors(run.times(numbers))
-
-
-@dataclass(frozen=True)
-class _Times:
-    """A simulated run."""
-
-    numbers: Floats
-    ttft_s: Seconds
-    tpot_s: Seconds
-    e2e_s: Seconds
-
-
-@dataclass(frozen=True)
-class _Run:
-    """The recorded requests, to be simulated again."""
-
-    setup: Setup
-    measured: TokenTimes
-    table: RequestTable
-    counted: NDArray[np.bool_]
-    cells: NDArray[np.intp]
-    """(TTFT and TPOT, request): slice of time and group; -1 where it does not count."""
-    weights: Floats
-    """(TTFT and TPOT, slice, group): share of the requests."""
-
-    @classmethod
-    def of(cls, setup: Setup, measured: TokenTimes, skip_first_s: float) -> _Run:
-        measured = measured.take(np.argsort(measured.sent_s, kind="stable"))
-        since = measured.sent_s - measured.sent_s.min()
-        counted = since >= skip_first_s
-        if counted.sum() < MIN:
-            problem = f"{int(counted.sum())} requests are too few to fit a server to"
-            raise InputError(problem, file=measured.source, fix=f"give a run of {MIN} or more")
-        counted &= ~np.isnan(measured.tpot_s)
-        table = _table(measured)
-        slices = _groups(np.arange(len(counted)), counted, _SLICES)
-        by = (table.prompt_tokens, requests_in_flight(measured))
-        cells = np.stack([slices * _GROUPS + _groups(column, counted, _GROUPS) for column in by])
-        cells[:, ~counted] = -1
-        counts = [np.bincount(row[counted], minlength=_SLICES * _GROUPS) for row in cells]
-        weights = np.stack(counts).reshape(2, _SLICES, _GROUPS) / counted.sum()
-        return cls(setup, measured, table, counted, cells, weights)
-
-    def numbers_of(self, setup: Setup) -> Floats:
-        """The numbers in the server's current setup."""
-        gap = (*setup.config.latency.step_gap_us, 0.0, 0.0)[:2]
-        frontend = setup.latency.frontend.before_enqueue_ns / 1e6
-        return np.array([setup.config.latency.step_scale, *gap, frontend])
-
-    def times(self, numbers: Floats) -> _Times:
-        scale, gap_us, seq_us, front_ms = numbers.tolist()
-        setup = self.setup
-        model = setup.latency
-        assert isinstance(model, Trained | Operators)
-        priced = model.on_server(ServerTerms(scale, gap_us * 1e3, seq_us * 1e3))
-        priced.frontend = replace(setup.latency.frontend, before_enqueue_ns=round(front_ms * 1e6))
-        demand: RequestTable | ClosedLoop = self.table
-        limit = self.measured.concurrency
-        if limit is not None:
-            demand = ClosedLoop(self.table.at_once(), limit)
-        record = simulate(demand, Cluster.of(scheduler=setup.scheduler, latency=priced))
-        served = token_times(record, "simulated")
-        if len(served.request_id) < len(self.table):
-            problem = f"of {len(self.table):,} requests {len(served.request_id):,} can be served as described"
-            raise InputError(problem, file=self.measured.source, fix="describe the server that served them")
-        return _Times(numbers, served.ttft_s, served.tpot_s, served.e2e_s)
-
-    def misses(self, times: _Times) -> Floats:
-        """Measured over predicted, minus one: (TTFT and TPOT, slice, group)."""
-        return self._means(self.measured) / self._means(times) - 1
-
-    def slopes(self, there: _Times) -> Floats:
-        """Relative change of these means with each number, which is the last axis."""
-        columns = []
-        for i, nudge in enumerate(_NUDGE):
-            step = np.zeros(len(NAMES))
-            step[i] = nudge
-            moved = self.times(there.numbers + step)
-            columns.append((self._means(moved) / self._means(there) - 1) / nudge)
-        return np.stack(columns, axis=-1)
-
-    def _means(self, times: TokenTimes | _Times) -> Floats:
-        """Mean by slice and group; 1 if there is no request."""
-        found = []
-        for cells, values in zip(self.cells, (times.ttft_s, times.tpot_s), strict=True):
-            sums = np.bincount(cells[self.counted], values[self.counted], _SLICES * _GROUPS)
-            counts = np.bincount(cells[self.counted], minlength=_SLICES * _GROUPS)
-            found.append(np.where(counts > 0, sums / np.maximum(counts, 1), 1.0))
-        return np.stack(found).reshape(2, _SLICES, _GROUPS)
-
-    def pairs(self, times: _Times, column: str) -> tuple[Seconds, Seconds]:
-        """Simulated and measured values of the requests that count."""
-        sim, real = getattr(times, column), getattr(self.measured, column)
-        known = self.counted & ~np.isnan(sim) & ~np.isnan(real)
-        return sim[known], real[known]
-
-
-@dataclass(frozen=True)
-class _Runs:
-    """Runs of one server; slices of all of them stand side by side."""
-
-    runs: Sequence[_Run]
-
-    @property
-    def in_flight(self) -> int:
-        return max(int(np.nanmax(requests_in_flight(one.measured))) for one in self.runs)
-
-    def times(self, numbers: Floats) -> list[_Times]:
-        return [one.times(numbers) for one in self.runs]
-
-    def misses(self, times: Sequence[_Times]) -> Floats:
-        return np.concatenate([r.misses(t) for r, t in zip(self.runs, times, strict=True)], axis=1)
-
-    def slopes(self, there: Sequence[_Times]) -> Floats:
-        return np.concatenate([r.slopes(t) for r, t in zip(self.runs, there, strict=True)], axis=1)
-
-    def weights(self, times: Sequence[_Times]) -> Floats:
-        """Shares of the requests, and of the runs by their information."""
-        informed = []
-        for run, there in zip(self.runs, times, strict=True):
-            by_slice = (run.misses(there) * run.weights).sum(axis=2) * _SLICES
-            own = by_slice.var(axis=1, ddof=1) / _SLICES
-            informed.append(1 / (_SCATTER**2 + own))
-        total = np.sum(informed, axis=0)
-        shares = [(each / total)[:, None, None] for each in informed]
-        return np.concatenate([r.weights * x for r, x in zip(self.runs, shares, strict=True)], axis=1)
-
-    def errors(self, times: Sequence[_Times]) -> dict[str, float]:
-        """Predicted over measured, minus one, of each mean and 99th percentile over all requests."""
-        found = {}
-        for name in _METRICS:
-            both = [r.pairs(t, f"{name.lower()}_s") for r, t in zip(self.runs, times, strict=True)]
-            sim, real = (np.concatenate(values) for values in zip(*both, strict=True))
-            found[f"{name} mean"] = float(sim.mean() / real.mean() - 1)
-            found[f"{name} p99"] = float(np.percentile(sim, 99) / np.percentile(real, 99) - 1)
-        return found
-
-
-def _groups(values: NDArray[Any], counted: NDArray[np.bool_], groups: int) -> NDArray[np.intp]:
-    """Group of each counted value, by rank, out of groups of equal size."""
-    rank = np.argsort(np.argsort(np.where(counted, values, values.max() + 1), kind="stable"), kind="stable")
-    found: NDArray[np.intp] = np.minimum(rank * groups // int(counted.sum()), groups - 1)
-    return found
-
-
-def _table(measured: TokenTimes) -> RequestTable:
-    if measured.prompt_tokens is None:
-        fix = "give a result with the lengths of prompts"
-        raise InputError("has no lengths of prompts", file=measured.source, fix=fix)
-    sent_ns = np.rint((measured.sent_s - measured.sent_s.min()) * 1e9).astype(np.int64)
-    content: NDArray[Any] | None = None
-    contents: tuple[Content, ...] = ()
-    if measured.same_prompt is not None:
-        pairs = np.stack([measured.same_prompt, measured.prompt_tokens], axis=1)
-        kinds, content = np.unique(pairs, axis=0, return_inverse=True)
-        contents = tuple(((f"prompt {slot}", int(tokens)),) for slot, tokens in kinds.tolist())
-    return RequestTable.build(
-        sent_ns,
-        np.maximum(measured.prompt_tokens, 1),
-        np.maximum(measured.output_tokens, 1),
-        content=content,
-        contents=contents,
-    )
-
-
-# --- least squares -----------------------------------------------------------------------------------
 
 
 def _free(
@@ -470,7 +299,7 @@ def _held_out(
     """
     left = np.zeros_like(misses)
     slices = misses.shape[1]
-    part = np.arange(_GROUPS) if by_load else np.arange(slices) * _PARTS // _SLICES
+    part = np.arange(GROUPS) if by_load else np.arange(slices) * _PARTS // SLICES
     for number in range(int(part.max()) + 1):
         at = np.s_[:, :, part == number] if by_load else np.s_[:, part == number]
         kept = weights.copy()
@@ -484,53 +313,3 @@ def _sizes(misses: Floats, weights: Floats) -> dict[str, float]:
     """Mean absolute error of the means of slices and groups, predicted over measured."""
     sizes = (np.abs(1 / (1 + misses) - 1) * weights).sum(axis=(1, 2))
     return {name: float(size) for name, size in zip(("TTFT", "TPOT"), sizes, strict=True)}
-
-
-# --- the file ----------------------------------------------------------------------------------------
-
-
-def engine_file(
-    fit: ServerFit,
-    settings: Mapping[str, Any],
-    sources: Mapping[str, str],
-    title: str,
-    given: Mapping[str, Any] | None = None,
-) -> str:
-    """An engine preset with the fitted numbers.
-
-    Args:
-        settings, sources: of the simulated preset, on its GPU.
-        given: settings of the server with which the runs were simulated, by configuration key.
-    """
-
-    def said(*names: str) -> str:
-        stated = "; ".join(f"{name} {fit.numbers[name].described()}" for name in names)
-        return f"fitted to {fit.requests:,} requests of {fit.source}; 90 % intervals: {stated}"
-
-    number = {name: float(f"{fit.numbers[name].value:.4g}") for name in NAMES}
-    behind = tuple(settings.get("frontend_ms", ()))[1:] or (0.0,)
-    gaps = [number["gap_us"], number["gap_seq_us"]] + ([fit.in_flight] if number["gap_seq_us"] else [])
-    settings = {**settings, **(given or {})}
-    sources = {**sources, **dict.fromkeys(given or {}, "given when the server was fitted")}
-    fitted = {
-        "frontend_ms": ([number["frontend_ms"], *behind], said("frontend_ms")),
-        "latency.step_scale": (number["step_scale"], said("step_scale")),
-        "latency.step_gap_us": (gaps, said("gap_us", "gap_seq_us")),
-    }
-    kept = {key: (value, sources[key]) for key, value in settings.items() if key not in fitted}
-    entries = {key: {"value": value, "source": source} for key, (value, source) in {**kept, **fitted}.items()}
-    head = [
-        f"# {title}, with front end, gaps and a factor on step times fitted to one server.",
-        f"# {fit.source}: {fit.requests:,} requests. Predicted over measured:",
-        *(
-            f"#   {name:10} {fit.before[name]:+7.1%} before, {fit.after[name]:+7.1%} after"
-            for name in fit.before
-        ),
-        *(
-            f"#   {name} of slices of time that were held out: {fit.held_out_before[name]:.1%} off before, "
-            f"{error:.1%} after"
-            for name, error in fit.held_out.items()
-        ),
-    ]
-    body = dump_yaml({"title": f"{title}, fitted to a server", "settings": entries})
-    return "\n".join(head) + "\n" + body
