@@ -34,6 +34,8 @@ class Vllm(HandOff):
     it computes the last prompt token again, which emits the first token that the client gets.
     """
 
+    looks_ahead = True
+
     def _prefilled(self, pair: Pair) -> None:
         pair.request.forget_since(0)  # the proxy discards that token
 
@@ -63,6 +65,7 @@ class Trtllm(HandOff):
     whole answer (`GUARANTEED_NO_EVICT`); here blocks are taken as they are needed.
     """
 
+    looks_ahead = True
     token_of_prefill = True
 
     def begin(self, request: Request, decode: int, now_ns: int) -> bool:
@@ -156,6 +159,7 @@ class Blis(HandOff):
     """
 
     keeps_blocks = False
+    looks_ahead = True
     to_itself = True
     counts_late = True
 

@@ -214,7 +214,7 @@ class ClusterSimulation:
         handoff.connect(self.events, self.fleet, self.recorder, choose_prefill, dispatcher.choose)
         decides = decider(settings.decider)(settings, self.signals)
         dispatcher.pair(decides, handoff.begin, view.ready, settings.pair_order == "decode-first")
-        self._parts.insert(0, NoLookahead())
+        self.lookahead.hands_over = True
         self.lookahead.min_reach = _REACH_OF_HANDOVERS
 
     def _by_model(self, record_decisions: int | None) -> dict[int, Dispatcher]:
@@ -284,9 +284,11 @@ class ClusterSimulation:
     @property
     def _dispatches_ahead(self) -> bool:
         """Whether arrivals go to pairs of instances ahead of their time: neither choice depends on the state
-        of the cluster, and no instance gets both arrivals and requests handed over."""
-        dispatcher = self.dispatcher
-        if self.handoff is None or self._fleet_events.is_used or self.lookahead.none_ahead:
+        of the cluster nor on earlier ends, and no instance gets both arrivals and requests handed over."""
+        dispatcher, handoff = self.dispatcher, self.handoff
+        if handoff is None or self._fleet_events.is_used or self.lookahead.none_ahead:
+            return False
+        if handoff.settings.pair_order != "decode-first":
             return False
         apart = all(pool.role != "both" for pool in self.cluster.pools)
         return apart and not self.source.listens and not dispatcher.looks and not self._prefill_looks
