@@ -6,11 +6,11 @@ Each mutant is one change to one module of `PARTS`, in a copy of the checkout. F
 an instrumented copy: which of them execute which blocks is kept beside `--out`. Then the tests that execute
 the changed place run, the closest and fastest first, until one fails, in forks of a process that has
 imported the libraries. Those that read files of the folder `shared` beside the checkout run last, so that
-one call says, too, what a stranger's clone notices. A failed test counts if it fails twice; a mutant that
-only hangs, or does not import, counts neither way. What has been found is kept in `--out` after every
-mutant; the same call goes on from there, and `--again` tests those once more that have survived. Mutants
-that change nothing observable are in `equivalent.txt`, each with its reason. Prints the seed, the score with
-its 95 % interval, and the survivors.
+one call says, too, what a stranger's clone notices. A failed test of another part counts if it fails twice;
+a mutant that only hangs, or does not import, counts neither way. What has been found is kept in `--out`
+after every mutant; the same call goes on from there, and `--again` tests those once more that have survived.
+Mutants that change nothing observable are in `equivalent.txt`, each with its reason. Prints the seed, the
+score with its 95 % interval, and the survivors.
 """
 
 from __future__ import annotations
@@ -275,8 +275,8 @@ class Campaign:
         server, hangs = self.servers.get(), Found(SURVIVES)
         try:
             with server.changed(mutation.module, mutation.applied(self._sources[mutation.module])):
-                for shared, tests in self._stages(mutation):
-                    verdict, test = self._failing(server, mutation.module, tests)
+                for close, shared, tests in self._stages(mutation):
+                    verdict, test = self._failing(server, mutation.module, tests, close)
                     if verdict in (KILLED, BROKEN):
                         return Found(verdict, test, shared)
                     if verdict == HANGS:
@@ -285,16 +285,16 @@ class Campaign:
         finally:
             self.servers.put(server)
 
-    def _failing(self, server: Server, module: str, tests: list[str]) -> tuple[str, str]:
-        """A test that fails twice, if there is one."""
+    def _failing(self, server: Server, module: str, tests: list[str], close: bool) -> tuple[str, str]:
+        """A test that fails, if there is one; of far ones, which may fail for other reasons, twice."""
         while tests:  # no tests would mean all of them
             verdict, test = server.run(_files(tests), tests, module=module)
-            if verdict != KILLED or server.run(_files([test]), [test], module=module)[0] == KILLED:
+            if close or verdict != KILLED or server.run(_files([test]), [test], module=module)[0] == KILLED:
                 return verdict, test
             tests = tests[tests.index(test) + 1 :] if test in tests else []
         return SURVIVES, ""
 
-    def _stages(self, mutation: Mutation) -> Iterator[tuple[bool, list[str]]]:
+    def _stages(self, mutation: Mutation) -> Iterator[tuple[bool, bool, list[str]]]:
         """Cheap tests of the closest files, then all others of the place, then those that read `shared`."""
         files = self._selection.of(mutation.module, self._own)
         block, rank = self._blocks.of(mutation), {file: place for place, file in enumerate(files)}
@@ -306,9 +306,9 @@ class Campaign:
         own = [one for one in found if not one.shared]
         close = set(list(dict.fromkeys(one.file for one in own))[:CLOSEST])
         first = [one.test for one in own if one.cost_s <= SLOW_S and one.file in close]
-        yield False, first
-        yield False, [one.test for one in own if one.test not in set(first)]
-        yield True, [one.test for one in found if one.shared]
+        yield True, False, first
+        yield False, False, [one.test for one in own if one.test not in set(first)]
+        yield False, True, [one.test for one in found if one.shared]
 
 
 def _files(tests: list[str]) -> list[str]:
