@@ -27,7 +27,10 @@ def judged(measured_ms: float, limit_ms: float = 100.0, **more: Any) -> Judgemen
 
 
 def outcome(**facts: Any) -> JobOutcome:
-    rates = {"throughput.output_tokens_per_s": 1000.0, "throughput.total_tokens_per_s": 4000.0}
+    rates: dict[str, float | None] = {
+        "throughput.output_tokens_per_s": 1000.0,
+        "throughput.total_tokens_per_s": 4000.0,
+    }
     return JobOutcome(figures=rates, facts={"offered_per_s": 60.0, "requests": 80, **facts})
 
 
@@ -81,7 +84,8 @@ def test_a_plan_in_words() -> None:
         "Bottleneck: KV cache memory. 25 % more KV blocks would improve the tightest target by 30 %.",
         "Settings tried: max_num_seqs 64 to 1,024; scheduler fcfs, lpm. None of them saves an instance.",
         "Runner-up: 3 instances of llama-3.1-8b on h100 TP1: $10.80 an hour, $3.60 more",
-        "Confidence: all targets are met in 5 of 8 draws (62 %) of the prediction's error and of the requests",
+        "Confidence: all targets are met in 5 of 8 draws (62 %) of the prediction's error "
+        "and of the requests",
         "  errors drawn from runs on H100",
         "  no configuration of the space holds in 90 % of the draws",
         "Other latency models: roofline does not agree: p99 TTFT 150 ms (target 100 ms)",
