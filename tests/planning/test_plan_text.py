@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from blis_py.api import configure
-from blis_py.planning import report_text
+from blis_py.planning import pictures, report_text
 from blis_py.planning.analysis import Case, Lever
 from blis_py.planning.goal import Judgement, Requirement
 from blis_py.planning.job import JobOutcome
@@ -213,3 +213,66 @@ def test_a_surer_configuration_is_named_with_its_price() -> None:
 )
 def test_confidence_that_is_not_known_says_why(drawn: bool, told: str) -> None:
     assert report_text.lines(plan(drawn=drawn))[-1] == f"Confidence: {told}"
+
+
+def test_the_picture_of_a_plan_shows_its_figures() -> None:
+    cases = (("rate×0.8", 60), ("rate×1.2", 500), ("prompt×0.8", 75), ("prompt×1.2", 90), ("output×0.8", 70))
+    picture = pictures.draw(
+        plan(
+            best=candidate(2, 80, models="step times by hand"),
+            standings=(
+                standing(gpu="h100"),
+                replace(standing(gpu="l40s"), at_most=True, cost=3.6, least=3),
+                replace(standing(gpu="a100", scheduler="priority-fcfs", block=16), cost=20.0),
+                replace(standing(gpu="b200"), cost=None),
+            ),
+            sensitivity=tuple(Case(name, judged(ms), outcome()) for name, ms in cases),
+            models=(
+                Case("model roofline", judged(150), outcome()),
+                Case("model linear", Judgement(False, refused="no"), outcome()),
+                Case("model kernels", Judgement(False), outcome()),
+            ),
+            levers=(
+                Lever("KV", 0.3, "more KV"),
+                Lever("host", 0.004, "a faster host"),
+                Lever("compute", -2.5, "worse"),
+            ),
+        )
+    )
+    costs, sensitivity, trust, levers = picture.figure.axes[:4]
+
+    def shown(ax: Any) -> tuple[list[str], list[float], list[str]]:
+        labels = [label.get_text() for label in ax.get_yticklabels()]
+        return [text.get_text() for text in ax.texts], [patch.get_width() for patch in ax.patches], labels
+
+    assert shown(costs) == (
+        [" 2 inst.", " 2 inst.", " 3 inst. or fewer"], [20.0, 7.2, 3.6], ["a100, priority-fcfs, 16", "h100", "l40s"]
+    )  # fmt: skip
+    assert costs.get_xlim() == (0, 29)
+    texts, widths, names = shown(sensitivity)
+    assert names == ["prompt lengths", "request rate"]
+    assert texts == ["−20 %: 75 ms", "+20 %: 90 ms", "−20 %: 60 ms", "+20 %: 500 ms"]
+    assert widths == pytest.approx([-0.05, 0.1, -0.2, 3.0 - 0.8])
+    assert sensitivity.get_xlim() == pytest.approx((0.6 - 0.65 * 2.4, 3 + 0.65 * 2.4))
+    assert shown(trust) == (
+        ["never", "does not apply", " 150 ms", " 80 ms"],
+        pytest.approx([1.5, 0.8]),
+        ["kernels", "linear", "roofline", "trained"],
+    )
+    assert trust.get_xlim() == pytest.approx((0, 1.45 * 1.5))
+    assert shown(levers) == ([" -250 %", " +30 %"], [-100, 30], ["worse", "more KV"])
+    assert levers.get_xlim() == pytest.approx((-110, 119))
+    small = [*costs.get_yticklabels(), costs.yaxis.label, *levers.get_yticklabels()]
+    assert {each.get_size() for each in (*small, *costs.texts, *trust.texts, *levers.texts)} == {8}
+
+
+def test_the_picture_of_a_plan_without_figures_says_what_is_not_known() -> None:
+    best = replace(candidate(1, 80, None), judgement=Judgement(False))
+    picture = pictures.draw(plan(best=best))
+    said = [" ".join(text.get_text().split()) for ax in picture.figure.axes for text in ax.texts]
+    assert said == [
+        "one configuration was given: nothing was searched",
+        "nothing was measured that could change",
+        "nothing was measured",
+        "nothing was found that would help",
+    ]
