@@ -156,10 +156,8 @@ def main() -> int:
         state.seed += 1
         if options.state:
             state.save(options.state)
-    spent_s = time.monotonic() - began_s
-    print(
-        f"{state.outputs:,} outputs up to seed {state.seed}, {state.differing} runs that differ, {spent_s:.0f} s"
-    )
+    done = f"{state.outputs:,} outputs up to seed {state.seed}, {state.differing} runs that differ"
+    print(f"{done}, {time.monotonic() - began_s:.0f} s")
     return 1 if state.differing else 0
 
 
