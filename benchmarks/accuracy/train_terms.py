@@ -25,7 +25,8 @@ from typing import Any
 import numpy as np
 import yaml
 from numpy.typing import NDArray
-from points import NotExpressed, Point, figures_ms, points_of, under_terms
+from point_sets import points_of
+from points import NotExpressed, Point, figures_ms, under_terms
 
 from blis_py.api import Simulation
 from blis_py.errors import InputError
