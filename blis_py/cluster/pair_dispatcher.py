@@ -57,7 +57,13 @@ class PairDispatcher(Dispatcher):
             self._signals.watch()
 
     def choose(self, request: Request, now_ns: int) -> int:
-        """The decode instance of a request whose prefill is done; -1 if none is ready."""
+        """The decode instance of a request, which is recorded; -1 if none is ready."""
+        index = self._candidate(request, now_ns)
+        if self._log is not None and index >= 0:
+            self._log.note(request, now_ns, index)
+        return index
+
+    def _candidate(self, request: Request, now_ns: int) -> int:
         if not self._ready:
             return -1
         if self.looks:
@@ -68,13 +74,24 @@ class PairDispatcher(Dispatcher):
         self._one_by_one(due)
 
     def _one_by_one(self, due: Sequence[tuple[int, Request]]) -> None:
+        one = self._decode_first_one if self._decode_first else self._prefill_first_one
         for now_ns, request in due:
-            index = self.choose(request, now_ns)
-            if self._log is not None:
-                self._log.note(request, now_ns, index)
-            decode = index if self._decode_first else -1
-            apart = self._prefill and self._decides(request, index)
-            if apart and self._begin(request, decode, now_ns):
-                continue
-            self._recorder.dispatched(request, index)
-            self._instances[index].submit([(now_ns + self._front_end_ns, request)])
+            index = one(request, now_ns)
+            if index >= 0:
+                self._recorder.dispatched(request, index)
+                self._instances[index].submit([(now_ns + self._front_end_ns, request)])
+
+    def _decode_first_one(self, request: Request, now_ns: int) -> int:
+        """Begin a hand-over to the decode instance; or that instance, if it serves the request alone."""
+        index = self.choose(request, now_ns)
+        apart = self._prefill and self._decides(request, index) and self._begin(request, index, now_ns)
+        return -1 if apart else index
+
+    def _prefill_first_one(self, request: Request, now_ns: int) -> int:
+        """The same, with a decode instance that is chosen when the prefill is done.
+
+        A decider that looks at an instance sees the one that would be chosen now.
+        """
+        candidate = self._candidate(request, now_ns) if self._decides.looks_at_load else -1
+        apart = self._prefill and self._decides(request, candidate) and self._begin(request, -1, now_ns)
+        return -1 if apart else self.choose(request, now_ns)

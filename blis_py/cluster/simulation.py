@@ -284,9 +284,12 @@ class ClusterSimulation:
     @property
     def _dispatches_ahead(self) -> bool:
         """Whether arrivals go to pairs of instances ahead of their time: neither choice depends on the state
-        of the cluster, and no instance gets both arrivals and requests handed over."""
-        dispatcher = self.dispatcher
-        if self.handoff is None or self._fleet_events.is_used or self.lookahead.none_ahead:
+        of the cluster, nor on the order of the others, and no instance gets both arrivals and requests
+        handed over."""
+        dispatcher, handoff = self.dispatcher, self.handoff
+        if handoff is None or self._fleet_events.is_used or self.lookahead.none_ahead:
+            return False
+        if handoff.turns is not None and handoff.settings.pair_order != "decode-first":
             return False
         apart = all(pool.role != "both" for pool in self.cluster.pools)
         return apart and not self.source.listens and not dispatcher.looks and not self._prefill_looks
