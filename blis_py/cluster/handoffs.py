@@ -66,14 +66,9 @@ class Trtllm(HandOff):
 
     token_of_prefill = True
 
-    def begin(self, request: Request, decode: int, now_ns: int) -> bool:
-        if 1 in (request.output_tokens, request.max_tokens):
-            return self._at_once(request, now_ns)
-        return super().begin(request, decode, now_ns)
-
-    def _at_once(self, request: Request, now_ns: int) -> bool:
-        """Serve a request of one token on a prefill instance alone."""
-        prefill = self._choose_prefill(request, now_ns)
+    def begin(self, request: Request, prefill: int, decode: int, now_ns: int) -> bool:
+        if 1 not in (request.output_tokens, request.max_tokens):
+            return super().begin(request, prefill, decode, now_ns)
         self._recorder.dispatched(request, prefill)
         self._instances[prefill].submit([(now_ns + self._front_end_ns, request)])
         return True

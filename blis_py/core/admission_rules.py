@@ -51,34 +51,33 @@ class AdmissionRule:
 class GuaranteedNoEvict(AdmissionRule):
     """TensorRT-LLM's default: a request starts when the pool holds it and all running ones to their ends.
 
-    Those whose KV is on the way from a context server count as running.
+    On a generation server it decides when blocks are taken for KV from a context server. Requests whose KV is
+    on the way count with the blocks that they hold: they are in no state that `capacityScheduler.cpp`
+    schedules.
     """
 
     def __init__(self, config: SchedulerConfig, instance: Admitted) -> None:
         super().__init__(config, instance)
         self._held: dict[Request, int] = {}
         self._reserved = 0
-        self._running = self._loading = 0
-        """Running requests, and those whose KV is on the way, of the last update."""
-        self._last: Request | None = None
-        self._latest: Request | None = None
-        """The last of each."""
 
     def admits(self, request: Request, wanted: int) -> bool:
         self._update()
-        return not self._held or self._reserved + self._needs(request) <= self._blocks
+        loads = self._instance.loads
+        loading = [] if loads is None else loads.requests
+        if not self._held and not loading:
+            return True
+        taken = self._reserved + sum(len(each.block_table) for each in loading)
+        return taken + self._needs(request) <= self._blocks
 
     def _update(self) -> None:
-        """Follow the requests that hold blocks, which change at their ends for the most part."""
-        running, loads = self._instance.running, self._instance.loads
-        last = next(reversed(running), None)
-        loading, latest = (0, None) if loads is None else (len(loads), loads.latest)
-        same = len(running) == self._running and last is self._last
-        if same and loading == self._loading and latest is self._latest:
+        """Follow the running list, which changes at its ends for the most part."""
+        running = self._instance.running
+        if len(running) == len(self._held) and next(reversed(running), None) is next(
+            reversed(self._held), None
+        ):
             return
-        self._running, self._last, self._loading, self._latest = len(running), last, loading, latest
-        every = [*running] if loads is None else [*running, *loads.requests]
-        self._held = {each: self._held.get(each) or self._needs(each) for each in every}
+        self._held = {each: self._held.get(each) or self._needs(each) for each in running}
         self._reserved = sum(self._held.values())
 
     def _needs(self, request: Request) -> int:

@@ -244,17 +244,18 @@ def test_kv_is_received_between_any_two_steps_and_new_requests_in_intervals(sing
     assert np.diff(token_times(record, 1)).tolist()[0] < 20, "and no interval once its KV is there"
 
 
-def test_admission_rules_hold_when_blocks_are_taken_and_not_when_the_kv_is_there() -> None:
-    """The decode instance guarantees two requests of 6 blocks their ends; the third has to wait for them."""
-    table = requests([0, 0, 0], [20, 20, 20], [4, 4, 4])
+def test_trtllm_guarantees_ends_when_blocks_are_taken() -> None:
+    """The first request runs with a guarantee of 6 of 16 blocks, the second is on the way with 5. A third one
+    needs 6; once its KV is there, it decodes."""
+    table = requests([0, 40, 41], [20, 20, 20], [4, 4, 4])
     settings = {"num_kv_blocks": 16, "prefill": 3, "admission_rule": "guaranteed-no-evict"}
     record = simulate(table, "trtllm", **settings)
     check(record)
     assert record.handovers is not None
     reserved_us = (record.handovers.reserved_ns // US).tolist()
-    assert reserved_us[:2] == [30, 30]
-    assert reserved_us[2] == int(record.finish_ns[:2].min()) // US
-    assert max(np.diff(token_times(record, 2)).tolist()) == 10, "and then it decodes"
+    assert reserved_us[:2] == [30, 73]
+    assert reserved_us[2] == int(record.finish_ns[0]) // US
+    assert max(np.diff(token_times(record, 2)).tolist()) == 10
 
 
 @pytest.mark.parametrize("single_step", [False, True])
