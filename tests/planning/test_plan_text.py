@@ -241,13 +241,15 @@ def test_the_picture_of_a_plan_shows_its_figures() -> None:
     )
     costs, sensitivity, trust, levers = picture.figure.axes[:4]
 
-    def shown(ax: Any) -> tuple[list[str], list[float], list[str]]:
+    def shown(ax: Any) -> tuple[list[str], Any, list[str]]:
         labels = [label.get_text() for label in ax.get_yticklabels()]
         return [text.get_text() for text in ax.texts], [patch.get_width() for patch in ax.patches], labels
 
     assert shown(costs) == (
-        [" 2 inst.", " 2 inst.", " 3 inst. or fewer"], [20.0, 7.2, 3.6], ["a100, priority-fcfs, 16", "h100", "l40s"]
-    )  # fmt: skip
+        [" 2 inst.", " 2 inst.", " 3 inst. or fewer"],
+        [20.0, 7.2, 3.6],
+        ["a100, priority-fcfs, 16", "h100", "l40s"],
+    )
     assert costs.get_xlim() == (0, 29)
     texts, widths, names = shown(sensitivity)
     assert names == ["prompt lengths", "request rate"]
@@ -263,7 +265,7 @@ def test_the_picture_of_a_plan_shows_its_figures() -> None:
     assert shown(levers) == ([" -250 %", " +30 %"], [-100, 30], ["worse", "more KV"])
     assert levers.get_xlim() == pytest.approx((-110, 119))
     small = [*costs.get_yticklabels(), costs.yaxis.label, *levers.get_yticklabels()]
-    assert {each.get_size() for each in (*small, *costs.texts, *trust.texts, *levers.texts)} == {8}
+    assert {each.get_fontsize() for each in (*small, *costs.texts, *trust.texts, *levers.texts)} == {8}
 
 
 def test_the_picture_of_a_plan_without_figures_says_what_is_not_known() -> None:
