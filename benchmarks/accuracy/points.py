@@ -226,14 +226,18 @@ class Point:
 
     def _of_generator(self) -> dict[str, Any]:
         """Settings that AIConfigurator's generator writes for its own servers: room for one prompt and all
-        decodes in a step, and chunks mixed with decodes in the SGLang versions it was written for
-        (`src/aiconfigurator/generator/rule_plugin`, Apache-2.0)."""
+        decodes in a step, chunks mixed with decodes in the SGLang versions it was written for
+        (`src/aiconfigurator/generator/rule_plugin`, Apache-2.0), and TensorRT-LLM's overlap scheduler off until
+        that rule set it (default of `extra_engine_args.1.0.0rc3.yaml.j2`)."""
         if self.engine == "sglang":
             mixed = re.match(r"0\.5\.([5-9]|\d\d)", self.version)
             return {"batch_former": "running-first"} if mixed else {}
         seqs = max(512, self.concurrency)
         tokens = -(-(seqs + self.prompt_tokens + 1500) // 32) * 32
-        return {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
+        found: dict[str, Any] = {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
+        if self.engine == "trtllm" and _number(self.version) < (1, 2):
+            found["async_scheduling"] = False
+        return found
 
     @property
     def drawn(self) -> bool:

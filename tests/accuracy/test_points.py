@@ -160,7 +160,12 @@ def test_a_measurement_under_two_names_has_the_flags_of_the_published_one(tmp_pa
 @pytest.mark.parametrize(
     ("engine", "version", "expected"),
     [
-        ("trtllm", "1.0.0rc3", {"max_num_seqs": 512, "max_num_batched_tokens": 3040}),
+        (
+            "trtllm",
+            "1.0.0rc3",
+            {"max_num_seqs": 512, "max_num_batched_tokens": 3040, "async_scheduling": False},
+        ),
+        ("trtllm", "1.3.0rc1", {"max_num_seqs": 512, "max_num_batched_tokens": 3040}),
         ("vllm", "0.12.0", {"max_num_seqs": 512, "max_num_batched_tokens": 3040}),
         ("sglang", "0.5.8.post1", {"batch_former": "running-first"}),
         ("sglang", "0.5.1.post1", {}),
@@ -169,9 +174,10 @@ def test_a_measurement_under_two_names_has_the_flags_of_the_published_one(tmp_pa
 def test_servers_of_its_own_runs_have_the_settings_of_its_generator(
     tmp_path: Path, engine: str, version: str, expected: dict[str, Any]
 ) -> None:
-    """Room for one prompt and the decodes; mixed chunks where SGLang's generator has them."""
+    """Room for one prompt and the decodes; mixed chunks where SGLang's generator has them; no overlap of
+    steps where TensorRT-LLM's first one has none."""
     settings = point(tmp_path, {"backend": engine, "backend_version": version}, OWN).settings()
-    named = ("max_num_seqs", "max_num_batched_tokens", "batch_former")
+    named = ("max_num_seqs", "max_num_batched_tokens", "batch_former", "async_scheduling")
     assert {name: settings[name] for name in named if name in settings} == expected
 
 
