@@ -97,6 +97,7 @@ def _child(job: dict[str, Any], send: int) -> None:
         os.dup2(nothing, stream)
     sys.path[:0] = [job["root"], str(Path(__file__).parent)]
     os.environ.update(job["environment"])
+    sys.dont_write_bytecode = False  # compiling would take longer than the tests
     plugins: list[object] = [Notes(send, job["tests"])]
     if "reach" in job:
         from reach import Recorded
