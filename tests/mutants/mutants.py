@@ -188,6 +188,8 @@ class Server:
 
     def __init__(self, root: Path, limit_s: float) -> None:
         self.root, self._limit_s, self._changes = root, limit_s, 0
+        self.used_s = 0.0
+        """Since a mutant's tests began."""
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("server.py"))],
             stdin=subprocess.PIPE,
@@ -208,7 +210,7 @@ class Server:
             environment[HITS.upper()] = str(self.root.parent / "marks")
         job = {"root": str(self.root), "files": files, "tests": tests or [], "environment": environment}
         job |= {
-            "limit_s": self._limit_s,
+            "limit_s": self._limit_s - self.used_s,
             "hangs_s": HANGS_S,
             "scratch": str(self.root.parent / "scratch"),
             **more,
@@ -216,8 +218,14 @@ class Server:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(job), file=self._process.stdin, flush=True)
-        verdict, test = json.loads(self._process.stdout.readline())
+        verdict, test, used_s = json.loads(self._process.stdout.readline())
+        self.used_s += used_s
         return verdict, test
+
+    @property
+    def is_late(self) -> bool:
+        """Whether a mutant has had its time."""
+        return self.used_s >= self._limit_s
 
     def close(self) -> None:
         self._process.terminate()
@@ -229,6 +237,7 @@ class Server:
         path = _path(self.root, module)
         before, at_ns = path.read_bytes(), path.stat().st_mtime_ns
         self._changes += 1
+        self.used_s = 0.0
         path.write_bytes(source)
         os.utime(path, ns=(at_ns, at_ns + self._changes * SECOND_NS))
         try:
@@ -271,6 +280,7 @@ class Campaign:
         marks.write_bytes(bytes(len(self._blocks.names)))
         out.unlink(missing_ok=True)
         server.run([file], reach=str(out))
+        server.used_s = 0.0
         self._reach.add(file, json.loads(out.read_text()) if out.exists() else [])
         print(f"measured {file}", flush=True)
 
@@ -290,7 +300,7 @@ class Campaign:
 
     def _failing(self, server: Server, module: str, tests: list[str], close: bool) -> tuple[str, str]:
         """A test that fails, if there is one; of far ones, which may fail for other reasons, twice."""
-        while tests:  # no tests would mean all of them
+        while tests and not server.is_late:  # no tests would mean all of them
             verdict, test = server.run(_files(tests), tests, module=module)
             if close or verdict != KILLED or server.run(_files([test]), [test], module=module)[0] == KILLED:
                 return verdict, test
