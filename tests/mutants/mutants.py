@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -53,6 +54,7 @@ HANGS_S = 120
 """No test takes so long."""
 REACH_LIMIT_S = 3600
 SLOW_S = 0.25
+SECOND_NS = 10**9
 CLOSEST = 6
 """Files of tests tried before all others."""
 
@@ -185,7 +187,9 @@ class Server:
     """A warm process, and a checkout in which one mutant at a time is tested."""
 
     def __init__(self, root: Path, limit_s: float) -> None:
-        self.root, self._limit_s = root, limit_s
+        self.root, self._limit_s, self._changes = root, limit_s, 0
+        self.used_s = 0.0
+        """Since a mutant's tests began."""
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("server.py"))],
             stdin=subprocess.PIPE,
@@ -200,13 +204,13 @@ class Server:
             tests: those of the files that run, in this order; None = all.
             more: `reach`: the file that gets what each test executes.
         """
-        environment = {"PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+        environment = {"PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "", "OMP_NUM_THREADS": "1"}
         environment |= {"TMPDIR": str(self.root.parent), "BLIS_INTERPRETED": "1", HITS.upper(): ""}
         if "reach" in more:
             environment[HITS.upper()] = str(self.root.parent / "marks")
         job = {"root": str(self.root), "files": files, "tests": tests or [], "environment": environment}
         job |= {
-            "limit_s": self._limit_s,
+            "limit_s": self._limit_s - self.used_s,
             "hangs_s": HANGS_S,
             "scratch": str(self.root.parent / "scratch"),
             **more,
@@ -214,8 +218,14 @@ class Server:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(job), file=self._process.stdin, flush=True)
-        verdict, test = json.loads(self._process.stdout.readline())
+        verdict, test, used_s = json.loads(self._process.stdout.readline())
+        self.used_s += used_s
         return verdict, test
+
+    @property
+    def is_late(self) -> bool:
+        """Whether a mutant has had its time."""
+        return self.used_s >= self._limit_s
 
     def close(self) -> None:
         self._process.terminate()
@@ -223,16 +233,18 @@ class Server:
 
     @contextmanager
     def changed(self, module: str, source: bytes) -> Iterator[None]:
-        """With another source of a module."""
+        """With another source of a module, and a time of change that no bytecode has that is kept."""
         path = _path(self.root, module)
-        before = path.read_bytes()
-        for old in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
-            old.unlink()
+        before, at_ns = path.read_bytes(), path.stat().st_mtime_ns
+        self._changes += 1
+        self.used_s = 0.0
         path.write_bytes(source)
+        os.utime(path, ns=(at_ns, at_ns + self._changes * SECOND_NS))
         try:
             yield
         finally:
             path.write_bytes(before)
+            os.utime(path, ns=(at_ns, at_ns))
 
 
 class Campaign:
@@ -268,6 +280,7 @@ class Campaign:
         marks.write_bytes(bytes(len(self._blocks.names)))
         out.unlink(missing_ok=True)
         server.run([file], reach=str(out))
+        server.used_s = 0.0
         self._reach.add(file, json.loads(out.read_text()) if out.exists() else [])
         print(f"measured {file}", flush=True)
 
@@ -287,7 +300,7 @@ class Campaign:
 
     def _failing(self, server: Server, module: str, tests: list[str], close: bool) -> tuple[str, str]:
         """A test that fails, if there is one; of far ones, which may fail for other reasons, twice."""
-        while tests:  # no tests would mean all of them
+        while tests and not server.is_late:  # no tests would mean all of them
             verdict, test = server.run(_files(tests), tests, module=module)
             if close or verdict != KILLED or server.run(_files([test]), [test], module=module)[0] == KILLED:
                 return verdict, test

@@ -27,8 +27,8 @@ SURVIVES, KILLED, HANGS, BROKEN = "survives", "killed", "hangs", "does not impor
 TEST_LIMIT_S = 20
 """CPU time of one test, many times what it takes where nothing is changed."""
 MEMORY_BYTES = 6 << 30
-HANGING = 3
-"""Tests in whose place a mutant that hangs does not get another."""
+HANGING = 1
+"""Tests that hang before no others are tried."""
 
 
 def main() -> None:
@@ -42,7 +42,7 @@ def main() -> None:
         print(json.dumps(_run(json.loads(line))), flush=True)
 
 
-def _run(job: dict[str, Any]) -> tuple[str, str]:
+def _run(job: dict[str, Any]) -> tuple[str, str, float]:
     receive, send = os.pipe()
     child = os.fork()
     if not child:
@@ -50,10 +50,16 @@ def _run(job: dict[str, Any]) -> tuple[str, str]:
         _child(job, send)
     os.close(send)
     try:
-        return _verdict(receive, job)
+        return *_verdict(receive, job), _used_s(child)
     finally:
         os.close(receive)
         _end(child)
+
+
+def _used_s(child: int) -> float:
+    """CPU time, that of processes which it has waited for included."""
+    fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _end(child: int) -> None:
@@ -69,7 +75,7 @@ def _verdict(receive: int, job: dict[str, Any]) -> tuple[str, str]:
 
     A test at its limit of time or memory decides nothing: others get their turn.
     """
-    started, rest, hanging = "", b"", [""]
+    started, rest, hanging = "", b"", list[str]()
     while select([receive], [], [], job["hangs_s"])[0]:
         piece = os.read(receive, 1 << 16)
         if not piece:
@@ -80,8 +86,8 @@ def _verdict(receive: int, job: dict[str, Any]) -> tuple[str, str]:
                 return what, test
             if what == HANGS:
                 hanging.append(test)
-            if what == "end" or used_s > job["limit_s"] or len(hanging) > HANGING:
-                return HANGS if hanging[1:] else SURVIVES, hanging[-1]
+            if what == "end" or used_s > job["limit_s"] or len(hanging) >= HANGING:
+                return (HANGS, hanging[0]) if hanging else (SURVIVES, "")
             started = test
     return HANGS, started
 
@@ -97,7 +103,8 @@ def _child(job: dict[str, Any], send: int) -> None:
         os.dup2(nothing, stream)
     sys.path[:0] = [job["root"], str(Path(__file__).parent)]
     os.environ.update(job["environment"])
-    plugins: list[object] = [Notes(send, job["tests"])]
+    sys.dont_write_bytecode = False  # compiling would take longer than the tests
+    plugins: list[object] = [Notes(send, job["tests"], min(job["limit_s"], TEST_LIMIT_S))]
     if "reach" in job:
         from reach import Recorded
 
@@ -131,9 +138,11 @@ class Notes:
 
     Args:
         tests: those to run, in this order; empty = all.
+        limit_s: CPU time of one test.
     """
 
-    def __init__(self, send: int, tests: list[str]) -> None:
+    def __init__(self, send: int, tests: list[str], limit_s: float) -> None:
+        self._limit_s = limit_s
         self._send, self._place = send, {test: place for place, test in enumerate(tests)}
 
     def _note(self, what: str, test: str) -> None:
@@ -151,7 +160,7 @@ class Notes:
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._note("started", nodeid)
-        signal.setitimer(signal.ITIMER_VIRTUAL, TEST_LIMIT_S)
+        signal.setitimer(signal.ITIMER_VIRTUAL, self._limit_s)
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, call: Any) -> Iterator[None]:
