@@ -1,6 +1,6 @@
 """Learn what a step takes beyond its kernels, by engine and kind of model, from closed loops.
 
-    python benchmarks/accuracy/train_terms.py ../shared/data [--only trtllm-sparse]
+    python benchmarks/accuracy/train_terms.py ../shared/data [--seconds 240] [--part 1/2]
 
 Each group of points (engine; dense, sparse or MLA; Hopper or Blackwell) has one set of terms:
 factors of the kernels' sum for decodes and for steps with prompts, a time per step, and the front end. They
@@ -11,11 +11,16 @@ to a model or a row. The terms that the others show without a model family stand
 
 Points that contradict themselves, or that another run contradicts, are left out. A TTFT more than eight times
 off does not count: memory was full, where it depends on the last block of a capacity.
+
+Groups that are learned are kept in `build/accuracy` by a hash of the code: a run that stops after some
+seconds is continued by the next one. The files are written once all groups are there.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +32,7 @@ import yaml
 from numpy.typing import NDArray
 from point_sets import points_of
 from points import NotExpressed, Point, figures_ms, under_terms
+from predictions import KEPT, code_hash
 
 from blis_py.api import Simulation
 from blis_py.errors import InputError
@@ -90,7 +96,7 @@ def terms_from(values: NDArray[np.float64]) -> EngineTerms:
     return EngineTerms(np.exp(decode), np.exp(prefill), **dict(zip(NAMES[2:], ns, strict=True)))
 
 
-def cases(data: Path, only: str | None) -> dict[str, list[Case]]:
+def cases(data: Path) -> dict[str, list[Case]]:
     """By group: an even sample of every configuration, prompts and answers of all lengths."""
     configurations: dict[tuple[object, ...], list[Point]] = defaultdict(list)
     for point in points_of(data):
@@ -101,8 +107,6 @@ def cases(data: Path, only: str | None) -> dict[str, list[Case]]:
         configurations[key].append(point)
     found: dict[str, list[Case]] = defaultdict(list)
     for of_one in configurations.values():
-        if only and only not in _group(of_one[0]):
-            continue
         of_one.sort(key=lambda p: (p.prompt_tokens, p.output_tokens, p.concurrency))
         small = [point for point in of_one if point.concurrency <= MOST_IN_FLIGHT] or of_one[:1]
         for point in small[:: max(1, len(small) // EACH)]:
@@ -190,18 +194,55 @@ def learn(of: Sequence[Case]) -> Fit:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("data", type=Path)
-    parser.add_argument("--only")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long; run again")
+    parser.add_argument("--part", default="1/1", help="2/2: the second of two runs beside each other")
     options = parser.parse_args()
-    for name, of in sorted(cases(options.data, options.only).items()):
-        fit = learn(of)
-        print(name, fit.errors(), dict(zip(NAMES, np.round(fit.values, 3).tolist(), strict=True)), flush=True)
-        families = sorted({case.point.family for case in of})
-        combinations = sorted({_combination(case.point) for case in of})
-        _keep(OUT, {"groups": {name: _plain(fit.values)}, "learned_on": {name: combinations}})
-        if len(families) > 1:
-            _keep(WITHOUT, {"without": {name: {each: _plain(fit.without(each)) for each in families}}})
-        elif other := _kept().get(_sister(name)):
-            _keep(WITHOUT, {"without": {name: {families[0]: other}}})
+    part, parts = (int(text) for text in options.part.split("/"))
+    end, of_groups = time.monotonic() + options.seconds, sorted(cases(options.data).items())
+    for name, of in of_groups[part - 1 :: parts]:
+        if time.monotonic() < end and name not in learned():
+            keep(name, of)
+    known = learned()
+    missing = [name for name, _ in of_groups if name not in known]
+    if missing:
+        print(f"{', '.join(missing)}: not learned yet; run again")
+    else:
+        write({name: known[name] for name, _ in of_groups})
+
+
+def learned() -> dict[str, Any]:
+    """Groups that the present code has learned already."""
+    file = KEPT / f"terms-{code_hash()}.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return dict(map(json.loads, lines))
+
+
+def keep(name: str, of: Sequence[Case]) -> None:
+    """Learn a group and keep what it shows."""
+    fit = learn(of)
+    print(name, fit.errors(), dict(zip(NAMES, np.round(fit.values, 3).tolist(), strict=True)), flush=True)
+    families = sorted({case.point.family for case in of})
+    found = {
+        "groups": _plain(fit.values),
+        "learned_on": sorted({_combination(case.point) for case in of}),
+        "families": families,
+        "without": {each: _plain(fit.without(each)) for each in families if len(families) > 1},
+    }
+    KEPT.mkdir(parents=True, exist_ok=True)
+    with (KEPT / f"terms-{code_hash()}.jsonl").open("a") as file:
+        file.write(json.dumps([name, found]) + "\n")
+
+
+def write(known: dict[str, Any]) -> None:
+    """Both files. Without the only family of a group, the other sparse models of its engine have to do."""
+    without = {name: found["without"] for name, found in known.items() if found["without"]}
+    for name, found in known.items():
+        sister = known.get(_sister(name))
+        if not found["without"] and sister and _sister(name) != name:
+            without[name] = {found["families"][0]: sister["groups"]}
+    parts = ("groups", "learned_on")
+    _write(OUT, {part: {name: found[part] for name, found in known.items()} for part in parts})
+    _write(WITHOUT, {"without": without})
 
 
 def _sister(name: str) -> str:
@@ -209,25 +250,22 @@ def _sister(name: str) -> str:
     return name.replace("-mla-", "-sparse-") if "-mla-" in name else name.replace("-sparse-", "-mla-")
 
 
-def _kept() -> dict[str, dict[str, float]]:
-    top: dict[str, Any] = yaml.safe_load(OUT.read_text())
-    found: dict[str, dict[str, float]] = top["groups"]
-    return found
-
-
 def _plain(values: Values) -> dict[str, float]:
     terms = terms_from(values)
     return {key: float(f"{getattr(terms, key):.4g}") for key in NAMES}
 
 
-def _keep(path: Path, found: dict[str, Any]) -> None:
-    """Add to a file; groups may be learned one by one."""
-    top: dict[str, Any] = yaml.safe_load(path.read_text()) if path.exists() else {}
-    for key, part in found.items():
-        top.setdefault(key, {}).update(part)
+def _write(path: Path, top: dict[str, Any]) -> None:
     head = "# Written by benchmarks/accuracy/train_terms.py from closed loops (AIConfigurator's samples,\n"
-    head += "# InferenceMAX; Apache-2.0).\n"
-    path.write_text(head + yaml.safe_dump(top, width=100), encoding="utf-8")
+    head += "# InferenceMAX; Apache-2.0), all groups by the same code.\n"
+    path.write_text(head + yaml.dump(top, Dumper=_Plain, width=100), encoding="utf-8")
+
+
+class _Plain(yaml.SafeDumper):
+    """Without references to equal parts."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
 
 
 def _combination(point: Point) -> str:
