@@ -5,7 +5,7 @@
 Each group of points (engine; dense, sparse or MLA; Hopper or Blackwell) has one set of terms:
 factors of the kernels' sum for decodes and for steps with prompts, a time per step, and the front end. They
 are found by Gauss-Newton on logarithms of TTFT and TPOT over an even sample of the group's configurations,
-with slopes by differences, large residuals weighted down and every term drawn towards none. No term belongs
+with slopes by differences where the search begins, large residuals weighted down and every term drawn towards none. No term belongs
 to a model or a row. The terms that the others show without a model family stand in
 `benchmarks/results`, for the column of the accuracy page in which every family is left out.
 
@@ -30,16 +30,21 @@ from typing import Any
 import numpy as np
 import yaml
 from numpy.typing import NDArray
-from point_sets import points_of
-from points import NotExpressed, Point, figures_ms, under_terms
-from predictions import KEPT, code_hash
 
-from blis_py.api import Simulation
-from blis_py.errors import InputError
-from blis_py.latency.engine_terms import EngineTerms, group_of, kind_of
-from blis_py.latency.hardware import load_gpu
-from blis_py.latency.layout import Layout
-from blis_py.latency.operators import Operators
+from blis_py import native
+
+native.activate()  # ahead of the modules that it replaces
+
+from point_sets import points_of  # noqa: E402
+from points import NotExpressed, Point, figures_ms, under_terms  # noqa: E402
+from predictions import KEPT, code_hash  # noqa: E402
+
+from blis_py.api import Simulation  # noqa: E402
+from blis_py.errors import InputError  # noqa: E402
+from blis_py.latency.engine_terms import EngineTerms, group_of, kind_of  # noqa: E402
+from blis_py.latency.hardware import load_gpu  # noqa: E402
+from blis_py.latency.layout import Layout  # noqa: E402
+from blis_py.latency.operators import Operators  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "profiles" / "operators" / "terms.yaml"
@@ -79,9 +84,9 @@ class Case:
         logs: Values = np.log([ms[metric] / self.point.measured[metric] for metric in METRICS])
         return logs
 
-    def slopes(self, values: Values) -> Values:
-        """Of both logarithms over every term."""
-        base, found = self.look(values), np.zeros((2, len(NAMES)))
+    def slopes(self, values: Values, base: Values) -> Values:
+        """Of both logarithms, here `base`, over every term."""
+        found = np.zeros((2, len(NAMES)))
         for i, step in enumerate(STEPS):
             other = values.copy()
             other[i] += step
@@ -183,12 +188,12 @@ def improved(values: Values, logs: Values, slopes: Values, share: Values) -> Val
 
 def learn(of: Sequence[Case]) -> Fit:
     values = START
-    for number in range(ROUNDS):
-        if number < 2:
-            slopes = np.concatenate([case.slopes(values) for case in of])
-        logs = np.concatenate([case.look(values) for case in of])
-        values = improved(values, logs, slopes, shares(of))
-    return Fit(of, values, np.concatenate([case.look(values) for case in of]), slopes)
+    looks = [case.look(values) for case in of]
+    slopes = np.concatenate([case.slopes(values, base) for case, base in zip(of, looks, strict=True)])
+    for _ in range(ROUNDS):
+        values = improved(values, np.concatenate(looks), slopes, shares(of))
+        looks = [case.look(values) for case in of]
+    return Fit(of, values, np.concatenate(looks), slopes)
 
 
 def main() -> None:
