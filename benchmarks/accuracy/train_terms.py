@@ -5,9 +5,9 @@
 Each group of points (engine; dense, sparse or MLA; Hopper or Blackwell) has one set of terms:
 factors of the kernels' sum for decodes and for steps with prompts, a time per step, and the front end. They
 are found by Gauss-Newton on logarithms of TTFT and TPOT over an even sample of the group's configurations,
-with slopes by differences where the search begins, large residuals weighted down and every term drawn towards none. No term belongs
-to a model or a row. The terms that the others show without a model family stand in
-`benchmarks/results`, for the column of the accuracy page in which every family is left out.
+with slopes by differences where the search begins, large residuals weighted down and every term drawn
+towards none. No term belongs to a model or a row. The terms that the others show without a model family stand
+in `benchmarks/results`, for the column of the accuracy page in which every family is left out.
 
 Points that contradict themselves, or that another run contradicts, are left out. A TTFT more than eight times
 off does not count: memory was full, where it depends on the last block of a capacity.
@@ -45,6 +45,7 @@ from blis_py.latency.engine_terms import EngineTerms, group_of, kind_of  # noqa:
 from blis_py.latency.hardware import load_gpu  # noqa: E402
 from blis_py.latency.layout import Layout  # noqa: E402
 from blis_py.latency.operators import Operators  # noqa: E402
+from blis_py.setup.step_times import server_terms  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "profiles" / "operators" / "terms.yaml"
@@ -101,7 +102,7 @@ def terms_from(values: NDArray[np.float64]) -> EngineTerms:
     return EngineTerms(np.exp(decode), np.exp(prefill), **dict(zip(NAMES[2:], ns, strict=True)))
 
 
-def cases(data: Path) -> dict[str, list[Case]]:
+def samples(data: Path) -> dict[str, list[Point]]:
     """By group: an even sample of every configuration, prompts and answers of all lengths."""
     configurations: dict[tuple[object, ...], list[Point]] = defaultdict(list)
     for point in points_of(data):
@@ -110,15 +111,20 @@ def cases(data: Path) -> dict[str, list[Case]]:
         width = (point.gpus, point.ep, point.attention_dp)
         key = (point.engine, point.model, point.precision, point.gpu, *width)
         configurations[key].append(point)
-    found: dict[str, list[Case]] = defaultdict(list)
+    found: dict[str, list[Point]] = defaultdict(list)
     for of_one in configurations.values():
         of_one.sort(key=lambda p: (p.prompt_tokens, p.output_tokens, p.concurrency))
         small = [point for point in of_one if point.concurrency <= MOST_IN_FLIGHT] or of_one[:1]
-        for point in small[:: max(1, len(small) // EACH)]:
-            case = _case(point)
-            if case is not None:
-                found[_group(point)].append(case)
-    return {name: _published(of) for name, of in found.items()}
+        try:
+            found[_group(of_one[0])] += small[:: max(1, len(small) // EACH)]
+        except NotExpressed:
+            continue
+    return dict(found)
+
+
+def cases(of: Sequence[Point]) -> list[Case]:
+    """Those that can be simulated, priced operator by operator."""
+    return _published([case for point in of if (case := _case(point))])
 
 
 def _published(of: list[Case]) -> list[Case]:
@@ -134,11 +140,19 @@ def _group(point: Point) -> str:
 def _case(point: Point) -> Case | None:
     try:
         run = point.simulation()
-        if point.impossible() or not isinstance(run.latency, Operators):
+        if point.impossible():
             return None
     except (NotExpressed, InputError):
         return None
-    return Case(point, run)
+    return Case(point, run if isinstance(run.latency, Operators) else by_operators(point, run))
+
+
+def by_operators(point: Point, run: Simulation) -> Simulation:
+    """A run that is priced by the formula of `trained`, operator by operator: dense models of other formats on
+    the same GPUs have no other prices."""
+    layout = Layout(point.gpus, point.attention_dp, point.ep)
+    made_of = point.shape(), load_gpu(point.gpu), layout, point.engine
+    return run.with_pool(latency=Operators(*made_of, server=server_terms(run.config)))
 
 
 @dataclass(frozen=True)
@@ -203,16 +217,15 @@ def main() -> None:
     parser.add_argument("--part", default="1/1", help="2/2: the second of two runs beside each other")
     options = parser.parse_args()
     part, parts = (int(text) for text in options.part.split("/"))
-    end, of_groups = time.monotonic() + options.seconds, sorted(cases(options.data).items())
-    for name, of in of_groups[part - 1 :: parts]:
+    end, of_groups = time.monotonic() + options.seconds, samples(options.data)
+    for name in sorted(of_groups)[part - 1 :: parts]:
         if time.monotonic() < end and name not in learned():
-            keep(name, of)
+            keep(name, cases(of_groups[name]))
     known = learned()
-    missing = [name for name, _ in of_groups if name not in known]
-    if missing:
+    if missing := sorted(of_groups.keys() - known.keys()):
         print(f"{', '.join(missing)}: not learned yet; run again")
     else:
-        write({name: known[name] for name, _ in of_groups})
+        write({name: found for name, found in sorted(known.items()) if found["families"]})
 
 
 def learned() -> dict[str, Any]:
@@ -224,18 +237,22 @@ def learned() -> dict[str, Any]:
 
 def keep(name: str, of: Sequence[Case]) -> None:
     """Learn a group and keep what it shows."""
-    fit = learn(of)
-    print(name, fit.errors(), dict(zip(NAMES, np.round(fit.values, 3).tolist(), strict=True)), flush=True)
-    families = sorted({case.point.family for case in of})
-    found = {
-        "groups": _plain(fit.values),
-        "learned_on": sorted({_combination(case.point) for case in of}),
-        "families": families,
-        "without": {each: _plain(fit.without(each)) for each in families if len(families) > 1},
-    }
+    found = _shown(name, learn(of)) if of else {"families": []}
     KEPT.mkdir(parents=True, exist_ok=True)
     with (KEPT / f"terms-{code_hash()}.jsonl").open("a") as file:
         file.write(json.dumps([name, found]) + "\n")
+
+
+def _shown(name: str, fit: Fit) -> dict[str, Any]:
+    """What a group shows, as it is kept."""
+    print(name, fit.errors(), dict(zip(NAMES, np.round(fit.values, 3).tolist(), strict=True)), flush=True)
+    families = sorted({case.point.family for case in fit.of})
+    return {
+        "groups": _plain(fit.values),
+        "learned_on": sorted({_combination(case.point) for case in fit.of}),
+        "families": families,
+        "without": {each: _plain(fit.without(each)) for each in families if len(families) > 1},
+    }
 
 
 def write(known: dict[str, Any]) -> None:
