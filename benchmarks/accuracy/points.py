@@ -218,6 +218,8 @@ class Point:
             found["attention_dp_timeout_iters"] = int(waits[1]) if waits else _BALANCE_STEPS
         if flags.get("moe_backend"):
             found["moe_backend"] = flags["moe_backend"].lower()
+        if re.search(r"allreduce[-_]fusion|fuse_allreduce_rms", other):
+            found["fused_norms"] = True
         if self.engine == "vllm" and flags.get("async_scheduling") == "on":
             found["async_scheduling"] = True
         if not self.drawn:
@@ -227,8 +229,8 @@ class Point:
     def _of_generator(self) -> dict[str, Any]:
         """Settings that AIConfigurator's generator writes for its own servers: room for one prompt and all
         decodes in a step, chunks mixed with decodes in the SGLang versions it was written for
-        (`src/aiconfigurator/generator/rule_plugin`, Apache-2.0), and TensorRT-LLM's overlap scheduler off until
-        that rule set it (default of `extra_engine_args.1.0.0rc3.yaml.j2`)."""
+        (`src/aiconfigurator/generator/rule_plugin`, Apache-2.0). Before these rules TensorRT-LLM's overlap
+        scheduler was off (`extra_engine_args.1.0.0rc3.yaml.j2`)."""
         if self.engine == "sglang":
             mixed = re.match(r"0\.5\.([5-9]|\d\d)", self.version)
             return {"batch_former": "running-first"} if mixed else {}
