@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from blis_py.cluster.recorder import Recorder
     from blis_py.core.step import Step
 
-Choose = Callable[[Request, int], int]
-"""Choice of an instance for a request at a time."""
+ChooseBeside = Callable[[Request, int, int], int]
+"""Choice of an instance for a request beside another one, at a time; -1 for "none yet" on either side."""
 
 DEADLOCK = "hand-over deadlock"
 """Reason of an eviction: its instances held KV blocks for each other."""
@@ -78,9 +78,10 @@ class HandOff:
             InputError: a decode instance has a source of KV already, one side is empty, or a link missing.
         """
         cluster.require_pairs()
+        apart = {pool.name for pools in cluster.pairs for pool in pools}
         pools = []
         for pool in cluster.pools:
-            if pool.role != "prefill":
+            if pool.role != "prefill" and pool.name in apart:
                 if pool.spec.kv_source is not None:
                     raise InputError("takes its KV from another source", key="pools", value=pool.name)
                 pool = replace(pool, spec=replace(pool.spec, kv_source=self))
@@ -92,14 +93,13 @@ class HandOff:
         events: EventQueue,
         fleet: Fleet,
         recorder: Recorder,
-        choose_prefill: Choose,
-        choose_decode: Choose,
+        choose_decode: ChooseBeside,
     ) -> None:
         """Become the outlet of all instances, and listen to the ends of requests."""
         self._events, self._fleet, self._recorder = events, fleet, recorder
         self._instances = fleet.instances
         self._front_end_ns = recorder.frontend.before_enqueue_ns
-        self._choose_prefill, self._choose_decode = choose_prefill, choose_decode
+        self._choose_decode = choose_decode
         self._links = {(link.from_pool, link.to_pool): link for link in fleet.cluster.links}
         self.network = Network(events, fleet.members)
         for pool in fleet.cluster.pools:
@@ -137,9 +137,8 @@ class HandOff:
 
     # -- the way of a request ------------------------------------------------------------------------
 
-    def begin(self, request: Request, decode: int, now_ns: int) -> bool:
-        """Choose a prefill instance and send a request on its way; False if that is the decode instance."""
-        prefill = self._choose_prefill(request, now_ns)
+    def begin(self, request: Request, prefill: int, decode: int, now_ns: int) -> bool:
+        """Send a request on its way; False if both instances are the same."""
         if prefill == decode and not self.to_itself:
             return False
         pair = Pair(request, prefill, decode, now_ns)
@@ -203,7 +202,7 @@ class HandOff:
         pair.decode_request = request
         self._recorder.revisit(request, ready_ns)
         if pair.decode < 0:
-            pair.decode = self._choose_decode(request, now_ns)
+            pair.decode = self._choose_decode(request, pair.prefill, now_ns)
             if pair.decode < 0:
                 self._recorder.lost(request, now_ns, NO_INSTANCE)
                 return
