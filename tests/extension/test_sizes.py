@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import adapters
@@ -16,7 +14,7 @@ import test_prefill_and_decode as apart
 import test_unlike_instances as unlike
 import two_tokens
 
-EXTENSIONS = {
+EXTENSIONS: dict[str, tuple[list[Any], int]] = {
     "prefill and decode pools": ([apart.HandOver, apart.FromPrefill, apart.apart], 60),
     "an instance added, one drained": ([unlike.of, unlike.added_and_drained], 40),
     "two tokens a step": ([two_tokens], 40),
@@ -77,9 +75,8 @@ def private_parts(source: str) -> list[str]:
 
 
 def test_extensions_use_public_parts_alone() -> None:
-    modules: list[ModuleType | Any] = [adapters, apart, kv_tier, two_tokens, unlike]
-    for module in modules:
-        assert not private_parts(Path(module.__file__).read_text(encoding="utf-8")), module.__name__
+    for module in (adapters, apart, kv_tier, two_tokens, unlike):
+        assert not private_parts(inspect.getsource(module)), module.__name__
 
 
 def test_a_private_part_would_be_found() -> None:
