@@ -72,6 +72,12 @@ def test_a_rank_holds_its_share_of_the_model_and_of_every_block() -> None:
     assert held + capacity.activation_bytes + capacity.overhead_bytes <= capacity.usable_bytes
 
 
+@pytest.mark.parametrize(("layout", "key"), [(Layout(8, 3), "--attention-dp"), (Layout(8, 1, 5), "--ep")])
+def test_a_division_that_leaves_a_rest_is_refused_with_those_that_do_not(layout: Layout, key: str) -> None:
+    with pytest.raises(InputError, match=f"{key}: does not divide the 8 GPUs .*use one of 1, 2, 4, 8"):
+        layout.check(load_model("qwen3-30b-a3b"))
+
+
 @pytest.mark.parametrize("attention_dp", [1, 8])
 def test_copies_of_experts_are_further_weights_of_the_ranks(attention_dp: int) -> None:
     shape = load_model("qwen3-30b-a3b")
