@@ -268,7 +268,7 @@ class Campaign:
         with ExitStack() as stack:
             server = stack.enter_context(_server(REACH_LIMIT_S))
             (server.root / f"{HITS}.py").write_text(MARKS, encoding="utf-8")
-            for module in self._sources:
+            for module in self._blocks.modules:
                 stack.enter_context(server.changed(module, self._blocks.instrumented(module)))
             for file in files:
                 if time.monotonic() > until:
