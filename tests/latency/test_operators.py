@@ -64,6 +64,14 @@ def test_more_work_takes_longer(model: Operators) -> None:
     assert model.step_ns(prefill(8192, cached=100_000)) > model.step_ns(prefill(8192))
 
 
+def test_layers_with_a_window_and_those_without_are_all_layers() -> None:
+    """Half of gpt-oss attends to the last 128 tokens."""
+    assert MODELS[3]._list._windows == ((18, 0), (18, 128))
+    for model in (MODELS[0], MODELS[2], MODELS[4]):
+        shape = model._list._shape
+        assert model._list._windows == ((shape.cached_layers, 0), (0, 0))
+
+
 def test_dense_models_under_vllm_are_priced_as_before() -> None:
     for model in ("qwen3-14b", "llama-3.1-70b-fp8"):
         found = build("trained", shape=load_model(model), gpu=load_gpu("h100"), tp=4)
