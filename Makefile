@@ -22,9 +22,9 @@ native = (test -d $(COMPILER) || $(PIP) --target $(COMPILER) mypy setuptools) &&
 	PYTHONPATH=$(COMPILER) $(BIN)/python -m blis_py.native
 NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core cluster latency metrics)))
 
-# What `make check` tests: the simulator, its theory and invariants, and every command once.
+# What `make check` tests: the simulator, its theory and invariants, every command once, and how code is written.
 CHECKED := $(addprefix tests/,core cluster metrics latency workload traces files ledger outputs properties theory \
-	oracles planning extension cli)
+	oracles planning extension cli lint)
 
 .PHONY: run ui serve test-ui test-serve native check test fuzz soak soak-engine test-long mutants lint aot bench docs docs-ui \
 	site release gpu gpu-wheels gpu-home gpu-rehearsal clean
