@@ -148,8 +148,8 @@ def _case(point: Point) -> Case | None:
 
 
 def by_operators(point: Point, run: Simulation) -> Simulation:
-    """A run that is priced by the formula of `trained`, operator by operator: dense models of other formats on
-    the same GPUs have no other prices."""
+    """A run that the formula of `trained` prices, operator by operator: dense models of other formats on the
+    same GPUs have no other prices."""
     layout = Layout(point.gpus, point.attention_dp, point.ep)
     made_of = point.shape(), load_gpu(point.gpu), layout, point.engine
     return run.with_pool(latency=Operators(*made_of, server=server_terms(run.config)))
