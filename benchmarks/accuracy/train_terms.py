@@ -12,7 +12,7 @@ in `benchmarks/results`, for the column of the accuracy page in which every fami
 Points that contradict themselves, or that another run contradicts, are left out. A TTFT more than eight times
 off does not count: memory was full, where it depends on the last block of a capacity.
 
-Groups that are learned are kept in `build/accuracy` by a hash of the code: a run that stops after some
+Simulations and groups that are learned are kept in `build/accuracy` by a hash of the code: a run that stops after some
 seconds is continued by the next one. The files are written once all groups are there.
 """
 
@@ -24,6 +24,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +81,15 @@ class Case:
     run: Simulation
 
     def look(self, values: Values) -> Values:
-        """Logarithms of predicted over measured TTFT and TPOT under these terms."""
-        ms = figures_ms(under_terms(self.run, terms_from(values)), METRICS)
-        logs: Values = np.log([ms[metric] / self.point.measured[metric] for metric in METRICS])
-        return logs
+        """Logarithms of predicted over measured TTFT and TPOT under these terms; kept."""
+        key = f"{self.point.source} {self.point.id} {values.tolist()}"
+        if key not in looks():
+            ms = figures_ms(under_terms(self.run, terms_from(values)), METRICS)
+            logs = [float(np.log(ms[metric] / self.point.measured[metric])) for metric in METRICS]
+            looks()[key] = logs
+            with kept("looks").open("a") as file:
+                file.write(json.dumps([key, logs]) + "\n")
+        return np.array(looks()[key])
 
     def slopes(self, values: Values, base: Values) -> Values:
         """Of both logarithms, here `base`, over every term."""
@@ -228,9 +234,23 @@ def main() -> None:
         write({name: found for name, found in sorted(known.items()) if found["families"]})
 
 
+def kept(what: str) -> Path:
+    """A file of what the present code has found so far."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    return KEPT / f"{what}-{code_hash()}.jsonl"
+
+
+@cache
+def looks() -> dict[str, list[float]]:
+    """What simulations showed, by point and terms."""
+    file = kept("looks")
+    lines = file.read_text().splitlines() if file.exists() else []
+    return dict(map(json.loads, lines))
+
+
 def learned() -> dict[str, Any]:
     """Groups that the present code has learned already."""
-    file = KEPT / f"terms-{code_hash()}.jsonl"
+    file = kept("terms")
     lines = file.read_text().splitlines() if file.exists() else []
     return dict(map(json.loads, lines))
 
@@ -238,8 +258,7 @@ def learned() -> dict[str, Any]:
 def keep(name: str, of: Sequence[Case]) -> None:
     """Learn a group and keep what it shows."""
     found = _shown(name, learn(of)) if of else {"families": []}
-    KEPT.mkdir(parents=True, exist_ok=True)
-    with (KEPT / f"terms-{code_hash()}.jsonl").open("a") as file:
+    with kept("terms").open("a") as file:
         file.write(json.dumps([name, found]) + "\n")
 
 
