@@ -12,8 +12,8 @@ in `benchmarks/results`, for the column of the accuracy page in which every fami
 Points that contradict themselves, or that another run contradicts, are left out. A TTFT more than eight times
 off does not count: memory was full, where it depends on the last block of a capacity.
 
-Simulations and groups that are learned are kept in `build/accuracy` by a hash of the code: a run that stops after some
-seconds is continued by the next one. The files are written once all groups are there.
+Simulations and groups that are learned are kept in `build/accuracy` by a hash of the code: a run that stops
+after some seconds is continued by the next one. The files are written once all groups are there.
 """
 
 from __future__ import annotations
@@ -109,11 +109,15 @@ def terms_from(values: NDArray[np.float64]) -> EngineTerms:
 
 
 def samples(data: Path) -> dict[str, list[Point]]:
-    """By group: an even sample of every configuration, prompts and answers of all lengths."""
+    """By group: an even sample of every configuration, prompts and answers of all lengths; a measurement under
+    several names counts once."""
     configurations: dict[tuple[object, ...], list[Point]] = defaultdict(list)
+    seen = set()
     for point in points_of(data):
-        if point.refused or point.contradicted:
+        same = point.model, point.prompt_tokens, point.output_tokens, *(point.measured[m] for m in METRICS)
+        if point.refused or point.contradicted or same in seen:
             continue
+        seen.add(same)
         width = (point.gpus, point.ep, point.attention_dp)
         key = (point.engine, point.model, point.precision, point.gpu, *width)
         configurations[key].append(point)
