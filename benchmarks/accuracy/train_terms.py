@@ -109,8 +109,8 @@ def terms_from(values: NDArray[np.float64]) -> EngineTerms:
 
 
 def samples(data: Path) -> dict[str, list[Point]]:
-    """By group: an even sample of every configuration, prompts and answers of all lengths; a measurement under
-    several names counts once."""
+    """By group: an even sample of every configuration, prompts and answers of all lengths. A measurement
+    under several names counts once."""
     configurations: dict[tuple[object, ...], list[Point]] = defaultdict(list)
     seen = set()
     for point in points_of(data):
@@ -118,9 +118,7 @@ def samples(data: Path) -> dict[str, list[Point]]:
         if point.refused or point.contradicted or same in seen:
             continue
         seen.add(same)
-        width = (point.gpus, point.ep, point.attention_dp)
-        key = (point.engine, point.model, point.precision, point.gpu, *width)
-        configurations[key].append(point)
+        configurations[point.alike[:-3]].append(point)
     found: dict[str, list[Point]] = defaultdict(list)
     for of_one in configurations.values():
         of_one.sort(key=lambda p: (p.prompt_tokens, p.output_tokens, p.concurrency))
