@@ -5,7 +5,7 @@
 Each group of points (engine; dense, sparse or MLA; Hopper or Blackwell) has one set of terms:
 factors of the kernels' sum for decodes and for steps with prompts, a time per step, and the front end. They
 are found by Gauss-Newton on logarithms of TTFT and TPOT over an even sample of the group's configurations,
-with slopes by differences where the search begins, large residuals weighted down and every term drawn
+with slopes by differences, large residuals weighted down and every term drawn
 towards none. No term belongs to a model or a row. The terms that the others show without a model family stand
 in `benchmarks/results`, for the column of the accuracy page in which every family is left out.
 
@@ -25,6 +25,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ METRICS = ("ttft.mean", "tpot.mean")
 Values = NDArray[np.float64]
 PRIOR = np.array([0.15, 0.4, 10e6, 1e6, 2e6, 20e6, 0.5e6])
 """Spread of each term around none: of logarithms for the factors, in ns for the others."""
-START = np.array([0.0, 0.2, 1e6, 0.1e6, 1e6, 10e6, 0.1e6])
+START = np.array([0.0, 0.2, 1e6, 0.1e6, 2e6, 10e6, 0.1e6])
 STEPS = np.array([0.05, 0.1, 2e6, 0.2e6, 0.2e6])
 """Where the search begins, and differences by which slopes of the terms of steps are taken."""
 
@@ -210,12 +211,12 @@ def improved(values: Values, logs: Values, slopes: Values, share: Values) -> Val
 
 def learn(of: Sequence[Case]) -> Fit:
     values = START
-    looks = [case.look(values) for case in of]
-    slopes = np.concatenate([case.slopes(values, base) for case, base in zip(of, looks, strict=True)])
+    logs = [case.look(values) for case in of]
     for _ in range(ROUNDS):
-        values = improved(values, np.concatenate(looks), slopes, shares(of))
-        looks = [case.look(values) for case in of]
-    return Fit(of, values, np.concatenate(looks), slopes)
+        slopes = np.concatenate([case.slopes(values, base) for case, base in zip(of, logs, strict=True)])
+        values = improved(values, np.concatenate(logs), slopes, shares(of))
+        logs = [case.look(values) for case in of]
+    return Fit(of, values, np.concatenate(logs), slopes)
 
 
 def main() -> None:
@@ -239,7 +240,8 @@ def main() -> None:
 def kept(what: str) -> Path:
     """A file of what the present code has found so far."""
     KEPT.mkdir(parents=True, exist_ok=True)
-    return KEPT / f"{what}-{code_hash()}.jsonl"
+    learner = sha256(Path(__file__).read_bytes()).hexdigest()[:8]
+    return KEPT / f"{what}-{code_hash()}-{learner}.jsonl"
 
 
 @cache
