@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from blis_py.cluster.decode_horizon import DecodeHorizon
 from blis_py.cluster.network import Network, Transfer
 from blis_py.cluster.open_classes import mypyc_attr
 from blis_py.cluster.pairs import Pair
@@ -52,6 +53,9 @@ class HandOff:
     """Whether an instance hands over to itself where it is chosen for both; otherwise it just goes on."""
     counts_late = False
     """Whether a decode instance counts a request as in flight only when its KV is there."""
+    looks_ahead = False
+    """Whether decode instances may run ahead as far as `DecodeHorizon` permits: requests reach them as it
+    says, and in no other way."""
     needs_overlap = "none"
     """Default of `Disaggregation.overlap`."""
 
@@ -65,6 +69,7 @@ class HandOff:
         """By row of the request, from the choice of its instances until its KV has arrived."""
         self.on_arrival: Callable[[Request, int], None] | None = None
         """Called with each request, as the decode instance serves it, when its KV is there."""
+        self._horizon: DecodeHorizon | None = None
         overlap = settings.overlap or self.needs_overlap
         self._sends_chunks, self._sends_layers = overlap != "none", overlap == "layer"
 
@@ -101,6 +106,12 @@ class HandOff:
         self.network = Network(events, fleet.members)
         for pool in fleet.cluster.pools:
             fleet.connect(pool.name, self)
+        if self.looks_ahead and self.settings.pair_order == "decode-first":
+            members = fleet.members
+            self._horizon = DecodeHorizon(events, members, self._instances, self._pairs, self._front_end_ns)
+            for member in members:
+                if member.pool.role == "decode":
+                    self._instances[member.index].bound_by(self._horizon, member.index)
         recorder.on_failure = self._ended
         events.when_dry = self.resolve_deadlock
 
@@ -113,6 +124,8 @@ class HandOff:
         """All hand-overs that were completed; call once, before the record of the run is made."""
         for pair in self._pairs.values():
             self._forget_token(pair)
+            if pair.prefill_end_ns >= 0 and pair.decode_request is None:
+                self._recorder.revisit(pair.request.next_visit(*pair.limits))
         return HandOvers.of_values(self._values)
 
     def whereabouts(self, row: int) -> tuple[int, Request] | None:
@@ -132,6 +145,8 @@ class HandOff:
             return False
         pair = Pair(request, prefill, decode, now_ns)
         self._pairs[request.row] = pair
+        if self._horizon is not None and decode >= 0:
+            self._horizon.expect(pair)
         self._start(pair, now_ns)
         return True
 
@@ -338,6 +353,8 @@ class HandOff:
 
         To be called when no event is left; returns whether a hand-over was under way.
         """
+        ends_ns = [instance.now_ns for instance in self._instances]  # they may have run ahead
+        self._events.now_ns = max(self._events.now_ns, *ends_ns)
         return self.evict_oldest(DEADLOCK)
 
     def evict_oldest(self, why: str) -> bool:

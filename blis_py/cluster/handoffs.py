@@ -35,6 +35,8 @@ class Vllm(HandOff):
     it computes the last prompt token again, which emits the first token that the client gets.
     """
 
+    looks_ahead = True
+
     def _prefilled(self, pair: Pair) -> None:
         pair.request.forget_since(0)  # the proxy discards that token
 
@@ -64,6 +66,7 @@ class Trtllm(HandOff):
     whole answer (`GUARANTEED_NO_EVICT`); here blocks are taken as they are needed.
     """
 
+    looks_ahead = True
     token_of_prefill = True
 
     def begin(self, request: Request, prefill: int, decode: int, now_ns: int) -> bool:
@@ -162,6 +165,7 @@ class Blis(HandOff):
     """
 
     keeps_blocks = False
+    looks_ahead = True
     to_itself = True
     counts_late = True
 

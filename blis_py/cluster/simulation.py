@@ -219,6 +219,7 @@ class ClusterSimulation:
         dispatcher_of = partial(self._dispatcher_of, kind=PairDispatcher)
         pairing = Pairing(handoff, self.fleet, everywhere, dispatcher_of, routing_of)
         handoff.connect(self.events, self.fleet, self.recorder, pairing.decode_beside)
+        self.lookahead.hands_over = True
         self.lookahead.min_reach = _REACH_OF_HANDOVERS
         return pairing
 
@@ -289,12 +290,11 @@ class ClusterSimulation:
     @property
     def _dispatches_ahead(self) -> bool:
         """Whether arrivals go to pairs of instances ahead of their time: neither choice depends on the state
-        of the cluster, nor on the order of the others, and no instance gets both arrivals and requests
-        handed over."""
+        of the cluster nor on earlier ends, and no instance gets both arrivals and requests handed over."""
         dispatcher, handoff = self.dispatcher, self.handoff
         if handoff is None or self._fleet_events.is_used or self.lookahead.none_ahead:
             return False
-        if handoff.turns is not None and handoff.settings.pair_order != "decode-first":
+        if handoff.settings.pair_order != "decode-first":
             return False
         assert self._pairing is not None
         apart = all(pool.role != "both" for pool in self.cluster.pools)

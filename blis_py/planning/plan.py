@@ -22,7 +22,7 @@ from blis_py.planning.report_text import RATE, SURE
 from blis_py.planning.result import Candidate, Knobs, PlanResult
 from blis_py.planning.runner import Runner
 from blis_py.planning.search import Probe, Search, SearchLine
-from blis_py.planning.space import INSTANCES, LineCallback, Space, drained, refuse_pools
+from blis_py.planning.space import INSTANCES, LineCallback, Space, drained
 from blis_py.planning.stationary import Sustained, highest_rate, sustained
 from blis_py.planning.study import Base
 from blis_py.planning.verify import Drawn, Verifier, drawn
@@ -161,7 +161,6 @@ def max_rate(config: RunConfig, runner: Runner, *, goal: Goal, prices: Prices, d
         InputError: no target, a cluster that cannot be run, or a closed loop, which has no rate.
     """
     goal.check(config)
-    refuse_pools(config)
     prices.check(devices_of(config))
     best = given(drained(config), goal, runner, prices)
     longer = sustained(best.config, goal, runner, best.outcome)
@@ -227,9 +226,10 @@ def _levers(best: Candidate, rate: Any, length: float) -> dict[str, Job]:
     blocks = round((best.outcome.figures.get("kv_blocks") or 0) / max(best.instances, 1))
     if not blocks:
         return {}
+    own = None if best.config.pools else blocks
     factor = 1.0 if rate is None or rate.factor is None else analysis.beyond(rate.factor)
     at = Variation(rate=factor, length=max(length * max(factor, 1.0), 1.0))
-    return analysis.levers(best.config, at, blocks)
+    return analysis.levers(best.config, at, own)
 
 
 def _warnings(best: Candidate, longer: Sustained) -> list[str]:
@@ -263,7 +263,7 @@ def _sizes(sizes: Sequence[int] | None, axes: Sequence[Axis], base: Base) -> tup
     """Numbers of instances, ascending, and the other axes; 1 where the layout has a number of its own."""
     if _is_laid_out(base, axes):
         if sizes is not None or any(each.key == INSTANCES for each in axes):
-            fix = "drop it: each layout has its number of instances"
+            fix = "drop it: each layout has its number of instances; of a pool, vary pools.NAME.count"
             raise InputError("contradicts the instances of each side", key="--instances", fix=fix)
         return [1], list(axes)
     own = [each for each in axes if each.key == INSTANCES]

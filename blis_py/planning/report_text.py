@@ -143,7 +143,9 @@ def _size(best: Candidate) -> str:
 
 
 def _parts(best: Candidate) -> list[str]:
-    """GPUs and price of each pool, where instances are not alike."""
+    """GPUs and price of each pool, if there are several."""
+    if len(best.parts) < 2:
+        return []
     return [
         f"    {part.name}: {part.gpus} × {part.gpu}"
         + ("" if part.dollars_per_hour is None else f", ${part.dollars_per_hour:,.2f} an hour")
@@ -303,13 +305,14 @@ def _agreement(plan: PlanResult) -> list[str]:
 
 
 def _searched(plan: PlanResult) -> str:
-    looked = len([each for each in plan.standings if not _added(plan, each)])
-    told = f"Searched: {looked:,} of {plan.lines:,} combinations of settings, {plan.simulated:,} runs"
+    looked = [each for each in plan.standings if not _added(plan, each)]
+    tried = sum(each.tried for each in looked)
+    told = f"Searched: {tried:,} of {plan.lines:,} combinations of settings, {plan.simulated:,} runs"
     if plan.known:
         told += f", {plan.known:,} more from the cache"
-    if looked < plan.lines:
-        told += "; a combination that was not tried may be cheaper"
-    return told
+    if len(looked) < plan.lines:
+        return told + "; a combination that was not tried may be cheaper"
+    return told + ("; the others cost more" if tried < plan.lines else "")
 
 
 def _added(plan: PlanResult, standing: Standing) -> bool:
