@@ -58,8 +58,12 @@ class OverlappedInstance(AutoregressiveInstance):
             return IDLE_NS if self._flight is None else self._flight_end_ns
         if self._flight is None:
             self._run = StepRun(1, self._filling_end_ns(step, now_ns))
+            if self._at_begin is not None and step.prefills:
+                self._at_begin(step, now_ns, self._run.end_ns)
             return now_ns  # launched at once, and the next one planned
         self._price_behind(step, self._flight_end_ns, now_ns)
+        if self._at_begin is not None and step.prefills:
+            self._at_begin(step, self._flight_end_ns, self._run.end_ns)
         return self._last_planned_ns
 
     def _filling_end_ns(self, step: Step, now_ns: int) -> int:

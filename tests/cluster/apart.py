@@ -19,7 +19,7 @@ US = 1000
 BLOCK_BYTES = 4000
 """A block of 4 tokens; with 1 GB/s a token takes 1 us."""
 OF_LINK = ("latency_ns", "bandwidth_gbps", "contended", "efficiency", "node_gbps", "gpus_per_node")
-OF_CLUSTER = ("prefill", "decode", "shared", "policy")
+OF_CLUSTER = ("prefill", "decode", "shared", "policy", "kv_layers")
 OF_DISAGGREGATION = tuple(Disaggregation.__dataclass_fields__)
 
 
@@ -36,7 +36,8 @@ def cluster(handoff: str, **settings: Any) -> Cluster:
     scheduler = SchedulerConfig(**{"num_kv_blocks": 1000, "max_model_len": 400, "block_size": 4, **settings})
     costs = LinearCosts(step=10 * US, prefill_tokens=US)
     latency = Linear(LinearCoefficients(gpu=costs, frontend=frontend))
-    spec = InstanceSpec(scheduler=scheduler, latency=latency, kv_block_bytes=BLOCK_BYTES)
+    layers = own.get("kv_layers", 1)
+    spec = InstanceSpec(scheduler=scheduler, latency=latency, kv_block_bytes=BLOCK_BYTES, kv_layers=layers)
     roles = {"prefill": "prefill", "decode": "decode", "shared": "both"}
     counts = {"prefill": 1, "decode": 1, "shared": 0} | {k: n for k, n in own.items() if k in roles}
     pools = tuple(Pool(name=n, role=roles[n], count=c, spec=spec) for n, c in counts.items() if c)

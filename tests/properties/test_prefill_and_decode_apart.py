@@ -75,6 +75,8 @@ def clusters(draw: st.DrawFn) -> dict[str, Any]:
         "contended": draw(st.booleans()),
         "reserved_decode_tokens": draw(st.sampled_from([0, 20])),
     }
+    if handoff == "sglang":
+        drawn |= {"overlap": draw(st.sampled_from(["none", "chunk", "layer"])), "kv_layers": 3}
     if handoff == "vllm" and draw(st.booleans()):
         drawn |= {"lease_ns": 50 * US, "load_failure_policy": draw(st.sampled_from(["fail", "recompute"]))}
     return drawn
