@@ -93,7 +93,7 @@ soak-engine: $(VENV)/.installed-check
 	$(BIN)/python tests/soak/engine.py $(SOAK)
 
 # How many of 300 small mistakes in the simulator its tests notice, which takes hours and goes on where it was stopped;
-# MUTANTS='--sample 20 --seed 7 --workers 2' for others, --stranger without the folder `shared`.
+# MUTANTS='--sample 20 --seed 7 --workers 2' for others.
 mutants: $(VENV)/.installed-check
 	$(BIN)/python tests/mutants/mutants.py $(MUTANTS)
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import points as published
+import point_sets as published
 from points import NotExpressed
 from points import Point as Published
 

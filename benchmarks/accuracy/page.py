@@ -25,7 +25,8 @@ from blis_py import native
 native.activate()  # ahead of the modules that it replaces
 
 from disaggregated_page import put  # noqa: E402
-from points import Point, points_of  # noqa: E402
+from point_sets import points_of  # noqa: E402
+from points import Point  # noqa: E402
 from predictions import Prediction, Predictions  # noqa: E402
 
 from blis_py.latency.layout import Layout  # noqa: E402

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from blis_py.cluster.decode_horizon import DecodeHorizon
 from blis_py.cluster.network import Network, Transfer
 from blis_py.cluster.open_classes import mypyc_attr
 from blis_py.cluster.pairs import Pair
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from blis_py.cluster.recorder import Recorder
     from blis_py.core.step import Step
 
-Choose = Callable[[Request, int], int]
-"""Choice of an instance for a request at a time."""
+ChooseBeside = Callable[[Request, int, int], int]
+"""Choice of an instance for a request beside another one, at a time; -1 for "none yet" on either side."""
 
 DEADLOCK = "hand-over deadlock"
 """Reason of an eviction: its instances held KV blocks for each other."""
@@ -51,6 +52,9 @@ class HandOff:
     """Whether an instance hands over to itself where it is chosen for both; otherwise it just goes on."""
     counts_late = False
     """Whether a decode instance counts a request as in flight only when its KV is there."""
+    looks_ahead = False
+    """Whether decode instances may run ahead as far as `DecodeHorizon` permits: requests reach them as it
+    says, and in no other way."""
     needs_overlap = "none"
     """Default of `Disaggregation.overlap`."""
 
@@ -64,6 +68,7 @@ class HandOff:
         """By row of the request, from the choice of its instances until its KV has arrived."""
         self.on_arrival: Callable[[Request, int], None] | None = None
         """Called with each request, as the decode instance serves it, when its KV is there."""
+        self._horizon: DecodeHorizon | None = None
         self._sends_chunks = (settings.overlap or self.needs_overlap) == "chunk"
 
     def fitted(self, cluster: Cluster) -> Cluster:
@@ -73,9 +78,10 @@ class HandOff:
             InputError: a decode instance has a source of KV already, one side is empty, or a link missing.
         """
         cluster.require_pairs()
+        apart = {pool.name for pools in cluster.pairs for pool in pools}
         pools = []
         for pool in cluster.pools:
-            if pool.role != "prefill":
+            if pool.role != "prefill" and pool.name in apart:
                 if pool.spec.kv_source is not None:
                     raise InputError("takes its KV from another source", key="pools", value=pool.name)
                 pool = replace(pool, spec=replace(pool.spec, kv_source=self))
@@ -87,18 +93,23 @@ class HandOff:
         events: EventQueue,
         fleet: Fleet,
         recorder: Recorder,
-        choose_prefill: Choose,
-        choose_decode: Choose,
+        choose_decode: ChooseBeside,
     ) -> None:
         """Become the outlet of all instances, and listen to the ends of requests."""
         self._events, self._fleet, self._recorder = events, fleet, recorder
         self._instances = fleet.instances
         self._front_end_ns = recorder.frontend.before_enqueue_ns
-        self._choose_prefill, self._choose_decode = choose_prefill, choose_decode
+        self._choose_decode = choose_decode
         self._links = {(link.from_pool, link.to_pool): link for link in fleet.cluster.links}
         self.network = Network(events, fleet.members)
         for pool in fleet.cluster.pools:
             fleet.connect(pool.name, self)
+        if self.looks_ahead and self.settings.pair_order == "decode-first":
+            members = fleet.members
+            self._horizon = DecodeHorizon(events, members, self._instances, self._pairs, self._front_end_ns)
+            for member in members:
+                if member.pool.role == "decode":
+                    self._instances[member.index].bound_by(self._horizon, member.index)
         recorder.on_failure = self._ended
         events.when_dry = self.resolve_deadlock
 
@@ -111,6 +122,8 @@ class HandOff:
         """All hand-overs that were completed; call once, before the record of the run is made."""
         for pair in self._pairs.values():
             self._forget_token(pair)
+            if pair.prefill_end_ns >= 0 and pair.decode_request is None:
+                self._recorder.revisit(pair.request.next_visit(*pair.limits))
         return HandOvers.of_values(self._values)
 
     def whereabouts(self, row: int) -> tuple[int, Request] | None:
@@ -124,13 +137,14 @@ class HandOff:
 
     # -- the way of a request ------------------------------------------------------------------------
 
-    def begin(self, request: Request, decode: int, now_ns: int) -> bool:
-        """Choose a prefill instance and send a request on its way; False if that is the decode instance."""
-        prefill = self._choose_prefill(request, now_ns)
+    def begin(self, request: Request, prefill: int, decode: int, now_ns: int) -> bool:
+        """Send a request on its way; False if both instances are the same."""
         if prefill == decode and not self.to_itself:
             return False
         pair = Pair(request, prefill, decode, now_ns)
         self._pairs[request.row] = pair
+        if self._horizon is not None and decode >= 0:
+            self._horizon.expect(pair)
         self._start(pair, now_ns)
         return True
 
@@ -188,7 +202,7 @@ class HandOff:
         pair.decode_request = request
         self._recorder.revisit(request, ready_ns)
         if pair.decode < 0:
-            pair.decode = self._choose_decode(request, now_ns)
+            pair.decode = self._choose_decode(request, pair.prefill, now_ns)
             if pair.decode < 0:
                 self._recorder.lost(request, now_ns, NO_INSTANCE)
                 return
@@ -299,6 +313,8 @@ class HandOff:
 
         To be called when no event is left; returns whether a hand-over was under way.
         """
+        ends_ns = [instance.now_ns for instance in self._instances]  # they may have run ahead
+        self._events.now_ns = max(self._events.now_ns, *ends_ns)
         return self.evict_oldest(DEADLOCK)
 
     def evict_oldest(self, why: str) -> bool:

@@ -81,6 +81,7 @@ SOME = (
     "cluster.pair_dispatcher",
     "cluster.network",
     "cluster.pairs",
+    "cluster.decode_horizon",
     "cluster.handoff",
     "cluster.handoffs",
     "cluster.deciders",

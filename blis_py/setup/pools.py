@@ -84,7 +84,7 @@ class PoolSetup:
         spec = InstanceSpec(
             scheduler=self.scheduler,
             latency=self.latency,
-            model=self.config.model or "",
+            model=self.config.model or str(self.config.model_config or ""),
             kv_block_bytes=self.kv_block_bytes,
             gpus=self.config.tp,
             price_per_hour=self.section.price_per_hour,

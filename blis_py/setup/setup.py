@@ -290,17 +290,9 @@ class Setup:
 
 
 def _with_model(config: RunConfig, served: Sequence[Deployment]) -> RunConfig:
-    """The configuration with the model of its instances, which may come from a fitted profile.
-
-    Raises:
-        InputError: prefill and decode are apart, and the pools serve several models.
-    """
+    """The configuration with the model of its instances, which may come from a fitted profile."""
     if not config.all_pools:
         return served[0].config
-    names = [one.shape.name for one in served]
-    if len(set(names)) > 1 and config.is_disaggregated:
-        fix = "simulate each model by itself"
-        raise InputError("not supported yet with prefill and decode apart", key="pools", value=names, fix=fix)
     return replace(config, model=config.model or served[0].config.model)
 
 

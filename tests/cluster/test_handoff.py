@@ -221,3 +221,46 @@ def test_kv_on_its_way_takes_a_place_of_the_decode_instance(handoff: str, begins
     assert record.handovers is not None
     first, second = (record.handovers.reserved_ns // US).tolist()
     assert second - first == begins_us
+
+
+@pytest.mark.parametrize("batch_former", ["running-first", "prefill-only", "in-flight"])
+def test_a_request_handed_over_joins_the_decodes_of_others(batch_former: str) -> None:
+    """Its first step on the decode instance is a decode step, whatever the order of prompts and decodes."""
+    table = requests([0, 35], [20, 20], [30, 4])
+    record = simulate(table, "sglang", prefill=2, batch_former=batch_former)
+    gaps = set(np.diff(token_times(record)).tolist())
+    assert gaps == {10}, "nothing that the first request notices"
+
+
+@pytest.mark.parametrize("single_step", [False, True])
+def test_kv_is_received_between_any_two_steps_and_new_requests_in_intervals(single_step: bool) -> None:
+    """The second request comes to the decode instance before its first step; the third during the second
+    interval, whose end it waits for before it has blocks."""
+    table = requests([0, 50, 175], [20, 20, 20], [60, 4, 4])
+    settings = {"batch_former": "prefill-only", "receive_interval": 10, "prefill": 2}
+    record = simulate(table, "sglang", single_step=single_step, **settings)
+    assert record.handovers is not None
+    assert (record.handovers.reserved_ns // US).tolist() == [0, 50, 253], "ten steps after 53, and ten more"
+    assert np.diff(token_times(record, 1)).tolist()[0] < 20, "and no interval once its KV is there"
+
+
+def test_trtllm_guarantees_ends_when_blocks_are_taken() -> None:
+    """The first request runs with a guarantee of 6 of 16 blocks, the second is on the way with 5. A third one
+    needs 6; once its KV is there, it decodes."""
+    table = requests([0, 40, 41], [20, 20, 20], [4, 4, 4])
+    settings = {"num_kv_blocks": 16, "prefill": 3, "admission_rule": "guaranteed-no-evict"}
+    record = simulate(table, "trtllm", **settings)
+    check(record)
+    assert record.handovers is not None
+    reserved_us = (record.handovers.reserved_ns // US).tolist()
+    assert reserved_us[:2] == [30, 73]
+    assert reserved_us[2] == int(record.finish_ns[0]) // US
+    assert max(np.diff(token_times(record, 2)).tolist()) == 10
+
+
+@pytest.mark.parametrize("single_step", [False, True])
+def test_a_decode_instance_chosen_after_the_prefill_is_chosen_once(single_step: bool) -> None:
+    """Round-robin takes a turn for each request, and not another one at its arrival."""
+    table = requests([0, 100, 200, 300], [20] * 4, [4] * 4)
+    record = simulate(table, "vllm", pair_order="prefill-first", decode=2, single_step=single_step)
+    assert record.instance.tolist() == [1, 2, 1, 2]
