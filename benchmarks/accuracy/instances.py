@@ -6,10 +6,10 @@ In each group of one engine, model, GPU, layout and lengths, TTFT and TPOT of th
 targets. The highest requests/s within both follows from the points, with straight lines between
 concurrencies: once as measured, once as predicted. For eight times the measured rate, the instances that
 either needs are compared; where they differ, the table says which target is short in the prediction, and by
-how much that latency is off at the middle concurrency. The errors of other servers are drawn as `blis plan`
-draws them, and each draw needs its own number of instances: the confidence is the share in which the predicted
-number suffices (below 90 % a plan says so), the interval goes from 5 to 95 % of them, and the number at 90 % is
-what `--confidence 90%` asks for. Three sets:
+how much that latency is off at the middle concurrency. The errors of other servers are drawn as by
+`blis plan`, and each draw needs its own number of instances: the confidence is the share in which the
+predicted number suffices (below 90 % a plan says so), the interval spans 5 to 95 % of them, and the number
+at 90 % is what `--confidence 90%` asks for. Three sets:
 
 - held out: closed loops of `results/real_engines.json`, by coefficients that had not seen the model;
 - silicon and inferencemax: the points of `points.py`, as the program prices them. Every n-th group of silicon
@@ -351,7 +351,8 @@ def table(answers: Sequence[Answer]) -> str:
 def _summaries(answers: Sequence[Answer]) -> str:
     lines = [
         "| set | groups | none meets them | bias | median | within one | in the interval "
-        "| number at 90 %: none, suffices | fewer by more than one, without warning | more by more than one | of these by TTFT "
+        "| number at 90 %: none, suffices | fewer by more than one, without warning "
+        "| more by more than one | of these by TTFT "
         "| whose error, median |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]

@@ -302,7 +302,8 @@ def _needed(plan: PlanResult) -> list[str]:
     if surer is not None and surer.point == best.point:
         most = surer.instances
     if most is None:
-        return [f"  with these settings, {plan.fewest} instances or more are needed in nine of ten draws"]
+        several = "instances are" if plan.fewest > 1 else "instance is"
+        return [f"  with these settings, at least {plan.fewest} {several} needed in nine of ten draws"]
     if most == plan.fewest:
         return []
     return [f"  with these settings, {plan.fewest} to {most} instances are needed in eight of ten draws"]
