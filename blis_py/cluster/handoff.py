@@ -10,13 +10,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from blis_py.cluster.decode_horizon import DecodeHorizon
 from blis_py.cluster.network import Network, Transfer
-from blis_py.cluster.open_classes import mypyc_attr
 from blis_py.cluster.pairs import Pair
 from blis_py.cluster.topology import Cluster, Disaggregation, Link
+from blis_py.core.compiled_classes import mypyc_attr
 from blis_py.core.kv_source import Supply
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
@@ -69,7 +70,8 @@ class HandOff:
         self.on_arrival: Callable[[Request, int], None] | None = None
         """Called with each request, as the decode instance serves it, when its KV is there."""
         self._horizon: DecodeHorizon | None = None
-        self._sends_chunks = (settings.overlap or self.needs_overlap) == "chunk"
+        overlap = settings.overlap or self.needs_overlap
+        self._sends_chunks, self._sends_layers = overlap != "none", overlap == "layer"
 
     def fitted(self, cluster: Cluster) -> Cluster:
         """The cluster whose decode instances have this source of KV.
@@ -161,6 +163,8 @@ class HandOff:
         pair.started = True
         if self._sends_chunks:
             instance.watch_steps(self._chunks)
+        if self._sends_layers:
+            instance.watch_prompts(self._layers)
         self._recorder.dispatched(request, pair.prefill, ready_ns)
         instance.submit([(ready_ns, request)])
 
@@ -223,7 +227,7 @@ class HandOff:
     def load(self, request: Request, computed_tokens: int, supply: Supply, now_ns: int) -> None:
         """See `KVSource`."""
         pair = self._pairs[request.row]
-        pair.reserved_ns, pair.sent_tokens = now_ns, computed_tokens
+        pair.reserved_ns, pair.sent_tokens, pair.ahead_bytes = now_ns, computed_tokens, 0
         self._reserved(pair, now_ns)
 
     def _reserved(self, pair: Pair, now_ns: int) -> None:
@@ -239,22 +243,31 @@ class HandOff:
         pair = self._pairs.get(request.row)
         if pair is not None and request is pair.decode_request:
             self._stop(pair)
-            pair.reserved_ns, pair.size_bytes = -1, 0
+            pair.reserved_ns, pair.size_bytes, pair.ahead_bytes = -1, 0, 0
 
     def _send(self, pair: Pair, until_tokens: int, now_ns: int) -> None:
         """Send the KV of the prompt up to a token, as far as it is not there or on the way."""
+        is_last = until_tokens == pair.request.prompt_tokens
+        size_bytes = self._lacking_bytes(pair, until_tokens) - pair.ahead_bytes
+        pair.sent_tokens, pair.ahead_bytes = until_tokens, 0
+        if size_bytes <= 0 and not is_last:
+            return
+        transfer = self._transfer(pair, size_bytes)
+        pair.begin_ns, pair.alone_ns = now_ns, transfer.alone_ns
+
+    def _lacking_bytes(self, pair: Pair, until_tokens: int) -> int:
+        """KV of the prompt up to a token, as far as it is not there or on the way."""
         spec = self._fleet.members[pair.decode].pool.spec
         size = spec.scheduler.block_size
         is_last = until_tokens == pair.request.prompt_tokens
         blocks = (-(-until_tokens // size) if is_last else until_tokens // size) - pair.sent_tokens // size
-        pair.sent_tokens = until_tokens
-        if blocks <= 0 and not is_last:
-            return
-        size_bytes = max(blocks, 0) * spec.kv_block_bytes
+        return max(blocks, 0) * spec.kv_block_bytes
+
+    def _transfer(self, pair: Pair, size_bytes: int) -> Transfer:
         pair.size_bytes += size_bytes
         transfer = self.network.send(size_bytes, pair.prefill, pair.decode, self.link(pair), self._sent, pair)
         pair.transfers.append(transfer)
-        pair.begin_ns, pair.alone_ns = now_ns, transfer.alone_ns
+        return transfer
 
     def link(self, pair: Pair) -> Link:
         """The link between the pools of a pair."""
@@ -274,6 +287,33 @@ class HandOff:
                 complete = pair.chunk_tokens - pair.chunk_tokens % self._fleet.cluster.block_size
                 if complete > pair.sent_tokens:
                     self._send(pair, complete, self._events.now_ns)
+
+    def _layers(self, step: Step, begin_ns: int, end_ns: int) -> None:
+        """Send the KV of each layer of a step's prompts when it is computed; that of the last one at the end,
+        as of a chunk."""
+        for request, tokens in step.prefills:
+            pair = self._pairs.get(request.row)
+            if pair is None or request is not pair.request or pair.reserved_ns < 0:
+                continue
+            until_tokens = request.computed + tokens
+            if until_tokens < request.prompt_tokens:
+                until_tokens -= until_tokens % self._fleet.cluster.block_size
+            layers = self._fleet.members[pair.prefill].pool.spec.kv_layers
+            for layer in range(1, layers):
+                at_ns = begin_ns + (end_ns - begin_ns) * layer // layers
+                send = partial(self._send_layer, pair, until_tokens, layer, layers, pair.reserved_ns)
+                self._events.call_at(at_ns, send)
+
+    def _send_layer(
+        self, pair: Pair, until_tokens: int, layer: int, layers: int, reserved_ns: int, now_ns: int
+    ) -> None:
+        """Send a chunk's KV as far as it is computed, unless its blocks on the decode instance are gone."""
+        if self._pairs.get(pair.row) is not pair or pair.reserved_ns != reserved_ns:
+            return
+        size_bytes = self._lacking_bytes(pair, until_tokens) * layer // layers - pair.ahead_bytes
+        if size_bytes > 0:
+            pair.ahead_bytes += size_bytes
+            self._transfer(pair, size_bytes)
 
     def _sent(self, transfer: Transfer, end_ns: int) -> None:
         pair: Pair = transfer.tag

@@ -268,6 +268,10 @@ class Instance(Wakeable):
         """Call with every step that has ended, before the scheduler is updated."""
         raise NotImplementedError
 
+    def watch_prompts(self, call: Callable[[Step, int, int], None]) -> None:
+        """Call with every step that computes prompts, its begin and its end, when it is planned."""
+        raise NotImplementedError
+
     @property
     def committed(self) -> int:
         """Requests that run, or hold blocks for KV on its way."""

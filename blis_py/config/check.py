@@ -119,6 +119,9 @@ def _check_pools(config: RunConfig, layers: Layers) -> None:
     if not config.is_disaggregated:
         _check_unused(apart, layers)
     if not pools:
+        if config.routing.capacity_weights:
+            key, fix = "routing.capacity_weights", "drop it, or list pools of different instances"
+            raise layers.error("has no effect: all instances are alike", key, fix=fix)
         return
     names = [pool.name for pool in pools]
     if "" in names:

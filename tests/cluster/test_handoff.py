@@ -64,6 +64,20 @@ def test_chunks_are_sent_as_they_are_computed() -> None:
     assert token_times(simulate(ONE, "sglang", overlap="none", **budget)) == [73, 83, 93, 103]
 
 
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_layers_are_sent_as_they_are_computed(async_scheduling: bool) -> None:
+    """Of four, one is computed every 7.5 us and takes 3 + 5: the last one from 30 to 38. In chunks the last
+    one computes 4 tokens until 50, of which a layer takes 3 + 1."""
+    layers = {"overlap": "layer", "kv_layers": 4, "async_scheduling": async_scheduling}
+    assert token_times(simulate(ONE, "sglang", **layers)) == [38, 48, 58, 68]
+    chunked = simulate(ONE, "sglang", max_num_batched_tokens=8, **layers)
+    assert token_times(chunked) == [54, 64, 74, 84]
+    for record in (simulate(ONE, "sglang", **layers), chunked):
+        check(record)
+        assert record.handovers is not None
+        assert record.handovers.size_bytes.tolist() == [5 * BLOCK_BYTES]
+
+
 def test_only_what_the_decode_instance_lacks_is_pulled() -> None:
     table = requests([0, 200], [20, 20], [4, 4], shared=[("s", 16), ("s", 16)])
     record = simulate(table, "vllm")
