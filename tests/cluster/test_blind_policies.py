@@ -12,7 +12,8 @@ from apart import simulate as simulate_apart
 from cluster_runs import Row, linear, table_of
 from one_pool import simulate
 
-from blis_py.cluster.admission import ADMISSION_POLICIES, AdmissionSettings
+from blis_py.cluster.admission import ADMISSION_POLICIES
+from blis_py.cluster.admission_settings import AdmissionSettings
 from blis_py.cluster.deciders import DECIDERS
 from blis_py.cluster.dispatch_order import DISPATCH_ORDERS
 from blis_py.cluster.fairness import FAIRNESS_POLICIES
