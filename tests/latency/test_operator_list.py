@@ -1,4 +1,4 @@
-"""All operators of a step together do the arithmetic that the model's shape asks for, and read its weights."""
+"""All operators of a step together do the arithmetic of the model's shape, and read its weights."""
 
 from __future__ import annotations
 
