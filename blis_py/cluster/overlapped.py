@@ -13,10 +13,13 @@ from blis_py.cluster.autoregressive import AutoregressiveInstance, StepEvents
 from blis_py.cluster.instance import IDLE_NS
 from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.wakeups import WakeupQueue
+from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel, overlapped
+from blis_py.latency.decode_line import LineRun, line_ns
+from blis_py.latency.launch_pipeline import launch_pipeline
 from blis_py.latency.step_run import StepRun
 
 
@@ -39,6 +42,8 @@ class OverlappedInstance(AutoregressiveInstance):
         super().__init__(wakeups, scheduler, latency, events, lookahead, single_step, before_finish)
         self._behind = overlapped(latency)
         """Step times behind another step: host work that overlaps with it is hidden."""
+        self._pipeline = launch_pipeline(self._behind)
+        """Ends of steps with prompts, where launching is priced apart."""
         self._flight: Step | None = None
         """The launched step whose outcome is not known."""
         self._flight_end_ns = 0
@@ -54,10 +59,23 @@ class OverlappedInstance(AutoregressiveInstance):
         if step is None:
             return IDLE_NS if self._flight is None else self._flight_end_ns
         if self._flight is None:
-            self._run = StepRun(1, now_ns + self.latency.step_ns(step.features))
+            self._run = StepRun(1, self._filling_end_ns(step, now_ns))
+            if self._at_begin is not None and step.prefills:
+                self._at_begin(step, now_ns, self._run.end_ns)
             return now_ns  # launched at once, and the next one planned
         self._price_behind(step, self._flight_end_ns, now_ns)
+        if self._at_begin is not None and step.prefills:
+            self._at_begin(step, self._flight_end_ns, self._run.end_ns)
         return self._last_planned_ns
+
+    def _filling_end_ns(self, step: Step, now_ns: int) -> int:
+        """End of a step launched on an idle GPU, which is seen once the one behind it is launched, too."""
+        end_ns = now_ns + self.latency.step_ns(step.features)
+        if self._pipeline is None:
+            return end_ns
+        scheduler = self.scheduler
+        goes_on = any(not scheduler.ends_with(request, step, 1) for request, _ in step.prefills)
+        return self._pipeline.filled_ns(step.features, now_ns, end_ns, goes_on)
 
     def _price_behind(self, step: Step, start_ns: int, now_ns: int) -> None:
         """Prices the step and the identical steps that may follow."""
@@ -74,13 +92,22 @@ class OverlappedInstance(AutoregressiveInstance):
                 run = latency.decode_run(features, steps, start_ns, change_ns)
                 if run.steps == steps:
                     self._run = run
-                    self._last_planned_ns = run.end_ns - latency.step_ns(features.after(steps - 1))
+                    self._last_planned_ns = run.end_ns - self._later_ns(features, run, steps - 1)
                 else:  # the step that sees the change is planned when this run ends, behind one more of these
                     self._last_planned_ns = run.end_ns
-                    self._run = run.then(run.end_ns + latency.step_ns(features.after(run.steps)))
+                    self._run = run.then(run.end_ns + self._later_ns(features, run, run.steps))
                 return
         self._last_planned_ns = start_ns
-        self._run = StepRun(1, start_ns + latency.step_ns(features))
+        if self._pipeline is not None and features.prefill_seqs:
+            self._run = StepRun(1, self._pipeline.prompt_end_ns(features, start_ns))
+        else:
+            self._run = StepRun(1, start_ns + latency.step_ns(features))
+
+    def _later_ns(self, features: StepFeatures, run: StepRun, steps: int) -> int:
+        """Duration of the step `steps` steps after the first of a run."""
+        if isinstance(run, LineRun):
+            return line_ns(run.line, run.kv_tokens + steps * run.growth)
+        return self._behind.step_ns(features.after(steps))
 
     def _end(self) -> None:
         """Launch the planned steps; the step before the last of them has ended."""
@@ -99,6 +126,13 @@ class OverlappedInstance(AutoregressiveInstance):
         if step is not None and run.steps > 1:
             self.now_ns = self._last_planned_ns
             self.scheduler.resolve(step, run.steps - 1)
+        if (
+            self._pipeline is not None
+            and flight is not None
+            and step is not None
+            and not step.features.prefill_seqs
+        ):
+            self._pipeline.decoded(step, run.steps, self.now_ns, run.end_ns)
         self._flight, self._flight_end_ns, self._step = step, run.end_ns, None
 
     def _note(self, step: Step, start_ns: int, run: StepRun) -> None:

@@ -6,8 +6,9 @@
 
     synchronous: max(GPU, launching) + host        behind another step: max(GPU, launching + host)
 
-minus the savings for KV entries read again in the same step, being in pages that sequences share
-(`repeated_read_ns`, if it was measured).
+where the overlapped loop may begin on the GPU before the host has read the outcome of the step before
+(`launch_pipeline`). Subtracted are the savings for KV entries read again in the same step, being in pages
+that sequences share (`repeated_read_ns`, if it was measured).
 
 One set of prices per regime: a step that fits a captured graph is priced by those of `graph`, with its batch,
 or with prompts its tokens, padded to the graph's size; everything else by those of `eager`. Steps outside the
@@ -208,12 +209,33 @@ class Fitted:
             regime.curves[tokens] = found
         return found
 
+    @property
+    def launches_apart(self) -> bool:
+        """Whether launching was measured apart from the rest of the host's work."""
+        return any(fit.launching for fit in self.profile.regimes.values())
+
+    def launch_parts(self, features: StepFeatures) -> tuple[int, int, int]:
+        """GPU time of a step, and of the host's work what is not launching and what is, in ns.
+
+        Pure decode steps do not count as priced.
+        """
+        if features.prefill_seqs or not features.decode_seqs:
+            return self._counted_ns(features)
+        decode = self._decode(features.decode_seqs, features.emitted_rows)
+        gpu_ns = _decode_ns(decode, features.decode_kv_tokens, features.max_context)
+        return self._less(gpu_ns, features), decode.host_ns, decode.launching_ns
+
     def _parts_ns(self, f: StepFeatures) -> tuple[int, int]:
         if not f.prefill_seqs and f.decode_seqs:
             decode = self._decode(f.decode_seqs, f.emitted_rows)
             self._count(decode, f, 1)
             gpu_ns = self._less(_decode_ns(decode, f.decode_kv_tokens, f.max_context), f)
             return gpu_ns, decode.host_ns + self._shown_ns(decode.launching_ns, gpu_ns)
+        gpu_ns, host_ns, launching_ns = self._counted_ns(f)
+        return gpu_ns, host_ns + self._shown_ns(launching_ns, gpu_ns)
+
+    def _counted_ns(self, f: StepFeatures) -> tuple[int, int, int]:
+        """The parts of a step that is no pure decode step, which counts as priced."""
         bucket = self._bucket(f) if self._buckets or self._mixed else 0
         regime = self._graph if bucket and self._graph is not None else self._eager
         self.outside.priced += 1
@@ -226,16 +248,16 @@ class Fitted:
                 break
         return self._mixed_ns(f, bucket, regime)
 
-    def _beyond_ns(self, f: StepFeatures, regime: _Regime, guide: LatencyModel) -> tuple[int, int]:
-        gpu, host = self._mixed_ns(inside(f, regime.limits), 0, regime)
-        return gpu + further_ns(guide, f, regime.limits), host
+    def _beyond_ns(self, f: StepFeatures, regime: _Regime, guide: LatencyModel) -> tuple[int, int, int]:
+        gpu, host, launching = self._mixed_ns(inside(f, regime.limits), 0, regime)
+        return gpu + further_ns(guide, f, regime.limits), host, launching
 
     def _shown_ns(self, launching_ns: int, gpu_ns: int) -> int:
         """The part of launching that counts beside this GPU time: all of it where host work is hidden, else
         what the GPU does not cover."""
         return launching_ns if self._hides_host else max(launching_ns - gpu_ns, 0)
 
-    def _mixed_ns(self, f: StepFeatures, bucket: int, regime: _Regime) -> tuple[int, int]:
+    def _mixed_ns(self, f: StepFeatures, bucket: int, regime: _Regime) -> tuple[int, int, int]:
         plain = type(f) is StepFeatures
         blocks = 0 if plain else getattr(f, "denoise_blocks", 0)
         new, pairs, read = f.prefill_tokens, f.prefill_pairs, f.prefill_kv_tokens
@@ -255,10 +277,10 @@ class Fitted:
             host += regime.host_prefill
         if regime.host_batch and not plain:
             host += regime.host_batch * getattr(f, "begins_batch", 0)
-        gpu_ns, host_ns = self._less(int(gpu) or 1, f), int(host + 0.5)
+        launching_ns = 0
         if regime.launching:
-            host_ns += self._shown_ns(_sum_ns(regime.launching, self._point(f, bucket, regime.fit)), gpu_ns)
-        return gpu_ns, host_ns
+            launching_ns = _sum_ns(regime.launching, self._point(f, bucket, regime.fit))
+        return self._less(int(gpu) or 1, f), int(host + 0.5), launching_ns
 
     def _less(self, gpu_ns: int, f: StepFeatures) -> int:
         """The GPU time minus the savings for repeated page reads."""

@@ -161,6 +161,7 @@ def test_requests_that_come_in_several_chunks_are_decided_about_as_if_in_one(
     assert 5 < (whole.outcome == Outcome.REJECTED).sum() < 55
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     policy=st.sampled_from(sorted(ADMISSION_POLICIES)),

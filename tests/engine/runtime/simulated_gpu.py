@@ -31,14 +31,15 @@ READ_US, WAKE_US = 4.0, 6.0
 
 @dataclass(frozen=True)
 class Costs:
-    """Times in µs: those of the GPU for a step and for each of its tokens, those of the host for launching
-    and for each sequence that it prepares."""
+    """Times in µs: those of the GPU for a step and for each of its tokens, those of the host for launching,
+    what prompts add to that, and for each sequence that it prepares."""
 
     gpu_step: float
     gpu_token: float
     launching: float
     host_seq: float = 3.0
     gpu_kv: float = 0.02
+    launching_prompts: float = 0.0
 
 
 class Machine:
@@ -53,12 +54,13 @@ class Machine:
         self.costs = costs
         self.host_us = self.free_us = 0.0
 
-    def forward(self, tokens: int, kv_tokens: int, sequences: int) -> None:
+    def forward(self, tokens: int, kv_tokens: int, prompts: int) -> None:
         """Launch the kernels of a step."""
         costs = self.costs
         gpu_us = costs.gpu_step + costs.gpu_token * tokens + costs.gpu_kv * kv_tokens
+        launching_us = costs.launching + (costs.launching_prompts if prompts else 0)
         for _ in range(KERNELS):
-            self.host_us += costs.launching / KERNELS
+            self.host_us += launching_us / KERNELS
             self.free_us = max(self.free_us, self.host_us) + gpu_us / KERNELS
 
     def sleep(self, cycles: int) -> None:
@@ -127,7 +129,7 @@ class Model(StubModel):
     def __call__(self, input_ids: torch.Tensor, context: Any) -> torch.Tensor:
         meta = context.attention
         decoded = int(meta.seq_lens[: meta.num_decodes].sum())
-        self._machine.forward(len(input_ids), decoded, meta.num_seqs)
+        self._machine.forward(len(input_ids), decoded, meta.num_seqs - meta.num_decodes)
         return super().__call__(input_ids, context)
 
 
