@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import blis_py as blis
-from blis_py.cli import main
 from blis_py.config.loader import as_dict
 from blis_py.errors import InputError
 from blis_py.figures.ledger import ledger as drawn
@@ -42,17 +41,6 @@ def busy() -> Result:
 @pytest.fixture(scope="module")
 def saved(busy: Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return busy.save(tmp_path_factory.mktemp("explain") / "busy", plots=False)
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 # -- who is asked for --------------------------------------------------------------------------------
