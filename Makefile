@@ -109,9 +109,12 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/pytest -q tests/lint/test_words.py tests/lint/test_structure.py tests/lint/test_docstrings.py
 
 # Every Triton kernel in every variant that an engine of a bundled model can launch, compiled for an H100 or H200 and
-# checked for spills, shared memory and instructions. No GPU is needed, but many minutes.
+# checked for spills, shared memory and instructions. No GPU is needed, but many minutes: it goes on where it was
+# stopped. AOT='--budget-s 280' for a part of it, --model, --only and others for a selection.
 aot: $(VENV)/.installed-dev
-	$(BIN)/python -m engine.kernels.aot --target cuda:90 --block-size 16 32 64 128 256 --dtype bfloat16 float16
+	@mkdir -p out
+	$(BIN)/python -m engine.kernels.aot --target cuda:90 --block-size 16 32 64 128 256 --dtype bfloat16 float16 \
+		--checked out/aot.jsonl $(AOT)
 
 bench: $(VENV)/.native
 	$(BIN)/python benchmarks/speed.py

@@ -268,6 +268,15 @@ class Instance(Wakeable):
         """Call with every step that has ended, before the scheduler is updated."""
         raise NotImplementedError
 
+    def watch_prompts(self, call: Callable[[Step, int, int], None]) -> None:
+        """Call with every step that computes prompts, its begin and its end, when it is planned."""
+        raise NotImplementedError
+
+    @property
+    def requests(self) -> list[Request]:
+        """All requests that have been dispatched to it and have not ended."""
+        return [*self._life.running, *self._life.queued, *(request for _, request in self._inbox)]
+
     @property
     def committed(self) -> int:
         """Requests that run, or hold blocks for KV on its way."""

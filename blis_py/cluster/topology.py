@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
+from math import inf
 from typing import TYPE_CHECKING, Any, Self
 
 from blis_py.core.light_dataclass import dataclass
@@ -36,6 +37,8 @@ class InstanceSpec:
     """Supplier of decode steps with several tokens; None = every step emits one."""
     kv_block_bytes: int = 0
     """Keys and values of one block on all of its GPUs, replicated heads included; 0 = unknown."""
+    kv_layers: int = 1
+    """Layers that have keys and values, computed in equal parts of a step."""
     gpus: int = 1
     price_per_hour: float | None = None
     """Price of the whole instance, in any currency; None = unknown."""
@@ -51,6 +54,9 @@ class Pool:
     """Phases of a request that its instances serve: `both`, `prefill` or `decode`."""
     count: int = 1
     """Instances at the beginning of a run."""
+    weight: float = 1.0
+    """Capacity of an instance in relation to those of other pools, for routing policies that heed load or
+    take turns."""
     models: frozenset[str] | None = None
     """Model names that requests may use for the model of its instances; None = one model serves all."""
     routing_policy: str | None = None
@@ -122,8 +128,8 @@ class Disaggregation:
     """When the decode instance is chosen: before the prefill instance (llm-d, BLIS), or when the prefill is
     done (`prefill-first`, Dynamo)."""
     overlap: str | None = None
-    """`none`: the KV is sent when the prefill is done; `chunk`: with each chunk of the prefill; None = as the
-    hand-over does it."""
+    """`none`: the KV is sent when the prefill is done; `chunk`: with each chunk of the prefill; `layer`: with
+    each layer of it; None = as the hand-over does it."""
     reserved_decode_tokens: int = 512
     """Of the hand-over `sglang`: tokens that a decode instance keeps free for each of its requests."""
     lease_ns: int | None = None
@@ -300,6 +306,9 @@ def _check_pool(pool: Pool, names: list[str]) -> None:
     if pool.role not in ROLES:
         fix = f"use one of {', '.join(ROLES)}"
         raise InputError("unknown role", key=f"pools.{pool.name}.role", value=pool.role, fix=fix)
+    if not 0.0 < pool.weight < inf:
+        fix = "use the requests that it can serve in relation to an instance of the others"
+        raise InputError("must be positive", key=f"pools.{pool.name}.weight", value=pool.weight, fix=fix)
     if pool.count < (1 if len(names) == 1 else 0):
         key = "num_instances" if len(names) == 1 else f"pools.{pool.name}.count"
         raise InputError(f"must be at least {int(len(names) == 1)}", key=key, value=pool.count)

@@ -114,6 +114,7 @@ def _pool_config(config: RunConfig, pool: PoolSection) -> RunConfig:
     )
     base = replace(config, pools=(), links=(), num_instances=max(pool.count, 1), given=given)
     base = replace(base, disaggregation=DisaggregationSection())
+    base = replace(base, routing=replace(base.routing, capacity_weights=False))
     if "model" in overrides or "model_config" in overrides:
         base = replace(base, model=None, model_config=None)
     try:

@@ -58,8 +58,10 @@ def _check_effects(config: RunConfig, name: str) -> None:
     given = config.disaggregation
     if name != "vllm" and given.lease_s is not None:
         _no_effect("lease_s", given.lease_s, name)
-    if name != "sglang" and given.overlap == "chunk":
-        _no_effect("overlap", given.overlap, name)
+    if name != "sglang" and given.overlap in ("chunk", "layer"):
+        problem = f"needs blocks of the decode instance during the prefill, and {name} takes them after it"
+        fix = "drop it, or use --handoff sglang"
+        raise InputError(problem, key="disaggregation.overlap", value=given.overlap, fix=fix)
     if name == "sglang" and given.pair_order != "decode-first":
         _no_effect("pair_order", given.pair_order, name)
 
