@@ -48,7 +48,7 @@ def small() -> Result:
 
 
 def shown(**columns: Any) -> SimpleNamespace:
-    """A run that consists of what is told of it."""
+    """A run with the given columns alone."""
     rows = len(columns["request_id"])
     frame = {
         "prompt_tokens": np.full(rows, 10),

@@ -96,7 +96,7 @@ def test_there_is_the_old_result_or_the_new_one_whenever_saving_is_stopped(how: 
 def test_a_run_that_is_stopped_while_it_writes_says_so_and_leaves_nothing(
     number: signal.Signals, old: dict[str, bytes], tmp_path: Path
 ) -> None:
-    """It waits for somebody who reads the pipe while the folder is written already."""
+    """It blocks on a pipe without a reader while the folder is written already."""
     home = tmp_path / "home"
     os.mkfifo(tmp_path / "pipe")
     process = blis(*SAVE, home / "out", "--force", "--results-path", tmp_path / "pipe", "--seed", "2")

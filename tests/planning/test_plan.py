@@ -1,4 +1,4 @@
-"""The cheapest configuration that keeps its targets, and what is told about it."""
+"""The cheapest configuration that keeps its targets, and what is reported of it."""
 
 from __future__ import annotations
 
