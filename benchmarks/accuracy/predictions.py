@@ -141,7 +141,7 @@ def _learned(point: Point, latency: LatencyModel) -> bool:
     """Whether its kind of model, format, GPU and division were learned on together."""
     shape, gpu = point.shape(), load_gpu(point.gpu)
     if not isinstance(latency, Operators):
-        trained = bundled_training().learned
-        return gpu.name in trained.gpus.get(kind_of_trained(shape), ()) and point.gpus in trained.tp
+        learned = bundled_training().learned.tp
+        return point.gpus in learned.get(kind_of_trained(shape), {}).get(gpu.name, ())
     layout = Layout(point.gpus, point.attention_dp, point.ep)
     return f"{kind_of(shape)} on {gpu.name} {layout}" in latency.learned_on

@@ -5,15 +5,15 @@
 Each group of points (engine; dense, sparse or MLA; Hopper or Blackwell) has one set of terms:
 factors of the kernels' sum for decodes and for steps with prompts, a time per step, and the front end. They
 are found by Gauss-Newton on logarithms of TTFT and TPOT over an even sample of the group's configurations,
-with slopes by differences where the search begins, large residuals weighted down and every term drawn
+with slopes by differences, large residuals weighted down and every term drawn
 towards none. No term belongs to a model or a row. The terms that the others show without a model family stand
 in `benchmarks/results`, for the column of the accuracy page in which every family is left out.
 
 Points that contradict themselves, or that another run contradicts, are left out. A TTFT more than eight times
 off does not count: memory was full, where it depends on the last block of a capacity.
 
-Groups that are learned are kept in `build/accuracy` by a hash of the code: a run that stops after some
-seconds is continued by the next one. The files are written once all groups are there.
+Simulations and groups that are learned are kept in `build/accuracy` by a hash of the code: a run that stops
+after some seconds is continued by the next one. The files are written once all groups are there.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +69,7 @@ METRICS = ("ttft.mean", "tpot.mean")
 Values = NDArray[np.float64]
 PRIOR = np.array([0.15, 0.4, 10e6, 1e6, 2e6, 20e6, 0.5e6])
 """Spread of each term around none: of logarithms for the factors, in ns for the others."""
-START = np.array([0.0, 0.2, 1e6, 0.1e6, 1e6, 10e6, 0.1e6])
+START = np.array([0.0, 0.2, 1e6, 0.1e6, 2e6, 10e6, 0.1e6])
 STEPS = np.array([0.05, 0.1, 2e6, 0.2e6, 0.2e6])
 """Where the search begins, and differences by which slopes of the terms of steps are taken."""
 
@@ -80,10 +82,15 @@ class Case:
     run: Simulation
 
     def look(self, values: Values) -> Values:
-        """Logarithms of predicted over measured TTFT and TPOT under these terms."""
-        ms = figures_ms(under_terms(self.run, terms_from(values)), METRICS)
-        logs: Values = np.log([ms[metric] / self.point.measured[metric] for metric in METRICS])
-        return logs
+        """Logarithms of predicted over measured TTFT and TPOT under these terms; kept."""
+        key = f"{self.point.source} {self.point.id} {values.tolist()}"
+        if key not in looks():
+            ms = figures_ms(under_terms(self.run, terms_from(values)), METRICS)
+            logs = [float(np.log(ms[metric] / self.point.measured[metric])) for metric in METRICS]
+            looks()[key] = logs
+            with kept("looks").open("a") as file:
+                file.write(json.dumps([key, logs]) + "\n")
+        return np.array(looks()[key])
 
     def slopes(self, values: Values, base: Values) -> Values:
         """Of both logarithms, here `base`, over every term."""
@@ -103,14 +110,16 @@ def terms_from(values: NDArray[np.float64]) -> EngineTerms:
 
 
 def samples(data: Path) -> dict[str, list[Point]]:
-    """By group: an even sample of every configuration, prompts and answers of all lengths."""
+    """By group: an even sample of every configuration, prompts and answers of all lengths. A measurement
+    under several names counts once."""
     configurations: dict[tuple[object, ...], list[Point]] = defaultdict(list)
+    seen = set()
     for point in points_of(data):
-        if point.refused or point.contradicted:
+        same = point.model, point.prompt_tokens, point.output_tokens, *(point.measured[m] for m in METRICS)
+        if point.refused or point.contradicted or same in seen:
             continue
-        width = (point.gpus, point.ep, point.attention_dp)
-        key = (point.engine, point.model, point.precision, point.gpu, *width)
-        configurations[key].append(point)
+        seen.add(same)
+        configurations[point.alike[:-3]].append(point)
     found: dict[str, list[Point]] = defaultdict(list)
     for of_one in configurations.values():
         of_one.sort(key=lambda p: (p.prompt_tokens, p.output_tokens, p.concurrency))
@@ -148,8 +157,8 @@ def _case(point: Point) -> Case | None:
 
 
 def by_operators(point: Point, run: Simulation) -> Simulation:
-    """A run that is priced by the formula of `trained`, operator by operator: dense models of other formats on
-    the same GPUs have no other prices."""
+    """A run that the formula of `trained` prices, operator by operator: dense models of other formats on the
+    same GPUs have no other prices."""
     layout = Layout(point.gpus, point.attention_dp, point.ep)
     made_of = point.shape(), load_gpu(point.gpu), layout, point.engine
     return run.with_pool(latency=Operators(*made_of, server=server_terms(run.config)))
@@ -202,12 +211,12 @@ def improved(values: Values, logs: Values, slopes: Values, share: Values) -> Val
 
 def learn(of: Sequence[Case]) -> Fit:
     values = START
-    looks = [case.look(values) for case in of]
-    slopes = np.concatenate([case.slopes(values, base) for case, base in zip(of, looks, strict=True)])
+    logs = [case.look(values) for case in of]
     for _ in range(ROUNDS):
-        values = improved(values, np.concatenate(looks), slopes, shares(of))
-        looks = [case.look(values) for case in of]
-    return Fit(of, values, np.concatenate(looks), slopes)
+        slopes = np.concatenate([case.slopes(values, base) for case, base in zip(of, logs, strict=True)])
+        values = improved(values, np.concatenate(logs), slopes, shares(of))
+        logs = [case.look(values) for case in of]
+    return Fit(of, values, np.concatenate(logs), slopes)
 
 
 def main() -> None:
@@ -228,9 +237,24 @@ def main() -> None:
         write({name: found for name, found in sorted(known.items()) if found["families"]})
 
 
+def kept(what: str) -> Path:
+    """A file of what the present code has found so far."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    learner = sha256(Path(__file__).read_bytes()).hexdigest()[:8]
+    return KEPT / f"{what}-{code_hash()}-{learner}.jsonl"
+
+
+@cache
+def looks() -> dict[str, list[float]]:
+    """What simulations showed, by point and terms."""
+    file = kept("looks")
+    lines = file.read_text().splitlines() if file.exists() else []
+    return dict(map(json.loads, lines))
+
+
 def learned() -> dict[str, Any]:
     """Groups that the present code has learned already."""
-    file = KEPT / f"terms-{code_hash()}.jsonl"
+    file = kept("terms")
     lines = file.read_text().splitlines() if file.exists() else []
     return dict(map(json.loads, lines))
 
@@ -238,8 +262,7 @@ def learned() -> dict[str, Any]:
 def keep(name: str, of: Sequence[Case]) -> None:
     """Learn a group and keep what it shows."""
     found = _shown(name, learn(of)) if of else {"families": []}
-    KEPT.mkdir(parents=True, exist_ok=True)
-    with (KEPT / f"terms-{code_hash()}.jsonl").open("a") as file:
+    with kept("terms").open("a") as file:
         file.write(json.dumps([name, found]) + "\n")
 
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from blis_py.cluster.decode_horizon import DecodeHorizon
 from blis_py.cluster.network import Network, Transfer
-from blis_py.cluster.open_classes import mypyc_attr
 from blis_py.cluster.pairs import Pair
 from blis_py.cluster.topology import Cluster, Disaggregation, Link
+from blis_py.core.compiled_classes import mypyc_attr
 from blis_py.core.kv_source import Supply
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError

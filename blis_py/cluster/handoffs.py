@@ -17,9 +17,9 @@ from math import ceil
 
 from blis_py.cluster.extensions import named
 from blis_py.cluster.handoff import TRANSFER_FAILED, HandOff
-from blis_py.cluster.open_classes import mypyc_attr
 from blis_py.cluster.pairs import Pair
 from blis_py.cluster.topology import Cluster, Disaggregation
+from blis_py.core.compiled_classes import mypyc_attr
 from blis_py.core.kv_source import Supply
 from blis_py.core.request import NEVER_NS, NO_VISIT, Request
 from blis_py.metrics.record import INSTANCE_FAILED

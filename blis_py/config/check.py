@@ -292,7 +292,7 @@ def _check_gateway(gateway: GatewaySection, layers: Layers) -> None:
             raise layers.error("has no effect without flow control", key, fix="add --flow-control")
     if gateway.flow_control and gateway.queue_shedding and not gateway.max_gateway_queue_depth:
         fix = "give --max-gateway-queue-depth"
-        raise layers.error("needs a limit: nobody is shed for room", "gateway.queue_shedding", fix=fix)
+        raise layers.error("needs a limit: without one no request is shed", "gateway.queue_shedding", fix=fix)
     _check_targets(gateway, layers)
 
 

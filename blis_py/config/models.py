@@ -148,7 +148,7 @@ class RunConfig:
     engine: str = setting(
         DEFAULT_ENGINE,
         flag="--engine",
-        help="Whose engine: vllm (default), vllm-0.10, sglang, trtllm, blis, … or a YAML file.",
+        help="Whose engine: vllm (default), vllm-0.12, sglang, trtllm, blis, … or a YAML file.",
         metavar="NAME",
     )
     """Whose engine is simulated: a preset under `profiles/engines`, or a file like those. Its

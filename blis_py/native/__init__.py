@@ -54,6 +54,7 @@ EVERY_STEP = (
     "cluster.overlapped",
     "latency.step_run",
     "latency.decode_line",
+    "latency.line_model",
     "latency.trained_physics",
 )
 """What most simulated steps pass through. Other queues derive from built-in types, and stay interpreted."""

@@ -142,8 +142,10 @@ def _answer(
     space.on_progress(f"{best}: highest rate, bottleneck and certainty")
     under = verifier.drawn(found) if draws else Drawn()
     outcome = examined(outcome, space.goal, space.runner, under, space.notes(best))
+    if under.share is not None:
+        outcome = replace(outcome, fewest=verifier.fewest(found), **_central(space, search, verifier))
     if under.share is None or under.share >= (SURE if confidence is None else confidence):
-        return outcome
+        return replace(outcome, simulated=space.runner.done, known=space.runner.found)
     surer = verifier.best(lines, SURE)
     return replace(
         outcome,
@@ -152,6 +154,14 @@ def _answer(
         simulated=space.runner.done,
         known=space.runner.found,
     )
+
+
+def _central(space: Space, search: Search, verifier: Verifier) -> dict[str, Any]:
+    """The cheapest candidate that holds by the prediction itself, among those that were too unsure."""
+    if not verifier.unsure:
+        return {}
+    probe = min(verifier.unsure, key=search.cost)
+    return {"central": space.candidate(probe), "central_holds": verifier.drawn(probe).share}
 
 
 def max_rate(config: RunConfig, runner: Runner, *, goal: Goal, prices: Prices, draws: int = DRAWS) -> Plan:

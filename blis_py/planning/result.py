@@ -138,6 +138,12 @@ class PlanResult:
     """The cheapest candidate that holds in nine of ten draws, if the best one does not."""
     surer_holds: float | None = None
     """The share of draws in which it holds."""
+    fewest: int | None = None
+    """The fewest instances of the best one's settings that hold in one of ten draws."""
+    central: Candidate | None = None
+    """The cheapest candidate that holds by the prediction itself, if more confidence was demanded than it
+    has."""
+    central_holds: float | None = None
     error: Errors | None = None
     notes: tuple[str, ...] = field(default=())
 

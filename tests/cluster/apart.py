@@ -10,6 +10,7 @@ import numpy as np
 from blis_py.cluster.simulation import ClusterSimulation
 from blis_py.cluster.topology import Cluster, Disaggregation, Ingress, InstanceSpec, Link, Pool
 from blis_py.core.config import SchedulerConfig
+from blis_py.latency.base import FrontendDelays
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
 from blis_py.metrics.record import RunRecord
 from blis_py.requests.table import RequestTable
@@ -25,13 +26,16 @@ OF_DISAGGREGATION = tuple(Disaggregation.__dataclass_fields__)
 def cluster(handoff: str, **settings: Any) -> Cluster:
     """
     Args:
-        settings: of the scheduler, `OF_LINK`, `OF_CLUSTER` and `OF_DISAGGREGATION`.
+        settings: of the scheduler, `OF_LINK`, `OF_CLUSTER` and `OF_DISAGGREGATION`; and
+            `before_enqueue_ns` of the front end.
     """
+    frontend = FrontendDelays(before_enqueue_ns=settings.pop("before_enqueue_ns", 0))
     link = {name: settings.pop(name) for name in OF_LINK if name in settings}
     own = {name: settings.pop(name) for name in OF_CLUSTER if name in settings}
     apart = {name: settings.pop(name) for name in OF_DISAGGREGATION if name in settings}
     scheduler = SchedulerConfig(**{"num_kv_blocks": 1000, "max_model_len": 400, "block_size": 4, **settings})
-    latency = Linear(LinearCoefficients(gpu=LinearCosts(step=10 * US, prefill_tokens=US)))
+    costs = LinearCosts(step=10 * US, prefill_tokens=US)
+    latency = Linear(LinearCoefficients(gpu=costs, frontend=frontend))
     layers = own.get("kv_layers", 1)
     spec = InstanceSpec(scheduler=scheduler, latency=latency, kv_block_bytes=BLOCK_BYTES, kv_layers=layers)
     roles = {"prefill": "prefill", "decode": "decode", "shared": "both"}

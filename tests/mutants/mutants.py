@@ -8,9 +8,9 @@ the changed place run, the closest and fastest first, until one fails, in forks 
 imported the libraries. Those that read files of the folder `shared` beside the checkout run last, so that
 one call says, too, what a stranger's clone notices. A failed test of another part counts if it fails twice;
 a mutant that only hangs, or does not import, counts neither way. What has been found is kept in `--out`
-after every mutant; the same call goes on from there, and `--again` tests those once more that have survived.
-Mutants that change nothing observable are in `equivalent.txt`, each with its reason. Prints the seed, the
-score with its 95 % interval, and the survivors.
+after every mutant; the same call goes on from there, and `--again` tests those once more that have not been
+killed. Mutants that change nothing observable are in `equivalent.txt`, each with its reason. Prints the
+seed, the score with its 95 % interval, and the survivors.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ SLOW_S = 0.25
 SECOND_NS = 10**9
 CLOSEST = 6
 """Files of tests tried before all others."""
+TOGETHER = 20
 
 
 def main() -> int:
@@ -79,7 +80,7 @@ def main() -> int:
     if not campaign.measured(until):
         print("stopped while measuring what the tests execute; the same call goes on")
         return 0
-    done = {name for name, one in found.items() if not (options.again and one.verdict == SURVIVES)}
+    done = {name for name, one in found.items() if not (options.again and one.verdict in (SURVIVES, HANGS))}
     missing = [mutation for mutation in chosen if mutation.name not in {*done, *equivalent}]
     with ExitStack() as stack, out.open("a") as log:
         for _ in range(options.workers if missing else 0):
@@ -118,7 +119,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", default="mutants.jsonl", help="what has been found (default: mutants.jsonl)")
     parser.add_argument("--own", action="store_true", help="only tests of the mutated part: a lower bound")
     parser.add_argument("--by-hand", action="store_true", help=f"those of {BY_HAND.name} instead of a sample")
-    parser.add_argument("--again", action="store_true", help="test those once more that have survived")
+    parser.add_argument("--again", action="store_true", help="test those once more that have not been killed")
     parser.add_argument("--results", help="file of scores by seed, such as benchmarks/results/mutants.json")
     return parser.parse_args()
 
@@ -267,7 +268,7 @@ class Campaign:
         with ExitStack() as stack:
             server = stack.enter_context(_server(REACH_LIMIT_S))
             (server.root / f"{HITS}.py").write_text(MARKS, encoding="utf-8")
-            for module in self._sources:
+            for module in self._blocks.modules:
                 stack.enter_context(server.changed(module, self._blocks.instrumented(module)))
             for file in files:
                 if time.monotonic() > until:
@@ -308,20 +309,28 @@ class Campaign:
         return SURVIVES, ""
 
     def _stages(self, mutation: Mutation) -> Iterator[tuple[bool, bool, list[str]]]:
-        """Cheap tests of the closest files, then all others of the place, then those that read `shared`."""
+        """Cheap tests before slow ones, those of the closest files first, those that read `shared` last."""
         files = self._selection.of(mutation.module, self._own)
         block, rank = self._blocks.of(mutation), {file: place for place, file in enumerate(files)}
-        if block:
-            found = [one for one in self._reach.of(block) if not self._own or one.file in rank]
-        else:
+        found = [one for one in self._reach.of(block) if not self._own or one.file in rank]
+        if not found:  # executed when it is imported
             found = [one for file in files for one in self._reach.tests.get(file, []) if one.passes]
-        found.sort(key=lambda one: (one.cost_s > SLOW_S, rank.get(one.file, len(rank)), one.cost_s))
-        own = [one for one in found if not one.shared]
-        close = set(list(dict.fromkeys(one.file for one in own))[:CLOSEST])
-        first = [one.test for one in own if one.cost_s <= SLOW_S and one.file in close]
-        yield True, False, first
-        yield False, False, [one.test for one in own if one.test not in set(first)]
-        yield False, True, [one.test for one in found if one.shared]
+        found.sort(
+            key=lambda one: (one.shared, one.cost_s > SLOW_S, rank.get(one.file, len(rank)), one.cost_s)
+        )
+        for shared in (False, True):
+            for slow in (False, True):
+                files = dict.fromkeys(one.file for one in found if one.shared == shared)
+                for close, some in _batched(list(files)):
+                    chosen = [one for one in found if one.shared == shared and (one.cost_s > SLOW_S) == slow]
+                    yield close and not slow, shared, [one.test for one in chosen if one.file in some]
+
+
+def _batched(files: list[str]) -> Iterator[tuple[bool, set[str]]]:
+    """The closest files, and the others in groups, since reading all of them takes its time."""
+    yield True, set(files[:CLOSEST])
+    for begin in range(CLOSEST, len(files), TOGETHER):
+        yield False, set(files[begin : begin + TOGETHER])
 
 
 def _files(tests: list[str]) -> list[str]:

@@ -54,6 +54,10 @@ class Blocks:
                 self.names.append(f"{module}{block.function}#{inside[block.function]}")
                 inside[block.function] += 1
 
+    @property
+    def modules(self) -> list[str]:
+        return list(self._blocks)
+
     def of(self, mutation: Mutation) -> str:
         """Name of the block it is in; empty = executed at import, or in another part."""
         if mutation.module not in self._blocks:

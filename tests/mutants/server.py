@@ -24,7 +24,7 @@ LIBRARIES = (
     *("hypothesis", "hypothesis.stateful"),
 )
 SURVIVES, KILLED, HANGS, BROKEN = "survives", "killed", "hangs", "does not import"
-TEST_LIMIT_S = 20
+TEST_LIMIT_S = 12
 """CPU time of one test, many times what it takes where nothing is changed."""
 MEMORY_BYTES = 6 << 30
 HANGING = 1
@@ -104,7 +104,7 @@ def _child(job: dict[str, Any], send: int) -> None:
     sys.path[:0] = [job["root"], str(Path(__file__).parent)]
     os.environ.update(job["environment"])
     sys.dont_write_bytecode = False  # compiling would take longer than the tests
-    plugins: list[object] = [Notes(send, job["tests"], min(job["limit_s"], TEST_LIMIT_S))]
+    plugins: list[object] = [Notes(send, job["tests"])]
     if "reach" in job:
         from reach import Recorded
 
@@ -138,11 +138,9 @@ class Notes:
 
     Args:
         tests: those to run, in this order; empty = all.
-        limit_s: CPU time of one test.
     """
 
-    def __init__(self, send: int, tests: list[str], limit_s: float) -> None:
-        self._limit_s = limit_s
+    def __init__(self, send: int, tests: list[str]) -> None:
         self._send, self._place = send, {test: place for place, test in enumerate(tests)}
 
     def _note(self, what: str, test: str) -> None:
@@ -160,7 +158,7 @@ class Notes:
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._note("started", nodeid)
-        signal.setitimer(signal.ITIMER_VIRTUAL, self._limit_s)
+        signal.setitimer(signal.ITIMER_VIRTUAL, TEST_LIMIT_S)
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_makereport(self, call: Any) -> Iterator[None]:

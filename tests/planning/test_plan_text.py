@@ -191,6 +191,7 @@ def test_a_plan_as_data() -> None:
     assert data["probability"] | {"surer": None} == {
         "holds": 0.5, "draws": 2, "demanded": None, "source": "runs", "validated_runs": 2,
         "mean_step_time_error": pytest.approx((0.25 + 0.2) / 2), "surer": None, "surer_holds": 0.95,
+        "fewest_instances": None, "central": None, "central_holds": None,
     }  # fmt: skip
     assert data["probability"]["surer"]["num_instances"] == 5
     assert data["search"] == {"combinations": 1, "simulated": 7, "known": 3}
@@ -206,6 +207,26 @@ def test_a_surer_configuration_is_named_with_its_price() -> None:
         "  errors drawn from few; too few to rely on",
         "  cheapest at 90 %: 5 instances of llama-3.1-8b on h100 TP1, $18.00 an hour (95 %)",
     ]
+
+
+def drawn_plan(*holding: bool, **more: Any) -> list[str]:
+    cases = tuple(Case(f"draw {i}", judged(80 if held else 110), outcome()) for i, held in enumerate(holding))
+    return report_text.lines(plan(draws=cases, error=Errors((), "few", 3), **more))
+
+
+def test_the_numbers_of_instances_that_the_errors_leave_possible_are_named() -> None:
+    needed = "  with these settings, 1 to 5 instances are needed in eight of ten draws"
+    assert drawn_plan(True, False, surer=candidate(5, 50), surer_holds=0.95, fewest=1)[-1] == needed
+    assert drawn_plan(True, True, fewest=1)[-1] == needed.replace("5", "2")
+    assert drawn_plan(True, True, fewest=2)[-1].startswith("  errors drawn from"), "no other is possible"
+    open_end = "  with these settings, at least 2 instances are needed in nine of ten draws"
+    assert drawn_plan(True, False, fewest=2)[-1] == open_end
+
+
+def test_the_answer_of_the_prediction_itself_stands_beside_the_sure_one() -> None:
+    told = drawn_plan(True, True, central=candidate(1, 95), central_holds=0.55)[-1]
+    what = "1 instance of llama-3.1-8b on h100 TP1, $3.60 an hour"
+    assert told == f"  by the prediction itself: {what} (55 % of the draws)"
 
 
 @pytest.mark.parametrize(
