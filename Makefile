@@ -13,14 +13,18 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constr
 # Installed in place, its sources are going to change: native code is made where it is wanted, and not for a wheel.
 export HATCH_BUILD_NO_HOOKS := true
 
+# Bytecode is kept, that of the tests too: reading the sources again takes each process 15 s.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What compiling takes stands apart: the environment holds the simulator and nothing else.
 COMPILER := $(CURDIR)/$(VENV)/compiler
 native = (test -d $(COMPILER) || $(PIP) --target $(COMPILER) mypy setuptools) && \
 	PYTHONPATH=$(COMPILER) $(BIN)/python -m blis_py.native
 NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core cluster latency metrics)))
 
-# Tests of other things than the simulator, or that need more than it.
-NOT_CHECKED := $(addprefix --ignore=tests/,benchmarks docs engine fuzz gpu notebooks)
+# What `make check` tests: the simulator, its theory and invariants, every command once, and how code is written.
+CHECKED := $(addprefix tests/,core cluster metrics latency workload traces files ledger outputs properties theory \
+	oracles planning extension cli lint)
 
 .PHONY: run ui serve test-ui test-serve native check test fuzz soak soak-engine test-long mutants lint aot bench docs docs-ui \
 	site release gpu gpu-wheels gpu-home gpu-rehearsal clean
@@ -49,14 +53,14 @@ test-serve: $(VENV)/.installed-dev $(VENV)/.installed-serve
 native: $(VENV)/.installed
 	$(native)
 
-# Before every commit, in less than a minute: style, types and contracts of `blis_py`, and its tests but the slow ones.
-# Installs no torch.
+# Before every commit, in less than a minute: style, types and contracts of `blis_py`, and the tests of CHECKED but
+# the slow ones. Installs no torch.
 check: $(VENV)/.installed-check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/mypy blis_py
-	$(BIN)/pytest -n auto --dist worksteal -m 'not slow' $(NOT_CHECKED)
+	$(BIN)/pytest -n auto --dist worksteal -m 'not slow' $(CHECKED)
 
 # All tests. Of the two parts, `tests/conftest.py` says which folders run in native code, where there is a C compiler.
 # One thread per test process: they share the cores already.
@@ -93,7 +97,7 @@ soak-engine: $(VENV)/.installed-check
 	$(BIN)/python tests/soak/engine.py $(SOAK)
 
 # How many of 300 small mistakes in the simulator its tests notice, which takes hours and goes on where it was stopped;
-# MUTANTS='--sample 20 --seed 7 --workers 2' for others, --stranger without the folder `shared`.
+# MUTANTS='--sample 20 --seed 7 --workers 2' for others.
 mutants: $(VENV)/.installed-check
 	$(BIN)/python tests/mutants/mutants.py $(MUTANTS)
 

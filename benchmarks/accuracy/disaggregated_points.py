@@ -28,6 +28,8 @@ RACK_SCALE = ("gb200",)
 """GPUs whose NVLink joins nodes: KV goes over it, unless the transceiver's environment forbids it."""
 ADAPTER_GBPS = 50
 """Of a GPU's network adapter, which joins the nodes of an instance wider than its NVLink: 400 Gb/s."""
+BLOCK_TOKENS = 16
+"""Of SGLang's preset."""
 NO_FLAGS = "launch settings are not published"
 NO_WIDTH = "several layouts fit its label"
 EXPERT_KERNELS = ("trtllm", "flashinfer_trtllm", "cutlass", "deepgemm", "triton")
@@ -88,6 +90,8 @@ class Apart:
         settings = point.settings()
         for name in ("tp", "attention_dp", "ep"):
             del settings[name]
+        if reserve := self._own_number(self.decode, "num-reserved-decode-tokens"):
+            settings["num_reserved_decode_tokens"] = reserve
         sides = {"prefill": self.prefill, "decode": self.decode}
         return {
             **settings,
@@ -103,6 +107,9 @@ class Apart:
         pool |= {"attention_dp": layout.attention_dp, "ep": layout.ep}
         if layout.gpus > _linked(self.of.gpu):
             pool["link_gbps"] = ADAPTER_GBPS
+        if tokens := self._own_number(side, "max-total-tokens"):
+            blocks = tokens * layout.attention_dp // BLOCK_TOKENS
+            pool["scheduler"] = {"num_kv_blocks": blocks}
         if self.of.shape().experts % layout.ep:
             pool["redundant_experts"] = REDUNDANT_EXPERTS
         point = replace(self.of, flags=side.flags, gpus=layout.gpus, attention_dp=layout.attention_dp)
@@ -110,6 +117,14 @@ class Apart:
             section, _, leaf = NAMES[flag].rpartition(".")
             (pool.setdefault(section, {}) if section else pool)[leaf] = value
         return pool
+
+    def _own_number(self, side: Side, flag: str) -> int:
+        """A number among the launch flags of a side, of its own recipe for these lengths; 0 = not given."""
+        lengths = side.flags.get("isl"), side.flags.get("osl")
+        if lengths != (str(self.of.prompt_tokens), str(self.of.output_tokens)):
+            return 0
+        found = re.search(rf"\b{flag}=(\d+)", side.flags.get("other_flags", ""))
+        return int(found[1]) if found else 0
 
     def _shares(self, flags: dict[str, Any], side: Side) -> dict[str, Any]:
         """The flags, limits as those of one replica of attention."""

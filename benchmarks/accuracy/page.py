@@ -25,7 +25,8 @@ from blis_py import native
 native.activate()  # ahead of the modules that it replaces
 
 from disaggregated_page import put  # noqa: E402
-from points import Point, points_of  # noqa: E402
+from point_sets import points_of  # noqa: E402
+from points import Point  # noqa: E402
 from predictions import Prediction, Predictions  # noqa: E402
 
 from blis_py.latency.layout import Layout  # noqa: E402
@@ -176,7 +177,9 @@ Made by `python benchmarks/accuracy/page.py ../shared/data{said}` with blis-py {
 points of public benchmarks (AIConfigurator's silicon samples, InferenceMAX; both Apache-2.0), each
 predicted by its own engine, precision, width and launch flags; where a flag was not published, the default
 applies. For the runs of AIConfigurator's own team, the settings and the client are those of its public
-generator and benchmark: room for one prompt beside the decodes in a step, and requests that are all alike.
+generator and benchmark: room for one prompt beside the decodes in a step, requests that are all alike, and,
+where vLLM was checked at a recommended load, AIPerf's 100 prompts again and again in its prefix cache. A row
+that repeats the figures of another one has its flags.
 Nothing is fitted to a row or a configuration; which combinations the terms of an engine were learned on is
 marked. Errors are predicted over measured minus 1, in per cent: mean and median of the absolute errors,
 bias (the median with its sign), and the share of points within 20 %. How a step is priced: [Which models,
@@ -215,9 +218,10 @@ def page(of: Sequence[Outcome], history: Sequence[dict[str, object]], said: str)
         "Points that contradict themselves, or each other": [
             "Themselves: with as many requests in flight as they say, computing their prompts at the",
             "datasheet's peak would take longer than the requests did. Each other: another run of the same",
-            "engine, model, format, division and load had its first tokens in less than half the time; most",
+            "engine, model, format, division and load had its first tokens in less than half the time (most",
             "of these began with one test request alone, so that the first wave of requests waited for",
-            "kernels to be compiled. No prediction enters either rule.",
+            "kernels to be compiled), or one with fewer requests in flight took more than twice as long for",
+            "a token. No prediction enters either rule.",
             "",
             *contradictions(priced),
         ],

@@ -1,7 +1,6 @@
 """Measured operating points of public benchmarks as servers and loads that can be simulated.
 
-Two sets, each a folder of `../shared/data` with rows, groups and launch flags: `silicon` (means of TTFT and
-TPOT) and `inferencemax` (with medians and p99). A point is expressed by its own engine, version, precision,
+They are read by `point_sets`. A point is expressed by its own engine, version, precision,
 width and flags; defaults apply where a flag was not published, and nothing is chosen per row. What cannot be
 expressed has a reason.
 """
@@ -13,7 +12,7 @@ import gzip
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -75,6 +74,12 @@ MODELS: dict[tuple[str, str], tuple[str, str]] = {
 """Part of a model's name and precision -> bundled model, and the format put on it."""
 _BALANCE_STEPS = 50
 """Default of `timeout_iters` (tensorrt_llm/llmapi/llm_args.py)."""
+_DATASET_ENTRIES = 100
+"""Distinct prompts of a run by AIPerf's default (`--num-dataset-entries`)."""
+_WARM_UP = 2
+"""Requests for each in flight that the client of AIConfigurator's generator sends before the clock starts."""
+_MEASURED_FROM_NS = 10**15
+"""Arrival of the measured requests where others came first: long after these have ended."""
 _SPELT = {"llama-3.3-70b": "llama-3.1-70b", "deepseek-r1": "deepseek", "deepseek-v3": "deepseek"}
 
 
@@ -182,7 +187,7 @@ class Point:
             "ep": self.ep,
             "concurrency": self.concurrency,
             "num_requests": self.requests_each * self.concurrency,
-            "prefix_cache": "none",
+            **({} if self.repeats_prompts else {"prefix_cache": "none"}),
             "timeout": None,
             **self._of_flags(),
         }
@@ -213,6 +218,8 @@ class Point:
             found["attention_dp_timeout_iters"] = int(waits[1]) if waits else _BALANCE_STEPS
         if flags.get("moe_backend"):
             found["moe_backend"] = flags["moe_backend"].lower()
+        if re.search(r"allreduce[-_]fusion|fuse_allreduce_rms", other):
+            found["fused_norms"] = True
         if self.engine == "vllm" and flags.get("async_scheduling") == "on":
             found["async_scheduling"] = True
         if not self.drawn:
@@ -221,14 +228,18 @@ class Point:
 
     def _of_generator(self) -> dict[str, Any]:
         """Settings that AIConfigurator's generator writes for its own servers: room for one prompt and all
-        decodes in a step, and chunks mixed with decodes in the SGLang versions it was written for
-        (`src/aiconfigurator/generator/rule_plugin`, Apache-2.0)."""
+        decodes in a step, chunks mixed with decodes in the SGLang versions it was written for
+        (`src/aiconfigurator/generator/rule_plugin`, Apache-2.0). Before these rules TensorRT-LLM's overlap
+        scheduler was off (`extra_engine_args.1.0.0rc3.yaml.j2`)."""
         if self.engine == "sglang":
             mixed = re.match(r"0\.5\.([5-9]|\d\d)", self.version)
             return {"batch_former": "running-first"} if mixed else {}
         seqs = max(512, self.concurrency)
         tokens = -(-(seqs + self.prompt_tokens + 1500) // 32) * 32
-        return {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
+        found: dict[str, Any] = {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
+        if self.engine == "trtllm" and _number(self.version) < (1, 2):
+            found["async_scheduling"] = False
+        return found
 
     @property
     def drawn(self) -> bool:
@@ -236,6 +247,15 @@ class Point:
         runs all requests are alike (its clients: deviation 0, range ratio 1;
         `src/aiconfigurator/eval/benchmarks`); its table of Qwen3.5 repeats figures of InferenceMAX."""
         return self.flags.get("status") != "not published" or "Qwen3.5" in self.model
+
+    @property
+    def repeats_prompts(self) -> bool:
+        """Whether its requests share prompts, in vLLM's prefix cache, which its launch leaves on. Runs at the
+        concurrency that AIConfigurator recommends (lengths in thousands; its sweeps have powers of two) are
+        those of the generated benchmark: AIPerf without a number of prompts, hence `_DATASET_ENTRIES`
+        (`src/aiconfigurator/generator/config/backend_templates/benchmark`). The generated launches of
+        TensorRT-LLM turn reuse off, and SGLang's prefill rates show none."""
+        return not self.drawn and self.engine == "vllm" and self.prompt_tokens % 1000 == 0
 
     def simulation(self) -> Simulation:
         """Its server and its requests.
@@ -249,12 +269,29 @@ class Point:
 
     def requests(self) -> RequestTable:
         """All requests of the run, there from the beginning: a closed loop admits them."""
+        if self.repeats_prompts:
+            return self._repeated_prompts()
         random, count = np.random.default_rng(0), self.requests_each * self.concurrency
         lengths = [
             random.integers(-(-4 * most // 5) if self.drawn else most, most, count, endpoint=True)
             for most in (self.prompt_tokens, self.output_tokens)
         ]
         return RequestTable.build(np.zeros(count, dtype=np.int64), *lengths)
+
+    def _repeated_prompts(self) -> RequestTable:
+        """Requests of AIPerf: shuffled prompts, all used once before any is used again; `_WARM_UP` first."""
+        random, warm_up = np.random.default_rng(0), _WARM_UP * self.concurrency
+        count = warm_up + self.requests_each * self.concurrency
+        rounds = [random.permutation(_DATASET_ENTRIES) for _ in range(0, count, _DATASET_ENTRIES)]
+        arrival_ns = np.full(count, _MEASURED_FROM_NS)
+        arrival_ns[:warm_up] = 0
+        return RequestTable.build(
+            arrival_ns,
+            np.full(count, self.prompt_tokens),
+            np.full(count, self.output_tokens),
+            content=np.concatenate(rounds)[:count],
+            contents=[((number, self.prompt_tokens),) for number in range(_DATASET_ENTRIES)],
+        )
 
     def predict(self, terms: EngineTerms | None = None) -> dict[str, float]:
         """Every measured figure, predicted, in ms.
@@ -281,8 +318,10 @@ def under_terms(run: Simulation, terms: EngineTerms) -> Simulation:
 
 
 def figures_ms(run: Simulation, wanted: Iterable[str]) -> dict[str, float]:
-    """Figures of a run, as `ttft.mean`."""
+    """Figures of a run, as `ttft.mean`; requests that arrive before the last ones are its warm-up."""
     record, _ = run.simulate(False, None)
+    arrival_ns = run.table.arrival_ns
+    measured = slice(int(np.count_nonzero(arrival_ns < arrival_ns[-1])), None)
     found = {
         "ttft": record.first_token_ns - record.table.arrival_ns,
         "e2el": record.last_token_ns - record.table.arrival_ns,
@@ -291,7 +330,7 @@ def figures_ms(run: Simulation, wanted: Iterable[str]) -> dict[str, float]:
     statistics = {"mean": np.mean, "median": np.median, "p99": lambda ns: np.percentile(ns, 99)}
     parts = [(name, *name.split(".")) for name in wanted]
     return {
-        name: float(statistics[statistic](found[metric])) / 1e6
+        name: float(statistics[statistic](found[metric][measured])) / 1e6
         for name, metric, statistic in parts
         if metric in found
     }
@@ -331,136 +370,8 @@ def _flags(folder: Path) -> dict[str, list[Row]]:
     return found
 
 
-def points_of(data: Path) -> list[Point]:
-    """Points of both sets. Those that another run contradicts are marked, without any prediction: with the
-    same engine, model, format, division and load, but a first wave of requests that waits for kernels to be
-    compiled (the client sent one test request before), for example."""
-    found = [*silicon(data), *inferencemax(data)]
-    least: dict[tuple[object, ...], float] = {}
-    for point in found:
-        if not point.refused:
-            ttft_ms = point.measured["ttft.mean"]
-            least[point.alike] = min(ttft_ms, least.get(point.alike, ttft_ms))
-    return [
-        replace(point, contradicted=True)
-        if not point.refused and point.measured["ttft.mean"] > 2 * least[point.alike]
-        else point
-        for point in found
-    ]
-
-
-def silicon(data: Path) -> Iterator[Point]:
-    """Points of `silicon`; those with prefill and decode apart are refused here."""
-    folder = data / "silicon"
-    flags, groups = _flags(folder), {}
-    if (folder / "row_groups.csv.gz").exists():
-        groups = {row["row"]: row for row in _rows(folder / "row_groups.csv.gz")}
-    for number, row in enumerate(_rows(folder / "rows.csv.gz")):
-        group = groups.get(str(number), {})
-        candidates = flags.get(group.get("group", ""), [{}])
-        read = candidates[0]
-        gpus, dp, ep = _width(row, read)
-        concurrency = _float(group.get("concurrency", "")) or _number_of(row, "batch_size") * dp
-        yield Point(
-            id=row["id"],
-            source="silicon",
-            engine=row["backend"],
-            version=row["backend_version"],
-            model=row["model_path"],
-            precision=row["precision"],
-            gpu=row["system"].partition("_")[0],
-            gpus=gpus,
-            attention_dp=dp,
-            ep=ep,
-            prompt_tokens=int(row["isl"]),
-            output_tokens=int(row["osl"]),
-            concurrency=int(concurrency),
-            measured={
-                "ttft.mean": float(row["silicon_ttft_ms"]),
-                "tpot.mean": float(row["silicon_tpot_ms"]),
-            },
-            gemm_form=row["gemm_quant_mode"],
-            flags=read,
-            refused=_refused(row["mode"] != "agg", read.get("mtp", ""), row["system"], gpus),
-        )
-
-
-def inferencemax(data: Path) -> Iterator[Point]:
-    """Points of `inferencemax`."""
-    folder = data / "inferencemax"
-    flags = _flags(folder)
-    groups = {row["row"]: row for row in _rows(folder / "row_groups.csv.gz")}
-    engines = {"trt": "trtllm"}
-    for number, row in enumerate(_rows(folder / "rows.csv.gz")):
-        read = flags.get(groups[str(number)]["group"], [{}])[0]
-        gpu, framework = row["hw"].partition("-")[0], row["framework"]
-        amd = gpu.startswith("mi")
-        gpus = int(_float(row["tp"]) or 1)
-        shared = "attention-dp" in read.get("data_parallel", "") or row["dp_attention"] == "true"
-        version = re.search(r"v?(\d+\.\d+\.\d+[\w.]*)", row["image"].rpartition(":")[2])
-        yield Point(
-            id=f"{row['run']}-{number}",
-            source="inferencemax",
-            engine=engines.get(framework, framework),
-            version=version[1] if version else "",
-            model=row["model"],
-            precision=row["precision"],
-            gpu=gpu,
-            gpus=gpus,
-            attention_dp=gpus if shared else 1,
-            ep=_expert_groups(read, gpus, _float(row["ep"]) or 1),
-            prompt_tokens=int(row["isl"]),
-            output_tokens=int(row["osl"]),
-            concurrency=int(row["conc"]),
-            measured={
-                f"{metric}.{name}": float(row[f"{name}_{metric}"]) * 1e3
-                for metric in ("ttft", "tpot", "e2el")
-                for name in ("mean", "median", "p99")
-                if row.get(f"{name}_{metric}")
-            },
-            flags=read,
-            refused="AMD GPUs: no kernels measured"
-            if amd
-            else _refused(row["disagg"] == "True", row["spec_decoding"].replace("none", "no"), gpu, gpus),
-        )
-
-
-def _refused(apart: bool, mtp: str, gpu: str, gpus: int) -> str:
-    """Reasons that hold for whole classes of points."""
-    if apart:
-        return "prefill and decode on GPUs of their own"
-    if mtp.startswith(("yes", "mtp", "either")):
-        return "multi-token prediction ran, or may have"
-    if gpu.startswith("gb200") and gpus > 4:
-        return "a disaggregated deployment under the label of one engine"
-    return ""
-
-
-def _width(row: Row, read: Row) -> tuple[int, int, int]:
-    """GPUs, replicas of attention, groups of experts: as launched, or else as labelled."""
-    gpus = _float(read.get("gpus", ""))
-    if gpus:
-        shared = "attention-dp" in read.get("data_parallel", "")
-        return int(gpus), int(gpus) if shared else 1, _expert_groups(read, int(gpus), 1)
-    tp, dp = _number_of(row, "tp_size"), _number_of(row, "attention_dp_size")
-    moe_tp, moe_ep = _number_of(row, "moe_tp_size"), _number_of(row, "moe_ep_size")
-    if moe_tp * moe_ep == tp and dp > 1:  # a width that counts its replicas twice
-        return tp, dp, moe_ep
-    return max(tp * dp, moe_tp * moe_ep), dp, moe_ep
-
-
-def _expert_groups(read: Row, gpus: int, labelled: float) -> int:
-    said = read.get("expert_parallel", "")
-    if found := re.fullmatch(r"ep (\d+)", said):
-        return int(found[1])
-    return gpus if said == "on" else 1 if said == "off" else int(labelled)
-
-
-def _number_of(row: Row, key: str) -> int:
-    return max(int(_float(row[key]) or 1), 1)
-
-
 def _float(text: str) -> float | None:
+    """A figure of a flag; of `default (512)`, the one in brackets."""
     try:
         return float(text)
     except ValueError:

@@ -82,7 +82,7 @@ def code_hash() -> str:
         path = ROOT / part
         files: Iterator[Path] = iter([path]) if path.is_file() else path.rglob("*.*")
         for file in sorted(file for file in files if file.suffix in (".py", ".yaml", ".json")):
-            if file.name != "terms.yaml" and ("benchmarks" not in part or file.name == "points.py"):
+            if file.name != "terms.yaml" and ("benchmarks" not in part or file.name.startswith("point")):
                 found.update(file.read_bytes())
     return found.hexdigest()[:16]
 
@@ -141,7 +141,7 @@ def _learned(point: Point, latency: LatencyModel) -> bool:
     """Whether its kind of model, format, GPU and division were learned on together."""
     shape, gpu = point.shape(), load_gpu(point.gpu)
     if not isinstance(latency, Operators):
-        trained = bundled_training().learned
-        return gpu.name in trained.gpus.get(kind_of_trained(shape), ()) and point.gpus in trained.tp
+        learned = bundled_training().learned.tp
+        return point.gpus in learned.get(kind_of_trained(shape), {}).get(gpu.name, ())
     layout = Layout(point.gpus, point.attention_dp, point.ep)
     return f"{kind_of(shape)} on {gpu.name} {layout}" in latency.learned_on

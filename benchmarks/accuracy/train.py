@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -198,12 +198,15 @@ def learned_yaml(found: Sequence[SampleGroup]) -> list[str]:
     """What there is to learn from, for the notes of runs that go beyond it."""
     learned = learned_on((g.basis.shape, load_gpu(g.gpu), g.tp, longest_context(g)) for g in found)
     return [
-        "learned_on:  # kind and format of the weights by GPU, TP degrees, the longest context",
-        "  gpus:",
-        *(f"    {kind}: [{', '.join(gpus)}]" for kind, gpus in learned.gpus.items()),
-        f"  tp: [{', '.join(map(str, learned.tp))}]",
+        "learned_on:  # TP degrees by kind and format of the weights and GPU, the longest context",
+        "  tp:",
+        *(f"    {kind}: {{{_degrees(gpus)}}}" for kind, gpus in learned.tp.items()),
         f"  longest_tokens: {learned.longest_tokens}",
     ]
+
+
+def _degrees(gpus: Mapping[str, Sequence[int]]) -> str:
+    return ", ".join(f"{gpu}: [{', '.join(map(str, degrees))}]" for gpu, degrees in gpus.items())
 
 
 def longest_context(group: SampleGroup) -> int:

@@ -1,38 +1,53 @@
 """Learn what a step takes beyond its kernels, by engine and kind of model, from closed loops.
 
-    python benchmarks/accuracy/train_terms.py ../shared/data [--only trtllm-sparse]
+    python benchmarks/accuracy/train_terms.py ../shared/data [--seconds 240] [--part 1/2]
 
 Each group of points (engine; dense, sparse or MLA; Hopper or Blackwell) has one set of terms:
 factors of the kernels' sum for decodes and for steps with prompts, a time per step, and the front end. They
 are found by Gauss-Newton on logarithms of TTFT and TPOT over an even sample of the group's configurations,
-with slopes by differences, large residuals weighted down and every term drawn towards none. No term belongs
-to a model or a row. The terms that the others show without a model family stand in
-`benchmarks/results`, for the column of the accuracy page in which every family is left out.
+with slopes by differences, large residuals weighted down and every term drawn
+towards none. No term belongs to a model or a row. The terms that the others show without a model family stand
+in `benchmarks/results`, for the column of the accuracy page in which every family is left out.
 
 Points that contradict themselves, or that another run contradicts, are left out. A TTFT more than eight times
 off does not count: memory was full, where it depends on the last block of a capacity.
+
+Simulations and groups that are learned are kept in `build/accuracy` by a hash of the code: a run that stops
+after some seconds is continued by the next one. The files are written once all groups are there.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
 from numpy.typing import NDArray
-from points import NotExpressed, Point, figures_ms, points_of, under_terms
 
-from blis_py.api import Simulation
-from blis_py.errors import InputError
-from blis_py.latency.engine_terms import EngineTerms, group_of, kind_of
-from blis_py.latency.hardware import load_gpu
-from blis_py.latency.layout import Layout
-from blis_py.latency.operators import Operators
+from blis_py import native
+
+native.activate()  # ahead of the modules that it replaces
+
+from point_sets import points_of  # noqa: E402
+from points import NotExpressed, Point, figures_ms, under_terms  # noqa: E402
+from predictions import KEPT, code_hash  # noqa: E402
+
+from blis_py.api import Simulation  # noqa: E402
+from blis_py.errors import InputError  # noqa: E402
+from blis_py.latency.engine_terms import EngineTerms, group_of, kind_of  # noqa: E402
+from blis_py.latency.hardware import load_gpu  # noqa: E402
+from blis_py.latency.layout import Layout  # noqa: E402
+from blis_py.latency.operators import Operators  # noqa: E402
+from blis_py.setup.step_times import server_terms  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "profiles" / "operators" / "terms.yaml"
@@ -54,7 +69,7 @@ METRICS = ("ttft.mean", "tpot.mean")
 Values = NDArray[np.float64]
 PRIOR = np.array([0.15, 0.4, 10e6, 1e6, 2e6, 20e6, 0.5e6])
 """Spread of each term around none: of logarithms for the factors, in ns for the others."""
-START = np.array([0.0, 0.2, 1e6, 0.1e6, 1e6, 10e6, 0.1e6])
+START = np.array([0.0, 0.2, 1e6, 0.1e6, 2e6, 10e6, 0.1e6])
 STEPS = np.array([0.05, 0.1, 2e6, 0.2e6, 0.2e6])
 """Where the search begins, and differences by which slopes of the terms of steps are taken."""
 
@@ -67,14 +82,19 @@ class Case:
     run: Simulation
 
     def look(self, values: Values) -> Values:
-        """Logarithms of predicted over measured TTFT and TPOT under these terms."""
-        ms = figures_ms(under_terms(self.run, terms_from(values)), METRICS)
-        logs: Values = np.log([ms[metric] / self.point.measured[metric] for metric in METRICS])
-        return logs
+        """Logarithms of predicted over measured TTFT and TPOT under these terms; kept."""
+        key = f"{self.point.source} {self.point.id} {values.tolist()}"
+        if key not in looks():
+            ms = figures_ms(under_terms(self.run, terms_from(values)), METRICS)
+            logs = [float(np.log(ms[metric] / self.point.measured[metric])) for metric in METRICS]
+            looks()[key] = logs
+            with kept("looks").open("a") as file:
+                file.write(json.dumps([key, logs]) + "\n")
+        return np.array(looks()[key])
 
-    def slopes(self, values: Values) -> Values:
-        """Of both logarithms over every term."""
-        base, found = self.look(values), np.zeros((2, len(NAMES)))
+    def slopes(self, values: Values, base: Values) -> Values:
+        """Of both logarithms, here `base`, over every term."""
+        found = np.zeros((2, len(NAMES)))
         for i, step in enumerate(STEPS):
             other = values.copy()
             other[i] += step
@@ -89,26 +109,31 @@ def terms_from(values: NDArray[np.float64]) -> EngineTerms:
     return EngineTerms(np.exp(decode), np.exp(prefill), **dict(zip(NAMES[2:], ns, strict=True)))
 
 
-def cases(data: Path, only: str | None) -> dict[str, list[Case]]:
-    """By group: an even sample of every configuration, prompts and answers of all lengths."""
+def samples(data: Path) -> dict[str, list[Point]]:
+    """By group: an even sample of every configuration, prompts and answers of all lengths. A measurement
+    under several names counts once."""
     configurations: dict[tuple[object, ...], list[Point]] = defaultdict(list)
+    seen = set()
     for point in points_of(data):
-        if point.refused or point.contradicted:
+        same = point.model, point.prompt_tokens, point.output_tokens, *(point.measured[m] for m in METRICS)
+        if point.refused or point.contradicted or same in seen:
             continue
-        width = (point.gpus, point.ep, point.attention_dp)
-        key = (point.engine, point.model, point.precision, point.gpu, *width)
-        configurations[key].append(point)
-    found: dict[str, list[Case]] = defaultdict(list)
+        seen.add(same)
+        configurations[point.alike[:-3]].append(point)
+    found: dict[str, list[Point]] = defaultdict(list)
     for of_one in configurations.values():
-        if only and only not in _group(of_one[0]):
-            continue
         of_one.sort(key=lambda p: (p.prompt_tokens, p.output_tokens, p.concurrency))
         small = [point for point in of_one if point.concurrency <= MOST_IN_FLIGHT] or of_one[:1]
-        for point in small[:: max(1, len(small) // EACH)]:
-            case = _case(point)
-            if case is not None:
-                found[_group(point)].append(case)
-    return {name: _published(of) for name, of in found.items()}
+        try:
+            found[_group(of_one[0])] += small[:: max(1, len(small) // EACH)]
+        except NotExpressed:
+            continue
+    return dict(found)
+
+
+def cases(of: Sequence[Point]) -> list[Case]:
+    """Those that can be simulated, priced operator by operator."""
+    return _published([case for point in of if (case := _case(point))])
 
 
 def _published(of: list[Case]) -> list[Case]:
@@ -124,11 +149,19 @@ def _group(point: Point) -> str:
 def _case(point: Point) -> Case | None:
     try:
         run = point.simulation()
-        if point.impossible() or not isinstance(run.latency, Operators):
+        if point.impossible():
             return None
     except (NotExpressed, InputError):
         return None
-    return Case(point, run)
+    return Case(point, run if isinstance(run.latency, Operators) else by_operators(point, run))
+
+
+def by_operators(point: Point, run: Simulation) -> Simulation:
+    """A run that the formula of `trained` prices, operator by operator: dense models of other formats on the
+    same GPUs have no other prices."""
+    layout = Layout(point.gpus, point.attention_dp, point.ep)
+    made_of = point.shape(), load_gpu(point.gpu), layout, point.engine
+    return run.with_pool(latency=Operators(*made_of, server=server_terms(run.config)))
 
 
 @dataclass(frozen=True)
@@ -178,29 +211,83 @@ def improved(values: Values, logs: Values, slopes: Values, share: Values) -> Val
 
 def learn(of: Sequence[Case]) -> Fit:
     values = START
-    for number in range(ROUNDS):
-        if number < 2:
-            slopes = np.concatenate([case.slopes(values) for case in of])
-        logs = np.concatenate([case.look(values) for case in of])
-        values = improved(values, logs, slopes, shares(of))
-    return Fit(of, values, np.concatenate([case.look(values) for case in of]), slopes)
+    logs = [case.look(values) for case in of]
+    for _ in range(ROUNDS):
+        slopes = np.concatenate([case.slopes(values, base) for case, base in zip(of, logs, strict=True)])
+        values = improved(values, np.concatenate(logs), slopes, shares(of))
+        logs = [case.look(values) for case in of]
+    return Fit(of, values, np.concatenate(logs), slopes)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("data", type=Path)
-    parser.add_argument("--only")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long; run again")
+    parser.add_argument("--part", default="1/1", help="2/2: the second of two runs beside each other")
     options = parser.parse_args()
-    for name, of in sorted(cases(options.data, options.only).items()):
-        fit = learn(of)
-        print(name, fit.errors(), dict(zip(NAMES, np.round(fit.values, 3).tolist(), strict=True)), flush=True)
-        families = sorted({case.point.family for case in of})
-        combinations = sorted({_combination(case.point) for case in of})
-        _keep(OUT, {"groups": {name: _plain(fit.values)}, "learned_on": {name: combinations}})
-        if len(families) > 1:
-            _keep(WITHOUT, {"without": {name: {each: _plain(fit.without(each)) for each in families}}})
-        elif other := _kept().get(_sister(name)):
-            _keep(WITHOUT, {"without": {name: {families[0]: other}}})
+    part, parts = (int(text) for text in options.part.split("/"))
+    end, of_groups = time.monotonic() + options.seconds, samples(options.data)
+    for name in sorted(of_groups)[part - 1 :: parts]:
+        if time.monotonic() < end and name not in learned():
+            keep(name, cases(of_groups[name]))
+    known = learned()
+    if missing := sorted(of_groups.keys() - known.keys()):
+        print(f"{', '.join(missing)}: not learned yet; run again")
+    else:
+        write({name: found for name, found in sorted(known.items()) if found["families"]})
+
+
+def kept(what: str) -> Path:
+    """A file of what the present code has found so far."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    learner = sha256(Path(__file__).read_bytes()).hexdigest()[:8]
+    return KEPT / f"{what}-{code_hash()}-{learner}.jsonl"
+
+
+@cache
+def looks() -> dict[str, list[float]]:
+    """What simulations showed, by point and terms."""
+    file = kept("looks")
+    lines = file.read_text().splitlines() if file.exists() else []
+    return dict(map(json.loads, lines))
+
+
+def learned() -> dict[str, Any]:
+    """Groups that the present code has learned already."""
+    file = kept("terms")
+    lines = file.read_text().splitlines() if file.exists() else []
+    return dict(map(json.loads, lines))
+
+
+def keep(name: str, of: Sequence[Case]) -> None:
+    """Learn a group and keep what it shows."""
+    found = _shown(name, learn(of)) if of else {"families": []}
+    with kept("terms").open("a") as file:
+        file.write(json.dumps([name, found]) + "\n")
+
+
+def _shown(name: str, fit: Fit) -> dict[str, Any]:
+    """What a group shows, as it is kept."""
+    print(name, fit.errors(), dict(zip(NAMES, np.round(fit.values, 3).tolist(), strict=True)), flush=True)
+    families = sorted({case.point.family for case in fit.of})
+    return {
+        "groups": _plain(fit.values),
+        "learned_on": sorted({_combination(case.point) for case in fit.of}),
+        "families": families,
+        "without": {each: _plain(fit.without(each)) for each in families if len(families) > 1},
+    }
+
+
+def write(known: dict[str, Any]) -> None:
+    """Both files. Without the only family of a group, the other sparse models of its engine have to do."""
+    without = {name: found["without"] for name, found in known.items() if found["without"]}
+    for name, found in known.items():
+        sister = known.get(_sister(name))
+        if not found["without"] and sister and _sister(name) != name:
+            without[name] = {found["families"][0]: sister["groups"]}
+    parts = ("groups", "learned_on")
+    _write(OUT, {part: {name: found[part] for name, found in known.items()} for part in parts})
+    _write(WITHOUT, {"without": without})
 
 
 def _sister(name: str) -> str:
@@ -208,25 +295,22 @@ def _sister(name: str) -> str:
     return name.replace("-mla-", "-sparse-") if "-mla-" in name else name.replace("-sparse-", "-mla-")
 
 
-def _kept() -> dict[str, dict[str, float]]:
-    top: dict[str, Any] = yaml.safe_load(OUT.read_text())
-    found: dict[str, dict[str, float]] = top["groups"]
-    return found
-
-
 def _plain(values: Values) -> dict[str, float]:
     terms = terms_from(values)
     return {key: float(f"{getattr(terms, key):.4g}") for key in NAMES}
 
 
-def _keep(path: Path, found: dict[str, Any]) -> None:
-    """Add to a file; groups may be learned one by one."""
-    top: dict[str, Any] = yaml.safe_load(path.read_text()) if path.exists() else {}
-    for key, part in found.items():
-        top.setdefault(key, {}).update(part)
+def _write(path: Path, top: dict[str, Any]) -> None:
     head = "# Written by benchmarks/accuracy/train_terms.py from closed loops (AIConfigurator's samples,\n"
-    head += "# InferenceMAX; Apache-2.0).\n"
-    path.write_text(head + yaml.safe_dump(top, width=100), encoding="utf-8")
+    head += "# InferenceMAX; Apache-2.0), all groups by the same code.\n"
+    path.write_text(head + yaml.dump(top, Dumper=_Plain, width=100), encoding="utf-8")
+
+
+class _Plain(yaml.SafeDumper):
+    """Without references to equal parts."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
 
 
 def _combination(point: Point) -> str:

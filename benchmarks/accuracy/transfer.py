@@ -7,14 +7,16 @@ ordered pairs, 6 to 14 requests/s), two of them together against the third, slic
 and the slow stage of each run against its fast one. The bundled step times were learned on steps of two of
 these runs, so the preset is hard to beat here. As many requests before each part are simulated, too, and do
 not count. A row has the mean absolute error of the means of TTFT, TPOT and E2E, with the preset and with the
-fit. Everything goes to `results/transfer.json`.
+fit; with the factor on step times that is best for the asked part in hindsight; and with the factor that is
+best for the parts fitted to, taken as it is. The last two say how much one factor could gain, and how much of
+that another run knows. Everything goes to `results/transfer.json`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,20 @@ from h100_runs import Run, names, read
 
 from blis_py.api import build
 from blis_py.calibrate.fit.server import fit_server, predicted_errors
-from blis_py.calibrate.fit.server_runs import NAMES
+from blis_py.calibrate.fit.server_runs import NAMES, ServerRun, ServerRuns
 from blis_py.calibrate.token_times import TokenTimes
 from blis_py.requests.table import Labels
 from blis_py.setup.setup import Setup
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "transfer.json"
 _METRICS = ("TTFT mean", "TPOT mean", "E2E mean")
+_FACTORS = [round(0.95 + 0.005 * step, 3) for step in range(21)]
+_ERRORS = {
+    "error_before": "preset",
+    "error_after": "fit",
+    "error_of_best_factor": "best factor in hindsight",
+    "error_of_their_factor": "best factor of the parts fitted to",
+}
 Part = tuple[str, Setup, TokenTimes, float]
 """Name, server, requests, and the seconds at their beginning that do not count."""
 
@@ -89,12 +98,37 @@ def _part(run: Run, begin: int, count: int) -> Part:
     return f"{run.name} from {begin:,}", setup_of(run), times_of(run, first, begin - first + count), warm_up_s
 
 
-def row(kind: str, fitted_to: list[Part], other: Part) -> dict[str, Any]:
+class Hindsight:
+    """Errors of each part by the factor on step times."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, dict[float, float]] = {}
+
+    def errors(self, part: Part) -> dict[float, float]:
+        if part[0] not in self._known:
+            run = ServerRuns([ServerRun.of(part[1], part[2], part[3])])
+            numbers = run.runs[0].numbers_of(part[1])
+            scale = np.array([1.0, 0.0, 0.0, 0.0])
+            self._known[part[0]] = {
+                factor: error_of(run.errors(run.times(numbers + (factor - 1) * scale))) for factor in _FACTORS
+            }
+        return self._known[part[0]]
+
+    def best(self, parts: list[Part]) -> float:
+        """The factor with the smallest mean error over parts."""
+        return min(_FACTORS, key=lambda factor: sum(self.errors(part)[factor] for part in parts))
+
+
+def error_of(errors: Mapping[str, float]) -> float:
+    return float(np.mean([abs(errors[name]) for name in _METRICS]))
+
+
+def row(kind: str, fitted_to: list[Part], other: Part, hindsight: Hindsight) -> dict[str, Any]:
     skipped_s = max(part[3] for part in fitted_to)
     fit = fit_server(fitted_to[0][1], [part[2] for part in fitted_to], skipped_s)
     numbers = np.array([fit.numbers[name].value for name in NAMES])
     before, after = predicted_errors(other[1], other[2], numbers, other[3])
-    sizes = [float(np.mean([abs(errors[name]) for name in _METRICS])) for errors in (before, after)]
+    best, theirs = hindsight.best([other]), hindsight.best(fitted_to)
     return {
         "kind": kind,
         "fitted_to": " and ".join(part[0] for part in fitted_to),
@@ -102,8 +136,12 @@ def row(kind: str, fitted_to: list[Part], other: Part) -> dict[str, Any]:
         "numbers": dict(zip(NAMES, numbers.round(4).tolist(), strict=True)),
         "before": {name: round(before[name], 4) for name in _METRICS},
         "after": {name: round(after[name], 4) for name in _METRICS},
-        "error_before": round(sizes[0], 4),
-        "error_after": round(sizes[1], 4),
+        "error_before": round(error_of(before), 4),
+        "error_after": round(error_of(after), 4),
+        "best_factor": best,
+        "error_of_best_factor": round(hindsight.errors(other)[best], 4),
+        "factor_of_the_fitted": theirs,
+        "error_of_their_factor": round(hindsight.errors(other)[theirs], 4),
     }
 
 
@@ -114,16 +152,16 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=["7b", "several", "slices", "load"])
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
-    rows = []
+    rows, hindsight = [], Hindsight()
     for kind, fitted_to, other in pairs(given.folder, given.requests):
         if kind in given.only:
-            rows.append(row(kind, fitted_to, other))
+            rows.append(row(kind, fitted_to, other, hindsight))
             print(json.dumps(rows[-1]), flush=True)
     worst = max(each["error_after"] - each["error_before"] for each in rows)
-    means = [float(np.mean([each[key] for each in rows])) for key in ("error_before", "error_after")]
-    print(
-        f"{len(rows)} pairs: {means[0]:.1%} before, {means[1]:.1%} after; at worst {100 * worst:+.1f} points"
-    )
+    means = {key: float(np.mean([each[key] for each in rows])) for key in _ERRORS}
+    print(f"{len(rows)} pairs: at worst {100 * worst:+.2f} points")
+    for key, mean in means.items():
+        print(f"{_ERRORS[key]:>40}: {mean:.2%}")
     given.out.write_text(json.dumps(rows, indent=1) + "\n")
 
 

@@ -171,7 +171,7 @@ class Findings:
         if not self.own_client:
             if not any(shares.values()):
                 return "no client measured: the engine's own record counts", ""
-            what = f"the prediction has {-late_ms:.3f} ms of front end and network that nobody measured"
+            what = f"the prediction includes {-late_ms:.3f} ms of front end and network, not measured here"
             return what, "leave out --network-rtt-ms and front-end delays, or give the client's trace"
         what = (
             f"the client sees the first token {abs(late_ms):.3f} ms {'later' if late_ms > 0 else 'earlier'}"

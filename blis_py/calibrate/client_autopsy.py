@@ -248,7 +248,7 @@ class _Words:
             "steps": self._steps,
             "load": self._load,
         }
-        return say[name]() if name in say else ("single requests, and what no term here tells", "")
+        return say[name]() if name in say else ("single requests, and effects that no term describes", "")
 
     def _warm_up(self) -> tuple[str, str]:
         ms = float(np.mean(self.error[self.warm]) - np.mean(self.error[~self.warm])) * 1e3

@@ -103,15 +103,26 @@ def as_measured(log: StepLog) -> RoundPlayback:
 
 
 def _undecided_returns(log: StepLog) -> frozenset[int]:
-    """Numbers of rounds after which a batch returned to the scheduler, and several requests came meanwhile.
+    """Numbers of rounds after which a batch returned to the scheduler, and it is not known for which request.
 
-    An engine decides on those that have come by then; of one that comes between the decision and the
-    scheduler's call, the log says only that the same call saw it.
+    An engine decides on those that wait by then; of one that comes between the decision and the scheduler's
+    call, and may overtake them, the log says only that the same call saw it.
     """
-    starts, batches = log.steps["start_ns"], log.steps["batch"]
-    came = np.searchsorted(np.sort(log.requests["enqueue_ns"]), starts, side="right")
-    rounds = range(1, len(starts))
-    return frozenset(i for i in rounds if batches[i] != batches[i - 1] and came[i] - came[i - 1] > 1)
+    batches, came = log.steps["batch"], _until_each_round(log, "enqueue_ns")
+    present = came - _until_each_round(log, "finish_ns")
+    members = [len({*a, *b}) for a, b in zip(log.steps["decode_ids"], log.steps["prefill_ids"], strict=True)]
+
+    def candidates(i: int) -> int:
+        waited = max(present[i - 1] - members[i - 1], 0)
+        return int(waited + came[i] - came[i - 1]) if came[i] > came[i - 1] else 0
+
+    return frozenset(i for i in range(1, len(came)) if batches[i] != batches[i - 1] and candidates(i) > 1)
+
+
+def _until_each_round(log: StepLog, column: str) -> np.ndarray:
+    """The number of requests with a time in this column, until each round begins."""
+    times = np.array(log.requests[column], dtype=np.int64)
+    return np.searchsorted(np.sort(times[times >= 0]), log.steps["start_ns"], side="right")
 
 
 def as_predicted(

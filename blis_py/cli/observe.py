@@ -85,7 +85,7 @@ def _observation(flags: Flags) -> Observation:
     config = configure({name: v for name, v in flags.items() if name not in _NOT_OF_THE_WORKLOAD})
     asked = demand(config)
     if asked.kinds:
-        raise InputError("clients of different kinds are not told apart by a server", key="--workload-spec")
+        raise InputError("a server cannot distinguish clients of different kinds", key="--workload-spec")
     for note in asked.notes:
         say(f"note: {note}")
     key = flags.get("--api-key", os.environ.get("OPENAI_API_KEY"))

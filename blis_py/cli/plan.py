@@ -13,6 +13,7 @@ from blis_py.errors import InputError
 if TYPE_CHECKING:
     from blis_py.planning.disaggregate import Layouts
     from blis_py.planning.plan import Plan
+    from blis_py.planning.result import Standing
 
 _PLAN = (
     *VARY,
@@ -197,20 +198,42 @@ def _standings(found: Plan) -> Any:
     names = list(dict.fromkeys(name for each in found.standings for name in each.point))
     for name in names:
         table.add_column(name)
-    table.add_column("meets all with", justify="right")
+    fixed = bool(found.best.parts)
+    for name in ("targets met",) if fixed else ("meets all with",):
+        table.add_column(name, justify="right")
     table.add_column(found.objective, justify="right")
-    table.add_column("fails with", justify="right")
+    if not fixed:
+        table.add_column("fails with", justify="right")
     table.add_column("why")
-    ordered = sorted(found.standings, key=lambda each: float("inf") if each.cost is None else each.cost)
+    ordered = sorted(found.standings, key=_by_cost)
     for each in ordered[:_MAX_ROWS]:
-        least = "none tried" if each.least is None else f"{'≤ ' if each.at_most else ''}{each.least:,}"
         cost = "" if each.cost is None else f"{each.cost:,.2f}".removesuffix(".00")
-        failing = "not tried" if each.fails_at is None else f"{each.fails_at:,}"
         settings = (str(each.point.get(name, "as given")) for name in names)
-        table.add_row(*settings, least, cost, failing, each.why)
+        if fixed:
+            table.add_row(*settings, _fixed(each), cost, each.why)
+        else:
+            table.add_row(*settings, *_sized(each, cost), each.why)
     if len(ordered) > _MAX_ROWS:
         table.caption = f"and {len(ordered) - _MAX_ROWS:,} more"
     return table
+
+
+def _by_cost(each: Standing) -> tuple[bool, float]:
+    """Combinations that meet all targets first, each kind by cost."""
+    return each.least is None, float("inf") if each.cost is None else each.cost
+
+
+def _sized(each: Standing, cost: str) -> tuple[str, str, str]:
+    """Cells of a combination with a number of instances to choose."""
+    least = "none tried" if each.least is None else f"{'≤ ' if each.at_most else ''}{each.least:,}"
+    return least, cost, "not tried" if each.fails_at is None else f"{each.fails_at:,}"
+
+
+def _fixed(each: Standing) -> str:
+    """Whether a combination with instances of its own meets all targets."""
+    if each.least is not None:
+        return "on a part" if each.at_most else "yes"
+    return "no" if each.why else "not tried"
 
 
 def _rates(found: Plan) -> Any:

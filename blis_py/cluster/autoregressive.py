@@ -56,6 +56,7 @@ class AutoregressiveInstance(Instance):
         self._events = events
         self._single_step = single_step
         self._before_finish = before_finish
+        self._at_begin: Callable[[Step, int, int], None] | None = None
         self._step: Step | None = None
         self._run = StepRun(1, 0)
         """The current step and the identical steps after it."""
@@ -67,6 +68,10 @@ class AutoregressiveInstance(Instance):
         if self._before_finish is None:
             self._before_finish = lambda step, steps: call(step)
 
+    def watch_prompts(self, call: Callable[[Step, int, int], None]) -> None:
+        """Call with every step that computes prompts, its begin and its end, when it is planned."""
+        self._at_begin = call
+
     def _begin(self) -> int:
         now_ns, inbox, scheduler = self.now_ns, self._inbox, self.scheduler
         if (inbox and inbox[0][0] <= now_ns) or scheduler.first_deadline_ns <= now_ns:
@@ -76,6 +81,8 @@ class AutoregressiveInstance(Instance):
             return IDLE_NS
         self._step = step
         self._run = run = self._price(step, now_ns)
+        if self._at_begin is not None and step.prefills:
+            self._at_begin(step, now_ns, run.end_ns)
         return run.end_ns
 
     def _price(self, step: Step, now_ns: int) -> StepRun:

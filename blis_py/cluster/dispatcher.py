@@ -105,7 +105,7 @@ class Dispatcher:
         """
         if len(self._ready) < len(self._instances):
             self._route = self._checked
-        if not self._held or state == "added" or (not self._ready and self._fleet.coming):
+        if not self._held or (not self._ready and self._fleet.coming):
             return
         now_ns, held = self._fleet.now_ns, self._held
         self._held = []

@@ -73,6 +73,8 @@ class EventQueue:
         self.when_dry: Callable[[], bool] | None = None
         """Called when no event is left in a run; returns whether it has scheduled one."""
         self._process = process
+        self.earliest_ns = NEVER_NS
+        """No event comes before this time; the one that would have come then may have been cancelled."""
         self._heap: list[tuple[int, int, int, object]] = []
         self._count = 0
         self._end_ns = NEVER_NS + 1
@@ -100,11 +102,14 @@ class EventQueue:
             raise RuntimeError(f"scheduled at {time_ns} ns, and now is {self.now_ns} ns")
         self._count = number = self._count + 1
         call.number = number
+        if time_ns < self.earliest_ns:
+            self.earliest_ns = time_ns
         heappush(self._heap, (time_ns, order, number, call))
 
     def push(self, event: object, time_ns: int, order: int) -> None:
         """Schedule an event that is not a `Call`."""
         self._count += 1
+        self.earliest_ns = min(self.earliest_ns, time_ns)
         heappush(self._heap, (time_ns, order, self._count, event))
 
     def next_ns(self) -> int:
@@ -127,6 +132,7 @@ class EventQueue:
         """Process the next event; there is one."""
         self.next_ns()
         self.now_ns, _, _, event = heappop(self._heap)
+        self.earliest_ns = self.next_ns()
         if isinstance(event, Call):
             event.number = _CANCELLED
             event.happen(self.now_ns)
@@ -138,6 +144,7 @@ class EventQueue:
         """Process all events, or those before a time."""
         if end_ns is not None:
             self._end_ns = end_ns
+            self.earliest_ns = min(self.earliest_ns, end_ns)
         while True:
             while self and (end_ns is None or self.next_ns() < end_ns):
                 self.step()

@@ -7,7 +7,7 @@ instances only; a draining instance finishes its requests, and is gone when it i
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Protocol
@@ -68,6 +68,15 @@ class Membership(Protocol):
 
     def covers(self, index: int) -> bool:
         """Whether an instance is in view."""
+        ...
+
+    def pool_of(self, index: int) -> Pool:
+        """The pool of an instance, in view or not."""
+        ...
+
+    @property
+    def pools(self) -> Sequence[Pool]:
+        """The pools in view."""
         ...
 
     def follow(self, follower: Follower) -> None:
@@ -186,6 +195,15 @@ class Fleet:
     def covers(self, index: int) -> bool:
         """Whether an instance is in view: always; see `FleetView`."""
         return True
+
+    def pool_of(self, index: int) -> Pool:
+        """The pool of an instance."""
+        return self.members[index].pool
+
+    @property
+    def pools(self) -> Sequence[Pool]:
+        """All pools."""
+        return self.cluster.pools
 
     def close(self) -> None:
         """Release the instances and the followers; member states remain."""

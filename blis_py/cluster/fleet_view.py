@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from blis_py.cluster.fleet import Fleet, Follower, MemberState
+from blis_py.cluster.topology import Pool
 
 
 class FleetView:
@@ -43,6 +44,15 @@ class FleetView:
     def covers(self, index: int) -> bool:
         """Whether an instance is in view."""
         return self._fleet.members[index].pool.name in self._pools
+
+    def pool_of(self, index: int) -> Pool:
+        """The pool of an instance, in view or not."""
+        return self._fleet.pool_of(index)
+
+    @property
+    def pools(self) -> Sequence[Pool]:
+        """The pools in view."""
+        return [pool for pool in self.cluster.pools if pool.name in self._pools]
 
     def follow(self, follower: Follower) -> None:
         """As `Fleet.follow`; for instances out of view, only that they were added."""

@@ -10,17 +10,19 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from blis_py.cluster.decode_horizon import DecodeHorizon
 from blis_py.cluster.network import Network, Transfer
-from blis_py.cluster.open_classes import mypyc_attr
 from blis_py.cluster.pairs import Pair
 from blis_py.cluster.topology import Cluster, Disaggregation, Link
+from blis_py.core.compiled_classes import mypyc_attr
 from blis_py.core.kv_source import Supply
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
 from blis_py.metrics.handovers import HandOvers
-from blis_py.metrics.record import NO_INSTANCE
+from blis_py.metrics.record import INSTANCE_FAILED, NO_INSTANCE
 from blis_py.metrics.visits import Onward
 
 if TYPE_CHECKING:
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
     from blis_py.cluster.recorder import Recorder
     from blis_py.core.step import Step
 
-Choose = Callable[[Request, int], int]
-"""Choice of an instance for a request at a time."""
+ChooseBeside = Callable[[Request, int, int], int]
+"""Choice of an instance for a request beside another one, at a time; -1 for "none yet" on either side."""
 
 DEADLOCK = "hand-over deadlock"
 """Reason of an eviction: its instances held KV blocks for each other."""
@@ -51,6 +53,9 @@ class HandOff:
     """Whether an instance hands over to itself where it is chosen for both; otherwise it just goes on."""
     counts_late = False
     """Whether a decode instance counts a request as in flight only when its KV is there."""
+    looks_ahead = False
+    """Whether decode instances may run ahead as far as `DecodeHorizon` permits: requests reach them as it
+    says, and in no other way."""
     needs_overlap = "none"
     """Default of `Disaggregation.overlap`."""
 
@@ -64,7 +69,11 @@ class HandOff:
         """By row of the request, from the choice of its instances until its KV has arrived."""
         self.on_arrival: Callable[[Request, int], None] | None = None
         """Called with each request, as the decode instance serves it, when its KV is there."""
-        self._sends_chunks = (settings.overlap or self.needs_overlap) == "chunk"
+        self._failed: set[int] = set()
+        """Instances that have failed."""
+        self._horizon: DecodeHorizon | None = None
+        overlap = settings.overlap or self.needs_overlap
+        self._sends_chunks, self._sends_layers = overlap != "none", overlap == "layer"
 
     def fitted(self, cluster: Cluster) -> Cluster:
         """The cluster whose decode instances have this source of KV.
@@ -73,9 +82,10 @@ class HandOff:
             InputError: a decode instance has a source of KV already, one side is empty, or a link missing.
         """
         cluster.require_pairs()
+        apart = {pool.name for pools in cluster.pairs for pool in pools}
         pools = []
         for pool in cluster.pools:
-            if pool.role != "prefill":
+            if pool.role != "prefill" and pool.name in apart:
                 if pool.spec.kv_source is not None:
                     raise InputError("takes its KV from another source", key="pools", value=pool.name)
                 pool = replace(pool, spec=replace(pool.spec, kv_source=self))
@@ -87,18 +97,23 @@ class HandOff:
         events: EventQueue,
         fleet: Fleet,
         recorder: Recorder,
-        choose_prefill: Choose,
-        choose_decode: Choose,
+        choose_decode: ChooseBeside,
     ) -> None:
         """Become the outlet of all instances, and listen to the ends of requests."""
         self._events, self._fleet, self._recorder = events, fleet, recorder
         self._instances = fleet.instances
         self._front_end_ns = recorder.frontend.before_enqueue_ns
-        self._choose_prefill, self._choose_decode = choose_prefill, choose_decode
+        self._choose_decode = choose_decode
         self._links = {(link.from_pool, link.to_pool): link for link in fleet.cluster.links}
         self.network = Network(events, fleet.members)
         for pool in fleet.cluster.pools:
             fleet.connect(pool.name, self)
+        if self.looks_ahead and self.settings.pair_order == "decode-first":
+            members = fleet.members
+            self._horizon = DecodeHorizon(events, members, self._instances, self._pairs, self._front_end_ns)
+            for member in members:
+                if member.pool.role == "decode":
+                    self._instances[member.index].bound_by(self._horizon, member.index)
         recorder.on_failure = self._ended
         events.when_dry = self.resolve_deadlock
 
@@ -111,6 +126,8 @@ class HandOff:
         """All hand-overs that were completed; call once, before the record of the run is made."""
         for pair in self._pairs.values():
             self._forget_token(pair)
+            if pair.prefill_end_ns >= 0 and pair.decode_request is None:
+                self._recorder.revisit(pair.request.next_visit(*pair.limits))
         return HandOvers.of_values(self._values)
 
     def whereabouts(self, row: int) -> tuple[int, Request] | None:
@@ -124,13 +141,14 @@ class HandOff:
 
     # -- the way of a request ------------------------------------------------------------------------
 
-    def begin(self, request: Request, decode: int, now_ns: int) -> bool:
-        """Choose a prefill instance and send a request on its way; False if that is the decode instance."""
-        prefill = self._choose_prefill(request, now_ns)
+    def begin(self, request: Request, prefill: int, decode: int, now_ns: int) -> bool:
+        """Send a request on its way; False if both instances are the same."""
         if prefill == decode and not self.to_itself:
             return False
         pair = Pair(request, prefill, decode, now_ns)
         self._pairs[request.row] = pair
+        if self._horizon is not None and decode >= 0:
+            self._horizon.expect(pair)
         self._start(pair, now_ns)
         return True
 
@@ -147,6 +165,8 @@ class HandOff:
         pair.started = True
         if self._sends_chunks:
             instance.watch_steps(self._chunks)
+        if self._sends_layers:
+            instance.watch_prompts(self._layers)
         self._recorder.dispatched(request, pair.prefill, ready_ns)
         instance.submit([(ready_ns, request)])
 
@@ -187,13 +207,16 @@ class HandOff:
         request.carried = request.generated = carried
         pair.decode_request = request
         self._recorder.revisit(request, ready_ns)
+        if pair.decode >= 0:
+            self._instances[pair.decode].expect(-1, now_ns, self.counts_late)
+        if self._is_gone(pair):
+            self._recorder.lost(request, now_ns, INSTANCE_FAILED)
+            return
         if pair.decode < 0:
-            pair.decode = self._choose_decode(request, now_ns)
+            pair.decode = self._choose_decode(request, pair.prefill, now_ns)
             if pair.decode < 0:
                 self._recorder.lost(request, now_ns, NO_INSTANCE)
                 return
-        else:
-            self._instances[pair.decode].expect(-1, now_ns, self.counts_late)
         self._recorder.dispatched(request, pair.decode)
         self._instances[pair.decode].submit([(ready_ns, request)])
 
@@ -209,7 +232,7 @@ class HandOff:
     def load(self, request: Request, computed_tokens: int, supply: Supply, now_ns: int) -> None:
         """See `KVSource`."""
         pair = self._pairs[request.row]
-        pair.reserved_ns, pair.sent_tokens = now_ns, computed_tokens
+        pair.reserved_ns, pair.sent_tokens, pair.ahead_bytes = now_ns, computed_tokens, 0
         self._reserved(pair, now_ns)
 
     def _reserved(self, pair: Pair, now_ns: int) -> None:
@@ -218,29 +241,39 @@ class HandOff:
 
     def arrived(self, request: Request, now_ns: int) -> int:
         """See `KVSource`."""
-        return request.num_tokens
+        pair = self._pairs.get(request.row)
+        return 0 if pair is not None and pair.is_lost else request.num_tokens
 
     def cancel(self, request: Request) -> None:
         """See `KVSource`."""
         pair = self._pairs.get(request.row)
         if pair is not None and request is pair.decode_request:
             self._stop(pair)
-            pair.reserved_ns, pair.size_bytes = -1, 0
+            pair.reserved_ns, pair.size_bytes, pair.ahead_bytes = -1, 0, 0
 
     def _send(self, pair: Pair, until_tokens: int, now_ns: int) -> None:
         """Send the KV of the prompt up to a token, as far as it is not there or on the way."""
+        is_last = until_tokens == pair.request.prompt_tokens
+        size_bytes = self._lacking_bytes(pair, until_tokens) - pair.ahead_bytes
+        pair.sent_tokens, pair.ahead_bytes = until_tokens, 0
+        if size_bytes <= 0 and not is_last:
+            return
+        transfer = self._transfer(pair, size_bytes)
+        pair.begin_ns, pair.alone_ns = now_ns, transfer.alone_ns
+
+    def _lacking_bytes(self, pair: Pair, until_tokens: int) -> int:
+        """KV of the prompt up to a token, as far as it is not there or on the way."""
         spec = self._fleet.members[pair.decode].pool.spec
         size = spec.scheduler.block_size
         is_last = until_tokens == pair.request.prompt_tokens
         blocks = (-(-until_tokens // size) if is_last else until_tokens // size) - pair.sent_tokens // size
-        pair.sent_tokens = until_tokens
-        if blocks <= 0 and not is_last:
-            return
-        size_bytes = max(blocks, 0) * spec.kv_block_bytes
+        return max(blocks, 0) * spec.kv_block_bytes
+
+    def _transfer(self, pair: Pair, size_bytes: int) -> Transfer:
         pair.size_bytes += size_bytes
         transfer = self.network.send(size_bytes, pair.prefill, pair.decode, self.link(pair), self._sent, pair)
         pair.transfers.append(transfer)
-        pair.begin_ns, pair.alone_ns = now_ns, transfer.alone_ns
+        return transfer
 
     def link(self, pair: Pair) -> Link:
         """The link between the pools of a pair."""
@@ -260,6 +293,33 @@ class HandOff:
                 complete = pair.chunk_tokens - pair.chunk_tokens % self._fleet.cluster.block_size
                 if complete > pair.sent_tokens:
                     self._send(pair, complete, self._events.now_ns)
+
+    def _layers(self, step: Step, begin_ns: int, end_ns: int) -> None:
+        """Send the KV of each layer of a step's prompts when it is computed; that of the last one at the end,
+        as of a chunk."""
+        for request, tokens in step.prefills:
+            pair = self._pairs.get(request.row)
+            if pair is None or request is not pair.request or pair.reserved_ns < 0:
+                continue
+            until_tokens = request.computed + tokens
+            if until_tokens < request.prompt_tokens:
+                until_tokens -= until_tokens % self._fleet.cluster.block_size
+            layers = self._fleet.members[pair.prefill].pool.spec.kv_layers
+            for layer in range(1, layers):
+                at_ns = begin_ns + (end_ns - begin_ns) * layer // layers
+                send = partial(self._send_layer, pair, until_tokens, layer, layers, pair.reserved_ns)
+                self._events.call_at(at_ns, send)
+
+    def _send_layer(
+        self, pair: Pair, until_tokens: int, layer: int, layers: int, reserved_ns: int, now_ns: int
+    ) -> None:
+        """Send a chunk's KV as far as it is computed, unless its blocks on the decode instance are gone."""
+        if self._pairs.get(pair.row) is not pair or pair.reserved_ns != reserved_ns:
+            return
+        size_bytes = self._lacking_bytes(pair, until_tokens) * layer // layers - pair.ahead_bytes
+        if size_bytes > 0:
+            pair.ahead_bytes += size_bytes
+            self._transfer(pair, size_bytes)
 
     def _sent(self, transfer: Transfer, end_ns: int) -> None:
         pair: Pair = transfer.tag
@@ -294,11 +354,43 @@ class HandOff:
         elif request is not pair.decode_request:
             self._instances[pair.decode].cancel(pair.decode_request, now_ns)
 
+    def lose(self, index: int) -> set[int]:
+        """End or go on with requests on their way from or to an instance that has failed; returns their
+        rows."""
+        self._failed.add(index)
+        found = {row: pair for row, pair in self._pairs.items() if index in (pair.prefill, pair.decode)}
+        for pair in found.values():
+            if pair.prefill_end_ns >= 0 and pair.decode_request is None:
+                pair.is_lost = True  # between both: see `_to_decode`
+            elif index == pair.decode or pair.prefill_end_ns < 0:
+                self._evict(pair, INSTANCE_FAILED)
+            elif not pair.is_lost:
+                self._lose_kv(pair, INSTANCE_FAILED)
+        return set(found)
+
+    def _is_gone(self, pair: Pair) -> bool:
+        """Whether one of its instances has failed before the KV arrived."""
+        return pair.is_lost or pair.prefill in self._failed or pair.decode in self._failed
+
+    def _lose_kv(self, pair: Pair, why: str) -> None:
+        """Handle that KV of a complete prefill does not arrive: the request fails, or is computed again."""
+        now_ns, request = self._events.now_ns, pair.decode_request
+        assert request is not None
+        self._stop(pair)
+        pair.is_lost = True
+        self._instances[pair.prefill].let_go(pair.request, now_ns)
+        if self.settings.load_failure_policy == "fail" or self.token_of_prefill:
+            self._evict(pair, why)
+        elif pair.reserved_ns >= 0:
+            self._instances[pair.decode].kv_ready_at(request, now_ns)
+
     def resolve_deadlock(self) -> bool:
         """Evict the oldest request that holds blocks while its hand-over waits for others that wait for it.
 
         To be called when no event is left; returns whether a hand-over was under way.
         """
+        ends_ns = [instance.now_ns for instance in self._instances]  # they may have run ahead
+        self._events.now_ns = max(self._events.now_ns, *ends_ns)
         return self.evict_oldest(DEADLOCK)
 
     def evict_oldest(self, why: str) -> bool:

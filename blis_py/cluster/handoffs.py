@@ -12,15 +12,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import ceil
 
 from blis_py.cluster.extensions import named
 from blis_py.cluster.handoff import TRANSFER_FAILED, HandOff
-from blis_py.cluster.open_classes import mypyc_attr
 from blis_py.cluster.pairs import Pair
-from blis_py.cluster.topology import Disaggregation
+from blis_py.cluster.topology import Cluster, Disaggregation
+from blis_py.core.compiled_classes import mypyc_attr
 from blis_py.core.kv_source import Supply
 from blis_py.core.request import NEVER_NS, NO_VISIT, Request
+from blis_py.metrics.record import INSTANCE_FAILED
 
 _ALL_TOKENS = 1 << 60
 """More than any instance has room for: the request waits."""
@@ -33,6 +35,8 @@ class Vllm(HandOff):
     Its head-of-queue request takes ordinary blocks and leaves the queue while it pulls what it lacks; then
     it computes the last prompt token again, which emits the first token that the client gets.
     """
+
+    looks_ahead = True
 
     def _prefilled(self, pair: Pair) -> None:
         pair.request.forget_since(0)  # the proxy discards that token
@@ -48,10 +52,8 @@ class Vllm(HandOff):
         """End a lease: the prefill instance frees KV that is not being fetched."""
         if self._pairs.get(pair.row) is not pair or pair.reserved_ns >= 0 or pair.decode_request is None:
             return
-        pair.is_lost = True
-        self._instances[pair.prefill].let_go(pair.request, now_ns)
-        if self.settings.load_failure_policy == "fail":
-            self._evict(pair, TRANSFER_FAILED)
+        if not pair.is_lost:
+            self._lose_kv(pair, TRANSFER_FAILED)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -63,16 +65,12 @@ class Trtllm(HandOff):
     whole answer (`GUARANTEED_NO_EVICT`); here blocks are taken as they are needed.
     """
 
+    looks_ahead = True
     token_of_prefill = True
 
-    def begin(self, request: Request, decode: int, now_ns: int) -> bool:
-        if 1 in (request.output_tokens, request.max_tokens):
-            return self._at_once(request, now_ns)
-        return super().begin(request, decode, now_ns)
-
-    def _at_once(self, request: Request, now_ns: int) -> bool:
-        """Serve a request of one token on a prefill instance alone."""
-        prefill = self._choose_prefill(request, now_ns)
+    def begin(self, request: Request, prefill: int, decode: int, now_ns: int) -> bool:
+        if 1 not in (request.output_tokens, request.max_tokens):
+            return super().begin(request, prefill, decode, now_ns)
         self._recorder.dispatched(request, prefill)
         self._instances[prefill].submit([(now_ns + self._front_end_ns, request)])
         return True
@@ -104,6 +102,16 @@ class Sglang(Trtllm):
     """
 
     needs_overlap = "chunk"
+
+    def fitted(self, cluster: Cluster) -> Cluster:
+        """Its reserve is the only rule on decode instances."""
+        cluster, pools = super().fitted(cluster), []
+        for pool in cluster.pools:
+            if pool.role == "decode":
+                scheduler = replace(pool.spec.scheduler, admission_rule="blocks")
+                pool = replace(pool, spec=replace(pool.spec, scheduler=scheduler))
+            pools.append(pool)
+        return replace(cluster, pools=tuple(pools))
 
     def _start(self, pair: Pair, now_ns: int) -> None:
         """The decode instance alone knows the request until it has blocks for it."""
@@ -139,6 +147,9 @@ class Sglang(Trtllm):
         assert request is not None
         self._recorder.revisit(request, end_ns)
         self._recorder.dispatched(request, pair.decode)
+        if self._is_gone(pair):
+            self._evict(pair, INSTANCE_FAILED)
+            return
         if pair.deadline_ns >= 0:
             self._instances[pair.decode].set_deadline(request, pair.deadline_ns, end_ns)
         if pair.reserved_ns >= 0:
@@ -156,6 +167,7 @@ class Blis(HandOff):
     """
 
     keeps_blocks = False
+    looks_ahead = True
     to_itself = True
     counts_late = True
 
@@ -187,7 +199,8 @@ class Blis(HandOff):
         self._active -= 1
         if self._pairs.get(pair.row) is not pair:
             return
-        self._values.extend(pair.record(now_ns))
+        if not self._is_gone(pair):
+            self._values.extend(pair.record(now_ns))
         output_tokens, max_tokens = pair.limits
         if 1 in (output_tokens, max_tokens):
             pair.limits = 2, 0

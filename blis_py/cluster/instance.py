@@ -53,6 +53,14 @@ class Events(Protocol):
         ...
 
 
+class Horizon(Protocol):
+    """A bound of the lookahead of single instances."""
+
+    def safe_until_ns(self, index: int) -> int:
+        """No external event reaches the instance before or at this time, those of the ingress apart."""
+        ...
+
+
 class Instance(Wakeable):
     """A simulated instance, an endless loop: begin a step, let its time pass, end it.
 
@@ -78,6 +86,8 @@ class Instance(Wakeable):
         self._fate = events
         self.outlet: Outlet | None = None
         """Destination of requests whose visit has ended; None if they are finished."""
+        self._horizon: Horizon | None = None
+        self._member = 0
         self._log = events if isinstance(events, InstanceLog) else None
         """The event receiver if it is an `InstanceLog` itself: native code calls it without method lookup."""
         self._lookahead = lookahead
@@ -99,8 +109,10 @@ class Instance(Wakeable):
                 self._dirty.add(self._index)
             end_ns = self._begin()
             if end_ns != IDLE_NS:
-                if end_ns > lookahead.until_ns and not (
-                    end_ns == self._woken_ns and self._wakeups.goes_first(self, end_ns)
+                if (
+                    end_ns > lookahead.until_ns
+                    and not (end_ns == self._woken_ns and self._wakeups.goes_first(self, end_ns))
+                    and (end_ns > lookahead.parts_until_ns or not self._is_alone(end_ns))
                 ):
                     yield end_ns
                 self._end()
@@ -123,6 +135,25 @@ class Instance(Wakeable):
         until_ns = next(self._loop)
         if until_ns != NEVER_NS:
             self._wakeups.set(self, until_ns)
+
+    def bound_by(self, horizon: Horizon, index: int) -> None:
+        """Let this instance, which requests are handed over to, run ahead as far as the horizon permits."""
+        self._horizon, self._member = horizon, index
+
+    def _is_alone(self, time_ns: int) -> bool:
+        """Whether the step boundary at that time, ahead of the clock, neither sees external events nor has
+        effects outside: no request takes blocks for KV on its way there, or gives them up."""
+        life, inbox, horizon = self._life, self._inbox, self._horizon
+        if horizon is None or life.waiting or (inbox and inbox[0][0] <= time_ns):
+            return False
+        if life.loads is not None and life.loads.under_way:
+            return False
+        return time_ns <= horizon.safe_until_ns(self._member)
+
+    @property
+    def step_end_ns(self) -> int:
+        """The earliest end of the step in progress; -1 if there is none."""
+        return self.wakes_ns if self._is_busy() else -1
 
     # -- what a kind of request supplies -----------------------------------------------------------
 
@@ -200,7 +231,12 @@ class Instance(Wakeable):
     def let_go(self, request: Request, now_ns: int) -> None:
         """Free the blocks of a completed request that kept them, at the end of the step in progress."""
         self._life.let_go(request, now_ns)
-        self._wake(now_ns)
+        if self._is_busy() or self._inbox or self._life.waiting or self._when_idle is not None:
+            self._wake(now_ns)
+        else:
+            self._life.expire(now_ns)
+            if self._dirty is not None:
+                self._dirty.add(self._index)
 
     def kv_ready_at(self, request: Request, now_ns: int) -> None:
         """The KV that a request waits for is there now."""
@@ -231,6 +267,15 @@ class Instance(Wakeable):
     def watch_steps(self, call: Callable[[Step], None]) -> None:
         """Call with every step that has ended, before the scheduler is updated."""
         raise NotImplementedError
+
+    def watch_prompts(self, call: Callable[[Step, int, int], None]) -> None:
+        """Call with every step that computes prompts, its begin and its end, when it is planned."""
+        raise NotImplementedError
+
+    @property
+    def requests(self) -> list[Request]:
+        """All requests that have been dispatched to it and have not ended."""
+        return [*self._life.running, *self._life.queued, *(request for _, request in self._inbox)]
 
     @property
     def committed(self) -> int:

@@ -1,4 +1,7 @@
-"""Index of the ready instances with the smallest load, updated incrementally."""
+"""Index of the ready instances with the smallest load, updated incrementally.
+
+Of unequal instances that is the load which the next request would make, in relation to their capacities.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +35,17 @@ class LeastLoad:
                 self._grow()
         elif state == "ready":
             self._plays[index] = True
-            self._move(index, self._signals.load[index])
+            self._move(index, self._load(index))
         else:
             self._plays[index] = False
             self._move(index, _NO_LOAD)
+
+    def _load(self, index: int) -> int:
+        signals = self._signals
+        weights = signals.weights
+        if weights is None:
+            return signals.load[index]
+        return round((signals.load[index] + 1) * _SCALE / weights[index])
 
     def _grow(self) -> None:
         """Double the leaves and rebuild the tree."""
@@ -54,7 +64,7 @@ class LeastLoad:
             signals.moved = []
             for index in moved:
                 if self._plays[index]:
-                    self._move(index, signals.load[index])
+                    self._move(index, self._load(index))
         return self._ties[1]
 
     def tied(self, number: int) -> int:
@@ -89,5 +99,7 @@ class LeastLoad:
             least[node], ties[node] = load, count
 
 
+_SCALE = 1 << 20
+"""Of loads in relation to capacities."""
 _NO_LOAD = 1 << 60
 """Load of an absent instance."""

@@ -42,9 +42,14 @@ class Lookahead:
         """Whether requests are dispatched ahead of their time where no instance may run ahead of its own."""
         self.min_reach = 0
         """Steps that are priced at once although an event may truncate them."""
+        self.hands_over = False
+        """Whether instances hand requests over to each other, so that the parts bound no instance by
+        themselves."""
         self.until_ns = NOT_AT_ALL_NS if none_ahead else end_ns
         """Up to and including this time no instance state is read and no event not yet submitted reaches an
         instance."""
+        self.parts_until_ns = self.until_ns
+        """The same of the parts alone, without the hand-overs between instances."""
 
     def over(self, *parts: LookaheadSource) -> None:
         """Set the parts that bound the outlook from now on."""
@@ -59,7 +64,7 @@ class Lookahead:
     def narrow(self, until_ns: int) -> None:
         """Bound the outlook for a later read of instance state; holds until `look`."""
         if not self.none_ahead:
-            self.until_ns = min(until_ns, self.end_ns)
+            self.until_ns = self.parts_until_ns = min(until_ns, self.end_ns)
 
     def look(self) -> None:
         """Recompute the outlook after a change."""
@@ -72,4 +77,5 @@ class Lookahead:
                 until_ns = quiet_ns
                 if quiet_ns == NOT_AT_ALL_NS:
                     break
-        self.until_ns = until_ns
+        self.parts_until_ns = until_ns
+        self.until_ns = NOT_AT_ALL_NS if self.hands_over else until_ns

@@ -13,10 +13,12 @@ from blis_py.cluster.autoregressive import AutoregressiveInstance, StepEvents
 from blis_py.cluster.instance import IDLE_NS
 from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.wakeups import WakeupQueue
+from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel, overlapped
+from blis_py.latency.decode_line import LineRun, line_ns
 from blis_py.latency.launch_pipeline import launch_pipeline
 from blis_py.latency.step_run import StepRun
 
@@ -58,8 +60,12 @@ class OverlappedInstance(AutoregressiveInstance):
             return IDLE_NS if self._flight is None else self._flight_end_ns
         if self._flight is None:
             self._run = StepRun(1, self._filling_end_ns(step, now_ns))
+            if self._at_begin is not None and step.prefills:
+                self._at_begin(step, now_ns, self._run.end_ns)
             return now_ns  # launched at once, and the next one planned
         self._price_behind(step, self._flight_end_ns, now_ns)
+        if self._at_begin is not None and step.prefills:
+            self._at_begin(step, self._flight_end_ns, self._run.end_ns)
         return self._last_planned_ns
 
     def _filling_end_ns(self, step: Step, now_ns: int) -> int:
@@ -86,16 +92,22 @@ class OverlappedInstance(AutoregressiveInstance):
                 run = latency.decode_run(features, steps, start_ns, change_ns)
                 if run.steps == steps:
                     self._run = run
-                    self._last_planned_ns = run.end_ns - latency.step_ns(features.after(steps - 1))
+                    self._last_planned_ns = run.end_ns - self._later_ns(features, run, steps - 1)
                 else:  # the step that sees the change is planned when this run ends, behind one more of these
                     self._last_planned_ns = run.end_ns
-                    self._run = run.then(run.end_ns + latency.step_ns(features.after(run.steps)))
+                    self._run = run.then(run.end_ns + self._later_ns(features, run, run.steps))
                 return
         self._last_planned_ns = start_ns
         if self._pipeline is not None and features.prefill_seqs:
             self._run = StepRun(1, self._pipeline.prompt_end_ns(features, start_ns))
         else:
             self._run = StepRun(1, start_ns + latency.step_ns(features))
+
+    def _later_ns(self, features: StepFeatures, run: StepRun, steps: int) -> int:
+        """Duration of the step `steps` steps after the first of a run."""
+        if isinstance(run, LineRun):
+            return line_ns(run.line, run.kv_tokens + steps * run.growth)
+        return self._behind.step_ns(features.after(steps))
 
     def _end(self) -> None:
         """Launch the planned steps; the step before the last of them has ended."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from blis_py.cluster.dispatcher import Dispatcher
+from blis_py.cluster.handoff import ChooseBeside
 from blis_py.cluster.router import Router
 from blis_py.cluster.signals import Signals
 from blis_py.core.request import Request
@@ -14,18 +15,25 @@ if TYPE_CHECKING:
     from blis_py.cluster.deciders import Decider
 
 
+Begin = Callable[[Request, int, int, int], bool]
+"""Begin the hand-over of a request between a prefill and a decode instance at a time; False if both are the
+same."""
+
+
 class PrefillChoice:
     """Choice of a prefill instance by a router of its own."""
 
     def __init__(self, router: Router, signals: Signals) -> None:
-        self._router, self._signals = router, signals
-        self._looks = router.looks_at_load
-        if self._looks:
+        self._router, self._signals, self._ready = router, signals, signals.ready
+        self.looks = router.looks_at_load
+        if self.looks:
             signals.watch()
 
-    def choose(self, request: Request, now_ns: int) -> int:
-        """The prefill instance of a request."""
-        if self._looks:
+    def beside(self, request: Request, decode: int, now_ns: int) -> int:
+        """The prefill instance of a request; -1 if none is ready."""
+        if not self._ready:
+            return -1
+        if self.looks:
             self._signals.look(now_ns)
         return self._router(request, now_ns)
 
@@ -36,28 +44,32 @@ class PairDispatcher(Dispatcher):
     The instances, the router and the signals are those of the decode side. Call `pair` before use.
     """
 
-    def pair(
-        self,
-        decides: Decider,
-        begin: Callable[[Request, int, int], bool],
-        prefill: Sequence[int],
-        decode_first: bool,
-    ) -> None:
+    @property
+    def signals(self) -> Signals:
+        """The signals of the decode side."""
+        return self._signals
+
+    def pair(self, decides: Decider, begin: Begin, choose_prefill: ChooseBeside, decode_first: bool) -> None:
         """Connect the hand-over.
 
         Args:
-            begin: chooses a prefill instance beside a decode instance; False if it is the same.
-            prefill: indices of the ready prefill instances.
+            choose_prefill: a prefill instance beside a decode instance; -1 if none is ready.
             decode_first: whether the decode instance is chosen now; otherwise when the prefill is done.
         """
-        self._decides, self._begin, self._prefill = decides, begin, prefill
+        self._decides, self._begin, self._choose_prefill = decides, begin, choose_prefill
         self._decode_first = decode_first
         if decides.looks_at_load and not self.looks:
             self.looks = True
             self._signals.watch()
 
     def choose(self, request: Request, now_ns: int) -> int:
-        """The decode instance of a request whose prefill is done; -1 if none is ready."""
+        """The decode instance of a request, which is recorded; -1 if none is ready."""
+        index = self._candidate(request, now_ns)
+        if self._log is not None and index >= 0:
+            self._log.note(request, now_ns, index)
+        return index
+
+    def _candidate(self, request: Request, now_ns: int) -> int:
         if not self._ready:
             return -1
         if self.looks:
@@ -68,13 +80,28 @@ class PairDispatcher(Dispatcher):
         self._one_by_one(due)
 
     def _one_by_one(self, due: Sequence[tuple[int, Request]]) -> None:
+        one = self._decode_first_one if self._decode_first else self._prefill_first_one
         for now_ns, request in due:
-            index = self.choose(request, now_ns)
-            if self._log is not None:
-                self._log.note(request, now_ns, index)
-            decode = index if self._decode_first else -1
-            apart = self._prefill and self._decides(request, index)
-            if apart and self._begin(request, decode, now_ns):
-                continue
-            self._recorder.dispatched(request, index)
-            self._instances[index].submit([(now_ns + self._front_end_ns, request)])
+            index = one(request, now_ns)
+            if index >= 0:
+                self._recorder.dispatched(request, index)
+                self._instances[index].submit([(now_ns + self._front_end_ns, request)])
+
+    def _decode_first_one(self, request: Request, now_ns: int) -> int:
+        """Begin a hand-over to the decode instance; or that instance, if it serves the request alone."""
+        index = self.choose(request, now_ns)
+        apart = self._decides(request, index) and self._begins(request, index, now_ns)
+        return -1 if apart else index
+
+    def _prefill_first_one(self, request: Request, now_ns: int) -> int:
+        """The same, with a decode instance that is chosen when the prefill is done.
+
+        A decider that looks at an instance sees the one that would be chosen now.
+        """
+        candidate = self._candidate(request, now_ns) if self._decides.looks_at_load else -1
+        apart = self._decides(request, candidate) and self._begins(request, -1, now_ns)
+        return -1 if apart else self.choose(request, now_ns)
+
+    def _begins(self, request: Request, decode: int, now_ns: int) -> bool:
+        prefill = self._choose_prefill(request, decode, now_ns)
+        return prefill >= 0 and self._begin(request, prefill, decode, now_ns)

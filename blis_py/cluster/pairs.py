@@ -15,6 +15,7 @@ class Pair:
     """
 
     __slots__ = (
+        "ahead_bytes",
         "alone_ns",
         "arrived_ns",
         "begin_ns",
@@ -58,6 +59,8 @@ class Pair:
         """Of the prefill, as far as chunks are concerned."""
         self.sent_tokens = 0
         """Leading tokens that the decode instance has, or that are on the way to it."""
+        self.ahead_bytes = 0
+        """Of the chunk that is being computed, the layers sent so far."""
         self.transfers: list[Transfer] = []
         """Transfers under way."""
 

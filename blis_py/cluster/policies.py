@@ -10,10 +10,10 @@ from blis_py.cluster.router import (
     MakeRouter,
     PowerOfTwo,
     Random,
-    RoundRobin,
     Router,
     RouterSetup,
     SessionAffinity,
+    round_robin,
 )
 from blis_py.cluster.scorers import DEFAULT_PROFILE, GROUP, SCORERS, MakeScorer
 from blis_py.cluster.weighted import Weighted
@@ -30,7 +30,7 @@ def weighted(setup: RouterSetup) -> Router:
 
 
 ROUTING_POLICIES: dict[str, MakeRouter] = {
-    "round-robin": RoundRobin,
+    "round-robin": round_robin,
     "least-loaded": LeastLoaded,
     "random": Random,
     "power-of-two": PowerOfTwo,

@@ -8,9 +8,10 @@ A policy is a class and one line in `ROUTING_POLICIES`, or an entry point of a p
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
 
 from blis_py.cluster.least_load import LeastLoad
@@ -20,6 +21,10 @@ from blis_py.core.request import Request
 
 if TYPE_CHECKING:
     from blis_py.cluster.fleet import MemberState
+
+
+_FINE = 1 << 40
+"""Steps in which a share of all capacity is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,32 @@ class RoundRobin:
                 self._turn -= 1
 
 
+class WeightedTurns:
+    """Each ready instance in turn, as often as its capacity says, and as evenly as possible: the one with the
+    most credit, of which every choice gives each its capacity and takes their sum from the chosen one."""
+
+    looks_at_load = False
+
+    def __init__(self, setup: RouterSetup) -> None:
+        self._ready, self._weights = setup.signals.ready, setup.signals.weights or []
+        self._credits: dict[int, float] = {}
+
+    def __call__(self, request: Request, now_ns: int) -> int:
+        credits, total = self._credits, 0.0
+        for index in self._ready:
+            weight = self._weights[index]
+            total += weight
+            credits[index] = credits.get(index, 0.0) + weight
+        chosen = max(self._ready, key=lambda index: credits[index])
+        credits[chosen] -= total
+        return chosen
+
+
+def round_robin(setup: RouterSetup) -> Router:
+    """Each ready instance in turn; more often those of more capacity."""
+    return RoundRobin(setup) if setup.signals.weights is None else WeightedTurns(setup)
+
+
 class CountedTurns:
     """Each ready instance in turn, by a count that routers of several pools share, as in BLIS.
 
@@ -92,15 +123,20 @@ class CountedTurns:
 
 
 class Random:
-    """A ready instance, uniformly at random."""
+    """A ready instance at random, each as likely as its capacity says."""
 
     looks_at_load = False
 
     def __init__(self, setup: RouterSetup) -> None:
-        self._rng, self._ready = setup.rng, setup.signals.ready
+        self._rng, self._ready, self._weights = setup.rng, setup.signals.ready, setup.signals.weights
 
     def __call__(self, request: Request, now_ns: int) -> int:
-        return self._ready[self._rng.below(len(self._ready))]
+        weights = self._weights
+        if weights is None:
+            return self._ready[self._rng.below(len(self._ready))]
+        until = list(accumulate([weights[index] for index in self._ready]))
+        drawn = self._rng.below(_FINE) / _FINE * until[-1]
+        return self._ready[min(bisect_right(until, drawn), len(until) - 1)]
 
 
 class LeastLoaded:
@@ -117,7 +153,8 @@ class LeastLoaded:
 
 
 class PowerOfTwo:
-    """Of two instances drawn at random, the one with the smaller effective load; ties: the first drawn."""
+    """Of two instances drawn at random, the one with the smaller effective load, of unequal ones that which
+    the request would make in relation to its capacity; ties: the first drawn."""
 
     looks_at_load = True
 
@@ -133,7 +170,10 @@ class PowerOfTwo:
         other = self._rng.below(count - 1)
         other += other >= one
         first, second = ready[one], ready[other]
-        return second if load[second] < load[first] else first
+        weights = self._signals.weights
+        if weights is None:
+            return second if load[second] < load[first] else first
+        return second if (load[second] + 1) * weights[first] < (load[first] + 1) * weights[second] else first
 
 
 class AlwaysBusiest:

@@ -52,18 +52,19 @@ MakeScorer = Callable[[Signals], Scorer]
 
 
 class Known:
-    """The signals as arrays, by ready instance."""
+    """The signals as arrays, by ready instance; numbers of requests of unequal instances in relation to their
+    capacities."""
 
     def __init__(self, signals: Signals) -> None:
         self._signals = signals
 
     @property
     def queue_depth(self) -> Scores:
-        return self._of_ready(self._signals.queue_depth)
+        return self._in_relation(self._signals.queue_depth)
 
     @property
     def batch_size(self) -> Scores:
-        return self._of_ready(self._signals.batch_size)
+        return self._in_relation(self._signals.batch_size)
 
     @property
     def kv_utilization(self) -> Scores:
@@ -71,11 +72,15 @@ class Known:
 
     @property
     def in_flight(self) -> Scores:
-        return self._of_ready(self._signals.in_flight)
+        return self._in_relation(self._signals.in_flight)
 
     @property
     def load(self) -> Scores:
-        return self._of_ready(self._signals.load)
+        return self._in_relation(self._signals.load)
+
+    def _in_relation(self, requests: Sequence[int]) -> Scores:
+        weights, values = self._signals.weights, self._of_ready(requests)
+        return values if weights is None else values / self._of_ready(weights)
 
     def _of_ready(self, values: Sequence[float]) -> Scores:
         return ready_only(np.array(values, np.float64), self._signals)

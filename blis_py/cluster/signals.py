@@ -51,6 +51,11 @@ class Signals:
         self.batch_size: list[int] = []
         self.kv_utilization: list[float] = []
         """Share of its KV blocks in use. Zero unless `watch_kv` was called."""
+        largest = max([pool.weight for pool in fleet.pools])
+        unequal = min([pool.weight for pool in fleet.pools]) < largest
+        self.weights: list[float] | None = [] if unequal else None
+        """Capacity of each instance as a share of the largest one's; None = all are alike."""
+        self._largest_weight = largest
         self.load: list[int] = []
         """Effective load: waiting and running as last reported, plus in flight."""
         self.reports = 0
@@ -98,6 +103,8 @@ class Signals:
         for known in (self.in_flight, self.queue_depth, self.batch_size, self.load):
             known.append(0)
         self.kv_utilization.append(0.0)
+        if self.weights is not None:
+            self.weights.append(self._fleet.pool_of(index).weight / self._largest_weight)
         self._noted.grow()
         self._to_report.grow()
         if self._watches and self._fleet.covers(index):

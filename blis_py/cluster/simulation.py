@@ -9,7 +9,8 @@ from __future__ import annotations
 import gc
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -37,13 +38,15 @@ from blis_py.cluster.topology import Cluster, Pool
 from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
-from blis_py.metrics.record import RunRecord
+from blis_py.metrics.record import INSTANCE_FAILED, RunRecord
 from blis_py.requests.table import RequestTable
 
 if TYPE_CHECKING:
     from blis_py.cluster.decisions import DecisionLog
     from blis_py.cluster.handoff import HandOff
+    from blis_py.cluster.pairing import Pairing
 
+_Kind = TypeVar("_Kind", bound=Dispatcher)
 _REACH_OF_HANDOVERS = 64
 """Nearly every run of steps on a decode instance is truncated, and pricing a short one costs as much."""
 _ROUTER_STREAM = 0x726F757465
@@ -143,6 +146,7 @@ class ClusterSimulation:
         self.dispatcher = dispatcher = _dispatcher_type(handoff)(
             members, router, signals, recorder, lookahead, self._decisions, progress, unserved
         )
+        self._pairing = None if handoff is None else self._pair(handoff, dispatcher)
         by_model = self._by_model(record_decisions)
         self._dispatch = dispatch = (
             ModelDispatcher(dispatcher, by_model, table.model.codes) if by_model else dispatcher
@@ -152,7 +156,7 @@ class ClusterSimulation:
         )
         self._parts: list[LookaheadSource] = [self.gateway, *queues]
         if handoff is not None:
-            self._pair(handoff, dispatcher)
+            self._parts.insert(0, NoLookahead())
         self._maker = RequestFactory(table, cluster.block_size, ingress.slo_priorities, served.request)
 
     def call_at(self, time_ns: int, action: Action) -> None:
@@ -164,6 +168,23 @@ class ClusterSimulation:
             InputError: the time has passed, or the run has begun without any event.
         """
         self._fleet_events.call_at(time_ns, action)
+
+    def fail(self, index: int) -> None:
+        """End an instance now: its requests fail with the step in progress, and its KV is lost.
+
+        To be called in an event of `call_at`.
+
+        Raises:
+            InputError: no such instance, or it is draining or gone already.
+        """
+        self.fleet.drain(index)
+        on_the_way = set[int]() if self.handoff is None else self.handoff.lose(index)
+        instance = self.fleet.instances[index]
+        for request in instance.requests:
+            if request.row in on_the_way:
+                continue
+            self.recorder.evicted(request, INSTANCE_FAILED)
+            instance.cancel(request, self.events.now_ns)
 
     def connect(self, pool: str, outlet: Outlet) -> None:
         """Connect the instances of a pool to an outlet for requests whose visit has ended; before the run.
@@ -193,47 +214,49 @@ class ClusterSimulation:
     def _dispatcher_to(self, pool: str) -> Dispatcher:
         dispatcher = self._dispatchers.get(pool)
         if dispatcher is None:
-            members = FleetView(self.fleet, [self.cluster.pool(pool).name])
-            signals, router = self._routing(members, self.cluster.pool(pool))
-            dispatcher = Dispatcher(members, router, signals, self.recorder, self.lookahead)
+            dispatcher = self._dispatcher_of([self.cluster.pool(pool)], Dispatcher)
             self._dispatchers[pool] = dispatcher
         return dispatcher
 
-    def _pair(self, handoff: HandOff, dispatcher: Dispatcher) -> None:
-        """Connect the hand-over between the two sides."""
-        from blis_py.cluster.deciders import decider
-        from blis_py.cluster.pair_dispatcher import PairDispatcher, PrefillChoice
+    def _dispatcher_of(self, pools: Sequence[Pool], kind: type[_Kind]) -> _Kind:
+        """A dispatcher among the instances of pools."""
+        members = FleetView(self.fleet, [pool.name for pool in pools])
+        signals, router = self._routing(members, pools[0])
+        return kind(members, router, signals, self.recorder, self.lookahead)
 
-        assert isinstance(dispatcher, PairDispatcher)
-        cluster, settings = self.cluster, handoff.settings
-        pools = [pool for pool in cluster.pools if pool.role != "decode"]
-        view = FleetView(self.fleet, [pool.name for pool in pools])
-        signals, router = self._routing(view, pools[0])
-        self._prefill_looks = router.looks_at_load
-        choose_prefill = PrefillChoice(router, signals).choose
-        handoff.connect(self.events, self.fleet, self.recorder, choose_prefill, dispatcher.choose)
-        decides = decider(settings.decider)(settings, self.signals)
-        dispatcher.pair(decides, handoff.begin, view.ready, settings.pair_order == "decode-first")
-        self._parts.insert(0, NoLookahead())
+    def _pair(self, handoff: HandOff, everywhere: Dispatcher) -> Pairing:
+        """Connect the hand-over between the two sides."""
+        from blis_py.cluster.pair_dispatcher import PairDispatcher
+        from blis_py.cluster.pairing import Pairing
+
+        def routing_of(pools: Sequence[Pool]) -> tuple[Signals, Router]:
+            return self._routing(FleetView(self.fleet, [pool.name for pool in pools]), pools[0])
+
+        assert isinstance(everywhere, PairDispatcher)
+        dispatcher_of = partial(self._dispatcher_of, kind=PairDispatcher)
+        pairing = Pairing(handoff, self.fleet, everywhere, dispatcher_of, routing_of)
+        handoff.connect(self.events, self.fleet, self.recorder, pairing.decode_beside)
+        self.lookahead.hands_over = True
         self.lookahead.min_reach = _REACH_OF_HANDOVERS
+        return pairing
 
     def _by_model(self, record_decisions: int | None) -> dict[int, Dispatcher]:
         """Dispatchers among the instances of each model, by the code of its names.
 
         Raises:
-            InputError: with several models, decisions are to be recorded or prefill and decode are apart.
+            InputError: with several models, decisions are to be recorded.
         """
-        served, table = self.cluster.served, self.source.table
-        if not served:
+        groups, table = self.cluster.groups, self.source.table
+        if len(groups) == 1 and groups[0][0].models is None:
             return {}
-        for what, wanted in (("disaggregation", self.handoff), ("trace_level", record_decisions)):
-            if wanted is not None:
-                raise InputError("not supported yet with several models", key=what, fix="serve one model")
+        if record_decisions is not None:
+            fix = "serve one model"
+            raise InputError("not supported yet with several models", key="trace_level", fix=fix)
+        paired = {} if self._pairing is None else self._pairing.dispatchers
         by_code: dict[int, Dispatcher] = {}
-        for names, pools in served.items():
-            members = FleetView(self.fleet, [pool.name for pool in pools])
-            signals, router = self._routing(members, pools[0])
-            dispatcher = Dispatcher(members, router, signals, self.recorder, self.lookahead)
+        for pools in groups:
+            dispatcher = paired.get(pools[0].name) or self._dispatcher_of(pools, Dispatcher)
+            names = pools[0].models or ()
             own = [code for code, name in enumerate(table.model.names) if name in names]
             by_code |= dict.fromkeys(own, dispatcher)
         return by_code
@@ -284,12 +307,16 @@ class ClusterSimulation:
     @property
     def _dispatches_ahead(self) -> bool:
         """Whether arrivals go to pairs of instances ahead of their time: neither choice depends on the state
-        of the cluster, and no instance gets both arrivals and requests handed over."""
-        dispatcher = self.dispatcher
-        if self.handoff is None or self._fleet_events.is_used or self.lookahead.none_ahead:
+        of the cluster nor on earlier ends, and no instance gets both arrivals and requests handed over."""
+        dispatcher, handoff = self.dispatcher, self.handoff
+        if handoff is None or self._fleet_events.is_used or self.lookahead.none_ahead:
             return False
+        if handoff.settings.pair_order != "decode-first":
+            return False
+        assert self._pairing is not None
         apart = all(pool.role != "both" for pool in self.cluster.pools)
-        return apart and not self.source.listens and not dispatcher.looks and not self._prefill_looks
+        looks = dispatcher.looks or self._pairing.looks
+        return apart and not self.source.listens and not looks
 
     def _way_in(self) -> Send:
         """The first stage behind the source."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field
+from math import inf
 from typing import TYPE_CHECKING, Any, Self
 
 from blis_py.core.light_dataclass import dataclass
@@ -36,6 +37,8 @@ class InstanceSpec:
     """Supplier of decode steps with several tokens; None = every step emits one."""
     kv_block_bytes: int = 0
     """Keys and values of one block on all of its GPUs, replicated heads included; 0 = unknown."""
+    kv_layers: int = 1
+    """Layers that have keys and values, computed in equal parts of a step."""
     gpus: int = 1
     price_per_hour: float | None = None
     """Price of the whole instance, in any currency; None = unknown."""
@@ -51,6 +54,9 @@ class Pool:
     """Phases of a request that its instances serve: `both`, `prefill` or `decode`."""
     count: int = 1
     """Instances at the beginning of a run."""
+    weight: float = 1.0
+    """Capacity of an instance in relation to those of other pools, for routing policies that heed load or
+    take turns."""
     models: frozenset[str] | None = None
     """Model names that requests may use for the model of its instances; None = one model serves all."""
     routing_policy: str | None = None
@@ -122,8 +128,8 @@ class Disaggregation:
     """When the decode instance is chosen: before the prefill instance (llm-d, BLIS), or when the prefill is
     done (`prefill-first`, Dynamo)."""
     overlap: str | None = None
-    """`none`: the KV is sent when the prefill is done; `chunk`: with each chunk of the prefill; None = as the
-    hand-over does it."""
+    """`none`: the KV is sent when the prefill is done; `chunk`: with each chunk of the prefill; `layer`: with
+    each layer of it; None = as the hand-over does it."""
     reserved_decode_tokens: int = 512
     """Of the hand-over `sglang`: tokens that a decode instance keeps free for each of its requests."""
     lease_ns: int | None = None
@@ -191,13 +197,21 @@ class Cluster:
         raise InputError("no such pool", key="pool", value=name, fix=fix)
 
     @property
-    def served(self) -> dict[frozenset[str], list[Pool]]:
-        """Pools by the names of their model; empty if all instances serve one model."""
-        found: dict[frozenset[str], list[Pool]] = {}
+    def groups(self) -> list[tuple[Pool, ...]]:
+        """Pools by the model that they serve."""
+        found: dict[tuple[str, frozenset[str]], list[Pool]] = {}
         for pool in self.pools:
-            if pool.models is not None:
-                found.setdefault(pool.models, []).append(pool)
-        return found
+            key = ("", frozenset[str]()) if pool.models is None else (pool.spec.model, pool.models)
+            found.setdefault(key, []).append(pool)
+        return [tuple(pools) for pools in found.values()]
+
+    @property
+    def pairs(self) -> list[tuple[Pool, ...]]:
+        """Those among the groups whose prefill and decode may be apart: with a pool for one of the two, if
+        there are several groups."""
+        groups = self.groups
+        apart = [pools for pools in groups if any(pool.role != "both" for pool in pools)]
+        return groups if len(groups) == 1 else apart
 
     @property
     def block_size(self) -> int:
@@ -238,28 +252,41 @@ class Cluster:
                 raise InputError("nothing goes over this link", key="links", value=link.from_pool, fix=fix)
 
     def require_pairs(self) -> None:
-        """Check that both sides of a hand-over exist, and a link between each two of their pools.
+        """Check that both sides of each model's hand-over exist, and a link between each two of their pools.
 
         Raises:
             InputError: they do not.
         """
-        sides = [[pool for pool in self.pools if pool.role != other] for other in ("decode", "prefill")]
-        for side, role in zip(sides, ("prefill", "decode"), strict=True):
-            if not sum(pool.count for pool in side):
-                fix = f"add a pool of role {role}, or leave disaggregation out"
-                raise InputError(f"no instance serves {role}", key="pools", fix=fix)
         order = self.disaggregation.pair_order if self.disaggregation else ""
-        if order == "prefill-first" and any(pool.role == "both" for pool in self.pools):
-            fix = "use decode-first, or pools of role prefill and decode alone"
-            key = "disaggregation.pair_order"
-            raise InputError("may choose one instance for both", key=key, value=order, fix=fix)
         linked = {(link.from_pool, link.to_pool) for link in self.links}
-        for one in sides[0]:
-            for other in sides[1]:
-                if (one.name, other.name) not in linked:
-                    raise InputError(
-                        "no link between two pools", key="links", value=f"{one.name}, {other.name}"
-                    )
+        for pools in self.pairs:
+            _require_sides(pools)
+            if order == "prefill-first" and any(pool.role == "both" for pool in pools):
+                fix = "use decode-first, or pools of role prefill and decode alone"
+                key = "disaggregation.pair_order"
+                raise InputError("may choose one instance for both", key=key, value=order, fix=fix)
+            for ends in links_between(pools):
+                if ends not in linked:
+                    raise InputError("no link between two pools", key="links", value=", ".join(ends))
+
+
+def side_of(pools: Iterable[Pool], role: str) -> list[Pool]:
+    """The pools whose instances serve a role."""
+    return [pool for pool in pools if pool.role in (role, "both")]
+
+
+def links_between(pools: Sequence[Pool]) -> list[tuple[str, str]]:
+    """Both ends of every hand-over among pools of one model."""
+    decode = side_of(pools, "decode")
+    return [(one.name, other.name) for one in side_of(pools, "prefill") for other in decode]
+
+
+def _require_sides(pools: Sequence[Pool]) -> None:
+    for role in ("prefill", "decode"):
+        if not sum(pool.count for pool in side_of(pools, role)):
+            model = f" of {pools[0].spec.model}" if pools[0].models is not None else ""
+            fix = f"add a pool of role {role}{model}, or leave disaggregation out"
+            raise InputError(f"no instance{model} serves {role}", key="pools", fix=fix)
 
 
 def require_supported_role(pool: str, role: str) -> None:
@@ -279,6 +306,9 @@ def _check_pool(pool: Pool, names: list[str]) -> None:
     if pool.role not in ROLES:
         fix = f"use one of {', '.join(ROLES)}"
         raise InputError("unknown role", key=f"pools.{pool.name}.role", value=pool.role, fix=fix)
+    if not 0.0 < pool.weight < inf:
+        fix = "use the requests that it can serve in relation to an instance of the others"
+        raise InputError("must be positive", key=f"pools.{pool.name}.weight", value=pool.weight, fix=fix)
     if pool.count < (1 if len(names) == 1 else 0):
         key = "num_instances" if len(names) == 1 else f"pools.{pool.name}.count"
         raise InputError(f"must be at least {int(len(names) == 1)}", key=key, value=pool.count)

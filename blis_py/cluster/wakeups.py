@@ -30,6 +30,17 @@ class Wakeable:
         raise NotImplementedError
 
 
+class _FirstWakeup(Call):
+    """The call for the first sleeper."""
+
+    def __init__(self, wakeups: WakeupQueue) -> None:
+        super().__init__()
+        self._wakeups = wakeups
+
+    def happen(self, now_ns: int) -> None:
+        self._wakeups.called(now_ns)
+
+
 class WakeupQueue:
     """Wakes sleepers in the order of their times, ties in the order in which they were added.
 
@@ -44,9 +55,9 @@ class WakeupQueue:
         self._first: list[Wakeable] = []
         """A tournament tree: at each node the earliest sleeper below it. Node 1 is the root, the children of
         node i are 2 i and 2 i + 1, and the second half of the list holds the sleepers themselves."""
-        self._call: Call | None = None
-        """The scheduled call for the first sleeper."""
+        self._call = _FirstWakeup(self)
         self._call_ns = NEVER_NS
+        """The time for which it is scheduled."""
         self._passing = False
         self._woken_ns, self._woken_place = -1, -1
         """Time and index of the latest wake-up."""
@@ -69,7 +80,7 @@ class WakeupQueue:
 
     def goes_first(self, wakeable: Wakeable, time_ns: int) -> bool:
         """Whether nothing precedes the turn at that time of the sleeper that is awake now."""
-        if self._lookahead.none_ahead or self._events.next_ns() <= time_ns:
+        if self._lookahead.none_ahead or self._events.earliest_ns <= time_ns:
             return False
         first = self._first
         node: i64 = len(self._wakeables) + wakeable.place
@@ -93,7 +104,8 @@ class WakeupQueue:
             if self._first[1].wakes_ns < self._call_ns:
                 self._schedule(self._first[1].wakes_ns)
 
-    def _called(self, now_ns: int) -> None:
+    def called(self, now_ns: int) -> None:
+        """Wake the sleepers whose time has come, and those that need no event of their own."""
         self._call_ns = NEVER_NS
         if self._first[1].wakes_ns <= now_ns:
             self._passing = True
@@ -110,7 +122,7 @@ class WakeupQueue:
             wakeable = self._first[1]
             time_ns = wakeable.wakes_ns
             if time_ns > lookahead.until_ns:
-                if time_ns >= events.next_ns() or time_ns == NEVER_NS:
+                if time_ns >= events.earliest_ns or time_ns == NEVER_NS:
                     return
                 if time_ns > events.now_ns:
                     events.now_ns = time_ns
@@ -151,9 +163,8 @@ class WakeupQueue:
             at >>= 1
 
     def _schedule(self, time_ns: int) -> None:
-        if self._call is not None:
-            self._call.cancel()
-        self._call, self._call_ns = self._events.call_at(time_ns, self._called, STEP_ENDS), time_ns
+        self._events.schedule(self._call, time_ns, STEP_ENDS)
+        self._call_ns = time_ns
 
 
 def _sooner(one: Wakeable, other: Wakeable) -> Wakeable:

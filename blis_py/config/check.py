@@ -119,6 +119,9 @@ def _check_pools(config: RunConfig, layers: Layers) -> None:
     if not config.is_disaggregated:
         _check_unused(apart, layers)
     if not pools:
+        if config.routing.capacity_weights:
+            key, fix = "routing.capacity_weights", "drop it, or list pools of different instances"
+            raise layers.error("has no effect: all instances are alike", key, fix=fix)
         return
     names = [pool.name for pool in pools]
     if "" in names:
@@ -289,7 +292,7 @@ def _check_gateway(gateway: GatewaySection, layers: Layers) -> None:
             raise layers.error("has no effect without flow control", key, fix="add --flow-control")
     if gateway.flow_control and gateway.queue_shedding and not gateway.max_gateway_queue_depth:
         fix = "give --max-gateway-queue-depth"
-        raise layers.error("needs a limit: nobody is shed for room", "gateway.queue_shedding", fix=fix)
+        raise layers.error("needs a limit: without one no request is shed", "gateway.queue_shedding", fix=fix)
     _check_targets(gateway, layers)
 
 

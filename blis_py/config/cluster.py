@@ -51,6 +51,14 @@ class RoutingSection:
         help="Age of what it knows of prefix caches, µs; 0 = live.",
     )
     """The same for what the instances' prefix caches hold."""
+    capacity_weights: bool = setting(
+        False,
+        flag="--capacity-weights",
+        help="Unequal instances get requests by capacity: turns, load and scores in relation to it.",
+    )
+    """Unequal instances get requests by capacity: turns, load and scores in relation to what a model of their
+    step times says; a pool's `weight` replaces that. Otherwise the router takes all for alike, but for pools
+    with a `weight`."""
     any_model: bool = setting(False, flag="--any-model", help="Serve requests whatever model they ask for.")
     """Serve requests whatever model they ask for; otherwise those for another model are rejected."""
     trace_level: str = setting(

@@ -31,6 +31,7 @@ _OVERRIDES = {
     "max_num_batched_tokens": "scheduler.max_num_batched_tokens",
     "routing_policy": "routing_policy",
     "routing_scorers": "routing_scorers",
+    "price_per_hour": "price_per_hour",
 }
 """What a side overrides: the end of its key here, and the key of a pool."""
 
@@ -152,12 +153,12 @@ class DisaggregationSection:
     `blis`."""
     overlap: str | None = setting(
         None,
-        choices=("none", "chunk"),
+        choices=("none", "chunk", "layer"),
         flag="--pd-overlap",
-        help="What is sent during the prefill: none, or each chunk.",
+        help="What is sent during the prefill: none, each chunk, or each layer.",
     )
-    """`none`: the KV is sent after the prefill; `chunk`: each chunk of a prompt when it is computed; null =
-    as the hand-over does it."""
+    """`none`: the KV is sent after the prefill; `chunk`: each chunk of a prompt when it is computed; `layer`:
+    each layer of it; null = as the hand-over does it."""
     reserved_decode_tokens: int = setting(
         512, least=0, most=MAX_TOKENS, flag="--num-reserved-decode-tokens", help="With sglang, of a request."
     )
@@ -180,6 +181,9 @@ class DisaggregationSection:
     """With `vllm`, what follows an expired lease: the request fails, or is computed again."""
 
     prefill_gpu: str | None = _own("prefill", "gpu", "hardware", help="GPU of the prefill instances.")
+    prefill_price_per_hour: float | None = _own(
+        "prefill", "price", help="Price of one of them per hour, with all its GPUs.", least=0, most=1e9
+    )
     prefill_tp: int | None = _own(
         "prefill", "tp", help="Their tensor-parallel degree; 0 = as --tp.", least=1, most=4096, null=0
     )
@@ -202,6 +206,9 @@ class DisaggregationSection:
         "prefill", "routing-scorers", read=scorers, help="Its scorers; implies weighted.", metavar="NAME:W,…"
     )
     decode_gpu: str | None = _own("decode", "gpu", "hardware", help="GPU of the decode instances.")
+    decode_price_per_hour: float | None = _own(
+        "decode", "price", help="Price of one of them per hour, with all its GPUs.", least=0, most=1e9
+    )
     decode_tp: int | None = _own(
         "decode", "tp", help="Their tensor-parallel degree; 0 = as --tp.", least=1, most=4096, null=0
     )

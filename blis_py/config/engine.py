@@ -16,6 +16,10 @@ from blis_py.latency.hardware import load_gpu
 LARGE_GPU_BYTES = 70 << 30
 """GPU memory in bytes from which vLLM applies the defaults of large GPUs, except for A100."""
 
+RELEASES = {"vllm-0.10": range(10, 14), "vllm-0.15": range(14, 34)}
+"""Preset -> releases 0.N of vLLM that behave as it does: from 0.14 on batches are composed beside the running
+one by default. Up to 0.33, the newest that was read, no other change of what is simulated is known."""
+
 _KEYS = {"value", "small_gpu", "source"}
 
 
@@ -48,13 +52,14 @@ def names() -> list[str]:
 
 
 def load_engine(name: str) -> EnginePreset:
-    """A preset by its name, or from a file like the bundled ones.
+    """A preset by its name or a release of vLLM (`vllm-0.12`), or from a file like the bundled ones.
 
     Raises:
         InputError: no such preset, an unknown key, or a value without a source.
     """
-    path = root("profiles") / "engines" / f"{name}.yaml"
-    if name not in names():
+    preset = _preset_of(name)
+    path = root("profiles") / "engines" / f"{preset}.yaml"
+    if preset not in names():
         path = expanded(name, key="--engine")
         if not is_file(path):
             raise InputError("no such engine", key="--engine", value=name, fix=did_you_mean(name, names()))
@@ -72,7 +77,17 @@ def load_engine(name: str) -> EnginePreset:
         settings[str(key)], sources[str(key)] = entry["value"], str(entry["source"])
         if "small_gpu" in entry:
             small[str(key)] = entry["small_gpu"]
+    if preset != name and preset in names():
+        title = f"vLLM {name.removeprefix('vllm-')}"
     return EnginePreset(path, title, settings, small, sources)
+
+
+def _preset_of(name: str) -> str:
+    """The preset of a release of vLLM; of anything else, its name."""
+    start, _, minor = name.partition("-0.")
+    if start != "vllm" or not minor.isdecimal():
+        return name
+    return next((preset for preset, minors in RELEASES.items() if int(minor) in minors), name)
 
 
 def usual_settings() -> dict[str, Any]:

@@ -42,12 +42,26 @@ def drop_outdated(layers: Layers, before: dict[str, Any], defaults: Callable[[],
     open_ = values.keys() - layers.given
     if not open_ or deciding(layers) == before:
         return
-    old = Layers()
-    old.add(before, file=None)
-    imply_fitted(old, of_unknown_origin=False)
-    imply_engine(old)
-    old.imply(defaults())
-    layers.forget(key for key in open_ if old.values.get(key, values[key]) == values[key])
+    old = _following(before, defaults())
+    layers.forget(key for key in open_ if old.get(key, values[key]) == values[key])
+
+
+def independent(leaves: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
+    """Keys of settings whose values do not follow from the others."""
+    before = {key: leaves[key] for key in _DECIDING}
+    every = _following(before, defaults)
+    alone = {key: _following({k: v for k, v in before.items() if k != key}, defaults) for key in before}
+    return [key for key, value in leaves.items() if alone.get(key, every).get(key) != value]
+
+
+def _following(settings: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings, given those from which others are derived."""
+    layers = Layers()
+    layers.add(settings, file=None)
+    imply_fitted(layers, of_unknown_origin=False)
+    imply_engine(layers)
+    layers.imply(defaults)
+    return layers.values
 
 
 def imply_fitted(layers: Layers, of_unknown_origin: bool) -> None:

@@ -21,6 +21,8 @@ from blis_py.files.paths import check_text
 
 T = TypeVar("T")
 
+_THIS = "THIS"
+"""Stands in a fix for the setting that is checked, whose name the check does not know."""
 _NAMES: dict[Any, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
@@ -162,7 +164,9 @@ class Layers:
             check_bounds(value, spec.metadata)
         except InputError as error:
             where = below[-1] if below else path
-            raise self.error(error.problem, where, fix=error.fix, value=self.values[where]) from error
+            name = self.label(where).lstrip("-").replace("-", "_")
+            fix = None if error.fix is None else error.fix.replace(f"{_THIS}=", f"{name}=")
+            raise self.error(error.problem, where, fix=fix, value=self.values[where]) from error
         return value
 
     def _below(self, path: str) -> list[str]:
@@ -230,7 +234,7 @@ def check_bounds(value: Any, limits: Mapping[str, Any]) -> None:
     choices = choices_of(limits)
     if choices is not None and isinstance(value, str) and value not in choices:
         if "," in value and all(part.strip() in choices for part in value.split(",")):
-            fix = f"compare them: blis sweep --vary NAME={value}, or one blis run each and blis compare"
+            fix = f"compare them: blis sweep --vary {_THIS}={value}, or one blis run each and blis compare"
             raise InputError("takes one value", fix=fix)
         raise InputError("unknown value", fix=did_you_mean(value, choices))
     if isinstance(value, tuple):

@@ -15,7 +15,7 @@ from typing import Any
 from blis_py.config.check import check
 from blis_py.config.disaggregation import DisaggregationSection
 from blis_py.config.engine import load_engine
-from blis_py.config.implied import deciding, drop_outdated, imply_engine, imply_fitted
+from blis_py.config.implied import deciding, drop_outdated, imply_engine, imply_fitted, independent
 from blis_py.config.layers import Layers, flatten
 from blis_py.config.models import RunConfig
 from blis_py.config.paths import from_folder, with_full_paths, workload_source
@@ -78,7 +78,7 @@ def load_config(
     read_pools(layers)
     unknown = base is not None and base.given is None
     if not unknown:
-        drop_outdated(layers, written, lambda: flatten(as_dict(RunConfig()), RunConfig))
+        drop_outdated(layers, written, _defaults)
     imply_fitted(layers, unknown)
     imply_engine(layers)
     config = layers.build(RunConfig)
@@ -114,6 +114,7 @@ def _pool_config(config: RunConfig, pool: PoolSection) -> RunConfig:
     )
     base = replace(config, pools=(), links=(), num_instances=max(pool.count, 1), given=given)
     base = replace(base, disaggregation=DisaggregationSection())
+    base = replace(base, routing=replace(base.routing, capacity_weights=False))
     if "model" in overrides or "model_config" in overrides:
         base = replace(base, model=None, model_config=None)
     try:
@@ -138,14 +139,25 @@ def _known_of(
 
 
 def _lay_written(layers: Layers, leaves: dict[str, Any], file: str | Path | None) -> None:
-    """Add settings as written by `dump`, or as all set."""
+    """Add settings as written by `dump`, or as all set.
+
+    Where all are there and the list of those that were set is not, these are the ones that do not follow
+    from others.
+    """
     given = leaves.pop(_GIVEN, None)
     layers.add(leaves, file=file)
     if given is None:
-        return
+        defaults = _defaults()
+        if file is None or not defaults.keys() - {_GIVEN} <= leaves.keys():
+            return
+        given = independent(leaves, defaults)
     if not isinstance(given, list) or not all(isinstance(key, str) and key in leaves for key in given):
         raise InputError("must list keys that are in the file", file=file, key=_GIVEN, value=given)
     layers.given.difference_update(leaves.keys() - set(given))
+
+
+def _defaults() -> dict[str, Any]:
+    return flatten(as_dict(RunConfig()), RunConfig)
 
 
 def _given(layers: Layers, config: RunConfig) -> tuple[str, ...]:

@@ -83,6 +83,14 @@ class LatencySection:
     )
     """Kernels of experts that the server is set to, where several were measured; auto = the engine's
     default."""
+    fused_norms: bool = setting(
+        False,
+        flag="--fused-norms",
+        aliases=("--enable-flashinfer-allreduce-fusion",),
+        help="All-reduces add the residual and normalise, too.",
+    )
+    """Whether an all-reduce of few tokens adds the residual and normalises, too, which then take no kernels
+    of their own."""
     profile: str | None = setting(
         None, flag="--profile", help="Measured step times; implies fitted.", metavar="DIR"
     )
@@ -125,6 +133,7 @@ _OF_ONE_MODEL = {
     "step_scale": "trained",
     "kernels": "trained",
     "moe_backend": "trained",
+    "fused_norms": "trained",
     "step_gap_us": "trained",
     "kernel_profile": "kernel-tables",
     "profile": "fitted",
@@ -139,7 +148,7 @@ class RunConfig:
     engine: str = setting(
         DEFAULT_ENGINE,
         flag="--engine",
-        help="Whose engine: vllm (default), vllm-0.10, sglang, trtllm, blis, … or a YAML file.",
+        help="Whose engine: vllm (default), vllm-0.12, sglang, trtllm, blis, … or a YAML file.",
         metavar="NAME",
     )
     """Whose engine is simulated: a preset under `profiles/engines`, or a file like those. Its

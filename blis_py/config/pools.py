@@ -26,6 +26,9 @@ class PoolSection:
     """Its instances."""
     price_per_hour: float | None = setting(None, least=0, most=1e9)
     """Of one instance with all its GPUs."""
+    weight: float | None = setting(None, above=0, most=1e6)
+    """Capacity of an instance in relation to those of other pools, for the router; null = 1, or as modelled
+    with `capacity_weights`."""
     routing_policy: str | None = None
     """Routing among the instances of its side, where prefill and decode are apart; null = as configured."""
     routing_scorers: dict[str, float] | None = None

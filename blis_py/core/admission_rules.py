@@ -11,6 +11,7 @@ from typing import Protocol
 
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.kv import KVCache
+from blis_py.core.kv_loads import KVLoads
 from blis_py.core.request import Request
 
 
@@ -18,6 +19,7 @@ class Admitted(Protocol):
     """What a rule sees of an instance."""
 
     running: dict[Request, None]
+    loads: KVLoads | None
     kv: KVCache
     tick: int
 
@@ -47,7 +49,12 @@ class AdmissionRule:
 
 
 class GuaranteedNoEvict(AdmissionRule):
-    """TensorRT-LLM's default: a request starts when the pool holds it and all running ones to their ends."""
+    """TensorRT-LLM's default: a request starts when the pool holds it and all running ones to their ends.
+
+    On a generation server it decides when blocks are taken for KV from a context server. Requests whose KV is
+    on the way count with the blocks that they hold: they are in no state that `capacityScheduler.cpp`
+    schedules.
+    """
 
     def __init__(self, config: SchedulerConfig, instance: Admitted) -> None:
         super().__init__(config, instance)
@@ -56,7 +63,12 @@ class GuaranteedNoEvict(AdmissionRule):
 
     def admits(self, request: Request, wanted: int) -> bool:
         self._update()
-        return not self._held or self._reserved + self._needs(request) <= self._blocks
+        loads = self._instance.loads
+        loading = [] if loads is None else loads.requests
+        if not self._held and not loading:
+            return True
+        taken = self._reserved + sum(len(each.block_table) for each in loading)
+        return taken + self._needs(request) <= self._blocks
 
     def _update(self) -> None:
         """Follow the running list, which changes at its ends for the most part."""

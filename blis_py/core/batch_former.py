@@ -208,9 +208,17 @@ class BatchFormer:
 
     # -- waiting requests ----------------------------------------------------------------------------
 
-    def _admit(self, step: Step, prefills: Prefills, life: Lifecycle, budget: int, now_ns: int) -> int:
+    def _admit(
+        self,
+        step: Step,
+        prefills: Prefills,
+        life: Lifecycle,
+        budget: int,
+        now_ns: int,
+        only_arrived: bool = False,
+    ) -> int:
         """Admit waiting requests from the head, until one does not fit; returns the budget left."""
-        admitted = life.admit(budget, now_ns)
+        admitted = life.admit(budget, now_ns, only_arrived)
         step.admitted = [request for request, _ in admitted]
         prefills += admitted
         for _, tokens in admitted:
@@ -289,7 +297,8 @@ class PrefillOnly(PrefillFirst):
     decodes.
 
     Prompts are chunked by the budget alone, the last one of a step too. Between decodes, new requests are
-    looked for in intervals of steps; after a step of prompts, always.
+    looked for in intervals of steps; after a step of prompts, always. Requests whose KV has come from
+    elsewhere join the decodes at any step.
     """
 
     def __init__(self, config: SchedulerConfig, kv: KVCache, running: Running) -> None:
@@ -300,13 +309,17 @@ class PrefillOnly(PrefillFirst):
     def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
         prompts = self._prompts()
         budget = self._continue_prefills(prompts, prefills, self._budget)
-        if life.asks_in and budget and len(prefills) == len(prompts) and self._looks(tick):
-            self._admit(step, prefills, life, budget, now_ns)
-        if prefills:
+        if life.asks_in and budget and len(prefills) == len(prompts):
+            budget = self._admit(step, prefills, life, budget, now_ns, not self._looks(tick))
+        if self._computes_prompts(prefills):
             self._looked_tick = tick + 1
             self._stall_all_but(dict(prefills), list(life.running), tick)
         else:
-            self._serve_running(step, prefills, life, self._budget, tick)
+            self._serve_running(step, prefills, life, budget, tick)
+
+    def _computes_prompts(self, prefills: Prefills) -> bool:
+        """Whether a step has work other than decode steps of requests whose KV has come from elsewhere."""
+        return any(not request.continues for request, _ in prefills)
 
     def first_tokens(self, wanted: int, budget: int) -> int:
         return min(wanted, min(self._chunk, budget))

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeVar
 
+from blis_py.core.compiled_classes import mypyc_attr
 from blis_py.errors import InputError
 
 Compute = Callable[[Any, Any], Any]
@@ -61,6 +62,7 @@ _NONE: Final[Mapping[str, Any]] = {}
 F = TypeVar("F", bound="StepFeatures")
 
 
+@mypyc_attr(acyclic=True, free_list_len=1)
 @dataclass(slots=True, init=False)
 class StepFeatures:
     """The only input of a latency model, and the row that an engine logs.

@@ -89,6 +89,10 @@ class Lifecycle:
         """Tokens a waiting request computes in its first step, in addition to cached ones; 0 = not now."""
         raise NotImplementedError
 
+    def _may_load(self, request: Request, cached: int) -> bool:
+        """Whether a request may take blocks for KV that arrives later."""
+        return True
+
     def _admitted(self, request: Request) -> None:
         """Start a request that has its blocks."""
         raise NotImplementedError
@@ -222,11 +226,12 @@ class Lifecycle:
         self.kv.publish(request)
         self._run(request)
 
-    def admit(self, budget: int, now_ns: int) -> list[tuple[Request, int]]:
+    def admit(self, budget: int, now_ns: int, only_arrived: bool = False) -> list[tuple[Request, int]]:
         """Admit waiting requests until one does not fit: first those whose KV has arrived, then the queue.
 
         Args:
             budget: tokens the step has left.
+            only_arrived: leave the queue alone.
 
         Returns:
             The admitted requests, with the tokens each computes in its first step.
@@ -237,6 +242,8 @@ class Lifecycle:
             budget = self._admit_arrived(admitted, budget)
             if self.loads.arrived:
                 return admitted
+        if only_arrived:
+            return admitted
         while waiting and budget >= self._granularity and len(running) < self._max_num_seqs:
             request = waiting.head(now_ns)
             tokens = 0 if request is None else self._find_room(request, budget, now_ns)
@@ -284,7 +291,7 @@ class Lifecycle:
         later = supply is not None and supply.ready_ns > now_ns
         supplied = 0 if supply is None else supply.tokens
         tokens = 0 if later else self._first_tokens(request, cached + supplied, budget)
-        if tokens == 0 and not later:
+        if not (self._may_load(request, cached) if later else tokens):
             return 0
         fits = supply is None or not supply.free_tokens or self._leaves_free(request, shared, own, supply)
         if not (fits and kv.admit(request, shared, own, supplied + tokens, not later)):

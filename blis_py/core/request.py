@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from enum import IntEnum
 from typing import Any, Final
 
+from blis_py.core.compiled_classes import mypyc_attr
 from blis_py.core.radix_node import Node
 
 NEVER_NS: Final = (1 << 62) - 1
@@ -54,6 +55,7 @@ class FinishReason(IntEnum):
     ABORT = 3
 
 
+@mypyc_attr(acyclic=True)
 class Request:
     """One request on one instance.
 

@@ -199,9 +199,18 @@ class Scheduler(StepProgress):
 
     def _first_tokens(self, request: Request, cached: int, budget: int) -> int:
         wanted = request.prompt_tokens + request.generated - cached
-        if self._rule is not None and not self._rule.admits(request, wanted):
+        if self._rule is not None and not (self._is_loaded(request) or self._rule.admits(request, wanted)):
             return 0
         return self._former.first_tokens(wanted, budget)
+
+    def _is_loaded(self, request: Request) -> bool:
+        """Whether the admission rule has let the request take its blocks before its KV came."""
+        return self.loads is not None and request in self.loads
+
+    def _may_load(self, request: Request, cached: int) -> bool:
+        if self._rule is None:
+            return True
+        return self._rule.admits(request, request.prompt_tokens + request.generated - cached)
 
     def _features(self, prefills: Sequence[tuple[Request, int]]) -> StepFeatures:
         """The features of the planned step."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from blis_py.core.compiled_classes import mypyc_attr
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request
 
 Prefills = list[tuple[Request, int]]
 
 
+@mypyc_attr(acyclic=True, free_list_len=1)
 class Step:
     """A planned step. `Scheduler.decoding` lists the requests that compute one token in it."""
 

@@ -182,7 +182,9 @@ class StepProgress(Lifecycle):
 
     def _ended(self, expected: Iterable[Request], stopped: Iterable[Request], tick: int) -> list[Request]:
         """Requests whose last token came with step `tick`, if still present; later tokens are discarded."""
-        ended = dict.fromkeys([r for r in (*expected, *stopped) if r.status is not FINISHED])
+        ended = [r for r in expected if r.status is not FINISHED]
+        if stopped or len(ended) > 1:
+            ended = list(dict.fromkeys([*ended, *[r for r in stopped if r.status is not FINISHED]]))
         for request in ended:
             if request.status is DECODING:
                 self._decoding.stop(request, self.tick)
@@ -193,7 +195,7 @@ class StepProgress(Lifecycle):
         for request in stopped:
             if request in ended:
                 request.finish_reason = FinishReason.STOP
-        return list(ended)
+        return ended
 
     # -- state visible to the driver -------------------------------------------------------------
 

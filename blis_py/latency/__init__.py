@@ -46,12 +46,15 @@ def _trained(
     layout: Layout | None = None,
     kernels: str = "vllm",
     moe_backend: str = "auto",
+    fused_norms: bool = False,
 ) -> LatencyModel:
     layout = layout or Layout(tp)
     if _needs_operators(shape, gpu, layout, kernels):
+        from blis_py.latency.operator_list import KernelOptions
         from blis_py.latency.operators import Operators
 
-        return Operators(shape, gpu, layout, kernels, server=server, moe_backend=moe_backend)
+        options = KernelOptions(moe_backend, fused_norms)
+        return Operators(shape, gpu, layout, kernels, server=server, options=options)
     from blis_py.latency.trained import Trained
 
     return Trained(shape, gpu, tp, server=server)
@@ -144,6 +147,7 @@ def build(
     layout: Layout | None = None,
     kernels: str = "vllm",
     moe_backend: str = "auto",
+    fused_norms: bool = False,
     published: bool = False,
 ) -> LatencyModel:
     """A latency model by its name in `--latency-model`.
@@ -159,7 +163,8 @@ def build(
         server: deviation of one server's step times from those of `trained`.
         layout: division of the `tp` GPUs, if it is not tensor parallelism alone.
         published: price `roofline` as BLIS does.
-        kernels, moe_backend: engine whose kernels `trained` prices, and its kernels of experts.
+        kernels, moe_backend, fused_norms: engine whose kernels `trained` prices, its kernels of experts, and
+            whether its all-reduces normalise.
 
     Raises:
         InputError: unknown name, a TP degree that does not divide the model, coefficients missing, or given
@@ -186,7 +191,7 @@ def build(
             fix = f"drop it or use --latency-model {owner}"
             raise InputError(f"{name} takes no such coefficients", key=_FLAGS[key], fix=fix)
     if name == "trained" and gpu is not None:
-        return _trained(shape, gpu, tp, server, layout, kernels, moe_backend)
+        return _trained(shape, gpu, tp, server, layout, kernels, moe_backend, fused_norms)
     _check_priced(name, shape, layout)
     if name == "roofline" and published and gpu is not None:
         from blis_py.latency.published_roofline import PublishedRoofline

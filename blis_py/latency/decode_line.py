@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from blis_py.core.compiled_classes import mypyc_attr
 from blis_py.latency.step_run import (
     LAST_NS,
     LONGEST_NS,
@@ -52,6 +53,14 @@ class DecodeLine(NamedTuple):
         return self.base + (x if x > y else y)
 
 
+def line_ns(line: DecodeLine, kv_tokens: int) -> int:
+    """Duration of the step with S = `kv_tokens`; in the operations of `run_along`."""
+    base, x0, x1, y0, y1, unit_ns, fixed_ns = line
+    x, y = x0 + x1 * kv_tokens, y0 + y1 * kv_tokens
+    return (int(base + (x if x > y else y)) or 1) * unit_ns + fixed_ns
+
+
+@mypyc_attr(acyclic=True, free_list_len=1)
 class LineRun(StepRun):
     """A run along a line. Only its end is computed; see `PackedRuns`."""
 
@@ -80,6 +89,24 @@ class LineRun(StepRun):
 
     def ends_ns(self) -> Ints:
         return PackedRuns([self]).ends_ns()
+
+    def list_ends(self, ends: list[int]) -> None:
+        """Append the end of each step, in the operations of `run_along`."""
+        base, x0, x1, y0, y1, unit_ns, fixed_ns = self.line
+        s, further = float(self.kv_tokens), float(self.growth)
+        unit: i64 = unit_ns
+        fixed: i64 = fixed_ns
+        end: i64 = self.start_ns
+        left: i64 = self.steps
+        while left > 0:
+            x, y = x0 + x1 * s, y0 + y1 * s
+            units: i64 = int(base + (x if x > y else y))
+            if units == 0:
+                units = 1
+            end += units * unit + fixed
+            ends.append(end)
+            s += further
+            left -= 1
 
 
 def run_along(

@@ -85,7 +85,7 @@ class GpuSpec:
         """
         if not self.has_roofline:
             fix = "use --latency-model trained, or add a `roofline` section to a GPU file of your own"
-            problem = f"{who} needs efficiencies that nobody has told of the {self.name}"
+            problem = f"{who} needs efficiencies, which are unknown for the {self.name}"
             raise InputError(problem, key="roofline", fix=fix)
 
     @property

@@ -17,9 +17,8 @@ _FORMATS = {"fp8": "FP8", "int8": "INT8", "fp4": "FP4"}
 class Learned:
     """Summary of the measurements in the training data."""
 
-    gpus: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Kind and format of the weights, as `dense FP8` -> names of GPUs."""
-    tp: tuple[int, ...] = ()
+    tp: Mapping[str, Mapping[str, tuple[int, ...]]] = field(default_factory=dict)
+    """Kind and format of the weights, as `dense FP8` -> names of GPUs -> TP degrees."""
     longest_tokens: int = 0
     """Longest context."""
 
@@ -29,23 +28,23 @@ class Learned:
         Args:
             longest_tokens: length of the longest sequence.
         """
-        missing = list(self._missing(shape, gpu, tp, longest_tokens)) if self.gpus else []
+        missing = list(self._missing(shape, gpu, tp, longest_tokens)) if self.tp else []
         if not missing:
             return ""
         return f"step times of what `trained` did not learn on: {'; '.join(missing)} (it learned on {self})"
 
     def _missing(self, shape: ModelShape, gpu: GpuSpec, tp: int, longest_tokens: int) -> Iterator[str]:
         kind = kind_of(shape)
-        if gpu.name not in self.gpus.get(kind, ()):
-            yield f"{_told(kind)} on {gpu.name}"
-        if tp not in self.tp:
-            yield f"TP {tp}"
+        degrees = self.tp.get(kind, {}).get(gpu.name, ())
+        if tp not in degrees:
+            yield f"{_told(kind)} on {gpu.name}" + (f" TP{tp}" if degrees else "")
         if longest_tokens > self.longest_tokens:
             yield f"contexts of {longest_tokens:,} tokens"
 
     def __str__(self) -> str:
-        kinds = [f"{_told(kind)} on {', '.join(gpus)}" for kind, gpus in self.gpus.items()]
-        degrees = ", ".join(map(str, self.tp))
+        kinds = [f"{_told(kind)} on {', '.join(gpus)}" for kind, gpus in self.tp.items()]
+        each = {tp for gpus in self.tp.values() for degrees in gpus.values() for tp in degrees}
+        degrees = ", ".join(map(str, sorted(each)))
         return f"{'; '.join(kinds)}; TP {degrees}; contexts of up to {self.longest_tokens:,} tokens"
 
 
@@ -69,15 +68,15 @@ def _told(kind: str) -> str:
 
 def learned_on(measured: Iterable[tuple[ModelShape, GpuSpec, int, int]]) -> Learned:
     """A summary from the model, GPU, TP degree and longest context of each group of measurements."""
-    gpus: dict[str, list[str]] = {}
-    degrees, longest = set(), 0
+    found: dict[str, dict[str, set[int]]] = {}
+    longest = 0
     for shape, gpu, tp, tokens in measured:
-        names = gpus.setdefault(kind_of(shape), [])
-        names += [gpu.name] if gpu.name not in names else []
-        degrees.add(tp)
+        found.setdefault(kind_of(shape), {}).setdefault(gpu.name, set()).add(tp)
         longest = max(longest, tokens)
-    kinds = {kind: tuple(gpus[kind]) for kind in sorted(gpus)}
-    return Learned(kinds, tuple(sorted(degrees)), longest)
+    degrees = {
+        kind: {gpu: tuple(sorted(tps)) for gpu, tps in gpus.items()} for kind, gpus in sorted(found.items())
+    }
+    return Learned(degrees, longest)
 
 
 def read_learned(values: Mapping[str, Any]) -> Learned:
@@ -88,7 +87,10 @@ def read_learned(values: Mapping[str, Any]) -> Learned:
     """
     if not values:
         return NOTHING_KNOWN
-    gpus = {str(kind): tuple(map(str, names)) for kind, names in dict(values["gpus"]).items()}
-    if any(kind.partition(" ")[0] not in KINDS for kind in gpus):
-        raise ValueError(f"unknown kind among {', '.join(gpus)}")
-    return Learned(gpus, tuple(map(int, values["tp"])), int(values["longest_tokens"]))
+    degrees = {
+        str(kind): {str(gpu): tuple(map(int, each)) for gpu, each in dict(gpus).items()}
+        for kind, gpus in dict(values["tp"]).items()
+    }
+    if any(kind.partition(" ")[0] not in KINDS for kind in degrees):
+        raise ValueError(f"unknown kind among {', '.join(degrees)}")
+    return Learned(degrees, int(values["longest_tokens"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
+from typing import Any
 
 from blis_py.core.features import StepFeatures
 from blis_py.core.light_dataclass import dataclass
@@ -115,6 +116,8 @@ class LargestBatch:
 
     most: int
     """0 = no such gap, or no limit of it."""
+    prices: tuple[dict[Any, Any], ...] = ()
+    """Kept by batch, and not priced again: forgotten with the largest one."""
     largest: int = 0
 
     def saw(self, seqs: int) -> None:
@@ -124,6 +127,8 @@ class LargestBatch:
     def clear(self) -> None:
         """Reset the counter."""
         self.largest = 0
+        for each in self.prices:
+            each.clear()
 
     def notes(self) -> list[str]:
         if not self.most or self.largest <= self.most:

@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.core.light_dataclass import dataclass
 from blis_py.latency import operator_work as work
 from blis_py.latency.capacity import kv_heads_per_rank
 from blis_py.latency.hardware import GpuSpec, load_gpu
@@ -34,11 +35,25 @@ _ALIKE = {
 """Formats whose surface stands in for one that was not measured."""
 
 
+_FUSED_TOKENS = 2048
+"""Tokens up to which an all-reduce is fused with what follows it (`max_token_num` of FlashInfer's)."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelOptions:
+    """Kernels that a server is set to."""
+
+    moe_backend: str = "auto"
+    """Of experts: auto, trtllm, cutlass, deepgemm, …."""
+    fused_norms: bool = False
+    """Whether all-reduces of few tokens add the residual and normalise, too."""
+
+
 class OperatorList:
     """
     Args:
         learned: surfaces of the GPU and engine; further ones stand in for operators missing there.
-        moe_backend: kernels of experts that the server is set to: auto, trtllm, cutlass, deepgemm, ….
+        options: kernels that the server is set to.
     """
 
     def __init__(
@@ -47,12 +62,16 @@ class OperatorList:
         gpu: GpuSpec,
         layout: Layout,
         learned: Sequence[Surfaces],
-        moe_backend: str = "auto",
+        options: KernelOptions | None = None,
     ) -> None:
+        options = options or KernelOptions()
         self._shape, self._gpu, self._layout, self._routing = shape, gpu, layout, shape.routing
-        self._kernel = moe_backend.removeprefix("flashinfer_")
-        if moe_backend == "auto" and learned and learned[0].engine == "trtllm":
+        self._kernel = options.moe_backend.removeprefix("flashinfer_")
+        trtllm = bool(learned) and learned[0].engine == "trtllm"
+        if options.moe_backend == "auto" and trtllm:
             self._kernel = "cutlass" if layout.attention_dp > 1 else "trtllm"
+        self._fused = options.fused_norms and layout.attention_tp > 1
+        self._kernels_quantise = trtllm
         self._learned = learned
         self._heads = shape.heads / layout.attention_tp
         self._kv_heads = kv_heads_per_rank(shape, layout.attention_tp)
@@ -65,7 +84,7 @@ class OperatorList:
         shape, tp = self._shape, self._layout.attention_tp
         full, linear = shape.cached_layers, shape.layers - shape.cached_layers
         ns = full * self._projections(tokens) + linear * self._linear_projections(tokens)
-        ns = ns + shape.layers * (2.0 * self._move(tokens, 2 * shape.hidden))
+        ns = ns + shape.layers * (2.0 * self._unfused(tokens, self._move(tokens, 2 * shape.hidden)))
         ns = ns + full * self._move(tokens, (self._heads + 2 * self._kv_heads) * shape.head_dim)
         if tp > 1:
             ns = ns + shape.layers * self.all_reduce(tp, tokens)
@@ -169,8 +188,8 @@ class OperatorList:
         out_form = self._form(shape.weights.output or shape.weights.attention)
         if latent is None:
             width = (heads * (2 if shape.gated_attention else 1) + 2 * self._kv_heads) * shape.head_dim
-            ns = gemm(form, tokens, width, shape.hidden)
-            return ns + gemm(out_form, tokens, shape.hidden, heads * shape.head_dim)
+            ns = self._normed_gemm(form, tokens, width, shape.hidden)
+            return ns + self._fed_gemm(out_form, tokens, shape.hidden, heads * shape.head_dim)
         queries = heads * (latent.nope_dim + latent.rope_dim)
         down, up = latent.cached_elements + latent.query_rank, latent.query_rank
         ns = gemm(form, tokens, down if up else down + queries, shape.hidden)
@@ -188,8 +207,8 @@ class OperatorList:
     def _gated(self, tokens: Array, width: float, weight_bytes: float) -> Array:
         """A feed-forward of three matrices."""
         form = self._form(weight_bytes)
-        ns = self._gemm(form, tokens, 2 * width, self._shape.hidden)
-        ns = ns + self._gemm(form, tokens, self._shape.hidden, width)
+        ns = self._normed_gemm(form, tokens, 2 * width, self._shape.hidden)
+        ns = ns + self._fed_gemm(form, tokens, self._shape.hidden, width)
         return ns + self._move(tokens, 2 * width)
 
     def _sparse(self, tokens: Array) -> Array:
@@ -230,11 +249,30 @@ class OperatorList:
         return self._over_link(names, work.all_reduce(self._gpu, ranks, moved))
 
     def _gemm(self, form: str, m: Array, n: float, k: float) -> Array:
+        """A matrix product with the quantisation of its input."""
+        return self._product(form, m, n, k) + self._quantised(form, m, k)
+
+    def _normed_gemm(self, form: str, m: Array, n: float, k: float) -> Array:
+        """The same after a norm, which an all-reduce may hold, quantisation with static scales included."""
+        quantised = self._quantised(form, m, k)
+        return self._product(form, m, n, k) + (self._unfused(m, quantised) if form == "fp8" else quantised)
+
+    def _fed_gemm(self, form: str, m: Array, n: float, k: float) -> Array:
+        """The same after attention or an activation, which quantise themselves in TensorRT-LLM."""
+        fed = form == "fp8" and self._kernels_quantise
+        return self._product(form, m, n, k) + (0.0 if fed else self._quantised(form, m, k))
+
+    def _product(self, form: str, m: Array, n: float, k: float) -> Array:
         rows = np.maximum(m, 1.0)
-        ns = self._ns(
-            [f"gemm/{other}" for other in _ALIKE[form]], lambda gpu: work.gemm(gpu, form, rows, n, k)
-        )
-        return ns + self._move(m, k) if form not in ("bfloat16", "int4_wo", _HOPPER_MXFP4) else ns
+        names = [f"gemm/{other}" for other in _ALIKE[form]]
+        return self._ns(names, lambda gpu: work.gemm(gpu, form, rows, n, k))
+
+    def _quantised(self, form: str, m: Array, k: float) -> Array:
+        return self._move(m, k) if form not in ("bfloat16", "int4_wo", _HOPPER_MXFP4) else np.zeros_like(m)
+
+    def _unfused(self, tokens: Array, ns: Array) -> Array:
+        """What an all-reduce with few tokens does on its way costs nothing."""
+        return np.where(tokens <= _FUSED_TOKENS, 0.0, ns) if self._fused else ns
 
     def _move(self, rows: Array, width: float) -> Array:
         return self._ns(["move"], lambda gpu: work.move(gpu, np.maximum(rows, 1.0), width))

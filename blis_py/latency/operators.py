@@ -29,7 +29,7 @@ from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.kernel_tables import one_chunk
 from blis_py.latency.layout import Layout
 from blis_py.latency.notes import LargestBatch
-from blis_py.latency.operator_list import OperatorList
+from blis_py.latency.operator_list import KernelOptions, OperatorList
 from blis_py.latency.step_run import StepRun, run_of, within_the_clock
 from blis_py.latency.surfaces import Surfaces, load_surfaces
 from blis_py.latency.trained import ServerTerms
@@ -37,6 +37,9 @@ from blis_py.models.model_shape import ModelShape
 
 Array = NDArray[np.float64]
 ENGINES = ("vllm", "sglang", "trtllm")
+_GRAPH_TOKENS = {"vllm": 512}
+"""Tokens up to which CUDA graphs hold the layers of a step with prompts, too (vllm/config/vllm.py: piecewise
+graphs, `max_cudagraph_capture_size`)."""
 _RELATED = {True: "b200", False: "h100"}
 """Measured GPU whose efficiencies apply to others, by whether these multiply in 4 bits."""
 _TOKENS = np.unique(np.concatenate([np.arange(1, 17), np.round(2 ** np.arange(4, 20, 0.25))])).astype(float)
@@ -67,7 +70,7 @@ class Operators:
 
     Args:
         engine: whose kernels: vllm, sglang or trtllm.
-        moe_backend: kernels of experts that the server is set to.
+        options: kernels that the server is set to.
         server: deviation of one server.
     """
 
@@ -81,7 +84,7 @@ class Operators:
         layout: Layout,
         engine: str = "vllm",
         server: ServerTerms | None = None,
-        moe_backend: str = "auto",
+        options: KernelOptions | None = None,
         terms: EngineTerms | None = None,
     ) -> None:
         check_tp(shape, layout.attention_tp)
@@ -90,7 +93,8 @@ class Operators:
         learned, known = surfaces_for(gpu, engine)
         self._learned_here = known
         self._made_of = shape, gpu, layout, engine
-        self._options = moe_backend, terms
+        self._options = options, terms
+        self._graph_tokens = _GRAPH_TOKENS.get(engine, 0)
         self._terms = terms or terms_of(engine, gpu, shape)
         self._server = server or ServerTerms()
         self.outside = LargestBatch(self._server.most_seqs)
@@ -106,7 +110,7 @@ class Operators:
         )
         self._launch_ns = self._terms.launch_layer_ns * shape.layers
         self._dp = layout.attention_dp
-        self._list = operators = OperatorList(shape, gpu, layout, learned, moe_backend)
+        self._list = operators = OperatorList(shape, gpu, layout, learned, options)
         self._rank = _Line.of(_TOKENS, operators.of_attention(_TOKENS))
         self._group = _Line.of(_TOKENS, operators.of_feed_forward(_TOKENS))
         self._rows = _Line.of(_TOKENS, operators.of_rows(_TOKENS))
@@ -126,13 +130,13 @@ class Operators:
 
     def with_terms(self, terms: EngineTerms) -> Operators:
         """The same model with other terms of its engine."""
-        moe_backend, _ = self._options
-        return Operators(*self._made_of, server=self._server, moe_backend=moe_backend, terms=terms)
+        options, _ = self._options
+        return Operators(*self._made_of, server=self._server, options=options, terms=terms)
 
     def on_server(self, server: ServerTerms) -> Operators:
         """The same model for another server."""
-        moe_backend, terms = self._options
-        return Operators(*self._made_of, server=server, moe_backend=moe_backend, terms=terms)
+        options, terms = self._options
+        return Operators(*self._made_of, server=server, options=options, terms=terms)
 
     # --- parts -------------------------------------------------------------------------------------
 
@@ -173,7 +177,9 @@ class Operators:
         if decodes:
             both = self._list_decodes(on_rank).value(on_rank * (f.decode_kv_tokens / decodes))
             ns += both
-        ns = max(terms.prefill_scale * ns, self._launch_ns)
+        ns *= terms.prefill_scale
+        if f.prefill_tokens + decodes > self._graph_tokens:
+            ns = max(ns, self._launch_ns)
         return (ns + terms.prefill_step_ns) * self._server.scale
 
     def _list_decodes(self, seqs: int) -> _Line:

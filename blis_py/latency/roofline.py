@@ -25,7 +25,7 @@ from blis_py.core.features import StepFeatures
 from blis_py.latency import work
 from blis_py.latency.base import FrontendDelays
 from blis_py.latency.hardware import GpuSpec
-from blis_py.latency.line_model import LineModel
+from blis_py.latency.line_model import LineModel, decode_line, dense_ns, prefill_ns
 from blis_py.latency.work import Work
 from blis_py.models.model_shape import ModelShape
 
@@ -40,6 +40,7 @@ class Roofline(LineModel):
 
     def __init__(self, shape: ModelShape, gpu: GpuSpec, tp: int = 1) -> None:
         super().__init__()
+        self._mixes_otherwise = True
         gpu.require_roofline(self.name)
         gpu.require_links(tp)
         self.provenance = f"roofline from datasheet and architecture, {shape.name} on {gpu.name} TP{tp}"
@@ -48,8 +49,6 @@ class Roofline(LineModel):
         self._bytes_per_ns = gpu.hbm_bytes_per_s * gpu.hbm_efficiency / 1e9
         self._flops16_per_ns = gpu.fp16_flops * gpu.gemm_efficiency / 1e9
         self._set_attention()
-        self._token_cache: dict[int, float] = {}
-        self._row_cache: dict[int, float] = {}
 
     def _set_attention(self) -> None:
         """ns per query-key pair and per KV token moved, all layers."""
@@ -62,21 +61,17 @@ class Roofline(LineModel):
 
     def _tokens_ns(self, tokens: int) -> float:
         """Everything except attention and LM head, for `tokens` tokens; half a ns added for rounding."""
-        ns = self._token_cache.get(tokens)
-        if ns is None:
-            shape, gpu = self._shape, self._gpu
-            weights = shape.weights
-            ns = self._larger(work.projections(shape, self._tp, tokens), self._gemm_peak(weights.attention))
-            ns = shape.layers * (ns + self._all_reduce_ns(tokens))
-            ns += work.elementwise_bytes(shape, self._tp, tokens) / self._bytes_per_ns
-            dense_ns = self._larger(work.dense_ffn(shape, self._tp, tokens), self._gemm_peak(weights.dense))
-            ns += (shape.layers - shape.moe_layers) * dense_ns
-            if shape.moe_layers:
-                sparse = work.sparse_ffn(shape, self._tp, tokens)
-                ns += shape.moe_layers * self._larger(sparse, self._gemm_peak(weights.experts))
-            ns += shape.layers * gpu.layer_overhead_ns + gpu.step_overhead_ns + 0.5
-            self._token_cache[tokens] = ns
-        return ns
+        shape, gpu = self._shape, self._gpu
+        weights = shape.weights
+        ns = self._larger(work.projections(shape, self._tp, tokens), self._gemm_peak(weights.attention))
+        ns = shape.layers * (ns + self._all_reduce_ns(tokens))
+        ns += work.elementwise_bytes(shape, self._tp, tokens) / self._bytes_per_ns
+        dense_ns = self._larger(work.dense_ffn(shape, self._tp, tokens), self._gemm_peak(weights.dense))
+        ns += (shape.layers - shape.moe_layers) * dense_ns
+        if shape.moe_layers:
+            sparse = work.sparse_ffn(shape, self._tp, tokens)
+            ns += shape.moe_layers * self._larger(sparse, self._gemm_peak(weights.experts))
+        return ns + (shape.layers * gpu.layer_overhead_ns + gpu.step_overhead_ns + 0.5)
 
     def _larger(self, group: Work, flops_per_ns: float) -> float:
         return max(group.flops / flops_per_ns, group.moved_bytes / self._bytes_per_ns)
@@ -96,17 +91,13 @@ class Roofline(LineModel):
     # --- the other groups ----------------------------------------------------------------------------
 
     def _rows_ns(self, rows: int) -> float:
-        ns = self._row_cache.get(rows)
-        if ns is None:
-            peak = self._gemm_peak(self._shape.weights.head)
-            ns = self._larger(work.head(self._shape, self._tp, rows), peak)
-            ns += work.sampling_bytes(self._shape, rows) / self._bytes_per_ns
-            self._row_cache[rows] = ns
-        return ns
+        peak = self._gemm_peak(self._shape.weights.head)
+        ns = self._larger(work.head(self._shape, self._tp, rows), peak)
+        return ns + work.sampling_bytes(self._shape, rows) / self._bytes_per_ns
 
     def _host_ns(self, seqs: int) -> int:
         return int(self._gpu.host_step_ns + self._gpu.host_seq_ns * seqs + 0.5)
 
     def _mixed_ns(self, f: StepFeatures) -> float:
-        base = self._tokens_ns(f.prefill_tokens + f.decode_seqs) + self._rows_ns(f.emitted_rows)
-        return self._decode_line(base, f.decode_seqs).at(f.decode_kv_tokens) + self._prefill_ns(f)
+        line = decode_line(self, dense_ns(self, f), f.decode_seqs)
+        return line.at(f.decode_kv_tokens) + prefill_ns(self, f)

@@ -7,7 +7,7 @@ import numpy as np
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import FrontendDelays, LatencyModel, StepTime, overlapped
-from blis_py.latency.line_model import LineModel
+from blis_py.latency.line_model import LineModel, host_ns, rows_ns, tokens_ns
 from blis_py.latency.step_run import Ints, PricedRun, StepRun, run_of
 
 
@@ -21,18 +21,19 @@ class ScaledLine(LineModel):
 
     def __init__(self, model: LineModel, gpu: float, host: float) -> None:
         super().__init__()
+        self._mixes_otherwise = True
         self._model, self._gpu, self._host = model, gpu, host
         self.name, self.provenance, self.frontend = _told(model, gpu, host)
         self._pair_ns, self._kv_ns = gpu * model._pair_ns, gpu * model._kv_ns
 
     def _tokens_ns(self, tokens: int) -> float:
-        return self._gpu * self._model._tokens_ns(tokens)
+        return self._gpu * tokens_ns(self._model, tokens)
 
     def _rows_ns(self, rows: int) -> float:
-        return self._gpu * self._model._rows_ns(rows)
+        return self._gpu * rows_ns(self._model, rows)
 
     def _host_ns(self, seqs: int) -> int:
-        return int(self._host * self._model._host_ns(seqs) + 0.5)
+        return int(self._host * host_ns(self._model, seqs) + 0.5)
 
     def _mixed_ns(self, f: StepFeatures) -> float:
         return self._gpu * self._model._mixed_ns(f)

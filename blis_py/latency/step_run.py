@@ -8,6 +8,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.core.compiled_classes import mypyc_attr
+
 Ints = NDArray[np.int64]
 
 LAST_NS: Final = (1 << 62) - 1
@@ -21,6 +23,7 @@ def beyond_the_clock() -> OverflowError:
     return OverflowError("a step ends more than a century after the start")
 
 
+@mypyc_attr(acyclic=True, free_list_len=1)
 class StepRun:
     """Consecutive steps, at least one; a single step is described by its end.
 
@@ -52,6 +55,7 @@ class StepRun:
         return np.array([self.end_ns], np.int64)
 
 
+@mypyc_attr(acyclic=True)
 class PricedRun(StepRun):
     """A run with known ends of all steps.
 

@@ -38,7 +38,6 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
 from blis_py.files import bundled
 from blis_py.files.yaml_files import load_mapping
@@ -167,7 +166,8 @@ class Trained(LineModel):
         self._server = server or ServerTerms()
         if server is not None:
             self._c = server.on(self._c)
-        self.outside = LargestBatch(self._server.most_seqs)
+        limit = self._server.most_seqs
+        self.outside = LargestBatch(limit, (self._by_seqs, self._decodes) if limit else ())
         self._pair_ns = self._c.attention_pairs * self._basis.pair_ns
         self._kv_ns = self._basis.kv_ns
         self._kv_ns *= self._c.narrow_kv_traffic if self._basis.narrow_kv else self._c.kv_traffic
@@ -175,8 +175,6 @@ class Trained(LineModel):
         if not self._basis.packed_attention:
             tile_ns = self._c.mixed_decode_tiles * TILE_ROWS * self._basis.pair_ns
             self._mixed_pair_ns, self._mixed_seq_pairs = max(tile_ns, self._pair_ns), TILE_KEYS
-        self._token_cache: dict[int, float] = {}
-        self._row_cache: dict[int, float] = {}
 
     def beyond(self, longest_tokens: int = 0) -> str:
         """Aspects of a run with sequences of this length that are outside the training data, in one line; may
@@ -192,25 +190,17 @@ class Trained(LineModel):
 
     def _tokens_ns(self, tokens: int) -> float:
         """Everything except attention and LM head, for `tokens` tokens; half a ns added for rounding."""
-        ns = self._token_cache.get(tokens)
-        if ns is None:
-            c, basis = self._c, self._basis
-            ns = sum(map(self._product_ns, basis.products(tokens)))
-            ns += c.traffic * basis.elementwise_ns(tokens)
-            ns += c.all_reduce_latency * basis.all_reduce_latency_ns(tokens)
-            ns += c.all_reduce_traffic * basis.all_reduce_ns(tokens)
-            ns += c.rank_wait_ns * basis.waits(tokens)
-            ns += c.layer_ns * basis.shape.layers + c.sparse_layer_ns * basis.shape.moe_layers
-            ns += c.narrow_layer_ns * basis.narrow_layers + 0.5
-            self._token_cache[tokens] = ns
-        return ns
+        c, basis = self._c, self._basis
+        ns = sum(map(self._product_ns, basis.products(tokens)))
+        ns += c.traffic * basis.elementwise_ns(tokens)
+        ns += c.all_reduce_latency * basis.all_reduce_latency_ns(tokens)
+        ns += c.all_reduce_traffic * basis.all_reduce_ns(tokens)
+        ns += c.rank_wait_ns * basis.waits(tokens)
+        ns += c.layer_ns * basis.shape.layers + c.sparse_layer_ns * basis.shape.moe_layers
+        return ns + (c.narrow_layer_ns * basis.narrow_layers + 0.5)
 
     def _rows_ns(self, rows: int) -> float:
-        ns = self._row_cache.get(rows)
-        if ns is None:
-            ns = self._product_ns(self._basis.head(rows)) + self._c.traffic * self._basis.sampling_ns(rows)
-            self._row_cache[rows] = ns
-        return ns
+        return self._product_ns(self._basis.head(rows)) + self._c.traffic * self._basis.sampling_ns(rows)
 
     def _product_ns(self, product: Product) -> float:
         c, (arithmetic, traffic, kind) = self._c, product
@@ -226,12 +216,6 @@ class Trained(LineModel):
         c = self._c
         self.outside.saw(seqs)
         return int(c.host_step_ns + c.host_seq_ns * seqs - self._server.beyond_ns(seqs) + 0.5)
-
-    def _mixed_ns(self, f: StepFeatures) -> float:
-        ns = self._tokens_ns(f.tokens) + self._rows_ns(f.emitted_rows) + self._prefill_ns(f)
-        compute = self._mixed_pair_ns * (f.decode_kv_tokens + self._mixed_seq_pairs * f.decode_seqs)
-        moved = self._kv_ns * (f.decode_kv_tokens + 2 * f.decode_seqs)
-        return ns + (compute if compute > moved else moved)
 
 
 Kind = Literal["dense", "sparse", "narrow"]

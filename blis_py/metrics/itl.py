@@ -14,7 +14,7 @@ cost of a full block.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -88,11 +88,11 @@ class TokenGaps:
             stalled = view.prepare(self._emission)
             view.add(self._break_gaps_ns[stalled] + self._front_end_ns, np.ones(len(stalled), dtype=np.int64))
         for first, gap_ns in self._step_gaps(index):
-            gap_ns, place = _places(gap_ns + self._front_end_ns)
+            values, counts_of = _sorted(gap_ns + self._front_end_ns)
             for view in views:
-                weights = np.bincount(place, view.weights(first, len(place)), len(gap_ns))
-                listed = np.flatnonzero(weights)  # float64 is exact for these counts
-                view.add(gap_ns[listed], weights[listed].astype(np.int64))
+                counts = counts_of(view.weights(first, len(gap_ns)))
+                listed = np.flatnonzero(counts)
+                view.add(values[listed], counts[listed])
 
     def _step_gaps(self, index: int) -> Iterator[tuple[int, Ints]]:
         """Parts of an instance's steps: index of the first step, and the time between consecutive ends.
@@ -214,31 +214,30 @@ class _Seen:
         self.visits = visits
         self.tallies: list[Tally] = []
         """Tallies of all groups with exactly this set of visits there."""
-        self._places: Ints
-        self._level: Ints
+        self._opened: Ints
+        self._closed: Ints
 
     def prepare(self, emission: EmittedTokens) -> Rows:
-        """Precompute the changes of that number, which occur only at the begin and end of visits.
+        """Precompute the steps at which that number changes: only at the begin and end of visits.
 
         Returns:
             Indices of the breaks of these visits.
         """
         stalled, _ = rows_of(emission.breaks, self.visits)
         stalls = emission.breaks[stalled]
-        opened = np.concatenate((emission.first_step[self.visits], stalls[:, 2])) + 1
-        closed = np.concatenate((emission.last_step[self.visits], stalls[:, 1])) + 1
-        places, change = np.unique(np.concatenate((opened, closed)), return_inverse=True)
-        level = np.cumsum(np.bincount(change[: len(opened)], minlength=len(places)))
-        level -= np.cumsum(np.bincount(change[len(opened) :], minlength=len(places)))
-        self._places = np.concatenate((np.zeros(1, np.int64), places))
-        self._level = np.concatenate((np.zeros(1, np.int64), level))
+        self._opened = np.concatenate((emission.first_step[self.visits], stalls[:, 2])) + 1
+        self._closed = np.concatenate((emission.last_step[self.visits], stalls[:, 1])) + 1
         return stalled
 
-    def weights(self, first: int, count: int) -> NDArray[np.float64]:
+    def weights(self, first: int, count: int) -> Ints:
         """Counts of the steps from `first` on."""
-        low, high = np.searchsorted(self._places, (first, first + count), side="right")
-        edges = np.concatenate(([first], self._places[low:high], [first + count]))
-        return np.repeat(self._level[low - 1 : high].astype(np.float64), np.diff(edges))
+        change = np.zeros(count, dtype=np.int64)
+        for places, sign in ((self._opened, 1), (self._closed, -1)):
+            here = places[(places >= first) & (places < first + count)]
+            change += sign * np.bincount(here - first, minlength=count)
+            change[0] += sign * np.count_nonzero(places < first)
+        weights: Ints = np.cumsum(change)
+        return weights
 
     def add(self, gap_ns: Ints, counts: Ints) -> None:
         """Add gaps with their counts."""
@@ -246,20 +245,23 @@ class _Seen:
             tally.add(gap_ns, counts)
 
 
-def _places(values: Ints) -> tuple[Ints, Rows]:
-    """`np.unique(values, return_inverse=True)` for non-negative numbers, in a fifth of the time.
+def _sorted(values: Ints) -> tuple[Ints, Callable[[Ints], Ints]]:
+    """Non-negative values in order, and the function from a number for each to the sums in that order.
 
-    numpy sorts. Whole microseconds need no sorting: all multiples up to a limit, which few gaps exceed (those
-    with a pause), can be counted.
+    Equal values may be apart. Whole microseconds need no sorting: all multiples up to a limit, which few
+    exceed (those with a pause), can be counted, and are apart no more.
     """
     multiple = values // 1000
     beyond = np.flatnonzero(multiple > len(values))
     if len(beyond) >= len(values) // 8 or not np.array_equal(multiple * 1000, values):
-        return np.unique(values, return_inverse=True)
+        order = np.argsort(values)
+        return values[order], lambda numbers: numbers[order]
     multiple[beyond] = multiple.min()
     listed = np.bincount(multiple) > 0
     place = (np.cumsum(listed) - 1)[multiple]
     found = np.flatnonzero(listed) * 1000
     others, place_there = np.unique(values[beyond], return_inverse=True)
     place[beyond] = len(found) + place_there
-    return np.concatenate((found, others)), place
+    distinct = np.concatenate((found, others))
+    # float64 is exact for these sums
+    return distinct, lambda numbers: np.bincount(place, numbers, len(distinct)).astype(np.int64)

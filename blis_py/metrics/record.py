@@ -28,6 +28,10 @@ NO_INSTANCE = "no instance"
 """Reason of a rejection at dispatch: no instance is ready, and none is coming."""
 
 
+INSTANCE_FAILED = "instance failed"
+"""Reason of an eviction: the instance of the request failed."""
+
+
 class Outcome(IntEnum):
     """Final state of a request. Every injected request has exactly one."""
 

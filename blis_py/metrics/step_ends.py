@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,8 @@ from blis_py.latency.step_run import Ints, PricedRun, StepRun
 
 _AT_ONCE = 1 << 15
 """Steps to compress at once, or a thirty-second as many runs."""
+_SHORT: Final = 8
+"""Steps of a run along a line up to which their ends take less time and memory than the run itself."""
 _PART = 1 << 19
 """Approximate number of steps per returned part."""
 _GAP_BYTES = 4
@@ -38,9 +41,9 @@ class StepEnds:
         self.last_ns = 0
         """End of the latest step."""
         self._latest: list[int] = []
-        """Ends of uncompressed runs. Most are single steps, which need nothing else."""
+        """Ends of uncompressed runs; of short ones, those of all steps."""
         self._longer: list[tuple[int, StepRun]] = []
-        """The runs of several steps among them, with their positions."""
+        """The runs of more steps among them, with their positions."""
         self._away = 0
         """Number of compressed steps."""
         self._most_steps, self._most_runs = _AT_ONCE, _AT_ONCE // 32
@@ -64,9 +67,12 @@ class StepEnds:
     def append(self, run: StepRun) -> None:
         """Append one or more steps that have ended."""
         steps, latest = run.steps, self._latest
-        if steps > 1:
-            self._longer.append((len(latest), run))
-        latest.append(run.end_ns)
+        if 1 < steps <= _SHORT and isinstance(run, LineRun):
+            run.list_ends(latest)
+        else:
+            if steps > 1:
+                self._longer.append((len(latest), run))
+            latest.append(run.end_ns)
         self.steps += steps
         self.last_ns = run.end_ns
         if len(latest) > self._most_runs or self.steps - self._away > self._most_steps:

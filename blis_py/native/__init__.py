@@ -54,6 +54,7 @@ EVERY_STEP = (
     "cluster.overlapped",
     "latency.step_run",
     "latency.decode_line",
+    "latency.line_model",
     "latency.trained_physics",
 )
 """What most simulated steps pass through. Other queues derive from built-in types, and stay interpreted."""
@@ -81,6 +82,7 @@ SOME = (
     "cluster.pair_dispatcher",
     "cluster.network",
     "cluster.pairs",
+    "cluster.decode_horizon",
     "cluster.handoff",
     "cluster.handoffs",
     "cluster.deciders",

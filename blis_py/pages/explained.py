@@ -75,7 +75,7 @@ def _others(found: Mapping[str, Any]) -> Sequence[Table]:
         for one in found["in_the_way"]
     ]
     headings = ("request", "class", "prompt", "output", "while it waited, ms", "prompt in its steps, ms")
-    return [Table("Requests in its way", headings, rows, frozenset({1}), sortable=True)]
+    return [Table("Requests that delayed it", headings, rows, frozenset({1}), sortable=True)]
 
 
 def _ms(ns: float | None) -> Cell:

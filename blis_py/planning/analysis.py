@@ -101,15 +101,16 @@ def drawn_cases(jobs: dict[str, Job], errors: Errors, goal: Goal, runner: Runner
     return [Case(name, goal.judge(outcome), outcome) for name, outcome in zip(jobs, outcomes, strict=True)]
 
 
-def levers(config: RunConfig, at: Variation, kv_blocks: int) -> dict[str, Job]:
+def levers(config: RunConfig, at: Variation, kv_blocks: int | None) -> dict[str, Job]:
     """Jobs under the load at which the configuration fails: a quarter more of one resource, or one setting at
     a quarter to four times its value; under the empty name, unchanged.
 
     Args:
         at: the load.
-        kv_blocks: of one instance; held constant, since memory follows from other settings.
+        kv_blocks: of one instance; held constant, since memory follows from other settings. None = as
+            configured, where pools have memory of their own.
     """
-    scheduler = replace(config.scheduler, num_kv_blocks=kv_blocks)
+    scheduler = config.scheduler if kv_blocks is None else replace(config.scheduler, num_kv_blocks=kv_blocks)
     stressed = replace(config, scheduler=scheduler)
     jobs = {
         "": Job(stressed, at),
@@ -128,7 +129,7 @@ def levers(config: RunConfig, at: Variation, kv_blocks: int) -> dict[str, Job]:
             jobs[f"{SEQUENCES}: max_num_seqs {round(seqs * factor):,}"] = Job(
                 replace(stressed, scheduler=other), at
             )
-    if config.num_instances > 1:
+    if config.instances > 1:
         fresh = replace(config.routing, policy="least-loaded", snapshot_refresh_interval_us=0)
         jobs["routing: least-loaded with live queue lengths"] = Job(replace(stressed, routing=fresh), at)
     return jobs

@@ -256,12 +256,10 @@ _ALSO_CALLED = {
 }
 """Names by which users of vLLM and BLIS look for a setting."""
 _INSTANCES = "every replica is an instance of its own: vary num_instances"
-_NO_EXPERTS = "experts are split like all weights, by tp; expert parallelism is not simulated"
 _NOT_SIMULATED = {
     "data_parallel_size": _INSTANCES,
     "dp": _INSTANCES,
-    "enable_expert_parallel": _NO_EXPERTS,
-    "ep": _NO_EXPERTS,
+    "enable_expert_parallel": "give the number of GPUs that the experts are spread over: vary ep",
     "pipeline_parallel_size": "pipeline parallelism is not simulated",
     "pp": "pipeline parallelism is not simulated",
     "quantization": "a quantised model is a model of its own: model=qwen3-32b,qwen3-32b-fp8",

@@ -17,6 +17,11 @@ LAYOUT_NAMES = ("xpyd", *ROLES.values())
 """The same as axes are named."""
 
 
+def is_count_of_pool(key: str) -> bool:
+    """Whether a setting is the number of instances of a pool: `pools.NAME.count`."""
+    return key.startswith("pools.") and key.endswith(".count")
+
+
 class Part(NamedTuple):
     """The instances of a pool."""
 
@@ -25,6 +30,7 @@ class Part(NamedTuple):
     gpu: str
     tp: int
     dollars_per_hour: float | None
+    price_source: str | None = None
 
     @property
     def gpus(self) -> int:
@@ -35,18 +41,18 @@ class Part(NamedTuple):
 
 
 def parts_of(config: RunConfig, prices: Prices) -> tuple[Part, ...]:
-    """The pools of a fleet; empty if all instances are alike."""
-    pools = [pool for pool in config.all_pools if pool.count]
-    return tuple(_part(pool, config, prices) for pool in pools) if len(pools) > 1 else ()
+    """The pools of a fleet that have instances; empty if there are no pools."""
+    return tuple(_part(pool, config, prices) for pool in config.all_pools if pool.count)
 
 
 def _part(pool: PoolSection, config: RunConfig, prices: Prices) -> Part:
     gpu, tp = pool.gpu or device_of(config), pool.tp or config.tp
-    price = prices.of(gpu)
-    hourly = pool.price_per_hour if price is None else tp * price.per_hour
     if pool.price_per_hour is not None:
-        hourly = pool.price_per_hour
-    return Part(pool.name, pool.count, gpu, tp, None if hourly is None else pool.count * hourly)
+        return Part(pool.name, pool.count, gpu, tp, pool.count * pool.price_per_hour, "as given")
+    price = prices.of(gpu)
+    if price is None:
+        return Part(pool.name, pool.count, gpu, tp, None)
+    return Part(pool.name, pool.count, gpu, tp, pool.count * tp * price.per_hour, price.source)
 
 
 def price_of(config: RunConfig, prices: Prices) -> Price | None:
@@ -54,11 +60,19 @@ def price_of(config: RunConfig, prices: Prices) -> Price | None:
     parts = parts_of(config, prices)
     if not parts:
         return prices.of(_only_device(config))
-    sources = dict.fromkeys(price.source for part in parts if (price := prices.of(part.gpu)) is not None)
     hourly = [part.dollars_per_hour for part in parts if part.dollars_per_hour is not None]
     if len(hourly) < len(parts):
         return None
-    return Price(sum(hourly) / gpus_of(config), "; ".join(sources) or "as given")
+    sources = dict.fromkeys(str(part.price_source) for part in parts)
+    return Price(sum(hourly) / gpus_of(config), "; ".join(sources))
+
+
+def unpriced(config: RunConfig, prices: Prices) -> list[str]:
+    """GPUs of the configuration without a price."""
+    parts = parts_of(config, prices)
+    if not parts:
+        return prices.missing(devices_of(config))
+    return list(dict.fromkeys(part.gpu for part in parts if part.dollars_per_hour is None))
 
 
 def devices_of(config: RunConfig) -> list[str]:

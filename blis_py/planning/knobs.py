@@ -99,7 +99,7 @@ def values_of(config: RunConfig) -> dict[str, tuple[object, list[object]]]:
         "scheduler": (own.policy, [each for each in known if each != own.policy]),
         "prefix_cache": (own.prefix_cache, [each for each in caches if each != own.prefix_cache]),
     }
-    if config.num_instances > 1:
+    if config.instances > 1:
         now = config.routing.policy
         found["routing_policy"] = now, [each for each in _ROUTERS if each != now]
     return {name: (now, others) for name, (now, others) in found.items() if others}

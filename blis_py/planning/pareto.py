@@ -13,7 +13,7 @@ from blis_py.planning.fleets import gpus_of
 from blis_py.planning.goal import Goal, in_ms
 from blis_py.planning.job import Job, JobOutcome
 from blis_py.planning.runner import Runner
-from blis_py.planning.space import drained, refuse_pools
+from blis_py.planning.space import drained
 from blis_py.planning.study import Base
 
 CONCURRENCIES = tuple(2**power for power in range(10))
@@ -86,7 +86,6 @@ def pareto(base: Base, axes: Sequence[Axis], runner: Runner, goal: Goal) -> Pare
     for point in grid(axes):
         try:
             config = drained(base.config(point, axes))
-            refuse_pools(config)
             _check(config)
         except InputError as error:
             refused[str(error)] = None
@@ -116,7 +115,7 @@ def _check(config: RunConfig) -> None:
 
 def _loaded(config: RunConfig, count: int) -> RunConfig:
     """The configuration with so many requests in flight at each instance."""
-    concurrency = count * config.num_instances
+    concurrency = count * config.instances
     load = replace(config.workload, concurrency=concurrency)
     if load.trace is None:
         load = replace(load, num_requests=max(_ROUNDS * concurrency, _LEAST))

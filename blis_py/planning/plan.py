@@ -22,7 +22,7 @@ from blis_py.planning.report_text import RATE, SURE
 from blis_py.planning.result import Candidate, Knobs, PlanResult
 from blis_py.planning.runner import Runner
 from blis_py.planning.search import Probe, Search, SearchLine
-from blis_py.planning.space import INSTANCES, LineCallback, Space, drained, refuse_pools
+from blis_py.planning.space import INSTANCES, LineCallback, Space, drained
 from blis_py.planning.stationary import Sustained, highest_rate, sustained
 from blis_py.planning.study import Base
 from blis_py.planning.verify import Drawn, Verifier, drawn
@@ -142,8 +142,10 @@ def _answer(
     space.on_progress(f"{best}: highest rate, bottleneck and certainty")
     under = verifier.drawn(found) if draws else Drawn()
     outcome = examined(outcome, space.goal, space.runner, under, space.notes(best))
+    if under.share is not None:
+        outcome = replace(outcome, fewest=verifier.fewest(found), **_central(space, search, verifier))
     if under.share is None or under.share >= (SURE if confidence is None else confidence):
-        return outcome
+        return replace(outcome, simulated=space.runner.done, known=space.runner.found)
     surer = verifier.best(lines, SURE)
     return replace(
         outcome,
@@ -154,6 +156,14 @@ def _answer(
     )
 
 
+def _central(space: Space, search: Search, verifier: Verifier) -> dict[str, Any]:
+    """The cheapest candidate that holds by the prediction itself, among those that were too unsure."""
+    if not verifier.unsure:
+        return {}
+    probe = min(verifier.unsure, key=search.cost)
+    return {"central": space.candidate(probe), "central_holds": verifier.drawn(probe).share}
+
+
 def max_rate(config: RunConfig, runner: Runner, *, goal: Goal, prices: Prices, draws: int = DRAWS) -> Plan:
     """Find the highest rate at which a given cluster meets its targets, and the bottleneck there.
 
@@ -161,7 +171,6 @@ def max_rate(config: RunConfig, runner: Runner, *, goal: Goal, prices: Prices, d
         InputError: no target, a cluster that cannot be run, or a closed loop, which has no rate.
     """
     goal.check(config)
-    refuse_pools(config)
     prices.check(devices_of(config))
     best = given(drained(config), goal, runner, prices)
     longer = sustained(best.config, goal, runner, best.outcome)
@@ -227,9 +236,10 @@ def _levers(best: Candidate, rate: Any, length: float) -> dict[str, Job]:
     blocks = round((best.outcome.figures.get("kv_blocks") or 0) / max(best.instances, 1))
     if not blocks:
         return {}
+    own = None if best.config.pools else blocks
     factor = 1.0 if rate is None or rate.factor is None else analysis.beyond(rate.factor)
     at = Variation(rate=factor, length=max(length * max(factor, 1.0), 1.0))
-    return analysis.levers(best.config, at, blocks)
+    return analysis.levers(best.config, at, own)
 
 
 def _warnings(best: Candidate, longer: Sustained) -> list[str]:
@@ -263,7 +273,7 @@ def _sizes(sizes: Sequence[int] | None, axes: Sequence[Axis], base: Base) -> tup
     """Numbers of instances, ascending, and the other axes; 1 where the layout has a number of its own."""
     if _is_laid_out(base, axes):
         if sizes is not None or any(each.key == INSTANCES for each in axes):
-            fix = "drop it: each layout has its number of instances"
+            fix = "drop it: each layout has its number of instances; of a pool, vary pools.NAME.count"
             raise InputError("contradicts the instances of each side", key="--instances", fix=fix)
         return [1], list(axes)
     own = [each for each in axes if each.key == INSTANCES]

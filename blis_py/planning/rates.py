@@ -16,7 +16,7 @@ from blis_py.planning.prices import Prices
 from blis_py.planning.report_text import RATE
 from blis_py.planning.result import Rated, Standing
 from blis_py.planning.runner import Runner
-from blis_py.planning.space import INSTANCES, drained, refuse_pools
+from blis_py.planning.space import INSTANCES, drained
 from blis_py.planning.stationary import highest_rate, sustained
 from blis_py.planning.study import Base
 from blis_py.planning.verify import Drawn, drawn
@@ -77,7 +77,6 @@ def _rated(
 ) -> Rated:
     config = _sized(drained(base.config(point, axes)), prices, gpus, budget)
     goal.check(config)
-    refuse_pools(config)
     if config.workload.concurrency is not None:
         raise InputError("a closed loop has no rate", key="--concurrency", fix="use blis sweep")
     outcome = runner.run([Job(config)])[0]

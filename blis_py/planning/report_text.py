@@ -77,6 +77,9 @@ def summary(plan: PlanResult) -> dict[str, Any]:
             "mean_step_time_error": None if plan.error is None else plan.error.typical,
             "surer": None if plan.surer is None else _candidate(plan.surer),
             "surer_holds": plan.surer_holds,
+            "fewest_instances": plan.fewest,
+            "central": None if plan.central is None else _candidate(plan.central),
+            "central_holds": plan.central_holds,
         },
         "sensitivity": [_case(case) for case in plan.sensitivity],
         "latency_models": [_case(case) for case in plan.models],
@@ -143,7 +146,9 @@ def _size(best: Candidate) -> str:
 
 
 def _parts(best: Candidate) -> list[str]:
-    """GPUs and price of each pool, where instances are not alike."""
+    """GPUs and price of each pool, if there are several."""
+    if len(best.parts) < 2:
+        return []
     return [
         f"    {part.name}: {part.gpus} × {part.gpu}"
         + ("" if part.dollars_per_hour is None else f", ${part.dollars_per_hour:,.2f} an hour")
@@ -278,12 +283,35 @@ def _probability(plan: PlanResult) -> list[str]:
         f"  errors drawn from {error.source}{'; too few to rely on' if error.few else ''}",
     ]
     if plan.surer is not None and plan.surer_holds is not None:
-        cost = plan.surer.dollars_per_hour
-        price = f"{plan.surer.gpus} GPUs" if cost is None else f"${cost:,.2f} an hour"
-        told.append(f"  cheapest at 90 %: {plan.surer}, {price} ({100 * plan.surer_holds:.0f} %)")
+        share = f"{100 * plan.surer_holds:.0f} %"
+        told.append(f"  cheapest at 90 %: {plan.surer}, {_price(plan.surer)} ({share})")
     elif plan.probability < SURE and plan.standings:
         told.append("  no configuration of the space holds in 90 % of the draws")
-    return told
+    if plan.central is not None and plan.central_holds is not None:
+        share = f"{100 * plan.central_holds:.0f} % of the draws"
+        told.append(f"  by the prediction itself: {plan.central}, {_price(plan.central)} ({share})")
+    return told + _needed(plan)
+
+
+def _needed(plan: PlanResult) -> list[str]:
+    """Numbers of instances between which the truth lies in eight of ten draws."""
+    best, surer = plan.best, plan.surer
+    if plan.fewest is None or plan.probability is None or best.parts:
+        return []
+    most = best.instances if plan.probability >= SURE else None
+    if surer is not None and surer.point == best.point:
+        most = surer.instances
+    if most is None:
+        several = "instances are" if plan.fewest > 1 else "instance is"
+        return [f"  with these settings, at least {plan.fewest} {several} needed in nine of ten draws"]
+    if most == plan.fewest:
+        return []
+    return [f"  with these settings, {plan.fewest} to {most} instances are needed in eight of ten draws"]
+
+
+def _price(candidate: Candidate) -> str:
+    cost = candidate.dollars_per_hour
+    return f"{candidate.gpus} GPUs" if cost is None else f"${cost:,.2f} an hour"
 
 
 def _agreement(plan: PlanResult) -> list[str]:
@@ -303,13 +331,14 @@ def _agreement(plan: PlanResult) -> list[str]:
 
 
 def _searched(plan: PlanResult) -> str:
-    looked = len([each for each in plan.standings if not _added(plan, each)])
-    told = f"Searched: {looked:,} of {plan.lines:,} combinations of settings, {plan.simulated:,} runs"
+    looked = [each for each in plan.standings if not _added(plan, each)]
+    tried = sum(each.tried for each in looked)
+    told = f"Searched: {tried:,} of {plan.lines:,} combinations of settings, {plan.simulated:,} runs"
     if plan.known:
         told += f", {plan.known:,} more from the cache"
-    if looked < plan.lines:
-        told += "; a combination that was not tried may be cheaper"
-    return told
+    if len(looked) < plan.lines:
+        return told + "; a combination that was not tried may be cheaper"
+    return told + ("; the others cost more" if tried < plan.lines else "")
 
 
 def _added(plan: PlanResult, standing: Standing) -> bool:

@@ -9,7 +9,7 @@ from blis_py.config.models import RunConfig
 from blis_py.planning import analysis
 from blis_py.planning.analysis import Case, Lever
 from blis_py.planning.axes import Point
-from blis_py.planning.fleets import LAYOUT_NAMES, Part
+from blis_py.planning.fleets import LAYOUT_NAMES, Part, is_count_of_pool
 from blis_py.planning.goal import Judgement
 from blis_py.planning.job import JobOutcome
 from blis_py.planning.prices import Price
@@ -31,7 +31,7 @@ class Candidate:
     judgement: Judgement
     outcome: JobOutcome
     parts: tuple[Part, ...] = ()
-    """Its pools, if its instances are not alike."""
+    """Its pools with instances; empty without pools."""
 
     @property
     def dollars_per_hour(self) -> float | None:
@@ -48,10 +48,15 @@ class Candidate:
         """The configuration in one line."""
         facts, several = self.outcome.facts, "s" if self.instances > 1 else ""
         model, gpu = (facts.get(name) or getattr(self.config, name) for name in ("model", "gpu"))
-        what = f"{self.instances} instance{several} of {model} on {gpu} TP{self.config.tp}"
-        if self.parts:
-            what = f"{self.instances} instances of {model}: {', '.join(map(str, self.parts))}"
-        rest = {k: v for k, v in self.point.items() if k not in ("model", "gpu", "tp", *LAYOUT_NAMES)}
+        what = f"{self.instances} instance{several} of {model}"
+        if len(self.parts) > 1:
+            what += f": {', '.join(map(str, self.parts))}"
+        elif self.parts:
+            what += f" on {self.parts[0].gpu} TP{self.parts[0].tp}"
+        else:
+            what += f" on {gpu} TP{self.config.tp}"
+        said = ("model", "gpu", "tp", *LAYOUT_NAMES)
+        rest = {k: v for k, v in self.point.items() if k not in said and not is_count_of_pool(k)}
         return what + "".join(f", {key} {value}" for key, value in rest.items())
 
 
@@ -71,6 +76,10 @@ class Standing:
     """Cost at `least` instances."""
     why: str
     """The judgement at the largest failing size, or the reason why the combination cannot be run."""
+
+    @property
+    def tried(self) -> bool:
+        return self.least is not None or bool(self.why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +138,12 @@ class PlanResult:
     """The cheapest candidate that holds in nine of ten draws, if the best one does not."""
     surer_holds: float | None = None
     """The share of draws in which it holds."""
+    fewest: int | None = None
+    """The fewest instances of the best one's settings that hold in one of ten draws."""
+    central: Candidate | None = None
+    """The cheapest candidate that holds by the prediction itself, if more confidence was demanded than it
+    has."""
+    central_holds: float | None = None
     error: Errors | None = None
     notes: tuple[str, ...] = field(default=())
 

@@ -2,8 +2,9 @@
 
 A line is a combination of all settings but the number of instances. Along it a bisection finds the least
 number that holds. All lines are searched at once, a probe of each in a round, and a line ends as soon as
-the rest of it costs more than a candidate that passes already. Probes depend on the outcomes alone, not on
-the executor or the number of concurrent runs.
+the rest of it costs more than a candidate that passes already. Where lines have a single size (layouts,
+fleets of pools), nothing is taken to increase with cost: the cheapest lines are tried first, until one
+passes. Probes depend on the outcomes alone, not on the executor or the number of concurrent runs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 from blis_py.planning.goal import Judgement
 from blis_py.planning.job import FINE
 
+_TOGETHER = 8
+"""Fewest lines with a single size tried in a round, independent of the number of workers."""
 Probe = tuple[int, int]
 """A line and a size, by index."""
 Ask = Callable[[Sequence[Probe], bool], Sequence[Judgement]]
@@ -56,7 +59,7 @@ class Search:
             bound = self._bound(among)
             probes = [probe for line in among if (probe := self._next(line, bound)) is not None]
             if probes:
-                self._judge(probes, may_stop=True)
+                self._judge(self._first(probes), may_stop=True)
                 continue
             supposed = [p for p in self._cheapest(among) if self.known[p].early == FINE]
             if not supposed:
@@ -109,6 +112,15 @@ class Search:
         last = len(self._sizes) - 1 if least is None else least - 1
         last = bisect_right(self._sizes, bound, first, last + 1, key=lambda n: self._lines[line].cost * n) - 1
         return (line, (first + last) // 2) if last >= first else None
+
+    def _first(self, probes: Sequence[Probe]) -> Sequence[Probe]:
+        """The probes of a round: all, or of lines with a single size the cheapest. With an eighth of those
+        tried so far, rounds are few and little is tried in vain."""
+        count = max(_TOGETHER, len(self.known) // 8)
+        if len(self._sizes) > 1 or len(probes) <= count:
+            return probes
+        most = sorted(map(self.cost, probes))[count - 1]
+        return [probe for probe in probes if self.cost(probe) <= most]
 
     def _bound(self, among: Collection[int]) -> float:
         """Cost of the cheapest candidate that passes, or is presumed to."""

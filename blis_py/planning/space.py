@@ -8,7 +8,7 @@ from dataclasses import replace
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 from blis_py.planning.axes import Axis, Point, axis, grid
-from blis_py.planning.fleets import devices_of, gpus_of, parts_of, price_of
+from blis_py.planning.fleets import devices_of, gpus_of, parts_of, price_of, unpriced
 from blis_py.planning.goal import Goal, Judgement
 from blis_py.planning.job import FINE, HOPELESS, Job, JobOutcome
 from blis_py.planning.prices import Prices
@@ -51,13 +51,11 @@ class Space:
         for first in self._firsts:
             if isinstance(first, RunConfig):
                 goal.check(first)
-                refuse_pools(first)
         runnable = [first for first in self._firsts if isinstance(first, RunConfig)]
         if not runnable:
             raise InputError(f"no configuration can be run: {self._firsts[0]}")
-        devices = [device for first in runnable for device in devices_of(first)]
-        prices.check(devices)
-        self._missing = prices.missing(devices)
+        prices.check([device for first in runnable for device in devices_of(first)])
+        self._missing = [gpu for first in runnable for gpu in unpriced(first, prices)]
         self.objective = GPUS if self._missing else DOLLARS
 
         self.costs = [self._cost(first) if isinstance(first, RunConfig) else 1.0 for first in self._firsts]
@@ -192,18 +190,6 @@ class Space:
             except InputError as error:
                 self._configs[probe] = str(error)
         return self._configs[probe]
-
-
-def refuse_pools(config: RunConfig) -> None:
-    """Check that all instances are alike: a plan counts them.
-
-    Raises:
-        InputError: the configuration lists pools.
-    """
-    if config.pools:
-        name = config.pools[0].name or "NAME"
-        fix = f"compare numbers of instances: blis sweep --vary pools.{name}.count=1:4"
-        raise InputError("a plan is of identical instances", key="pools", value=len(config.pools), fix=fix)
 
 
 def drained(config: RunConfig) -> RunConfig:

@@ -18,8 +18,8 @@ ANALYSED_REQUESTS = 3000
 """Of each run of an analysis, unless the workload has more."""
 LEAST_REQUESTS = 2000
 """Fewest requests of a run from which a percentile is taken for stationary."""
-_GROWTH = 4
-"""Factor from one tried duration to the next."""
+_GROWTH, _LEAST_GROWTH = 4, 2
+"""Factor from one tried duration to the next; the last one may be shorter, up to the longest run."""
 _CLOSE = 0.05
 """Largest relative change of the tightest figure from one duration to the next."""
 _SAME = 0.05
@@ -68,14 +68,15 @@ class HighestRate:
 
 
 def sustained(config: RunConfig, goal: Goal, runner: Runner, first: JobOutcome) -> Sustained:
-    """The judgement at four, sixteen, … times the duration, until it fails or no longer changes.
+    """The judgement at four, sixteen, … times the duration, until it fails or no longer changes, or the
+    longest run is reached.
 
     Args:
         first: the outcome of the workload as it is.
     """
     found = Sustained(goal.judge(first), first, 1.0, False)
-    while found.judgement.holds and 0 < found.requests * _GROWTH <= goal.most_requests:
-        length = found.length * _GROWTH
+    while found.judgement.holds and 0 < found.requests * _LEAST_GROWTH <= goal.most_requests:
+        length = found.length * min(_GROWTH, goal.most_requests / found.requests)
         outcome = runner.run([Job(config, Variation(length=length))])[0]
         told = goal.judge(outcome)
         if not outcome.ran or outcome.facts["requests"] <= found.requests:
@@ -132,7 +133,7 @@ class _RateSearch:
         if found.requests < 0.9 * per_length * length:
             return None  # the workload cannot be extended
         next_length = min(length * _GROWTH, self._goal.most_requests / per_length)
-        return next_length if next_length >= 2 * length else None
+        return next_length if next_length >= _LEAST_GROWTH * length else None
 
     def at(self, length: float, factors: Sequence[float]) -> HighestRate:
         """The highest rate at a duration, from first factors to try."""

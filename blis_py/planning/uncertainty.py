@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import norm
 
+from blis_py.config.loader import pool_configs
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 from blis_py.files.profiles import squeeze
@@ -90,7 +91,13 @@ def errors_of(
     known = validated(config.latency.model)
     if not known:
         return None
-    return errors_in(_regime_of(config, near_saturation), known, count, targets)
+    return errors_in(_regime_of(_largest(config), near_saturation), known, count, targets)
+
+
+def _largest(config: RunConfig) -> RunConfig:
+    """The configuration of the pool with the most GPUs, whose errors count for the whole fleet."""
+    pools = pool_configs(config)
+    return max(pools, key=lambda each: each[0].count * each[1].tp)[1] if len(pools) > 1 else config
 
 
 def errors_in(

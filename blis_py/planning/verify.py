@@ -18,6 +18,9 @@ from blis_py.planning.space import Space
 from blis_py.planning.stationary import Sustained, sustained
 from blis_py.planning.uncertainty import Errors, errors_of
 
+UNLIKELY = 0.1
+"""Share of the draws from which a number of instances is taken for possible."""
+
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
@@ -43,9 +46,16 @@ def drawn(config: RunConfig, goal: Goal, runner: Runner, count: int, longer: Sus
     asked = [(each.metric, each.stat) for each in parse_slos(config.slo)]
     near = longer.outcome.verdict in (OVERLOADED, SATURATED)
     errors = errors_of(config, count, asked, near_saturation=near)
-    if errors is None:
-        return Drawn()
-    jobs = analysis.draws(config, errors, goal, longer.analysed)
+    return Drawn() if errors is None else drawn_from(errors, config, goal, runner, longer.analysed)
+
+
+def drawn_from(errors: Errors, config: RunConfig, goal: Goal, runner: Runner, length: float) -> Drawn:
+    """A configuration under given draws.
+
+    Args:
+        length: factor on the number of requests.
+    """
+    jobs = analysis.draws(config, errors, goal, length)
     return Drawn(tuple(analysis.drawn_cases(jobs, errors, goal, runner)), errors)
 
 
@@ -58,6 +68,8 @@ class Verifier:
         self._drawn: dict[Probe, Drawn] = {}
         self.bursts: list[Probe] = []
         """Candidates that hold for the duration of the workload, but not for longer."""
+        self.unsure: list[Probe] = []
+        """Candidates that hold, but in fewer draws than demanded."""
 
     def best(self, lines: Sequence[int], confidence: float | None = None) -> Probe | None:
         """The cheapest candidate that holds over longer durations and, with `confidence`, in this share of
@@ -84,6 +96,19 @@ class Verifier:
             self._drawn[probe] = drawn(space.config(probe), space.goal, space.runner, self._count, longer)
         return self._drawn[probe]
 
+    def fewest(self, probe: Probe) -> int:
+        """The fewest instances, with the settings of a candidate, that hold in one of ten of its draws."""
+        space, (line, size), errors = self._space, probe, self.drawn(probe).errors
+        if errors is None:
+            return space.config(probe).instances
+        length = self.sustained(probe).analysed
+        while size > 0:
+            fewer = drawn_from(errors, space.config((line, size - 1)), space.goal, space.runner, length)
+            if (fewer.share or 0.0) < UNLIKELY:
+                break
+            size -= 1
+        return space.config((line, size)).instances
+
     def _whole(self, probe: Probe) -> JobOutcome:
         return self._space.outcome(probe)
 
@@ -98,5 +123,6 @@ class Verifier:
         share = self.drawn(probe).share
         if share is None or share >= confidence - 1e-9:
             return None
+        self.unsure.append(probe)
         needed = Requirement("draws that meet all targets", confidence, share, "share", share - confidence)
         return replace(longer.judgement, holds=False, requirements=(*longer.judgement.requirements, needed))

@@ -33,6 +33,7 @@ from blis_py.result import Result  # noqa: E402
 from blis_py.setup.asked import Demand  # noqa: E402
 from blis_py.setup.demand import demand  # noqa: E402
 from blis_py.setup.from_trace import as_recorded  # noqa: E402
+from blis_py.setup.pools import PoolSetup  # noqa: E402
 from blis_py.setup.setup import Setup  # noqa: E402
 from blis_py.traces.reading import Reading  # noqa: E402
 
@@ -128,14 +129,19 @@ def _with_factors(demand: Demand, variation: Variation) -> Demand:
 
 
 def _with_other_parts(simulation: Simulation, variation: Variation) -> Simulation:
-    if variation.gpu_time != 1.0 or variation.host_time != 1.0:
-        latency = scaled(simulation.latency, variation.gpu_time, variation.host_time)
-        simulation = simulation.with_pool(latency=latency)
+    """The same with other step times and KV blocks in every pool."""
+    times = variation.gpu_time, variation.host_time
+    pools = simulation.pools
+    if times != (1.0, 1.0):
+        pools = tuple(replace(pool, latency=scaled(pool.latency, *times)) for pool in pools)
     if variation.kv_blocks != 1.0:
-        blocks = max(round(simulation.scheduler.num_kv_blocks * variation.kv_blocks), 1)
-        scheduler = replace(simulation.scheduler, num_kv_blocks=blocks)
-        simulation = simulation.with_pool(scheduler=scheduler)
-    return simulation
+        pools = tuple(_with_blocks(pool, variation.kv_blocks) for pool in pools)
+    return replace(simulation, pools=pools)
+
+
+def _with_blocks(pool: PoolSetup, factor: float) -> PoolSetup:
+    blocks = max(round(pool.scheduler.num_kv_blocks * factor), 1)
+    return replace(pool, scheduler=replace(pool.scheduler, num_kv_blocks=blocks))
 
 
 def _outcome(job: Job) -> JobOutcome:

@@ -79,7 +79,7 @@ def _answer(data: Data) -> str:
 def _about(data: Data, request: Data) -> Iterable[str]:
     cached = f", {request['cached_tokens']:,} of them cached" if request["cached_tokens"] else ""
     where = "" if request["instance"] is None else f", {_where(request)}"
-    first = "" if data["value_ns"] is None else "The first that is as slow: "
+    first = "" if data["value_ns"] is None else "First request that slow: "
     yield (
         f"{first}{plain(request['id'])} (class {plain(request['slo_class'])}{where}): "
         f"{request['prompt_tokens']:,} prompt tokens{cached}, {request['output_tokens']:,} output tokens, "
@@ -125,7 +125,7 @@ def _ledger(data: Data) -> Table:
         share = f"{line['share']:.1%}" if line["share"] else ""
         table.add_row(line["what"], *(_cell(line[key]) for key in columns), share)
     sums = [sum(line[key] for line in lines) for key in columns]
-    table.add_row("together", *(ms(value) for value in sums), "", style="bold")
+    table.add_row("total", *(ms(value) for value in sums), "", style="bold")
     return table
 
 
@@ -154,7 +154,7 @@ def _scope(data: Data) -> str:
 
 
 def _others(data: Data) -> Table:
-    table = _table("in its way", "class", "prompt", "output", "while it waited", "prompt in its steps", "")
+    table = _table("delayed by", "class", "prompt", "output", "while it waited", "prompt in its steps", "")
     for one in data["in_the_way"]:
         table.add_row(
             plain(one["id"]),
@@ -176,10 +176,10 @@ def _what_ifs(data: Data) -> Table:
         metric.unit.key(f"{metric.name}_{stat}"): f"{metric.label} {stat}"
         for metric, stat in shown_in("what_ifs")
     } | _COUNTS
-    table = _table("what if: each a run", _asked_for(data), "", "", *columns.values())
+    table = _table("what if, each a run", _asked_for(data), "", "", *columns.values())
     for column in table.columns[1:]:
         column.no_wrap = True
-    table.add_row("as it is", _asked(before), "", "", *(_figure(before[key]) for key in columns))
+    table.add_row("unchanged", _asked(before), "", "", *(_figure(before[key]) for key in columns))
     for one in data["what_ifs"]:
         if "refused" not in one and _differs(one):
             changes = [_percent(one["changes"][key]) for key in columns]

@@ -60,10 +60,12 @@ def kv_type_notes(
     config: RunConfig, shape: ModelShape, num_kv_blocks: int, requested: Demand, instances: int
 ) -> list[str]:
     """A note where the type of the KV cache decides whether the requests of closed loops run all at once."""
-    if requested.loops is None or not len(requested.table):
+    loops, limit = requested.loops, config.workload.concurrency
+    if (loops is None and limit is None) or not len(requested.table):
         return []
     settings, table = config.scheduler, requested.table
-    permits = sum(loop.permits or 0 for loop in requested.loops.parts) / instances
+    in_flight = limit or 0 if loops is None else sum(loop.permits or 0 for loop in loops.parts)
+    permits = in_flight / instances
     each = table.prompt_tokens.mean() + table.output_tokens.mean() / 2
     wanted = min(permits, settings.max_num_seqs * config.attention_dp) * each
     room = num_kv_blocks * settings.block_size

@@ -58,8 +58,10 @@ def _check_effects(config: RunConfig, name: str) -> None:
     given = config.disaggregation
     if name != "vllm" and given.lease_s is not None:
         _no_effect("lease_s", given.lease_s, name)
-    if name != "sglang" and given.overlap == "chunk":
-        _no_effect("overlap", given.overlap, name)
+    if name != "sglang" and given.overlap in ("chunk", "layer"):
+        problem = f"needs blocks of the decode instance during the prefill, and {name} takes them after it"
+        fix = "drop it, or use --handoff sglang"
+        raise InputError(problem, key="disaggregation.overlap", value=given.overlap, fix=fix)
     if name == "sglang" and given.pair_order != "decode-first":
         _no_effect("pair_order", given.pair_order, name)
 
@@ -69,23 +71,39 @@ def _no_effect(key: str, value: Any, name: str) -> None:
 
 
 def links(config: RunConfig, pools: Sequence[PoolSetup]) -> tuple[Link, ...]:
-    """A link from every pool that prefills to every pool that decodes.
+    """A link from every pool that prefills to every pool that decodes the same model.
 
     Raises:
-        InputError: a link is given on which no KV goes.
+        InputError: a model has instances of one role only, or a link is given on which no KV goes.
     """
     own = {_ends(link): link for link in config.links}
     ends = [
         (one.name, other.name)
         for one in pools
         for other in pools
-        if one.section.role != "decode" and other.section.role != "prefill"
+        if one.section.role != "decode" and other.section.role != "prefill" and _same_model(one, other)
     ]
+    _require_both_sides(pools, ends)
     for pair in own:
         if pair not in ends:
             fix = "use one of " + ", ".join(f"{one} to {other}" for one, other in ends)
             raise InputError("no KV goes this way", key="links", value=" to ".join(pair), fix=fix)
     return tuple(_link(config, pair, own.get(pair, {})) for pair in ends)
+
+
+def _require_both_sides(pools: Sequence[PoolSetup], ends: Sequence[tuple[str, str]]) -> None:
+    served = {name for pair in ends for name in pair}
+    for pool in pools:
+        if pool.name not in served:
+            other = "decode" if pool.section.role == "prefill" else "prefill"
+            model = pool.config.model or pool.config.model_config
+            problem = f"no instance of {model} serves {other}"
+            raise InputError(problem, key="pools", value=pool.name, fix=f"add a pool of role {other}")
+
+
+def _same_model(one: PoolSetup, other: PoolSetup) -> bool:
+    ours, theirs = one.config, other.config
+    return (ours.model, ours.model_config) == (theirs.model, theirs.model_config)
 
 
 def _ends(link: Mapping[str, Any]) -> tuple[str, str]:
@@ -130,15 +148,17 @@ def link_notes(config: RunConfig, pools: Sequence[PoolSetup]) -> list[str]:
     """What a user should know of the hand-over."""
     if not config.is_disaggregated:
         return []
-    found = []
-    for link in links(config, pools):
+    found, between = [], links(config, pools)
+    for link in between:
         gbps = (link.bandwidth_gbps or 0) * link.efficiency
         line = f"{link.from_pool} to {link.to_pool}: {gbps:g} GB/s per GPU after {link.latency_ns / 1e6:g} ms"
         found.append(line)
-    tps = sorted({pool.config.tp for pool in pools})
-    if len(tps) > 1:
+    tp_of = {pool.name: pool.config.tp for pool in pools}
+    tps = [{tp_of[link.from_pool], tp_of[link.to_pool]} for link in between]
+    unlike = set[int]().union(*(both for both in tps if len(both) > 1))
+    if unlike:
         found.append(
-            f"KV goes between TP {' and '.join(map(str, tps))}: priced as the bytes that the receiving side "
-            "holds, its conversion as nothing"
+            f"KV goes between TP {' and '.join(map(str, sorted(unlike)))}: priced as the bytes that the "
+            "receiving side holds, its conversion as nothing"
         )
     return found

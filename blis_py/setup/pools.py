@@ -22,6 +22,7 @@ from blis_py.setup.asked import Demand
 from blis_py.setup.capacity import layout_of
 from blis_py.setup.deployment import Deployment
 from blis_py.setup.step_times import check_delays, step_times
+from blis_py.setup.weights import capacity_of
 
 if TYPE_CHECKING:
     from blis_py.cluster.kinds import KindOfRequests
@@ -41,6 +42,7 @@ class PoolSetup:
     """KV capacity of an instance, in one line."""
     kv_block_bytes: int = 0
     """KV of a block on all GPUs of an instance."""
+    kv_layers: int = 1
     hardware_notes: tuple[str, ...] = ()
     host_notes: tuple[str, ...] = ()
 
@@ -66,14 +68,20 @@ class PoolSetup:
         shape_notes = model_notes(served.shape, served.gpu, by_operators)
         hardware_notes = (*shape_notes, *link_notes(served.gpu, config.tp))
         block_bytes = rank_block_bytes(served.shape, layout_of(config), scheduler.block_size) * config.tp
-        notes = hardware_notes, host_notes
-        return cls(section, config, scheduler, latency, served.capacity, block_bytes, *notes)
+        kv = block_bytes, served.shape.cached_layers
+        return cls(section, config, scheduler, latency, served.capacity, *kv, hardware_notes, host_notes)
 
     @property
     def name(self) -> str:
         return self.section.name
 
-    def as_data(self, models: frozenset[str] | None = None) -> Pool:
+    def weight(self, modelled: bool) -> float:
+        """Capacity of an instance for the router: as given, as its step times have it, or 1."""
+        if self.section.weight is not None:
+            return self.section.weight
+        return capacity_of(self.latency, self.section.role) if modelled else 1.0
+
+    def as_data(self, models: frozenset[str] | None = None, capacity_weights: bool = False) -> Pool:
         """The pool as cluster data.
 
         Args:
@@ -84,8 +92,9 @@ class PoolSetup:
         spec = InstanceSpec(
             scheduler=self.scheduler,
             latency=self.latency,
-            model=self.config.model or "",
+            model=self.config.model or str(self.config.model_config or ""),
             kv_block_bytes=self.kv_block_bytes,
+            kv_layers=self.kv_layers,
             gpus=self.config.tp,
             price_per_hour=self.section.price_per_hour,
         )
@@ -94,6 +103,7 @@ class PoolSetup:
             name=self.name,
             role=section.role,
             count=section.count,
+            weight=self.weight(capacity_weights),
             models=models,
             spec=spec,
             routing_policy=section.routing_policy,

@@ -34,6 +34,7 @@ from blis_py.setup.gateway import admission_settings, flow_notes, flow_settings,
 from blis_py.setup.pools import PoolSetup, notes_of
 from blis_py.setup.served import names_of, served_models, served_notes
 from blis_py.setup.step_times import step_times
+from blis_py.setup.weights import weight_notes
 
 if TYPE_CHECKING:
     from blis_py.cluster.closed_loop import ClosedLoops
@@ -98,6 +99,9 @@ class Setup:
         if kind is not None and config.is_disaggregated:
             problem, fix = "no engine hands over block diffusion", "use instances that do both"
             raise InputError(problem, key="disaggregation", fix=fix)
+        if kind is not None and config.routing.capacity_weights:
+            problem, fix = "is not modelled for block diffusion", "give each pool a weight"
+            raise InputError(problem, key="--capacity-weights", fix=fix)
         configs = [one.config for _, one in served]
         names = served_models(requested, configs)
         beforehand = [
@@ -121,6 +125,7 @@ class Setup:
                 *flow_notes(config.gateway),
                 *useless_notes(config),
                 *link_notes(config, pools),
+                *weight_notes(pools, config.routing.capacity_weights),
             ),
             source=requested.source,
             kind=kind,
@@ -259,7 +264,8 @@ class Setup:
         apart = disaggregation(config)
         return Cluster(
             pools=tuple(
-                pool.as_data(models) for pool, models in zip(self.pools, self._models(), strict=True)
+                pool.as_data(models, config.routing.capacity_weights)
+                for pool, models in zip(self.pools, self._models(), strict=True)
             ),
             links=() if apart is None else links(config, self.pools),
             ingress=ingress,
@@ -290,17 +296,9 @@ class Setup:
 
 
 def _with_model(config: RunConfig, served: Sequence[Deployment]) -> RunConfig:
-    """The configuration with the model of its instances, which may come from a fitted profile.
-
-    Raises:
-        InputError: prefill and decode are apart, and the pools serve several models.
-    """
+    """The configuration with the model of its instances, which may come from a fitted profile."""
     if not config.all_pools:
         return served[0].config
-    names = [one.shape.name for one in served]
-    if len(set(names)) > 1 and config.is_disaggregated:
-        fix = "simulate each model by itself"
-        raise InputError("not supported yet with prefill and decode apart", key="pools", value=names, fix=fix)
     return replace(config, model=config.model or served[0].config.model)
 
 

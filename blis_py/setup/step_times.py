@@ -71,6 +71,7 @@ def _latency_model(served: Deployment, published: bool) -> LatencyModel:
         layout=layout_of(served.config),
         kernels=settings.kernels,
         moe_backend=settings.moe_backend,
+        fused_norms=settings.fused_norms,
         published=published,
     )
     ms = served.config.frontend_ms

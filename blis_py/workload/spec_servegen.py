@@ -81,7 +81,8 @@ def servegen_clients(spec: ServeGenSpec, seed: int, file: Path | None) -> tuple[
     chunks = read_chunks(folder)
     sending = [chunk for chunk in chunks if _windows_of(chunk, slots, spec)]
     if not sending:
-        raise InputError("nobody sends at that time of day", file=file, key="servegen_data", value=spec.path)
+        problem = "no client sends at that time of day"
+        raise InputError(problem, file=file, key="servegen_data", value=spec.path)
     dealt = stream(seed, "servegen", "classes").permutation(len(sending)).tolist()
     clients = [
         _client(chunk, _windows_of(chunk, slots, spec), _CLASSES[turn % len(_CLASSES)])

@@ -48,7 +48,7 @@ FLAGS = {
 
 
 def point(folder: Path, row: dict[str, str] | None = None, flags: dict[str, str] | None = None) -> Any:
-    from points import silicon
+    from point_sets import silicon
 
     (folder / "silicon").mkdir(parents=True)
     write(folder / "silicon" / "rows.csv.gz", {**ROW, **(row or {})})
@@ -129,10 +129,43 @@ def test_requests_of_aiconfigurators_own_runs_are_all_alike(tmp_path: Path) -> N
     assert set(alike.output_tokens.tolist()) == {1024}
 
 
+def test_checks_at_a_recommended_load_repeat_prompts_after_a_warm_up(tmp_path: Path) -> None:
+    """100 prompts in vLLM's prefix cache, each once before any is repeated; not in sweeps."""
+    own = {"backend": "vllm", "backend_version": "0.12.0", "isl": "1000"}
+    run = point(tmp_path / "check", own, OWN).simulation()
+    assert run.config.scheduler.prefix_cache != "none"
+    assert len(run.table) == (2 + 10) * 4
+    assert len(set(run.table.content.tolist())) == 48
+    assert run.table.arrival_ns.tolist().count(0) == 2 * 4
+    sweep = point(tmp_path / "sweep", {**own, "isl": "1024"}, OWN).simulation()
+    assert sweep.config.scheduler.prefix_cache == "none"
+
+
+def test_attention_dp_that_a_label_lacks_follows_from_its_experts_or_its_batch(tmp_path: Path) -> None:
+    """TP1 beside experts in four parts; a batch of 4 beside 16 requests in flight."""
+    lacks = {"attention_dp_size": "", "moe_tp_size": "4", "moe_ep_size": "1"}
+    read = {"gpus": "", "expert_parallel": "", **OWN}
+    by_experts = point(tmp_path / "experts", {**lacks, "tp_size": "1"}, read)
+    assert (by_experts.gpus, by_experts.attention_dp, by_experts.concurrency) == (4, 4, 16)
+    by_batch = point(tmp_path / "batch", {**lacks, "tp_size": "4", "batch_size": "1"}, read)
+    assert (by_batch.gpus, by_batch.attention_dp, by_batch.concurrency) == (4, 4, 4)
+
+
+def test_a_measurement_under_two_names_has_the_flags_of_the_published_one(tmp_path: Path) -> None:
+    both = [{"id": "read"}, {"id": "copy", "silicon_ttft_ms": "200.04"}]
+    found = several(tmp_path, both, {"mtp": "yes"}, published=1)
+    assert [p.refused for p in found] == ["multi-token prediction ran, or may have"] * 2
+
+
 @pytest.mark.parametrize(
     ("engine", "version", "expected"),
     [
-        ("trtllm", "1.0.0rc3", {"max_num_seqs": 512, "max_num_batched_tokens": 3040}),
+        (
+            "trtllm",
+            "1.0.0rc3",
+            {"max_num_seqs": 512, "max_num_batched_tokens": 3040, "async_scheduling": False},
+        ),
+        ("trtllm", "1.3.0rc1", {"max_num_seqs": 512, "max_num_batched_tokens": 3040}),
         ("vllm", "0.12.0", {"max_num_seqs": 512, "max_num_batched_tokens": 3040}),
         ("sglang", "0.5.8.post1", {"batch_former": "running-first"}),
         ("sglang", "0.5.1.post1", {}),
@@ -141,30 +174,49 @@ def test_requests_of_aiconfigurators_own_runs_are_all_alike(tmp_path: Path) -> N
 def test_servers_of_its_own_runs_have_the_settings_of_its_generator(
     tmp_path: Path, engine: str, version: str, expected: dict[str, Any]
 ) -> None:
-    """Room for one prompt and the decodes; mixed chunks where SGLang's generator has them."""
+    """Room for one prompt and the decodes; mixed chunks where SGLang's generator has them; no overlap of
+    steps where TensorRT-LLM's first one has none."""
     settings = point(tmp_path, {"backend": engine, "backend_version": version}, OWN).settings()
-    named = ("max_num_seqs", "max_num_batched_tokens", "batch_former")
+    named = ("max_num_seqs", "max_num_batched_tokens", "batch_former", "async_scheduling")
     assert {name: settings[name] for name in named if name in settings} == expected
 
 
-def test_a_run_that_another_one_contradicts_is_marked(tmp_path: Path) -> None:
-    """The same load with the first tokens in less than half the time; another load says nothing."""
-    from points import points_of
+def several(
+    folder: Path, many: list[dict[str, str]], flags: dict[str, str] | None = None, published: int = 9
+) -> list[Any]:
+    """Points of these rows, of which the first so many have published flags."""
+    from point_sets import points_of
 
-    folder = tmp_path / "silicon"
-    folder.mkdir()
-    many = [
-        {**ROW, "id": "slow", "silicon_ttft_ms": "7000"},
-        {**ROW, "id": "fast", "silicon_ttft_ms": "600"},
-        {**ROW, "id": "other", "isl": "8192", "silicon_ttft_ms": "7000"},
+    for name in ("silicon", "inferencemax"):
+        (folder / name).mkdir(parents=True)
+    with gzip.open(folder / "silicon" / "rows.csv.gz", "wt") as file:
+        rows(file, *({**ROW, **row} for row in many))
+    groups = [
+        {"row": str(i), "concurrency": "", "group": "g1" if i < published else ""} for i in range(len(many))
     ]
-    with gzip.open(folder / "rows.csv.gz", "wt") as file:
-        rows(file, *many)
+    with gzip.open(folder / "silicon" / "row_groups.csv.gz", "wt") as file:
+        rows(file, *groups)
+    with (folder / "silicon" / "server_flags.csv").open("w") as file:
+        rows(file, {**FLAGS, **(flags or {})})
     for name, row in (("rows", {"id": ""}), ("row_groups", {"row": "", "group": ""})):
-        (tmp_path / "inferencemax").mkdir(exist_ok=True)
-        with gzip.open(tmp_path / "inferencemax" / f"{name}.csv.gz", "wt") as file:
+        with gzip.open(folder / "inferencemax" / f"{name}.csv.gz", "wt") as file:
             csv.DictWriter(file, row).writeheader()
-    assert [p.id for p in points_of(tmp_path) if p.contradicted] == ["slow"]
+    return points_of(folder)
+
+
+def test_a_run_that_another_one_contradicts_is_marked(tmp_path: Path) -> None:
+    """The same load with the first tokens in less than half the time, or fewer requests in flight with less
+    than half the pace; another length of prompts says nothing."""
+    found = several(
+        tmp_path,
+        [
+            {"id": "slow", "silicon_ttft_ms": "7000"},
+            {"id": "fast", "silicon_ttft_ms": "600"},
+            {"id": "other", "isl": "8192", "silicon_ttft_ms": "7000"},
+            {"id": "impossible pace", "batch_size": "512", "silicon_tpot_ms": "3.9"},
+        ],
+    )
+    assert [p.id for p in found if p.contradicted] == ["slow", "impossible pace"]
 
 
 def test_a_stopped_page_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,6 +132,23 @@ def test_a_synchronous_engine_waits_for_its_host() -> None:
     assert "+ 906 us a step, + 52.2 us a sequence" in older.summary["models"]
 
 
+@pytest.mark.parametrize(
+    ("release", "asynchronous"),
+    [("vllm-0.11", False), ("vllm-0.13", False), ("vllm-0.14", True), ("vllm-0.33", True)],
+)
+def test_a_release_of_vllm_is_the_preset_that_behaves_as_it_does(release: str, asynchronous: bool) -> None:
+    config = load_config(overrides={"engine": release})
+    assert config.engine == release
+    assert config.scheduler.async_scheduling is asynchronous
+    assert load_engine(release).title == release.replace("vllm-", "vLLM ")
+
+
+@pytest.mark.parametrize("release", ["vllm-0.9", "vllm-0.34", "vllm-1.0", "vllm-0.x", "sglang-0.5"])
+def test_a_release_that_was_not_read_is_refused(release: str) -> None:
+    with pytest.raises(InputError, match="no such engine"):
+        load_config(overrides={"engine": release})
+
+
 def test_what_a_preset_says_of_trained_steps_is_of_no_other_latency_model() -> None:
     other = blis.run(engine="vllm-0.10", model="llama-3.1-8b", latency_model="roofline", num_requests=2)
     assert "a sequence" not in other.summary["models"]

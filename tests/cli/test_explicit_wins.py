@@ -109,6 +109,30 @@ def test_a_change_to_a_written_file_makes_what_it_would_have_made_at_once(tmp_pa
     assert back == load_config(overrides={"latency.model": "roofline"})
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"scheduler.max_num_seqs": 7, "latency.model": "roofline"},
+        {"engine": "sglang", "gpu": "l40s", "frontend_ms": [1.0]},
+        {"latency.profile": "cpu/tiny-ar", "scheduler.num_kv_blocks": 99},
+    ],
+)
+def test_of_a_file_of_all_keys_without_the_given_ones_those_count_that_do_not_follow_from_others(
+    tmp_path: Path, given: dict[str, Any]
+) -> None:
+    file, written = tmp_path / "config.yaml", load_config(overrides=given)
+    file.write_text(dump(replace(written, given=None)))
+    assert (load_config(file), load_config(file).given) == (written, tuple(sorted(given)))
+    engine = {"engine": "blis"}
+    assert load_config(file, engine) == load_config(overrides=given | engine)
+
+
+def test_of_a_file_of_some_keys_all_count_as_set(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("gpu: h100\nscheduler: {max_num_seqs: 1024}")
+    assert load_config(file).given == ("gpu", "scheduler.max_num_seqs")
+
+
 def test_a_profile_does_not_replace_a_latency_model_that_was_given() -> None:
     base = load_config(overrides={"latency.model": "roofline"})
     with pytest.raises(InputError, match="goes with the fitted model"):

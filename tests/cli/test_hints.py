@@ -15,7 +15,7 @@ def test_help_is_a_word_too(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_two_values_of_one_setting_point_to_a_comparison() -> None:
-    with pytest.raises(InputError, match=r"takes one value .*blis sweep --vary"):
+    with pytest.raises(InputError, match=r"takes one value .*blis sweep --vary scheduler=fcfs,sjf"):
         blis.build(model="qwen3-14b", scheduler="fcfs,sjf")
 
 

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+
+from blis_py.config.loader import load_config
 
 Blis = Callable[..., tuple[int, str, str]]
 
@@ -99,6 +102,41 @@ def test_the_saved_configuration_reproduces_the_run_byte_for_byte(
     again = blis("run", "--config", first / "config.yaml", "--out", second, "--no-plots")
     assert again[:2] == (0, out)
     assert files(first) == files(second)
+
+
+DIFFUSION = "--model llada2.0-mini --workload-spec workloads/diffusion-tiny.yaml --block-size 32"
+POOLS = "pools=[{name: large, count: 1}, {name: small, count: 1, gpu: l40s, latency: {model: roofline}}]"
+FRONTEND = "latency.linear={gpu: {step: 1e6}, frontend: {before_enqueue_ns: 2e6}}"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--model", "qwen3-14b"),
+        ("--model", "qwen3-14b", "--engine", "sglang", "--async-scheduling", "--scheduler", "lpm"),
+        ("--model", "qwen3-14b", "--engine", "vllm", "--set", "latency.model=linear", "--set", FRONTEND),
+        ("--model", "qwen3-14b", "--set", POOLS),
+        ("--model", "qwen3-14b", "--xpyd", "2p1d", "--engine", "trtllm"),
+        ("--profile", "cpu/tiny-ar", "--num-kv-blocks", "300", "--max-num-seqs", "4", "--scheduler", "lpm"),
+        (*DIFFUSION.split(), "--max-num-seqs", "16", "--dllm-algorithm", "LowConfidence"),
+    ],
+    ids=["plain", "overlapped", "coefficients", "pools", "apart", "profile", "diffusion"],
+)
+def test_the_saved_configuration_is_the_run_even_without_the_list_of_what_was_given(
+    blis: Blis, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    spent = ("--num-requests", "12", "--rate", "4", "--no-plots", "--out")
+    assert blis("run", *flags, *spent, first)[0] == 0
+    settings = yaml.safe_load((first / "config.yaml").read_text())
+    del settings["given"]
+    (tmp_path / "bare.yaml").write_text(yaml.safe_dump(settings))
+    code, _, err = blis("run", "--config", tmp_path / "bare.yaml", "--no-plots", "--out", second)
+    assert code == 0, err
+    once, again = files(first), files(second)
+    assert once.keys() == again.keys()
+    assert {name for name in once if once[name] != again[name]} <= {"complete.json", "config.yaml"}
+    assert load_config(first / "config.yaml") == load_config(second / "config.yaml")
 
 
 def test_replaying_a_run_s_own_trace_gives_the_same_summary(

@@ -10,6 +10,7 @@ import numpy as np
 from blis_py.cluster.simulation import ClusterSimulation
 from blis_py.cluster.topology import Cluster, Disaggregation, Ingress, InstanceSpec, Link, Pool
 from blis_py.core.config import SchedulerConfig
+from blis_py.latency.base import FrontendDelays
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
 from blis_py.metrics.record import RunRecord
 from blis_py.requests.table import RequestTable
@@ -18,21 +19,25 @@ US = 1000
 BLOCK_BYTES = 4000
 """A block of 4 tokens; with 1 GB/s a token takes 1 us."""
 OF_LINK = ("latency_ns", "bandwidth_gbps", "contended", "efficiency", "node_gbps", "gpus_per_node")
-OF_CLUSTER = ("prefill", "decode", "shared", "policy")
+OF_CLUSTER = ("prefill", "decode", "shared", "policy", "kv_layers")
 OF_DISAGGREGATION = tuple(Disaggregation.__dataclass_fields__)
 
 
 def cluster(handoff: str, **settings: Any) -> Cluster:
     """
     Args:
-        settings: of the scheduler, `OF_LINK`, `OF_CLUSTER` and `OF_DISAGGREGATION`.
+        settings: of the scheduler, `OF_LINK`, `OF_CLUSTER` and `OF_DISAGGREGATION`; and
+            `before_enqueue_ns` of the front end.
     """
+    frontend = FrontendDelays(before_enqueue_ns=settings.pop("before_enqueue_ns", 0))
     link = {name: settings.pop(name) for name in OF_LINK if name in settings}
     own = {name: settings.pop(name) for name in OF_CLUSTER if name in settings}
     apart = {name: settings.pop(name) for name in OF_DISAGGREGATION if name in settings}
     scheduler = SchedulerConfig(**{"num_kv_blocks": 1000, "max_model_len": 400, "block_size": 4, **settings})
-    latency = Linear(LinearCoefficients(gpu=LinearCosts(step=10 * US, prefill_tokens=US)))
-    spec = InstanceSpec(scheduler=scheduler, latency=latency, kv_block_bytes=BLOCK_BYTES)
+    costs = LinearCosts(step=10 * US, prefill_tokens=US)
+    latency = Linear(LinearCoefficients(gpu=costs, frontend=frontend))
+    layers = own.get("kv_layers", 1)
+    spec = InstanceSpec(scheduler=scheduler, latency=latency, kv_block_bytes=BLOCK_BYTES, kv_layers=layers)
     roles = {"prefill": "prefill", "decode": "decode", "shared": "both"}
     counts = {"prefill": 1, "decode": 1, "shared": 0} | {k: n for k, n in own.items() if k in roles}
     pools = tuple(Pool(name=n, role=roles[n], count=c, spec=spec) for n, c in counts.items() if c)

@@ -13,6 +13,7 @@ class ShownSignals:
     """What instances report, by instance; all are ready."""
 
     block_size = 16
+    weights: list[float] | None = None
 
     def __init__(self, count: int) -> None:
         self.count = count

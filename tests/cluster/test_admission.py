@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,11 @@ from blis_py.cluster.admission import (
     TIER_SHED,
     TOO_LONG,
     AdmissionSettings,
+    GaieLegacy,
 )
 from blis_py.cluster.closed_loop import ClosedLoop
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.request import Request
 from blis_py.metrics import summarise
 from blis_py.metrics.invariants import InternalError, check
 from blis_py.metrics.record import Outcome, RunRecord
@@ -158,6 +161,7 @@ def test_requests_that_come_in_several_chunks_are_decided_about_as_if_in_one(
     assert 5 < (whole.outcome == Outcome.REJECTED).sum() < 55
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     policy=st.sampled_from(sorted(ADMISSION_POLICIES)),
@@ -291,3 +295,20 @@ def test_without_rejections_nothing_is_said_of_them() -> None:
     record = run([Row(0, 20, 3)], "token-bucket")
     assert "admission" not in summarise(record)
     assert record.rejection is None
+
+
+@pytest.mark.parametrize(
+    ("queued", "used", "saturation"),
+    [((2, 2), (0, 0), 1.0), ((4, 0), (0, 0), 1.0), ((0, 0), (0.8, 0.8), 1.0), ((3, 0), (0.4, 0.32), 0.95)],
+)
+def test_a_pool_is_saturated_by_queues_or_memory_and_sheds_what_is_below_zero(
+    queued: tuple[int, int], used: tuple[float, float], saturation: float
+) -> None:
+    """The mean over instances of the larger of two ratios, to 2 in the queue and 80 % of the blocks."""
+    signals = SimpleNamespace(ready=[0, 1], queue_depth=queued, kv_utilization=used, watch_kv=lambda: None)
+    limits = AdmissionSettings(gaie_qd_threshold=2, gaie_kv_threshold=0.8)
+    setup: Any = SimpleNamespace(signals=signals, priority=[3, 0, -1], settings=limits)
+    policy = GaieLegacy(setup)
+    assert policy.saturation() == pytest.approx(saturation)
+    told = [policy(Request(str(row), 0, 10, row=row), 0) for row in range(3)]
+    assert [bool(each) for each in told] == [False, False, saturation >= 1]

@@ -64,6 +64,20 @@ def test_chunks_are_sent_as_they_are_computed() -> None:
     assert token_times(simulate(ONE, "sglang", overlap="none", **budget)) == [73, 83, 93, 103]
 
 
+@pytest.mark.parametrize("async_scheduling", [False, True])
+def test_layers_are_sent_as_they_are_computed(async_scheduling: bool) -> None:
+    """Of four, one is computed every 7.5 us and takes 3 + 5: the last one from 30 to 38. In chunks the last
+    one computes 4 tokens until 50, of which a layer takes 3 + 1."""
+    layers = {"overlap": "layer", "kv_layers": 4, "async_scheduling": async_scheduling}
+    assert token_times(simulate(ONE, "sglang", **layers)) == [38, 48, 58, 68]
+    chunked = simulate(ONE, "sglang", max_num_batched_tokens=8, **layers)
+    assert token_times(chunked) == [54, 64, 74, 84]
+    for record in (simulate(ONE, "sglang", **layers), chunked):
+        check(record)
+        assert record.handovers is not None
+        assert record.handovers.size_bytes.tolist() == [5 * BLOCK_BYTES]
+
+
 def test_only_what_the_decode_instance_lacks_is_pulled() -> None:
     table = requests([0, 200], [20, 20], [4, 4], shared=[("s", 16), ("s", 16)])
     record = simulate(table, "vllm")
@@ -221,3 +235,90 @@ def test_kv_on_its_way_takes_a_place_of_the_decode_instance(handoff: str, begins
     assert record.handovers is not None
     first, second = (record.handovers.reserved_ns // US).tolist()
     assert second - first == begins_us
+
+
+@pytest.mark.parametrize("batch_former", ["running-first", "prefill-only", "in-flight"])
+def test_a_request_handed_over_joins_the_decodes_of_others(batch_former: str) -> None:
+    """Its first step on the decode instance is a decode step, whatever the order of prompts and decodes."""
+    table = requests([0, 35], [20, 20], [30, 4])
+    record = simulate(table, "sglang", prefill=2, batch_former=batch_former)
+    gaps = set(np.diff(token_times(record)).tolist())
+    assert gaps == {10}, "nothing that the first request notices"
+
+
+@pytest.mark.parametrize("single_step", [False, True])
+def test_kv_is_received_between_any_two_steps_and_new_requests_in_intervals(single_step: bool) -> None:
+    """The second request comes to the decode instance before its first step; the third during the second
+    interval, whose end it waits for before it has blocks."""
+    table = requests([0, 50, 175], [20, 20, 20], [60, 4, 4])
+    settings = {"batch_former": "prefill-only", "receive_interval": 10, "prefill": 2}
+    record = simulate(table, "sglang", single_step=single_step, **settings)
+    assert record.handovers is not None
+    assert (record.handovers.reserved_ns // US).tolist() == [0, 50, 253], "ten steps after 53, and ten more"
+    assert np.diff(token_times(record, 1)).tolist()[0] < 20, "and no interval once its KV is there"
+
+
+def test_trtllm_guarantees_ends_when_blocks_are_taken() -> None:
+    """The first request runs with a guarantee of 6 of 16 blocks, the second is on the way with 5. A third one
+    needs 6; once its KV is there, it decodes."""
+    table = requests([0, 40, 41], [20, 20, 20], [4, 4, 4])
+    settings = {"num_kv_blocks": 16, "prefill": 3, "admission_rule": "guaranteed-no-evict"}
+    record = simulate(table, "trtllm", **settings)
+    check(record)
+    assert record.handovers is not None
+    reserved_us = (record.handovers.reserved_ns // US).tolist()
+    assert reserved_us[:2] == [30, 73]
+    assert reserved_us[2] == int(record.finish_ns[0]) // US
+    assert max(np.diff(token_times(record, 2)).tolist()) == 10
+
+
+@pytest.mark.parametrize("single_step", [False, True])
+def test_a_decode_instance_chosen_after_the_prefill_is_chosen_once(single_step: bool) -> None:
+    """Round-robin takes a turn for each request, and not another one at its arrival."""
+    table = requests([0, 100, 200, 300], [20] * 4, [4] * 4)
+    record = simulate(table, "vllm", pair_order="prefill-first", decode=2, single_step=single_step)
+    assert record.instance.tolist() == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize("handoff", ["vllm", "trtllm", "sglang", "blis"])
+@pytest.mark.parametrize("side", ["prefill", "decode"])
+@pytest.mark.parametrize("at_us", [5, 31, 52, 70])
+def test_an_instance_that_fails_takes_its_requests_and_its_kv_with_it(
+    handoff: str, side: str, at_us: int
+) -> None:
+    """During the prefill, at the begin and at the end of the transfer, and of the first decodes; the other
+    pair goes on, and later requests use its instances. With the turns of BLIS one pair gets all."""
+    table = requests([0, 0, 300], [20] * 3, [4] * 3)
+    simulation = ClusterSimulation(table, cluster(handoff, prefill=2, decode=2))
+    instances = list(simulation.fleet.instances)
+    index = 0 if side == "prefill" else 2
+    simulation.call_at(at_us * US, lambda now_ns: simulation.fail(index))
+    record = simulation.run()
+    check(record)
+    failed = record.outcome == Outcome.EVICTED
+    assert (failed | (record.outcome == Outcome.COMPLETED)).all()
+    served = side == "prefill" and at_us == 70
+    if handoff != "blis":
+        assert failed.tolist() == [not served, False, False]
+    if failed[0]:
+        assert record.rejection is not None
+        assert record.rejection.names[record.rejection.codes[0]] == "instance failed"
+    for instance in instances:
+        scheduler = instance.scheduler  # type: ignore[attr-defined]
+        scheduler.check()
+        assert scheduler.kv.pool.num_free == scheduler.kv.pool.total
+    assert simulation.handoff is not None
+    network = simulation.handoff.network
+    assert simulation.handoff.under_way == network.under_way == 0
+    assert network.moved_bytes + network.cancelled_bytes == network.sent_bytes
+
+
+@pytest.mark.parametrize("at_us", [31, 52])
+def test_a_prompt_whose_prefill_instance_failed_may_be_computed_again(at_us: int) -> None:
+    """Its KV was on the way since 30; the decode instance has its blocks already."""
+    settings = {"prefill": 2, "load_failure_policy": "recompute"}
+    simulation = ClusterSimulation(requests([0], [20], [4]), cluster("vllm", **settings))
+    simulation.call_at(at_us * US, lambda now_ns: simulation.fail(0))
+    record = simulation.run()
+    check(record)
+    assert token_times(record) == [at_us + 30, at_us + 40, at_us + 50, at_us + 60]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,8 +70,64 @@ def test_pools_of_several_models_in_a_file(tmp_path: Path) -> None:
     assert pools["small"]["kv_blocks"] != pools["large"]["kv_blocks"] / 2, "each has its own capacity"
 
 
-def test_several_models_with_prefill_and_decode_apart_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("handoff", ["vllm", "trtllm", "sglang"])
+@pytest.mark.parametrize("policy", ["round-robin", "least-loaded"])
+@pytest.mark.parametrize("order", ["decode-first", "prefill-first"])
+def test_both_instances_of_a_pair_serve_the_model_of_the_request(
+    handoff: str, policy: str, order: str
+) -> None:
+    """Two models have prefill and decode apart, a third one has instances that do both."""
+    if handoff == "sglang" and order == "prefill-first":
+        return  # refused by the configuration
+    fleet = apart_by_model(handoff, policy, order)
+    record, single = (ClusterSimulation(table(), fleet, single_step=one).run() for one in (False, True))
+    check(record)
+    assert record.finish_ns.tolist() == single.finish_ns.tolist()
+    assert record.visits.instance.tolist() == single.visits.instance.tolist()
+    by_model: dict[str, set[int]] = {name: set() for name in ("a", "b", "c", "")}
+    for row, instance in zip(record.visits.request.tolist(), record.visits.instance.tolist(), strict=True):
+        by_model[MODELS[row]].add(instance)
+    assert by_model["a"] == {0, 1, 2}
+    assert by_model["b"] == {3, 4}
+    assert by_model["c"] == {5}
+    assert record.handovers is not None
+    ends = set(zip(record.handovers.prefill.tolist(), record.handovers.decode.tolist(), strict=True))
+    assert ends <= {(0, 2), (1, 2), (3, 4)}, "also of requests that name no model"
+
+
+def apart_by_model(handoff: str, policy: str, order: str) -> Cluster:
+    base = cluster(handoff, policy=policy, pair_order=order)
+    spec = base.pools[0].spec
+    pools = tuple(
+        Pool(name=f"{model}-{role}", role=role, count=count, spec=replace(spec, model=model), models=names)
+        for model, role, count in (("a", "prefill", 2), ("a", "decode", 1), ("b", "prefill", 1),
+                                   ("b", "decode", 1), ("c", "both", 1))
+        for names in [frozenset({model})]
+    )  # fmt: skip
+    links = tuple(
+        replace(base.links[0], from_pool=f"{model}-prefill", to_pool=f"{model}-decode") for model in "ab"
+    )
+    return replace(base, pools=pools, links=links)
+
+
+def test_two_models_with_prefill_and_decode_apart_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text(
+        "arrival_s,input_tokens,output_tokens,model\n"
+        + "".join(f"{i / 10},100,10,{('llama-3.1-8b', 'qwen3-14b')[i % 3 > 0]}\n" for i in range(30))
+    )
+    large = "model: qwen3-14b"
+    (tmp_path / "fleet.yaml").write_text(
+        "gpu: h100\nmodel: llama-3.1-8b\nworkload: {trace: trace.csv}\npools:\n"
+        "- {name: p, role: prefill}\n- {name: d, role: decode}\n"
+        f"- {{name: p14, role: prefill, {large}}}\n- {{name: d14, role: decode, {large}}}\n"
+    )
+    run = blis.run(str(tmp_path / "fleet.yaml"))
+    visits = {name: pool["visits"] for name, pool in run.summary["pools"].items()}
+    assert visits == {"p": 10, "d": 10, "p14": 20, "d14": 20}
+
+
+def test_a_model_with_one_role_only_is_refused(tmp_path: Path) -> None:
     pools = "[{name: p, role: prefill}, {name: d, role: decode, model: qwen3-14b}]"
     (tmp_path / "fleet.yaml").write_text(f"gpu: h100\nmodel: llama-3.1-8b\npools: {pools}\n")
-    with pytest.raises(InputError, match="not supported yet with prefill and decode apart"):
+    with pytest.raises(InputError, match=r"no instance of llama-3\.1-8b serves decode"):
         blis.build(str(tmp_path / "fleet.yaml"), workload="chat", rate=1, num_requests=3)

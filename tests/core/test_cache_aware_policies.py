@@ -280,6 +280,16 @@ def test_waiting_for_another_can_be_switched_off_or_made_rarer(sharing: int | No
     assert machine.hits == hits
 
 
+@pytest.mark.parametrize(("own", "hits"), [(1, 4 * 400), (0, 0)])
+def test_a_request_waits_only_for_what_it_can_take_from_the_cache(own: int, hits: int) -> None:
+    """Its last token is always computed: of a prompt of 400 tokens one block less than all can be found."""
+    machine = Machine(1000, scheduler="lpm", max_num_batched_tokens=4096, in_batch_sharing_tokens=400)
+    for i in range(5):
+        machine.add(f"r{i}", [("p", 400), (f"{i}", own)])
+    machine.drain()
+    assert machine.hits == hits
+
+
 def test_a_request_that_has_waited_too_long_waits_for_no_other() -> None:
     machine = Machine(1000, scheduler="lpm", fairness_ms=0.0)
     for i in range(2):

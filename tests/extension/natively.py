@@ -13,6 +13,7 @@ if __name__ == "__main__":
 import adapters
 import kv_tier
 import test_prefill_and_decode as hand_over
+import test_unlike_instances as unlike
 import two_tokens
 from small_runs import requests
 
@@ -23,6 +24,7 @@ from blis_py.metrics.record import RunRecord
 def examples() -> dict[str, RunRecord]:
     """By name; asynchronous and not."""
     found = {"adapters": adapters.run(["x", "x", "y", "y", "x", "y"], "by-adapter")}
+    found["added and drained"] = unlike.added_and_drained().run()
     texts = [("s", 16), ("s", 16), ("", 0), ("", 0)]
     table = requests([0, 50, 51, 52], [20, 20, 5, 5], [2, 2, 1, 1], texts)
     for overlapped in (False, True):

@@ -158,6 +158,7 @@ def test_it_is_in_the_curves_of_a_sweep_and_over_the_throughput(trace: Path) -> 
     assert {"Wait per prompt token, p99", "Share of the prompt in all tokens, p99"} <= {*over}
 
 
+@pytest.mark.slow
 def test_it_is_a_row_of_the_tables_and_a_picture(
     result: blis.Result, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -106,10 +106,16 @@ def test_what_does_not_exist_yet_is_refused() -> None:
 # -- instances come and go ---------------------------------------------------------------------------
 
 
-def test_an_instance_is_added_and_one_drained_during_a_run() -> None:
+def added_and_drained() -> ClusterSimulation:
+    """An instance is added and one drained during the run that follows."""
     simulation = ClusterSimulation(requests([0, 5, 20, 40, 60, 80], 5), of())
     simulation.call_at(15 * US, lambda now_ns: simulation.fleet.drain(1))
     simulation.call_at(50 * US, lambda now_ns: simulation.fleet.add("fast", ready_after_ns=20 * US))
+    return simulation
+
+
+def test_an_instance_is_added_and_one_drained_during_a_run() -> None:
+    simulation = added_and_drained()
     record = simulation.run()
     check(record)
     # In turn over the ready ones: 0 and 1; 0 alone from 15 us on; from 70 us on 0 and 2.

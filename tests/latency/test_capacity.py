@@ -8,8 +8,15 @@ from dataclasses import replace
 import pytest
 
 from blis_py.errors import InputError
-from blis_py.latency.capacity import default_max_model_len, kv_capacity, kv_heads_per_rank
+from blis_py.latency.capacity import (
+    default_max_model_len,
+    kv_capacity,
+    kv_heads_per_rank,
+    model_weight_bytes,
+    rank_weight_bytes,
+)
 from blis_py.latency.hardware import GIB, load_gpu
+from blis_py.latency.layout import Layout
 from blis_py.models.model_shape import load_model
 from blis_py.models.weights import Weights
 
@@ -63,6 +70,23 @@ def test_a_rank_holds_its_share_of_the_model_and_of_every_block() -> None:
     assert capacity.block_bytes == 16 * shape.kv_bytes_per_token // 8
     held = capacity.blocks * capacity.block_bytes + capacity.weight_bytes
     assert held + capacity.activation_bytes + capacity.overhead_bytes <= capacity.usable_bytes
+
+
+@pytest.mark.parametrize(("layout", "key"), [(Layout(8, 3), "--attention-dp"), (Layout(8, 1, 5), "--ep")])
+def test_a_division_that_leaves_a_rest_is_refused_with_those_that_do_not(layout: Layout, key: str) -> None:
+    with pytest.raises(InputError, match=f"{key}: does not divide the 8 GPUs .*use one of 1, 2, 4, 8"):
+        layout.check(load_model("qwen3-30b-a3b"))
+
+
+@pytest.mark.parametrize("attention_dp", [1, 8])
+def test_copies_of_experts_are_further_weights_of_the_ranks(attention_dp: int) -> None:
+    shape = load_model("qwen3-30b-a3b")
+    plain, more = (rank_weight_bytes(shape, Layout(8, attention_dp, 8, copies)) for copies in (0, 16))
+    assert more - plain == pytest.approx(
+        shape.moe_layers * 16 / 8 * shape.expert_parameters * shape.dtype_bytes
+    )
+    if attention_dp == 1:
+        assert plain == model_weight_bytes(shape) / 8
 
 
 def test_kv_heads_fewer_than_ranks_are_replicated() -> None:

@@ -13,7 +13,13 @@ from latency_cases import fitted_profile
 
 from blis_py.errors import InputError
 from blis_py.latency import build
-from blis_py.latency.fitted_profile import Accuracy, profile_path, read_profile, write_profile
+from blis_py.latency.fitted_profile import (
+    Accuracy,
+    FittedProfile,
+    profile_path,
+    read_profile,
+    write_profile,
+)
 from blis_py.latency.fitted_shape import facts_of, shape_of
 from blis_py.models.model_shape import load_model
 
@@ -44,6 +50,32 @@ def test_writing_again_gives_the_same_bytes(tmp_path: Path) -> None:
     first = write_profile(tmp_path / "a", META, fitted_profile()).read_bytes()
     again = write_profile(tmp_path / "b", META, read_profile(tmp_path / "a")).read_bytes()
     assert first == again
+
+
+def with_launching() -> FittedProfile:
+    profile = fitted_profile()
+    launched = {
+        name: replace(
+            fit, launching={"step": 1e5, "seqs": 20.5}, launching_draws=((9e4, 20.0), (1.1e5, 21.0))
+        )
+        for name, fit in profile.regimes.items()
+    }
+    return replace(profile, regimes=launched, scan_ns=12.5, repeated_read_ns=0.25)
+
+
+def test_prices_of_launching_and_of_masks_are_read_back(tmp_path: Path) -> None:
+    path = write_profile(tmp_path, META, with_launching())
+    found = read_profile(path.parent)
+    assert found.regimes == read_profile(path).regimes
+    for fit in found.regimes.values():
+        assert fit.launching == {"step": 1e5, "seqs": 20.5}
+        assert fit.launching_draws == ((9e4, 20.0), (1.1e5, 21.0))
+    assert (found.scan_ns, found.repeated_read_ns) == (12.5, 0.25)
+    values = yaml.safe_load(path.read_text())
+    values["fit"]["regimes"]["eager"]["launching_draws"].pop()
+    path.write_text(yaml.safe_dump(values))
+    with pytest.raises(InputError, match="launching_draws: as many draws as gpu_draws are needed"):
+        read_profile(path.parent)
 
 
 def damage(keys: tuple[str, ...], value: Any) -> Callable[[dict[str, Any]], None]:

@@ -131,7 +131,7 @@ def test_a_datasheet_without_a_link_has_a_pcie_slot_and_says_so(tmp_path: Path) 
 
 
 def test_roofline_says_what_a_datasheet_lacks() -> None:
-    message = r"roofline needs efficiencies that nobody has told of the MI300X.*--latency-model trained"
+    message = r"roofline needs efficiencies, which are unknown for the MI300X.*--latency-model trained"
     with pytest.raises(InputError, match=message):
         build("roofline", shape=load_model("llama-3.1-8b"), gpu=load_gpu("mi300x"))
 

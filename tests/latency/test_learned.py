@@ -23,8 +23,9 @@ def quantised(shape: ModelShape, size: float, arithmetic: str) -> ModelShape:
 
 
 def test_what_was_learned_on_is_reported_by_kind_and_format() -> None:
-    assert Learned({"dense 16 bits": ("H100",), "sparse 16 bits": ("B200",)}, (1, 4), 5_000) == LEARNED
-    assert read_learned({"gpus": LEARNED.gpus, "tp": [1, 4], "longest_tokens": 5_000}) == LEARNED
+    degrees = {"dense 16 bits": {"H100": (1, 4)}, "sparse 16 bits": {"B200": (1,)}}
+    assert Learned(degrees, 5_000) == LEARNED
+    assert read_learned({"tp": degrees, "longest_tokens": 5_000}) == LEARNED
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,8 @@ def test_within_it_there_is_nothing_to_tell() -> None:
         ((DENSE, A100, 1), "dense models in 16 bits on A100-80"),
         ((SPARSE, H100, 1), "mixtures of experts in 16 bits on H100"),
         ((quantised(DENSE, 1.0, "fp8"), H100, 1), "dense models in FP8 on H100"),
-        ((DENSE, H100, 2), "TP 2"),
+        ((DENSE, H100, 2), "dense models in 16 bits on H100 TP2"),
+        ((SPARSE, B200, 4), "mixtures of experts in 16 bits on B200 TP4"),
         ((DENSE, H100, 1, 5_001), "contexts of 5,001 tokens"),
     ],
 )
@@ -65,8 +67,9 @@ def test_whatever_is_new_is_named_in_a_line_with_what_was_learned_on(case: tuple
 
 def test_the_bundled_coefficients_say_what_they_were_learned_on() -> None:
     learned = bundled_training().learned
-    assert "H100" in learned.gpus["dense FP8"]
-    assert "B200" not in learned.gpus["dense 16 bits"]
+    assert "H100" in learned.tp["dense FP8"]
+    assert "B200" not in learned.tp["dense 16 bits"]
+    assert learned.tp["dense 16 bits"]["RTX 4090"] == (1,)
     assert learned.longest_tokens > 8_192
     assert Trained(DENSE, H100, 2).beyond() == ""
 
@@ -86,4 +89,4 @@ def test_a_run_has_the_line_among_its_notes_and_only_of_trained() -> None:
 def test_degrees_are_listed_in_order_however_they_were_measured() -> None:
     qwen, h100 = load_model("qwen3-14b"), load_gpu("h100")
     learned = learned_on((qwen, h100, tp, 1000 * tp) for tp in (8, 1, 4, 1))
-    assert learned == Learned({kind_of(qwen): (h100.name,)}, (1, 4, 8), 8000)
+    assert learned == Learned({kind_of(qwen): {h100.name: (1, 4, 8)}}, 8000)

@@ -37,7 +37,9 @@ def test_each_step_is_rounded_to_the_nearest_nanosecond() -> None:
 
 
 def test_a_step_that_costs_nothing_takes_a_nanosecond() -> None:
-    assert Linear(LinearCoefficients()).step_ns(decode(1, 1)) == 1
+    free = Linear(LinearCoefficients())
+    assert free.step_ns(decode(1, 1)) == 1
+    assert free.decode_run(decode(1, 1), 100).ends_ns().tolist() == list(range(1, 101))
 
 
 def test_coefficients_come_as_a_mapping_too() -> None:

@@ -64,6 +64,14 @@ def test_more_work_takes_longer(model: Operators) -> None:
     assert model.step_ns(prefill(8192, cached=100_000)) > model.step_ns(prefill(8192))
 
 
+def test_layers_with_a_window_and_those_without_are_all_layers() -> None:
+    """Half of gpt-oss attends to the last 128 tokens."""
+    assert MODELS[3]._list._windows == ((18, 0), (18, 128))
+    for model in (MODELS[0], MODELS[2], MODELS[4]):
+        shape = model._list._shape
+        assert model._list._windows == ((shape.cached_layers, 0), (0, 0))
+
+
 def test_dense_models_under_vllm_are_priced_as_before() -> None:
     for model in ("qwen3-14b", "llama-3.1-70b-fp8"):
         found = build("trained", shape=load_model(model), gpu=load_gpu("h100"), tp=4)
@@ -192,3 +200,29 @@ def test_a_step_with_prompts_takes_at_least_the_launches_of_its_layers() -> None
     assert bound.step_ns(prefill(16)) == layers * 2_000_000
     assert bound.step_ns(prefill(65536)) == free.step_ns(prefill(65536)) > layers * 2_000_000
     assert bound.step_ns(decode(4, 4000)) == free.step_ns(decode(4, 4000))
+
+
+def test_steps_of_few_prompt_tokens_wait_for_no_launches_where_graphs_hold_them() -> None:
+    """vLLM has graphs of up to 512 tokens, SGLang and TensorRT-LLM have none of steps with prompts."""
+    slow = EngineTerms(launch_layer_ns=10e6)
+    layers = load_model("gpt-oss-120b").layers
+    for engine, held in (("vllm", True), ("sglang", False), ("trtllm", False)):
+        model = operators("gpt-oss-120b", "h200", Layout(1), engine).with_terms(slow)
+        assert model.step_ns(prefill(513)) == layers * 10e6
+        assert (model.step_ns(prefill(512)) < layers * 10e6) == held
+
+
+def test_fused_norms_take_no_time_beside_an_all_reduce_and_none_off_alone() -> None:
+    """Static FP8 scales are applied there, too; a step of many tokens is as it was."""
+
+    def priced(tp: int, fused: bool, model: str = "llama-3.1-70b-fp8") -> Operators:
+        shape, gpu = load_model(model), load_gpu("b200")
+        found = build("trained", shape=shape, gpu=gpu, tp=tp, kernels="trtllm", fused_norms=fused)
+        assert isinstance(found, Operators)
+        return found
+
+    few, many = decode(16, 16_000), prefill(8192)
+    saved = priced(4, False).step_ns(few) - priced(4, True).step_ns(few)
+    assert 0.2e6 < saved < 2e6
+    assert priced(4, False).step_ns(many) == priced(4, True).step_ns(many)
+    assert priced(1, False).step_ns(few) == priced(1, True).step_ns(few)

@@ -80,3 +80,20 @@ def test_the_preset_of_blis_prices_with_it_and_others_do_not() -> None:
 def test_a_gpu_that_blis_does_not_know_is_refused() -> None:
     with pytest.raises(InputError, match="BLIS has no roofline figures"):
         model(gpu="H200")
+
+
+@pytest.mark.parametrize(
+    ("name", "gpu", "step", "us"),
+    [
+        # weights 19,293,798,400 bytes + 65,601,536·40 of KV + 163,840·40 of activations, over 3.35 TB/s
+        ("qwen3-14b", "H100", decode(16, 16_000), 6_544),
+        # the same bytes over 0.864 TB/s
+        ("qwen3-14b", "L40S", decode(16, 16_000), 25_375),
+        # GEMMs 2,576,980,377,600 + attention 108,420,710,400 + MLP 7,301,444,403,200 FLOP at 45 % of the peak
+        ("qwen3-14b", "H100", prefill(512), 22_428),
+        # 5.46875 of 8 experts: 43,788,533,760 bytes of weights + 525,860,864 of KV and activations
+        ("mixtral-8x7b", "H100", decode(4, 4_000), 13_228),
+    ],
+)
+def test_worked_examples(name: str, gpu: str, step: StepFeatures, us: int) -> None:
+    assert model(name, gpu).step_ns(step) == us * 1000

@@ -5,23 +5,14 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 
 import pytest
+from sources import modules, product
 
-ROOT = Path(__file__).resolve().parents[2]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 SHAPE = re.compile(r"(?<!\w)\[[^\]]*\]|\bshape|\bscalar\b|\bSee `|\barguments are those of `")
 """A shape in brackets, or a reference to the function that has the same."""
-
-
-@cache
-def modules(*parts: str) -> dict[str, ast.Module]:
-    """The syntax trees of some parts, by path."""
-    paths = sorted(path for part in parts for path in (ROOT / part).rglob("*.py"))
-    return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def public(tree: ast.Module) -> Iterator[tuple[Function, ast.ClassDef | None]]:
@@ -99,9 +90,7 @@ def without_shapes(path: str, tree: ast.Module) -> list[str]:
 
 
 def test_every_public_function_that_raises_says_so() -> None:
-    assert not [
-        line for path, tree in modules("blis_py", "engine").items() for line in without_raises(path, tree)
-    ]
+    assert not [line for path, tree in product().items() for line in without_raises(path, tree)]
 
 
 def test_every_public_function_of_tensors_gives_their_shapes() -> None:

@@ -5,25 +5,16 @@ from __future__ import annotations
 import ast
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from functools import cache
-from pathlib import Path
 
 import pytest
+from sources import ROOT, product
 
-ROOT = Path(__file__).resolve().parents[2]
 MAX_IMPORTS_IN_FUNCTIONS = {"blis_py": 315, "engine": 70}
 """An import stands in a function only where importing the file does not load the module anyway, and where it
 spares the time of a command that does not need it: of another verb, of a library that takes long (pandas,
 matplotlib, rich, scipy, torch), or of a part that few runs have."""
 MAX_FILES_ABOUT_A_KIND = 14
 """Files that name block diffusion without being its own."""
-
-
-@cache
-def modules() -> dict[str, ast.Module]:
-    """The syntax trees of the package and of the engine, by path."""
-    paths = sorted(path for part in ("blis_py", "engine") for path in (ROOT / part).rglob("*.py"))
-    return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def inside_functions(tree: ast.AST, inside: bool = False) -> Iterator[ast.stmt]:
@@ -35,7 +26,7 @@ def inside_functions(tree: ast.AST, inside: bool = False) -> Iterator[ast.stmt]:
 
 
 def test_imports_inside_functions_do_not_become_more() -> None:
-    counts = Counter(path.split("/")[0] for path, tree in modules().items() for _ in inside_functions(tree))
+    counts = Counter(path.split("/")[0] for path, tree in product().items() for _ in inside_functions(tree))
     assert all(0 < counts[part] <= most for part, most in MAX_IMPORTS_IN_FUNCTIONS.items()), counts
 
 
@@ -46,7 +37,7 @@ def test_an_import_in_a_method_or_a_branch_is_counted_and_one_at_the_top_is_not(
 
 def test_every_class_has_a_name_of_its_own() -> None:
     found = defaultdict(list)
-    for path, tree in modules().items():
+    for path, tree in product().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 found[node.name].append(f"{path}:{node.lineno}")
@@ -58,7 +49,7 @@ def test_every_class_has_a_name_of_its_own() -> None:
 def test_generic_code_does_not_name_a_kind_of_requests(kind: str) -> None:
     named = [
         path
-        for path in modules()
+        for path in product()
         if kind not in path and kind in (ROOT / path).read_text(encoding="utf-8").lower()
     ]
     assert 0 < len(named) <= MAX_FILES_ABOUT_A_KIND, named

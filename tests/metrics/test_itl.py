@@ -10,7 +10,7 @@ from record_builders import emission_times, instance, random_record, record, tab
 
 from blis_py.latency.base import FrontendDelays
 from blis_py.metrics.distribution import Distribution
-from blis_py.metrics.itl import TokenGaps, _places
+from blis_py.metrics.itl import TokenGaps, _sorted
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.record import RunRecord
 
@@ -87,14 +87,17 @@ def test_weighting_and_expanding_agree(seed: int) -> None:
 
 @pytest.mark.slow
 @given(
-    st.lists(st.integers(0, 40), min_size=80, max_size=120), st.lists(st.integers(10**6, 10**7), max_size=9)
+    st.lists(st.integers(0, 40), min_size=80, max_size=120),
+    st.lists(st.integers(10**6, 10**7), max_size=9),
+    st.integers(0, 1),
 )
-def test_counting_finds_what_sorting_finds(microseconds: list[int], with_pauses: list[int]) -> None:
-    values = 1000 * np.array(microseconds + with_pauses, dtype=np.int64)
-    found, place = _places(values)
-    wanted, wanted_place = np.unique(values, return_inverse=True)
-    assert found.tolist() == wanted.tolist()
-    assert place.tolist() == wanted_place.tolist()
+def test_counting_finds_what_sorting_finds(microseconds: list[int], pauses: list[int], ns: int) -> None:
+    values = 1000 * np.array(microseconds + pauses, dtype=np.int64) + ns
+    found, counts_of = _sorted(values)
+    wanted, counts = np.unique(values, return_counts=True)
+    ordered = counts_of(np.ones(len(values), dtype=np.int64))
+    assert found.tolist() == (values[np.argsort(values)] if ns else wanted).tolist()
+    assert [int(ordered[found == one].sum()) for one in wanted] == counts.tolist()
 
 
 def test_a_preemption_shows_as_one_long_gap() -> None:

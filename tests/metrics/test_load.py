@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from record_builders import instance, record, table
 
 import blis_py as blis
 from blis_py.metrics.load import CLOSED, OVERLOADED, SATURATED, STABLE, TOO_SHORT
+from blis_py.metrics.load import load as assess
+from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.requests.table import RequestTable
 
 LINEAR = {"gpu": {"step": 1e7}}
@@ -74,13 +78,11 @@ def test_the_time_of_overload_counts_once_however_many_wait() -> None:
     """Forty at once on four places: the last ones begin after 9 half seconds, and a second is no overload."""
     from one_pool import simulate
 
-    from blis_py.metrics.load import load as assess
-
     simulation = blis.build(**SERVER, num_requests=40, rate=1)
     at_once = np.zeros(40, dtype=np.int64)
-    table = RequestTable.build(at_once, np.full(40, 10), np.full(40, 50))
-    record = simulate(table, scheduler=simulation.scheduler, latency=simulation.latency)
-    assert assess(record)["overloaded_s"] == pytest.approx(9 * 0.5 - 1, abs=0.05)
+    requests = RequestTable.build(at_once, np.full(40, 10), np.full(40, 50))
+    found = simulate(requests, scheduler=simulation.scheduler, latency=simulation.latency)
+    assert assess(found)["overloaded_s"] == pytest.approx(9 * 0.5 - 1, abs=0.05)
 
 
 def test_the_verdict_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,3 +103,92 @@ def test_a_run_that_is_too_short_tells_how_many_requests_would_do() -> None:
     assert found["verdict"] == TOO_SHORT
     enough = load(rate=4, num_requests=found["requests_for_verdict"])
     assert enough["verdict"] != TOO_SHORT
+
+
+def made(waits_s: Any, *, span_s: float = 100.0, requests: int = 120, service_s: float = 100.0) -> RunRecord:
+    """Requests in even intervals; each waits, and is served, for so long.
+
+    Args:
+        waits_s: one for each third of the arrivals.
+    """
+    arrival_ns = (np.arange(requests) * span_s / (requests - 1) * 1e9).astype(np.int64)
+    found = record(table(arrival_ns), [instance([10**12])], [(0, [0])] * requests)
+    thirds = np.minimum(np.arange(requests) * 3 // requests, 2)
+    found.visits.scheduled_ns = arrival_ns + (np.asarray(waits_s)[thirds] * 1e9).astype(np.int64)
+    found.visits.finish_ns = found.visits.scheduled_ns + round(service_s * 1e9)
+    found.end_ns = int(found.finish_ns.max())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("waits_s", "verdict"),
+    [
+        ((1, 5, 21), SATURATED),
+        ((1, 5, 20), TOO_SHORT),
+        ((5, 1, 30), TOO_SHORT),
+        ((5, 5, 30), TOO_SHORT),
+        ((1, 30, 25), TOO_SHORT),
+        ((1, 30, 30), TOO_SHORT),
+    ],
+)
+def test_a_short_run_is_saturated_where_waiting_grows_to_a_fifth_of_the_arrivals(
+    waits_s: tuple[float, ...], verdict: str
+) -> None:
+    assert assess(made(waits_s))["verdict"] == verdict
+
+
+@pytest.mark.parametrize(("waits_s", "verdict"), [((1, 2, 5), TOO_SHORT), ((1, 2, 5.1), SATURATED)])
+def test_waits_of_less_than_five_seconds_are_no_backlog(waits_s: tuple[float, ...], verdict: str) -> None:
+    assert assess(made(waits_s, span_s=10))["verdict"] == verdict
+
+
+@pytest.mark.parametrize(("requests", "verdict"), [(99, TOO_SHORT), (100, SATURATED)])
+def test_few_requests_show_no_backlog(requests: int, verdict: str) -> None:
+    assert assess(made((1, 5, 30), requests=requests))["verdict"] == verdict
+
+
+@pytest.mark.parametrize(("service_s", "verdict"), [(10.01, TOO_SHORT), (10, STABLE)])
+def test_the_second_half_is_five_service_times_long(service_s: float, verdict: str) -> None:
+    assert assess(made((0, 0, 0), service_s=service_s))["verdict"] == verdict
+
+
+@pytest.mark.parametrize(("requests", "verdict"), [(98, TOO_SHORT), (99, STABLE)])
+def test_the_second_half_has_fifty_requests_of_which_one_may_come_in_the_middle(
+    requests: int, verdict: str
+) -> None:
+    assert assess(made((0, 0, 0), requests=requests, service_s=0.1))["verdict"] == verdict
+
+
+@pytest.mark.parametrize(("lost", "verdict"), [(1, STABLE), (2, SATURATED)])
+@pytest.mark.parametrize("how", [Outcome.TIMED_OUT, Outcome.REJECTED, Outcome.EVICTED])
+def test_more_than_a_hundredth_of_the_second_half_may_not_give_up(
+    lost: int, verdict: str, how: Outcome
+) -> None:
+    found = made((0, 0, 0), requests=200, service_s=0.1)
+    found.visits.outcome[:100:7] = how
+    found.visits.outcome[150 : 150 + lost] = how
+    assert assess(found)["verdict"] == verdict
+
+
+def test_rates_are_those_of_the_second_half() -> None:
+    """101 arrivals in 100 s, each served for 9.5 s: those from the 41st on end in it."""
+    found = assess(made((0, 0, 0), requests=101, service_s=9.5))
+    assert found["offered_per_s"] == pytest.approx(1.0)
+    assert found["served_per_s"] == pytest.approx(1.0)
+    late = made((0, 0, 0), requests=101, service_s=9.5)
+    late.visits.finish_ns[60:] += 10**12
+    assert assess(late)["served_per_s"] == pytest.approx((60 - 41) / 50)
+
+
+def test_requests_of_closed_loops_are_counted_beside_the_verdict() -> None:
+    found = made((0, 0, 0), requests=200, service_s=0.1)
+    due_ns = np.full(200, -1)
+    due_ns[::4] = found.table.arrival_ns[::4]
+    mixed = replace(found, table=replace(found.table, due_ns=due_ns))
+    assert assess(mixed)["closed_loop_requests"] == 50
+    assert assess(mixed)["verdict"] == STABLE
+    assert assess(mixed)["offered_per_s"] == pytest.approx(0.75 * assess(found)["offered_per_s"], rel=0.02)
+    closed = replace(found, table=replace(found.table, due_ns=found.table.arrival_ns))
+    assert assess(closed)["verdict"] == CLOSED
+    assert "closed_loop_requests" not in assess(closed)
+    assert assess(closed)["served_per_s"] == pytest.approx(200 / 100.1)

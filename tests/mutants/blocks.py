@@ -16,23 +16,33 @@ class Block:
     """Of its first statement, behind a docstring."""
     last_line: int
     indent: int
+    function: str
+    """Dotted name of the function it is in."""
 
 
 def blocks(source: bytes) -> list[Block]:
     """All blocks of a module; what stands outside functions is in none."""
-    tree = ast.parse(source)
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     lines = source.splitlines()
     found = {
-        block
-        for function in functions
-        for block in _of(function)
+        (block.first_line, block.last_line): block  # the innermost function comes last
+        for name, function in _functions(ast.parse(source))
+        for block in _of(function, name)
         if not lines[block.first_line - 1][: block.indent].strip()  # on a line of its own
     }
-    return sorted(found, key=lambda block: (block.first_line, -block.last_line))
+    return sorted(found.values(), key=lambda block: (block.first_line, -block.last_line))
 
 
-def _of(function: ast.AST) -> Iterator[Block]:
+def _functions(node: ast.AST, name: str = "") -> Iterator[tuple[str, ast.AST]]:
+    """With their dotted names."""
+    for inner in ast.iter_child_nodes(node):
+        is_function = isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef)
+        named = f"{name}.{inner.name}" if is_function or isinstance(inner, ast.ClassDef) else name
+        if is_function:
+            yield named, inner
+        yield from _functions(inner, named)
+
+
+def _of(function: ast.AST, name_of_function: str) -> Iterator[Block]:
     for node in ast.walk(function):
         for name in ("body", "orelse", "finalbody"):
             suite = getattr(node, name, None)
@@ -41,7 +51,7 @@ def _of(function: ast.AST) -> Iterator[Block]:
             if ast.get_docstring(node) if isinstance(node, ast.FunctionDef) else None:
                 suite = suite[1:]
             if suite and not _is_elif(suite, name, node):
-                yield Block(_line(suite[0]), suite[-1].end_lineno, suite[0].col_offset)
+                yield Block(_line(suite[0]), suite[-1].end_lineno, suite[0].col_offset, name_of_function)
 
 
 def _is_elif(suite: list[ast.stmt], name: str, node: ast.AST) -> bool:

@@ -2,18 +2,22 @@
 
     .venv/bin/python tests/mutants/mutants.py --sample 300 --seed 1
 
-Each mutant is one change to one module of `PARTS`, in a copy of the checkout. First all tests run once, in an
-instrumented copy: which of them execute which blocks is kept beside `--out`. Then the tests that execute the
-changed place run, the closest and fastest first, until one fails, in forks of a process that has imported the
-libraries. What has been found is kept in `--out` after every mutant, and the same call goes on from there.
-Mutants that change nothing observable are listed in `equivalent.txt`, each with its reason. Prints the seed,
-the score with its 95 % interval, and the survivors.
+Each mutant is one change to one module of `PARTS`, in a copy of the checkout. First all tests run once, in
+an instrumented copy: which of them execute which blocks is kept beside `--out`. Then the tests that execute
+the changed place run, the closest and fastest first, until one fails, in forks of a process that has
+imported the libraries. Those that read files of the folder `shared` beside the checkout run last, so that
+one call says, too, what a stranger's clone notices. A failed test of another part counts if it fails twice;
+a mutant that only hangs, or does not import, counts neither way. What has been found is kept in `--out`
+after every mutant; the same call goes on from there, and `--again` tests those once more that have not been
+killed. Mutants that change nothing observable are in `equivalent.txt`, each with its reason. Prints the
+seed, the score with its 95 % interval, and the survivors.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -23,11 +27,14 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from hashlib import sha256
 from itertools import islice
 from math import inf, sqrt
 from pathlib import Path
 from queue import SimpleQueue
-from random import Random
+from typing import NamedTuple
+
+import yaml
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -35,19 +42,22 @@ from blocks import HITS
 from operators import Mutation, compiles, mutations
 from reach import MARKS, Blocks, Reach
 from selection import Selection
-from server import KILLED, SURVIVES, UNDECIDED
+from server import BROKEN, HANGS, KILLED, SURVIVES
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("core", "cluster", "latency", "metrics", "planning", "traces")
 COPIED = ("blis_py", "engine", "tests", "profiles", "workloads", "docs", "benchmarks", "training")
 FILES = ("pyproject.toml", "README.md", "constraints.txt", "Makefile")
+BY_HAND = Path(__file__).with_name("by_hand.yaml")
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 HANGS_S = 120
 """No test takes so long."""
 REACH_LIMIT_S = 3600
 SLOW_S = 0.25
+SECOND_NS = 10**9
 CLOSEST = 6
 """Files of tests tried before all others."""
+TOGETHER = 20
 
 
 def main() -> int:
@@ -55,36 +65,42 @@ def main() -> int:
     options, until = _options(), time.monotonic()
     until += options.stop_after_s
     sources = {_module(path): path.read_bytes() for part in PARTS for path in _sources(part)}
-    every = [mutation for module, source in sources.items() for mutation in mutations(module, source)]
-    chosen = list(islice(_shuffled(every, sources, options.seed), options.sample))
-    print(f"seed {options.seed}: {len(chosen)} of {len(every):,} mutants", flush=True)
+    blocks = Blocks(dict(sources))
+    if options.by_hand:
+        every = chosen = list(_by_hand(sources))
+    else:
+        every = [mutation for module, source in sources.items() for mutation in mutations(module, source)]
+        chosen = list(islice(_shuffled(every, sources, options.seed), options.sample))
+        print(f"seed {options.seed}: {len(chosen)} of {len(every):,} mutants", flush=True)
     chosen = [mutation for mutation in chosen if options.only in mutation.name]
-    out, blocks = Path(options.out), Blocks(sources)
-    done, equivalent = _read(out), _equivalent()
-    reach = Reach(out.with_suffix(".reach.jsonl"), sources, ROOT)
+    out = Path(options.out)
+    found, equivalent = _read(out), _equivalent()
+    reach = Reach(out.with_suffix(".reach.jsonl"), blocks.names, ROOT)
     campaign = Campaign(sources, blocks, reach, options.own)
     if not campaign.measured(until):
         print("stopped while measuring what the tests execute; the same call goes on")
         return 0
-    missing = [mutation for mutation in chosen if mutation.name not in {**done, **equivalent}]
+    done = {name for name, one in found.items() if not (options.again and one.verdict in (SURVIVES, HANGS))}
+    missing = [mutation for mutation in chosen if mutation.name not in {*done, *equivalent}]
     with ExitStack() as stack, out.open("a") as log:
-        for _ in range(options.workers):
-            campaign.servers.put(stack.enter_context(_server(options.stranger, options.limit_s)))
+        for _ in range(options.workers if missing else 0):
+            campaign.servers.put(stack.enter_context(_server(options.limit_s)))
         pool = ThreadPoolExecutor(options.workers)
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # before the servers are closed
 
-        def tested(mutation: Mutation) -> str | None:
-            return campaign.killer(mutation) if time.monotonic() < until else None
+        def tested(mutation: Mutation) -> Found | None:
+            return campaign.tested(mutation) if time.monotonic() < until else None
 
-        for mutation, killer in zip(missing, pool.map(tested, missing), strict=True):
-            if killer is not None:
-                done[mutation.name] = killer
-                print(json.dumps([mutation.name, killer]), file=log, flush=True)
-                ends = "SURVIVES" if not killer else "?" if killer == UNDECIDED else "killed"
-                print(f"{ends:8} {mutation.name}", flush=True)
-    return _report(
-        [mutation for mutation in chosen if mutation.name in {**done, **equivalent}], done, equivalent
-    )
+        for mutation, one in zip(missing, pool.map(tested, missing), strict=True):
+            if one is not None:
+                found[mutation.name] = one
+                print(json.dumps([mutation.name, *one]), file=log, flush=True)
+                print(f"{one.verdict:8} {mutation.name}", flush=True)
+    report = Report([one for one in chosen if one.name in {**found, **equivalent}], found, equivalent)
+    report.show()
+    if options.results:
+        report.save(Path(options.results), options.seed, len(every))
+    return 0
 
 
 def _options() -> argparse.Namespace:
@@ -93,11 +109,18 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=1, help="of the sample (default: 1)")
     parser.add_argument("--only", default="", help="those of the sample whose name contains this")
     parser.add_argument("--workers", type=int, default=1, help="mutants at a time (default: 1)")
-    parser.add_argument("--limit-s", type=float, default=600, help="CPU time for one mutant (default: 600)")
+    parser.add_argument(
+        "--limit-s",
+        type=float,
+        default=60,
+        help="CPU time of its tests, after which a mutant has survived (default: 60)",
+    )
     parser.add_argument("--stop-after-s", type=float, default=inf, help="the same call goes on from there")
     parser.add_argument("--out", default="mutants.jsonl", help="what has been found (default: mutants.jsonl)")
     parser.add_argument("--own", action="store_true", help="only tests of the mutated part: a lower bound")
-    parser.add_argument("--stranger", action="store_true", help="without the folder `shared`")
+    parser.add_argument("--by-hand", action="store_true", help=f"those of {BY_HAND.name} instead of a sample")
+    parser.add_argument("--again", action="store_true", help="test those once more that have not been killed")
+    parser.add_argument("--results", help="file of scores by seed, such as benchmarks/results/mutants.json")
     return parser.parse_args()
 
 
@@ -106,8 +129,8 @@ def _sources(part: str) -> list[Path]:
 
 
 def _shuffled(every: list[Mutation], sources: dict[str, bytes], seed: int) -> Iterator[Mutation]:
-    """Those that are Python."""
-    for mutation in Random(seed).sample(every, len(every)):
+    """Those that are Python, in an order that a change of other code does not change."""
+    for mutation in sorted(every, key=lambda one: sha256(f"{seed} {one.name}".encode()).digest()):
         if compiles(mutation.applied(sources[mutation.module])):
             yield mutation
 
@@ -117,9 +140,39 @@ def _module(path: Path) -> str:
     return name.removesuffix(".__init__")
 
 
-def _read(out: Path) -> dict[str, str]:
+def _by_hand(sources: dict[str, bytes]) -> Iterator[Mutation]:
+    """Mistakes that are written down, with the sources of their modules."""
+    for given in yaml.safe_load(BY_HAND.read_text(encoding="utf-8")):
+        module, old = given["module"], given["old"].encode()
+        source = sources.setdefault(module, _path(ROOT, module).read_bytes())
+        if source.count(old) != 1:
+            print(f"no longer there, or not alone: {given['mistake']}")
+            continue
+        start = source.index(old)
+        line = source[:start].count(b"\n") + 1
+        end = start + len(old)
+        yield Mutation(module, "", line, start, end, given["old"], given["new"], given["mistake"])
+
+
+class Found(NamedTuple):
+    """What came of a mutant."""
+
+    verdict: str
+    test: str = ""
+    """The one that fails or hangs."""
+    shared: bool = False
+    """Whether that reads files of the folder `shared`."""
+
+
+def _path(root: Path, module: str) -> Path:
+    path = root.joinpath(*module.split("."))
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def _read(out: Path) -> dict[str, Found]:
     out.parent.mkdir(parents=True, exist_ok=True)
-    return dict(map(json.loads, out.read_text().splitlines())) if out.exists() else {}
+    lines = out.read_text().splitlines() if out.exists() else []
+    return {name: Found(*rest) for name, *rest in map(json.loads, lines)}
 
 
 def _equivalent() -> dict[str, str]:
@@ -135,7 +188,9 @@ class Server:
     """A warm process, and a checkout in which one mutant at a time is tested."""
 
     def __init__(self, root: Path, limit_s: float) -> None:
-        self.root, self._limit_s = root, limit_s
+        self.root, self._limit_s, self._changes = root, limit_s, 0
+        self.used_s = 0.0
+        """Since a mutant's tests began."""
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("server.py"))],
             stdin=subprocess.PIPE,
@@ -150,13 +205,13 @@ class Server:
             tests: those of the files that run, in this order; None = all.
             more: `reach`: the file that gets what each test executes.
         """
-        environment = {"PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+        environment = {"PYTHONPATH": str(self.root), "PYTHONDONTWRITEBYTECODE": "", "OMP_NUM_THREADS": "1"}
         environment |= {"TMPDIR": str(self.root.parent), "BLIS_INTERPRETED": "1", HITS.upper(): ""}
         if "reach" in more:
             environment[HITS.upper()] = str(self.root.parent / "marks")
         job = {"root": str(self.root), "files": files, "tests": tests or [], "environment": environment}
         job |= {
-            "limit_s": self._limit_s,
+            "limit_s": self._limit_s - self.used_s,
             "hangs_s": HANGS_S,
             "scratch": str(self.root.parent / "scratch"),
             **more,
@@ -164,8 +219,14 @@ class Server:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(job), file=self._process.stdin, flush=True)
-        verdict, test = json.loads(self._process.stdout.readline())
+        verdict, test, used_s = json.loads(self._process.stdout.readline())
+        self.used_s += used_s
         return verdict, test
+
+    @property
+    def is_late(self) -> bool:
+        """Whether a mutant has had its time."""
+        return self.used_s >= self._limit_s
 
     def close(self) -> None:
         self._process.terminate()
@@ -173,17 +234,18 @@ class Server:
 
     @contextmanager
     def changed(self, module: str, source: bytes) -> Iterator[None]:
-        """With another source of a module."""
-        path = self.root.joinpath(*module.split("."))
-        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-        before = path.read_bytes()
-        for old in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
-            old.unlink()
+        """With another source of a module, and a time of change that no bytecode has that is kept."""
+        path = _path(self.root, module)
+        before, at_ns = path.read_bytes(), path.stat().st_mtime_ns
+        self._changes += 1
+        self.used_s = 0.0
         path.write_bytes(source)
+        os.utime(path, ns=(at_ns, at_ns + self._changes * SECOND_NS))
         try:
             yield
         finally:
             path.write_bytes(before)
+            os.utime(path, ns=(at_ns, at_ns))
 
 
 class Campaign:
@@ -204,9 +266,9 @@ class Campaign:
         if not files:
             return True
         with ExitStack() as stack:
-            server = stack.enter_context(_server(False, REACH_LIMIT_S))
+            server = stack.enter_context(_server(REACH_LIMIT_S))
             (server.root / f"{HITS}.py").write_text(MARKS, encoding="utf-8")
-            for module in self._sources:
+            for module in self._blocks.modules:
                 stack.enter_context(server.changed(module, self._blocks.instrumented(module)))
             for file in files:
                 if time.monotonic() > until:
@@ -216,53 +278,77 @@ class Campaign:
 
     def _measure(self, server: Server, file: str) -> None:
         marks, out = server.root.parent / "marks", server.root.parent / "reach.json"
-        marks.write_bytes(bytes(self._blocks.count))
+        marks.write_bytes(bytes(len(self._blocks.names)))
         out.unlink(missing_ok=True)
         server.run([file], reach=str(out))
+        server.used_s = 0.0
         self._reach.add(file, json.loads(out.read_text()) if out.exists() else [])
         print(f"measured {file}", flush=True)
 
-    def killer(self, mutation: Mutation) -> str:
-        """The test that fails because of it; empty = none does."""
-        server = self.servers.get()
+    def tested(self, mutation: Mutation) -> Found:
+        server, hangs = self.servers.get(), Found(SURVIVES)
         try:
             with server.changed(mutation.module, mutation.applied(self._sources[mutation.module])):
-                for tests in filter(None, self._stages(mutation)):  # no tests would mean all of them
-                    files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
-                    verdict, test = server.run(files, tests)
-                    if verdict != SURVIVES:
-                        return test if verdict == KILLED else UNDECIDED
-            return ""
+                for close, shared, tests in self._stages(mutation):
+                    verdict, test = self._failing(server, mutation.module, tests, close)
+                    if verdict in (KILLED, BROKEN):
+                        return Found(verdict, test, shared)
+                    if verdict == HANGS:
+                        hangs = Found(HANGS, test, shared)
+            return hangs
         finally:
             self.servers.put(server)
 
-    def _stages(self, mutation: Mutation) -> Iterator[list[str]]:
-        """Cheap tests of the closest files first, then the others that execute the place."""
+    def _failing(self, server: Server, module: str, tests: list[str], close: bool) -> tuple[str, str]:
+        """A test that fails, if there is one; of far ones, which may fail for other reasons, twice."""
+        while tests and not server.is_late:  # no tests would mean all of them
+            verdict, test = server.run(_files(tests), tests, module=module)
+            if close or verdict != KILLED or server.run(_files([test]), [test], module=module)[0] == KILLED:
+                return verdict, test
+            tests = tests[tests.index(test) + 1 :] if test in tests else []
+        return SURVIVES, ""
+
+    def _stages(self, mutation: Mutation) -> Iterator[tuple[bool, bool, list[str]]]:
+        """Cheap tests before slow ones, those of the closest files first, those that read `shared` last."""
         files = self._selection.of(mutation.module, self._own)
         block, rank = self._blocks.of(mutation), {file: place for place, file in enumerate(files)}
-        if block < 0:
+        found = [one for one in self._reach.of(block) if not self._own or one.file in rank]
+        if not found:  # executed when it is imported
             found = [one for file in files for one in self._reach.tests.get(file, []) if one.passes]
-        else:
-            found = [one for one in self._reach.of(block) if not self._own or one.file in rank]
-        found.sort(key=lambda one: (one.cost_s > SLOW_S, rank.get(one.file, len(rank)), one.cost_s))
-        close = set(list(dict.fromkeys(one.file for one in found))[:CLOSEST])
-        first = [one.test for one in found if one.cost_s <= SLOW_S and one.file in close]
-        yield first
-        yield [one.test for one in found if one.test not in set(first)]
+        found.sort(
+            key=lambda one: (one.shared, one.cost_s > SLOW_S, rank.get(one.file, len(rank)), one.cost_s)
+        )
+        for shared in (False, True):
+            for slow in (False, True):
+                files = dict.fromkeys(one.file for one in found if one.shared == shared)
+                for close, some in _batched(list(files)):
+                    chosen = [one for one in found if one.shared == shared and (one.cost_s > SLOW_S) == slow]
+                    yield close and not slow, shared, [one.test for one in chosen if one.file in some]
+
+
+def _batched(files: list[str]) -> Iterator[tuple[bool, set[str]]]:
+    """The closest files, and the others in groups, since reading all of them takes its time."""
+    yield True, set(files[:CLOSEST])
+    for begin in range(CLOSEST, len(files), TOGETHER):
+        yield False, set(files[begin : begin + TOGETHER])
+
+
+def _files(tests: list[str]) -> list[str]:
+    return list(dict.fromkeys(test.partition("::")[0] for test in tests))
 
 
 @contextmanager
-def _server(stranger: bool, limit_s: float) -> Iterator[Server]:
+def _server(limit_s: float) -> Iterator[Server]:
     with tempfile.TemporaryDirectory(prefix="blis-mutants-") as home:
-        server = Server(_copied(Path(home), stranger), limit_s)
+        server = Server(_copied(Path(home)), limit_s)
         try:
             yield server
         finally:
             server.close()
 
 
-def _copied(home: Path, stranger: bool) -> Path:
-    """A checkout in a folder of its own, with `shared` beside it unless it is that of a stranger."""
+def _copied(home: Path) -> Path:
+    """A checkout in a folder of its own, with `shared` beside it if there is one."""
     root = home / "checkout"
     for folder in COPIED:
         left_out = shutil.ignore_patterns("__pycache__", "*.so", "cpython-*")
@@ -270,7 +356,7 @@ def _copied(home: Path, stranger: bool) -> Path:
     for file in FILES:
         shutil.copy(ROOT / file, root)
     shared = ROOT.parent / "shared"
-    if shared.is_dir() and not stranger:
+    if shared.is_dir():
         (home / "shared").symlink_to(shared)
     return root
 
@@ -278,19 +364,58 @@ def _copied(home: Path, stranger: bool) -> Path:
 # -- the report ----------------------------------------------------------------------------------------------
 
 
-def _report(chosen: list[Mutation], done: dict[str, str], equivalent: dict[str, str]) -> int:
-    known = [mutation for mutation in chosen if mutation.name in equivalent]
-    open_ = [mutation for mutation in chosen if done.get(mutation.name) == UNDECIDED]
-    tested = [mutation for mutation in chosen if mutation.name not in equivalent and mutation not in open_]
-    survivors = [mutation for mutation in tested if not done[mutation.name]]
-    killed = len(tested) - len(survivors)
-    low, high = wilson(killed, len(tested))
-    print(f"\n{killed} of {len(tested)} killed: {killed / max(1, len(tested)):.1%} ({low:.1%} to {high:.1%})")
-    print(f"{len(open_)} not decided in time; {len(known)} equivalent; {len(survivors)} survivors:")
-    for mutation in survivors:
-        print(f"  {mutation.module}, line {mutation.line}, {mutation.where}:")
-        print(f"    {mutation.old!r} -> {mutation.new!r} in {mutation.place}")
-    return 0
+class Report:
+    """The score of a sample.
+
+    Args:
+        chosen: those that are tested.
+        equivalent: reasons by name.
+    """
+
+    def __init__(self, chosen: list[Mutation], found: dict[str, Found], equivalent: dict[str, str]) -> None:
+        self._chosen, self._found, self._equivalent = chosen, found, equivalent
+        self.equivalent = [one for one in chosen if one.name in equivalent]
+        self.killed, self.survivors = self._those(KILLED), self._those(SURVIVES)
+        self.hanging, self.broken = self._those(HANGS), self._those(BROKEN)
+        self.by_shared = [one for one in self.killed if found[one.name].shared]
+        self.counted = len(self.killed) + len(self.survivors)
+
+    def _those(self, verdict: str) -> list[Mutation]:
+        tested = (one for one in self._chosen if one.name not in self._equivalent)
+        return [one for one in tested if self._found[one.name].verdict == verdict]
+
+    def show(self) -> None:
+        print(f"\n{_share(len(self.killed), self.counted)} are killed")
+        print(f"{_share(len(self.killed) - len(self.by_shared), len(self.killed))} of these without `shared`")
+        left_out = f"{len(self.equivalent)} are equivalent, {len(self.hanging)} only hang"
+        print(f"not counted: {left_out}, {len(self.broken)} do not import; {len(self.survivors)} survivors:")
+        for mutation in self.survivors:
+            print(f"  {mutation.module}, line {mutation.line}, {mutation.where}:")
+            print(f"    {mutation.old!r} -> {mutation.new!r} in {mutation.place}")
+
+    def save(self, path: Path, seed: int, of: int) -> None:
+        """Add to a file of scores by seed."""
+        scores = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        low, high = wilson(len(self.killed), self.counted)
+        scores[f"seed {seed}"] = {
+            "mutants": of,
+            "sample": len(self._chosen),
+            "killed": len(self.killed),
+            "of": self.counted,
+            "score": round(len(self.killed) / max(1, self.counted), 4),
+            "interval_95": [round(low, 4), round(high, 4)],
+            "killed_only_by_tests_that_read_shared": [one.name for one in self.by_shared],
+            "survivors": [one.name for one in self.survivors],
+            "equivalent": [one.name for one in self.equivalent],
+            "only_hanging": [one.name for one in self.hanging],
+            "not_importable": [one.name for one in self.broken],
+        }
+        path.write_text(json.dumps(scores, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _share(part: int, of: int) -> str:
+    low, high = wilson(part, of)
+    return f"{part} of {of}, {part / max(1, of):.1%} ({low:.1%} to {high:.1%}),"
 
 
 def wilson(killed: int, of: int) -> tuple[float, float]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import sys
 import zlib
 from base64 import b85decode, b85encode
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -43,15 +45,25 @@ class Blocks:
         self._sources = sources
         self._blocks = {module: blocks(source) for module, source in sources.items()}
         self._first: dict[str, int] = {}
-        self.count = 0
+        self.names: list[str] = []
+        """The same as long as the function is the same, whatever stands around it."""
         for module, found in self._blocks.items():
-            self._first[module] = self.count
-            self.count += len(found)
+            self._first[module] = len(self.names)
+            inside: Counter[str] = Counter()
+            for block in found:
+                self.names.append(f"{module}{block.function}#{inside[block.function]}")
+                inside[block.function] += 1
 
-    def of(self, mutation: Mutation) -> int:
-        """Number of the block it is in; -1 = executed at import."""
+    @property
+    def modules(self) -> list[str]:
+        return list(self._blocks)
+
+    def of(self, mutation: Mutation) -> str:
+        """Name of the block it is in; empty = executed at import, or in another part."""
+        if mutation.module not in self._blocks:
+            return ""
         number = innermost(self._blocks[mutation.module], mutation.line)
-        return number if number < 0 else self._first[mutation.module] + number
+        return "" if number < 0 else self.names[self._first[mutation.module] + number]
 
     def instrumented(self, module: str) -> bytes:
         return instrumented(self._sources[module], self._first[module])
@@ -64,6 +76,8 @@ class Reached:
     test: str
     cost_s: float
     passes: bool
+    shared: bool
+    """Whether it opens files of the folder `shared` beside the checkout."""
     hits: bytes
     """A byte a block."""
 
@@ -72,17 +86,23 @@ class Reached:
         return self.test.partition("::")[0]
 
     def as_list(self) -> list[object]:
-        return [self.test, self.cost_s, self.passes, b85encode(zlib.compress(self.hits)).decode()]
+        return [
+            self.test,
+            self.cost_s,
+            self.passes,
+            self.shared,
+            b85encode(zlib.compress(self.hits)).decode(),
+        ]
 
     @classmethod
-    def read(cls, test: str, cost_s: float, passes: bool, hits: str) -> Reached:
-        return cls(test, cost_s, passes, zlib.decompress(b85decode(hits)))
+    def read(cls, test: str, cost_s: float, passes: bool, shared: bool, hits: str) -> Reached:
+        return cls(test, cost_s, passes, shared, zlib.decompress(b85decode(hits)))
 
 
 class Recorded:
     """Plugin of pytest in an instrumented checkout: writes what each test executes, and what it costs.
 
-    What a fixture of several tests executes counts for all tests of the file.
+    What a fixture of several tests executes and reads counts for all tests of the file.
     """
 
     def __init__(self, out: Path) -> None:
@@ -90,16 +110,24 @@ class Recorded:
         self._found: list[Reached] = []
         self._shared = bytearray()
         self._passes = True
+        self._reads, self._all_read = False, False
         self._marks: mmap.mmap = import_module(HITS).HITS
+        sys.addaudithook(self._opened)
+
+    def _opened(self, event: str, of: tuple[object, ...]) -> None:
+        if event in ("open", "os.listdir", "os.scandir") and "shared/" in str(of[0]):
+            self._reads = True
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Iterator[None]:
-        before = bytes(self._marks)
+        before, read_before = bytes(self._marks), self._reads
         self._clear()
         yield
         inside = bytes(self._marks)
         if fixturedef.scope != "function":
             self._shared[:] = _union(self._shared or bytes(len(inside)), inside)
+            self._all_read = self._all_read or self._reads
+        self._reads = self._reads or read_before
         self._marks[:] = _union(before, inside)
 
     @pytest.hookimpl(hookwrapper=True)
@@ -108,7 +136,12 @@ class Recorded:
         self._passes, before_s = True, _used_s()
         yield
         cost_s = round(_used_s() - before_s, 3)
-        self._found.append(Reached(item.nodeid, cost_s, self._passes, bytes(self._marks)))
+        reads = self._reads or "shared_data" in item.fixturenames
+        self._found.append(Reached(item.nodeid, cost_s, self._passes, reads, bytes(self._marks)))
+
+    def pytest_collection_finish(self) -> None:
+        """Cases of tests that are read there are none for a stranger."""
+        self._all_read = self._reads
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         self._passes = self._passes and not report.failed
@@ -117,9 +150,11 @@ class Recorded:
         shared = bytes(self._shared) or bytes(len(self._marks))
         for one in self._found:
             one.__dict__["hits"] = _union(one.hits, shared)
+            one.__dict__["shared"] = one.shared or self._all_read
         self._out.write_text(json.dumps([one.as_list() for one in self._found]))
 
     def _clear(self) -> None:
+        self._reads = False
         self._marks[:] = bytes(len(self._marks))
 
 
@@ -133,34 +168,50 @@ def _used_s() -> float:
 
 
 class Reach:
-    """What all tests execute, kept in a file: a line for each file of tests.
+    """What all tests execute, kept in a file: a line for each file of tests, below one with the blocks.
+
+    Kept as long as the file of tests is the same. Of a changed function of the product the blocks may be
+    others: then the tests of the whole function stand in.
 
     Args:
-        sources: of the mutated modules; after a change of one all tests run again.
+        names: of the blocks.
     """
 
-    def __init__(self, out: Path, sources: dict[str, bytes], root: Path) -> None:
-        self._out, self._root = out, root
-        self._sources = sha256(b"".join(sources.values())).hexdigest()[:16]
+    def __init__(self, out: Path, names: list[str], root: Path) -> None:
+        self._out, self._root, self._names = out, root, names
+        self._written: list[str] = []
         self.tests: dict[str, list[Reached]] = {}
-        if out.exists():
-            for line in out.read_text().splitlines():
-                file, key, found = json.loads(line)
-                if (root / file).exists() and key == self._key(file):
-                    self.tests[file] = [Reached.read(*one) for one in found]
+        self._by_name: dict[str, list[Reached]] = {}
+        for line in out.read_text().splitlines() if out.exists() else ():
+            file, key, found = json.loads(line)
+            if not file:
+                self._written = found
+            elif (root / file).exists() and key == self._key(file):
+                self._keep(file, found, self._written)
 
     def missing(self, files: list[str]) -> list[str]:
         return [file for file in files if file not in self.tests]
 
     def add(self, file: str, found: list[list[Any]]) -> None:
-        self.tests[file] = [Reached.read(*one) for one in found]
         with self._out.open("a") as log:
+            if self._written != self._names:
+                print(json.dumps(["", "", self._names]), file=log)
+                self._written = self._names
             print(json.dumps([file, self._key(file), found]), file=log, flush=True)
+        self._keep(file, found, self._names)
 
-    def of(self, block: int) -> list[Reached]:
-        """The tests that execute a block, and pass where nothing is changed."""
-        every = (one for found in self.tests.values() for one in found)
-        return [one for one in every if one.passes and one.hits[block]]
+    def of(self, block: str) -> list[Reached]:
+        """The passing tests that execute a block, or if none does, its function."""
+        function = block.partition("#")[0]
+        found = self._by_name.get(block) or self._by_name.get(function) or []
+        return [one for one in found if one.file in self.tests and one.passes]
+
+    def _keep(self, file: str, found: list[list[Any]], names: list[str]) -> None:
+        self.tests[file] = [Reached.read(*one) for one in found]
+        for one in self.tests[file]:
+            hit = [name for name, mark in zip(names, one.hits, strict=True) if mark]
+            for name in (*hit, *{name.partition("#")[0] for name in hit}):
+                self._by_name.setdefault(name, []).append(one)
 
     def _key(self, file: str) -> str:
-        return f"{self._sources}-{sha256((self._root / file).read_bytes()).hexdigest()[:16]}"
+        return sha256((self._root / file).read_bytes()).hexdigest()[:16]

@@ -7,8 +7,11 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-LEFT_OUT = ("benchmarks", "browser", "docs", "engine", "fuzz", "gpu", "lint", "mutants", "notebooks", "soak")
-"""Folders of tests that are about other things, or take minutes."""
+LEFT_OUT = (
+    *("benchmarks", "browser", "docs", "engine", "fuzz", "gpu", "lint", "mutants", "notebooks", "pages"),
+    *("report", "serve", "soak", "ui"),
+)
+"""Folders of tests that are about other things, depend on the machine's pace, or take minutes."""
 
 
 class Selection:

@@ -7,19 +7,28 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from select import select
 from typing import Any
 
+import pytest
+
 LIBRARIES = (
     *("numpy", "pandas", "scipy.stats", "scipy.optimize", "scipy.special", "pydantic", "simpy", "yaml"),
     *("rich.console", "rich.table", "matplotlib.pyplot", "jinja2", "fastapi", "fastapi.testclient", "httpx"),
-    *("hypothesis", "hypothesis.stateful", "pytest"),
+    *("hypothesis", "hypothesis.stateful"),
 )
-SURVIVES, KILLED, UNDECIDED = "survives", "killed", "not decided"
+SURVIVES, KILLED, HANGS, BROKEN = "survives", "killed", "hangs", "does not import"
+TEST_LIMIT_S = 12
+"""CPU time of one test, many times what it takes where nothing is changed."""
+MEMORY_BYTES = 6 << 30
+HANGING = 1
+"""Tests that hang before no others are tried."""
 
 
 def main() -> None:
@@ -33,7 +42,7 @@ def main() -> None:
         print(json.dumps(_run(json.loads(line))), flush=True)
 
 
-def _run(job: dict[str, Any]) -> tuple[str, str]:
+def _run(job: dict[str, Any]) -> tuple[str, str, float]:
     receive, send = os.pipe()
     child = os.fork()
     if not child:
@@ -41,10 +50,16 @@ def _run(job: dict[str, Any]) -> tuple[str, str]:
         _child(job, send)
     os.close(send)
     try:
-        return _verdict(receive, job["limit_s"], job["hangs_s"])
+        return *_verdict(receive, job), _used_s(child)
     finally:
         os.close(receive)
         _end(child)
+
+
+def _used_s(child: int) -> float:
+    """CPU time, that of processes which it has waited for included."""
+    fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _end(child: int) -> None:
@@ -55,27 +70,32 @@ def _end(child: int) -> None:
     os.waitpid(child, 0)
 
 
-def _verdict(receive: int, limit_s: float, hangs_s: float) -> tuple[str, str]:
-    """Follow the notes of a child until they decide."""
-    started, rest = "", b""
-    while select([receive], [], [], hangs_s)[0]:
+def _verdict(receive: int, job: dict[str, Any]) -> tuple[str, str]:
+    """Follow the notes of a child until they decide.
+
+    A test at its limit of time or memory decides nothing: others get their turn.
+    """
+    started, rest, hanging = "", b"", list[str]()
+    while select([receive], [], [], job["hangs_s"])[0]:
         piece = os.read(receive, 1 << 16)
         if not piece:
-            return KILLED, f"dies in {started}"
+            return HANGS, f"dies in {started}"
         *lines, rest = (rest + piece).split(b"\n")
         for what, test, used_s in map(json.loads, lines):
-            if what == "failed":
-                return KILLED, test
-            if what == "end":
-                return SURVIVES, ""
+            if what in (KILLED, BROKEN) and "reach" not in job:
+                return what, test
+            if what == HANGS:
+                hanging.append(test)
+            if what == "end" or used_s > job["limit_s"] or len(hanging) >= HANGING:
+                return (HANGS, hanging[0]) if hanging else (SURVIVES, "")
             started = test
-            if used_s > limit_s:
-                return UNDECIDED, ""
-    return KILLED, f"hangs in {started}"
+    return HANGS, started
 
 
 def _child(job: dict[str, Any], send: int) -> None:
     os.setsid()
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    signal.signal(signal.SIGVTALRM, _at_its_limit)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.chdir(job["root"])
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -83,17 +103,34 @@ def _child(job: dict[str, Any], send: int) -> None:
         os.dup2(nothing, stream)
     sys.path[:0] = [job["root"], str(Path(__file__).parent)]
     os.environ.update(job["environment"])
-    import pytest
-
+    sys.dont_write_bytecode = False  # compiling would take longer than the tests
     plugins: list[object] = [Notes(send, job["tests"])]
     if "reach" in job:
         from reach import Recorded
 
         plugins.append(Recorded(Path(job["reach"])))
+    if "module" in job and not _imports(job["module"]):
+        os.write(send, json.dumps([BROKEN, "", 0]).encode() + b"\n")
     flags = ["-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={job['scratch']}"]
-    pytest.main([*flags, *([] if "reach" in job else ["-x"]), *job["files"]], plugins)
+    pytest.main([*flags, *job["files"]], plugins)
     os.write(send, b'["end", "", 0]\n')
     os._exit(0)
+
+
+def _imports(module: str) -> bool:
+    try:
+        import_module(module)
+    except Exception:
+        return False
+    return True
+
+
+class LimitError(BaseException):
+    """More time than any test takes: not to be taken for a failed assertion."""
+
+
+def _at_its_limit(*_: object) -> None:
+    raise LimitError
 
 
 class Notes:
@@ -117,14 +154,19 @@ class Notes:
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
-            self._note("failed", report.nodeid)
+            self._note(KILLED, report.nodeid)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._note("started", nodeid)
+        signal.setitimer(signal.ITIMER_VIRTUAL, TEST_LIMIT_S)
 
-    def pytest_runtest_logreport(self, report: Any) -> None:
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_makereport(self, call: Any) -> Iterator[None]:
+        outcome = yield
+        report = outcome.get_result()
         if report.failed and not hasattr(report, "wasxfail"):
-            self._note("failed", report.nodeid)
+            at_limit = isinstance(call.excinfo.value, LimitError | MemoryError)
+            self._note(HANGS if at_limit else KILLED, report.nodeid)
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ def test_the_same_run_gives_the_same_marker(result: Result, tmp_path: Path) -> N
     assert (one / MARKER).read_bytes() == (two / MARKER).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_whole_result_is_taken_with_or_without_its_pictures(folder: Path) -> None:
     check_complete(folder)
     shutil.rmtree(folder / "plots")

@@ -37,7 +37,7 @@ def test_lists_ranges_and_values_that_are_lists() -> None:
         ("rate=5,5", "is there twice"),
         ("rate=5,,6", "has an empty value"),
         ("dp=1,2", "every replica is an instance of its own: vary num_instances"),
-        ("ep=1,2", "expert parallelism is not simulated"),
+        ("enable_expert_parallel=true", "vary ep"),
         ("quantization=fp8", "a quantised model is a model of its own: model=qwen3-32b,qwen3-32b-fp8"),
         ("slo=ttft.p99=1s", "cannot be varied"),
     ],

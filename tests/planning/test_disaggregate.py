@@ -93,6 +93,7 @@ def planned(**settings: Any) -> Plan:
     )
 
 
+@pytest.mark.slow
 def test_a_plan_chooses_among_layouts_and_prices_each_side() -> None:
     found = planned(
         vary={"xpyd": ["1p1d", "2p1d"], "decode_gpu": ["h100", "l40s"]}, prices={"h100": 3, "l40s": 1}

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
+from blis_py.api import configure
 from blis_py.errors import InputError
 from blis_py.planning import pareto as module
 from blis_py.planning.api import pareto
+from blis_py.planning.axes import axis
+from blis_py.planning.goal import Goal
+from blis_py.planning.job import Job, JobOutcome
+from blis_py.planning.study import Base
 
 
 @pytest.mark.slow
@@ -22,6 +29,54 @@ def test_no_point_of_the_front_is_beaten_in_both_figures(monkeypatch: pytest.Mon
     assert "tokens/s/user" in repr(found)
     fast = pareto(**load, vary={"tp": [1]}, slo="tpot.p99=1us", workers=1, cache=False)
     assert not fast.front
+
+
+class Made:
+    """A runner whose clusters emit 1,000 tokens/s for a request in flight, to 5,000, the slower the more."""
+
+    def run(self, jobs: Sequence[Job]) -> list[JobOutcome]:
+        return [self._of(job) for job in jobs]
+
+    def _of(self, job: Job) -> JobOutcome:
+        count, tp = job.config.workload.concurrency or 0, job.config.tp
+        if tp == 4:
+            return JobOutcome(refused="too many GPUs")
+        figures: dict[str, float | None] = {
+            "throughput.output_tokens_per_s": tp * min(1000.0 * count, 5000.0 + count),
+            "tpot_ms.mean": float(max(count, 4)) if count != 16 else None,
+            "ttft_ms.p99": 10.0 * count,
+        }
+        return JobOutcome(figures, verdict="saturated" if count == 256 else "keeps up")
+
+
+def test_points_are_per_gpu_and_user_and_the_front_is_what_no_other_beats() -> None:
+    """Up to four in flight users are as fast; 16 have no TPOT, and 256 do not keep up."""
+    base = Base(overrides=(("model", "model", "llama-3.1-8b"),))
+    found = module.pareto(base, [axis("tp", "2,4,8")], Made(), Goal(unlimited=True))  # type: ignore[arg-type]
+    assert found.refused == ("too many GPUs",)
+    assert [each.concurrency for each in found.points[:9]] == [1, 2, 4, 8, 32, 64, 128, 256, 512]
+    assert {each.per_gpu for each in found.points if each.concurrency == 4} == {4000.0}
+    assert {each.per_user for each in found.points if each.concurrency == 8} == {125.0}
+    fronts = [(each.concurrency, each.ttft_p99_ms) for each in found.front]
+    assert fronts == [(count, 10.0 * count) for count in (4, 4, 8, 8, 32, 32, 64, 64, 128, 128, 512, 512)]
+    told = repr(found).splitlines()
+    assert told[0] == "Pareto front: 12 of 18 operating points"
+    assert told[1] == "  tp 2, 4 in flight: 250 tokens/s/user, 4,000 tokens/s/GPU, p99 TTFT 40 ms"
+    assert told[-1] == "Not run: too many GPUs"
+    assert found.front[0].as_dict()["pareto"]
+
+
+def test_every_instance_has_its_requests_in_flight_for_eight_rounds() -> None:
+    config = configure(model="llama-3.1-8b", num_instances=3)
+    few, many = (module._loaded(config, count).workload for count in (1, 4))
+    assert (few.concurrency, few.num_requests) == (3, 64)
+    assert (many.concurrency, many.num_requests) == (12, 96)
+
+
+def test_where_nothing_runs_the_reason_is_told() -> None:
+    base = Base(overrides=(("model", "model", "llama-3.1-8b"),))
+    with pytest.raises(InputError, match="no configuration can be run: too many GPUs"):
+        module.pareto(base, [axis("tp", "4")], Made(), Goal())  # type: ignore[arg-type]
 
 
 def test_a_rate_contradicts_it() -> None:

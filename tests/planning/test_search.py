@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,6 +71,7 @@ def search_of(world: World) -> Search:
     return Search([SearchLine(cost) for cost in world.costs], SIZES, world.ask)
 
 
+@pytest.mark.slow
 @given(worlds())
 def test_it_finds_what_looking_at_everything_finds(world: World) -> None:
     assert search_of(world).best() == world.best()

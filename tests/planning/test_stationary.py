@@ -166,3 +166,11 @@ def test_the_combination_with_the_highest_rate_within_a_budget() -> None:
     rates = [each.rate.per_s or 0 for each in found.rated]
     assert rates == sorted(rates, reverse=True)
     assert repr(found).startswith("Highest rate")
+
+
+def test_the_longest_run_is_as_long_as_may_be() -> None:
+    """Between two and four times the workload: what holds is said of all requests that may be simulated."""
+    settings = {"draws": 0, "workers": 1, "cache": False, "tune": False, "most_requests": 250}
+    found = blis.plan(**LOAD | settings, num_requests=100, gpu="h100", instances="4")
+    assert found.sustained is not None
+    assert found.sustained.requests == 250

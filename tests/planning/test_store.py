@@ -101,6 +101,15 @@ def test_settings_and_factors_count() -> None:
     assert key() != Contents().key_of(Job(config, stops_at=("hopeless",)))
 
 
+def test_the_order_in_which_settings_are_written_does_not_count() -> None:
+    costs = {"step": 1e7, "decode_seqs": 2e4}
+    keys = [
+        key(latency_model="linear", linear={"gpu": dict(items)})
+        for items in (costs.items(), reversed(costs.items()))
+    ]
+    assert keys[0] == keys[1] != key(latency_model="linear", linear={"gpu": {"step": 1e7}})
+
+
 def test_other_code_is_another_run(monkeypatch: pytest.MonkeyPatch) -> None:
     before = key()
     monkeypatch.setattr(contents, "code_digest", lambda: "another")

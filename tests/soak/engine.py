@@ -9,10 +9,12 @@ are printed with what differs. Exits with 1 if anything does.
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import sys
 import time
 from collections.abc import Callable
-from itertools import count
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 
@@ -23,6 +25,7 @@ sys.path.insert(1, str(Path(__file__).parents[1] / "engine" / "runtime"))
 sys.path.insert(1, str(Path(__file__).parents[1] / "engine" / "diffusion"))
 
 import stub_blocks
+import torch
 from mixed_load import Unsteady, assert_as_alone, random_settings, serve_load
 from stub_engine import Letters, stub_engine, with_graphs, with_mixed_graphs
 from test_diffusion_parity import busy_run
@@ -115,25 +118,47 @@ KINDS: dict[str, Callable[[int], int]] = {
 }
 
 
+@dataclass
+class State:
+    """How far a search has come."""
+
+    seed: int
+    """Of the next runs, one of each kind."""
+    outputs: int = 0
+    differing: int = 0
+
+    def save(self, path: Path) -> None:
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(asdict(self)))
+        new.replace(path)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--outputs", type=int, default=3000)
     parser.add_argument("--only", default="", help="kinds whose name contains this")
     parser.add_argument("--seed", type=int, default=0, help="of the first run")
+    parser.add_argument("--state", type=Path, help="file that keeps how far the search has come")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="the longest time it goes on")
     options = parser.parse_args()
     chosen = {kind: run for kind, run in KINDS.items() if options.only in kind}
-    done, wrong, began_s = 0, 0, time.monotonic()
-    for seed in count(options.seed):
+    went_on = options.state and options.state.exists()
+    state = State(**json.loads(options.state.read_text())) if went_on else State(options.seed)
+    torch.set_num_threads(1)  # the tensors are tiny
+    began_s = time.monotonic()
+    while state.outputs < options.outputs and time.monotonic() - began_s < options.seconds:
         for kind, run in chosen.items():
-            if done >= options.outputs:
-                print(f"{done:,} outputs, {wrong} runs that differ, {time.monotonic() - began_s:.0f} s")
-                return 1 if wrong else 0
             try:
-                done += run(seed)
+                state.outputs += run(state.seed)
             except AssertionError as difference:
-                wrong, done = wrong + 1, done + 1
-                print(f"{kind}, seed {seed}: {difference}", flush=True)
-    return 1
+                state.differing += 1
+                print(f"{kind}, seed {state.seed}: {difference}", flush=True)
+        state.seed += 1
+        if options.state:
+            state.save(options.state)
+    done = f"{state.outputs:,} outputs up to seed {state.seed}, {state.differing} runs that differ"
+    print(f"{done}, {time.monotonic() - began_s:.0f} s")
+    return 1 if state.differing else 0
 
 
 if __name__ == "__main__":

@@ -141,6 +141,47 @@ def test_merged_recordings_keep_what_each_shares_and_share_nothing_with_each_oth
     assert shared_tokens(both, 0, 1) == 0
 
 
+def test_every_feature_is_counted_by_the_requests_that_have_it() -> None:
+    """Of four; a fifth of contents ends inside a block of 512, and whole prompts lose nothing to blocks."""
+    four = np.zeros(4, dtype=np.int64)
+    flags = np.array([True, False, True, True])
+    table = replace(
+        RequestTable.build(
+            four,
+            four + 600,
+            four + 5,
+            max_tokens=np.array([5, 6, 0, 5]),
+            deadline_ns=np.array([-1, 0, 1, 7]),
+            slo_target_ns=np.array([0, 0, 0, 9]),
+            slo_class=Labels.of(["", "a", "b", "a"]),
+            tenant=Labels.of(["t", "", "", ""]),
+            client=Labels.of(["c", "c", "", ""]),
+            model=Labels.of(["", "", "", ""]),
+            prefix_group=Labels.of(["", "", "", "g"]),
+            streaming=~flags,
+            content=np.array([-1, 0, 1, 2]),
+            contents=((("a", 512),), (("b", 600),), (("a", 512), ("c", 10))),
+            session=np.array([-1, 0, 0, 1]),
+            round_index=np.array([0, 0, 1, 2]),
+            modality_tokens=np.array([[9, 0, 0, 0], [9, 1, 0, 0], [0, 0, 3, 2], [0, 0, 0, 0]]),
+            network_ns=np.array([[0.0, 0.0], [0.0, 2.0], [1.0, 0.0], [3.0, 4.0]]),
+            think_ns=np.array([-1, 0, 5, -1]),
+            constrained=flags,
+            extra_key=Labels.of(["", "", "k", "k"]),
+            request_id=list("abcd"),
+        ),
+        ends_by_eos=flags,
+    )
+    assert {name: count(table) for name, (_, count) in FEATURES.items()} == {
+        "max_tokens": 2, "deadline": 3, "slo_target": 1, "slo_class": 3, "tenant": 1, "client": 2, "model": 0,
+        "prefix_group": 1, "streaming": 1, "content": 3, "small_content": 1, "eos": 3, "session": 3,
+        "round_index": 2, "modality_tokens": 2, "network": 3, "think": 1, "constrained": 3, "extra_key": 2,
+        "request_id": 4,
+    }  # fmt: skip
+    plain = RequestTable.build(four, four + 600, four + 5)
+    assert {name for name, (_, count) in FEATURES.items() if count(plain)} == set()
+
+
 def blis(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "blis_py", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True)

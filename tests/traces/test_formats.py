@@ -153,6 +153,16 @@ def test_dates_and_epochs_count_from_the_first_in_whatever_zone(
     assert table.arrival_ns.tolist() == [0, round(seconds * 1e9)]
 
 
+@pytest.mark.parametrize(("first_s", "is_date"), [(366 * 86_400 - 1, False), (366 * 86_400, True)])
+def test_seconds_are_a_date_from_the_end_of_the_first_year_on(
+    tmp_path: Path, first_s: int, is_date: bool
+) -> None:
+    path = write(tmp_path, "t.csv", f"when,in,out\n{first_s},1,1\n{first_s + 3},1,1\n")
+    table, _ = read(path, columns={"arrival": "when", "input": "in", "output": "out"})
+    begin_ns = 0 if is_date else first_s * 10**9
+    assert table.arrival_ns.tolist() == [begin_ns, begin_ns + 3 * 10**9]
+
+
 @pytest.mark.parametrize(
     ("row", "part"),
     [

@@ -72,6 +72,17 @@ def test_prefix_hits_become_a_shared_prefix_of_that_share(tmp_path: Path) -> Non
     assert mean + 45 == pytest.approx(225, rel=0.02)
 
 
+def test_without_sums_lengths_lie_evenly_in_their_buckets(tmp_path: Path) -> None:
+    """Half of the prompts between 101 and 200 tokens, half between 201 and 500: 250.5 in the mean."""
+    text = scrape(0, 1, (0, 0, 0)) + scrape(60, 301, (150, 300, 300), hits=300 * 45)
+    bare = "".join(line for line in text.splitlines(True) if "_tokens_sum" not in line)
+    (client,) = convert(tmp_path, bare)["clients"]  # type: ignore[misc]
+    assert client["prefix_length"] == int(0.2 * 250.5)
+    lengths = client["input_distribution"]["params"]
+    mean = sum(int(length) * weight for length, weight in lengths.items()) / sum(lengths.values())
+    assert mean == pytest.approx(250.5 - 50, abs=1)
+
+
 def test_a_restart_of_the_server_does_not_count_backwards(tmp_path: Path) -> None:
     text = scrape(0, 101, (50, 100, 100)) + scrape(60, 31, (15, 30, 30)) + scrape(120, 61, (30, 60, 60))
     spec = convert(tmp_path, text)

@@ -27,6 +27,7 @@ def profiles(draw: st.DrawFn) -> Profile:
     return Profile(tuple(begins), tuple(draw(factors) for _ in lengths), tuple(ends), period)
 
 
+@pytest.mark.slow
 @example(Profile((0.0, 1.0), (0.0, 0.0), (0.25, 0.0)), [5e-324])
 @given(profiles(), st.lists(st.floats(0, 5e6), min_size=1, max_size=20))
 def test_the_time_at_which_the_clock_shows_something_is_when_it_shows_it(

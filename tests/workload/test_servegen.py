@@ -137,7 +137,7 @@ def test_a_rate_is_shared_as_they_share_theirs(folder: Path) -> None:
             "input_tokens",
         ),
         (["0,1,1,Gamma,1,1"], {"0": 3}, {}, "not a window of lengths"),
-        (["99,1,1,Gamma,1,1"], LENGTHS, {}, "nobody sends at that time of day"),
+        (["99,1,1,Gamma,1,1"], LENGTHS, {}, "no client sends at that time of day"),
         (["0,1,1,Gamma,1,1"], LENGTHS, {"span_start": 9, "span_end": 9}, "must be after span_start"),
         (["0,1,1,Gamma,1,1"], LENGTHS, {"span_end": 9, "time_window": "morning"}, "contradicts span_start"),
         (["0,1,1,Gamma,1,1"], LENGTHS, {"time_window": "noon"}, "servegen_data.time_window"),

@@ -11,7 +11,8 @@ in flight (TPOT).
 
 Runs of one server differ from each other by more than a run tells: three of Llama-2-7B by 2 % of their TPOT.
 So a change is shrunk toward the preset by 1 - (scatter/change)^4, and one below the scatter is none; of n
-runs the scatter is a sqrt(n)-th. Several runs count by their information, the inverse of that scatter's
+runs the scatter is a sqrt(n)-th. A number that then differs from the preset by less than the fit converges to
+is the preset's. Several runs count by their information, the inverse of that scatter's
 variance and their own.
 
 Errors are those of whole simulations before and after. Held-out errors are of four parts of the run in turn,
@@ -57,7 +58,7 @@ each must bring: a share, and an absolute value."""
 _FACTOR = 1.4
 """Beyond this, a factor compensates for effects it does not describe."""
 _SETTLED = np.array([0.0025, 10.0, 0.5, 0.25])
-"""Convergence threshold."""
+"""Convergence threshold, and the least deviation from the preset."""
 _OF_STEPS = np.array([True, True, True, False])
 _AMPLIFIED = 1.2
 """Relative change of TTFT over that of step times above which requests queue."""
@@ -238,7 +239,8 @@ def _shrunk(numbers: Floats, slopes: Floats, weights: Floats, prior: Floats, sca
         change = abs(float(((slopes[metric] @ np.where(own, moved, 0.0)) * weights[metric]).sum()))
         kept = max(0.0, 1 - (scatter / change) ** 4) if change else 0.0
         found[own] += kept * moved[own]
-    return found
+    settled: Floats = np.where(np.abs(found - prior) < _SETTLED, prior, found)
+    return settled
 
 
 def _least_squares(

@@ -113,6 +113,18 @@ def test_a_batch_that_returned_for_a_request_that_another_then_overtook_is_forme
     assert replay_steps(log).first is None
 
 
+def test_a_batch_that_returned_for_a_waiting_request_that_an_arrival_then_overtook_is_formed_alike() -> None:
+    """One that had lost its place could be admitted again; the only arrival before the schedule could not."""
+    settings = {"num_kv_blocks": 16, "max_num_seqs": 6, "max_num_batched_tokens": 256, "tick_ns": 10}
+    engine = busy_run(1485, 25, scheduler="priority-fcfs", prefix_cache="radix", **settings)
+    log = engine.recorder.log()
+    assert log.steps["preempted_ids"][33] == (9,)
+    assert log.steps["batch"][33:35] == [14, 15]
+    assert log.steps["admitted_ids"][34] == ()
+    assert log.requests["enqueue_ns"].count(log.steps["start_ns"][34]) == 1
+    assert replay_steps(log).first is None
+
+
 def test_a_failed_round_ends_the_comparison() -> None:
     engine = busy_run(2, model=StubModel(fail_at=60))
     log = engine.recorder.log()

@@ -1,0 +1,70 @@
+"""Curves over the settings of a sweep: means over the seeds, with their confidence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+from scipy.stats import t
+
+from blis_py.planning.curves import curves
+
+AXES = {"gpu": ("h100", "l40s"), "rate": (1, 2, 4)}
+
+
+def swept(seeds: int) -> pd.DataFrame:
+    rows = [
+        {"gpu": gpu, "rate": rate, "seed": seed, "status": "ok", "ttft_ms.p99": 10 * rate + seed}
+        for gpu in AXES["gpu"]
+        for rate in AXES["rate"]
+        for seed in range(seeds)
+    ]
+    return pd.DataFrame([*rows, {"gpu": "a100", "rate": 8, "seed": 0, "status": "refused"}])
+
+
+def panel(picture: Any) -> Any:
+    return next(ax for ax in picture.figure.axes if "TTFT" in ax.get_title(loc="left") and ax.lines)
+
+
+def headlines(picture: Any) -> str:
+    return " ".join(text.get_text() for text in picture.figure.texts)
+
+
+def test_a_line_for_each_gpu_has_the_means_and_their_intervals() -> None:
+    """Student's distribution with 2 degrees of freedom: three seeds, 0, 1 and 2 ms more."""
+    picture = curves(swept(3), AXES)
+    ax = panel(picture)
+    assert [line.get_label() for line in ax.lines] == ["gpu h100", "gpu l40s"]
+    assert ax.lines[0].get_xydata().tolist() == [[1, 11], [2, 21], [4, 41]]
+    half = t.ppf(0.95, 2) / 3**0.5
+    bounds = ax.collections[0].get_datalim(ax.transData)
+    assert (bounds.ymin, bounds.ymax) == pytest.approx((11 - half, 41 + half))
+    assert "18 runs over rate: mean of 3 seeds, band: 90 % confidence" in headlines(picture)
+
+
+def test_one_run_each_has_no_interval() -> None:
+    picture = curves(swept(1), AXES)
+    assert "6 runs over rate: one run each" in headlines(picture)
+    assert not panel(picture).collections
+
+
+def test_of_many_lines_the_first_are_drawn_and_the_others_counted() -> None:
+    rows = [{"tp": tp, "rate": 1, "seed": 0, "status": "ok", "ttft_ms.p99": 1.0} for tp in range(14)]
+    picture = curves(pd.DataFrame(rows), {"rate": (1,), "tp": tuple(range(14))})
+    assert len(panel(picture).lines) == 12
+    assert "one run each; the first 12 of 14 lines" in headlines(picture)
+
+
+def test_nothing_is_drawn_of_nothing() -> None:
+    assert curves(swept(1).query("status != 'ok'"), AXES) is None
+    assert curves(swept(1), {}) is None
+
+
+@pytest.mark.parametrize(("most", "scale"), [(30, "linear"), (30.1, "log")])
+def test_values_that_differ_by_more_than_thirty_have_a_logarithmic_axis(most: float, scale: str) -> None:
+    rows = [
+        {"rate": rate, "seed": 0, "status": "ok", "ttft_ms.p99": value}
+        for rate, value in ((1, 1.0), (2, most))
+    ]
+    assert panel(curves(pd.DataFrame(rows), {"rate": (1, 2)})).get_yscale() == scale

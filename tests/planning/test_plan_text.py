@@ -1,0 +1,301 @@
+"""What a plan says in words and as data, of results that are made up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from blis_py.api import configure
+from blis_py.planning import pictures, report_text
+from blis_py.planning.analysis import Case, Lever
+from blis_py.planning.goal import Judgement, Requirement
+from blis_py.planning.job import JobOutcome
+from blis_py.planning.prices import Price
+from blis_py.planning.result import Candidate, Knobs, PlanResult, Standing
+from blis_py.planning.stationary import HighestRate, Sustained
+from blis_py.planning.uncertainty import Draw, Errors
+
+CONFIG = configure(model="llama-3.1-8b", rate=60, num_requests=80)
+
+
+def judged(measured_ms: float, limit_ms: float = 100.0, **more: Any) -> Judgement:
+    slack = 1 - measured_ms / limit_ms
+    requirement = Requirement("ttft.p99", limit_ms, measured_ms, "ms", slack)
+    return Judgement(slack >= 0, (requirement,), **more)
+
+
+def outcome(**facts: Any) -> JobOutcome:
+    rates: dict[str, float | None] = {
+        "throughput.output_tokens_per_s": 1000.0,
+        "throughput.total_tokens_per_s": 4000.0,
+    }
+    return JobOutcome(figures=rates, facts={"offered_per_s": 60.0, "requests": 80, **facts})
+
+
+def candidate(instances: int, measured_ms: float, dollars: float | None = 3.6, **facts: Any) -> Candidate:
+    price = None if dollars is None else Price(dollars, "as given")
+    return Candidate(
+        {"gpu": "h100"}, instances, CONFIG, instances, price, judged(measured_ms), outcome(**facts)
+    )
+
+
+def standing(**point: Any) -> Standing:
+    return Standing(point, 2, False, 1, 7.2, "p99 TTFT 120 ms (target 100 ms)")
+
+
+def plan(**parts: Any) -> PlanResult:
+    return PlanResult(**{"best": candidate(2, 80), "objective": "dollars per hour", **parts})
+
+
+def test_a_plan_in_words() -> None:
+    """3.6 $ an hour for each of 2 GPUs are 0.002 $/s: for 1,000 tokens/s that is 2 $ per million."""
+    rate = HighestRate(1.25, 75.0, judged(130), 4.0, 400, 300.0)
+    told = report_text.lines(
+        plan(
+            sustained=Sustained(judged(90), outcome(requests=320), 4.0, False),
+            burst=candidate(1, 95),
+            rate=rate,
+            levers=(Lever("KV", 0.3, "25 % more KV blocks"), Lever("compute", 0.1, "a 25 % faster GPU")),
+            knobs=Knobs({"max_num_seqs": (256, 64, 1024), "scheduler": ("fcfs", "lpm")}),
+            runner_up=candidate(3, 60),
+            draws=tuple(Case(f"draw {n}", judged(80 + 5 * n), outcome()) for n in range(8)),
+            error=Errors((Draw(1.0),) * 8, "runs on H100", 12),
+            models=(
+                Case("model roofline", judged(150), outcome()),
+                Case("model trained-physics", Judgement(False, refused="no"), outcome()),
+            ),
+            standings=(standing(gpu="h100"), standing(gpu="l40s"), standing(gpu="h100", max_num_seqs=64)),
+            lines=4,
+            simulated=1234,
+            known=5,
+            notes=("as it is",),
+        )
+    )
+    assert told == [
+        "Cheapest configuration that meets all targets: 2 instances of llama-3.1-8b on h100 TP1",
+        "  2 GPUs, $7.20 an hour; $2.00 per million output tokens, $0.50 per million tokens in all",
+        "  ✓ p99 TTFT 80 ms (target 100 ms)",
+        "  over 4 × the duration (320 requests): p99 TTFT 90 ms (target 100 ms), not yet stationary",
+        "  1 instance of llama-3.1-8b on h100 TP1 meets the targets only for a burst of this length",
+        "Highest rate: 75 requests/s (1.25 × the 60 offered; over 400 requests, 5 min)",
+        "  just above it: p99 TTFT 130 ms (target 100 ms)",
+        "Bottleneck: KV cache memory. 25 % more KV blocks would improve the tightest target by 30 %.",
+        "Settings tried: max_num_seqs 64 to 1,024; scheduler fcfs, lpm. None of them saves an instance.",
+        "Runner-up: 3 instances of llama-3.1-8b on h100 TP1: $10.80 an hour, $3.60 more",
+        "Confidence: all targets are met in 5 of 8 draws (62 %) of the prediction's error "
+        "and of the requests",
+        "  errors drawn from runs on H100",
+        "  no configuration of the space holds in 90 % of the draws",
+        "Other latency models: roofline does not agree: p99 TTFT 150 ms (target 100 ms)",
+        "Searched: 2 of 4 combinations of settings, 1,234 runs, 5 more from the cache; "
+        "a combination that was not tried may be cheaper",
+        "Note: as it is",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(7.25, "7.25 s"), (119.6, "120 s"), (120, "2 min"), (7199, "120 min"), (7200, "2.0 h"), (9000, "2.5 h")],
+)
+def test_a_duration_has_the_unit_that_makes_it_readable(seconds: float, told: str) -> None:
+    rate = HighestRate(1.0, 60.0, judged(130), 1.0, 80, seconds)
+    assert f"80 requests, {told})" in report_text.answer(plan(rate=rate))
+
+
+def test_a_highest_rate_says_what_it_is_not() -> None:
+    def said(**changes: Any) -> str:
+        rate = HighestRate(
+            **{"factor": 2.0, "per_s": 120.0, "broken": judged(130), "span_s": 30.0, **changes}
+        )
+        return report_text.answer(plan(rate=rate)).split("\n")[3]
+
+    assert said(factor=None) == "Highest rate: none; even 1 % of the load misses a target"
+    assert said(broken=None).endswith("beyond 120 requests/s, where the search ended (over 0 requests, 30 s)")
+    assert said(settled=False) == (
+        "Highest rate of a burst of 30 s: 120 requests/s (2.00 × the 60 offered; over 0 requests, 30 s); "
+        "a longer run may hold less, give more requests"
+    )
+
+
+def test_the_offered_rate_is_named_beside_the_given_one_where_they_differ_by_a_hundredth() -> None:
+    rate = HighestRate(1.0, 60.0, judged(130))
+    near, far = (plan(best=candidate(2, 80, offered_per_s=each), rate=rate) for each in (60.5, 60.7))
+    assert "the 60.5 offered;" in report_text.answer(near)
+    assert "the 60.7 offered by these requests, rate 60;" in report_text.answer(far)
+
+
+def test_what_meets_no_target_says_by_what_and_without_a_price_counts_gpus() -> None:
+    lost = Requirement("requests lost", 0.0, 0.25, "share", -0.25)
+    worst = replace(judged(130), requirements=(*judged(130).requirements, lost), saturated=True)
+    best = replace(candidate(1, 130, None), judgement=worst)
+    told = report_text.lines(plan(best=best, runner_up=candidate(3, 150, None), knobs=Knobs({"tp": (1, 2)})))
+    assert told == [
+        "Nothing meets all targets; nearest: 1 instance of llama-3.1-8b on h100 TP1",
+        "  1 GPU",
+        "  ✗ p99 TTFT 130 ms (target 100 ms)",
+        "  ✗ the backlog grows: the cluster does not keep up with the load",
+        "  ✗ 25.00 % of the requests are lost: rejected, too long for the KV cache, or timed out",
+        "Settings tried: tp 1 to 2. None of them meets the targets.",
+        "Runner-up: 3 instances of llama-3.1-8b on h100 TP1: 3 GPUs instead of 1; no price to compare",
+    ]
+
+
+def test_settings_that_save_instances_say_how_much() -> None:
+    tried = {"max_num_seqs": (64, 128)}
+    given = Knobs(tried, before=candidate(3, 70))
+    assert "takes 3 instances of llama-3.1-8b on h100 TP1: $10.80 an hour, $3.60 more." in report_text.answer(
+        plan(knobs=given)
+    )
+    without = Knobs(tried, before=candidate(3, 70, None))
+    assert "3 GPUs instead of 2." in report_text.answer(plan(knobs=without))
+
+
+def test_of_equal_cost_the_runner_up_is_closer_to_a_limit() -> None:
+    why = report_text.why_second
+    assert why(plan()) is None
+    near = "the same $7.20 an hour, and closer to a limit: p99 TTFT 95 ms (target 100 ms)"
+    assert why(plan(runner_up=candidate(2, 95))) == near
+    same = "the same number of GPUs (2); no price to compare and the same latencies; the first in the space"
+    assert (why(plan(runner_up=candidate(2, 80, None))) or "").startswith(same)
+
+
+def test_a_plan_as_data() -> None:
+    before, surer = candidate(4, 70), candidate(5, 50)
+    data = report_text.summary(
+        plan(
+            rate=HighestRate(1.25, 75.0, judged(130), 4.0, 400, 300.0, False),
+            knobs=Knobs({"max_num_seqs": (64, 128)}, ("tp",), before),
+            draws=(Case("draw 0", judged(80), outcome()), Case("draw 1", judged(110), outcome())),
+            error=Errors((Draw(0.8), Draw(1.25)), "runs", 2),
+            surer=surer,
+            surer_holds=0.95,
+            standings=(standing(gpu="h100"),),
+            simulated=7,
+            known=3,
+        )
+    )
+    assert data["holds"] is True
+    assert data["burst"] is data["sustained"] is data["runner_up"] is data["why_runner_up_lost"] is None
+    assert (data["best"]["gpus"], data["best"]["dollars_per_hour"]) == (2, 7.2)
+    assert data["best"]["dollars_per_million_tokens"] == pytest.approx(0.5)
+    assert data["settings_tried"]["tried"] == {"max_num_seqs": [64, 128]}
+    assert data["settings_tried"]["kept"] == ["tp"]
+    assert data["settings_tried"]["as_given"]["num_instances"] == 4
+    assert data["headroom"] == {
+        "tightest": "ttft.p99", "slack": pytest.approx(0.2), "max_rate_factor": 1.25, "max_rate_per_s": 75.0,
+        "breaks": "p99 TTFT 130 ms (target 100 ms)", "settled": False, "length": 4.0, "requests": 400,
+        "span_s": 300.0,
+    }  # fmt: skip
+    assert data["probability"] | {"surer": None} == {
+        "holds": 0.5, "draws": 2, "demanded": None, "source": "runs", "validated_runs": 2,
+        "mean_step_time_error": pytest.approx((0.25 + 0.2) / 2), "surer": None, "surer_holds": 0.95,
+        "fewest_instances": None, "central": None, "central_holds": None,
+    }  # fmt: skip
+    assert data["probability"]["surer"]["num_instances"] == 5
+    assert data["search"] == {"combinations": 1, "simulated": 7, "known": 3}
+    assert [each["cost"] for each in data["standings"]] == [7.2]
+
+
+def test_a_surer_configuration_is_named_with_its_price() -> None:
+    draws = (Case("draw 0", judged(80), outcome()), Case("draw 1", judged(110), outcome()))
+    told = report_text.lines(
+        plan(draws=draws, error=Errors((), "few", 3), surer=candidate(5, 50), surer_holds=0.95)
+    )
+    assert told[-2:] == [
+        "  errors drawn from few; too few to rely on",
+        "  cheapest at 90 %: 5 instances of llama-3.1-8b on h100 TP1, $18.00 an hour (95 %)",
+    ]
+
+
+def drawn_plan(*holding: bool, **more: Any) -> list[str]:
+    cases = tuple(Case(f"draw {i}", judged(80 if held else 110), outcome()) for i, held in enumerate(holding))
+    return report_text.lines(plan(draws=cases, error=Errors((), "few", 3), **more))
+
+
+def test_the_numbers_of_instances_that_the_errors_leave_possible_are_named() -> None:
+    needed = "  with these settings, 1 to 5 instances are needed in eight of ten draws"
+    assert drawn_plan(True, False, surer=candidate(5, 50), surer_holds=0.95, fewest=1)[-1] == needed
+    assert drawn_plan(True, True, fewest=1)[-1] == needed.replace("5", "2")
+    assert drawn_plan(True, True, fewest=2)[-1].startswith("  errors drawn from"), "no other is possible"
+    open_end = "  with these settings, at least 2 instances are needed in nine of ten draws"
+    assert drawn_plan(True, False, fewest=2)[-1] == open_end
+
+
+def test_the_answer_of_the_prediction_itself_stands_beside_the_sure_one() -> None:
+    told = drawn_plan(True, True, central=candidate(1, 95), central_holds=0.55)[-1]
+    what = "1 instance of llama-3.1-8b on h100 TP1, $3.60 an hour"
+    assert told == f"  by the prediction itself: {what} (55 % of the draws)"
+
+
+@pytest.mark.parametrize(
+    ("drawn", "told"), [(True, "unknown, no runs validate trained"), (False, "not estimated")]
+)
+def test_confidence_that_is_not_known_says_why(drawn: bool, told: str) -> None:
+    assert report_text.lines(plan(drawn=drawn))[-1] == f"Confidence: {told}"
+
+
+def test_the_picture_of_a_plan_shows_its_figures() -> None:
+    cases = (("rate×0.8", 60), ("rate×1.2", 500), ("prompt×0.8", 75), ("prompt×1.2", 90), ("output×0.8", 70))
+    picture = pictures.draw(
+        plan(
+            best=candidate(2, 80, models="step times by hand"),
+            standings=(
+                standing(gpu="h100"),
+                replace(standing(gpu="l40s"), at_most=True, cost=3.6, least=3),
+                replace(standing(gpu="a100", scheduler="priority-fcfs", block=16), cost=20.0),
+                replace(standing(gpu="b200"), cost=None),
+            ),
+            sensitivity=tuple(Case(name, judged(ms), outcome()) for name, ms in cases),
+            models=(
+                Case("model roofline", judged(150), outcome()),
+                Case("model linear", Judgement(False, refused="no"), outcome()),
+                Case("model kernels", Judgement(False), outcome()),
+            ),
+            levers=(
+                Lever("KV", 0.3, "more KV"),
+                Lever("host", 0.004, "a faster host"),
+                Lever("compute", -2.5, "worse"),
+            ),
+        )
+    )
+    costs, sensitivity, trust, levers = picture.figure.axes[:4]
+
+    def shown(ax: Any) -> tuple[list[str], Any, list[str]]:
+        labels = [label.get_text() for label in ax.get_yticklabels()]
+        return [text.get_text() for text in ax.texts], [patch.get_width() for patch in ax.patches], labels
+
+    assert shown(costs) == (
+        [" 2 inst.", " 2 inst.", " 3 inst. or fewer"],
+        [20.0, 7.2, 3.6],
+        ["a100, priority-fcfs, 16", "h100", "l40s"],
+    )
+    assert costs.get_xlim() == (0, 29)
+    texts, widths, names = shown(sensitivity)
+    assert names == ["prompt lengths", "request rate"]
+    assert texts == ["−20 %: 75 ms", "+20 %: 90 ms", "−20 %: 60 ms", "+20 %: 500 ms"]
+    assert widths == pytest.approx([-0.05, 0.1, -0.2, 3.0 - 0.8])
+    assert sensitivity.get_xlim() == pytest.approx((0.6 - 0.65 * 2.4, 3 + 0.65 * 2.4))
+    assert shown(trust) == (
+        ["never", "does not apply", " 150 ms", " 80 ms"],
+        pytest.approx([1.5, 0.8]),
+        ["kernels", "linear", "roofline", "trained"],
+    )
+    assert trust.get_xlim() == pytest.approx((0, 1.45 * 1.5))
+    assert shown(levers) == ([" -250 %", " +30 %"], [-100, 30], ["worse", "more KV"])
+    assert levers.get_xlim() == pytest.approx((-110, 119))
+    small = [*costs.get_yticklabels(), costs.yaxis.label, *levers.get_yticklabels()]
+    assert {each.get_fontsize() for each in (*small, *costs.texts, *trust.texts, *levers.texts)} == {8}
+
+
+def test_the_picture_of_a_plan_without_figures_says_what_is_not_known() -> None:
+    best = replace(candidate(1, 80, None), judgement=Judgement(False))
+    picture = pictures.draw(plan(best=best))
+    said = [" ".join(text.get_text().split()) for ax in picture.figure.axes for text in ax.texts]
+    assert said == [
+        "one configuration was given: nothing was searched",
+        "nothing was measured that could change",
+        "nothing was measured",
+        "nothing was found that would help",
+    ]
