@@ -17,7 +17,7 @@ from blis_py.planning.goal import Judgement
 from blis_py.planning.job import FINE
 
 _TOGETHER = 8
-"""Lines with a single size tried in a round, independent of the number of workers."""
+"""Fewest lines with a single size tried in a round, independent of the number of workers."""
 Probe = tuple[int, int]
 """A line and a size, by index."""
 Ask = Callable[[Sequence[Probe], bool], Sequence[Judgement]]
@@ -114,10 +114,12 @@ class Search:
         return (line, (first + last) // 2) if last >= first else None
 
     def _first(self, probes: Sequence[Probe]) -> Sequence[Probe]:
-        """The probes of a round: all, or of lines with a single size the cheapest."""
-        if len(self._sizes) > 1 or len(probes) <= _TOGETHER:
+        """The probes of a round: all, or of lines with a single size the cheapest. With an eighth of those
+        tried so far, rounds are few and little is tried in vain."""
+        count = max(_TOGETHER, len(self.known) // 8)
+        if len(self._sizes) > 1 or len(probes) <= count:
             return probes
-        most = sorted(map(self.cost, probes))[_TOGETHER - 1]
+        most = sorted(map(self.cost, probes))[count - 1]
         return [probe for probe in probes if self.cost(probe) <= most]
 
     def _bound(self, among: Collection[int]) -> float:
