@@ -96,8 +96,8 @@ soak: $(VENV)/.installed-check
 soak-engine: $(VENV)/.installed-check
 	$(BIN)/python tests/soak/engine.py $(SOAK)
 
-# How many of 300 small mistakes in the simulator its tests notice, which takes hours and goes on where it was stopped;
-# MUTANTS='--sample 20 --seed 7 --workers 2' for others.
+# How many of 300 small mistakes in the simulator its tests notice, and how many without the folder `shared`; takes hours
+# and goes on where it was stopped. MUTANTS='--sample 20 --seed 7 --workers 2' for others, --by-hand for those of old.
 mutants: $(VENV)/.installed-check
 	$(BIN)/python tests/mutants/mutants.py $(MUTANTS)
 
@@ -109,9 +109,12 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/pytest -q tests/lint/test_words.py tests/lint/test_structure.py tests/lint/test_docstrings.py
 
 # Every Triton kernel in every variant that an engine of a bundled model can launch, compiled for an H100 or H200 and
-# checked for spills, shared memory and instructions. No GPU is needed, but many minutes.
+# checked for spills, shared memory and instructions. No GPU is needed, but many minutes: it goes on where it was
+# stopped. AOT='--budget-s 280' for a part of it, --model, --only and others for a selection.
 aot: $(VENV)/.installed-dev
-	$(BIN)/python -m engine.kernels.aot --target cuda:90 --block-size 16 32 64 128 256 --dtype bfloat16 float16
+	@mkdir -p out
+	$(BIN)/python -m engine.kernels.aot --target cuda:90 --block-size 16 32 64 128 256 --dtype bfloat16 float16 \
+		--dependent-launch --checked out/aot.jsonl $(AOT)
 
 bench: $(VENV)/.native
 	$(BIN)/python benchmarks/speed.py

@@ -14,7 +14,7 @@ from blis_py.core.scheduler import Scheduler
 from blis_py.errors import InputError
 from engine.batch import BatchBuilder
 from engine.clock import Clock, clock_facts
-from engine.config import EngineConfig
+from engine.config import PAGED, EngineConfig
 from engine.engine import LLMEngine
 from engine.executor import Executor, Forward, Model
 from engine.forward_context import ForwardContext
@@ -23,7 +23,9 @@ from engine.kernels import backend
 from engine.kernels.attention import AttentionMetadata, paged_attention
 from engine.kernels.compilations import CompilationWatch, watch
 from engine.kernels.cuda import library
+from engine.kernels.dependent_check import dependent_launch_works
 from engine.kernels.gpu import gpu_of
+from engine.kernels.prompt_attention import prompt_attention
 from engine.kv_pool import Capacity, allocate, capacity, kv_dtype
 from engine.launching import launch_side
 from engine.memory import check_memory
@@ -71,7 +73,8 @@ def build_engine(
     room = capacity(config, sizes, dtype, device, profile)
     scheduler = Scheduler(config.scheduler_config(room.num_blocks, room.max_model_len), track_longest=True)
     pages = allocate(sizes, room.num_blocks, config.block_size, kv_dtype(config, dtype), device)
-    forward = Forward(model, pages)
+    dependent = config.dependent_launch and dependent_launch_works(sizes, dtype, device)
+    forward = Forward(model, pages, dependent, prompt_attention(config.attention_backend, device))
     capture = CudaCapture() if device.type == "cuda" else None
     executor = make_executor(config, forward, room.max_model_len, device, capture)
     if clock is None:
@@ -81,7 +84,11 @@ def build_engine(
         scheduler=scheduler,
         executor=executor,
         sampler=Sampler(device),
-        recorder=StepRecorder(run_meta(config, scheduler.config, room, device, dtype, clock)),
+        recorder=StepRecorder(
+            run_meta(config, scheduler.config, room, device, dtype, clock)
+            | ({"dependent_launch": forward.dependent} if config.dependent_launch else {})
+            | ({} if config.attention_backend == PAGED else {"attention": config.attention_backend})
+        ),
         clock=clock,
         timer=StepTimer(clock, device),
         vocab_size=sizes.vocab_size,

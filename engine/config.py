@@ -16,6 +16,8 @@ from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import extended, setting
 from blis_py.errors import InputError
 
+PAGED = "triton"
+"""The engine's own attention."""
 BLOCK_SIZES = (16, 32, 64, 128, 256)
 _AUTO_DTYPE = {"cuda": "bfloat16", "cpu": "float32"}
 _AUTO_BLOCK_SIZE = {"cuda": 64, "cpu": 16}
@@ -25,6 +27,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "dtype": ("auto", "bfloat16", "float16", "float32"),
     "load_format": ("safetensors", "dummy"),
     "kv_cache_dtype": ("auto", "fp8"),
+    "attention_backend": (PAGED, "cudnn", "flash-attn", "flashinfer", "math"),
     "clock": ("wall", "cpu", "steady"),
 }
 
@@ -91,6 +94,20 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
     """Batch sizes of captured decode steps; `None` = 1, 2, 4, 8, 16, 24, … up to `max_num_seqs`."""
     cudagraph_mixed_sizes: tuple[int, ...] | None = None
     """Tokens of captured steps with prompts; `None` = from 16 to 512, `()` = such steps run eagerly."""
+    dependent_launch: bool = setting(
+        False,
+        flag="--dependent-launch",
+        help="Launch small kernels before the one before them ends, if a check on the GPU passes.",
+    )
+    """Programmatic dependent launch of the small kernels of a layer, if a check on the GPU passes."""
+    attention_backend: str = setting(
+        PAGED,
+        flag="--attention-backend",
+        help="Of prompts with nothing cached: triton, cudnn, flash-attn, flashinfer or math.",
+        group="Model",
+    )
+    """Kernels for prompts with nothing cached: the engine's own (`triton`), those of cuDNN or of packages, or
+    torch's plainest (`math`). All else has the engine's own."""
     count_active_experts: bool = False
     """Log the number of experts used by each step of an MoE model: one small device-to-host copy per step."""
     clock: str = setting(
@@ -162,7 +179,12 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
 
         Args:
             mask_block: tokens of a block of the answer; pages consist of whole ones.
+
+        Raises:
+            InputError: a setting that this kind of device does not have.
         """
+        if self.dependent_launch and device == "cpu":
+            raise InputError("nothing is launched on the CPU", key="dependent_launch", fix="leave it out")
         least = _AUTO_BLOCK_SIZE[device]
         pages = (size for size in BLOCK_SIZES if size >= least and size % mask_block == 0)
         size = self.block_size or next(pages, mask_block)

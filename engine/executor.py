@@ -17,6 +17,8 @@ from engine.batch import BatchBuilder, BatchTransfer, PaddedMix
 from engine.emitters import Emitters
 from engine.forward_context import ForwardContext, KVCache
 from engine.kernels.attention import AttentionMetadata
+from engine.kernels.dependent import launching_dependents
+from engine.kernels.prompt_attention import Attend, FreshPrompts
 from engine.launching import HostLaunch, LaunchSide
 from engine.sequence import NO_SLOT, Roster, Sequence
 from engine.staging_buffer import Inputs, Ints, StagingLayout
@@ -39,14 +41,32 @@ class Model(Protocol):
 
 
 class Forward:
-    """The model and its KV cache."""
+    """The model and its KV cache.
 
-    def __init__(self, model: Model, kv: KVCache) -> None:
-        self.model, self.kv = model, kv
+    Args:
+        dependent: launch small kernels early; see `engine.kernels.dependent`.
+        prompts: attention of prompts with nothing cached; None = as all others.
+    """
 
-    def hidden(self, inputs: Inputs, meta: AttentionMetadata) -> torch.Tensor:
-        """Hidden states `[T, d]`; keys and values go into the cache."""
-        return self.model(inputs.input_ids, ForwardContext(inputs.positions, inputs.slots, meta, self.kv))
+    def __init__(
+        self, model: Model, kv: KVCache, dependent: bool = False, prompts: Attend | None = None
+    ) -> None:
+        self.model, self.kv, self.dependent, self._prompts = model, kv, dependent, prompts
+
+    def hidden(self, inputs: Inputs, meta: AttentionMetadata, fresh: Ordered[int] = ()) -> torch.Tensor:
+        """Hidden states `[T, d]`; keys and values go into the cache.
+
+        Args:
+            fresh: lengths of the prompts, if none has anything cached.
+        """
+        prompts = None
+        if fresh and self._prompts is not None:
+            prompts = FreshPrompts.of(self._prompts, fresh, meta)
+        context = ForwardContext(inputs.positions, inputs.slots, meta, self.kv, prompts)
+        if not self.dependent:
+            return self.model(inputs.input_ids, context)
+        with launching_dependents():
+            return self.model(inputs.input_ids, context)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """`[R, vocab]` float32."""
@@ -100,6 +120,8 @@ class Batch:
     max_seq_len: int
     bucket: int
     """Padded size of a captured step: its sequences if all of them decode, else its tokens; 0 = eager."""
+    fresh: Ordered[int] = ()
+    """Lengths of the prompts, if none has anything cached."""
     greedy: bool = False
     """Whether its tokens are the most likely ones, and nothing else is wanted: a graph may choose them."""
     tokens: torch.Tensor | None = None
@@ -234,6 +256,7 @@ class Executor:
             max_query_len=max(map(len, chunks)),
             max_seq_len=int(layout.host.seq_lens.max()),
             bucket=0 if padded is None else padded.tokens,
+            fresh=() if any(starts) else [len(chunk) for chunk in chunks],
         )
 
     def _emitters(self, complete: list[Sequence], tick: int) -> Emitters:
@@ -294,7 +317,7 @@ class Executor:
         )
         if batch.num_decodes == batch.num_seqs:
             self.builder.taken(inputs, batch.num_decodes)
-        return self.forward.hidden(inputs, meta)
+        return self.forward.hidden(inputs, meta, batch.fresh)
 
     def active_experts(self) -> torch.Tensor | None:
         """On the launching side: experts that had a token since the last call, over all sparse layers.

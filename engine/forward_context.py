@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engine.kernels.attention import AttentionMetadata
+from engine.kernels.prompt_attention import FreshPrompts
 
 KVCache = Sequence[tuple[Tensor, Tensor]]
 """Per layer `(k_cache, v_cache)`, each `[num_pages, num_kv_heads, page_size, head_dim]`."""
@@ -27,3 +28,5 @@ class ForwardContext:
     -1 = nowhere."""
     attention: AttentionMetadata
     kv: KVCache
+    fresh: FreshPrompts | None = None
+    """The prompts, where none has anything cached and other kernels were chosen for such."""

@@ -66,7 +66,8 @@ def executor(decoder: Decoder, config: EngineConfig) -> Executor:
     """A warmed-up executor for dry runs."""
     config = config.on("cuda", decoder.config.mask_block)
     dtype = kv_dtype(config, decoder.embedding.dtype)
-    forward = Forward(decoder, allocate(decoder.config, _PAGES, config.block_size, dtype, META))
+    pages = allocate(decoder.config, _PAGES, config.block_size, dtype, META)
+    forward = Forward(decoder, pages, config.dependent_launch)
     return make_executor(config, forward, _max_model_len(decoder, config), META, capture_dry)
 
 

@@ -166,6 +166,7 @@ def save(data: Path, entries: list[Entry]) -> None:
     both = {
         "any number of requests in flight": pairs(data, entries, float("inf")),
         "requests in flight within a factor of 2": pairs(data, entries, 2.0),
+        "as many requests in flight": pairs(data, entries, 1.0),
     }
     rows = ",\n".join(json.dumps(entry) for entry in entries)
     RESULTS.write_text(f'{{"pairs": {json.dumps(both)}, "points": [\n{rows}\n]}}\n', encoding="utf-8")

@@ -14,10 +14,17 @@ def forward_bytes(config: ModelConfig, dtype: torch.dtype, tokens: int, kv_token
     Of the embedding table a forward reads a row per token; the LM head it reads as a whole, which is the same
     table where embeddings are tied. Of a mixture of experts it reads those that the tokens are routed to.
     """
+    elements = config.kv_elements_per_token / config.num_layers
     rows = tokens * config.hidden_size * dtype.itemsize
     table = 0 if config.tied_embeddings else config.vocab_size * config.hidden_size * dtype.itemsize
     weights = weight_bytes(config, dtype) - table + rows - _idle_expert_bytes(config, dtype, tokens)
-    return weights + kv_tokens * config.kv_elements_per_token * dtype.itemsize
+    return weights + _kv_tokens_of_layers(config, tokens, kv_tokens) * elements * dtype.itemsize
+
+
+def _kv_tokens_of_layers(config: ModelConfig, tokens: int, kv_tokens: float) -> float:
+    """KV entries read, summed over the layers: under a sliding window a token sees no more than that."""
+    windows = config.windows or (0,) * config.num_layers
+    return sum(min(kv_tokens, tokens * window) if window else kv_tokens for window in windows)
 
 
 def active_experts(config: ModelConfig, tokens: int) -> float:

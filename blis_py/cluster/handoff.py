@@ -22,7 +22,7 @@ from blis_py.core.kv_source import Supply
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
 from blis_py.metrics.handovers import HandOvers
-from blis_py.metrics.record import NO_INSTANCE
+from blis_py.metrics.record import INSTANCE_FAILED, NO_INSTANCE
 from blis_py.metrics.visits import Onward
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ class HandOff:
         """By row of the request, from the choice of its instances until its KV has arrived."""
         self.on_arrival: Callable[[Request, int], None] | None = None
         """Called with each request, as the decode instance serves it, when its KV is there."""
+        self._failed: set[int] = set()
+        """Instances that have failed."""
         self._horizon: DecodeHorizon | None = None
         overlap = settings.overlap or self.needs_overlap
         self._sends_chunks, self._sends_layers = overlap != "none", overlap == "layer"
@@ -205,13 +207,16 @@ class HandOff:
         request.carried = request.generated = carried
         pair.decode_request = request
         self._recorder.revisit(request, ready_ns)
+        if pair.decode >= 0:
+            self._instances[pair.decode].expect(-1, now_ns, self.counts_late)
+        if self._is_gone(pair):
+            self._recorder.lost(request, now_ns, INSTANCE_FAILED)
+            return
         if pair.decode < 0:
             pair.decode = self._choose_decode(request, pair.prefill, now_ns)
             if pair.decode < 0:
                 self._recorder.lost(request, now_ns, NO_INSTANCE)
                 return
-        else:
-            self._instances[pair.decode].expect(-1, now_ns, self.counts_late)
         self._recorder.dispatched(request, pair.decode)
         self._instances[pair.decode].submit([(ready_ns, request)])
 
@@ -236,7 +241,8 @@ class HandOff:
 
     def arrived(self, request: Request, now_ns: int) -> int:
         """See `KVSource`."""
-        return request.num_tokens
+        pair = self._pairs.get(request.row)
+        return 0 if pair is not None and pair.is_lost else request.num_tokens
 
     def cancel(self, request: Request) -> None:
         """See `KVSource`."""
@@ -347,6 +353,36 @@ class HandOff:
                 self._instances[pair.decode].expect(-1, now_ns, self.counts_late)
         elif request is not pair.decode_request:
             self._instances[pair.decode].cancel(pair.decode_request, now_ns)
+
+    def lose(self, index: int) -> set[int]:
+        """End or go on with requests on their way from or to an instance that has failed; returns their
+        rows."""
+        self._failed.add(index)
+        found = {row: pair for row, pair in self._pairs.items() if index in (pair.prefill, pair.decode)}
+        for pair in found.values():
+            if pair.prefill_end_ns >= 0 and pair.decode_request is None:
+                pair.is_lost = True  # between both: see `_to_decode`
+            elif index == pair.decode or pair.prefill_end_ns < 0:
+                self._evict(pair, INSTANCE_FAILED)
+            elif not pair.is_lost:
+                self._lose_kv(pair, INSTANCE_FAILED)
+        return set(found)
+
+    def _is_gone(self, pair: Pair) -> bool:
+        """Whether one of its instances has failed before the KV arrived."""
+        return pair.is_lost or pair.prefill in self._failed or pair.decode in self._failed
+
+    def _lose_kv(self, pair: Pair, why: str) -> None:
+        """Handle that KV of a complete prefill does not arrive: the request fails, or is computed again."""
+        now_ns, request = self._events.now_ns, pair.decode_request
+        assert request is not None
+        self._stop(pair)
+        pair.is_lost = True
+        self._instances[pair.prefill].let_go(pair.request, now_ns)
+        if self.settings.load_failure_policy == "fail" or self.token_of_prefill:
+            self._evict(pair, why)
+        elif pair.reserved_ns >= 0:
+            self._instances[pair.decode].kv_ready_at(request, now_ns)
 
     def resolve_deadlock(self) -> bool:
         """Evict the oldest request that holds blocks while its hand-over waits for others that wait for it.

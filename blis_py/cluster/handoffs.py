@@ -22,6 +22,7 @@ from blis_py.cluster.topology import Cluster, Disaggregation
 from blis_py.core.compiled_classes import mypyc_attr
 from blis_py.core.kv_source import Supply
 from blis_py.core.request import NEVER_NS, NO_VISIT, Request
+from blis_py.metrics.record import INSTANCE_FAILED
 
 _ALL_TOKENS = 1 << 60
 """More than any instance has room for: the request waits."""
@@ -51,10 +52,8 @@ class Vllm(HandOff):
         """End a lease: the prefill instance frees KV that is not being fetched."""
         if self._pairs.get(pair.row) is not pair or pair.reserved_ns >= 0 or pair.decode_request is None:
             return
-        pair.is_lost = True
-        self._instances[pair.prefill].let_go(pair.request, now_ns)
-        if self.settings.load_failure_policy == "fail":
-            self._evict(pair, TRANSFER_FAILED)
+        if not pair.is_lost:
+            self._lose_kv(pair, TRANSFER_FAILED)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -148,6 +147,9 @@ class Sglang(Trtllm):
         assert request is not None
         self._recorder.revisit(request, end_ns)
         self._recorder.dispatched(request, pair.decode)
+        if self._is_gone(pair):
+            self._evict(pair, INSTANCE_FAILED)
+            return
         if pair.deadline_ns >= 0:
             self._instances[pair.decode].set_deadline(request, pair.deadline_ns, end_ns)
         if pair.reserved_ns >= 0:
@@ -197,7 +199,8 @@ class Blis(HandOff):
         self._active -= 1
         if self._pairs.get(pair.row) is not pair:
             return
-        self._values.extend(pair.record(now_ns))
+        if not self._is_gone(pair):
+            self._values.extend(pair.record(now_ns))
         output_tokens, max_tokens = pair.limits
         if 1 in (output_tokens, max_tokens):
             pair.limits = 2, 0

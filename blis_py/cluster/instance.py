@@ -273,6 +273,11 @@ class Instance(Wakeable):
         raise NotImplementedError
 
     @property
+    def requests(self) -> list[Request]:
+        """All requests that have been dispatched to it and have not ended."""
+        return [*self._life.running, *self._life.queued, *(request for _, request in self._inbox)]
+
+    @property
     def committed(self) -> int:
         """Requests that run, or hold blocks for KV on its way."""
         loads = self._life.loads

@@ -38,7 +38,7 @@ from blis_py.cluster.topology import Cluster, Pool
 from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
-from blis_py.metrics.record import RunRecord
+from blis_py.metrics.record import INSTANCE_FAILED, RunRecord
 from blis_py.requests.table import RequestTable
 
 if TYPE_CHECKING:
@@ -168,6 +168,23 @@ class ClusterSimulation:
             InputError: the time has passed, or the run has begun without any event.
         """
         self._fleet_events.call_at(time_ns, action)
+
+    def fail(self, index: int) -> None:
+        """End an instance now: its requests fail with the step in progress, and its KV is lost.
+
+        To be called in an event of `call_at`.
+
+        Raises:
+            InputError: no such instance, or it is draining or gone already.
+        """
+        self.fleet.drain(index)
+        on_the_way = set[int]() if self.handoff is None else self.handoff.lose(index)
+        instance = self.fleet.instances[index]
+        for request in instance.requests:
+            if request.row in on_the_way:
+                continue
+            self.recorder.evicted(request, INSTANCE_FAILED)
+            instance.cancel(request, self.events.now_ns)
 
     def connect(self, pool: str, outlet: Outlet) -> None:
         """Connect the instances of a pool to an outlet for requests whose visit has ended; before the run.
@@ -308,6 +325,7 @@ class ClusterSimulation:
             return gateway.receive
         early = EarlyEnds(self.events, recorder, self.fleet.instances, self.source)
         recorder.listen(early.ended)
+        recorder.on_eviction = early.evicted
 
         def noted(requests: Sequence[Request]) -> None:
             recorder.sent(requests)

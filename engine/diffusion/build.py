@@ -11,7 +11,7 @@ from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.errors import InputError
 from engine.build import load, pick_device, run_meta, watch_kernels
 from engine.clock import Clock
-from engine.config import EngineConfig
+from engine.config import PAGED, EngineConfig
 from engine.diffusion.engine import DiffusionEngine
 from engine.diffusion.executor import DiffusionExecutor, lay_out
 from engine.diffusion.graphs import BlockGraphs
@@ -53,7 +53,7 @@ def build_diffusion_engine(
         InputError: the model is unknown, damaged, not for block diffusion, or does not fit; settings that
             cannot work.
     """
-    _refuse_overlap(config)
+    _check_supported(config)
     if config.kv_cache_dtype != "auto":
         fix = "leave it out"
         raise InputError("not for block diffusion", key="kv_cache_dtype", value="fp8", fix=fix)
@@ -85,7 +85,13 @@ def build_diffusion_engine(
     )
 
 
-def _refuse_overlap(config: EngineConfig) -> None:
+def _check_supported(config: EngineConfig) -> None:
+    if config.dependent_launch:
+        problem = "kernels of block diffusion are not launched early"
+        raise InputError(problem, key="dependent_launch", value=True, fix="leave it off")
+    if config.attention_backend != PAGED:
+        problem = "block diffusion has the engine's own attention"
+        raise InputError(problem, key="attention_backend", value=config.attention_backend, fix=f"use {PAGED}")
     if config.async_scheduling:
         raise InputError(
             "block diffusion has no overlapped loop: its next batch depends on what this one finishes",

@@ -27,6 +27,8 @@ from engine.kernels.promise import Promise
 OPCODES = ("HGMMA", "HMMA", "LDGSTS", "UTMALDG", "LDL", "STL")
 """SASS opcodes counted: wgmma, mma.sync, cp.async, TMA loads, and the two that touch local memory."""
 
+_WAIT = "ACQBULK"
+_GLOBAL = ("LDG", "STG", "LD", "ST", "LDGSTS", "ATOM", "ATOMG", "RED", "UTMALDG", "UTMASTG")
 _PRODUCTS = ("HGMMA", "HMMA", "QGMMA")
 _LABEL, _JUMP = re.compile(r"^(\.L_x?_?\d+):"), re.compile(r"\bBRA\b.*`\((\.L_x?_?\d+)\)")
 _MNEMONIC = re.compile(r"^\s+(?:/\*\w+\*/)?\s+(?:@!?U?P\w+ )?([A-Z0-9]+)[. ]", re.MULTILINE)
@@ -44,6 +46,8 @@ class Report:
     """Instructions before the loop over tiles."""
     tile: int = 0
     """Instructions of a turn of that loop; 0 = it has none that multiplies."""
+    early: int = 0
+    """Accesses to global memory before the wait of a kernel that is launched early; -1 = it does not wait."""
 
     @property
     def spills(self) -> int:
@@ -64,6 +68,8 @@ def broken_promises(promise: Promise, report: Report, gpu: Gpu) -> list[str]:
         problems.append(f"{report.spills} spills and {report.stack_bytes} B of stack")
     if report.shared_bytes > gpu.shared_bytes:
         problems.append(f"{report.shared_bytes} B of shared memory, above {gpu.shared_bytes}")
+    if report.early:
+        problems.append("does not wait" if report.early < 0 else f"{report.early} accesses before the wait")
     if report.registers > promise.max_registers:
         problems.append(f"{report.registers} registers, above {promise.max_registers}")
     absent = [opcode for opcode in promise.opcodes if gpu.arch == 90 and not report.opcodes.get(opcode)]
@@ -78,7 +84,8 @@ def check(data: str, gpu: Gpu) -> tuple[Report, list[str]]:
     kernel = compiled(variant, gpu)
     code = _disassembled("nvdisasm", "-c", kernel.asm["cubin"])
     resources = _resources(kernel.asm["cubin"])
-    report = Report(*resources, kernel.metadata.shared, _opcodes(code), *tile_loop(code))
+    early = accesses_before_wait(code) if variant.constants.get("DEPENDENT") else 0
+    report = Report(*resources, kernel.metadata.shared, _opcodes(code), *tile_loop(code), early)
     promise = importlib.import_module(variant.module).promise(variant.kernel, variant.constants)
     return report, broken_promises(promise, report, gpu)
 
@@ -93,6 +100,14 @@ def _resources(cubin: bytes) -> tuple[int, int]:
 def _opcodes(code: str) -> dict[str, int]:
     mnemonics = Counter(_MNEMONIC.findall(code))
     return {name: mnemonics[name] for name in OPCODES}
+
+
+def accesses_before_wait(code: str) -> int:
+    """Accesses to global memory before the instruction that waits for the kernel before; -1 without it."""
+    mnemonics = _MNEMONIC.findall(code)
+    if _WAIT not in mnemonics:
+        return -1
+    return sum(name in _GLOBAL for name in mnemonics[: mnemonics.index(_WAIT)])
 
 
 def tile_loop(code: str) -> tuple[int, int]:
@@ -131,7 +146,9 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line; 1 if a promise is broken or a compilation failed, 2 on bad input."""
     from engine.kernels.command import KernelCommand
 
-    command = KernelCommand("engine.kernels.aot", "Compile kernels and check their machine code.", arguments)
+    command = KernelCommand(
+        "engine.kernels.aot", "Compile kernels and check their machine code.", arguments, True
+    )
 
     def row(result: tuple[Report, list[str]]) -> tuple[str, str]:
         report, problems = result

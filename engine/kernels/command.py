@@ -10,11 +10,13 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_py.errors import InputError
 from blis_py.models.model_shape import known_models
 from engine.config import BLOCK_SIZES, EngineConfig
+from engine.kernels.checked import CheckedRows, digest
 from engine.kernels.gpu import target
 from engine.tiny import checkpoints
 from engine.workers import WorkDone, each
@@ -30,15 +32,18 @@ Row = tuple[str, str]
 class KernelCommand:
     """Parsed command line.
 
+    Args:
+        resumes: whether `--checked` names a file of rows that need not be found again.
+
     Raises:
         SystemExit: bad input, with status 2.
     """
 
-    def __init__(self, program: str, what: str, arguments: Sequence[str]) -> None:
+    def __init__(self, program: str, what: str, arguments: Sequence[str], resumes: bool = False) -> None:
         if os.environ.get("TRITON_INTERPRET") == "1":
             _refuse("unset TRITON_INTERPRET: the interpreter has nothing to compile")
         self._began_s = time.monotonic()
-        self.asked = _parser(program, what).parse_args(arguments)
+        self.asked = _parser(program, what, resumes).parse_args(arguments)
         try:
             if self.asked.jobs < 1:
                 raise InputError("must be at least 1", key="--jobs", value=self.asked.jobs)
@@ -56,15 +61,34 @@ class KernelCommand:
             more: further items, processed first.
         """
         failures, asked = 0, self.asked
-        items = [*more, *(variant.data for variant in self.variants)]
-        names = [*more, *map(str, self.variants)]
+        checked, digests = self._checked()
+        left = [variant for variant in self.variants if checked is None or not checked.get(digests[variant])]
+        items = [*more, *(variant.data for variant in left)]
+        names = [*more, *map(str, left)]
         left_s = None if asked.budget_s is None else asked.budget_s - (time.monotonic() - self._began_s)
         for done in each(work, items, asked.jobs, left_s):
-            failures += not _told(names[done.index], done, row)
+            said = _told(names[done.index], done, row)
+            failures += said is None
+            if checked is not None and said is not None:
+                checked.add(digests[left[done.index - len(more)]], said)
         spent_s = time.monotonic() - self._began_s
-        told = f"{len(items)} in all, {failures} failed: {spent_s:.1f} s, {asked.jobs} processes"
+        before = len(self.variants) - len(left)
+        earlier = f", {before} of them checked before" if before else ""
+        total = f"{len(items) + before} in all{earlier}, {failures} failed"
+        told = f"{total}: {spent_s:.1f} s, {asked.jobs} processes"
         print(told, file=sys.stderr, flush=True)
         return 1 if failures else 0
+
+    def _checked(self) -> tuple[CheckedRows | None, dict[Variant, str]]:
+        """Rows of earlier checks, which are printed, and the digest of each variant."""
+        path = getattr(self.asked, "checked", None)
+        if path is None:
+            return None, {}
+        checked, digests = CheckedRows(path), {each: digest(each, self.gpu) for each in self.variants}
+        for variant, key in digests.items():
+            if said := checked.get(key):
+                print(f"{'before':6} {0:6.2f} s  {variant}: {said}", flush=True)
+        return checked, digests
 
     def _variants(self) -> list[Variant]:
         """Variants of all selected engines, without duplicates."""
@@ -88,12 +112,13 @@ class KernelCommand:
         return chosen
 
 
-def _told(name: str, done: WorkDone, row: Callable[[Any], Row]) -> bool:
-    """Print a row; return whether it is free of errors."""
+def _told(name: str, done: WorkDone, row: Callable[[Any], Row]) -> str | None:
+    """Print a row; return its text, None if it has an error."""
     said, problem = ("", done.error) if done.error else row(done.result)
     state, what = ("FAILED", problem) if problem else ("ok", said)
-    print(f"{state:6} {done.seconds:6.2f} s  {name}: {' '.join(what.split())}", flush=True)
-    return not problem
+    text = " ".join(what.split())
+    print(f"{state:6} {done.seconds:6.2f} s  {name}: {text}", flush=True)
+    return None if problem else text
 
 
 def _models(names: Sequence[str]) -> list[tuple[str, ModelConfig]]:
@@ -115,13 +140,15 @@ def _settings(asked: argparse.Namespace, model: ModelConfig) -> dict[str, Any]:
     """Settings of an engine of this model: those given, and defaults for the model."""
     names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_cache_dtype")
     given = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
+    if asked.dependent_launch and model.mask_block == 1:
+        given["dependent_launch"] = True
     if model.mask_block == 1:
         return given
     tokens = given.get("max_num_batched_tokens", EngineConfig.max_num_batched_tokens)
     return {"max_num_seqs": max(1, tokens // model.mask_block), **given}
 
 
-def _parser(program: str, what: str) -> argparse.ArgumentParser:
+def _parser(program: str, what: str, resumes: bool) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"python -m {program}", description=what)
     add = parser.add_argument
     add("--model", nargs="+", default=[], help="Folders or bundled models. Default all bundled ones.")
@@ -133,7 +160,10 @@ def _parser(program: str, what: str) -> argparse.ArgumentParser:
     for name in ("--max-num-seqs", "--max-num-batched-tokens", "--max-model-len"):
         add(name, type=int, help="Of the engine. Default its own.")
     add("--kv-cache-dtype", choices=("auto", "fp8"), help="Of the engine. Default its own.")
+    add("--dependent-launch", action="store_true", help="Kernels that are launched early, too.")
     add("--only", default="", help="Variants whose row this regular expression is found in.")
+    if resumes:
+        add("--checked", type=Path, help="File of kernels found right, which are not compiled again.")
     return parser
 
 

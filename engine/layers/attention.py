@@ -68,7 +68,11 @@ class Attention(nn.Module):
             v_cache,
             self._norm(),
         )
-        out = paged_attention(q, k_cache, v_cache, context.attention, self.scale, self.window, self.sinks)
+        fresh = context.fresh
+        if fresh is not None and not self.window and self.sinks is None:
+            out = fresh.attention(q, k_cache, v_cache, context.slots, self.scale)
+        else:
+            out = paged_attention(q, k_cache, v_cache, context.attention, self.scale, self.window, self.sinks)
         return self.out(out.flatten(1))
 
     def _norm(self) -> QkNorm | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -53,7 +55,7 @@ class _NoForward(Forward):
         super().__init__(forward.model, forward.kv)
         self._random = torch.randn(rows, vocab_size, device=forward.kv[0][0].device)
 
-    def hidden(self, inputs: Inputs, meta: AttentionMetadata) -> torch.Tensor:
+    def hidden(self, inputs: Inputs, meta: AttentionMetadata, fresh: Sequence[int] = ()) -> torch.Tensor:
         return inputs.input_ids.view(-1, 1)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,11 @@ from blis_py.cluster.admission import (
     TIER_SHED,
     TOO_LONG,
     AdmissionSettings,
+    GaieLegacy,
 )
 from blis_py.cluster.closed_loop import ClosedLoop
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.request import Request
 from blis_py.metrics import summarise
 from blis_py.metrics.invariants import InternalError, check
 from blis_py.metrics.record import Outcome, RunRecord
@@ -87,7 +90,7 @@ def test_under_load_only_classes_of_the_least_priority_come_in() -> None:
 
 @pytest.mark.parametrize(("num_instances", "shed"), [(1, True), (2, False)])
 def test_a_pool_is_saturated_by_the_mean_of_its_instances(num_instances: int, shed: bool) -> None:
-    """Four run, three wait. Of two instances each has two or three, and nobody waits."""
+    """Four run, three wait. Of two instances each has two or three, and none waits."""
     rows = [Row(i, 20, 1000) for i in range(7)] + [Row(50, 20, 1, slo_class=name) for name in ("", "batch")]
     options = {"num_instances": num_instances, **LIVE}
     record = run(rows, "gaie-legacy", gaie_qd_threshold=3, **options)
@@ -170,7 +173,7 @@ def test_requests_that_come_in_several_chunks_are_decided_about_as_if_in_one(
 def test_in_a_closed_loop_a_rejection_frees_the_permit(
     policy: str, outputs: list[int], permits: int, delay_us: int, budgets: dict[str, float]
 ) -> None:
-    """Everybody is sent, and never are more under way than permits."""
+    """All requests are sent, and never more are in flight than there are permits."""
     rows = [Row(0, 20, n, slo_class=CLASSES[n % 6], tenant="acme" if n % 2 else "") for n in outputs]
     limits = AdmissionSettings(token_bucket_capacity=100, tenant_budgets=budgets, gaie_qd_threshold=0.5)
     records = [
@@ -257,7 +260,7 @@ def test_a_rejection_without_a_reason_contradicts_itself() -> None:
         check(record)
 
 
-# -- what is told ------------------------------------------------------------------------------------
+# -- what is reported --------------------------------------------------------------------------------
 
 
 def test_rejections_are_counted_by_reason_by_class_and_by_tenant() -> None:
@@ -292,3 +295,20 @@ def test_without_rejections_nothing_is_said_of_them() -> None:
     record = run([Row(0, 20, 3)], "token-bucket")
     assert "admission" not in summarise(record)
     assert record.rejection is None
+
+
+@pytest.mark.parametrize(
+    ("queued", "used", "saturation"),
+    [((2, 2), (0, 0), 1.0), ((4, 0), (0, 0), 1.0), ((0, 0), (0.8, 0.8), 1.0), ((3, 0), (0.4, 0.32), 0.95)],
+)
+def test_a_pool_is_saturated_by_queues_or_memory_and_sheds_what_is_below_zero(
+    queued: tuple[int, int], used: tuple[float, float], saturation: float
+) -> None:
+    """The mean over instances of the larger of two ratios, to 2 in the queue and 80 % of the blocks."""
+    signals = SimpleNamespace(ready=[0, 1], queue_depth=queued, kv_utilization=used, watch_kv=lambda: None)
+    limits = AdmissionSettings(gaie_qd_threshold=2, gaie_kv_threshold=0.8)
+    setup: Any = SimpleNamespace(signals=signals, priority=[3, 0, -1], settings=limits)
+    policy = GaieLegacy(setup)
+    assert policy.saturation() == pytest.approx(saturation)
+    told = [policy(Request(str(row), 0, 10, row=row), 0) for row in range(3)]
+    assert [bool(each) for each in told] == [False, False, saturation >= 1]

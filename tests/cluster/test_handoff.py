@@ -278,3 +278,47 @@ def test_a_decode_instance_chosen_after_the_prefill_is_chosen_once(single_step: 
     table = requests([0, 100, 200, 300], [20] * 4, [4] * 4)
     record = simulate(table, "vllm", pair_order="prefill-first", decode=2, single_step=single_step)
     assert record.instance.tolist() == [1, 2, 1, 2]
+
+
+@pytest.mark.parametrize("handoff", ["vllm", "trtllm", "sglang", "blis"])
+@pytest.mark.parametrize("side", ["prefill", "decode"])
+@pytest.mark.parametrize("at_us", [5, 31, 52, 70])
+def test_an_instance_that_fails_takes_its_requests_and_its_kv_with_it(
+    handoff: str, side: str, at_us: int
+) -> None:
+    """During the prefill, at the begin and at the end of the transfer, and of the first decodes; the other
+    pair goes on, and later requests use its instances. With the turns of BLIS one pair gets all."""
+    table = requests([0, 0, 300], [20] * 3, [4] * 3)
+    simulation = ClusterSimulation(table, cluster(handoff, prefill=2, decode=2))
+    instances = list(simulation.fleet.instances)
+    index = 0 if side == "prefill" else 2
+    simulation.call_at(at_us * US, lambda now_ns: simulation.fail(index))
+    record = simulation.run()
+    check(record)
+    failed = record.outcome == Outcome.EVICTED
+    assert (failed | (record.outcome == Outcome.COMPLETED)).all()
+    served = side == "prefill" and at_us == 70
+    if handoff != "blis":
+        assert failed.tolist() == [not served, False, False]
+    if failed[0]:
+        assert record.rejection is not None
+        assert record.rejection.names[record.rejection.codes[0]] == "instance failed"
+    for instance in instances:
+        scheduler = instance.scheduler  # type: ignore[attr-defined]
+        scheduler.check()
+        assert scheduler.kv.pool.num_free == scheduler.kv.pool.total
+    assert simulation.handoff is not None
+    network = simulation.handoff.network
+    assert simulation.handoff.under_way == network.under_way == 0
+    assert network.moved_bytes + network.cancelled_bytes == network.sent_bytes
+
+
+@pytest.mark.parametrize("at_us", [31, 52])
+def test_a_prompt_whose_prefill_instance_failed_may_be_computed_again(at_us: int) -> None:
+    """Its KV was on the way since 30; the decode instance has its blocks already."""
+    settings = {"prefill": 2, "load_failure_policy": "recompute"}
+    simulation = ClusterSimulation(requests([0], [20], [4]), cluster("vllm", **settings))
+    simulation.call_at(at_us * US, lambda now_ns: simulation.fail(0))
+    record = simulation.run()
+    check(record)
+    assert token_times(record) == [at_us + 30, at_us + 40, at_us + 50, at_us + 60]

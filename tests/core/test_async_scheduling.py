@@ -141,6 +141,19 @@ def test_pages_of_a_request_without_further_steps_are_taken_before_any_preemptio
     scheduler.check()
 
 
+def test_a_request_without_further_steps_is_never_preempted() -> None:
+    """Its one page serves A; B, which needs another, is preempted itself, though the ended one came later."""
+    scheduler = Scheduler(replace(ROOMY, num_kv_blocks=5))
+    scheduler.add(request("A", 8, 5))
+    scheduler.add(request("B", 8, 5))
+    scheduler.add(ending := request("C", 3, 1))
+    first, second = launched(scheduler), launched(scheduler)
+    assert (names(second.preempted), names(scheduler.decoding)) == (["B"], ["A"])
+    assert (ending.status, ending.block_table) == (Status.ENDING, [])
+    assert scheduler.resolve(first) == [ending]
+    scheduler.check()
+
+
 def test_tokens_that_will_not_be_delivered_are_not_counted_at_a_timeout() -> None:
     scheduler = Scheduler(ROOMY)
     scheduler.add(one := request("A", 10, 9))

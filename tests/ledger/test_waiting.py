@@ -68,11 +68,11 @@ PROMPTS_FIRST = SchedulerConfig(
 )
 
 
-def waits(rows: list[Row]) -> list[dict[LedgerLine, int]]:
+def waits(rows: list[Row], config: SchedulerConfig = PROMPTS_FIRST) -> list[dict[LedgerLine, int]]:
     """Of each request before its first token, with steps of 10 us."""
 
     def run(**options: object) -> RunRecord:
-        return simulate(table_of(rows), scheduler=PROMPTS_FIRST, latency=linear(10 * US), **options)
+        return simulate(table_of(rows), scheduler=config, latency=linear(10 * US), **options)
 
     return [ledger.first for ledger in all_ledgers(run, linear(10 * US))[1]]
 
@@ -89,3 +89,12 @@ def test_decodes_take_no_budget_from_prompts_that_go_first() -> None:
     _, first, second = waits([Row(0, 20, 20), Row(5, 39, 1), Row(6, 40, 1)])
     assert LedgerLine.NO_BUDGET not in {**first, **second}
     assert second[LedgerLine.BEHIND_BUDGET] == 10 * US
+
+
+def test_a_preemption_behind_the_admissions_is_not_what_kept_a_prompt_out() -> None:
+    """In the third step the second request takes all free blocks, the third none, and then the first, which
+    needs one, preempts the second: the third was in line behind what took the blocks."""
+    config = replace(PROMPTS_FIRST, num_kv_blocks=4, max_model_len=64)
+    _, _, third = waits([Row(0, 31, 6), Row(15, 30, 1), Row(16, 10, 1)], config)
+    assert LedgerLine.NO_KV not in third
+    assert third[LedgerLine.BEHIND_KV] >= 10 * US

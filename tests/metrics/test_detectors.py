@@ -59,6 +59,16 @@ def test_latencies_that_rise_from_quarter_to_quarter_are_overload_and_others_no_
     assert said(last, "composite").final == {"composite": STABLE}
 
 
+@pytest.mark.parametrize(("last_ms", "level"), [(126, BACKLOGGED), (127, OVERLOADED)])
+def test_a_trend_counts_above_the_noise_of_its_arrivals(last_ms: int, level: str) -> None:
+    """Of 25 arrivals that is a fifth: from 100 ms in the mean of the first twelve to 120 ms."""
+    found = said(served([99] * 6 + [101] * 6 + [113] * 6 + [last_ms] * 7), "composite")
+    last = found.findings["composite"][-1]
+    assert last.level == level
+    assert last.signals["noise_floor"] == 0.2
+    assert last.signals["latency_trend"] == pytest.approx((6 * 113 + 7 * last_ms) / 13 / 100 - 1)
+
+
 def test_the_threshold_is_of_the_mean_so_far() -> None:
     found = said(served([400, 700]), "threshold", threshold_ns=500 * MS).findings["threshold"]
     assert [one.level for one in found] == [STABLE, STABLE, STABLE, OVERLOADED]
@@ -75,7 +85,7 @@ def test_of_levels_that_are_as_frequent_towards_the_end_the_worse_is_final() -> 
 
 
 def test_a_cluster_that_turns_requests_away_has_not_answered_them() -> None:
-    """Every second one is rejected: the others are fast, and nobody waits."""
+    """Every second one is rejected: the others are fast, and none waits."""
     count = 40
     outcomes = [Outcome.COMPLETED, Outcome.REJECTED] * (count // 2)
     shares: list[Any] = [(0, [n]) if end is Outcome.COMPLETED else None for n, end in enumerate(outcomes)]

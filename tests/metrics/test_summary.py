@@ -182,6 +182,17 @@ def test_tokens_of_a_request_that_timed_out_count_for_ttft_but_not_for_throughpu
     assert cluster["output_tokens"] == 0
 
 
+def test_throughput_of_an_instance_and_of_a_gpu_is_by_their_mean_number() -> None:
+    """Two of three instances, with 2 and 4 GPUs, leave in the middle: two instances and five GPUs."""
+    ends = np.arange(1, 5) * 10 * MS
+    stays = instance(ends, gpus=2)
+    leaving = [instance(ends, gpus=gpus, gone_ns=20 * MS) for gpus in (2, 4)]
+    cluster = summarise(record(table([0]), [stays, *leaving], [(0, [0, 1, 2, 3])]))["cluster"]
+    assert cluster["throughput"]["output_tokens_per_s"] == pytest.approx(100)
+    assert cluster["output_tokens_per_s_per_instance"] == pytest.approx(100 / 2)
+    assert cluster["output_tokens_per_s_per_gpu"] == pytest.approx(100 / 5)
+
+
 def test_one_tenant_with_everything_is_unfair() -> None:
     ends = np.arange(1, 5) * 10 * MS
     outcomes = [Outcome.COMPLETED, Outcome.REJECTED]

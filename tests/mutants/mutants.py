@@ -312,9 +312,8 @@ class Campaign:
         """Cheap tests before slow ones, those of the closest files first, those that read `shared` last."""
         files = self._selection.of(mutation.module, self._own)
         block, rank = self._blocks.of(mutation), {file: place for place, file in enumerate(files)}
-        if block:
-            found = [one for one in self._reach.of(block) if not self._own or one.file in rank]
-        else:
+        found = [one for one in self._reach.of(block) if not self._own or one.file in rank]
+        if not found:  # executed when it is imported
             found = [one for file in files for one in self._reach.tests.get(file, []) if one.passes]
         found.sort(
             key=lambda one: (one.shared, one.cost_s > SLOW_S, rank.get(one.file, len(rank)), one.cost_s)

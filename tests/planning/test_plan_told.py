@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,12 +11,13 @@ import pytest
 import blis_py as blis
 from blis_py.api import configure
 from blis_py.errors import InputError
+from blis_py.latency.fitted_profile import Accuracy, FittedProfile, RegimeFit, write_profile
 from blis_py.planning import serving
 from blis_py.planning.goal import Goal, parse_attainment, parse_share
 from blis_py.planning.job import Job
 from blis_py.planning.prices import Prices, parse_prices
 from blis_py.planning.result import Candidate
-from blis_py.planning.uncertainty import errors_of
+from blis_py.planning.uncertainty import _of_fitted, errors_of
 from blis_py.planning.worker import outcome_of, varied
 
 
@@ -88,6 +90,31 @@ def test_an_error_of_first_tokens_is_more_than_that_of_steps() -> None:
     assert errors is not None
     assert errors.typical < 0.05
     assert max(draw.residual["ttft", "p99"] for draw in errors.draws) > 1.25
+
+
+@pytest.mark.parametrize(("mape", "bias"), [(0.1, 0.02), (3.0, 0.0)])
+def test_errors_of_a_fitted_profile_are_those_of_its_worst_regime(
+    mape: float, bias: float, tmp_path: Path
+) -> None:
+    """Normal: the median draw has the bias, the mean of |error - bias| is the error; no step takes over 10
+    times as long as predicted."""
+    regimes = {
+        name: RegimeFit({"step": 1e6}, {"step": 1e5}, cross_validated=Accuracy(10, error, bias, 0.2, 0.0))
+        for name, error in (("graph", 0.01), ("eager", mape))
+    }
+    meta = {"device": "a GPU", "graph_buckets": [1, 2]}
+    folder = write_profile(tmp_path, meta, FittedProfile(meta, regimes)).parent
+    found = _of_fitted(str(folder), 101)
+    assert found is not None
+    steps = [draw.step for draw in found.draws]
+    assert steps[50] == pytest.approx(1 / (1 + bias))
+    assert steps == sorted(steps)
+    assert found.source.endswith(f"{100 * mape:.1f} % mean error")
+    if mape < 1:
+        errors = [abs(1 / step - 1 - bias) for step in steps]
+        assert sum(errors) / 101 == pytest.approx(mape, rel=0.02)
+    else:
+        assert max(steps) == pytest.approx(10)
 
 
 def test_nothing_is_drawn_for_a_latency_model_without_validated_runs() -> None:

@@ -13,7 +13,7 @@ from blis_py.core.features import StepFeatures
 from blis_py.latency.base import LatencyModel, overlapped
 from blis_py.latency.scaled import scaled
 from blis_py.planning.job import Job, Variation
-from blis_py.planning.worker import varied
+from blis_py.planning.worker import outcome_of, varied
 
 DECODE = StepFeatures(decode_seqs=7, decode_kv_tokens=5000, max_context=900, emitted_rows=7)
 MIXED = StepFeatures(
@@ -108,3 +108,13 @@ def test_more_kv_blocks_are_more_blocks() -> None:
     config = configure(model="llama-3.1-8b", num_requests=5)
     before = varied(Job(config)).scheduler.num_kv_blocks
     assert varied(Job(config, Variation(kv_blocks=1.25))).scheduler.num_kv_blocks == round(before * 1.25)
+
+
+def test_what_is_offered_is_the_gaps_over_the_time_between_first_and_last(tmp_path: Path) -> None:
+    rows = "".join(f"{second},10,2\n" for second in (3, 3, 5, 8))
+    (tmp_path / "t.csv").write_text(f"arrival_s,input_tokens,output_tokens\n{rows}")
+    config = configure(model="llama-3.1-8b", trace=str(tmp_path / "t.csv"))
+    facts = outcome_of(varied(Job(config)).run()).facts
+    assert (facts["requests"], facts["span_s"], facts["offered_per_s"]) == (4, 5.0, 3 / 5)
+    closed = outcome_of(varied(Job(configure(model="llama-3.1-8b", num_requests=4, concurrency=2))).run())
+    assert (closed.facts["span_s"], closed.facts["offered_per_s"]) == (0.0, None)

@@ -15,7 +15,9 @@ from blis_py.metrics.load import SATURATED
 from blis_py.planning.analysis import Case, Lever, binding, draws, levers, short
 from blis_py.planning.goal import Goal, Judgement, Requirement
 from blis_py.planning.job import Job, JobOutcome, Variation
-from blis_py.planning.stationary import Sustained, highest_rate
+from blis_py.planning.plan import _levers
+from blis_py.planning.result import Candidate
+from blis_py.planning.stationary import HighestRate, Sustained, highest_rate
 from blis_py.planning.uncertainty import Draw, Errors
 
 Figures = dict[str, float | None]
@@ -177,3 +179,19 @@ def test_every_lever_keeps_the_kv_of_the_configuration_that_fails(config: RunCon
     assert {name: job.variation.kv_blocks for name, job in jobs.items() if job.variation.kv_blocks != 1} == {
         "KV: 25 % more KV blocks": 1.25
     }
+
+
+@pytest.mark.parametrize(("factor", "rate", "length"), [(2.0, 2.2, 6.6), (0.5, 0.55, 3.0), (None, 1.0, 3.0)])
+def test_levers_are_tried_just_above_the_highest_rate_over_the_same_duration(
+    config: RunConfig, factor: float | None, rate: float, length: float
+) -> None:
+    found = replace(outcome(), figures={"kv_blocks": 1001.0})
+    best = Candidate({}, 2, config, 2, None, Judgement(True), found)
+    above = HighestRate(factor, broken=Judgement(False))
+    job = _levers(best, above, 3.0)[""]
+    assert (job.variation.rate, job.variation.length) == pytest.approx((rate, length))
+    assert job.config.scheduler.num_kv_blocks == 500
+    assert not _levers(best, HighestRate(factor), 3.0), "no rate fails"
+    assert not _levers(best, None, 3.0)
+    assert not _levers(replace(best, outcome=outcome()), above, 3.0), "blocks are not known"
+    assert _levers(replace(best, judgement=Judgement(False)), None, 3.0)[""].variation.rate == 1.0

@@ -84,25 +84,32 @@ def clusters(draw: st.DrawFn) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Injected into a run: an instance drains, or a hand-over under way ends from outside."""
+    """Injected into a run: an instance drains or fails, or a hand-over under way ends from outside."""
 
     drain: int = -1
     """Index of an instance, modulo their number; -1 = none."""
     drain_us: int = 0
     evictions_us: tuple[int, ...] = ()
+    fails: bool = False
+    """Whether the instance fails, and does not drain."""
 
     def inject(self, simulation: ClusterSimulation) -> None:
         handoff, fleet = simulation.handoff, simulation.fleet
         assert handoff is not None
         if self.drain >= 0:
             index = self.drain % len(fleet.instances)
-            simulation.call_at(self.drain_us * US, lambda now_ns: fleet.drain(index))
+            leave = simulation.fail if self.fails else fleet.drain
+            simulation.call_at(self.drain_us * US, lambda now_ns: leave(index))
         for at_us in self.evictions_us:
             simulation.call_at(at_us * US, lambda now_ns: handoff.evict_oldest("injected"))
 
 
 disturbances = st.builds(
-    Disturbance, st.integers(0, 5), st.integers(0, 900), st.lists(st.integers(0, 900), max_size=3).map(tuple)
+    Disturbance,
+    st.integers(0, 5),
+    st.integers(0, 900),
+    st.lists(st.integers(0, 900), max_size=3).map(tuple),
+    st.booleans(),
 )
 
 

@@ -10,12 +10,22 @@ import triton
 import triton.language as tl
 
 from engine.kernels.promise import Promise
+from engine.kernels.triton.dependent import await_memory, launch_options
 
 BLOCK = 1024
 
 
 @triton.jit
-def _gated(x, out, stride_x, F: tl.constexpr, GELU: tl.constexpr, BLOCK_F: tl.constexpr):
+def _gated(
+    x,
+    out,
+    stride_x,
+    F: tl.constexpr,
+    GELU: tl.constexpr,
+    BLOCK_F: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    await_memory(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     dims = tl.program_id(1) * BLOCK_F + tl.arange(0, BLOCK_F)
     inside = dims < F
@@ -43,7 +53,7 @@ def _launch(x: torch.Tensor, gelu: bool) -> torch.Tensor:
     if len(rows):
         block = min(BLOCK, triton.next_power_of_2(f))
         grid = (len(rows), triton.cdiv(f, block))
-        _gated[grid](rows, out, rows.stride(0), F=f, GELU=gelu, BLOCK_F=block)
+        _gated[grid](rows, out, rows.stride(0), F=f, GELU=gelu, BLOCK_F=block, **launch_options())
     return out.view(*x.shape[:-1], f)
 
 

@@ -32,6 +32,7 @@ from engine.kernels.triton.attention_tiles import (
     window_begin,
     with_sink,
 )
+from engine.kernels.triton.dependent import await_memory, launch_options
 
 if TYPE_CHECKING:
     from engine.kernels.attention import AttentionMetadata
@@ -119,8 +120,10 @@ def _decode(
     PAGE_SIZE: tl.constexpr,
     WINDOW: tl.constexpr,
     SINKS: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """An equal share of the line of tiles, and zeros for some of the sequences without tokens."""
+    await_memory(DEPENDENT)
     BLOCK_M: tl.constexpr = block_m(GROUP)
     BLOCK_N: tl.constexpr = block_n(HEAD_DIM)
     rows = tl.arange(0, BLOCK_M)
@@ -198,6 +201,7 @@ def _merge(
     WINDOW: tl.constexpr,
     SINKS: tl.constexpr,
     BLOCK_P: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
     """Merge one query head of the (sequence, head) that begins in the share of a program of `_decode`.
 
@@ -205,6 +209,7 @@ def _merge(
     of each, as only the last (sequence, head) of a share can go on behind it. So there are as many merges as
     programs, however many sequences there are.
     """
+    await_memory(DEPENDENT)
     BLOCK_N: tl.constexpr = block_n(HEAD_DIM)
     program = tl.program_id(0)
     row = tl.program_id(1)
@@ -321,6 +326,7 @@ def decode_attention(
         num_warps=NUM_WARPS,
         num_stages=NUM_STAGES,
         **line,
+        **launch_options(),
     )
     _merge[(programs, group)](
         out,
@@ -333,6 +339,7 @@ def decode_attention(
         BLOCK_P=16,
         num_warps=MERGE_WARPS,
         **line,
+        **launch_options(),
     )
 
 

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from engine.kernels.promise import Promise
+from engine.kernels.triton.dependent import await_memory, launch_options
 
 Tensor = torch.Tensor
 
@@ -27,7 +28,9 @@ def _rms_norm(
     D: tl.constexpr,
     BLOCK_D: tl.constexpr,
     ADD: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
+    await_memory(DEPENDENT)
     row = tl.program_id(0).to(tl.int64)
     dims = tl.arange(0, BLOCK_D)
     inside = dims < D
@@ -71,6 +74,7 @@ def rms_norm(
             BLOCK_D=block,
             ADD=added is not None,
             num_warps=_num_warps(block),
+            **launch_options(),
         )
     if total is None:
         return out.view(x.shape)

@@ -15,6 +15,7 @@ import triton.language as tl
 from engine.kernels.fp8 import LARGEST
 from engine.kernels.promise import Promise
 from engine.kernels.qkv import QkNorm
+from engine.kernels.triton.dependent import await_memory, launch_options
 
 Tensor = torch.Tensor
 BLOCK_HEADS = tl.constexpr(8)
@@ -46,7 +47,9 @@ def _qk_norm_rope_store(
     HEAD_DIM: tl.constexpr,
     ROTARY_DIM: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
+    await_memory(DEPENDENT)
     HALF: tl.constexpr = ROTARY_DIM // 2
     token = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * BLOCK_HEADS + tl.arange(0, BLOCK_HEADS)[:, None]
@@ -124,6 +127,7 @@ def qk_norm_rope_store(
             HEAD_DIM=head_dim,
             ROTARY_DIM=cos_sin.shape[1],
             PAGE_SIZE=page_size,
+            **launch_options(),
         )
     return q
 

@@ -43,6 +43,12 @@ def test_the_kv_cache_is_read_token_by_token(tmp_path: Path) -> None:
     assert more == 1000 * 2 * 2 * 2 * 16 * 2  # keys and values, layers, heads, dimensions, bytes
 
 
+def test_a_layer_with_a_window_reads_no_more_than_the_window_of_each_token() -> None:
+    config = load_model_config("gpt-oss-20b")  # every other layer sees 128 tokens
+    near, far = ([forward_bytes(config, BF16, 4, kv) for kv in (at, at + 400)] for at in (0, 4 * 128))
+    assert far[1] - far[0] == (near[1] - near[0]) / 2
+
+
 def test_one_token_reads_the_experts_it_is_routed_to_and_many_read_all(tmp_path: Path) -> None:
     sparse = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     config = small(tmp_path, "qwen3-30b-a3b", **sparse)

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from attention_cases import make_batch, naive
+from attention_cases import GARBAGE_PAGE, make_batch, naive
 
 from engine.kernels import backend
+
+TILE, PAGE = 128, 16
+"""Tokens of the largest tile, and of a page."""
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="tests/gpu runs them on the device")
 
@@ -106,6 +109,19 @@ def test_decodes_chunks_and_prompts_in_one_batch(mask_block: int) -> None:
 def test_windows_and_sinks(window: int, sinks: bool) -> None:
     lengths = [(1, 700), (1, 9), (1, 0), (1, 128), (1, 129), (20, 20), (3, 350), (70, 190)]
     check(lengths, window=window, sinks=sinks, head_dim=64, heads=6, kv_heads=2)
+
+
+@pytest.mark.parametrize("window", [1, 70, 128])
+def test_pages_outside_the_window_are_not_looked_up(window: int) -> None:
+    lengths = [(1, 300), (1, 129), (40, 350), (3, 260)]
+    batch = make_batch(lengths, window=window, head_dim=32)
+    with backend.force("triton"):
+        expected = batch.attend()
+        for row, (new, total) in enumerate(lengths):
+            begin = max(total - new - window + 1, 0)
+            batch.meta.block_tables[row, : begin // TILE * TILE // PAGE] = GARBAGE_PAGE
+        assert (batch.meta.block_tables[:, 0] == GARBAGE_PAGE).sum() >= 3
+        torch.testing.assert_close(batch.attend(), expected)
 
 
 def test_sinks_without_a_window() -> None:
