@@ -96,8 +96,8 @@ soak: $(VENV)/.installed-check
 soak-engine: $(VENV)/.installed-check
 	$(BIN)/python tests/soak/engine.py $(SOAK)
 
-# How many of 300 small mistakes in the simulator its tests notice, which takes hours and goes on where it was stopped;
-# MUTANTS='--sample 20 --seed 7 --workers 2' for others.
+# How many of 300 small mistakes in the simulator its tests notice, and how many without the folder `shared`; takes hours
+# and goes on where it was stopped. MUTANTS='--sample 20 --seed 7 --workers 2' for others, --by-hand for those of old.
 mutants: $(VENV)/.installed-check
 	$(BIN)/python tests/mutants/mutants.py $(MUTANTS)
 

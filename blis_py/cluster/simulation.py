@@ -325,6 +325,7 @@ class ClusterSimulation:
             return gateway.receive
         early = EarlyEnds(self.events, recorder, self.fleet.instances, self.source)
         recorder.listen(early.ended)
+        recorder.on_eviction = early.evicted
 
         def noted(requests: Sequence[Request]) -> None:
             recorder.sent(requests)

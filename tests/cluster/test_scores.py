@@ -7,7 +7,7 @@ import pytest
 from cluster_runs import Row, linear, table_of
 from one_pool import simulate
 
-from blis_py.cluster.scorers import by_instance
+from blis_py.cluster.scorers import DEFAULT_PROFILE, by_instance
 from blis_py.core.config import SchedulerConfig
 
 US, S = 1_000, 1_000_000_000
@@ -41,3 +41,7 @@ def test_a_scorer_of_load_counts_what_was_sent_since_the_last_report(scorer: str
         snapshot_refresh_ns=S,
     )
     assert np.bincount(record.instance).tolist() == [8] * instances
+
+
+def test_without_scorers_weighted_routing_has_those_of_llm_d() -> None:
+    assert dict(DEFAULT_PROFILE) == {"precise-prefix-cache": 2, "queue-depth": 1, "kv-utilization": 1}

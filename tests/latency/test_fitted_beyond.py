@@ -15,6 +15,7 @@ from blis_py.latency.base import LatencyModel
 from blis_py.latency.fitted import Fitted
 from blis_py.latency.fitted_profile import FittedProfile, RegimeFit
 from blis_py.latency.hardware import load_gpu
+from blis_py.latency.notes import Outside
 from blis_py.models.model_shape import load_model
 
 SHAPE, GPU = load_model("llama-3.1-8b"), load_gpu("h100")
@@ -117,3 +118,16 @@ def test_steps_that_an_overlapped_model_priced_are_counted_with_the_others() -> 
     for step in (decode(4, 400), prefill(500), decode(200, 800), decode(9, 900)):
         model.overlapped().step_ns(step)
     assert (model.outside.priced, model.outside.steps) == (4, 2)
+
+
+def test_the_largest_measured_value_is_not_beyond_what_was_measured() -> None:
+    outside = Outside(steps=1, priced=2000)
+    for value in (256, 256, 300, 299):
+        outside.saw("decode_seqs", value, 256)
+    outside.saw("tokens", 4096, 4096)
+    assert outside.farthest == {"decode_seqs": (300, 256)}
+    (note,) = outside.notes()
+    assert note == (
+        "less than 0.1 % of the steps lie outside the measured domain: "
+        "decode_seqs up to 300, measured up to 256"
+    )

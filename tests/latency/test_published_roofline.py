@@ -13,6 +13,7 @@ from blis_py.errors import InputError
 from blis_py.latency import build
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.hardware import load_gpu
+from blis_py.latency.published_roofline import GPUS
 from blis_py.models.model_shape import load_model
 
 D, LAYERS, HEADS, D_KV, WIDTH = 5120, 40, 40, 1024, 17408  # qwen3-14b, heads of 128
@@ -80,6 +81,19 @@ def test_the_preset_of_blis_prices_with_it_and_others_do_not() -> None:
 def test_a_gpu_that_blis_does_not_know_is_refused() -> None:
     with pytest.raises(InputError, match="BLIS has no roofline figures"):
         model(gpu="H200")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "figures"),
+    [
+        ("h100", (989.5, 1979, 3.35, 0.45, 0.30)),
+        ("a10080", (312, 0, 2.039, 0.38, 0.18)),
+        ("l40s", (362.05, 1466, 0.864, 0.32, 0.08)),
+    ],
+)
+def test_a_gpu_has_the_figures_that_blis_publishes(gpu: str, figures: tuple[float, ...]) -> None:
+    """Tera-operations in 16 and 8 bits, TB/s, and what prefill and decode reach; of hardware_config.json."""
+    assert tuple(GPUS[gpu]) == figures
 
 
 @pytest.mark.parametrize(

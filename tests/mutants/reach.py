@@ -102,7 +102,7 @@ class Reached:
 class Recorded:
     """Plugin of pytest in an instrumented checkout: writes what each test executes, and what it costs.
 
-    What a fixture of several tests executes and reads counts for all tests of the file.
+    What an import or a fixture of several tests executes and reads counts for all tests of the file.
     """
 
     def __init__(self, out: Path) -> None:
@@ -140,8 +140,9 @@ class Recorded:
         self._found.append(Reached(item.nodeid, cost_s, self._passes, reads, bytes(self._marks)))
 
     def pytest_collection_finish(self) -> None:
-        """Cases of tests that are read there are none for a stranger."""
+        """What is executed and read by then, at imports, counts for all tests of the file."""
         self._all_read = self._reads
+        self._shared[:] = bytes(self._marks)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         self._passes = self._passes and not report.failed

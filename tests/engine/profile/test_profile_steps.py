@@ -128,7 +128,7 @@ def count_calls(run: Callable[[], object]) -> int:
 
 
 def test_what_a_visit_costs_the_host_does_not_depend_on_the_contexts(bench: StepBench) -> None:
-    """Sequences are placed at their contexts: nobody schedules, hashes or tokenizes what leads there."""
+    """Sequences are placed at their contexts: what leads there is not scheduled, hashed or tokenized."""
     lengths = (20, 100, 400)
     shapes = [Shape("decode", (length, length + 5, length + 9), steps=2) for length in lengths]
     for shape in shapes:

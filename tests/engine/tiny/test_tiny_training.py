@@ -22,14 +22,6 @@ from training.train import KINDS, evaluate, token_losses, train  # noqa: E402
 BLOCK = diffusion.BLOCK
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def random_model(shape: Shape | None = None) -> Qwen3:
     """Weights far from the initialisation, so that every term of the architecture shows in the logits."""
     model, generator = Qwen3(shape), torch.Generator().manual_seed(7)
