@@ -21,7 +21,10 @@ from fastapi.testclient import TestClient
 import blis_py as blis
 from blis_py.api import configure
 from blis_py.cli import main
+from blis_py.errors import InputError
+from blis_py.ui.searching import pool_axes, searched
 from blis_py.ui.server import app_of
+from blis_py.ui.state import with_counts
 
 HOST, TOKEN = "127.0.0.1:4321", "the-token"
 BASE = {"model": "llama-3.1-8b", "rate": 10, "num_requests": 3000, "num_instances": 2, "output_tokens": 32}
@@ -213,19 +216,27 @@ def test_a_plan_of_pools_varies_the_instances_of_each(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("BLIS_CACHE", str(tmp_path))
-    pools = configure(**BASE | {"num_instances": 1}, prefill_instances=1, decode_instances=1)
-    state = {"settings": {"workload.num_requests": 60, "workload.rate": 60}}
-    with TestClient(app_of(pools, TOKEN, tmp_path, HOST), base_url=f"http://{HOST}") as client:
-        client.headers["x-blis-token"] = TOKEN
-        assert do(client, "start", state={})["has_pools"]
-        with client.stream("POST", "/api/plan", json={"state": state, "vary": "instances"}) as response:
-            messages = [json.loads(line) for line in response.iter_lines()]
-        assert {*messages[-1]["done"]["pools"]} == {"prefill", "decode"}
-        candidates = [one["candidate"] for one in messages if "candidate" in one]
-        assert messages[-1]["done"]["pools"] in [one["pools"] for one in candidates]
-        assert do(client, "whole", state={**state, "pools": candidates[0]["pools"]})["kind"] == "whole"
-        with client.stream("POST", "/api/plan", json={"state": state, "vary": "gpu"}) as response:
-            assert "plan of pools" in json.loads(next(response.iter_lines()))["refused"]
+    pools = configure(**BASE | {"num_instances": 1}, prefill_instances=1, decode_instances=3)
+    assert [(each.key, each.values) for each in pool_axes(pools)] == [
+        ("disaggregation.prefill_instances", (1, 2, 3, 4)),
+        ("disaggregation.decode_instances", (1, 2, 3, 4, 5, 6)),
+    ]
+    found: list[dict[str, Any]] = []
+
+    def first(message: dict[str, Any]) -> None:
+        found.append(message)
+        if "candidate" in message:
+            raise InterruptedError
+
+    state = {"settings": {"workload.num_requests": 60, "slo": ["ttft.p99=1s"]}}
+    with pytest.raises(InterruptedError):
+        searched(pools, tmp_path, {"state": state, "vary": "instances"}, first)
+    chosen = found[-1]["candidate"]["pools"]
+    assert {*chosen} == {"prefill", "decode"}
+    shown_counts = {pool.name: pool.count for pool in with_counts(pools, chosen).all_pools if pool.count}
+    assert shown_counts == chosen
+    with pytest.raises(InputError, match="plan of pools"):
+        searched(pools, tmp_path, {"state": state, "vary": "gpu"}, first)
 
 
 def test_a_plan_without_targets_is_refused(client: TestClient) -> None:
