@@ -114,7 +114,7 @@ lint: $(VENV)/.installed-dev
 aot: $(VENV)/.installed-dev
 	@mkdir -p out
 	$(BIN)/python -m engine.kernels.aot --target cuda:90 --block-size 16 32 64 128 256 --dtype bfloat16 float16 \
-		--checked out/aot.jsonl $(AOT)
+		--dependent-launch --checked out/aot.jsonl $(AOT)
 
 bench: $(VENV)/.native
 	$(BIN)/python benchmarks/speed.py

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -85,3 +87,29 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("the shared data folder is not beside this checkout")
     return folder
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs one command line in this process: `code, out, err = command("run", "--tp", 2)`."""
+    from blis_py.cli import main
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def json_of(command: Callable[..., tuple[int, str, str]]) -> Callable[..., Any]:
+    """What a command that succeeds prints as JSON."""
+
+    def call(*arguments: object) -> Any:
+        code, out, err = command(*arguments)
+        assert code == 0, err
+        return json.loads(out)
+
+    return call

@@ -215,6 +215,17 @@ class DiffusionInstance(Instance):
         if finished:
             self._finished(finished)
 
+    def will_drop(self, request: Request) -> bool:
+        return self._batch is not None and not self._answers(self._batch, request)
+
+    def _answers(self, batch: DenoiseBatch, request: Request) -> bool:
+        """Whether the work in progress, a round or a whole batch, completes a request."""
+        for place, one in enumerate(batch.denoise):
+            if one is request:
+                is_last = request.generated + self._block - one.known_tokens >= request.target
+                return is_last and (not self._fdfo or self._left[place] <= self._rounds_done + 1)
+        return False
+
     def _is_busy(self) -> bool:
         return self._batch is not None
 

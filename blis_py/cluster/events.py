@@ -5,8 +5,8 @@ Ties, the order of calls at the same nanosecond:
 | order | what is called |
 |---|---|
 | `CHANGES` | instances are added and drained: events of extensions |
-| `ARRIVALS` | requests are sent, admitted and dispatched, visits begin; SimPy's own events, too |
-| `EXPIRIES` | requests that wait at the gateway reach their deadline or time to live |
+| `ARRIVALS` | requests are sent, admitted and dispatched, visits begin, KV arrives; SimPy's own events, too |
+| `EXPIRIES` | requests that wait at the gateway reach their deadline or time to live; early ends |
 | `EXAMINATIONS` | flow control examines its queue again |
 | `STEP_ENDS` | instances end a step and plan the next one, which therefore sees all of the above |
 

@@ -1,7 +1,7 @@
 """Continuation of requests after a visit to an instance has ended.
 
-Without an outlet a request is finished when its visit ends. An outlet may take it further: hand it over
-through a link to an instance of another pool (prefill to decode), or dispatch it again.
+Without an outlet a request is finished when its visit ends. An outlet may hand it over to another instance:
+through a link to one of another pool (prefill to decode), or to one of its own.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from blis_py.core.step import Step
 from blis_py.latency.base import LatencyModel, overlapped
 from blis_py.latency.decode_line import LineRun, line_ns
 from blis_py.latency.launch_pipeline import launch_pipeline
+from blis_py.latency.line_model import LineModel, decode_run, step_ns
 from blis_py.latency.step_run import StepRun
 
 
@@ -42,6 +43,8 @@ class OverlappedInstance(AutoregressiveInstance):
         super().__init__(wakeups, scheduler, latency, events, lookahead, single_step, before_finish)
         self._behind = overlapped(latency)
         """Step times behind another step: host work that overlaps with it is hidden."""
+        self._line = self._behind if isinstance(self._behind, LineModel) else None
+        """The same model if its functions can be called without a lookup."""
         self._pipeline = launch_pipeline(self._behind)
         """Ends of steps with prompts, where launching is priced apart."""
         self._flight: Step | None = None
@@ -79,7 +82,7 @@ class OverlappedInstance(AutoregressiveInstance):
 
     def _price_behind(self, step: Step, start_ns: int, now_ns: int) -> None:
         """Prices the step and the identical steps that may follow."""
-        features, latency = step.features, self._behind
+        features, line = step.features, self._line
         steps = 1 if step.prefills or self._single_step else self.scheduler.identical_decode_steps(step)
         if steps > 1:
             change_ns = self.scheduler.next_change_ns(now_ns)
@@ -89,7 +92,10 @@ class OverlappedInstance(AutoregressiveInstance):
                 if change_ns > self._lookahead.until_ns and steps > self._reach:
                     steps = self._reach
                     self._reach *= 4
-                run = latency.decode_run(features, steps, start_ns, change_ns)
+                if line is not None:
+                    run = decode_run(line, features, steps, start_ns, change_ns)
+                else:
+                    run = self._behind.decode_run(features, steps, start_ns, change_ns)
                 if run.steps == steps:
                     self._run = run
                     self._last_planned_ns = run.end_ns - self._later_ns(features, run, steps - 1)
@@ -100,8 +106,10 @@ class OverlappedInstance(AutoregressiveInstance):
         self._last_planned_ns = start_ns
         if self._pipeline is not None and features.prefill_seqs:
             self._run = StepRun(1, self._pipeline.prompt_end_ns(features, start_ns))
+        elif line is not None:
+            self._run = StepRun(1, start_ns + step_ns(line, features))
         else:
-            self._run = StepRun(1, start_ns + latency.step_ns(features))
+            self._run = StepRun(1, start_ns + self._behind.step_ns(features))
 
     def _later_ns(self, features: StepFeatures, run: StepRun, steps: int) -> int:
         """Duration of the step `steps` steps after the first of a run."""

@@ -50,6 +50,7 @@ class Recorder(VisitColumns):
         on_end: called with an admitted request that has ended, for whatever reason, and the time at which its
             client sees that.
         on_failure: the same, called first, with one that is not finished.
+        on_eviction: called with a request that is to be evicted.
     """
 
     def __init__(self, table: RequestTable, frontend: FrontendDelays, on_the_way_ns: int = 0) -> None:
@@ -62,6 +63,7 @@ class Recorder(VisitColumns):
         """Rows in order of arrival, where arrivals are not known in advance."""
         self.on_end: Callable[[Request, int], None] | None = None
         self.on_failure: Callable[[Request, int], None] | None = None
+        self.on_eviction: Callable[[Request], None] | None = None
         self._on_the_way_ns = on_the_way_ns
         self._instance = self.instance.data
         self.decisions: Decisions | None = None
@@ -197,6 +199,8 @@ class Recorder(VisitColumns):
     def evicted(self, request: Request, why: str) -> None:
         """Record that a request is to be evicted; it leaves its instance unless it ends before."""
         self._evictions[request.visit] = why
+        if self.on_eviction is not None:
+            self.on_eviction(request)
 
     def _note_evictions(self) -> None:
         """Reclassify requests marked for eviction that left as timed out."""

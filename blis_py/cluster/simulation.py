@@ -155,8 +155,6 @@ class ClusterSimulation:
             events, source, signals, members, dispatch, lookahead, recorder
         )
         self._parts: list[LookaheadSource] = [self.gateway, *queues]
-        if handoff is not None:
-            self._parts.insert(0, NoLookahead())
         self._maker = RequestFactory(table, cluster.block_size, ingress.slo_priorities, served.request)
 
     def call_at(self, time_ns: int, action: Action) -> None:
@@ -325,6 +323,7 @@ class ClusterSimulation:
             return gateway.receive
         early = EarlyEnds(self.events, recorder, self.fleet.instances, self.source)
         recorder.listen(early.ended)
+        recorder.on_eviction = early.evicted
 
         def noted(requests: Sequence[Request]) -> None:
             recorder.sent(requests)

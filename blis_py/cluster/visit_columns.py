@@ -95,6 +95,10 @@ class VisitColumns:
         if self.frontend.behind_seq_ns:
             self.late_ns[visit] = self.late_ns[before]
 
+    def has_moved(self, row: int) -> bool:
+        """Whether a request has begun a visit after its first."""
+        return row in self._latest
+
     def deliver_late(self, request: Request, delay_ns: int) -> None:
         """Delay the token of a visit, which another instance delivers with the KV."""
         self.delivered_late[request.visit] = delay_ns

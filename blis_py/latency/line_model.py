@@ -7,6 +7,7 @@ module without a lookup, methods that an interpreted subclass may replace with o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Final, final
 
 from blis_py.core.compiled_classes import mypyc_attr
 from blis_py.core.features import StepFeatures
@@ -14,6 +15,8 @@ from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.latency.decode_line import DecodeLine, line_ns, run_along
 from blis_py.latency.step_run import StepRun
+
+_ROWS_BITS: Final = 32
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -37,8 +40,9 @@ class LineModel(ABC):
         self._by_tokens: dict[int, float] = {}
         self._by_rows: dict[int, float] = {}
         self._by_seqs: dict[int, int] = {}
-        self._decodes: dict[tuple[int, int], DecodeLine] = {}
-        """Prices by number of tokens, of emitted rows, of sequences, and of both in a pure decode step."""
+        self._decodes: dict[int, DecodeLine] = {}
+        """Prices by number of tokens, of emitted rows, of sequences, and by the last two of a pure decode
+        step."""
 
     @abstractmethod
     def _tokens_ns(self, tokens: int) -> float:
@@ -57,21 +61,32 @@ class LineModel(ABC):
 
     # --- the interface -------------------------------------------------------------------------------
 
+    @final
     def step_ns(self, features: StepFeatures) -> int:
-        if not features.prefill_seqs:
-            return line_ns(decode_line_of(self, features), features.decode_kv_tokens)
-        gpu_ns = int(self._mixed_ns(features) if self._mixes_otherwise else mixed_ns(self, features))
-        return (gpu_ns or 1) + host_ns(self, features.prefill_seqs + features.decode_seqs)
+        return step_ns(self, features)
 
     def step(self, features: StepFeatures) -> StepTime:
         host = host_ns(self, features.prefill_seqs + features.decode_seqs)
-        return StepTime(self.step_ns(features) - host, host)
+        return StepTime(step_ns(self, features) - host, host)
 
+    @final
     def decode_run(
         self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
     ) -> StepRun:
-        line, seqs = decode_line_of(self, features), features.decode_seqs
-        return run_along(line, features.decode_kv_tokens, seqs, steps, start_ns, until_ns)
+        return decode_run(self, features, steps, start_ns, until_ns)
+
+
+def step_ns(model: LineModel, f: StepFeatures) -> int:
+    """See `LatencyModel`."""
+    if not f.prefill_seqs:
+        return line_ns(decode_line_of(model, f), f.decode_kv_tokens)
+    gpu_ns = int(model._mixed_ns(f) if model._mixes_otherwise else mixed_ns(model, f))
+    return (gpu_ns or 1) + host_ns(model, f.prefill_seqs + f.decode_seqs)
+
+
+def decode_run(model: LineModel, f: StepFeatures, steps: int, start_ns: int, until_ns: int) -> StepRun:
+    """See `LatencyModel`."""
+    return run_along(decode_line_of(model, f), f.decode_kv_tokens, f.decode_seqs, steps, start_ns, until_ns)
 
 
 def tokens_ns(model: LineModel, tokens: int) -> float:
@@ -127,8 +142,8 @@ def decode_line(model: LineModel, base: float, seqs: int, fixed_ns: int = 0) -> 
 def decode_line_of(model: LineModel, f: StepFeatures) -> DecodeLine:
     """A pure decode step; its host part is constant."""
     seqs, rows = f.decode_seqs, f.emitted_rows
-    found = model._decodes.get((seqs, rows))
+    key = (seqs << _ROWS_BITS) + rows
+    found = model._decodes.get(key)
     if found is None:
-        found = decode_line(model, dense_ns(model, f), seqs, host_ns(model, seqs))
-        model._decodes[seqs, rows] = found
+        found = model._decodes[key] = decode_line(model, dense_ns(model, f), seqs, host_ns(model, seqs))
     return found

@@ -13,7 +13,7 @@ from blis_py.core.light_dataclass import dataclass
 from blis_py.latency.base import FrontendDelays
 from blis_py.metrics.step_ends import StepEnds
 from blis_py.metrics.steps_table import StepsTable
-from blis_py.metrics.visits import Onward, Visits
+from blis_py.metrics.visits import Visits
 from blis_py.requests.table import Ints, Labels, RequestTable
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class RunRecord:
     def on(self, index: int) -> RunRecord:
         """The visits to one instance, as the requests of a run of its own; see `Visits.alone`."""
         visits = self.visits
-        there = np.flatnonzero((visits.instance == index) & (visits.outcome != Onward.REDISPATCHED))
+        there = np.flatnonzero(visits.instance == index)
         rows = visits.request[there]
         return replace(self.take(rows), visits=visits.alone(there), instances=[self.instances[index]])
 

@@ -2,7 +2,7 @@
 these.
 
 Most requests visit one instance. A request that is handed over (from a prefill instance to a decode instance)
-or dispatched again has several visits, in turn; between two of them is a gap.
+has several visits, in turn; between two of them is a gap.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ class Onward(IntEnum):
     """How a visit ends whose request continues elsewhere. All other visits end with an `Outcome`."""
 
     HANDED_OVER = 16
-    REDISPATCHED = 17
 
 
 Column = TypeVar("Column", bound=NDArray[Any])

@@ -94,6 +94,8 @@ _LING = ModelType(
 MODEL_TYPES: Mapping[str, ModelType] = {
     "llama": ModelType(reads=_WINDOWS),
     "mistral": ModelType(reads=_WINDOWS),
+    "ministral": ModelType(reads=_WINDOWS),
+    "seed_oss": ModelType(),
     "mixtral": ModelType(reads=(*_EXPERTS, *_WINDOWS)),
     "qwen2": ModelType(reads=_QWEN_WINDOWS),
     "qwen3": ModelType(reads=_QWEN_WINDOWS),

@@ -25,7 +25,7 @@ from blis_py.result import Result  # noqa: E402
 from blis_py.setup.setup import Progress  # noqa: E402
 from blis_py.ui.controls import controls  # noqa: E402
 from blis_py.ui.sample import divisible, runner, sample  # noqa: E402
-from blis_py.ui.state import ALIKE, Shown, State, shown  # noqa: E402
+from blis_py.ui.state import Shown, State, shown  # noqa: E402
 
 Json = dict[str, Any]
 _KEPT = 3
@@ -65,7 +65,7 @@ class Desk:
         where = self._shown(job)
         return {
             "controls": controls(where.config, self._simulation(where)),
-            "no_plan": ALIKE if where.config.all_pools else "",
+            "has_pools": bool(where.config.all_pools),
         }
 
     def sample(self, job: Json, progress: Progress | None) -> Json:
@@ -124,7 +124,7 @@ class Desk:
             run = runner(progress, steps=False)
             sampled = divisible(simulation) and len(simulation.table) > _CURVE_AT_ONCE
             result = sample(simulation, run).result if sampled else run(simulation)
-            points.append({"factor": factor, **point(result)})
+            points.append({"factor": factor, **point(result.summary, result.settings)})
         return {"points": points, "sampled": sampled}
 
     def _faster(self, where: Shown, factor: float) -> Simulation:
@@ -201,21 +201,21 @@ def answer(
     bands: Mapping[str, tuple[float, float]],
 ) -> Json:
     """What the page shows of a run."""
-    summary = result.summary
+    summary, settings = result.summary, result.settings
     return {
         "kind": kind,
         "label": label,
         "verdict": _cell(verdict(summary)),
         "findings": [_cell(each) for each in findings(summary)],
-        "tiles": [_tile(each, bands) for each in tiles(summary, result.settings)],
+        "tiles": [_tile(each, bands) for each in tiles(summary, settings)],
         "distributions": charts.distributions(result.view, ("ttft", "tpot", "e2e")),
         "over_time": charts.over_time(result.view),
-        "point": point(result),
+        "point": point(summary, settings),
         "classes": classes(summary),
         "capacity": simulation.capacity,
         "command": where.command(),
         "yaml": where.yaml(),
-        "cost": cost_of(result.settings).dollars_per_hour,
+        "cost": cost_of(settings).dollars_per_hour,
     }
 
 
@@ -233,16 +233,16 @@ def classes(summary: Mapping[str, Any]) -> list[Json]:
     ]
 
 
-def point(result: Result) -> Json:
+def point(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> Json:
     """The run as a point of throughput and latency."""
-    cluster, load = result.summary["cluster"], result.summary["load"]
+    cluster, load = summary["cluster"], summary["load"]
     return {
         "throughput": cluster["throughput"]["output_tokens_per_s"],
         "ttft": cluster["ttft_ms"]["p99"],
         "e2e": cluster["e2e_ms"]["p99"],
         "tpot": cluster["tpot_ms"]["p99"],
         "saturated": load["verdict"] == SATURATED,
-        "dollars": cost_of(result.settings).dollars_per_hour,
+        "dollars": cost_of(settings).dollars_per_hour,
     }
 
 

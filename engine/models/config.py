@@ -204,6 +204,12 @@ def _mistral(config: ConfigFile, shape: ModelShape) -> dict[str, Any]:
     return {}
 
 
+def _seed_oss(config: ConfigFile, shape: ModelShape) -> dict[str, Any]:
+    flags = ("attention_bias", "attention_out_bias")
+    qkv, out = (config.flag(key, default=default) for key, default in zip(flags, (True, False), strict=True))
+    return {"qkv_bias": qkv, "out_bias": out}
+
+
 def _qwen2(config: ConfigFile, shape: ModelShape) -> dict[str, Any]:
     return {"qkv_bias": True}
 
@@ -304,6 +310,8 @@ def _experts(config: ConfigFile, shape: ModelShape, sparse_layers: Iterable[int]
 ARCHITECTURES: dict[str, Callable[[ConfigFile, ModelShape], dict[str, Any]]] = {
     "LlamaForCausalLM": _llama,
     "MistralForCausalLM": _mistral,
+    "MinistralForCausalLM": _mistral,
+    "SeedOssForCausalLM": _seed_oss,
     "Qwen2ForCausalLM": _qwen2,
     "Qwen3ForCausalLM": _qwen3,
     "MixtralForCausalLM": _mixtral,

@@ -1,4 +1,4 @@
-"""The host's time between two batches of diffusion rounds is told apart from that of a round."""
+"""The host's time between two batches of diffusion rounds is separated from that of a round."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ NOISE = 0.05
 
 
 class MadeUpClock:
-    """Time passes by what is computed, and a little whenever somebody looks; that of the machine does not."""
+    """Time passes by what is computed, and a little at every reading; that of the machine does not."""
 
     name = "cpu"
 

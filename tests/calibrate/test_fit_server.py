@@ -147,6 +147,9 @@ def test_a_gap_per_sequence_does_not_grow_beyond_what_was_seen() -> None:
 def test_what_cannot_be_fitted_is_refused(found: ServerFit) -> None:
     measured = served()
     setup: Setup = build(model="llama-3.1-8b")
+    unknown = replace(measured, sent_s=np.full(len(measured.sent_s), np.nan))
+    with pytest.raises(InputError, match="does not say when requests were sent"):
+        fit_server(setup, unknown)
     with pytest.raises(InputError, match="50 requests are too few"):
         fit_server(setup, measured.take(np.arange(50)))
     with pytest.raises(InputError, match="has no lengths of prompts"):

@@ -1,4 +1,4 @@
-"""Fitting step times: known prices are found again, and the error told is the error there is."""
+"""Fitting step times: known prices are found again, and the reported error is the error there is."""
 
 from __future__ import annotations
 

@@ -4,20 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from blis_py.cli import main
-
 
 @pytest.fixture
-def blis(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+def blis(command: Callable[..., tuple[int, str, str]]) -> Callable[..., tuple[int, str, str]]:
     """Runs one command line in this process: `code, out, err = blis("run", "--tp", 2)`."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
+    return command
 
 
 @pytest.fixture

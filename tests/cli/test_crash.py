@@ -1,4 +1,4 @@
-"""What nobody foresaw is told in one line, and nothing is lost of what it takes to repair it."""
+"""Unhandled exceptions: one line on stderr, and the full report in a file."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_a_row_is_what_the_run_under_that_model_comes_to() -> None:
 
 
 def test_a_row_keeps_what_the_preset_says_of_its_model_and_of_the_host() -> None:
-    """The host time of vLLM 0.10 is that of `trained`; the price of a look into the cache is anybody's."""
+    """The host time of vLLM 0.10 is that of `trained`; that of a cache lookup holds for every model."""
     from blis_py.cross_check import cross_check
 
     settings = {
@@ -94,7 +94,7 @@ def test_a_run_warns_where_other_models_differ_by_more_than_a_quarter(blis: Blis
 
 
 def test_what_is_requested_is_what_is_compared(blis: Blis) -> None:
-    """TPOT is the same within a quarter; a TTFT that only one of the models keeps to is told as such."""
+    """TPOT is the same within a quarter; a TTFT that only one of the models meets is reported as such."""
     assert not otherwise(blis(*LONG, *OTHERWISE, "--slo", "tpot.mean=50ms")[2])
     warned = otherwise(blis(*LONG, *OTHERWISE, "--slo", "ttft.mean=60ms")[2])
     assert len(warned) == 2

@@ -58,7 +58,7 @@ def test_an_engine_of_ones_own(tmp_path: Path) -> None:
 
 
 def test_a_preset_may_say_that_its_engine_learns_of_lengths_late(tmp_path: Path) -> None:
-    """Each answer that ends by its length then costs a forward that nobody needs."""
+    """Each answer that ends by its length then costs a forward without use."""
     file = tmp_path / "late.yaml"
     settings = "scheduler.async_scheduling: {value: true, source: us}"
     late = "scheduler.late_length_stops: {value: true, source: us}"

@@ -246,7 +246,7 @@ class Hook:
 
 
 def with_the_hook(monkeypatch: pytest.MonkeyPatch, version: str = "standard") -> tuple[Hook, dict[str, Any]]:
-    """The hook after it was asked what belongs into a wheel, and what it said."""
+    """The hook after it has listed the contents of a wheel, and that list."""
     place = "hatchling.builders.hooks.plugin.interface"
     monkeypatch.setitem(sys.modules, place, SimpleNamespace(BuildHookInterface=Hook))  # type: ignore[arg-type]
     for parent in (

@@ -1,4 +1,4 @@
-"""`blis sweep` and `blis plan` on the command line: stdout is data, whatever is refused is told."""
+"""`blis sweep` and `blis plan` on the command line: stdout is data, refusals go to stderr."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line that somebody serves or benchmarks with vLLM can be pasted: a flag means the same, or is refused."""
+"""A command line of vLLM's server or benchmark can be pasted: a flag means the same, or is refused."""
 
 from __future__ import annotations
 

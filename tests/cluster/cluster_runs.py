@@ -100,7 +100,7 @@ def table_of(rows: list[Row]) -> RequestTable:
 
 @dataclass(frozen=True)
 class Run:
-    """Everything `simulate` is told."""
+    """All arguments of `simulate`."""
 
     rows: list[Row]
     config: SchedulerConfig
@@ -179,7 +179,7 @@ def routing(draw: st.DrawFn) -> dict[str, Any]:
 
 @st.composite
 def admission(draw: st.DrawFn) -> dict[str, Any]:
-    """Mostly everybody is let in, as by default; else any policy, with limits that small runs reach."""
+    """Mostly all requests are admitted, as by default; else any policy, with limits that small runs reach."""
     policy = draw(st.sampled_from(["always-admit"] * 5 + list(ADMISSION_POLICIES)))
     budgets = {"acme": draw(st.sampled_from([0.0, 0.1])), "beta": 0.5}
     limits = AdmissionSettings(

@@ -90,7 +90,7 @@ def test_under_load_only_classes_of_the_least_priority_come_in() -> None:
 
 @pytest.mark.parametrize(("num_instances", "shed"), [(1, True), (2, False)])
 def test_a_pool_is_saturated_by_the_mean_of_its_instances(num_instances: int, shed: bool) -> None:
-    """Four run, three wait. Of two instances each has two or three, and nobody waits."""
+    """Four run, three wait. Of two instances each has two or three, and none waits."""
     rows = [Row(i, 20, 1000) for i in range(7)] + [Row(50, 20, 1, slo_class=name) for name in ("", "batch")]
     options = {"num_instances": num_instances, **LIVE}
     record = run(rows, "gaie-legacy", gaie_qd_threshold=3, **options)
@@ -173,7 +173,7 @@ def test_requests_that_come_in_several_chunks_are_decided_about_as_if_in_one(
 def test_in_a_closed_loop_a_rejection_frees_the_permit(
     policy: str, outputs: list[int], permits: int, delay_us: int, budgets: dict[str, float]
 ) -> None:
-    """Everybody is sent, and never are more under way than permits."""
+    """All requests are sent, and never more are in flight than there are permits."""
     rows = [Row(0, 20, n, slo_class=CLASSES[n % 6], tenant="acme" if n % 2 else "") for n in outputs]
     limits = AdmissionSettings(token_bucket_capacity=100, tenant_budgets=budgets, gaie_qd_threshold=0.5)
     records = [
@@ -260,7 +260,7 @@ def test_a_rejection_without_a_reason_contradicts_itself() -> None:
         check(record)
 
 
-# -- what is told ------------------------------------------------------------------------------------
+# -- what is reported --------------------------------------------------------------------------------
 
 
 def test_rejections_are_counted_by_reason_by_class_and_by_tenant() -> None:

@@ -11,7 +11,10 @@ from one_pool import simulate
 
 import blis_py as blis
 from blis_py.cluster.closed_loop import ClosedLoop
+from blis_py.cluster.diffusion import BlockDiffusion
+from blis_py.cluster.flow_settings import FlowSettings
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays
 from blis_py.metrics.record import Outcome, RunRecord
@@ -116,6 +119,62 @@ def test_a_client_that_times_out_or_is_refused_within_a_step_goes_on_at_once(ove
     record = simulate(source, scheduler=config, latency=linear(10 * US))
     assert record.outcome.tolist()[1:4] == [Outcome.TIMED_OUT, Outcome.UNSERVABLE, Outcome.TIMED_OUT]
     assert record.table.arrival_ns.tolist() == [0, 0, 25 * US, 25 * US, 29 * US]
+
+
+def blocks(*rounds: list[int], fdfo: bool) -> BlockDiffusion:
+    """Blocks of 8 tokens, with the rounds of each block of each request."""
+    return BlockDiffusion(rounds, DiffusionConfig(block_tokens=8, fdfo=fdfo))
+
+
+@pytest.mark.parametrize("fdfo", [False, True])
+def test_a_client_of_block_diffusion_goes_on_within_a_round_too(fdfo: bool) -> None:
+    """Rounds take 10 us; a batch of the synchronous mode takes as many as its slowest block."""
+    rows = [Row(0, 8, 64), Row(0, 8, 64, patience_us=25), Row(0, 8, 8)]
+    config = replace(CONFIG, block_size=8)
+    kind = blocks([9] * 8, [9] * 8, [1], fdfo=fdfo)
+    source = ClosedLoop(table_of(rows), 2)
+    record = simulate(source, scheduler=config, latency=linear(10 * US), kind=kind)
+    assert record.outcome[1] == Outcome.TIMED_OUT
+    assert record.table.arrival_ns.tolist() == [0, 0, 25 * US]
+
+
+@pytest.mark.parametrize(("fdfo", "answered"), [(False, True), (True, False)])
+def test_a_block_that_becomes_final_in_the_round_at_the_end_of_patience_is_an_answer(
+    fdfo: bool, answered: bool
+) -> None:
+    """Patience ends in the last round of the prompt's batch and of three; at 35 us none is left to come.
+
+    The synchronous mode returns to its queue only with the whole batch.
+    """
+    config, kind = replace(CONFIG, block_size=8), blocks([3], [1], fdfo=fdfo)
+    for patience_us, is_answer in ((35, True), (25, answered)):
+        source = ClosedLoop(table_of([Row(0, 8, 8, patience_us=patience_us), Row(0, 8, 8)]), 1)
+        record = simulate(source, scheduler=config, latency=linear(10 * US), kind=kind)
+        assert record.outcome[0] == (Outcome.COMPLETED if is_answer else Outcome.TIMED_OUT)
+        sent_us = 40 if is_answer else patience_us
+        assert record.table.arrival_ns.tolist() == [0, sent_us * US]
+
+
+def test_an_evicted_request_frees_the_permit_when_it_is_evicted() -> None:
+    """A sheddable request makes room for a critical one at 25 us, within a step that ends at 30."""
+    rows = [Row(0, 8, 50, slo_class="batch"), Row(25, 8, 5, slo_class="critical"), Row(26, 8, 5)]
+    flow = FlowSettings(
+        saturation_detector="concurrency", max_concurrency_per_instance=1, in_flight_eviction=True
+    )
+    for single_step in (False, True):
+        record = closed(rows, 2, flow_control=flow, single_step=single_step)
+        assert record.outcome.tolist() == [Outcome.EVICTED, Outcome.COMPLETED, Outcome.COMPLETED]
+        assert record.table.arrival_ns.tolist() == [0, 25 * US, 26 * US]
+
+
+def test_a_client_with_a_network_goes_on_when_it_hears_of_the_end() -> None:
+    """At 25 us its request gives up in the queue; the response takes 2 us."""
+    rows = [Row(0, 8, 50), Row(0, 8, 50, patience_us=25), Row(0, 8, 2)]
+    table = replace(table_of(rows), network_ns=np.array([[2 * US, 0.0]] * 3))
+    config = replace(CONFIG, max_num_seqs=1)
+    record = simulate(ClosedLoop(table, 2), scheduler=config, latency=linear(10 * US))
+    assert record.outcome[1] == Outcome.TIMED_OUT
+    assert record.table.arrival_ns.tolist() == [0, 0, 27 * US]
 
 
 @pytest.mark.parametrize("overlapped", [False, True], ids=["synchronous", "asynchronous"])

@@ -13,7 +13,7 @@ Runs = tuple[tuple[str, int], ...]
 
 URGENCY = {"A": "batch", "C": "critical"}
 VISITS = "ABCDDDBAC"
-"""Documents in the order in which they are asked for. In the end the oldest is A, C the latest, and D the one
+"""Documents in the order of their requests. In the end the oldest is A, C the latest, and D the one
 not used for longest; B has been used as seldom as A and C, and longer ago."""
 
 

@@ -130,7 +130,7 @@ def test_the_more_urgent_takes_the_place_of_the_least_urgent_that_came_last() ->
 
 
 def test_a_non_sheddable_request_is_not_shed() -> None:
-    """Nor does anybody of the same priority take the place of another."""
+    """Nor does a request displace one of the same priority."""
     flow = replace(ONE, max_gateway_queue_depth=1, queue_shedding=True)
     for waiting, comes in (("standard", "critical"), ("batch", "batch"), ("background", "background")):
         rows = [Row(i, 20, 90, slo_class=name) for i, name in enumerate(["", waiting, comes])]
@@ -288,7 +288,7 @@ def test_who_waits_at_the_end_of_a_run_has_waited_so_long() -> None:
 
 @pytest.fixture
 def first_is_free(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Nobody goes while anybody runs at the first instance."""
+    """None is dispatched while the first instance is busy."""
 
     class FirstIsFree:
         counts_in_flight, reads_reports = True, False

@@ -42,7 +42,7 @@ GONE = {
 @pytest.mark.parametrize("kind", ["autoregressive", "diffusion"])
 @pytest.mark.parametrize("fate", GONE)
 def test_a_request_that_has_ended_counts_no_more(fate: str, kind: str) -> None:
-    """Whoever comes afterwards finds both instances alike, and goes to either."""
+    """A later arrival finds both instances alike, and goes to either."""
     gone, outcome = GONE[fate]
     rows = [gone, *(Row(20_000 + 10_000 * i, 10, 5, 5) for i in range(40))]
     records = [routed(rows, kind, seed) for seed in range(3)]
@@ -55,7 +55,7 @@ def test_a_request_that_has_ended_counts_no_more(fate: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["autoregressive", "diffusion"])
 def test_requests_that_reached_an_instance_during_a_step_count_as_waiting(kind: str) -> None:
-    """One instance computes a long prompt in one step, the other one takes in at once whoever comes: all are
+    """One instance computes a long prompt in one step, the other one takes in every arrival at once: all are
     alive, so 20 requests are shared evenly."""
     rows = [Row(0, 512, 40, 40), Row(1, 10, 500, 500)]
     rows += [Row(500 + 100 * i, 10, 500, 500) for i in range(20)]

@@ -43,7 +43,7 @@ def test_with_nothing_in_flight_it_is_planned_at_once() -> None:
 
 
 def test_where_nothing_is_left_to_plan_there_is_no_empty_step() -> None:
-    """The first step brings the only token; whoever comes meanwhile is planned when it is over."""
+    """The first step brings the only token; an arrival meanwhile is planned when it is over."""
     record = Run([Row(0, 16, 1, 1), Row(3, 16, 1, 1)], ROOMY).record()
     assert record.first_token_ns.tolist() == [10 * US, 20 * US]
     assert record.instances[0].steps == 2

@@ -74,7 +74,7 @@ def test_the_router_sees_the_state_at_the_latest_report_and_its_own_counts_as_th
             unended = record.finish_ns >= now_ns  # a step that ends now is seen by the next one
             assert by_instance(seen, "in_flight")[decision, index] == (before & unended).sum()
             then_ns = seen.time_ns[look]
-            sent = here & (np.arange(len(rows)) < look)  # nobody where there was no report
+            sent = here & (np.arange(len(rows)) < look)  # none where there was no report
             running = sent & (record.scheduled_ns < then_ns) & (record.finish_ns >= then_ns)
             waiting = sent & (record.scheduled_ns >= then_ns)
             assert by_instance(seen, "batch_size")[decision, index] == running.sum()
@@ -98,7 +98,7 @@ def test_what_a_cache_holds_is_known_after_the_delay_and_not_before(
 
 
 class TwoHere:
-    """The first two requests go to instance 0, which nobody disturbs after that; the others to instance 1."""
+    """The first two requests go to instance 0, undisturbed after that; the others to instance 1."""
 
     looks_at_load = False
 

@@ -1,4 +1,4 @@
-"""Who wakes first, and who has the least load, against whoever simply walks them all."""
+"""Tournament trees of wake-up times and loads, against a scan of all."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from blis_py.core.request import NEVER_NS
 
 
 class Napper(Wakeable):
-    """Sleeps again as often as it is told, and wakes others."""
+    """Sleeps again a given number of times, and wakes others."""
 
     def __init__(self, wakeups: WakeupQueue, woken: list[tuple[int, int]]) -> None:
         super().__init__(wakeups)
@@ -34,7 +34,7 @@ class Napper(Wakeable):
 
 
 def walked(count: int, first: list[int], naps: list[list[tuple[int, int]]]) -> list[tuple[int, int]]:
-    """The same by looking at everybody each time."""
+    """The same by a scan of all each time."""
     wakes, woken = list(first), []
     naps = [list(each) for each in naps]
     while min(wakes) != NEVER_NS:

@@ -1,4 +1,4 @@
-"""Requests for a model that nobody serves: they end at routing, and change nothing for the others."""
+"""Requests for a model that no instance serves: they end at routing, and change nothing for the others."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def rejected(record: RunRecord) -> list[bool]:
 
 @pytest.mark.parametrize("policy", ROUTING_POLICIES)
 def test_the_others_are_served_as_if_these_had_never_come(policy: str) -> None:
-    """Random ties included: the router is not asked, so it draws no number."""
+    """Random ties included: the router is not called, so it draws no number."""
     everybody = table()
     served = np.flatnonzero([name != "theirs" for name in MODELS])
     options: dict[str, Any] = {"num_instances": 3, "routing_policy": policy, "routing_latency_ns": 4 * US}

@@ -127,7 +127,7 @@ def test_a_visit_begins_only_when_the_one_before_has_ended() -> None:
 @pytest.mark.parametrize(
     ("column", "visit", "value", "message"),
     [
-        ("outcome", 1, Onward.REDISPATCHED, "went on elsewhere and began no visit"),
+        ("outcome", 1, Onward.HANDED_OVER, "went on elsewhere and began no visit"),
         ("outcome", 0, Outcome.RUNNING, "began a visit while another lasted"),
         ("enqueue_ns", 1, 16 * US, "enqueued before the one before it ended"),
         ("scheduled_ns", 0, 18 * US, "scheduled after its end"),

@@ -14,7 +14,6 @@ import pandas as pd
 import pytest
 
 import blis_py as blis
-from blis_py.cli import main
 from blis_py.comparison.compare import Comparison
 from blis_py.comparison.groups import groups
 from blis_py.comparison.pairs import pairs
@@ -48,19 +47,8 @@ def small() -> Result:
     return blis.run(**SMALL)
 
 
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
-
-
 def shown(**columns: Any) -> SimpleNamespace:
-    """A run that consists of what is told of it."""
+    """A run with the given columns alone."""
     rows = len(columns["request_id"])
     frame = {
         "prompt_tokens": np.full(rows, 10),

@@ -1,4 +1,4 @@
-"""A scheduler with blocks of 4 tokens, and a short way to say what is asked of it."""
+"""A scheduler with blocks of 4 tokens, and short calls for its operations."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from blis_py.core.config import SchedulerConfig
 
 
 class RadixPool(Pool):
-    """`free` are blank blocks, reused first; then the leaf that nobody uses and that was left longest ago."""
+    """`free` are blank blocks, reused first; then the unused leaf that was left longest ago."""
 
     def __init__(self, total: int) -> None:
         super().__init__(total)

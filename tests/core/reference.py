@@ -65,7 +65,7 @@ def prompt_of(job_id: str, runs: tuple[tuple[str, int], ...], length: int) -> Co
 
 
 class Pool:
-    """Blocks in lists. A free block keeps its content until somebody else takes it.
+    """Blocks in lists. A free block keeps its content until it is taken again.
 
     Two blocks may hold the same content, if it was computed twice; the one filled first is found first.
     """
@@ -237,7 +237,7 @@ class ReferenceScheduler:
             victim = self.running[-1]
         else:
             victim = max(self.running, key=lambda j: (j.priority, j.arrival_ns, self.running.index(j)))
-        # Choice: whoever was admitted in this step after a victim that was to compute prompt tokens in it
+        # Choice: a request admitted in this step after a victim that was to compute prompt tokens in it
         # may have been given blocks that now stay empty, so it goes too.
         if victim in self.granted and not victim.prefilled:
             later = self.running[self.running.index(victim) + 1 :]
@@ -259,8 +259,8 @@ class ReferenceScheduler:
     def continue_prefills(self) -> None:
         """Prefill-first: prompts that were begun go on.
 
-        Choice: where blocks are missing it preempts nobody yet; its turn comes again with the decodes, and
-        nobody is admitted past it.
+        Choice: where blocks are missing it preempts none yet; its turn comes again with the decodes, and
+        no other is admitted past it.
         """
         for job in self.running:
             if not job.prefilled and self.budget > 0:

@@ -186,7 +186,7 @@ class SideBySide:
         assert self.config.num_kv_blocks - self.real.blocks_in_use(steps) == expected.free_blocks
 
     def alike(self, step: Step, now_ns: int, next_arrival_ns: int) -> int:
-        """Steps until somebody arrives, gives up or may be overdue, or until the scheduler wants to plan."""
+        """Steps until a request arrives, is aborted or may be overdue, or the scheduler wants to plan."""
         change_ns = min(next_arrival_ns, self.real.next_change_ns(now_ns))
         return min(self.real.identical_decode_steps(step), -(-(change_ns - now_ns) // STEP_NS))
 

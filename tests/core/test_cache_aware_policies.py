@@ -201,7 +201,7 @@ def test_the_order_in_which_requests_are_queued_does_not_matter(data: st.DataObj
 @pytest.mark.parametrize("scheduler", CACHE_AWARE)
 @pytest.mark.parametrize("seed", range(5))
 def test_no_request_is_overtaken_by_more_than_the_bound_and_one_step(scheduler: str, seed: int) -> None:
-    """An endless stream of hits, and now and then somebody cold."""
+    """An endless stream of hits, and now and then a request without a hit."""
     rng = random.Random(seed)
     bound, budget = rng.choice([40, 100, 250]), rng.choice([16, 32, 64])
     machine = Machine(

@@ -40,7 +40,7 @@ def test_block_keys_are_equal_exactly_where_all_tokens_so_far_are(prompts: list[
 
 
 class Machine:
-    """A scheduler with blocks of 4 tokens, and a short way to say what is asked of it."""
+    """A scheduler with blocks of 4 tokens, and short calls for its operations."""
 
     def __init__(self, blocks: int, **settings: object) -> None:
         self.scheduler = Scheduler(

@@ -1,4 +1,4 @@
-"""Requests that run though nobody computed their prompts: whoever measures steps begins with them."""
+"""Requests placed with computed prompts, with which measurements of steps begin."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_each_policy_has_its_order_with_ties_by_arrival_then_id(scheduler: str, 
 
 
 def test_aged_requests_go_before_shorter_ones_by_arrival() -> None:
-    aging_ms = 25e-6  # 25 ns: at 45 ns, whoever came by 20 has waited long enough
+    aging_ms = 25e-6  # 25 ns: at 45 ns, arrivals until 20 have waited long enough
     assert admissions(config("sjf", aging_ms), four(), now_ns=45) == list("dacb")
     assert admissions(config("sjf", aging_ms), four(), now_ns=30) == list("acbd")
 
@@ -143,5 +143,5 @@ def test_a_head_that_waits_for_blocks_before_others_counts_once() -> None:
     while (step := scheduler.schedule(0)) is not None:
         waits.append(len(scheduler.waiting))
         scheduler.finish(step)
-    assert waits == [2, 2, 0]  # nobody skips ahead
+    assert waits == [2, 2, 0]  # none skips ahead
     assert scheduler.counters.head_of_line_events == 1

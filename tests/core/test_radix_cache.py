@@ -103,7 +103,7 @@ def test_a_preempted_request_counts_its_cached_tokens_anew(cache: str) -> None:
 
 
 def test_what_a_preempted_request_recomputes_is_a_prefill_even_if_it_is_one_token() -> None:
-    """Told by what is missing, not by whether it has emitted before."""
+    """Recognised by what is missing, not by whether it has emitted before."""
     machine = Machine(4)
     machine.add("A", [("p", 4), ("answer of A", 9)], prompt=4, output=9)
     b = machine.add("B", [("q", 4), ("answer of B", 4)], prompt=4, output=8)
@@ -118,7 +118,7 @@ def test_what_a_preempted_request_recomputes_is_a_prefill_even_if_it_is_one_toke
 
 def test_its_own_allocation_never_evicts_what_a_request_has_matched() -> None:
     machine = Machine(6)
-    machine.serve("A", [("p", 16)])  # four blocks, nobody's
+    machine.serve("A", [("p", 16)])  # four blocks, unused
     machine.serve("B", [("q", 4)])
     hit = machine.serve("C", [("p", 16), ("r", 8)])  # needs all six: q has to go, p must not
     assert hit.cached_tokens == 16
@@ -163,7 +163,7 @@ def test_requests_with_other_extra_keys_share_nothing(cache: str) -> None:
 
 
 class AlwaysOne(str):
-    """A key whose hash is everybody's."""
+    """A key with the same hash as every other."""
 
     __slots__ = ()
 

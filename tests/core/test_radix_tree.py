@@ -20,7 +20,7 @@ class Owner:
         self.blocks = 0
 
     def add(self, keys: str | list[Hashable], priority: int = 0, extra_key: Hashable = None) -> Node:
-        """Somebody computes these blocks, and keeps them locked."""
+        """Compute these blocks, and keep them locked."""
         keys = list(keys)
         match = self.tree.match(keys, len(keys), extra_key)
         node = self.tree.lock(match, priority)
@@ -34,7 +34,7 @@ class Owner:
         return node
 
     def cache(self, keys: str, priority: int = 0) -> None:
-        """Somebody computes these blocks, and leaves."""
+        """Compute these blocks, and release them."""
         self.tree.unlock(self.add(keys, priority))
         self.tree.check()
 

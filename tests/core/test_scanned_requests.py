@@ -30,7 +30,7 @@ def scanned(core: Scheduler, steps: int, now_ns: int = 0) -> list[int]:
 
 @pytest.mark.parametrize("policy", ["lpm", "hrrn"])
 def test_all_queued_requests_are_looked_up_for_each_admission(policy: str) -> None:
-    """Five are asked for the first, four for the second, and so on; then nobody waits."""
+    """Five are looked up for the first, four for the second, and so on; then none waits."""
     assert scanned(scheduler(5, scheduler=policy), 3) == [5 + 4 + 3 + 2 + 1, 0, 0]
 
 

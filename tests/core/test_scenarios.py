@@ -139,7 +139,7 @@ def test_a_preempted_request_goes_before_those_who_never_ran() -> None:
     scheduler.add(request("C", 1, 1, 2))
     step = planned(scheduler)
     assert names(step.preempted) == ["B"]
-    assert step.admitted == []  # nobody is admitted in a step that preempts
+    assert step.admitted == []  # none is admitted in a step that preempts
     scheduler.finish(step)
     assert scheduler.waiting.head(0).id == "B"
 

@@ -71,7 +71,7 @@ def test_bundled_workloads_keep_to_the_schema(made: Made, path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "workloads").glob("*.yaml")), ids=lambda path: path.stem)
 def test_editors_find_the_schema_of_bundled_workloads(made: Made, path: Path) -> None:
-    """By the line that language servers of YAML look for; it is told from where the file is."""
+    """By the line that language servers of YAML look for; it is relative to the file."""
     mark, _, address = path.read_text(encoding="utf-8").splitlines()[0].partition("$schema=")
     assert mark == "# yaml-language-server: "
     assert (path.parent / address).samefile(made.schema_file)

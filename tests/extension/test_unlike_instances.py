@@ -56,7 +56,7 @@ def of(ingress: Ingress | None = None, **counts: int) -> Cluster:
 def test_two_pools_of_unlike_instances() -> None:
     record = simulate(requests([0, 0, 0, 5, 5, 5], 3), of(slow=2))
     check(record)
-    # In turn: fast, slow, slow, fast, slow, slow. Three steps of 10 or 30 us for whoever comes at once; the
+    # In turn: fast, slow, slow, fast, slow, slow. Three steps of 10 or 30 us for one that starts at once; the
     # others come during the first step, and begin with the second.
     assert record.instance.tolist() == [0, 1, 2, 0, 1, 2]
     assert (record.finish_ns // US).tolist() == [30, 90, 90, 40, 120, 120]

@@ -219,7 +219,7 @@ def mixed_workload(engine: LLMEngine) -> list[tuple[Any, ...]]:
 
 
 def poison_free_memory() -> None:
-    """Whoever reads what nobody has written finds NaN there."""
+    """Reads of memory that was never written give NaN."""
     for size in (1 << 8, 1 << 12, 1 << 16, 1 << 20, 1 << 22):
         held = [torch.full((size,), torch.nan, device=DEVICE) for _ in range(8)]
         del held

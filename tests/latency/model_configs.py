@@ -23,7 +23,7 @@ def config(folder: Path, base: str = "qwen3-14b", **changes: Any) -> Path:
 
 
 def published(shared_data: Path) -> dict[str, Path]:
-    """Model -> its config.json as somebody published it, or as it was put together from other sources."""
+    """Model -> its config.json as published, or as it was put together from other sources."""
     folder = shared_data / "model_configs"
     files = [*folder.glob("*_config.json"), *folder.glob("derived/*_config.json")]
     end = "_config.json"

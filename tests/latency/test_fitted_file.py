@@ -1,4 +1,4 @@
-"""profile.yaml: what is written is read back, and damage is told."""
+"""profile.yaml: what is written is read back, and damage is reported."""
 
 from __future__ import annotations
 

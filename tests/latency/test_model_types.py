@@ -1,4 +1,4 @@
-"""A config.json is understood as a whole: what is not modelled is refused, what is not known is told."""
+"""A config.json is understood as a whole: what is not modelled is refused, what is not known is reported."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ def test_8_bit_products_kv_and_launches_have_coefficients_of_their_own() -> None
     ("tp", "seqs", "stages", "messages"),
     [
         (2, 500, 1, 1),  # two ranks have one stage always
-        (4, 63, 1, 3),  # below 512 KiB everybody reads what all others have
+        (4, 63, 1, 3),  # below 512 KiB every rank reads the data of all others
         (4, 64, 2, 2 * 3 / 4),  # from there on, as much as a ring moves, in two stages
         (8, 31, 1, 7),  # 256 KiB
         (8, 32, 2, 2 * 7 / 8),

@@ -1,4 +1,4 @@
-"""From a question to a page: who is asked for, what what-ifs are, what is said where there is nobody."""
+"""From a question to a page: the request in question, what-ifs, and runs without one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import blis_py as blis
-from blis_py.cli import main
 from blis_py.config.loader import as_dict
 from blis_py.errors import InputError
 from blis_py.figures.ledger import ledger as drawn
@@ -44,18 +43,7 @@ def saved(busy: Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return busy.save(tmp_path_factory.mktemp("explain") / "busy", plots=False)
 
 
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    def call(*arguments: object) -> tuple[int, str, str]:
-        capsys.readouterr()
-        code = main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
-
-
-# -- who is asked for --------------------------------------------------------------------------------
+# -- the request in question -------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -265,7 +253,7 @@ def test_a_saved_run_that_comes_out_otherwise_says_so(busy: Result, tmp_path: Pa
     assert "This is not the saved run" in str(explanation)
 
 
-# -- nobody ------------------------------------------------------------------------------------------
+# -- no such request ---------------------------------------------------------------------------------
 
 
 def test_a_run_without_requests_has_a_page_that_says_so(saved: Path) -> None:

@@ -85,7 +85,7 @@ def test_of_levels_that_are_as_frequent_towards_the_end_the_worse_is_final() -> 
 
 
 def test_a_cluster_that_turns_requests_away_has_not_answered_them() -> None:
-    """Every second one is rejected: the others are fast, and nobody waits."""
+    """Every second one is rejected: the others are fast, and none waits."""
     count = 40
     outcomes = [Outcome.COMPLETED, Outcome.REJECTED] * (count // 2)
     shares: list[Any] = [(0, [n]) if end is Outcome.COMPLETED else None for n, end in enumerate(outcomes)]

@@ -229,7 +229,7 @@ REPRODUCED = {
     "reuse in place and re-loop": set(),
     "zero overhead": {3, 4, 5},
 }
-"""Rows whose number here is that of the text to the letter; the others are told about in the notebook."""
+"""Rows whose number here is that of the text to the letter; the others are explained in the notebook."""
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
     python tests/oracles/derive.py ../shared/data/peer_runs
 
-Each file keeps what a run was asked (flags, requests) and what came of it: the times of its requests in us,
+Each file keeps the inputs of a run (flags, requests) and what came of it: the times of its requests in us,
 the first routing decisions with all candidates and scores, what detectors said at first.
 """
 

@@ -37,7 +37,7 @@ BY_PRIORITY = {"10_flow_fifo_ttl": ("--dispatch-order", "priority")}
 
 
 def in_order(requests: list[Served]) -> list[Served]:
-    """By arrival; those that came together by what they asked for and how they were served."""
+    """By arrival; those that came together by their lengths and how they were served."""
     return sorted(requests, key=lambda one: (one.arrival_us, one.prompt, one.output, one.ttft_us, one.e2e_us))
 
 

@@ -288,7 +288,7 @@ def test_a_replacement_that_the_system_refuses_half_way_is_taken_back(
     assert content(tmp_path) == {"out/a": "old"}
 
 
-# -- asked beforehand --------------------------------------------------------------------------------
+# -- checked beforehand ------------------------------------------------------------------------------
 
 
 def test_a_place_where_nothing_can_be_written_is_refused(tmp_path: Path) -> None:

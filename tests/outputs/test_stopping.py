@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from blis_py.cli import main
 from blis_py.outputs.unfinished import PREFIX
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,12 +60,17 @@ def files(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stopping") / "out"
+    assert main([*SAVE, str(folder), "--seed", "1"]) == 0
+    return folder
+
+
 @pytest.fixture
-def old(tmp_path: Path) -> dict[str, bytes]:
+def old(result: Path, tmp_path: Path) -> dict[str, bytes]:
     """A result in `tmp_path/home/out`."""
-    process = blis(*SAVE, tmp_path / "home" / "out", "--seed", "1")
-    process.communicate()
-    assert process.returncode == 0
+    shutil.copytree(result, tmp_path / "home" / "out")
     return files(tmp_path / "home")
 
 
@@ -90,7 +96,7 @@ def test_there_is_the_old_result_or_the_new_one_whenever_saving_is_stopped(how: 
 def test_a_run_that_is_stopped_while_it_writes_says_so_and_leaves_nothing(
     number: signal.Signals, old: dict[str, bytes], tmp_path: Path
 ) -> None:
-    """It waits for somebody who reads the pipe while the folder is written already."""
+    """It blocks on a pipe without a reader while the folder is written already."""
     home = tmp_path / "home"
     os.mkfifo(tmp_path / "pipe")
     process = blis(*SAVE, home / "out", "--force", "--results-path", tmp_path / "pipe", "--seed", "2")

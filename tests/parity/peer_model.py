@@ -46,13 +46,13 @@ class Quirks:
     free_full_hits: bool = True
     """A block-aligned prompt that is cached in full computes nothing and holds no blocks."""
     slot_for_last_token: bool = True
-    """A request that completes takes room for its last token, whose KV nobody computes."""
+    """A request that completes takes room for its last token, whose KV is never computed."""
     one_block_per_hash: bool = True
     """Of two blocks with the same content the later one is found, and none when either is refilled."""
     no_tail_for_no_output: bool = True
     """The overhead at the end is not added to a request with an output length of 0."""
     wastes_steps: bool = True
-    """A request that preempts itself ends the step's plan even if nobody has any tokens yet."""
+    """A request that preempts itself ends the step's plan even if no request has any tokens yet."""
 
 
 BLIS = Quirks()
@@ -403,7 +403,7 @@ class Instance:
         return min(tokens, self.budget, max(self.config.max_model_len - 1 - start, 0))
 
     def running_first(self) -> bool:
-        """Phase 1; returns whether anybody may be admitted after it."""
+        """Phase 1; returns whether a request may be admitted after it."""
         preempted = False
         self.i = 0
         while self.i < len(self.running) and self.budget > 0:

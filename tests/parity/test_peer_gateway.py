@@ -88,7 +88,7 @@ def of(*names: str) -> Any:
 
 @of(FIFO, REJECT, SHED, DEADLINE, EVICTION)
 def test_with_the_same_requests_waiting_the_same_one_comes_in_goes_or_is_shed(case: Case) -> None:
-    """But where the tenant that had the latest turn has nobody waiting: there the peer begins again with the
+    """But where the tenant that had the latest turn has none waiting: there the peer begins again with the
     first by name, which favours that one, and here it is the turn of the next."""
     table, queue, flow = case.simulation().table, GatewayQueue(case.flow()), case.flow()
     requests = {request.id: request for request in made(table)}

@@ -41,7 +41,7 @@ def packed(path: Path) -> Any:
 def test_requests_that_meet_their_targets_are_those_that_met_them_there(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Requests for a model that nobody serves count among the arrivals."""
+    """Requests for a model that no instance serves count among the arrivals."""
     theirs = packed(folder / "metrics.json.gz")
     assert main(command(folder, tmp_path)) == 0
     ours = json.loads((tmp_path / "metrics.json").read_text())

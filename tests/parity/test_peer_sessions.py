@@ -51,7 +51,7 @@ def ours(folder: Path, variant: str, out: Path) -> dict[str, Any]:
 
 
 def in_order(requests: Requests) -> Requests:
-    """By when they came; of those that came together, by what they asked for and how they were served."""
+    """By when they came; of those that came together, by their lengths and how they were served."""
     keys = ("num_prefill_tokens", "num_decode_tokens", "ttft_ms", "e2e_ms")
     return sorted(requests, key=lambda one: (round(one["arrived_at"] * 1e6), *(one[key] for key in keys)))
 

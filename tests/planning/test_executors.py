@@ -1,4 +1,4 @@
-"""Whoever does the runs, the outcomes are the same, all of them, in order."""
+"""Every executor gives the same outcomes, all of them, in order."""
 
 from __future__ import annotations
 

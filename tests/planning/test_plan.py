@@ -1,4 +1,4 @@
-"""The cheapest configuration that keeps its targets, and what is told about it."""
+"""The cheapest configuration that keeps its targets, and what is reported of it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ PRICES = {"h100": 3.0, "l40s": 1.2}
 
 
 def plan(**settings: Any) -> Plan:
+    """Of two plans that need the same run, the second takes it from the store of the test session."""
     given = {
         "draws": 0,
         "workers": 1,
-        "cache": False,
         "instances": "1:6",
         "prices": PRICES,
         "tune": False,
@@ -75,7 +75,7 @@ def test_it_finds_what_running_everything_finds() -> None:
 def test_the_same_comes_out_however_many_do_the_work_and_from_the_store(tmp_path: Path) -> None:
     first = plan(vary={"tp": (1, 2)}, draws=3, workers=1, cache=tmp_path)
     again = plan(vary={"tp": (1, 2)}, draws=3, workers=2, cache=tmp_path)
-    alone = plan(vary={"tp": (1, 2)}, draws=3, workers=2)
+    alone = plan(vary={"tp": (1, 2)}, draws=3, workers=2, cache=False)
     assert again.simulated == 0
     for each in (again, alone):
         assert each.summary | {"search": 0} == first.summary | {"search": 0}

@@ -1,4 +1,4 @@
-"""What is asked of a plan or a sweep is read exactly, and a contradiction names one key."""
+"""The arguments of a plan or a sweep are read exactly, and a contradiction names one key."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ class ListPool:
         self.total = total
         self.free: list[int] = []
         self.never_used = total
-        """Free blocks before those in `free`; which ids they have is nobody's business."""
+        """Free blocks before those in `free`; which ids they have does not matter."""
         self.key_of: dict[int, Hashable] = {}
         self.users: dict[int, int] = {}
         self.use_of_ticks: list[int] = []

@@ -52,7 +52,7 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.num_free)
     @rule(data=st.data(), ticks=st.integers(0, 3), give_back=st.booleans())
     def reserve(self, data: st.DataObject, ticks: int, give_back: bool) -> None:
-        """Blocks whose ids are asked for later are those that `take` would have given at once."""
+        """Blocks whose ids are read later are those that `take` would have given at once."""
         count = data.draw(st.integers(1, self.model.num_free))
         self.pool.reserve(count)
         assert self.pool.num_free == self.model.num_free - count
@@ -234,7 +234,7 @@ def calls(work: Callable[[], object]) -> int:
 
 def test_a_prompt_costs_no_call_per_block() -> None:
     def life(blocks: int) -> None:
-        """A prompt is computed, asked for again, freed, and its blocks come to hold something else."""
+        """A prompt is computed, looked up again, freed, and its blocks come to hold something else."""
         pool, keys = BlockPool(blocks), list(range(blocks))
         pool.remember(keys, table := pool.take(blocks))
         pool.leave(table)

@@ -64,7 +64,7 @@ class TreeMachine(RuleBasedStateMachine):
         self.blocks = 0
 
     def block(self) -> int:
-        """One nobody uses: reuse shows whether something evicted is still used."""
+        """One unused: reuse shows whether something evicted is still used."""
         if self.free:
             return self.free.pop()
         self.blocks += 1
@@ -187,7 +187,7 @@ class TreeMachine(RuleBasedStateMachine):
         held = {user.held[:end] for user in self.users for end in range(2, len(user.held) + 1)}
         assert self.tree.protected_size() == len(held)
         assert self.tree.evictable_size() == len(self.known) - len(held)
-        for user in self.users:  # nothing that somebody uses was evicted or given to another
+        for user in self.users:  # nothing in use was evicted or given to another
             assert user.blocks == [self.known[user.held[:end]] for end in range(2, len(user.held) + 1)]
         for prefix in self.known:
             match = self.match(prefix)

@@ -100,7 +100,7 @@ def test_outcomes_add_up_to_the_injected_requests() -> None:
     for seed in range(20):
         metrics = blis_metrics(random_record(seed, requests=30))
         ends = ("completed_requests", "still_queued", "still_running", "dropped_unservable")
-        cut_off = ("timed_out_requests", "gateway_evicted_requests")  # the latter is told where there are any
+        cut_off = ("timed_out_requests", "gateway_evicted_requests")  # the latter only if any
         assert sum(metrics.get(name, 0) for name in (*ends, *cut_off)) == metrics["injected_requests"]
 
 

@@ -73,7 +73,7 @@ def test_an_aging_bound_ends_the_starvation() -> None:
     _, starved = overloaded_shorts_and_one_long(scheduler="sjf")
     _, aged = overloaded_shorts_and_one_long(scheduler="sjf", sjf_aging_ms=bound_ms)
     _, by_arrival = overloaded_shorts_and_one_long(scheduler="fcfs")
-    # Whoever is over the bound goes first by arrival, so it waits for the earlier ones at most.
+    # A request over the bound goes first by arrival, so it waits for the earlier ones at most.
     assert aged[20] <= max(bound_ms * 1e6, by_arrival[20]) + 2 * STEP_NS
     assert aged[20] < 0.1 * starved[20]
 

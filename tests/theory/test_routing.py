@@ -80,7 +80,7 @@ def test_least_loaded_lies_between_one_queue_for_all_and_chance() -> None:
 
 
 def one_queue(arrival_ns: Ints, service_ns: Ints, servers: int) -> Ints:
-    """When each starts: whoever came first goes to the server that is free first, a nanosecond later."""
+    """When each starts: the first arrival goes to the server that is free first, a nanosecond later."""
     free_ns, starts = [-1] * servers, []
     for arrival, service in zip(arrival_ns.tolist(), service_ns.tolist(), strict=True):
         starts.append(max(arrival, heappop(free_ns) + 1))

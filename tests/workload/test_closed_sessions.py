@@ -1,4 +1,4 @@
-"""Sessions of a workload spec whose turns wait for answers: what is asked, and what comes of it."""
+"""Sessions of a workload spec whose turns wait for answers: their requests, and what comes of them."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_spec_converts_to_a_trace_that_plays_the_same_closed_loop(
 
 
 def test_a_slower_server_gets_its_requests_later(tmp_path: Path) -> None:
-    """The same trace: at its times nothing changes, in a closed loop what is asked later does."""
+    """The same trace: at its times nothing changes, in a closed loop later turns do."""
     saved = tmp_path / "out"
     blis.run(**MODEL, workload_spec=written(tmp_path, chat())).save(saved, plots=False)
     fixed, closed = (

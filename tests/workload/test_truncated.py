@@ -1,4 +1,4 @@
-"""Lengths given by flags have the mean that was asked for, and as much of the spread as there is room for."""
+"""Lengths given by flags have the mean that was given, and as much of the spread as there is room for."""
 
 from __future__ import annotations
 

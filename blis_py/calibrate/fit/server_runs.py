@@ -61,8 +61,11 @@ class ServerRun:
         """A run without its first seconds.
 
         Raises:
-            InputError: too few requests, or no lengths of prompts.
+            InputError: no times of sending, too few requests, or no lengths of prompts.
         """
+        if np.isnan(measured.sent_s).all():
+            fix = "give a result with the times of sending, such as a trace.csv of --out"
+            raise InputError("does not say when requests were sent", file=measured.source, fix=fix)
         measured = measured.take(np.argsort(measured.sent_s, kind="stable"))
         since = measured.sent_s - measured.sent_s.min()
         counted = since >= skip_first_s

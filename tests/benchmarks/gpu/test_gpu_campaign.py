@@ -55,7 +55,7 @@ def states(out: Path) -> dict[str, str]:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended; it may be nobody's child."""
+    """Whether a process has ended; it may be an orphan."""
     for _ in range(50):
         try:
             if Path(f"/proc/{pid}/stat").read_text().split()[2] == "Z":

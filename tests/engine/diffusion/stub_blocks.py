@@ -79,7 +79,7 @@ class StubModel:
             assert length % BLOCK == 0
             assert (last - first) % BLOCK == 0
             if last - first > BLOCK:
-                continue  # a prompt chunk: nobody asks for its logits
+                continue  # a prompt chunk: its logits are not used
             places = (table[: -(-length // page), None] * page + within).ravel()[:length]
             seen = keys[places].astype(np.int64)
             context = seen[: length - BLOCK]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -34,23 +33,13 @@ from engine.driver import serve
 from engine.synthetic import synthetic_prompts
 from engine.tiny import checkpoint
 
-Blis = Callable[..., Any]
+JsonOf = Callable[..., Any]
 LIMITS = ["--max-num-seqs", "4", "--max-model-len", "256", "--num-kv-blocks", "64"]
 TINY = ["--model", str(checkpoint("diffusion")), "--device", "cpu", "--clock", "cpu", *LIMITS]
 LOAD = ["--num-requests", "8", "--rate", "100", "--prompt-tokens", "40", "--prompt-tokens-max", "70"]
 LOAD += ["--output-tokens", "50", "--output-tokens-max", "90"]
 SIMULATED = ["--model", "llada2.0-mini", "--gpu", "h200", "--latency-model", "roofline"]
 SIMULATED += ["--block-size", "32", *LIMITS]
-
-
-@pytest.fixture
-def blis(capsys: pytest.CaptureFixture[str]) -> Blis:
-    def call(*arguments: object) -> Any:
-        capsys.readouterr()
-        assert main([str(argument) for argument in arguments]) == 0, capsys.readouterr().err
-        return json.loads(capsys.readouterr().out)
-
-    return call
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +52,10 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.mark.parametrize("mode", ["--dllm-fdfo", "--no-dllm-fdfo"])
 def test_a_run_leaves_a_folder_that_can_be_replayed_and_taken_apart(
-    quick: list[str], tmp_path: Path, blis: Blis, mode: str
+    quick: list[str], tmp_path: Path, json_of: JsonOf, mode: str
 ) -> None:
     real, sim = tmp_path / "real", tmp_path / "sim"
-    printed = blis("engine", "run", *TINY, *LOAD, *quick, mode, "--out", real)["cluster"]
+    printed = json_of("engine", "run", *TINY, *LOAD, *quick, mode, "--out", real)["cluster"]
     assert printed["requests"]["completed"] == 8
 
     log, run = read_step_log(real / "steps.csv.gz"), yaml.safe_load((real / "run.yaml").read_text())
@@ -83,13 +72,15 @@ def test_a_run_leaves_a_folder_that_can_be_replayed_and_taken_apart(
     with (real / "trace.csv").open() as file:
         assert [int(row["num_chunks"]) for row in csv.DictReader(file)] == [len(own) for own in rounds]
     assert times.output_tokens.tolist() == log.requests["output_tokens"], "as long as the workload says"
-    assert blis("parity", real, "--require", 100)["share"] == 1.0
+    assert json_of("parity", real, "--require", 100)["share"] == 1.0
 
     workload = ["--trace", real / "trace.csv", "--dllm-workload", real / "dllm.yaml", mode]
-    predicted = blis("replay", *workload, *SIMULATED, "--record-itl", "--no-plots", "--out", sim)["cluster"]
+    predicted = json_of("replay", *workload, *SIMULATED, "--record-itl", "--no-plots", "--out", sim)[
+        "cluster"
+    ]
     for name in ("committed_blocks", "steps_per_block", "wasted_tokens"):
         assert predicted["diffusion"][name] == printed["diffusion"][name]
-    figures = blis("calibrate", real, "--results", sim, "--autopsy")
+    figures = json_of("calibrate", real, "--results", sim, "--autopsy")
     assert [row["latency"] for row in figures["latencies"]] == ["ttft", "itl", "tpot", "e2e"]
     causes = {cause["cause"]: cause for cause in figures["autopsy"]["causes"]}
     assert "decode" not in causes
@@ -100,19 +91,19 @@ def test_a_run_leaves_a_folder_that_can_be_replayed_and_taken_apart(
 
 
 def test_a_trace_of_block_diffusion_is_not_replayed_as_if_it_were_autoregressive(
-    quick: list[str], tmp_path: Path, blis: Blis, capsys: pytest.CaptureFixture[str]
+    quick: list[str], tmp_path: Path, json_of: JsonOf, capsys: pytest.CaptureFixture[str]
 ) -> None:
     real, sim, plain = tmp_path / "real", tmp_path / "sim", tmp_path / "plain"
-    blis("engine", "run", *TINY, *LOAD, *quick, "--out", real)
+    json_of("engine", "run", *TINY, *LOAD, *quick, "--out", real)
     arguments = ["replay", "--trace", str(real / "trace.csv"), *SIMULATED]
     assert main(arguments) == 2
     assert "--dllm-workload" in capsys.readouterr().err
 
-    blis(*arguments, "--dllm-workload", real / "dllm.yaml", "--no-plots", "--out", sim)
+    json_of(*arguments, "--dllm-workload", real / "dllm.yaml", "--no-plots", "--out", sim)
     assert main(["replay", "--trace", str(sim / "trace.csv"), *SIMULATED]) == 2
     assert "nothing says how its blocks are denoised" in capsys.readouterr().err
 
-    blis("run", *LOAD, *SIMULATED, "--no-plots", "--out", plain)
+    json_of("run", *LOAD, *SIMULATED, "--no-plots", "--out", plain)
     with pytest.raises(InputError, match="the measured run is of block diffusion, the simulated one is not"):
         autopsy_of_runs(real, plain)
 
@@ -134,12 +125,12 @@ clients:
 
 
 def test_step_counts_of_a_workload_spec_are_compared_with_those_of_the_engine(
-    quick: list[str], tmp_path: Path, blis: Blis
+    quick: list[str], tmp_path: Path, json_of: JsonOf
 ) -> None:
     real, sim, spec = tmp_path / "real", tmp_path / "sim", tmp_path / "spec.yaml"
     spec.write_text(SPEC)
-    blis("engine", "run", *TINY, "--workload-spec", spec, *quick, "--out", real)
-    blis("run", "--workload-spec", spec, *SIMULATED, "--no-plots", "--out", sim)
+    json_of("engine", "run", *TINY, "--workload-spec", spec, *quick, "--out", real)
+    json_of("run", "--workload-spec", spec, *SIMULATED, "--no-plots", "--out", sim)
     result = autopsy_of_runs(real, sim)
     rounds = next(cause for cause in result.causes if cause.name == "rounds")
     assert result.contributes(rounds)
@@ -147,13 +138,13 @@ def test_step_counts_of_a_workload_spec_are_compared_with_those_of_the_engine(
 
     plain = tmp_path / "plain"
     model = ["--model", str(checkpoint("ar")), "--device", "cpu", *LIMITS]
-    blis("engine", "run", *model, "--workload-spec", spec, "--out", plain)
+    json_of("engine", "run", *model, "--workload-spec", spec, "--out", plain)
     with pytest.raises(InputError, match="the simulated run is of block diffusion, the measured one is not"):
         autopsy_of_runs(plain, sim)
 
 
-def test_bench_replay_serves_a_block_diffusion_model(quick: list[str], blis: Blis) -> None:
-    result = blis("engine", "bench", "replay", *TINY, *LOAD, *quick, "--as-fast-as-possible")
+def test_bench_replay_serves_a_block_diffusion_model(quick: list[str], json_of: JsonOf) -> None:
+    result = json_of("engine", "bench", "replay", *TINY, *LOAD, *quick, "--as-fast-as-possible")
     assert result["completed"] == 8
     assert result["mean_ttft_ms"] > 0
 

@@ -1,4 +1,4 @@
-"""Many requests, aborts and odd prompts: nothing leaks, nobody starves, nothing crosses requests."""
+"""Many requests, aborts and odd prompts: nothing leaks, no request starves, nothing crosses requests."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from chance import fewest_right
 
 from blis_py.cluster.diffusion_run import run_alone
 from blis_py.core.diffusion_config import DiffusionConfig
@@ -73,16 +74,6 @@ def runs() -> Runs:
     }
 
 
-def fewest_expected(accuracy: float, count: int) -> int:
-    """Right answers that a model of this accuracy misses by chance only once in 10,000 (binomial)."""
-    tail = 0.0
-    for right in range(count + 1):
-        tail += math.comb(count, right) * accuracy**right * (1 - accuracy) ** (count - right)
-        if tail > 1e-4:
-            return right
-    return count
-
-
 @pytest.mark.slow
 def test_both_modes_answer_as_well_as_the_model_does_alone(runs: Runs) -> None:
     recorded = json.loads((FOLDER / "training.json").read_text())
@@ -91,7 +82,7 @@ def test_both_modes_answer_as_well_as_the_model_does_alone(runs: Runs) -> None:
     right: dict[tuple[int, bool], int] = {}
     for mode, (_, sequences) in runs.items():
         right[mode] = sum(check(sequence.prompt, sequence.text()) for sequence in sequences)
-        assert right[mode] >= fewest_expected(accuracy, len(sequences))
+        assert right[mode] >= fewest_right(accuracy, len(sequences))
     for slots, count in PROBLEMS.items():
         deviation = math.sqrt(2 * count * accuracy * (1 - accuracy))
         assert abs(right[slots, True] - right[slots, False]) <= 4 * deviation

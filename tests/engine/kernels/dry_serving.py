@@ -144,7 +144,7 @@ def main(name: str, *settings: str) -> None:
     decoder = without_weights(model, torch.bfloat16)
     build = autoregressive if model.mask_block == 1 else diffusion
     with recorded(HOPPER) as noted:
-        for tuner in TUNERS:  # of those that are timed take the first: which is the fastest nobody knows here
+        for tuner in TUNERS:  # of those that are timed take the first: which is the fastest is not known here
             tuner.configs = tuner.configs[:1]
         engine = build(decoder, config)
         ready = list(noted)

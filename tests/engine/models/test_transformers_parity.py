@@ -70,6 +70,19 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "Qwen2",
         {"use_sliding_window": True, "sliding_window": 11, "max_window_layers": 1},
     ),
+    "ministral, some layers with a window": (
+        "Ministral",
+        {
+            "sliding_window": 13,
+            "head_dim": 16,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "seed-oss": ("SeedOss", {"head_dim": 16}),
+    "seed-oss, biases elsewhere": (
+        "SeedOss",
+        {"head_dim": 16, "attention_bias": False, "attention_out_bias": True},
+    ),
     "mixtral": ("Mixtral", {"sliding_window": None, "num_local_experts": 5, "num_experts_per_tok": 2}),
     "qwen3-moe": ("Qwen3Moe", {**EXPERTS, "head_dim": 16, "norm_topk_prob": True}),
     "qwen3-moe, weights as they are": ("Qwen3Moe", {**EXPERTS, "head_dim": 16, "norm_topk_prob": False}),

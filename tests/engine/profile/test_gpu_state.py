@@ -11,7 +11,7 @@ class Nvml:
     """Answers as the library does: 0 and a number, or an error code.
 
     Args:
-        error: what it answers when power is asked for.
+        error: its answer to a query of power.
     """
 
     def __init__(self, error: int = 0) -> None:

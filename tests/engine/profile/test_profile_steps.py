@@ -102,9 +102,9 @@ def test_measured_steps_run_the_forward_and_those_that_lead_there_do_not(
     calls = []
     hidden = Forward.hidden
 
-    def counting(self: Forward, inputs: Any, meta: Any) -> Any:
+    def counting(self: Forward, inputs: Any, *others: Any) -> Any:
         calls.append(len(inputs.input_ids))
-        return hidden(self, inputs, meta)
+        return hidden(self, inputs, *others)
 
     monkeypatch.setattr(Forward, "hidden", counting)
     bench.visit(Shape("decode", (200,) * 4, steps=2))
@@ -128,7 +128,7 @@ def count_calls(run: Callable[[], object]) -> int:
 
 
 def test_what_a_visit_costs_the_host_does_not_depend_on_the_contexts(bench: StepBench) -> None:
-    """Sequences are placed at their contexts: nobody schedules, hashes or tokenizes what leads there."""
+    """Sequences are placed at their contexts: what leads there is not scheduled, hashed or tokenized."""
     lengths = (20, 100, 400)
     shapes = [Shape("decode", (length, length + 5, length + 9), steps=2) for length in lengths]
     for shape in shapes:

@@ -1,16 +1,8 @@
 from __future__ import annotations
 
 from functools import partial
-from importlib.util import find_spec
 
 import pytest
-
-if find_spec("torch") is None:
-    collect_ignore_glob = ["*.py"]
-else:
-    import torch
-
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(params=["host", "device"])

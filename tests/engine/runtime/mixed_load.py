@@ -40,7 +40,7 @@ class Load:
     params: list[SamplingParams] = field(default_factory=list)
     sequences: list[Sequence] = field(default_factory=list)
     told: list[list[OutputDelta]] = field(default_factory=list)
-    """What a client of each was told while it ran."""
+    """What each client received while it ran."""
 
     def aborted(self) -> set[str]:
         return {s.request.id for s in self.sequences if s.finish_reason == "abort"}
@@ -107,7 +107,7 @@ def serve_load(engine: LLMEngine, rng: Random, count: int = 40, aborts: bool = T
 
 
 def assert_told_all(load: Load) -> None:
-    """Every client was told its output, piece by piece and in order, and of the end, once and last."""
+    """Every client received its output, piece by piece and in order, and the end, once and last."""
     for sequence, told in zip(load.sequences, load.told, strict=True):
         text = sequence.text()
         assert "".join(delta.text for delta in told) == text
@@ -121,7 +121,7 @@ def assert_told_all(load: Load) -> None:
 
 
 def assert_as_alone(load: Load) -> None:
-    """Everybody got what it gets with nobody else, step by step; who was aborted or failed, the beginning."""
+    """Every output is that of the request alone, step by step; of one aborted or failed, the beginning."""
     assert_told_all(load)
     engine = stub_engine(
         tokenizer=Letters(), max_model_len=256, num_kv_blocks=16, enable_prefix_caching=False
@@ -140,6 +140,6 @@ def assert_as_alone(load: Load) -> None:
 
 
 def ends_by_outcome(sequence: Sequence) -> bool:
-    """Whether nobody could know before the outcome that this token was its last."""
+    """Whether it was not known before the outcome that this token was its last."""
     request: Request = sequence.request
     return sequence.finish_reason == "stop" and len(sequence.output_ids) < request.target

@@ -1,7 +1,7 @@
 """A device that falls behind the host as chance has it, on one thread: every run repeats exactly.
 
 Operations are carried out in the order in which they were handed over, each at any moment between that and
-when somebody waits for it or for one behind it.
+when it, or one behind it, is waited for.
 """
 
 from __future__ import annotations

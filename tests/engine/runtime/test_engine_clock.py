@@ -163,7 +163,7 @@ def test_a_steady_clock_never_goes_back(cpu: Cpu) -> None:
 
 
 def test_the_yardstick_has_steps_with_prompts_and_without(cpu: Cpu) -> None:
-    """Of those without, the later take longer; each is told as the mean of them."""
+    """Of those without, the later take longer; each is reported as the mean of them."""
     engine = stub_engine(max_num_seqs=4, max_num_batched_tokens=384)
     step, lengths = engine.step, iter([20, *[1, 2, 3] * 5] * 100)
 

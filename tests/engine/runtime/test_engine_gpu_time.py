@@ -1,4 +1,4 @@
-"""What counts as GPU time, on a stand-in for a stream: the host's clock and the GPU's are told apart."""
+"""What counts as GPU time, on a stand-in for a stream: the host's clock and the GPU's are apart."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_step_that_broke_before_its_launch_took_no_gpu_time(stream: Stream) ->
 
 
 class Told:
-    """Stands in for the timer of an engine and says when it was asked what."""
+    """Stand-in for the timer of an engine that records its calls."""
 
     def __init__(self, timer: StepTimer, events: list[str]) -> None:
         self._timer, self._events = timer, events

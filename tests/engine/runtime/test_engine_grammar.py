@@ -244,7 +244,7 @@ def test_log_probabilities_are_the_models_own(engine: LLMEngine) -> None:
 
 
 def test_the_end_comes_only_where_the_grammar_may_end(engine: LLMEngine) -> None:
-    """The model likes to end after its answer; here that is only half of what is asked for."""
+    """The model likes to end after its answer; here that is only half of what the grammar wants."""
     (sequence,) = served(engine, SamplingParams(temperature=0, max_tokens=90, guided_regex=r"(\{[^}]*\}){2}"))
     assert re.fullmatch(r"(\{[^}]*\}){2}", sequence.text())
     assert sequence.output_ids[-1] == EOS

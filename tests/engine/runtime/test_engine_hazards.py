@@ -30,7 +30,7 @@ def lagging(seed: int = 0, pace: float = 0.02, **settings: Any) -> LLMEngine:
 
 
 def goes_wrong(spoil: Callable[[LLMEngine], None], requests: int = 12, **settings: Any) -> bool:
-    """Whether runs without the guard break, or give anybody another answer; with it, they do not."""
+    """Whether runs without the guard break, or change an answer; with it, they do not."""
     broken = 0
     for seed in range(3):
         for guarded in (True, False):
@@ -130,7 +130,7 @@ def test_tensors_of_a_step_live_as_long_as_it_is_in_flight() -> None:
 
 
 def test_a_chunk_of_a_prompt_is_booked_before_the_next_one_is_planned() -> None:
-    """Without: the scheduler is told of a step when its outcome is there."""
+    """Without: the scheduler sees a step when its outcome is there."""
 
     def spoil(engine: LLMEngine) -> None:
         advance, late = engine.scheduler.advance, list[Step]()

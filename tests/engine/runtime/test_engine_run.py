@@ -165,25 +165,15 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 LOAD = ["--num-requests", "14", "--rate", "40", "--prompt-tokens", "60", "--prompt-tokens-max", "90"]
 LOAD += ["--output-tokens", "8", "--output-tokens-max", "16", "--prefix-tokens", "40"]
 
-Blis = Callable[..., Any]
-
-
-@pytest.fixture
-def blis(capsys: pytest.CaptureFixture[str]) -> Blis:
-    def call(*arguments: object) -> Any:
-        capsys.readouterr()
-        assert main([str(argument) for argument in arguments]) == 0
-        return json.loads(capsys.readouterr().out)
-
-    return call
+JsonOf = Callable[..., Any]
 
 
 @pytest.mark.parametrize("loop", [(), ("--concurrency", 3)], ids=["open", "closed"])
 def test_a_run_leaves_a_folder_that_can_be_replayed_and_calibrated(
-    model: list[str], tmp_path: Path, blis: Blis, loop: tuple[object, ...]
+    model: list[str], tmp_path: Path, json_of: JsonOf, loop: tuple[object, ...]
 ) -> None:
     folder, predicted = tmp_path / "run", tmp_path / "predicted"
-    printed = blis("engine", "run", *model, *LOAD, *loop, "--clock", "cpu", "--out", folder)
+    printed = json_of("engine", "run", *model, *LOAD, *loop, "--clock", "cpu", "--out", folder)
     assert printed["cluster"]["requests"]["completed"] == 14
 
     provenance = yaml.safe_load((folder / "run.yaml").read_text())
@@ -201,23 +191,23 @@ def test_a_run_leaves_a_folder_that_can_be_replayed_and_calibrated(
     np.testing.assert_allclose(times.gaps.means(), times.tpot_s, atol=2e-6)
     engine_first = (np.array(log.requests["first_token_ns"]) - np.array(log.requests["arrival_ns"])) / 1e9
     assert (times.ttft_s >= engine_first - 2e-6).all(), "the client sees a token when the step has returned"
-    assert blis("parity", folder, "--require", 100)["share"] == 1.0
+    assert json_of("parity", folder, "--require", 100)["share"] == 1.0
 
     flags = ["--model", "qwen3-0.6b", "--num-kv-blocks", 200, "--no-plots", "--record-itl"]
-    simulated = blis("replay", "--trace", folder / "trace.csv", *flags, "--out", predicted)
+    simulated = json_of("replay", "--trace", folder / "trace.csv", *flags, "--out", predicted)
     hits = simulated["cluster"]["prefix_hit_tokens"]
     assert hits == printed["cluster"]["prefix_hit_tokens"] == sum(log.requests["cached_tokens"]) >= 11 * 32
-    figures = blis("calibrate", folder, "--results", predicted)
+    figures = json_of("calibrate", folder, "--results", predicted)
     assert figures["requests"] == 14
     assert [row["latency"] for row in figures["latencies"]] == ["ttft", "itl", "tpot", "e2e"]
     itl = figures["latencies"][1]["seconds"]["mean"]
     assert itl["measured"] == pytest.approx(times.gaps.values.mean())
 
 
-def test_the_trace_of_a_run_can_be_served_again(model: list[str], tmp_path: Path, blis: Blis) -> None:
+def test_the_trace_of_a_run_can_be_served_again(model: list[str], tmp_path: Path, json_of: JsonOf) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    blis("engine", "run", *model, *LOAD, "--clock", "cpu", "--out", first)
-    blis("engine", "run", *model, "--trace", first / "trace.csv", "--clock", "cpu", "--out", second)
+    json_of("engine", "run", *model, *LOAD, "--clock", "cpu", "--out", first)
+    json_of("engine", "run", *model, "--trace", first / "trace.csv", "--clock", "cpu", "--out", second)
     one, two = read_trace(first / "trace.csv"), read_trace(second / "trace.csv")
     for column in ("arrival_ns", "prompt_tokens", "output_tokens", "prefix_tokens"):
         assert getattr(one, column).tolist() == getattr(two, column).tolist()
@@ -226,7 +216,7 @@ def test_the_trace_of_a_run_can_be_served_again(model: list[str], tmp_path: Path
 
 
 def test_conversations_share_in_the_replay_what_they_shared_in_the_engine(
-    model: list[str], tmp_path: Path, blis: Blis
+    model: list[str], tmp_path: Path, json_of: JsonOf
 ) -> None:
     """The engine's answers are not those that a next turn repeats, so turns share prompts only."""
     spec = tmp_path / "chat.yaml"
@@ -250,7 +240,7 @@ clients:
     )
     folder = tmp_path / "run"
     flags = ["--workload-spec", spec, "--max-model-len", 256, "--clock", "cpu"]
-    printed = blis("engine", "run", *model, *flags, "--out", folder)
+    printed = json_of("engine", "run", *model, *flags, "--out", folder)
     assert printed["cluster"]["prefix_hit_tokens"] > 0
     again = replay(folder / "trace.csv", model="qwen3-0.6b", num_kv_blocks=200).summary
     assert again["cluster"]["prefix_hit_tokens"] == printed["cluster"]["prefix_hit_tokens"]

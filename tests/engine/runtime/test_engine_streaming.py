@@ -1,4 +1,4 @@
-"""Outputs are delivered as they come, beside the engine's thread; what goes wrong there is told."""
+"""Outputs are delivered as they come, beside the engine's thread; failures there are reported."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def engine_with(tokenizer: Any = None, overlapped: bool = False, **settings: Any
 
 
 class Watched(Letters):
-    """Knows in which threads it was asked."""
+    """Records the threads of its calls."""
 
     def __init__(self) -> None:
         self.threads: set[str] = set()
@@ -86,7 +86,7 @@ def test_text_without_a_reader_is_not_decoded() -> None:
 
 
 def piece_by_piece(text: str, stop: tuple[str, ...] = (), held_back: int = 0) -> list[str]:
-    """What a client is told with each byte of a text, and at the end."""
+    """What a client receives with each byte of a text, and at the end."""
     told: list[OutputDelta] = []
     tokenizer = ByteTokenizer(256)
     decoder = None if stop else OutputText(tokenizer)

@@ -1,4 +1,4 @@
-"""What may be asked of a grammar, without the package that compiles it."""
+"""Which grammars are accepted, without the package that compiles it."""
 
 from __future__ import annotations
 

@@ -10,6 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from chance import fewest_right  # noqa: E402
+
 from engine.tiny import CHECKPOINTS, checkpoint  # noqa: E402
 from engine.tiny.tasks import TASKS, check, make  # noqa: E402
 from engine.tiny.vocab import EOS, MASK, encode  # noqa: E402
@@ -18,24 +20,6 @@ from training.train import KINDS  # noqa: E402
 
 PROBLEMS = {"ar": 30, "diffusion": 12}  # of each task
 MINIMUM = {"ar": 0.95, "diffusion": 0.85}  # of the recorded accuracies: arithmetic is hard to denoise
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def fewest_expected(accuracy: float, problems: int) -> int:
-    """Right answers that a model of this accuracy misses by chance only once in 10,000 (binomial)."""
-    tail = 0.0
-    for right in range(problems + 1):
-        tail += math.comb(problems, right) * accuracy**right * (1 - accuracy) ** (problems - right)
-        if tail > 1e-4:
-            return right
-    return problems
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -51,7 +35,7 @@ def test_the_committed_model_is_as_good_as_recorded_on_problems_it_has_never_see
         rng = Random(f"fresh {task}")
         prompts = [make(rng, task)[0] for _ in range(problems)]
         answers, _ = KINDS[kind].evaluate(model, prompts)
-        assert sum(map(check, prompts, answers)) >= fewest_expected(accuracy, problems), task
+        assert sum(map(check, prompts, answers)) >= fewest_right(accuracy, problems), task
 
 
 def test_transformers_reads_the_committed_model_and_greedily_gives_right_answers() -> None:
@@ -65,7 +49,7 @@ def test_transformers_reads_the_committed_model_and_greedily_gives_right_answers
             output = model.generate(ids, attention_mask=mask, do_sample=False, max_new_tokens=60)
             answer = output[0, ids.shape[1] :].tolist()
             right += answer[-1] == EOS and check(prompt, bytes(answer[:-1]).decode(errors="replace"))
-    assert right >= fewest_expected(MINIMUM["ar"], problems * len(TASKS))
+    assert right >= fewest_right(MINIMUM["ar"], problems * len(TASKS))
 
 
 def test_the_diffusion_checkpoint_says_how_it_is_decoded() -> None:

@@ -1,4 +1,4 @@
-"""Requests that are dispatched again in the middle of their answer, with public parts alone."""
+"""Requests handed over within their pool in the middle of their answer, with public parts alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from blis_py.metrics.visits import Onward
 
 
 class MovesOnce:
-    """After some tokens a request is dispatched again, to an instance that computes its KV anew."""
+    """After some tokens a request goes on at the next instance in turn, which computes its KV anew."""
 
     def __init__(self, simulation: ClusterSimulation, after_tokens: int) -> None:
         self._simulation, self._after = simulation, after_tokens
@@ -33,7 +33,7 @@ class MovesOnce:
     def way_on(self, request: Request) -> Onward | None:
         output_tokens, max_tokens = self._limits[request.row]
         done = request.row in self._moved or min(output_tokens or max_tokens, max_tokens) <= self._after
-        return None if done else Onward.REDISPATCHED
+        return None if done else Onward.HANDED_OVER
 
     def take(self, requests: Sequence[Request], end_ns: int) -> None:
         for request in requests:
@@ -57,7 +57,7 @@ def test_a_request_that_moves_gets_its_whole_answer(single_step: bool) -> None:
     visits = record.visits
     assert record.emitted_tokens.tolist() == [8, 2]
     assert visits.request.tolist() == [0, 1, 0]
-    assert visits.outcome.tolist() == [Onward.REDISPATCHED, Outcome.COMPLETED, Outcome.COMPLETED]
+    assert visits.outcome.tolist() == [Onward.HANDED_OVER, Outcome.COMPLETED, Outcome.COMPLETED]
     assert visits.emitted_tokens.tolist() == [3, 2, 5]
     # 10 + 20 us for the prompt, and 10 for each of two decode steps; then all is computed again
     assert visits.finish_ns[0] == 50 * US
