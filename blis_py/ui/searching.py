@@ -11,12 +11,13 @@ from blis_py import native
 
 native.activate()
 
+from blis_py.config.disaggregation import ROLES  # noqa: E402
 from blis_py.config.loader import as_dict  # noqa: E402
 from blis_py.config.models import RunConfig  # noqa: E402
 from blis_py.errors import InputError  # noqa: E402
 from blis_py.files.profiles import known_names  # noqa: E402
 from blis_py.pages.cost import cost_of  # noqa: E402
-from blis_py.planning.axes import axis  # noqa: E402
+from blis_py.planning.axes import Axis, axis  # noqa: E402
 from blis_py.planning.disaggregate import layouts_of  # noqa: E402
 from blis_py.planning.executors import Serial  # noqa: E402
 from blis_py.planning.goal import Goal  # noqa: E402
@@ -27,14 +28,14 @@ from blis_py.planning.report_text import lines, summary  # noqa: E402
 from blis_py.planning.runner import OutcomeCallback, Runner  # noqa: E402
 from blis_py.planning.store import Folder  # noqa: E402
 from blis_py.planning.study import Base  # noqa: E402
-from blis_py.ui.state import ALIKE, State, shown  # noqa: E402
+from blis_py.ui.state import State, shown, with_counts  # noqa: E402
 
 Json = dict[str, Any]
 LAYOUTS = "layouts"
 VARIED = {"instances": (), "tp": ("tp",), "gpu": ("tp", "gpu"), LAYOUTS: ()}
 """What a search varies beside the number of instances; layouts are compared for the number that it finds."""
 _TP = (1, 2, 4, 8)
-_MAX_INSTANCES = 64
+_MAX_INSTANCES, _LEAST_COUNTS = 64, 4
 
 
 class ReportingRunner(Runner):
@@ -55,7 +56,7 @@ class ReportingRunner(Runner):
 
         def both(index: int, outcome: JobOutcome, stored: bool) -> None:
             config = jobs[index].config
-            key = (config.num_instances, config.tp, config.gpu)
+            key = (config.num_instances, config.tp, config.gpu, *counts_of(config).items())
             whole = outcome.ran and outcome.early is None and jobs[index].variation == AS_IT_IS
             if whole and key not in self._known:  # later ones of the same size are of other models or levers
                 self._known.add(key)
@@ -71,7 +72,7 @@ def candidate(config: RunConfig, outcome: JobOutcome, goal: Goal) -> Json:
 
     figures, cost = outcome.figures, cost_of(as_dict(config))
     return {
-        "settings": {"num_instances": config.num_instances, "tp": config.tp, "gpu": config.gpu},
+        **chosen(config, config.num_instances),
         "holds": goal.judge(outcome).holds,
         "throughput": figures.get("throughput.output_tokens_per_s"),
         "ttft": figures.get("ttft_ms.p99"),
@@ -81,6 +82,30 @@ def candidate(config: RunConfig, outcome: JobOutcome, goal: Goal) -> Json:
         "gpus": cost.gpus,
         "saturated": outcome.verdict == "saturated",
     }
+
+
+def counts_of(config: RunConfig) -> dict[str, int]:
+    """Instances by pool; empty without pools."""
+    return {pool.name: pool.count for pool in config.all_pools}
+
+
+def chosen(config: RunConfig, instances: int) -> Json:
+    """What a search has chosen, as parts of the page's state."""
+    if counts := counts_of(config):
+        return {"settings": {}, "pools": counts}
+    return {"settings": {"num_instances": instances, "tp": config.tp, "gpu": config.gpu}, "pools": {}}
+
+
+def pool_axes(config: RunConfig) -> list[Axis]:
+    """Instances of each pool that has some, up to twice as many as it has."""
+    return [
+        axis(
+            f"pools.{name}.count" if config.pools else ROLES[name],
+            list(range(1, min(max(2 * count, _LEAST_COUNTS), _MAX_INSTANCES) + 1)),
+        )
+        for name, count in counts_of(config).items()
+        if count
+    ]
 
 
 def axes_of(config: RunConfig, vary: str) -> dict[str, list[Any]]:
@@ -106,15 +131,18 @@ def searched(base: RunConfig, folder: Path, request: Json, send: Callable[[Json]
         send: called with progress and candidates.
 
     Raises:
-        InputError: pools, or no targets.
+        InputError: no targets, or something else to vary than the instances of pools.
     """
     config, vary = (
         shown(base, State.read(request.get("state")), folder).config,
         request.get("vary", "instances"),
     )
-    if config.all_pools:
-        raise InputError(ALIKE, key="pools", value=len(config.all_pools))
-    axes = [axis(name, values) for name, values in axes_of(config, vary).items()]
+    counts = counts_of(config)
+    if counts and vary != "instances":
+        fix = "vary their instances"
+        raise InputError("is not for a plan of pools to choose", key="vary", value=vary, fix=fix)
+    config = with_counts(config, counts) if counts else config
+    axes = [axis(name, values) for name, values in axes_of(config, vary).items()] or pool_axes(config)
     varied = {each.key for each in axes} | {"num_instances"}
     if config.given is not None:
         config = replace(config, given=tuple(key for key in config.given if key not in varied))
@@ -126,7 +154,7 @@ def searched(base: RunConfig, folder: Path, request: Json, send: Callable[[Json]
             runner,
             goal=goal,
             prices=Prices({}),
-            sizes=range(1, _MAX_INSTANCES + 1),
+            sizes=None if counts else range(1, _MAX_INSTANCES + 1),
             draws=0,
             on_progress=lambda line: send({"progress": line}),
         )
@@ -136,5 +164,9 @@ def searched(base: RunConfig, folder: Path, request: Json, send: Callable[[Json]
         with Runner(Serial(), Folder()) as runner:
             answer += layouts_of(found.config, max(found.best.instances, 2), runner).lines()
     best = found.best
-    chosen = {"num_instances": best.instances, "tp": best.config.tp, "gpu": best.config.gpu}
-    return {"holds": found.holds, "settings": chosen, "answer": answer, "plan": summary(found)["best"]}
+    return {
+        "holds": found.holds,
+        **chosen(best.config, best.instances),
+        "answer": answer,
+        "plan": summary(found)["best"],
+    }

@@ -23,7 +23,6 @@ from blis_py.files.yaml_files import dump_yaml, load_mapping
 from blis_py.setup.demand import DEFAULT_SEED
 from blis_py.ui.traffic import SHAPES, derived, plain_spec
 
-ALIKE = "A plan is of alike instances; blis sweep compares pools."
 KEYS = (
     "model",
     "gpu",
@@ -192,13 +191,18 @@ def shown(base: RunConfig, state: State, folder: Path) -> Shown:
     overrides = [(key, key, value) for key, value in state.settings.items()]
     config = load_config(overrides=overrides, base=base) if overrides else base
     if state.pools:
-        config = _with_counts(config, state.pools)
+        config = with_counts(config, state.pools)
     if not state.derives:
         return Shown(config, folder)
     return _derived(config, state, folder)
 
 
-def _with_counts(config: RunConfig, counts: Mapping[str, Any]) -> RunConfig:
+def with_counts(config: RunConfig, counts: Mapping[str, Any]) -> RunConfig:
+    """The configuration with other numbers of instances, by pool.
+
+    Raises:
+        InputError: no such pool, or no such number.
+    """
     known = {pool.name for pool in config.all_pools}
     for name, count in counts.items():
         if (

@@ -25,7 +25,7 @@ from blis_py.result import Result  # noqa: E402
 from blis_py.setup.setup import Progress  # noqa: E402
 from blis_py.ui.controls import controls  # noqa: E402
 from blis_py.ui.sample import divisible, runner, sample  # noqa: E402
-from blis_py.ui.state import ALIKE, Shown, State, shown  # noqa: E402
+from blis_py.ui.state import Shown, State, shown  # noqa: E402
 
 Json = dict[str, Any]
 _KEPT = 3
@@ -65,7 +65,7 @@ class Desk:
         where = self._shown(job)
         return {
             "controls": controls(where.config, self._simulation(where)),
-            "no_plan": ALIKE if where.config.all_pools else "",
+            "has_pools": bool(where.config.all_pools),
         }
 
     def sample(self, job: Json, progress: Progress | None) -> Json:

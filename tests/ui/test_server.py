@@ -209,13 +209,23 @@ def test_a_plan_compares_layouts_with_prefill_and_decode_apart(
     assert any(line.startswith("Disaggregate: ") for line in messages[-1]["done"]["answer"])
 
 
-def test_a_plan_of_pools_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_a_plan_of_pools_varies_the_instances_of_each(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("BLIS_CACHE", str(tmp_path))
     pools = configure(**BASE | {"num_instances": 1}, prefill_instances=1, decode_instances=1)
+    state = {"settings": {"workload.num_requests": 60, "workload.rate": 60}}
     with TestClient(app_of(pools, TOKEN, tmp_path, HOST), base_url=f"http://{HOST}") as client:
         client.headers["x-blis-token"] = TOKEN
-        assert "alike instances" in do(client, "start", state={})["no_plan"]
-        with client.stream("POST", "/api/plan", json={"state": {}}) as response:
-            assert "alike instances" in json.loads(next(response.iter_lines()))["refused"]
+        assert do(client, "start", state={})["has_pools"]
+        with client.stream("POST", "/api/plan", json={"state": state, "vary": "instances"}) as response:
+            messages = [json.loads(line) for line in response.iter_lines()]
+        assert {*messages[-1]["done"]["pools"]} == {"prefill", "decode"}
+        candidates = [one["candidate"] for one in messages if "candidate" in one]
+        assert messages[-1]["done"]["pools"] in [one["pools"] for one in candidates]
+        assert do(client, "whole", state={**state, "pools": candidates[0]["pools"]})["kind"] == "whole"
+        with client.stream("POST", "/api/plan", json={"state": state, "vary": "gpu"}) as response:
+            assert "plan of pools" in json.loads(next(response.iter_lines()))["refused"]
 
 
 def test_a_plan_without_targets_is_refused(client: TestClient) -> None:

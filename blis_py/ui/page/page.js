@@ -140,7 +140,7 @@ async function report() {
 }
 
 const planner = new Planner(
-  (one) => { page.candidates.set(keyOf(one.settings), one); points(); },
+  (one) => { page.candidates.set(keyOf([one.settings, one.pools]), one); points(); },
   (state) => moves.set(state),
 );
 planner.state = () => moves.state;
@@ -172,7 +172,7 @@ async function start() {
     if (JSON.stringify(before) !== JSON.stringify(next)) moves.change(changed(moves.state, control, next), control.key);
   });
   page.controls.show(moves.state);
-  planner.refuse(found.no_plan);
+  planner.vary(found.has_pools);
   simulate(moves.state);
 }
 

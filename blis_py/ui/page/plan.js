@@ -35,7 +35,9 @@ export class Planner {
 
   named(one, state) {
     const { num_instances: count, tp, gpu } = one.settings;
-    return { ...one, name: `${count} × ${gpu.toUpperCase()} TP${tp}, ${one.holds ? "holds" : "misses"}`, state: { ...state, settings: { ...state.settings, ...one.settings } } };
+    const pools = Object.entries(one.pools).map(([pool, instances]) => `${instances} ${pool}`);
+    const what = pools.length ? pools.join(" + ") : `${count} × ${gpu.toUpperCase()} TP${tp}`;
+    return { ...one, name: `${what}, ${one.holds ? "holds" : "misses"}`, state: this.with(one, state) };
   }
 
   candidate(one, state) {
@@ -44,17 +46,21 @@ export class Planner {
     if (!one.holds || (this.best && cost(this.best) <= cost(one))) return;
     this.best = one;
     const dollars = one.dollars === null ? "" : `, $${one.dollars.toFixed(2)} an hour`;
-    at("found").replaceChildren(element("p", {}, `The cheapest so far: ${one.name}${dollars}.`), this.use(one.settings, state));
+    at("found").replaceChildren(element("p", {}, `The cheapest so far: ${one.name}${dollars}.`), this.use(one, state));
   }
 
-  use(settings, state) {
-    const next = { ...state, settings: { ...state.settings, ...settings } };
+  with(one, state) {
+    return { ...state, settings: { ...state.settings, ...one.settings }, pools: { ...state.pools, ...one.pools } };
+  }
+
+  use(one, state) {
+    const next = this.with(one, state);
     return element("button", { type: "button", onclick: () => this.choose(next) }, "Show this configuration");
   }
 
   show(found, state) {
     this.say(found.holds ? "Found." : "Nothing holds; the nearest to it is below.");
-    at("found").replaceChildren(element("ul", {}, ...found.answer.map((line) => element("li", {}, line.trim()))), this.use(found.settings, state));
+    at("found").replaceChildren(element("ul", {}, ...found.answer.map((line) => element("li", {}, line.trim()))), this.use(found, state));
   }
 
   say(text, tone = "") {
@@ -62,10 +68,10 @@ export class Planner {
     at("progress").textContent = text;
   }
 
-  // No plan for this configuration, and why; empty = there is one.
-  refuse(why) {
-    at("plan").disabled = at("vary").disabled = Boolean(why);
-    if (why) this.say(why);
+  // Of pools, a plan varies their instances and nothing else.
+  vary(hasPools) {
+    at("vary").disabled = hasPools;
+    if (hasPools) at("vary").value = "instances";
   }
 
   busy(yes) {
