@@ -99,7 +99,7 @@ def main() -> int:
     report = Report([one for one in chosen if one.name in {**found, **equivalent}], found, equivalent)
     report.show()
     if options.results:
-        report.save(Path(options.results), options.seed, len(every))
+        report.save(Path(options.results), options.seed, len(every), options.limit_s)
     return 0
 
 
@@ -393,13 +393,14 @@ class Report:
             print(f"  {mutation.module}, line {mutation.line}, {mutation.where}:")
             print(f"    {mutation.old!r} -> {mutation.new!r} in {mutation.place}")
 
-    def save(self, path: Path, seed: int, of: int) -> None:
+    def save(self, path: Path, seed: int, of: int, limit_s: float) -> None:
         """Add to a file of scores by seed."""
         scores = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         low, high = wilson(len(self.killed), self.counted)
         scores[f"seed {seed}"] = {
             "mutants": of,
             "sample": len(self._chosen),
+            "cpu_s_for_a_mutant": limit_s,
             "killed": len(self.killed),
             "of": self.counted,
             "score": round(len(self.killed) / max(1, self.counted), 4),
