@@ -14,7 +14,9 @@ from blis_py.config.layers import Layers
 from blis_py.config.models import DEFAULT_ENGINE, PLAIN_ENGINE, RunConfig
 
 _OF_AN_ENGINE = ("latency.profile", "latency.alpha_coeffs", "latency.beta_coeffs", "latency.linear")
-_DECIDING = ("engine", "gpu", "latency.model", *_OF_AN_ENGINE)
+_ASYNCHRONOUS = "scheduler.late_length_stops"
+"""Has a meaning with asynchronous scheduling only; a preset's does not apply where that is switched off."""
+_DECIDING = ("engine", "gpu", "latency.model", "scheduler.async_scheduling", *_OF_AN_ENGINE)
 
 
 def from_preset(config: RunConfig, key: str, value: Any) -> bool:
@@ -97,4 +99,8 @@ def imply_engine(layers: Layers) -> None:
     layers.imply({"engine": PLAIN_ENGINE if own else DEFAULT_ENGINE})
     name = values["engine"]
     if isinstance(name, str):  # other types are refused later
-        layers.imply(load_engine(name).on(str(values.get("gpu", RunConfig.gpu))))
+        own_settings = load_engine(name).on(str(values.get("gpu", RunConfig.gpu)))
+        synchronous = values.get("scheduler.async_scheduling") is False
+        layers.imply(
+            {key: own_settings[key] for key in own_settings if not (synchronous and key == _ASYNCHRONOUS)}
+        )
