@@ -155,8 +155,6 @@ class ClusterSimulation:
             events, source, signals, members, dispatch, lookahead, recorder
         )
         self._parts: list[LookaheadSource] = [self.gateway, *queues]
-        if handoff is not None:
-            self._parts.insert(0, NoLookahead())
         self._maker = RequestFactory(table, cluster.block_size, ingress.slo_priorities, served.request)
 
     def call_at(self, time_ns: int, action: Action) -> None:

@@ -97,9 +97,9 @@ class Space:
         point = {**self.points[line], INSTANCES: self.sizes[size], **settings}
         return drained(self._base.config(point, axes))
 
-    def runs(self, line: int) -> bool:
-        """Whether the smallest size of a line can be configured."""
-        return isinstance(self._config((line, 0)), RunConfig)
+    def runs(self, line: int, size: int = 0) -> bool:
+        """Whether a size of a line can be configured; by default the smallest."""
+        return isinstance(self._config((line, size)), RunConfig)
 
     def outcome(self, probe: Probe) -> JobOutcome:
         return self._outcomes[probe]

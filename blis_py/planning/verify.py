@@ -102,7 +102,7 @@ class Verifier:
         if errors is None:
             return space.config(probe).instances
         length = self.sustained(probe).analysed
-        while size > 0:
+        while size > 0 and space.runs(line, size - 1):
             fewer = drawn_from(errors, space.config((line, size - 1)), space.goal, space.runner, length)
             if (fewer.share or 0.0) < UNLIKELY:
                 break

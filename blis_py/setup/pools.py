@@ -152,6 +152,16 @@ def notes_of(pools: Sequence[PoolSetup], notes: Sequence[Sequence[str]]) -> list
     ]
 
 
+def weight_notes(pools: Sequence[PoolSetup], modelled: bool) -> list[str]:
+    """The capacities by which requests are routed."""
+    weights = {pool.name: pool.weight(modelled) for pool in pools}
+    largest = max(weights.values())
+    if min(weights.values()) == largest:
+        return []
+    shares = ", ".join(f"{name} {weight / largest:.2g}" for name, weight in weights.items())
+    return [f"routed by capacity of an instance: {shares}"]
+
+
 def _scheduler(
     settings: SchedulerSection, num_kv_blocks: int, max_model_len: int, replicas: int, balance_steps: int
 ) -> SchedulerConfig:

@@ -31,10 +31,9 @@ from blis_py.setup.demand import DEFAULT_SEED, demand
 from blis_py.setup.deployment import Deployment, deployed
 from blis_py.setup.disaggregation import disaggregation, link_notes, links
 from blis_py.setup.gateway import admission_settings, flow_notes, flow_settings, useless_notes
-from blis_py.setup.pools import PoolSetup, notes_of
+from blis_py.setup.pools import PoolSetup, notes_of, weight_notes
 from blis_py.setup.served import names_of, served_models, served_notes
 from blis_py.setup.step_times import step_times
-from blis_py.setup.weights import weight_notes
 
 if TYPE_CHECKING:
     from blis_py.cluster.closed_loop import ClosedLoops

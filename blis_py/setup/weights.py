@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 from blis_py.core.features import StepFeatures
 from blis_py.latency.base import LatencyModel
-
-if TYPE_CHECKING:
-    from blis_py.setup.pools import PoolSetup
 
 _PROMPT, _ANSWER, _RUNNING = 1024, 256, 64
 """Tokens of a request in and out, and requests that decode together."""
@@ -37,13 +31,3 @@ def capacity_of(latency: LatencyModel, role: str) -> float:
     answer_ns = _ANSWER * decode_ns / _RUNNING
     parts_ns = {"prefill": prompt_ns, "decode": answer_ns}
     return 1e9 / parts_ns.get(role, prompt_ns + answer_ns)
-
-
-def weight_notes(pools: Sequence[PoolSetup], modelled: bool) -> list[str]:
-    """The capacities by which requests are routed."""
-    weights = {pool.name: pool.weight(modelled) for pool in pools}
-    largest = max(weights.values())
-    if min(weights.values()) == largest:
-        return []
-    shares = ", ".join(f"{name} {weight / largest:.2g}" for name, weight in weights.items())
-    return [f"routed by capacity of an instance: {shares}"]

@@ -143,5 +143,5 @@ def test_the_section_takes_its_place_in_the_page() -> None:
 
     page = put(f"# Accuracy\n\n## Coverage\n\nx\n\n{TITLE}\n\nold\n\n## History\n\nh\n")
     assert page.count(TITLE) == 1
-    assert "old" not in page
+    assert "\nold\n" not in page
     assert page.index("## Coverage") < page.index(TITLE) < page.index("## History")

@@ -34,7 +34,7 @@ def test_a_row_is_what_the_run_under_that_model_comes_to() -> None:
 
 
 def test_a_row_keeps_what_the_preset_says_of_its_model_and_of_the_host() -> None:
-    """The host time of vLLM 0.10 is that of `trained`; that of a prefix-cache lookup holds for every model."""
+    """The host time of vLLM 0.10 is that of `trained`; that of a cache lookup holds for every model."""
     from blis_py.cross_check import cross_check
 
     settings = {

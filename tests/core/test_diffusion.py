@@ -265,6 +265,28 @@ def test_a_batch_does_not_yield_to_the_deadline_of_a_request_that_has_ended() ->
     assert core.must_yield(70)
 
 
+@pytest.mark.parametrize("reuse", [False, True])
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+@pytest.mark.parametrize("blocks", [2, 3, 4, 5])
+def test_a_parked_block_that_gives_way_to_others_takes_no_slot(blocks: int, policy: str, reuse: bool) -> None:
+    """Three requests, each of which needs nearly all pages, and none of which has a slot between batches."""
+    driver = Driver(
+        scheduler(
+            fdfo=True, reuse_in_place=reuse, num_kv_blocks=blocks, max_model_len=blocks * BLOCK,
+            max_num_seqs=3, preemption_policy=policy,
+        ),
+        {"a": (1,), "b": (3,), "c": (2,)},
+    )  # fmt: skip
+    requests = [
+        request(name, output=(blocks - 1) * BLOCK, priority=priority)
+        for name, priority in (("a", 0), ("b", 2), ("c", 1))
+    ]
+    for one in requests:
+        driver.scheduler.add(one)
+    driver.drain()
+    assert [one.generated for one in requests] == [(blocks - 1) * BLOCK] * 3
+
+
 def test_a_preempted_block_goes_on_where_it_was() -> None:
     driver = Driver(scheduler(max_num_seqs=2, num_kv_blocks=5), {"a": (2,), "b": (30,)})
     a, b = request("a", prompt=32, output=90), request("b", prompt=32, output=32)

@@ -82,8 +82,8 @@ def instrumented(source: bytes, first: int) -> bytes:
     """
     lines = source.decode().splitlines()
     for number, block in reversed(list(enumerate(blocks(source)))):
-        lines.insert(block.first_line - 1, f"{' ' * block.indent}_HITS[{first + number}] = 1")
-    lines.insert(_behind_future(source), f"from {HITS} import HITS as _HITS")
+        lines.insert(block.first_line - 1, f"{' ' * block.indent}_MUTANT_MARKS[{first + number}] = 1")
+    lines.insert(_behind_future(source), f"from {HITS} import HITS as _MUTANT_MARKS")
     return "\n".join([*lines, ""]).encode()
 
 

@@ -89,9 +89,9 @@ class Empty:
 
 
 def test_a_mark_in_every_block_changes_nothing_and_shows_what_is_executed() -> None:
-    source = instrumented(BRANCHES, 0).decode().replace(f"from {HITS} import HITS as _HITS", "")
+    source = instrumented(BRANCHES, 0).decode().replace(f"from {HITS} import HITS as _MUTANT_MARKS", "")
     marks = bytearray(3)
-    space: dict[str, Any] = {"_HITS": marks}
+    space: dict[str, Any] = {"_MUTANT_MARKS": marks}
     exec(source, space)
     assert [space["sign"](value) for value in (0, 5)] == [0, 1]
     lines = BRANCHES.decode().splitlines()

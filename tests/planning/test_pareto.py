@@ -73,7 +73,7 @@ def test_every_instance_has_its_requests_in_flight_for_eight_rounds() -> None:
     assert (many.concurrency, many.num_requests) == (12, 96)
 
 
-def test_where_nothing_runs_the_reason_is_told() -> None:
+def test_where_nothing_runs_the_reason_is_reported() -> None:
     base = Base(overrides=(("model", "model", "llama-3.1-8b"),))
     with pytest.raises(InputError, match="no configuration can be run: too many GPUs"):
         module.pareto(base, [axis("tp", "4")], Made(), Goal())  # type: ignore[arg-type]

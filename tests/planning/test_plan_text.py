@@ -168,7 +168,7 @@ def test_a_plan_as_data() -> None:
             rate=HighestRate(1.25, 75.0, judged(130), 4.0, 400, 300.0, False),
             knobs=Knobs({"max_num_seqs": (64, 128)}, ("tp",), before),
             draws=(Case("draw 0", judged(80), outcome()), Case("draw 1", judged(110), outcome())),
-            error=Errors((Draw(0.8), Draw(1.25)), "runs", 2),
+            error=Errors((Draw(0.5), Draw(1.25)), "runs", 2),
             surer=surer,
             surer_holds=0.95,
             standings=(standing(gpu="h100"),),
@@ -190,7 +190,7 @@ def test_a_plan_as_data() -> None:
     }  # fmt: skip
     assert data["probability"] | {"surer": None} == {
         "holds": 0.5, "draws": 2, "demanded": None, "source": "runs", "validated_runs": 2,
-        "mean_step_time_error": pytest.approx((0.25 + 0.2) / 2), "surer": None, "surer_holds": 0.95,
+        "mean_step_time_error": pytest.approx((1.0 + 0.2) / 2), "surer": None, "surer_holds": 0.95,
         "fewest_instances": None, "central": None, "central_holds": None,
     }  # fmt: skip
     assert data["probability"]["surer"]["num_instances"] == 5

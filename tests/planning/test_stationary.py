@@ -147,6 +147,22 @@ def test_confidence_is_a_constraint() -> None:
 
 
 @pytest.mark.slow
+def test_the_answer_of_the_prediction_and_the_range_stand_beside_the_sure_one() -> None:
+    given = {"instances": "1:8", "workers": 1, "cache": False, "most_requests": 300, "tune": False}
+    load = LOAD | {"slo": "tpot.p99=8.5ms", "num_requests": 60}
+    sure = blis.plan(**load, **given, draws=5, confidence="100%")
+    plain = blis.plan(**load, **given, draws=5)
+    assert sure.central is not None
+    assert sure.central_holds is not None
+    assert sure.central.instances == plain.best.instances < sure.best.instances
+    assert sure.central_holds == plain.probability < 1
+    assert plain.surer is not None
+    assert plain.surer.instances == sure.best.instances
+    assert sure.fewest is not None
+    assert 1 < sure.fewest <= plain.best.instances
+
+
+@pytest.mark.slow
 def test_the_combination_with_the_highest_rate_within_a_budget() -> None:
     found = blis.plan(
         **LOAD,

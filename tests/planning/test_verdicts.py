@@ -17,7 +17,7 @@ from blis_py.planning.goal import Goal, Judgement, Requirement
 from blis_py.planning.job import Job, JobOutcome, Variation
 from blis_py.planning.plan import _levers
 from blis_py.planning.result import Candidate
-from blis_py.planning.stationary import HighestRate, Sustained, highest_rate
+from blis_py.planning.stationary import HighestRate, Sustained, highest_rate, next_factors
 from blis_py.planning.uncertainty import Draw, Errors
 
 Figures = dict[str, float | None]
@@ -195,3 +195,18 @@ def test_levers_are_tried_just_above_the_highest_rate_over_the_same_duration(
     assert not _levers(best, None, 3.0)
     assert not _levers(replace(best, outcome=outcome()), above, 3.0), "blocks are not known"
     assert _levers(replace(best, judgement=Judgement(False)), None, 3.0)[""].variation.rate == 1.0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "tried"),
+    [
+        (1.0, 2.0, [4 / 3, 5 / 3]),
+        (1.0, 1.03, []),
+        (2.0, None, [2.5, 3.6]),
+        (100.0, None, []),
+        (None, 2.0, [1.0, 1.6]),
+        (None, 0.01, []),
+    ],
+)
+def test_two_rates_are_tried_at_a_time(low: float | None, high: float | None, tried: list[float]) -> None:
+    assert next_factors(low, high) == pytest.approx(tried)

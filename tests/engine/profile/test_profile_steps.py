@@ -102,9 +102,9 @@ def test_measured_steps_run_the_forward_and_those_that_lead_there_do_not(
     calls = []
     hidden = Forward.hidden
 
-    def counting(self: Forward, inputs: Any, meta: Any) -> Any:
+    def counting(self: Forward, inputs: Any, *others: Any) -> Any:
         calls.append(len(inputs.input_ids))
-        return hidden(self, inputs, meta)
+        return hidden(self, inputs, *others)
 
     monkeypatch.setattr(Forward, "hidden", counting)
     bench.visit(Shape("decode", (200,) * 4, steps=2))
