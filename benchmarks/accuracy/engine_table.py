@@ -2,7 +2,7 @@
 
     python benchmarks/accuracy/engine_table.py
 
-Writes the tables of results/engine_runs.md and README.md, and the row of results/real_engines.md, from
+Writes the tables of results/engine_runs.md and the row of results/real_engines.md, from
 results/engine_runs.json, which `engine_runs.py` measured.
 """
 
@@ -164,14 +164,6 @@ def own_engine(rows: Sequence[Row]) -> str:
 # --- where it stands ---------------------------------------------------------------------------------
 
 
-def with_block(text: str, begins: str, lines: Sequence[str]) -> str:
-    """A text in which the lines from the one that begins so, as far as the table goes, are these."""
-    old = text.splitlines()
-    first = next(index for index, line in enumerate(old) if line.startswith(begins))
-    end = next(i for i in range(first, len(old) + 1) if i == len(old) or not old[i].startswith("|"))
-    return "\n".join([*old[:first], *lines, *old[end:]]) + "\n"
-
-
 def with_row(text: str, begins: str, row: str) -> str:
     """A text in which the one line that begins so is this."""
     return "\n".join(row if line.startswith(begins) else line for line in text.splitlines()) + "\n"
@@ -179,10 +171,9 @@ def with_row(text: str, begins: str, row: str) -> str:
 
 def places(rows: Sequence[Row]) -> dict[Path, str]:
     """The files in which the results stand, as they have to be."""
-    readme, truths = ROOT / "README.md", RESULTS.with_name("real_engines.md")
+    truths = RESULTS.with_name("real_engines.md")
     return {
         RESULTS.with_suffix(".md"): table(rows) + "\n",
-        readme: with_block(readme.read_text(encoding="utf-8"), _HEADS, medians(rows)),
         truths: with_row(truths.read_text(encoding="utf-8"), _OWN_ENGINE, own_engine(rows)),
     }
 
