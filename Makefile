@@ -94,7 +94,7 @@ soak: $(VENV)/.installed-check
 
 # 3,000 outputs of the engine under random settings, beside each request alone; SOAK='--outputs 500 --seed 7' for others.
 soak-engine: $(VENV)/.installed-check
-	$(BIN)/python tests/soak/engine.py $(SOAK)
+	$(BIN)/python tests/soak/engine_outputs.py $(SOAK)
 
 # How many of 300 small mistakes in the simulator its tests notice, and how many without the folder `shared`; takes hours
 # and goes on where it was stopped. MUTANTS='--sample 20 --seed 7 --workers 2' for others, --by-hand for those of old.

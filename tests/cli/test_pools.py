@@ -137,17 +137,6 @@ def test_a_flag_that_every_pool_overrides_is_refused(blis: Blis, tmp_path: Path)
     assert code == 0
 
 
-def test_what_is_of_alike_instances_alone_refuses_pools(blis: Blis, tmp_path: Path) -> None:
-    path = written(tmp_path)
-    for command in (
-        ("plan", "--config", path, "--slo", "ttft.p99=5s"),
-        ("plan", "--config", path, "--slo", "ttft.p99=5s", "--max-rate"),
-    ):
-        code, _, err = blis(*command)
-        assert code == 2, command
-        assert "pools" in err.splitlines()[-1]
-
-
 def test_a_sweep_varies_what_the_pools_leave_open_and_says_so_of_the_rest(tmp_path: Path) -> None:
     swept = blis.sweep(written(tmp_path), vary={"rate": [4, 9]}, cache=False, workers=1)
     assert swept.table["status"].tolist() == ["ok", "ok"]
@@ -234,9 +223,3 @@ def test_a_sweep_varies_the_number_of_instances_of_a_pool(tmp_path: Path) -> Non
     found = blis.sweep(written(tmp_path), vary={"pools.small.count": [1, 2], "pools.big.gpu": ["h100"]})
     assert found.table["pools.small.count"].tolist() == [1, 2]
     assert found.table["num_instances"].tolist() == [2, 3]
-
-
-def test_a_plan_refuses_pools_and_names_the_command_that_compares_them(blis: Blis, tmp_path: Path) -> None:
-    code, _, err = blis("plan", "--config", written(tmp_path), "--slo", "ttft.p99=500ms")
-    assert code == 2
-    assert "blis sweep --vary pools.big.count=1:4" in err

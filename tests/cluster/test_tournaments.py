@@ -69,7 +69,7 @@ def test_objects_wake_in_the_order_of_times_and_of_places(data: Any, count: int)
 def test_the_least_loaded_are_those_with_the_smallest_load_by_index(data: Any, count: int) -> None:
     """The ready ones among them, while instances come and go."""
     followers: list[Any] = []
-    signals: Any = SimpleNamespace(load=[0] * count, moved=[], follow=followers.append)
+    signals: Any = SimpleNamespace(load=[0] * count, moved=[], weights=None, follow=followers.append)
     signals.track_moves = lambda: None
     least, ready = LeastLoad(signals), set(range(count))
     for index in range(count):

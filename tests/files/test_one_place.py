@@ -37,6 +37,7 @@ ALLOWED = {
     "blis_py/validated.py": "its own accuracy table",
     "engine/cli/serving/checkpoint.py": "what `read_text` has bounded",
     "engine/grammar/vocabulary.py": "what the tokenizer says of itself",
+    "engine/kernels/checked.py": "what an interrupted check left, whose last line may be cut",
     "engine/kernels/cuda/build.py": "its own sources",
     "engine/kernels/dry_run.py": "what Triton has just dumped",
     "engine/lifecycle.py": "the output of a request, which is no file",

@@ -263,7 +263,7 @@ def test_more_than_three_settings_are_searched_as_optuna_suggests_and_the_same_e
     assert found.lines == 16
     assert len(found.standings) == 8
     assert "a combination that was not tried may be cheaper" in repr(found)
-    assert plan(vary=vary, trials=8, **few).summary == found.summary
+    assert plan(vary=vary, trials=8, **few).summary | {"search": 0} == found.summary | {"search": 0}
 
 
 @pytest.mark.slow

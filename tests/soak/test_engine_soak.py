@@ -15,7 +15,7 @@ OUTPUTS = 1500
 @pytest.mark.slow
 @pytest.mark.long
 def test_outputs_of_all_loops_under_random_settings_and_failures_are_those_of_requests_alone() -> None:
-    command = [sys.executable, str(Path(__file__).with_name("engine.py")), "--outputs", str(OUTPUTS)]
+    command = [sys.executable, str(Path(__file__).with_name("engine_outputs.py")), "--outputs", str(OUTPUTS)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     compared = int(done.stdout.split()[0].replace(",", ""))

@@ -115,7 +115,7 @@ def test_the_page_fetches_from_this_server_alone(client: TestClient) -> None:
 
 def test_the_latest_wins_and_stale_work_is_cancelled(client: TestClient) -> None:
     with ThreadPoolExecutor(8) as pool:
-        states = [{"settings": {"workload.num_requests": 20_000, "num_instances": 3 + i}} for i in range(4)]
+        states = [{"settings": {"workload.num_requests": 80_000, "num_instances": 3 + i}} for i in range(4)]
         answers = [pool.submit(do, client, "whole", "drag", state=state) for state in states]
         answers.append(pool.submit(do, client, "leave", "drag"))
         found = [answer.result(60) for answer in answers]
