@@ -223,8 +223,8 @@ def measured(options: argparse.Namespace, slots: int) -> dict[str, Any]:
     """The engine in both modes and with the switches off, beside the simulator's prediction."""
     per_slot = options.requests_per_slot or max(ENOUGH // slots, 40)
     prompts, most = make_prompts(options, slots * per_slot)
-    told = engine_run(options, slots, prompts[:slots], most)["yardstick_us"]  # and warm-up
-    pace = (told[0], told[1]) if told else None
+    report = engine_run(options, slots, prompts[:slots], most)["yardstick_us"]  # and warm-up
+    pace = (report[0], report[1]) if report else None
     runs: dict[str, dict[str, Any]] = {}
     busy: dict[str, list[float]] = {name: [] for name in MODES}
     for _ in range(options.repeats):  # interleaved: what disturbs the machine disturbs all of them

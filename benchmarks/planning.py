@@ -36,7 +36,7 @@ Entry = dict[str, Any]
 def plan_case(quick: bool) -> Entry:
     """One model, 3 GPUs, TP 1 to 8, 1 to 32 instances, 3 schedulers, ten minutes of a trace."""
     count = 300 if quick else TEN_MINUTES
-    told, entry = timed(
+    report, entry = timed(
         *("plan", "--trace", str(TRACE), "--limit", str(count), "--model", "llama-3.1-8b"),
         *("--vary", "gpu=h100,a100-80,l40s", "tp=1,2,4,8", "scheduler=fcfs,priority-fcfs,lpm"),
         *("--instances", "1:32", "--slo", "ttft.p99=500ms", "--workers", str(CORES)),
@@ -44,9 +44,9 @@ def plan_case(quick: bool) -> Entry:
     return {
         **entry,
         "wanted_wall_s": 60,
-        "candidates": told["search"]["combinations"] * 32,
-        "runs": told["search"]["simulated"],
-        "best": told["best"]["what"],
+        "candidates": report["search"]["combinations"] * 32,
+        "runs": report["search"]["simulated"],
+        "best": report["best"]["what"],
     }
 
 

@@ -153,7 +153,7 @@ class Result(ShownResult):
             self.record,
             requests=requests,
             goodput=self.simulation.targets,
-            everyone=bool(self.config.goodput),
+            every_class=bool(self.config.goodput),
             block_size=self.simulation.scheduler.block_size,
         )
         return metrics if self.saturation is None else {**metrics, "saturation": self.saturation.final}
@@ -164,7 +164,7 @@ class Result(ShownResult):
 
         targets: dict[str, Any] = {
             "goodput": self.simulation.targets,
-            "everyone": bool(self.config.goodput),
+            "every_class": bool(self.config.goodput),
         }
         fitness = None if self.fitness_weights is None else self.fitness
         found = blis_blocks(self.record, **targets)

@@ -44,10 +44,13 @@ class StepOutcome:
         """Start copies into pinned memory, on the launching side. Read them after the ticket is done."""
         if self.tokens.is_cpu:
             return self
-        told, active = self.logprobs, self.active_experts
+        logprobs, active = self.logprobs, self.active_experts
         return StepOutcome(
             _pinned(self.tokens),
-            told and SampledLogprobs(_pinned(told.own), _pinned(told.values), _pinned(told.ids), told.rows),
+            logprobs
+            and SampledLogprobs(
+                _pinned(logprobs.own), _pinned(logprobs.values), _pinned(logprobs.ids), logprobs.rows
+            ),
             active if active is None else _pinned(active),
         )
 

@@ -23,8 +23,8 @@ def revision() -> str:
     The name is `$GPU_REVISION`, else the commit of the repository, else what a file `REVISION` beside the
     packages holds; without any of these the hash stands alone.
     """
-    told = os.environ.get("GPU_REVISION", "").strip()
-    return f"{told or _checked_out() or _noted()} {TREE}{tree()}".strip()
+    text = os.environ.get("GPU_REVISION", "").strip()
+    return f"{text or _checked_out() or _noted()} {TREE}{tree()}".strip()
 
 
 def tree() -> str:

@@ -14,13 +14,20 @@ from hypothesis import HealthCheck, settings
 NATIVELY = (
     "accuracy",
     "calibrate",
+    "comparison",
     "docs",
     "extension",
     "golden",
     "ledger",
     "notebooks",
+    "outputs",
+    "pages",
+    "planning",
     "properties",
+    "report",
+    "serve",
     "theory",
+    "ui",
     "workload",
 )
 """Folders of tests that run in native code with `--part=native`; others may replace

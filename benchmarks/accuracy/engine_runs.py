@@ -96,8 +96,8 @@ def serve(case: Case, profiles: Path, folder: Path) -> Served:
     folder.mkdir(parents=True)
     served = measure(case, profiles, folder)
     took_s = time.monotonic() - began_s
-    told = f"{number + 1} of {len(CASES)}: {case.model}, {case.name}, {took_s:.0f} s"
-    print(told, file=sys.stderr, flush=True)
+    text = f"{number + 1} of {len(CASES)}: {case.model}, {case.name}, {took_s:.0f} s"
+    print(text, file=sys.stderr, flush=True)
     return served
 
 
@@ -106,8 +106,8 @@ def measure(case: Case, profiles: Path, folder: Path) -> Served:
     rate = case.load * capacity(case, profiles, folder)
     spec = write_spec(case, rate, folder / "workload.yaml")
     summary = engine_run(case, spec, profiles, folder / "real")
-    told = yaml.safe_load((folder / "real" / "run.yaml").read_text(encoding="utf-8"))
-    by = {"started_at": told["started_at"], "commit": revision(), "torch": told["torch"]}
+    report = yaml.safe_load((folder / "real" / "run.yaml").read_text(encoding="utf-8"))
+    by = {"started_at": report["started_at"], "commit": revision(), "torch": report["torch"]}
     served = Served(case, folder, rate, summary, by)
     kept = {name: getattr(served, name) for name in ("rate", "summary", "provenance")}
     (folder / SUMMARY).write_text(json.dumps(kept), encoding="utf-8")
@@ -157,11 +157,11 @@ def measure_profile(name: str, rounds: int, profiles: Path) -> None:
 
 def profile_facts(name: str, profiles: Path) -> dict[str, Any]:
     """When and on what a profile was measured, how often each shape, and how much the machine drifted."""
-    told = yaml.safe_load((profiles / name / "profile.yaml").read_text(encoding="utf-8"))
+    report = yaml.safe_load((profiles / name / "profile.yaml").read_text(encoding="utf-8"))
     names = ("date", "engine_commit", "device", "torch", "clock", "yardstick_us", "rounds", "counts", "drift")
-    if told["drift"] > TOLERATED_DRIFT:
-        print(f"warning: the machine drifted by {told['drift']:.1%} under {name}", file=sys.stderr)
-    return {key: told[key] for key in names if key in told}
+    if report["drift"] > TOLERATED_DRIFT:
+        print(f"warning: the machine drifted by {report['drift']:.1%} under {name}", file=sys.stderr)
+    return {key: report[key] for key in names if key in report}
 
 
 def errors(compared: dict[str, Any]) -> dict[str, float]:

@@ -103,7 +103,7 @@ def medians(rows: Sequence[Row]) -> list[str]:
     many = [row for row in rows if max(row.preemptions)]
     measured, predicted = (sum(row.preemptions[i] for row in many) for i in (0, 1))
     hits = [100 * abs(row.hit_rate[1] - row.hit_rate[0]) for row in rows]
-    told = [
+    lines = [
         _HEADS,
         "|---|---|---|---|",
         f"| batches equal to the engine's, measured step times injected | {same} | | 100 % |",
@@ -112,11 +112,11 @@ def medians(rows: Sequence[Row]) -> list[str]:
         _line("step time: mean absolute error", rows, lambda row: row.step_mape, MAPE_TARGET),
     ]
     for name, most in TARGETS.items():
-        told.append(_line(name, rows, _error_of(name), most))
+        lines.append(_line(name, rows, _error_of(name), most))
     points = f"{statistics.median(hits):.1f} points; at most {max(hits):.1f}"
-    told.append(f"| prefix hit rate | {points} | | {100 * HIT_RATE_TARGET:.0f} point |")
+    lines.append(f"| prefix hit rate | {points} | | {100 * HIT_RATE_TARGET:.0f} point |")
     what = f"preemptions, in the {len(many)} runs with any ({measured:,}; predicted {predicted:,})"
-    return [*told, _line(what, many, _preemptions_off, PREEMPTIONS_TARGET)]
+    return [*lines, _line(what, many, _preemptions_off, PREEMPTIONS_TARGET)]
 
 
 def _injected(rows: Sequence[Row]) -> list[str]:

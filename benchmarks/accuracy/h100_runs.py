@@ -215,8 +215,10 @@ def front_ends(runs: list[Run], records: list[RunRecord]) -> list[FrontEnd]:
 def with_front_end(runs: list[Run], records: list[RunRecord]) -> dict[str, dict[str, float]]:
     """Errors with the front end of the other runs."""
     own, found = front_end_of(runs, records), front_ends(runs, records)
-    told = [f"{ms:.1f} + {1e3 * seq_ms:.0f} us" for ms, seq_ms in (*found, own)]
-    print(f"\nfront end, ms and for each sequence, without each run: {', '.join(told[:-1])}; all {told[-1]}")
+    lines = [f"{ms:.1f} + {1e3 * seq_ms:.0f} us" for ms, seq_ms in (*found, own)]
+    print(
+        f"\nfront end, ms and for each sequence, without each run: {', '.join(lines[:-1])}; all {lines[-1]}"
+    )
     return {run.name: errors(run, record, end) for run, record, end in zip(runs, records, found, strict=True)}
 
 

@@ -52,7 +52,7 @@ def silicon(data: Path) -> Iterator[Point]:
         read = own if own.get("gpus") else published.get(_figures(row), own)
         batch, labelled = _number_of(row, "batch_size"), int(_float(group.get("concurrency", "")) or 0)
         gpus, dp, ep = _width(row, read, labelled // batch if row["mode"] == "agg" else 1)
-        told = labelled > batch or read.get("gpus") or row["mode"] != "agg"
+        report = labelled > batch or read.get("gpus") or row["mode"] != "agg"
         yield Point(
             id=row["id"],
             source="silicon",
@@ -66,7 +66,7 @@ def silicon(data: Path) -> Iterator[Point]:
             ep=ep,
             prompt_tokens=int(row["isl"]),
             output_tokens=int(row["osl"]),
-            concurrency=labelled if told and labelled else batch * dp,
+            concurrency=labelled if report and labelled else batch * dp,
             measured={
                 "ttft.mean": float(row["silicon_ttft_ms"]),
                 "tpot.mean": float(row["silicon_tpot_ms"]),

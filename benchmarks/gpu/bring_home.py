@@ -49,9 +49,9 @@ def write_results(results: Results, folder: Path) -> list[Path]:
     for script, by_key in sorted(both.rows.items()):
         rows = list(by_key.values())
         used = dict.fromkeys(row["run"] for row in rows)
-        told = {"runs": {run: both.runs.get(run, {}) for run in used}, "rows": rows}
+        fields = {"runs": {run: both.runs.get(run, {}) for run in used}, "rows": rows}
         written.append(folder / f"{script}.json")
-        written[-1].write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        written[-1].write_text(json.dumps(fields, indent=1) + "\n", encoding="utf-8")
     written.append(folder / "README.md")
     written[-1].write_text(_TITLE + draw(both), encoding="utf-8")
     return written
@@ -61,9 +61,9 @@ def known(folder: Path) -> Results:
     """What was brought home before."""
     found = Results()
     for path in sorted(folder.glob("*.json")):
-        told = json.loads(path.read_text(encoding="utf-8"))
-        found.runs |= told["runs"]
-        for row in told["rows"]:
+        report = json.loads(path.read_text(encoding="utf-8"))
+        found.runs |= report["runs"]
+        for row in report["rows"]:
             found.add(row)
     return found
 
@@ -100,12 +100,12 @@ def write_fit(samples: StepSamples, folder: Path) -> list[Any]:
 
 def _errors(fitted: FittedProfile) -> list[str]:
     """Cross-validated mean absolute error of each regime."""
-    told = [
+    lines = [
         f"{regime} {entry.cross_validated.mape:.1%}"
         for regime, entry in fitted.regimes.items()
         if entry.cross_validated is not None
     ]
-    return [", ".join(told), str(sum(entry.shapes for entry in fitted.regimes.values()))]
+    return [", ".join(lines), str(sum(entry.shapes for entry in fitted.regimes.values()))]
 
 
 def main() -> int:
@@ -121,7 +121,7 @@ def main() -> int:
         place = device_name({"device_kind": "cpu" if gpu == "cpu" else "cuda", "device": gpu})
         for path in write_results(found, options.into / RESULTS / place):
             print(path)
-        revisions = {str(told.get("revision")) for told in found.runs.values()}
+        revisions = {str(report.get("revision")) for report in found.runs.values()}
         if len(revisions) > 1:
             print(
                 f"note: rows of {len(revisions)} revisions stand side by side: {', '.join(sorted(revisions))}"

@@ -74,16 +74,16 @@ class Campaign:
 
     def run_job(self, name: str) -> list[tuple[str, str, float]]:
         """Its parts, one after another; name, state and seconds of each."""
-        job, told = JOBS[name], []
+        job, lines = JOBS[name], []
         ends_s = time.monotonic() + job.limit_s - PACKING_S
         print(f"== job {name}, {job.limit_s:.0f} s: {job.brings}", flush=True)
         for part in self.parts_of(job):
             state, seconds = self.run_part(name, part, ends_s)
-            told.append((part.name, state, seconds))
+            lines.append((part.name, state, seconds))
             if self.stopped or state == "no GPU":
                 break
         self.pack()
-        return told
+        return lines
 
     def parts_of(self, job: Job) -> Iterator[Part]:
         for part in job.parts:
@@ -145,10 +145,10 @@ def gpu_name(device: str) -> str:
         return device
     command = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "--id=0")
     try:
-        told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+        report = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
     except (OSError, subprocess.SubprocessError):
         return device
-    return told.strip() or device
+    return report.strip() or device
 
 
 def install(wheels: Path, python: str, folder: Path) -> Path | None:
@@ -197,15 +197,15 @@ def main() -> int:
     campaign = Campaign(out, cache, options.device, options.python, again, packages)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, campaign.stop)
-    told = []
+    lines = []
     for name in options.job:
-        told += campaign.run_job(name)
-        if campaign.stopped or (told and told[-1][1] == "no GPU"):
+        lines += campaign.run_job(name)
+        if campaign.stopped or (lines and lines[-1][1] == "no GPU"):
             break
-    _summary(told, out, options.job)
+    _summary(lines, out, options.job)
     if campaign.stopped:
         return 128 + campaign.stopped
-    return int(any(not state.startswith("done") for _, state, _ in told))
+    return int(any(not state.startswith("done") for _, state, _ in lines))
 
 
 def _summary(told: list[tuple[str, str, float]], out: Path, jobs: list[str]) -> None:

@@ -55,7 +55,7 @@ class Results:
     @property
     def rehearsed(self) -> bool:
         """Whether any of it was run on a CPU."""
-        return any(told.get("gpu") == "cpu" for told in self.runs.values())
+        return any(report.get("gpu") == "cpu" for report in self.runs.values())
 
 
 def gathered(folders: Iterable[Path]) -> Results:
@@ -116,10 +116,10 @@ def _line(text: str) -> str:
 
 
 def _where(results: Results) -> str:
-    told = [
+    notes = [
         " · ".join(f"{name} {run[name]}" for name in _TOLD if run.get(name)) for run in results.runs.values()
     ]
-    lines = [f"- {line}" for line in dict.fromkeys(line for line in told if "torch" in line)]
+    lines = [f"- {line}" for line in dict.fromkeys(line for line in notes if "torch" in line)]
     if results.rehearsed:
         lines.insert(0, "**Rehearsed on a CPU: these are no figures of a GPU.**\n")
     return "\n".join(lines or ["Nothing has been measured on a GPU yet."])

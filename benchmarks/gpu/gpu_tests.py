@@ -34,8 +34,8 @@ class Teller:
         if report.when == "call" or report.outcome != "passed":
             self._counts[report.outcome] += 1
         if report.outcome == "failed":
-            told = {"outcome": "failed", "why": report.longreprtext[-_LONGEST:]}
-            self._rows.add(report.nodeid, told)
+            fields = {"outcome": "failed", "why": report.longreprtext[-_LONGEST:]}
+            self._rows.add(report.nodeid, fields)
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         seconds = time.monotonic() - self._began_s

@@ -88,11 +88,11 @@ def profiled(engine: LLMEngine, steps: int, device: str) -> Row:
     """What so many steps spent their time in."""
     on_gpu = device == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    with profile(activities=activities) as told:
+    with profile(activities=activities) as report:
         for _ in range(steps):
             engine.step()
     attribute = "self_device_time_total" if on_gpu else "self_cpu_time_total"
-    times: list[tuple[float, Any]] = [(getattr(event, attribute), event) for event in told.key_averages()]
+    times: list[tuple[float, Any]] = [(getattr(event, attribute), event) for event in report.key_averages()]
     times = sorted((pair for pair in times if pair[0] > 0), key=lambda pair: -pair[0])
     kernels = [
         {"kernel": event.key[:_NAME], "calls": event.count / steps, "us": us / steps}

@@ -108,11 +108,11 @@ def measure_all(rows: Rows, options: argparse.Namespace) -> None:
             key = f"{model} {batch}"
             row = rows.once(key, lambda shared=shared, batch=batch: measure(shared(), batch, options))
             if row is not None:
-                told = [
+                lines = [
                     f"{row[loop]['step_period_us']:.0f} µs, bubble {row[loop]['bubble']:.1%}"
                     for loop in LOOPS
                 ]
-                print(f"{key:20} {' -> '.join(told)}, same tokens: {row['same_tokens']}", flush=True)
+                print(f"{key:20} {' -> '.join(lines)}, same tokens: {row['same_tokens']}", flush=True)
 
 
 def main() -> None:

@@ -56,7 +56,7 @@ def run(
         process_group=0,
         preexec_fn=_end_with_the_parent,
     )
-    told = _Telling(process, log)
+    report = _Telling(process, log)
     why = ""
     while process.poll() is None and not why:
         time.sleep(_LOOK_EVERY_S)
@@ -67,9 +67,9 @@ def run(
     if why:
         _end(process)
     _signal_group(process, signal.SIGKILL)  # whatever it started and left
-    told.finish()
+    report.finish()
     state = why or ("done" if process.returncode == 0 else "failed")
-    return Ended(state, process.returncode, time.monotonic() - began_s, told.tail)
+    return Ended(state, process.returncode, time.monotonic() - began_s, report.tail)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

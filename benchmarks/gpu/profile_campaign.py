@@ -119,7 +119,7 @@ def main() -> None:
         outcome = measure(model, options, effort)
         row = rows.add(model, row_of(outcome, time.monotonic() - began_s))
         warning = " (!)" if outcome.drift > TOLERATED_DRIFT else ""
-        told = [
+        lines = [
             f"{row['rounds']} of {effort.rounds} rounds, {row['visits']} visits of the next",
             f"{row['counts']['steps']:,} steps",
             f"drift {outcome.drift:.1%}{warning}",
@@ -127,8 +127,8 @@ def main() -> None:
         ]
         if options.out is None:
             reason = fit_profile(outcome.folder, outcome.samples)
-            told.append("fitted" if reason is None else f"not fitted: {reason}")
-        print(f"{model}: {', '.join(told)}", flush=True)
+            lines.append("fitted" if reason is None else f"not fitted: {reason}")
+        print(f"{model}: {', '.join(lines)}", flush=True)
         gc.collect()
         if options.device == "cuda":
             torch.cuda.empty_cache()

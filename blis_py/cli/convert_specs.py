@@ -133,7 +133,7 @@ def _expanded(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
     for note in spec.notes:
         say(f"note: {note}")
     head = {name: value for name, value in values.items() if name not in ("servegen_data", "inference_perf")}
-    written = [client.model_dump(mode="json", exclude_defaults=True) for client in spec.everyone]
+    written = [client.model_dump(mode="json", exclude_defaults=True) for client in spec.all_clients]
     for client in written:
         for window in (client.get("lifecycle") or {}).get("windows", ()):
             window.setdefault("start_us", 0)

@@ -131,19 +131,19 @@ class Traced:
         scheduler = self._scheduler
         steps = len(ends_ns)
         self._now_ns = int(ends_ns[-1])
-        told: dict[str, Value] = {
+        fields: dict[str, Value] = {
             name: getattr(features, name) for name in _COMPOSITION if hasattr(features, name)
         }
-        told["admitted"] = admitted
+        fields["admitted"] = admitted
         if self._sample > 1 or steps == 1:
             state = len(scheduler.running), scheduler.queue_depth, scheduler.blocks_in_use(steps)
-            self._track.step(start_ns, self._now_ns, state, told, steps)
+            self._track.step(start_ns, self._now_ns, state, fields, steps)
             return
         for index, end_ns in enumerate(ends_ns):
             state = len(scheduler.running), scheduler.queue_depth, scheduler.blocks_in_use(index + 1)
-            self._track.step(start_ns, int(end_ns), state, told)
+            self._track.step(start_ns, int(end_ns), state, fields)
             start_ns = int(end_ns)
-            told["decode_kv_tokens"] = int(told.get("decode_kv_tokens", 0)) + features.decode_seqs
+            fields["decode_kv_tokens"] = int(fields.get("decode_kv_tokens", 0)) + features.decode_seqs
 
 
 class TracedSteps(Traced):

@@ -102,7 +102,7 @@ class DecodeSet:
 
     def longest(self, tick: int) -> int:
         """Longest context at step `tick`."""
-        assert self._track_longest, "nobody keeps track of it"
+        assert self._track_longest, "the longest sequence is not tracked"
         heap, bases = self._longest, self._bases
         while heap and bases.get(heap[0][1]) != -heap[0][0]:
             heappop(heap)

@@ -158,7 +158,7 @@ class DiffusionScheduler(Lifecycle):
         """
         slots = [request.slot for request in self._requests() if request.slot != NO_SLOT]
         assert sorted(slots + self._free_slots) == list(range(self.config.max_num_seqs)), "a slot is lost"
-        assert not self.kv.pool.num_reserved, "blocks were taken for nobody"
+        assert not self.kv.pool.num_reserved, "blocks were taken for no request"
         self.kv.pool.check([block for request in self.running for block in request.block_table])
 
     def __repr__(self) -> str:

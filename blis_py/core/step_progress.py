@@ -246,7 +246,7 @@ class StepProgress(Lifecycle):
         for request in self.running:
             self.settle(request)
         held = [block for request in self.running for block in request.block_table]
-        assert not self.kv.pool.num_reserved, "blocks were taken for nobody"
+        assert not self.kv.pool.num_reserved, "blocks were taken for no request"
         for request in self.running:
             expected, holds = self.kv.blocks_of(request.computed), len(request.block_table)
             drafted = holds > expected and request.bursts is not None

@@ -93,12 +93,12 @@ def fate(run: RunView) -> str:
 
 
 def _lines(run: RunView) -> list[tuple[str, Rows, dict[str, Any]]]:
-    everyone: Rows = np.arange(len(run))
+    all_rows: Rows = np.arange(len(run))
     if len(run.classes) < 2:
-        return [("all requests", everyone, {"color": INK})]
+        return [("all requests", all_rows, {"color": INK})]
     shown = dict(list(run.classes.items())[:_MAX_CLASSES])
     looks = class_lines(list(shown))
-    lines = [("all requests", everyone, {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 1.4})]
+    lines = [("all requests", all_rows, {"color": INK, "linestyle": (0, (4, 2)), "linewidth": 1.4})]
     return lines + [(name, rows, looks[name]) for name, rows in shown.items()]
 
 

@@ -98,11 +98,11 @@ class Operators:
         self._terms = terms or terms_of(engine, gpu, shape)
         self._server = server or ServerTerms()
         self.outside = LargestBatch(self._server.most_seqs)
-        told = (
+        text = (
             f"{engine} on {gpu.name}" if known else f"{engine} on {learned[0].gpu}, datasheet of {gpu.name}"
         )
         self.provenance = (
-            f"operators learned on kernels of {told}, {shape.name} on {gpu.name} {layout}"
+            f"operators learned on kernels of {text}, {shape.name} on {gpu.name} {layout}"
             f"{self._server.describe()}"
         )
         self.frontend = FrontendDelays(

@@ -56,7 +56,7 @@ class _Summary:
         self.instances = rows_by_instance(record) if record.visits.single else []
         """Rows of each instance, unless a request can be on several."""
         self.has_pools = len({one.pool for one in record.instances}) > 1
-        self.everyone: Rows = np.arange(len(record.table))
+        self.all_rows: Rows = np.arange(len(record.table))
         self.itl = self._token_gaps()
         first = int(record.table.arrival_ns[0]) if len(record.table) else 0
         finished = record.finish_ns[self.columns.completed]
@@ -67,7 +67,7 @@ class _Summary:
         """Groups computed so far, by their rows."""
 
     def build(self) -> dict[str, Any]:
-        cluster = self._group(self.everyone)
+        cluster = self._group(self.all_rows)
         classes = {name: self._part(rows, cluster) for name, rows in self.classes.items()}
         tenants = {name: self._part(rows, cluster) for name, rows in self.tenants.items()}
         instances = [self._instance(index, cluster) for index in range(len(self.record.instances))]
@@ -88,7 +88,7 @@ class _Summary:
                 **self._cost(),
                 "prefix_hit_ceiling": _prefix_hit_ceiling(self.record),
                 "jain_fairness": _jain([t["output_tokens"] for t in tenants.values()]),
-                **self._of_kind(self.everyone, self.record.instances),
+                **self._of_kind(self.all_rows, self.record.instances),
                 **self._at_clients(),
             },
             "classes": classes,
@@ -168,7 +168,7 @@ class _Summary:
 
     def _part(self, rows: Rows, cluster: Mapping[str, Any]) -> dict[str, Any]:
         """Summary of a group, cached: tenants often coincide with the classes, or with all requests."""
-        if len(rows) == len(self.everyone):
+        if len(rows) == len(self.all_rows):
             return {**cluster}
         key = _digest(rows)
         if key not in self.known:
@@ -179,7 +179,7 @@ class _Summary:
         own = [self.record.instances[index]]
         if self.record.visits.single:
             rows = self.instances[index]
-            group = cluster if len(rows) == len(self.everyone) else self._group(rows, index)
+            group = cluster if len(rows) == len(self.all_rows) else self._group(rows, index)
             parts = {**group, **engine(own, self._lived_ns(own)), **self._of_kind(rows, own)}
         else:
             parts = self._visits_to(index) | engine(own, self._lived_ns(own))
@@ -193,9 +193,9 @@ class _Summary:
         rows = np.unique(visits.request[visits.instance == index])
         met = None if self.goodput is None else self.goodput.report(rows, self.duration_s)
         return {
-            **part._group(part.everyone),
+            **part._group(part.all_rows),
             "goodput": met,
-            **part._of_kind(part.everyone, part.record.instances),
+            **part._of_kind(part.all_rows, part.record.instances),
         }
 
     def _of_kind(self, rows: Rows, instances: Sequence[InstanceRecord]) -> dict[str, Any]:
@@ -227,7 +227,7 @@ class _Summary:
 
     def _token_gaps(self) -> dict[tuple[int | None, bytes], Distribution]:
         """Token gaps of every group, in one pass over the steps."""
-        groups = [self.everyone, *self.classes.values(), *self.tenants.values()]
+        groups = [self.all_rows, *self.classes.values(), *self.tenants.values()]
         wanted: dict[tuple[int | None, bytes], Rows] = {(None, _digest(rows)): rows for rows in groups}
         wanted |= {(index, _digest(rows)): rows for index, rows in enumerate(self.instances)}
         done = [rows[self.columns.completed[rows]] for rows in wanted.values()]
@@ -246,7 +246,7 @@ class _Summary:
         empty: Rows = np.zeros(0, dtype=np.intp)
         answers = []
         for wanted in self.slo:
-            rows = self.classes.get(wanted.slo_class, empty) if wanted.slo_class else self.everyone
+            rows = self.classes.get(wanted.slo_class, empty) if wanted.slo_class else self.all_rows
             measured = self._samples(METRICS[wanted.metric], rows).stat(wanted.stat)
             answers.append(verdict(wanted, measured, len(rows)))
         return answers

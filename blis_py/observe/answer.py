@@ -92,8 +92,8 @@ class ObservedAnswer:
         except ValueError:
             body = None
         if not isinstance(body, dict) or self.status != 200:
-            told = body.get("error", body) if isinstance(body, dict) else self._rest.decode(errors="replace")
-            self.error = f"status {self.status}: {_message(told)}"
+            text = body.get("error", body) if isinstance(body, dict) else self._rest.decode(errors="replace")
+            self.error = f"status {self.status}: {_message(text)}"
             return
         self._usage(body.get("usage"))
         for choice in body.get("choices") or ():
@@ -109,5 +109,5 @@ class ObservedAnswer:
 
 
 def _message(error: Any) -> str:
-    told = error.get("message", error) if isinstance(error, dict) else error
-    return plain(str(told))
+    message = error.get("message", error) if isinstance(error, dict) else error
+    return plain(str(message))

@@ -42,8 +42,8 @@ async def model_of(client: HttpClient, wanted: str | None) -> str:
     except HttpError as error:
         raise InputError(str(error), key="--server-url", fix="start the server first") from None
     except (ValueError, KeyError, TypeError):
-        told = plain(got.body[:200].decode(errors="replace"))
-        problem = f"status {got.status} of /v1/models: {told}"
+        body = plain(got.body[:200].decode(errors="replace"))
+        problem = f"status {got.status} of /v1/models: {body}"
         if wanted is not None and got.status == 404:
             return wanted
         raise InputError(problem, key="--server-url", fix="name a server of the OpenAI API") from None
@@ -84,8 +84,8 @@ async def counting(client: HttpClient, model: str, chat: bool, words: Any) -> Co
             got = await fetch(client, "POST", path, body)
             tokens.append(int(json.loads(got.body)["usage"]["prompt_tokens"]))
         except (HttpError, ValueError, KeyError, TypeError) as error:
-            told = plain(got.body[:200].decode(errors="replace")) if "got" in locals() else str(error)
-            problem = f"the server does not answer a first request: {told}"
+            text = plain(got.body[:200].decode(errors="replace")) if "got" in locals() else str(error)
+            problem = f"the server does not answer a first request: {text}"
             raise InputError(problem, key="--server-url") from None
     return Counting.of(_WORDS, (tokens[0], tokens[1]))
 

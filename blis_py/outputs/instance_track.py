@@ -49,9 +49,9 @@ class InstanceTrack:
             return
         prompts, decodes = composition.get("prefill_tokens", 0), composition.get("decode_seqs", 0)
         name = "mixed" if prompts and decodes else PREFILL if prompts else DECODE
-        told = {key: value for key, value in composition.items() if value}
+        composed = {key: value for key, value in composition.items() if value}
         self._writer.slice(
-            self._steps, name, start_ns, end_ns, {**told, "steps": steps} if steps > 1 else told
+            self._steps, name, start_ns, end_ns, {**composed, "steps": steps} if steps > 1 else composed
         )
         tokens = int(prompts) + int(decodes)
         self._count(max(start_ns, window.from_ns), (*state, tokens))

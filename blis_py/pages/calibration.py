@@ -42,12 +42,12 @@ def report(found: Mapping[str, Any], command: str) -> Document:
 
 def verdict(found: Mapping[str, Any]) -> Cell:
     """The errors of the means in a sentence."""
-    told = [
+    lines = [
         f"{one['latency'].upper()} {change(one['seconds']['mean']['error'])}"
         for one in found["latencies"]
         if "mean" in one["seconds"] and one["group"] == found["latencies"][0]["group"]
     ]
-    return Cell(f"Errors of the means: {', '.join(told)}." if told else "Nothing could be compared.")
+    return Cell(f"Errors of the means: {', '.join(lines)}." if lines else "Nothing could be compared.")
 
 
 def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Mapping[str, Any]]]:

@@ -45,10 +45,10 @@ def distribution(run: RunView, metric: str) -> Chart:
 
 
 def _lines(run: RunView) -> list[tuple[str, Rows]]:
-    everyone: Rows = np.arange(len(run))
+    all_rows: Rows = np.arange(len(run))
     if len(run.classes) < 2:
-        return [("all requests", everyone)]
-    return [("all requests", everyone), *list(run.classes.items())[:_CLASSES]]
+        return [("all requests", all_rows)]
+    return [("all requests", all_rows), *list(run.classes.items())[:_CLASSES]]
 
 
 def _curve(run: RunView, metric: str, name: str, rows: Rows) -> Chart | None:

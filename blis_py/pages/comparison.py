@@ -62,12 +62,12 @@ def verdict(found: Mapping[str, Any]) -> Cell:
 
 
 def _findings(found: Mapping[str, Any]) -> list[Cell]:
-    told = [
+    lines = [
         Cell(f"{name}: {load}", tone="bad" if load == SATURATED else "")
         for name, load in zip(found["runs"], found["verdicts"], strict=True)
         if load
     ]
-    return told + [Cell(str(each["note"]), tone="warn") for each in found["compared"] if each["note"]]
+    return lines + [Cell(str(each["note"]), tone="warn") for each in found["compared"] if each["note"]]
 
 
 def _matched(found: Mapping[str, Any]) -> str:

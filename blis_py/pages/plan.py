@@ -62,8 +62,8 @@ def _sections(
     )
     facts = [str(plan[key]) for key in ("models", "capacity") if plan.get(key)]
     source = plan["best"].get("price_source")
-    told = [*facts, *([f"Prices: {source}"] if source else []), "Every number is one of plan.json."]
-    yield Section("provenance", "Where the numbers are from", told)
+    lines = [*facts, *([f"Prices: {source}"] if source else []), "Every number is one of plan.json."]
+    yield Section("provenance", "Where the numbers are from", lines)
     yield Section("commands", "To get it again", codes=[Code("The run of the best", run_again(settings))])
 
 

@@ -41,8 +41,8 @@ class Contents:
         settings = job.as_dict()
         for path in files:
             _drop(settings["config"], path.split("."))
-        told = json.dumps([settings, files, code_digest(), [*METRICS]], sort_keys=True, default=str)
-        return sha256(told.encode()).hexdigest()
+        content = json.dumps([settings, files, code_digest(), [*METRICS]], sort_keys=True, default=str)
+        return sha256(content.encode()).hexdigest()
 
     def digests(self, config: RunConfig) -> dict[str, str | None]:
         """Content digests by configuration key, of the files and folders named there."""

@@ -107,10 +107,10 @@ def _kept_twice(check: SloCheck, part: RunRecord, columns: Latencies) -> bool:
 
 
 def _rows(part: RunRecord, slo_class: str | None) -> Ints:
-    everyone = np.arange(len(part.table))
+    all_rows = np.arange(len(part.table))
     if slo_class is None:
-        return everyone
-    found: Ints = rows_by_name(slo_classes(part)).get(slo_class, everyone[:0])
+        return all_rows
+    found: Ints = rows_by_name(slo_classes(part)).get(slo_class, all_rows[:0])
     return found
 
 

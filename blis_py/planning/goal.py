@@ -44,16 +44,16 @@ class Requirement:
 
     def __str__(self) -> str:
         if self.unit == "ms":
-            told = "is never reached" if self.measured is None else in_ms(self.measured)
-            return f"{self.title} {told} (target {in_ms(self.limit, self.measured)})"
+            text = "is never reached" if self.measured is None else in_ms(self.measured)
+            return f"{self.title} {text} (target {in_ms(self.limit, self.measured)})"
         if self.unit == "per s":
-            told = "none" if self.measured is None else f"{self.measured:,.4g}"
-            return f"{self.what} {told} (target: at least {self.limit:,.4g})"
+            text = "none" if self.measured is None else f"{self.measured:,.4g}"
+            return f"{self.what} {text} (target: at least {self.limit:,.4g})"
         if self.unit != "share":
-            told = "none" if self.measured is None else f"{self.measured:,.4g}"
-            return f"{self.title} {told} (target {self.limit:,.4g}{self.unit and f' {self.unit}'})"
-        told = "none" if self.measured is None else f"{100 * self.measured:.2f} %"
-        return f"{self.what} {told} (target {100 * self.limit:g} %)"
+            text = "none" if self.measured is None else f"{self.measured:,.4g}"
+            return f"{self.title} {text} (target {self.limit:,.4g}{self.unit and f' {self.unit}'})"
+        text = "none" if self.measured is None else f"{100 * self.measured:.2f} %"
+        return f"{self.what} {text} (target {100 * self.limit:g} %)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,9 @@ class Judgement:
         if self.early == FINE:
             return "meets all targets on the first part of the arrivals, with room to spare"
         missed = ", ".join(str(each) for each in self.requirements if not each.met)
-        told = [missed] if missed else []
-        told += ["the backlog grows"] if self.saturated else []
-        return "; ".join(told) if told else str(self.tightest)
+        lines = [missed] if missed else []
+        lines += ["the backlog grows"] if self.saturated else []
+        return "; ".join(lines) if lines else str(self.tightest)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,9 +53,11 @@ class _Trials:
         slack = float("-inf")
         for _ in range(_ROUNDS):
             cases = list(self._changed(probe, changes))
-            told = self._judged(probe, cases)
+            judgements = self._judged(probe, cases)
             found = max(
-                zip(told, range(len(told)), strict=True), key=lambda each: each[0].slack, default=None
+                zip(judgements, range(len(judgements)), strict=True),
+                key=lambda each: each[0].slack,
+                default=None,
             )
             if found is None or found[0].slack <= slack:
                 return None

@@ -109,10 +109,10 @@ def _sized(config: RunConfig, prices: Prices, gpus: int | None, budget: float | 
 
 def _standing(found: Rated) -> Standing:
     best, rate = found.candidate, found.rate
-    told = "" if rate.per_s is None else f"{rate.per_s:,.3g} requests/s"
+    text = "" if rate.per_s is None else f"{rate.per_s:,.3g} requests/s"
     why = (
-        f"{told}; just above: {rate.broken}"
+        f"{text}; just above: {rate.broken}"
         if rate.broken is not None
-        else told or "misses a target at any rate"
+        else text or "misses a target at any rate"
     )
     return Standing(best.point, best.instances, False, None, best.dollars_per_hour or float(best.gpus), why)

@@ -29,18 +29,18 @@ def answer(plan: PlanResult) -> str:
 def lines(plan: PlanResult) -> list[str]:
     """The answer first, then its limits, certainty and provenance."""
     best = plan.best
-    told = [f"{_verb(plan)}: {best}", f"  {_size(best)}", *_parts(best)]
-    told += [f"  {_met(each)} {each}" for each in best.judgement.requirements if _shown(each)]
-    told += _longer(plan)
+    lines = [f"{_verb(plan)}: {best}", f"  {_size(best)}", *_parts(best)]
+    lines += [f"  {_met(each)} {each}" for each in best.judgement.requirements if _shown(each)]
+    lines += _longer(plan)
     if best.judgement.saturated:
-        told.append("  ✗ the backlog grows: the cluster does not keep up with the load")
+        lines.append("  ✗ the backlog grows: the cluster does not keep up with the load")
     if any(r.what == LOST and not r.met for r in best.judgement.requirements):
-        told.append(f"  ✗ {_lost(best)} are lost: rejected, too long for the KV cache, or timed out")
-    told += [*_room(plan), *_binding(plan), *_tried(plan), *_runner_up(plan)]
-    told += [*_probability(plan), *_agreement(plan)]
+        lines.append(f"  ✗ {_lost(best)} are lost: rejected, too long for the KV cache, or timed out")
+    lines += [*_room(plan), *_binding(plan), *_tried(plan), *_runner_up(plan)]
+    lines += [*_probability(plan), *_agreement(plan)]
     if plan.standings:
-        told.append(_searched(plan))
-    return told + [f"Note: {note}" for note in plan.notes]
+        lines.append(_searched(plan))
+    return lines + [f"Note: {note}" for note in plan.notes]
 
 
 def _shown(requirement: Requirement) -> bool:
@@ -134,15 +134,15 @@ def _verb(plan: PlanResult) -> str:
 
 
 def _size(best: Candidate) -> str:
-    told = f"{best.gpus} GPU{'s' if best.gpus > 1 else ''}"
+    text = f"{best.gpus} GPU{'s' if best.gpus > 1 else ''}"
     if best.dollars_per_hour is None:
-        return told
-    told += f", ${best.dollars_per_hour:,.2f} an hour"
+        return text
+    text += f", ${best.dollars_per_hour:,.2f} an hour"
     million = best.dollars_per_million("output")
     total = best.dollars_per_million("total")
     if million is None or total is None:
-        return told
-    return f"{told}; ${million:,.2f} per million output tokens, ${total:,.2f} per million tokens in all"
+        return text
+    return f"{text}; ${million:,.2f} per million output tokens, ${total:,.2f} per million tokens in all"
 
 
 def _parts(best: Candidate) -> list[str]:
@@ -167,15 +167,15 @@ def _lost(best: Candidate) -> str:
 
 def _longer(plan: PlanResult) -> list[str]:
     """The configuration over longer durations, and a cheaper one that only survives the burst."""
-    longer, told = plan.sustained, []
+    longer, lines = plan.sustained, []
     if longer is not None and longer.length > 1:
         over = f"over {longer.length:g} × the duration ({longer.requests:,} requests)"
-        told = [f"  {over}: {_tightest(longer.judgement)}"]
+        lines = [f"  {over}: {_tightest(longer.judgement)}"]
         if not longer.settled and longer.judgement.holds:
-            told[0] += ", not yet stationary"
+            lines[0] += ", not yet stationary"
     if plan.burst is not None:
-        told.append(f"  {plan.burst} meets the targets only for a burst of this length")
-    return told
+        lines.append(f"  {plan.burst} meets the targets only for a burst of this length")
+    return lines
 
 
 def _tightest(judgement: Judgement) -> str:
@@ -194,10 +194,10 @@ def _room(plan: PlanResult) -> list[str]:
     kind = "Highest rate" if rate.settled else f"Highest rate of a burst of {_duration(rate.span_s)}"
     if rate.broken is None:
         return [f"{kind}: beyond {rate.per_s:,.3g} requests/s, where the search ended ({over})"]
-    told = f"{kind}: {rate.per_s:,.3g} requests/s ({rate.factor:.2f} × {_offered(plan)}; {over})"
+    text = f"{kind}: {rate.per_s:,.3g} requests/s ({rate.factor:.2f} × {_offered(plan)}; {over})"
     if not rate.settled:
-        told += "; a longer run may hold less, give more requests"
-    return [told, f"  just above it: {rate.broken}"]
+        text += "; a longer run may hold less, give more requests"
+    return [text, f"  just above it: {rate.broken}"]
 
 
 def _offered(plan: PlanResult) -> str:
@@ -277,20 +277,20 @@ def _probability(plan: PlanResult) -> list[str]:
     error = plan.error
     assert error is not None
     held = sum(case.judgement.holds for case in plan.draws)
-    told = [
+    lines = [
         f"Confidence: all targets are met in {held} of {len(plan.draws)} draws "
         f"({100 * plan.probability:.0f} %) of the prediction's error and of the requests",
         f"  errors drawn from {error.source}{'; too few to rely on' if error.few else ''}",
     ]
     if plan.surer is not None and plan.surer_holds is not None:
         share = f"{100 * plan.surer_holds:.0f} %"
-        told.append(f"  cheapest at 90 %: {plan.surer}, {_price(plan.surer)} ({share})")
+        lines.append(f"  cheapest at 90 %: {plan.surer}, {_price(plan.surer)} ({share})")
     elif plan.probability < SURE and plan.standings:
-        told.append("  no configuration of the space holds in 90 % of the draws")
+        lines.append("  no configuration of the space holds in 90 % of the draws")
     if plan.central is not None and plan.central_holds is not None:
         share = f"{100 * plan.central_holds:.0f} % of the draws"
-        told.append(f"  by the prediction itself: {plan.central}, {_price(plan.central)} ({share})")
-    return told + _needed(plan)
+        lines.append(f"  by the prediction itself: {plan.central}, {_price(plan.central)} ({share})")
+    return lines + _needed(plan)
 
 
 def _needed(plan: PlanResult) -> list[str]:
@@ -333,12 +333,12 @@ def _agreement(plan: PlanResult) -> list[str]:
 def _searched(plan: PlanResult) -> str:
     looked = [each for each in plan.standings if not _added(plan, each)]
     tried = sum(each.tried for each in looked)
-    told = f"Searched: {tried:,} of {plan.lines:,} combinations of settings, {plan.simulated:,} runs"
+    text = f"Searched: {tried:,} of {plan.lines:,} combinations of settings, {plan.simulated:,} runs"
     if plan.known:
-        told += f", {plan.known:,} more from the cache"
+        text += f", {plan.known:,} more from the cache"
     if len(looked) < plan.lines:
-        return told + "; a combination that was not tried may be cheaper"
-    return told + ("; the others cost more" if tried < plan.lines else "")
+        return text + "; a combination that was not tried may be cheaper"
+    return text + ("; the others cost more" if tried < plan.lines else "")
 
 
 def _added(plan: PlanResult, standing: Standing) -> bool:
@@ -350,8 +350,8 @@ def _sustained(plan: PlanResult) -> dict[str, Any] | None:
     longer = plan.sustained
     if longer is None:
         return None
-    told = {"length": longer.length, "requests": longer.requests, "settled": longer.settled}
-    return told | judgement_dict(longer.judgement)
+    fields = {"length": longer.length, "requests": longer.requests, "settled": longer.settled}
+    return fields | judgement_dict(longer.judgement)
 
 
 def _rate(rate: HighestRate | None) -> dict[str, Any]:

@@ -78,11 +78,13 @@ class Search:
 
     def least(self, line: int) -> int | None:
         """Index of the smallest size on a line that passes, or is presumed to."""
-        return min((size for size, told in self._of_line[line].items() if told.holds), default=None)
+        return min((size for size, judgement in self._of_line[line].items() if judgement.holds), default=None)
 
     def most_failing(self, line: int) -> int | None:
         """Index of the largest size on a line that fails."""
-        return max((size for size, told in self._of_line[line].items() if not told.holds), default=None)
+        return max(
+            (size for size, judgement in self._of_line[line].items() if not judgement.holds), default=None
+        )
 
     def first_judged(self, line: int) -> Judgement:
         """The first judgement on a line."""
@@ -139,5 +141,5 @@ class Search:
     def _judge(self, probes: Sequence[Probe], may_stop: bool) -> None:
         if not probes:
             return
-        for (line, size), told in zip(probes, self._ask(probes, may_stop), strict=True):
-            self.known[line, size] = self._of_line[line][size] = told
+        for (line, size), judgement in zip(probes, self._ask(probes, may_stop), strict=True):
+            self.known[line, size] = self._of_line[line][size] = judgement

@@ -96,8 +96,8 @@ def llmd_values(best: Candidate) -> str:
         },
         "prefill": {"create": False, "replicas": 0},
     }
-    told = [f"# {best}", "# Image, secrets and gateway are yours to add; the router is llm-d's own."]
-    return "\n".join([*told, *(f"# {line}" for line in _cannot_vllm(best)), dump_yaml(values)])
+    lines = [f"# {best}", "# Image, secrets and gateway are yours to add; the router is llm-d's own."]
+    return "\n".join([*lines, *(f"# {line}" for line in _cannot_vllm(best)), dump_yaml(values)])
 
 
 def _script(best: Candidate, command: list[str], cannot: list[str]) -> str:
@@ -110,25 +110,25 @@ def _script(best: Candidate, command: list[str], cannot: list[str]) -> str:
 
 def _cannot_vllm(best: Candidate) -> list[str]:
     settings = _scheduler(best)
-    told = []
+    lines = []
     if settings["scheduler"] not in _VLLM:
-        told.append(f"vLLM has no scheduling policy {settings['scheduler']}: it {_SIMULATED_ONLY}")
+        lines.append(f"vLLM has no scheduling policy {settings['scheduler']}: it {_SIMULATED_ONLY}")
     if settings["prefix_cache"] == "radix":
-        told.append(f"vLLM's prefix cache is by hash: the radix tree {_SIMULATED_ONLY}")
-    return told + _cannot_any(settings)
+        lines.append(f"vLLM's prefix cache is by hash: the radix tree {_SIMULATED_ONLY}")
+    return lines + _cannot_any(settings)
 
 
 def _cannot_sglang(best: Candidate) -> list[str]:
     settings = _scheduler(best)
-    told = []
+    lines = []
     if settings["scheduler"] not in (*_SGLANG, "priority-fcfs"):
-        told.append(f"SGLang has no schedule policy {settings['scheduler']}: it {_SIMULATED_ONLY}")
+        lines.append(f"SGLang has no schedule policy {settings['scheduler']}: it {_SIMULATED_ONLY}")
     if settings["prefix_cache"] == "hash":
-        told.append("SGLang's prefix cache is a radix tree; what was simulated is vLLM's, by hash")
-    told.append(
+        lines.append("SGLang's prefix cache is a radix tree; what was simulated is vLLM's, by hash")
+    lines.append(
         "SGLang sizes its KV pool by --mem-fraction-static: compare the pool with the capacity simulated"
     )
-    return told + _cannot_any(settings)
+    return lines + _cannot_any(settings)
 
 
 def _cannot_any(settings: dict[str, Any]) -> list[str]:

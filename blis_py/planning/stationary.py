@@ -78,12 +78,12 @@ def sustained(config: RunConfig, goal: Goal, runner: Runner, first: JobOutcome) 
     while found.judgement.holds and 0 < found.requests * _LEAST_GROWTH <= goal.most_requests:
         length = found.length * min(_GROWTH, goal.most_requests / found.requests)
         outcome = runner.run([Job(config, Variation(length=length))])[0]
-        told = goal.judge(outcome)
+        judgement = goal.judge(outcome)
         if not outcome.ran or outcome.facts["requests"] <= found.requests:
             return found
         enough = outcome.facts["requests"] >= LEAST_REQUESTS and outcome.verdict != TOO_SHORT
-        settled = enough and _alike(found.judgement, told)
-        found = Sustained(told, outcome, length, settled)
+        settled = enough and _alike(found.judgement, judgement)
+        found = Sustained(judgement, outcome, length, settled)
         if settled:
             break
     return found
@@ -143,12 +143,12 @@ class _RateSearch:
         held: JobOutcome | None = None
         while factors:
             for factor, outcome in zip(factors, self._outcomes(factors, length), strict=True):
-                told = self._goal.judge(outcome)
-                if told.holds and (high is None or factor < high):
+                judgement = self._goal.judge(outcome)
+                if judgement.holds and (high is None or factor < high):
                     if low is None or factor > low:
                         low, held = factor, outcome
-                elif not told.holds and (high is None or factor <= high):
-                    high, broken = factor, told
+                elif not judgement.holds and (high is None or factor <= high):
+                    high, broken = factor, judgement
             factors = next_factors(low, high)
         facts = {} if held is None else held.facts
         return HighestRate(

@@ -104,10 +104,10 @@ def errors_in(
     regime: Regime, known: Sequence[Validated], count: int, targets: Sequence[tuple[str, str]]
 ) -> Errors:
     """Draws of the truth from the validated runs that are most like a regime."""
-    chosen, told = _most_alike(regime, known)
+    chosen, note = _most_alike(regime, known)
     runs = len({each.case for each in chosen})
     alike = len({each.case for each in chosen if each.load == regime.load})
-    return Errors(tuple(_drawn(chosen, count, targets)), told, min(runs, max(alike, 1)))
+    return Errors(tuple(_drawn(chosen, count, targets)), note, min(runs, max(alike, 1)))
 
 
 def adjusted(outcome: JobOutcome, draw: Draw) -> JobOutcome:
@@ -146,12 +146,12 @@ def _told(found: Sequence[Validated], wanted: Mapping[str, str], drop: Sequence[
     count = len({each.case for each in found})
     of = ", ".join(value for key, value in wanted.items() if key not in drop and key != "gpu") or "any kind"
     gpus = ", ".join(dict.fromkeys(each.gpu.upper() for each in found))
-    told = f"{count} measured runs ({of}; {gpus})"
+    text = f"{count} measured runs ({of}; {gpus})"
     missing = [wanted[key] for key in drop if all(_feature(each, key) != wanted[key] for each in found)]
     alike = len({each.case for each in found if each.load == wanted["load"]})
     if "load" in drop and alike:
-        told += f"; {alike} of them {wanted['load']}"
-    return f"{told}; none of {', '.join(missing)}" if missing else told
+        text += f"; {alike} of them {wanted['load']}"
+    return f"{text}; none of {', '.join(missing)}" if missing else text
 
 
 def _regime_of(config: RunConfig, near_saturation: bool) -> Regime:

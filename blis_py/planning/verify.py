@@ -75,10 +75,10 @@ class Verifier:
         """The cheapest candidate that holds over longer durations and, with `confidence`, in this share of
         the draws."""
         while (found := self._search.best(lines)) is not None:
-            told = self._refuted(found, confidence)
-            if told is None:
+            refuted = self._refuted(found, confidence)
+            if refuted is None:
                 return found
-            self._search.refute(found, told)
+            self._search.refute(found, refuted)
         return None
 
     def sustained(self, probe: Probe) -> Sustained:

@@ -34,7 +34,7 @@ def blis_metrics(
     *,
     requests: bool = False,
     goodput: GoodputTargets | None = None,
-    everyone: bool = False,
+    every_class: bool = False,
     block_size: int = 16,
 ) -> dict[str, Any]:
     """A run as BLIS's `MetricsOutput` of the whole cluster.
@@ -46,7 +46,7 @@ def blis_metrics(
         record: the run.
         requests: add the content of the file that stdout lacks: the cache hit rate and every request.
         goodput: limits every request should meet; without any, no goodput is reported.
-        everyone: see `blis_goodput`.
+        every_class: see `blis_goodput`.
         block_size: tokens per KV block, for the cache hit rate.
     """
     check(record)
@@ -80,7 +80,7 @@ def blis_metrics(
         **({"requests": _requests(record, columns)} if requests else {}),
     }
     if goodput is not None:
-        metrics |= blis_goodput(record, columns, goodput, duration_s, everyone=everyone)
+        metrics |= blis_goodput(record, columns, goodput, duration_s, every_class=every_class)
     return {key: as_go_writes(value) for key, value in metrics.items()}
 
 

@@ -24,13 +24,13 @@ Rows = NDArray[np.intp]
 
 
 def blis_goodput(
-    record: RunRecord, columns: Latencies, targets: GoodputTargets, duration_s: float, *, everyone: bool
+    record: RunRecord, columns: Latencies, targets: GoodputTargets, duration_s: float, *, every_class: bool
 ) -> dict[str, Any]:
     """Overall and by class.
 
     Args:
-        everyone: whether the limits of `default` also apply to classes without limits, because the user set
-        them for all.
+        every_class: whether the limits of `default` also apply to classes without limits, because the user
+        set them for all.
 
     Returns:
         Empty if no request has a limit.
@@ -41,7 +41,7 @@ def blis_goodput(
     codes = np.array([unique.index(name) for name in names], dtype=np.int32)[labels.codes]
     per_class, good, held = {}, 0, 0
     for name, rows in rows_by_name(replace(labels, codes=codes, names=unique)).items():
-        limits = targets.of_class(name) if everyone else targets.limits_ns.get(name, {})
+        limits = targets.of_class(name) if every_class else targets.limits_ns.get(name, {})
         if limits:
             per_class[name], met = _of_class(columns, rows, limits, duration_s)
             good += met

@@ -35,25 +35,25 @@ _GATEWAY = (
 
 
 def blis_blocks(
-    record: RunRecord, goodput: GoodputTargets | None = None, *, everyone: bool = False
+    record: RunRecord, goodput: GoodputTargets | None = None, *, every_class: bool = False
 ) -> list[dict[str, Any]]:
     """The JSON blocks: of each instance, if there are several, and of the cluster.
 
     Args:
-        goodput, everyone: see `blis_metrics`.
+        goodput, every_class: see `blis_metrics`.
     """
     blocks = []
     if len(record.instances) > 1:
         for index in range(len(record.instances)):
             blocks.append(blis_metrics(record.on(index)) | {"instance_id": f"instance_{index}"})
-    return [*blocks, blis_metrics(record, goodput=goodput, everyone=everyone)]
+    return [*blocks, blis_metrics(record, goodput=goodput, every_class=every_class)]
 
 
 def blis_sections(
     record: RunRecord,
     goodput: GoodputTargets | None = None,
     *,
-    everyone: bool = False,
+    every_class: bool = False,
     fitness: Mapping[str, float] | None = None,
     block_size: int = 16,
 ) -> Lines:
@@ -64,7 +64,7 @@ def blis_sections(
         fitness: the result of `blis_py.metrics.fitness`, if requested.
     """
     columns = latencies(record)
-    limited = goodput is not None and bool(goodput.limits_ns or everyone)
+    limited = goodput is not None and bool(goodput.limits_ns or every_class)
     for title, lines in {
         "Fitness Evaluation": _fitness(fitness or {}),
         "Anomaly Counters": _anomalies(record),

@@ -54,11 +54,11 @@ def chat_prompt(
     Raises:
         ApiError: messages or template that cannot be rendered.
     """
-    told = [_message(number, message) for number, message in enumerate(messages)]
+    lines = [_message(number, message) for number, message in enumerate(messages)]
     try:
         return _compiled(template).render(
             **{
-                "messages": told,
+                "messages": lines,
                 "tools": tools,
                 "add_generation_prompt": add_generation_prompt,
                 **(variables or {}),

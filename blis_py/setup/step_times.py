@@ -141,8 +141,8 @@ def _beyond(model: LatencyModel, table: RequestTable, max_model_len: int) -> tup
     if beyond is None:
         return ()
     longest = int((table.prompt_tokens + table.output_tokens).max(initial=0))
-    told = beyond(min(longest, max_model_len))
-    return (told,) if told else ()
+    note = beyond(min(longest, max_model_len))
+    return (note,) if note else ()
 
 
 def _mask_prices(served: Deployment, table: RequestTable) -> tuple[MaskPrices | None, tuple[str, ...]]:
@@ -191,6 +191,6 @@ def frontend_of(ms: Sequence[float]) -> FrontendDelays:
     if not 1 <= len(ms) <= 3:
         fix = "give the delay before the engine and, if you like, the one behind it and its growth a sequence"
         raise InputError("must be one to three numbers of ms", key="frontend_ms", value=list(ms), fix=fix)
-    told = (*ms, 0.0, 0.0)[:3]
-    before_ns, behind_ns, seq_ns = (clock_ns(value, 10**6, key="frontend_ms") for value in told)
+    delays = (*ms, 0.0, 0.0)[:3]
+    before_ns, behind_ns, seq_ns = (clock_ns(value, 10**6, key="frontend_ms") for value in delays)
     return FrontendDelays(before_enqueue_ns=before_ns, behind_ns=behind_ns, behind_seq_ns=seq_ns)

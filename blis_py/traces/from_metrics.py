@@ -57,8 +57,8 @@ def workload(metrics: Metrics, window_s: float) -> tuple[dict[str, Any], list[st
         shared = max(int(hit * mean_prompt), 1)
         client |= {"prefix_group": "metrics", "prefix_length": shared}
         client["input_distribution"] = _shortened(prompts, shared)
-        told = f"all prompts share their first {shared} tokens"
-        notes.append(f"prefix hits of {hit:.1%} of prompt tokens: {told}")
+        text = f"all prompts share their first {shared} tokens"
+        notes.append(f"prefix hits of {hit:.1%} of prompt tokens: {text}")
     return {"version": "2", "seed": 42, "num_requests": max(round(total), 1), "clients": [client]}, notes
 
 
@@ -82,8 +82,8 @@ def engine(metrics: Metrics, window_s: float) -> tuple[dict[str, Any], list[str]
         gpu = {"step": float(np.nanmean(itl) * 1e9)}
         notes.append("no counts of steps: every step takes the mean inter-token latency")
     else:
-        gpu, told = _fitted(itl, steps, generated, prompts * (1 - hit))
-        notes += told
+        gpu, remarks = _fitted(itl, steps, generated, prompts * (1 - hit))
+        notes += remarks
     found: dict[str, Any] = {"latency": {"model": "linear", "linear": {"gpu": gpu}}}
     blocks, size = metrics.labels.get("num_gpu_blocks", ""), metrics.labels.get("block_size", "")
     if blocks.isdecimal() and size.isdecimal():

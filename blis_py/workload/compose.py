@@ -40,9 +40,9 @@ def composed(
     for spec, name, scale in zip(specs, names, scales, strict=True):
         for kind, own in _sources(spec, name, spec["aggregate_rate"] * scale).items():
             sources[kind] += own
-    everyone = [source for own in sources.values() for source in own]
-    rate = sum(source["rate_fraction"] for source in everyone)
-    for source in everyone:
+    all_sources = [source for own in sources.values() for source in own]
+    rate = sum(source["rate_fraction"] for source in all_sources)
+    for source in all_sources:
         source["rate_fraction"] /= rate
     whole = {"version": "2", "seed": specs[0].get("seed", 42), "aggregate_rate": rate}
     whole |= _count(specs, scales, tell) | _common(specs, paths) | _targets(specs, paths)

@@ -66,13 +66,13 @@ def _listening(spec: WorkloadSpec) -> str:
     """The key that makes a client wait for answers."""
     from blis_py.workload.spec_sources import sources_of
 
-    for source in sources_of(spec.everyone, spec.cohorts):
+    for source in sources_of(spec.all_clients, spec.cohorts):
         if source.spec.concurrency:
             return f"{source.key}.concurrency"
         plan = source.spec.reasoning
         if plan is not None and plan.multi_turn is not None and source.spec.closed_loop is not False:
             return f"{source.key}.closed_loop"
-    raise ValueError("nobody waits")
+    raise ValueError("no request waits")
 
 
 def generate_loops(

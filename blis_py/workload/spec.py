@@ -102,7 +102,7 @@ class WorkloadSpec(KindSpec):
         return self._file
 
     @property
-    def everyone(self) -> tuple[ClientSpec, ...]:
+    def all_clients(self) -> tuple[ClientSpec, ...]:
         """All clients, those of `servegen_data` and `inference_perf` included."""
         return self._everyone or self.clients
 
@@ -128,7 +128,7 @@ class WorkloadSpec(KindSpec):
         Raises:
             InputError: with file and key of the invalid value.
         """
-        sources = sources_of(self.everyone, self.cohorts)
+        sources = sources_of(self.all_clients, self.cohorts)
         check_sources(sources, self._file, rate, self._classes)
         prefixes = prefix_lengths(sources, self._file)
         check_prefixes([(source.key, source.spec.prefixes) for source in sources], self._file)

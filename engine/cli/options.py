@@ -53,11 +53,11 @@ def _yardstick_us(name: str, given: str) -> tuple[float, float]:
 
     path = None
     try:
-        told: Any = [float(number) for number in given.split(",")]
+        lines: Any = [float(number) for number in given.split(",")]
     except ValueError:
         path, meta = read_meta(given, flag=name)
-        told = meta.get("yardstick_us")
-    match told:
+        lines = meta.get("yardstick_us")
+    match lines:
         case [float() as without_prompts, float() as with_prompts]:
             return without_prompts, with_prompts
     if path is None:

@@ -115,9 +115,9 @@ def _with_form(ready: Ready, form: StructuredOutputsParams, constrained: NDArray
     structured = [form if chosen else None for chosen in constrained.tolist()]
     asked = ready.run.workload.structured_output_ratio
     share = float(constrained.mean()) if asked is None else asked
-    told = {"form": form.form, "share": share, "requests": int(constrained.sum())}
+    fields = {"form": form.form, "share": share, "requests": int(constrained.sum())}
     table = replace(ready.table, constrained=constrained)
-    return replace(ready, table=table, structured=structured, form={"structured_outputs": told})
+    return replace(ready, table=table, structured=structured, form={"structured_outputs": fields})
 
 
 def _check_clock(config: EngineConfig) -> None:

@@ -75,8 +75,8 @@ class KernelCommand:
         before = len(self.variants) - len(left)
         earlier = f", {before} of them checked before" if before else ""
         total = f"{len(items) + before} in all{earlier}, {failures} failed"
-        told = f"{total}: {spent_s:.1f} s, {asked.jobs} processes"
-        print(told, file=sys.stderr, flush=True)
+        text = f"{total}: {spent_s:.1f} s, {asked.jobs} processes"
+        print(text, file=sys.stderr, flush=True)
         return 1 if failures else 0
 
     def _checked(self) -> tuple[CheckedRows | None, dict[Variant, str]]:

@@ -93,8 +93,8 @@ def _nvidia_smi() -> dict[str, Any]:
     query = ",".join(("driver_version", *_CLOCKS.values()))
     answer = _output("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits", "--id=0")
     driver, *clocks = [value.strip() for value in answer.split(",")]
-    told = zip(_CLOCKS, clocks, strict=False)
-    return {"driver": driver, "clocks_mhz": {name: int(value) for name, value in told if value.isdigit()}}
+    clocked = zip(_CLOCKS, clocks, strict=False)
+    return {"driver": driver, "clocks_mhz": {name: int(value) for name, value in clocked if value.isdigit()}}
 
 
 def _version(package: str) -> str:

@@ -155,8 +155,8 @@ def _as_before(config: EngineConfig, before: dict[str, Any]) -> EngineConfig:
 
     These are the reference pace of its clock, and its KV cache, since the free memory may differ slightly.
     """
-    if config.yardstick_us is None and (told := before.get("yardstick_us")):
-        config = replace(config, yardstick_us=(told[0], told[1]))
+    if config.yardstick_us is None and (pace := before.get("yardstick_us")):
+        config = replace(config, yardstick_us=(pace[0], pace[1]))
     if config.num_kv_blocks or config.kv_cache_memory_bytes:
         return config
     return replace(config, num_kv_blocks=before.get("num_kv_blocks"))

@@ -49,6 +49,6 @@ def test_nowhere_are_fewer_instances_called_enough_by_more_than_one() -> None:
 def test_the_target_that_limits_a_prediction_is_named_with_its_error() -> None:
     measured = points(100, 150, 300)
     late = tuple(Point(p.concurrency, 1.3 * p.ttft_ms, p.tpot_ms, 100) for p in measured)
-    told = answer(Group("late", measured, late, True))
-    assert told.short == "TTFT"
-    assert told.error == pytest.approx(0.3)
+    report = answer(Group("late", measured, late, True))
+    assert report.short == "TTFT"
+    assert report.error == pytest.approx(0.3)

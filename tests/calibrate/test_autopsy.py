@@ -166,8 +166,8 @@ def test_the_network_between_client_and_engine() -> None:
     planted(result, "client", 0.999)
     assert "250.000 ms later" in result.first.found
     assert "--network-rtt-ms by +250.000" in result.first.fix
-    told = autopsy(log, CONFIG, RIGHT, client=client, network_rtt_s=0.25)
-    assert max(map(abs, told.errors_ns)) <= 1
+    report = autopsy(log, CONFIG, RIGHT, client=client, network_rtt_s=0.25)
+    assert max(map(abs, report.errors_ns)) <= 1
 
 
 def test_unmeasured_front_end_delays() -> None:

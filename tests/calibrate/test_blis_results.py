@@ -59,8 +59,8 @@ def test_a_run_is_the_same_by_its_folder_and_by_what_blis_writes_of_it(
         assert report["requests_per_s"]["predicted"] == pytest.approx(
             report["requests_per_s"]["measured"], rel=0.01
         )
-        told = [note for note in report["notes"] if "matched by number and lengths alone" in note]
-        assert len(told) == (kind == "results")
+        lines = [note for note in report["notes"] if "matched by number and lengths alone" in note]
+        assert len(lines) == (kind == "results")
 
 
 def test_blis_in_the_words_of_blis(files: Path, calibrate: Calibrate, tmp_path: Path) -> None:

@@ -52,10 +52,10 @@ def test_launching_is_host_time() -> None:
 
 def test_launch_bound_steps_are_no_measure_of_predicted_gpu_time() -> None:
     samples, _ = launched(1.4 * STEP)
-    (told,) = [line for line in validate(Fitted(fit(samples, bootstrap=0)), samples) if line.kind == "all"]
-    assert told.gpu.steps == int((samples["launch_bound"] == 0).sum())
-    assert told.gpu.mape < 1e-3
-    assert told.synchronous.steps == len(samples)
+    (report,) = [line for line in validate(Fitted(fit(samples, bootstrap=0)), samples) if line.kind == "all"]
+    assert report.gpu.steps == int((samples["launch_bound"] == 0).sum())
+    assert report.gpu.mape < 1e-3
+    assert report.synchronous.steps == len(samples)
 
 
 def test_where_nearly_every_step_is_launch_bound_there_is_no_gpu_time_to_fit() -> None:

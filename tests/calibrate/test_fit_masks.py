@@ -38,8 +38,8 @@ def test_all_of_the_measured_time_is_in_the_prices_however_uneven_it_is() -> Non
     masks = mask_prices(samples)
     assert masks is not None
     rows = samples["constrained_rows"]
-    told = sum(masks.of(count) for count in rows.tolist())
-    assert told == pytest.approx(samples["mask_ns"].sum(), rel=1e-3)
+    report = sum(masks.of(count) for count in rows.tolist())
+    assert report == pytest.approx(samples["mask_ns"].sum(), rel=1e-3)
 
 
 def test_with_one_number_of_rows_nothing_tells_row_and_step_apart() -> None:

@@ -91,6 +91,6 @@ def test_samples_and_profile_keep_them(tmp_path: Path) -> None:
     write_profile(tmp_path, samples.meta, fit(again, bootstrap=0))
     profile = read_profile(tmp_path)
     assert profile.scan_ns == pytest.approx(700.0, rel=0.01)
-    told = [line for line in profile_lines(profile) if line.startswith("scans: ")]
-    assert told == [f"scans: {profile.scan_ns:,.6g} ns for each waiting request looked up in the cache"]
+    lines = [line for line in profile_lines(profile) if line.startswith("scans: ")]
+    assert lines == [f"scans: {profile.scan_ns:,.6g} ns for each waiting request looked up in the cache"]
     assert profile_data(profile)["scan_ns"] == profile.scan_ns

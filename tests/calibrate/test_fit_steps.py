@@ -36,15 +36,15 @@ def test_known_prices_are_found_again() -> None:
 @pytest.mark.parametrize("noise", [0.03, 0.1])
 def test_the_cross_validated_error_is_the_noise_and_unbiased(noise: float) -> None:
     profile = fit(made_up(800, noise=noise), bootstrap=2)
-    told = profile.regimes["eager"].cross_validated
-    assert told is not None
+    report = profile.regimes["eager"].cross_validated
+    assert report is not None
     expected = noise * np.sqrt(2 / np.pi)  # mean size of a normal deviate
-    assert expected * 0.9 < told.mape < expected * 1.15
-    assert abs(told.total) < 0.01
-    assert abs(told.bias) < 0.01
+    assert expected * 0.9 < report.mape < expected * 1.15
+    assert abs(report.total) < 0.01
+    assert abs(report.bias) < 0.01
     held_out = validate(Fitted(profile), made_up(400, noise=noise, source="run", seed=9))[-1]
     assert held_out.kind == "all"
-    assert held_out.synchronous.mape == pytest.approx(told.mape, rel=0.2)
+    assert held_out.synchronous.mape == pytest.approx(report.mape, rel=0.2)
     assert abs(held_out.synchronous.bias) < 0.01
 
 

@@ -26,10 +26,10 @@ def test_a_bug_is_one_line_and_a_file_with_the_traceback(
     code, out, err = blis("run", *small)
     assert (code, out) == (1, "")
     (file,) = tmp_path.iterdir()
-    told = err.splitlines()[2:]
-    assert len(told) == 1
-    assert told[0].startswith("error: a bug in blis-py: KeyError: ")
-    assert told[0].endswith(f"; please report it with the file {file}")
+    report = err.splitlines()[2:]
+    assert len(report) == 1
+    assert report[0].startswith("error: a bug in blis-py: KeyError: ")
+    assert report[0].endswith(f"; please report it with the file {file}")
     text = file.read_text()
     assert "Traceback (most recent call last)" in text
     assert "in simulate" in text

@@ -56,11 +56,11 @@ def test_a_target_may_stand_by_itself() -> None:
 
 
 def test_progress_is_reported_to_a_callback() -> None:
-    told: list[tuple[int, int]] = []
+    lines: list[tuple[int, int]] = []
     simulation = blis.build(model="qwen3-14b", num_requests=300, rate=50)
-    simulation.run(progress=lambda ended, total: told.append((ended, total)))
-    assert told
-    assert told[-1][1] == 300
+    simulation.run(progress=lambda ended, total: lines.append((ended, total)))
+    assert lines
+    assert lines[-1][1] == 300
 
 
 def test_a_script_is_no_notebook() -> None:

@@ -19,9 +19,9 @@ def test_the_levels_are_in_the_summary_in_blis_json_and_in_the_table(
     assert code == 0
     levels = json.loads(out)["saturation"]
     assert list(levels) == ["composite", "threshold", "backlog-drift"]
-    told = json.loads(report.read_text())
-    assert told["final"] == levels
-    assert {entry["detector"] for entry in told["trace"]} == set(levels)
+    shown = json.loads(report.read_text())
+    assert shown["final"] == levels
+    assert {entry["detector"] for entry in shown["trace"]} == set(levels)
     _, out, _ = blis("run", *small, "--detectors", "threshold", "--format", "blis")
     assert json.loads(out)["saturation"] == {"threshold": levels["threshold"]}
     _, out, _ = blis("run", *small, "--detectors", "threshold", "--format", "table")

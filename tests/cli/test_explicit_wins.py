@@ -44,9 +44,9 @@ def test_an_engine_that_is_named_brings_its_front_end_where_coefficients_say_not
 
 def test_a_front_end_of_alpha_coefficients_goes_before_that_of_the_preset() -> None:
     beta = [1.0] * 7
-    told = {"model": "trained-physics", "beta_coeffs": beta}
-    late = ttft_ms(engine="vllm", latency={**told, "alpha_coeffs": [30_000, 0, 0]})
-    none = ttft_ms(engine="vllm", frontend_ms=[0], latency={**told, "alpha_coeffs": [0, 0, 0]})
+    fields = {"model": "trained-physics", "beta_coeffs": beta}
+    late = ttft_ms(engine="vllm", latency={**fields, "alpha_coeffs": [30_000, 0, 0]})
+    none = ttft_ms(engine="vllm", frontend_ms=[0], latency={**fields, "alpha_coeffs": [0, 0, 0]})
     assert late - none == pytest.approx(30, abs=1e-3)
 
 

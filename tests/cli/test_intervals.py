@@ -106,11 +106,11 @@ def test_more_reruns_than_sets_of_coefficients_are_refused(trace: Path) -> None:
 
 
 def test_progress_counts_the_requests_of_all_reruns() -> None:
-    told: list[tuple[int, int]] = []
-    Reruns(build(**SMALL), MIN).intervals(lambda ended, total: told.append((ended, total)))
-    assert {total for _, total in told} == {15 * MIN}
-    assert [ended for ended, _ in told] == sorted(ended for ended, _ in told)
-    assert told[-1][0] == 15 * MIN
+    lines: list[tuple[int, int]] = []
+    Reruns(build(**SMALL), MIN).intervals(lambda ended, total: lines.append((ended, total)))
+    assert {total for _, total in lines} == {15 * MIN}
+    assert [ended for ended, _ in lines] == sorted(ended for ended, _ in lines)
+    assert lines[-1][0] == 15 * MIN
 
 
 def test_json_and_summary_file_have_the_intervals(blis: Blis, small: tuple[str, ...], tmp_path: Path) -> None:

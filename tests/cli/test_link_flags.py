@@ -22,8 +22,8 @@ def test_a_slower_link_makes_a_slower_instance(blis: Blis) -> None:
 
 def test_the_link_a_profile_has_changes_nothing_when_it_is_given(blis: Blis) -> None:
     flags = (*LLAMA, "--tp", 4, "--latency-model", "trained")
-    told, own = (json.loads(blis(*flags, *link)[1]) for link in (("--link-gbps", 450), ()))
-    assert told["cluster"] == own["cluster"]
+    report, own = (json.loads(blis(*flags, *link)[1]) for link in (("--link-gbps", 450), ()))
+    assert report["cluster"] == own["cluster"]
 
 
 @pytest.mark.parametrize("model", ["trained-physics", "fitted"])
@@ -43,10 +43,10 @@ def test_sixteen_gpus_of_two_servers_are_refused_or_reported(blis: Blis) -> None
     assert "note: TP16 is more GPUs than the 8 H100 that a link joins" in err
     code, _, err = blis(*LLAMA, "--tp", 16, "--latency-model", "trained", "--link-gbps", 50)
     assert code == 0
-    told = (
+    text = (
         "all 16 GPUs are linked by 50 GB/s, as given; a small all-reduce takes 5 µs as on the H100's own link"
     )
-    assert f"note: {told}" in err
+    assert f"note: {text}" in err
 
 
 def test_a_gpu_known_by_its_datasheet_alone_says_so(blis: Blis) -> None:

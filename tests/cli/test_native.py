@@ -101,9 +101,9 @@ def test_native_code_does_the_same(tmp_path: Path) -> None:
 
     for name, words in COMMANDS.items():
         command = ["-m", "blis_py", *words.split()]
-        told = output(command, compiled)
-        assert json.loads(told)["cluster"]["requests"]["completed"] > 0, name
-        assert told == output(command, interpreted), name
+        report = output(command, compiled)
+        assert json.loads(report)["cluster"]["requests"]["completed"] > 0, name
+        assert report == output(command, interpreted), name
 
     there = {"PYTHONPATH": str(ROOT)}
     for program in ("step_feature.py", "natively.py"):
@@ -116,7 +116,7 @@ def test_native_code_does_the_same(tmp_path: Path) -> None:
     largest = max(Path(compiled["BLIS_NATIVE"]).rglob("*.so"), key=lambda path: path.stat().st_size)
     for damaged in (largest.read_bytes()[: largest.stat().st_size // 2], bytes(largest.stat().st_size), b""):
         largest.write_bytes(damaged)
-        assert told == output(command, compiled), "with a library that is cut or overwritten"
+        assert report == output(command, compiled), "with a library that is cut or overwritten"
 
 
 @pytest.fixture
@@ -156,9 +156,9 @@ def test_a_library_that_is_not_as_it_was_made_is_not_used(
         native, "digests", lambda: json.loads((tmp_path / "manifest.json").read_text())["sources"]
     )
     assert native.activate() is False
-    told = capsys.readouterr().err
-    assert told.startswith(f"note: the native code is damaged ({tmp_path / 'kv.so'}); interpreted, until ")
-    assert told.count("\n") == 1
+    report = capsys.readouterr().err
+    assert report.startswith(f"note: the native code is damaged ({tmp_path / 'kv.so'}); interpreted, until ")
+    assert report.count("\n") == 1
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", "null", '{"sources": 1}', "[" * 100_000], ids=len)
@@ -221,8 +221,8 @@ def test_a_compiler_that_fails_is_reported_in_one_line_also_of_an_installed_pack
     command = [sys.executable, "-m", "blis_py.native"]
     done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    told = done.stderr.splitlines()[-1]
-    assert told.endswith(f"stays interpreted: {home / 'failed.log'}: compiling failed; see what it says")
+    report = done.stderr.splitlines()[-1]
+    assert report.endswith(f"stays interpreted: {home / 'failed.log'}: compiling failed; see what it says")
     log = (home / "failed.log").read_text()
     assert "shadows library module" not in log
     assert "returned non-zero exit status" in log

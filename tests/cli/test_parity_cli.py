@@ -149,9 +149,9 @@ def test_what_is_nearly_everything_is_not_called_everything(log_file: Path, blis
 )
 def test_a_difference_in_words(part: str, engine: object, simulator: object, words: list[str]) -> None:
     log = recorded()
-    told = explain(Parity(len(log), 0, Difference(2, part, engine, simulator), None), log)
+    report = explain(Parity(len(log), 0, Difference(2, part, engine, simulator), None), log)
     for word in words:
-        assert word in told
+        assert word in report
 
 
 def test_a_missing_step_and_a_failed_one_in_words() -> None:

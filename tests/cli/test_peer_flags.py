@@ -155,12 +155,12 @@ def test_fitness_is_the_weighted_sum_of_its_components(blis: Blis, small: tuple[
     weights = {name: index + 1 for index, name in enumerate(COMPONENTS)}
     flag = ",".join(f"{name}:{weight}" for name, weight in weights.items())
     code, out, _ = blis("run", *small, "--fitness-weights", flag)
-    told = json.loads(out)
-    score, *_ = (fitness := told["fitness"]).values()
+    report = json.loads(out)
+    score, *_ = (fitness := report["fitness"]).values()
     assert code == 0
     assert set(fitness) == {"score", *COMPONENTS}
     assert score == pytest.approx(sum(weight * fitness[name] for name, weight in weights.items()))
-    cluster = told["cluster"]
+    cluster = report["cluster"]
     assert fitness["p99_ttft"] == pytest.approx(1 / (1 + cluster["ttft_ms"]["p99"]))
     assert fitness["mean_e2e"] == pytest.approx(1 / (1 + cluster["e2e_ms"]["mean"]), rel=1e-3)
     seconds = json.loads(blis("run", *small, "--format", "blis")[1])["vllm_estimated_duration_s"]

@@ -86,17 +86,17 @@ def test_the_best_are_printed_on_a_terminal(blis: Blis) -> None:
 def test_a_plan_is_json_for_a_pipe_and_words_for_a_terminal(blis: Blis, tmp_path: Path) -> None:
     plan = (*PLAN, "--vary", "tp=1,2", "--price", "h100=2", "--draws", "2", "--most-requests", "400")
     code, out, _ = blis(*plan, "--out", tmp_path / "plan")
-    told = json.loads(out)
+    report = json.loads(out)
     assert code == 0
-    assert told["holds"]
-    assert told["best"]["dollars_per_hour"] == 2
-    assert json.loads((tmp_path / "plan" / "plan.json").read_text()) == told
+    assert report["holds"]
+    assert report["best"]["dollars_per_hour"] == 2
+    assert json.loads((tmp_path / "plan" / "plan.json").read_text()) == report
     words = blis(*plan, "--format", "table")[1]
     assert words.startswith(
         "Cheapest configuration that meets all targets: 1 instance of qwen3-14b on h100 TP1\n"
     )
     again = json.loads(blis("run", "--config", tmp_path / "plan" / "config.yaml")[1])
-    tightest = told["best"]["requirements"][0]
+    tightest = report["best"]["requirements"][0]
     assert again["slo"][0]["measured_ms"] == tightest["measured"]
 
 

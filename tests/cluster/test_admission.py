@@ -266,8 +266,8 @@ def test_a_rejection_without_a_reason_contradicts_itself() -> None:
 def test_rejections_are_counted_by_reason_by_class_and_by_tenant() -> None:
     rows = [Row(1000 * i, 60, 1, slo_class=name, tenant="ab"[i % 2]) for i, name in enumerate(CLASSES)]
     record = run([*rows, Row(9000, 101, 1)], "token-bucket", token_bucket_capacity=100)
-    told = summarise(record)["admission"]
-    assert told == {
+    report = summarise(record)["admission"]
+    assert report == {
         "rejected": 6,
         "by_reason": {NO_TOKENS: 5, TOO_LONG: 1},
         "by_class": {
@@ -278,7 +278,7 @@ def test_rejections_are_counted_by_reason_by_class_and_by_tenant() -> None:
         },
         "by_tenant": {"a": {NO_TOKENS: 2}, "b": {NO_TOKENS: 3}, "default": {TOO_LONG: 1}},
     }
-    assert Counter(reasons(record)) == {"": 1, **told["by_reason"]}
+    assert Counter(reasons(record)) == {"": 1, **report["by_reason"]}
 
 
 def test_both_tables_and_the_result_file_of_vllm_say_why() -> None:
@@ -310,5 +310,5 @@ def test_a_pool_is_saturated_by_queues_or_memory_and_sheds_what_is_below_zero(
     setup: Any = SimpleNamespace(signals=signals, priority=[3, 0, -1], settings=limits)
     policy = GaieLegacy(setup)
     assert policy.saturation() == pytest.approx(saturation)
-    told = [policy(Request(str(row), 0, 10, row=row), 0) for row in range(3)]
-    assert [bool(each) for each in told] == [False, False, saturation >= 1]
+    lines = [policy(Request(str(row), 0, 10, row=row), 0) for row in range(3)]
+    assert [bool(each) for each in lines] == [False, False, saturation >= 1]

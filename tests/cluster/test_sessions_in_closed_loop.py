@@ -58,8 +58,8 @@ def source(table: RequestTable, *, as_blis: bool = False, at_most: int | None = 
 def played(
     rows: list[Row], session: list[int], think_us: list[int], as_blis: bool = False, **options: Any
 ) -> RunRecord:
-    told = {"scheduler": CONFIG, "latency": linear(10 * US), **options}
-    return simulate(source(conversations(rows, session, think_us), as_blis=as_blis), **told)
+    fields = {"scheduler": CONFIG, "latency": linear(10 * US), **options}
+    return simulate(source(conversations(rows, session, think_us), as_blis=as_blis), **fields)
 
 
 def test_the_next_turn_is_sent_when_its_client_has_the_answer_and_has_thought() -> None:
@@ -111,9 +111,9 @@ def test_nothing_follows_a_turn_without_an_answer_and_what_does_not_is_counted(
     assert ended.tolist() == [Outcome.COMPLETED, outcome]
     assert record.unsent_turns is not None
     assert (record.unsent_turns.cancelled, record.unsent_turns.not_reached) == (2, 0)
-    told = summarise(record)["sessions"]
-    assert (told["sessions"], told["turns"]) == (2, 4)
-    assert (told["broken_off"], told["cancelled_turns"], told["turns_not_reached"]) == (1, 2, 0)
+    report = summarise(record)["sessions"]
+    assert (report["sessions"], report["turns"]) == (2, 4)
+    assert (report["broken_off"], report["cancelled_turns"], report["turns_not_reached"]) == (1, 2, 0)
 
 
 def test_turns_that_the_end_of_the_run_forestalls_are_counted_of_sessions_that_have_begun() -> None:

@@ -59,9 +59,9 @@ def test_they_are_rejected_when_they_would_have_been_routed_and_the_reason_is_re
     record = run(table(), admission_latency_ns=2 * US, routing_latency_ns=5 * US, num_instances=2)
     gone = np.flatnonzero(rejected(record))
     assert (record.finish_ns[gone] - record.table.arrival_ns[gone]).tolist() == [7 * US] * 10
-    told = summarise(record)
-    assert told["admission"]["by_reason"] == {NOT_SERVED: 10}
-    assert told["cluster"]["requests"]["rejected"] == 10
+    report = summarise(record)
+    assert report["admission"]["by_reason"] == {NOT_SERVED: 10}
+    assert report["cluster"]["requests"]["rejected"] == 10
 
 
 def test_without_a_word_about_models_every_name_is_served() -> None:

@@ -152,10 +152,10 @@ def test_a_shorter_run_is_compared_on_what_both_have(small: Result) -> None:
 
 @pytest.mark.slow
 def test_figures_are_those_of_the_runs(fcfs: Result, shortest: Result) -> None:
-    told = blis.compare(fcfs, shortest).as_dict()
+    report = blis.compare(fcfs, shortest).as_dict()
     for metric in ("ttft_ms", "e2e_ms", "tpot_ms", "scheduling_delay_ms"):
         for statistic in ("mean", "p50", "p90", "p99"):
-            change = told["compared"][0]["metrics"][metric][statistic]
+            change = report["compared"][0]["metrics"][metric][statistic]
             summaries = [run.summary["cluster"][metric][statistic] for run in (fcfs, shortest)]
             assert [change["first"], change["second"]] == pytest.approx(summaries)
             assert change["relative"] == pytest.approx(summaries[1] / summaries[0] - 1)
@@ -230,17 +230,17 @@ def test_groups_tell_who_paid_for_whose_gain() -> None:
     slower = np.where(np.array(classes) == "critical", 0.5, 2.0) * 100.0
     first = shown(request_id=IDS, slo_class=classes, prompt_tokens=tokens, e2e_ms=np.full(80, 100.0))
     second = shown(request_id=IDS, slo_class=classes, prompt_tokens=tokens, e2e_ms=slower)
-    told = {group.name: group for group in groups(pairs(first, second, ("a", "b"))) if group.by == "class"}
-    assert (told["critical"].verdict, told["batch"].verdict) == ("better", "paid")
-    assert (told["critical"].better, told["critical"].worse) == (1.0, 0.0)
-    assert (told["batch"].better, told["batch"].worse) == (0.0, 1.0)
+    report = {group.name: group for group in groups(pairs(first, second, ("a", "b"))) if group.by == "class"}
+    assert (report["critical"].verdict, report["batch"].verdict) == ("better", "paid")
+    assert (report["critical"].better, report["critical"].worse) == (1.0, 0.0)
+    assert (report["batch"].better, report["batch"].worse) == (0.0, 1.0)
 
 
 @pytest.mark.slow
 def test_tenths_of_the_prompts_hold_every_request_once(fcfs: Result, shortest: Result) -> None:
-    told = [group for group in blis.compare(fcfs, shortest).pairwise[0].groups if group.by == "prompt"]
-    assert 5 <= len(told) <= 10
-    assert sum(group.requests for group in told) == 400
+    lines = [group for group in blis.compare(fcfs, shortest).pairwise[0].groups if group.by == "prompt"]
+    assert 5 <= len(lines) <= 10
+    assert sum(group.requests for group in lines) == 400
     same_length = pairs(shown(request_id=IDS), shown(request_id=IDS), ("a", "b"))
     assert not groups(same_length)
 
@@ -260,9 +260,9 @@ def test_who_was_completed_in_one_run_alone_is_counted() -> None:
 
 @pytest.mark.slow
 def test_settings_that_differ_are_listed_and_no_others(fcfs: Result, shortest: Result) -> None:
-    told = blis.compare(fcfs, shortest, names=("fcfs", "shortest first")).as_dict()
-    assert told["settings"] == [{"key": "scheduler.policy", "values": ["fcfs", "sjf"]}]
-    assert told["runs"] == ["fcfs", "shortest first"]
+    report = blis.compare(fcfs, shortest, names=("fcfs", "shortest first")).as_dict()
+    assert report["settings"] == [{"key": "scheduler.policy", "values": ["fcfs", "sjf"]}]
+    assert report["runs"] == ["fcfs", "shortest first"]
 
 
 def test_what_json_cannot_hold_is_written_in_words() -> None:
@@ -271,20 +271,20 @@ def test_what_json_cannot_hold_is_written_in_words() -> None:
     compared = Comparison(
         [shown(request_id=IDS), shown(request_id=IDS, settings=odd, e2e_ms=huge)], ("a", "b")
     )
-    told = json.loads(json.dumps(compared.as_dict(), allow_nan=False))
-    assert told["settings"] == [{"key": "workload.rate", "values": [1.0, "-inf"]}]
-    assert told["compared"][0]["metrics"]["e2e_ms"]["mean"]["second"] is None
+    report = json.loads(json.dumps(compared.as_dict(), allow_nan=False))
+    assert report["settings"] == [{"key": "workload.rate", "values": [1.0, "-inf"]}]
+    assert report["compared"][0]["metrics"]["e2e_ms"]["mean"]["second"] is None
     assert "-inf" in str(compared)
 
 
 @pytest.mark.slow
 def test_several_runs_are_all_compared_with_the_first(small: Result) -> None:
     others = [blis.run(**SMALL, tp=tp) for tp in (2, 4)]
-    told = blis.compare(small, *others).as_dict()
-    assert [each["run"] for each in told["compared"]] == ["run 2", "run 3"]
-    first = [each["metrics"]["e2e_ms"]["mean"]["first"] for each in told["compared"]]
+    report = blis.compare(small, *others).as_dict()
+    assert [each["run"] for each in report["compared"]] == ["run 2", "run 3"]
+    first = [each["metrics"]["e2e_ms"]["mean"]["first"] for each in report["compared"]]
     assert first[0] == first[1]
-    assert {"key": "tp", "values": [1, 2, 4]} in told["settings"]
+    assert {"key": "tp", "values": [1, 2, 4]} in report["settings"]
     assert blis.compare(small, *others).plot() is not None
 
 

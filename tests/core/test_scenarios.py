@@ -65,14 +65,14 @@ def test_a_request_of_n_tokens_emits_the_first_with_its_prefill_and_the_rest_in_
 @pytest.mark.parametrize("tracked", [True, False])
 def test_the_longest_context_is_reported_where_it_is_tracked_and_minus_1_elsewhere(tracked: bool) -> None:
     scheduler = Scheduler(ROOMY, track_longest=tracked)
-    told = []
+    lines = []
     for name, prompt, output in (("A", 7, 9), ("B", 3, 9)):
         scheduler.add(request(name, prompt, output))
         for _ in range(2):
             step = planned(scheduler)
-            told.append(step.features.max_context)
+            lines.append(step.features.max_context)
             scheduler.finish(step)
-    assert told == ([0, 7, 8, 9] if tracked else [-1] * 4)
+    assert lines == ([0, 7, 8, 9] if tracked else [-1] * 4)
 
 
 # Two requests of 4 + 8 tokens in 4 blocks of 4: after 5 steps each holds 2 full blocks, none is free.

@@ -80,8 +80,8 @@ def test_every_group_of_closed_loops_has_the_errors_of_the_results(
         for cell, (metric, prices) in zip(cells, kinds, strict=True):
             found = errors(loops, model=model, gpu=gpu, tp=tp, metric=metric, prices=prices)
             assert len(found) == int(points)
-            told = [float(number) for number in re.findall(r"([+-]?\d+)%", cell)]
-            assert told == pytest.approx([np.median(np.abs(found)), np.median(found)], abs=0.51)
+            lines = [float(number) for number in re.findall(r"([+-]?\d+)%", cell)]
+            assert lines == pytest.approx([np.median(np.abs(found)), np.median(found)], abs=0.51)
 
 
 def test_the_picture_shows_every_point_that_can_be_true_within_its_axes(

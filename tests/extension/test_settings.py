@@ -109,10 +109,10 @@ def test_its_bounds_hold_wherever_it_is_given(folder: Path) -> None:
 
 @pytest.mark.slow
 def test_it_is_in_the_help_of_both_command_lines_with_its_default(folder: Path) -> None:
-    told = "--short-tokens N              What counts as short. Default 50."
-    assert told in blis(folder, "run", "--help").stdout
+    text = "--short-tokens N              What counts as short. Default 50."
+    assert text in blis(folder, "run", "--help").stdout
     pytest.importorskip("torch")
-    assert told in blis(folder, "engine", "info", "--help").stdout
+    assert text in blis(folder, "engine", "info", "--help").stdout
 
 
 @pytest.mark.slow
@@ -155,11 +155,11 @@ def test_every_flag_of_a_setting_sets_a_key_and_has_a_name_in_python() -> None:
 
 
 def test_the_help_tells_the_default_of_the_preset() -> None:
-    told = {flag.name: meaning(flag) for flags in SETTINGS.values() for flag in flags}
-    assert told["--max-num-seqs"].endswith("Default 1024 (vllm).")
-    assert told["--async-scheduling"].endswith("Default on (vllm).")
-    assert told["--latency-model"].endswith("Default trained (vllm).")
-    assert told["--block-size"].endswith("Default 16.")
+    report = {flag.name: meaning(flag) for flags in SETTINGS.values() for flag in flags}
+    assert report["--max-num-seqs"].endswith("Default 1024 (vllm).")
+    assert report["--async-scheduling"].endswith("Default on (vllm).")
+    assert report["--latency-model"].endswith("Default trained (vllm).")
+    assert report["--block-size"].endswith("Default 16.")
 
 
 @pytest.mark.parametrize(

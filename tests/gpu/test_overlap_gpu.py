@@ -80,12 +80,12 @@ def test_constrained_and_free_rows_mix(overlapped: bool) -> None:
 @pytest.mark.parametrize("overlapped", [False, True])
 def test_texts_are_delivered_by_a_thread_of_their_own(overlapped: bool) -> None:
     engine: LLMEngine = build(async_scheduling=overlapped)
-    told: dict[str, list[OutputDelta]] = {}
+    fields: dict[str, list[OutputDelta]] = {}
     threads = set()
 
     def take(delta: OutputDelta) -> None:
         threads.add(threading.current_thread().name)
-        told.setdefault(delta.request_id, []).append(delta)
+        fields.setdefault(delta.request_id, []).append(delta)
 
     sequences = [engine.add_request(text, ANSWER, on_delta=take) for text in problems(64, "stream")]
     while engine.has_unfinished:
@@ -93,4 +93,4 @@ def test_texts_are_delivered_by_a_thread_of_their_own(overlapped: bool) -> None:
     engine.shutdown()
     assert threads == {"output"}
     for sequence in sequences:
-        assert "".join(delta.text for delta in told[sequence.request.id]) == sequence.text()
+        assert "".join(delta.text for delta in fields[sequence.request.id]) == sequence.text()

@@ -148,8 +148,8 @@ def test_more_gpus_than_a_link_joins_are_refused_by_models_that_price_links(mode
     with pytest.raises(InputError, match=r"--tp: the link of the H100 joins 8 GPUs.*use --tp 8 at most"):
         build(model, shape=shape, gpu=gpu, tp=16)
     decode = StepFeatures(decode_seqs=64, emitted_rows=64, decode_kv_tokens=64000)
-    told = build(model, shape=shape, gpu=gpu.linked_at(50), tp=16).step_ns(decode)
-    assert told > build(model, shape=shape, gpu=gpu.linked_at(450), tp=16).step_ns(decode)
+    report = build(model, shape=shape, gpu=gpu.linked_at(50), tp=16).step_ns(decode)
+    assert report > build(model, shape=shape, gpu=gpu.linked_at(450), tp=16).step_ns(decode)
 
 
 def test_the_gpus_of_a_rack_share_one_link() -> None:

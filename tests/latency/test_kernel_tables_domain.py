@@ -200,13 +200,13 @@ def test_a_note_names_what_went_beyond_the_profile_and_how_often(tmp_path: Path)
     model.step_ns(decode(3, 3 * 5000))
     (note,) = model.outside.notes()
     assert note.startswith("100.0 % of the steps lie outside the measured domain: ")
-    for told in (
+    for report in (
         "chunk up to 300, measured up to 256",
         "cached tokens before a chunk up to 700, measured up to 512",
         "decodes up to 70, measured up to 64",
         "context of a decode up to 5,000, measured up to 4,096",
     ):
-        assert told in note
+        assert report in note
 
 
 def test_batches_left_out_of_a_sweep_lie_outside_too(tmp_path: Path) -> None:

@@ -115,8 +115,8 @@ def test_a_variant_is_priced_as_what_it_was_made_from_and_says_so() -> None:
     shape = load_model("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8")
     assert same_sizes(shape, load_model("qwen3-235b-a22b-fp8"))
     assert shape.weights.experts == 1
-    told = "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8 is priced with the configuration of qwen3-235b-a22b-fp8"
-    assert any(note.startswith(told) for note in shape.notes)
+    text = "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8 is priced with the configuration of qwen3-235b-a22b-fp8"
+    assert any(note.startswith(text) for note in shape.notes)
     assert load_model("meta-llama/Llama-3.1-8B-Instruct").notes == ()  # listed: the very same
 
 

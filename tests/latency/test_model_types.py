@@ -85,8 +85,8 @@ def test_experts_of_a_model_type_that_is_not_known_are_counted(tmp_path: Path) -
 
 def test_keys_that_are_not_known_are_named(tmp_path: Path) -> None:
     shape = load_model("mine", config(tmp_path, **{f"twist_{i}": 1 for i in range(8)}))
-    told = "twist_0, twist_1, twist_2, twist_3, twist_4, twist_5 and 2 more"
-    assert shape.notes == (f"keys of config.json that are not known, taken to change nothing: {told}",)
+    text = "twist_0, twist_1, twist_2, twist_3, twist_4, twist_5 and 2 more"
+    assert shape.notes == (f"keys of config.json that are not known, taken to change nothing: {text}",)
 
 
 def test_keys_that_a_terminal_would_act_on_are_printed_harmlessly(tmp_path: Path) -> None:
@@ -140,8 +140,8 @@ def test_layers_with_a_window_are_counted_and_reported(
     (tmp_path / "config.json").write_text(json.dumps(values | changes))
     shape = load_model("mine", tmp_path)
     assert shape.windowed_layers == windowed
-    told = [note for note in shape.notes if f"{windowed} of the 40 layers of mine attend to" in note]
-    assert len(told) == (windowed > 0)
+    lines = [note for note in shape.notes if f"{windowed} of the 40 layers of mine attend to" in note]
+    assert len(lines) == (windowed > 0)
     assert shape.sliding_window == (changes.get("sliding_window") or 8192) * (windowed > 0)
 
 

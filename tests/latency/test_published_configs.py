@@ -257,8 +257,8 @@ def test_notes_tell_what_is_assumed_and_nothing_else(shared_data: Path, model: s
     if model in WINDOWED:
         layers, tokens = WINDOWED[model]
         every = raw(shared_data, model)["num_hidden_layers"]
-        told = f"{layers} of the {every} layers of {model} attend to {tokens:,} tokens at most"
-        assert any(told in note for note in notes)
+        text = f"{layers} of the {every} layers of {model} attend to {tokens:,} tokens at most"
+        assert any(text in note for note in notes)
     assert any("an encoder of images" in note for note in notes) == (model in WITH_IMAGES)
     assert any("the KV cache takes 8 bits" in note for note in notes) == (model in EIGHT_BIT_KV)
     those = (WINDOWED, WITH_IMAGES, EIGHT_BIT_KV, PRICED_BY_MEAN)

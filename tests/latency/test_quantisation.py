@@ -115,8 +115,8 @@ def test_what_is_left_alone_stays_in_16_bits(tmp_path: Path, left_alone: list[st
         share = shares.get(kept, 32 / 72) / 48
         assert shape.weights.attention == pytest.approx(1 + share)
         assert shape.weights.experts == pytest.approx(1 + share if "layers" in kept else 1)
-        told = f"{100 - 100 * share:.0f} % of the attention weights are quantised: priced by their mean"
-        assert told in shape.notes
+        text = f"{100 - 100 * share:.0f} % of the attention weights are quantised: priced by their mean"
+        assert text in shape.notes
     else:
         sizes = {kind: getattr(shape.weights, kind) for kind in ("attention", "experts")}
         assert sizes == {"attention": 1.0, "experts": 1.0} | kept
@@ -176,17 +176,17 @@ def test_quantisation_beside_the_language_part_is_that_of_the_language_part(tmp_
 
 
 def test_the_second_file_of_modelopt_is_read(tmp_path: Path) -> None:
-    told = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head", *ATTENTION]}
-    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": told}))
-    for base in ({}, {"quantization_config": {"quant_algo": "NVFP4", "ignore": told["exclude_modules"]}}):
+    fields = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head", *ATTENTION]}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": fields}))
+    for base in ({}, {"quantization_config": {"quant_algo": "NVFP4", "ignore": fields["exclude_modules"]}}):
         shape = load_model("mine", config(tmp_path, "qwen3-30b-a3b", **base))
         assert shape.weights == Weights(2.0, 0.5625, 0.5625, 0.5625, 2.0, "fp4")
         assert shape.kv_dtype_bytes == 1
 
 
 def test_what_one_of_two_files_leaves_open_the_other_one_says(tmp_path: Path) -> None:
-    told: dict[str, Any] = {"kv_cache_quant_algo": "FP8", "exclude_modules": ATTENTION}
-    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": told}))
+    fields: dict[str, Any] = {"kv_cache_quant_algo": "FP8", "exclude_modules": ATTENTION}
+    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": fields}))
     shape = quantised(tmp_path, quant_algo="FP8", kv_cache_quant_algo=None)
     assert (shape.weights.attention, shape.weights.experts, shape.kv_dtype_bytes) == (2.0, 1.0, 1)
 

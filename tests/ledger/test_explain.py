@@ -48,12 +48,12 @@ def saved(busy: Result, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_a_percentile_points_at_the_first_request_that_is_as_slow(busy: Result) -> None:
-    told = blis.explain(busy, metric="ttft.p90", what_if=False).as_dict()
+    report = blis.explain(busy, metric="ttft.p90", what_if=False).as_dict()
     ttft_ns = np.sort(latencies(busy.record).ttft_ns)
-    assert told["value_ns"] == np.percentile(ttft_ns, 90)
-    assert told["request"]["ttft_ns"] == ttft_ns[ttft_ns >= told["value_ns"]][0]
-    assert told["slowest"]["requests"] == (ttft_ns >= told["value_ns"]).sum()
-    assert told["typical"] != told["request"]["id"]
+    assert report["value_ns"] == np.percentile(ttft_ns, 90)
+    assert report["request"]["ttft_ns"] == ttft_ns[ttft_ns >= report["value_ns"]][0]
+    assert report["slowest"]["requests"] == (ttft_ns >= report["value_ns"]).sum()
+    assert report["typical"] != report["request"]["id"]
 
 
 @pytest.mark.slow
@@ -65,8 +65,8 @@ def test_any_metric_of_a_request_can_be_explained(busy: Result, metric: str) -> 
 
 
 def test_the_columns_of_the_page_add_up_to_ttft_and_e2e(busy: Result) -> None:
-    told = blis.explain(busy, request="request_77", what_if=False).as_dict()
-    request, lines = told["request"], told["ledger"]
+    report = blis.explain(busy, request="request_77", what_if=False).as_dict()
+    request, lines = report["request"], report["ledger"]
     assert sum(line["first_token_ns"] for line in lines) == request["ttft_ns"]
     assert sum(line["whole_ns"] for line in lines) == request["e2e_ns"] == request["total_ns"]
 
@@ -120,9 +120,9 @@ def test_requests_that_share_an_id_cannot_be_followed() -> None:
     ],
 )
 def test_shares_are_of_the_metric_in_question(busy: Result, metric: str, part: Callable[[Any], int]) -> None:
-    told = blis.explain(busy, metric=metric, what_if=False).as_dict()
-    total = sum(part(line) for line in told["ledger"])
-    assert [line["share"] for line in told["ledger"]] == [part(line) / total for line in told["ledger"]]
+    report = blis.explain(busy, metric=metric, what_if=False).as_dict()
+    total = sum(part(line) for line in report["ledger"])
+    assert [line["share"] for line in report["ledger"]] == [part(line) / total for line in report["ledger"]]
 
 
 def test_the_slowest_and_the_median_of_a_ttft_add_up_to_ttfts(busy: Result) -> None:
@@ -144,25 +144,25 @@ def test_the_share_column_names_the_metric(busy: Result) -> None:
 
 @pytest.mark.slow
 def test_a_what_if_is_the_run_with_that_setting(busy: Result) -> None:
-    told = blis.explain(busy, what_if=["max_num_batched_tokens=512", "scheduler=sjf"]).as_dict()
-    found = {next(iter(one["settings"].items())): one["after"]["asked_ns"] for one in told["what_ifs"]}
+    report = blis.explain(busy, what_if=["max_num_batched_tokens=512", "scheduler=sjf"]).as_dict()
+    found = {next(iter(one["settings"].items())): one["after"]["asked_ns"] for one in report["what_ifs"]}
     for settings, key in (
         ({"max_num_batched_tokens": 512}, ("scheduler.max_num_batched_tokens", 512)),
         ({"scheduler": "sjf"}, ("scheduler.policy", "sjf")),
     ):
         again = blis.run(**(BUSY | settings))
         assert found[key] / 1e6 == again.summary["cluster"]["ttft_ms"]["p99"]
-    assert told["before"]["asked_ns"] / 1e6 == busy.summary["cluster"]["ttft_ms"]["p99"]
+    assert report["before"]["asked_ns"] / 1e6 == busy.summary["cluster"]["ttft_ms"]["p99"]
 
 
 @pytest.mark.slow
 def test_what_ifs_are_ranked_by_the_chosen_metric(busy: Result) -> None:
-    told = blis.explain(busy, metric="tpot.p99").as_dict()
-    gains = [one["asked"] for one in told["what_ifs"] if "refused" not in one]
+    report = blis.explain(busy, metric="tpot.p99").as_dict()
+    gains = [one["asked"] for one in report["what_ifs"] if "refused" not in one]
     assert len(gains) >= 8
     assert gains == sorted(gains)
-    before = told["before"]["asked_ns"]
-    for one in told["what_ifs"]:
+    before = report["before"]["asked_ns"]
+    for one in report["what_ifs"]:
         if "refused" not in one:
             assert one["asked"] == pytest.approx(one["after"]["asked_ns"] / before - 1)
 
@@ -188,13 +188,13 @@ def test_what_ifs_are_named_by_their_flags(busy: Result) -> None:
     assert "--scheduler sjf instead of fcfs" in titles
     assert "--num-instances 2 instead of 1" in titles
     assert "--no-async-scheduling" in titles
-    told = blis.explain(busy, what_if=["max_num_batched_tokens=512,scheduler=sjf"]).as_dict()["what_ifs"]
-    assert told[0]["change"] == "--max-num-batched-tokens 512 --scheduler sjf instead of 1024, fcfs"
+    report = blis.explain(busy, what_if=["max_num_batched_tokens=512,scheduler=sjf"]).as_dict()["what_ifs"]
+    assert report[0]["change"] == "--max-num-batched-tokens 512 --scheduler sjf instead of 1024, fcfs"
 
 
 def test_a_change_within_the_noise_says_so_and_a_large_one_does_not(busy: Result) -> None:
-    told = blis.explain(busy, what_if=["tp=8", "max_num_seqs=200"]).as_dict()["what_ifs"]
-    better, same = told
+    report = blis.explain(busy, what_if=["tp=8", "max_num_seqs=200"]).as_dict()["what_ifs"]
+    better, same = report
     assert not better["noise"]
     assert better["asked_interval"][1] < 0
     assert same["noise"]
@@ -203,9 +203,9 @@ def test_a_change_within_the_noise_says_so_and_a_large_one_does_not(busy: Result
 
 
 def test_one_change_for_the_worse_does_not_flatten_the_picture(busy: Result) -> None:
-    told = blis.explain(busy, what_if=["tp=2", "max_num_seqs=4"]).as_dict()
-    told["what_ifs"][-1] |= {"asked": 80.0, "noise": False}
-    axes = drawn(told, as_dict(busy.config)).axes[1]
+    report = blis.explain(busy, what_if=["tp=2", "max_num_seqs=4"]).as_dict()
+    report["what_ifs"][-1] |= {"asked": 80.0, "noise": False}
+    axes = drawn(report, as_dict(busy.config)).axes[1]
     assert axes.get_xlim()[1] < 200
     assert any("+8,000.0 % →" in text.get_text() for text in axes.texts)
 
@@ -338,10 +338,10 @@ def test_the_command_runs_from_flags_as_run_does(command: Command) -> None:
     code, printed, said = command("explain", *flags, "--class", "standard")
     assert code == 0
     assert "KV capacity" in said
-    told = json.loads(printed)
-    assert told["question"] == "TTFT p99 of class standard"
+    report = json.loads(printed)
+    assert report["question"] == "TTFT p99 of class standard"
     assert (
-        told["value_ns"] / 1e6
+        report["value_ns"] / 1e6
         == blis.run(model="qwen3-14b", num_requests=20, rate=4).summary["cluster"]["ttft_ms"]["p99"]
     )
 

@@ -68,9 +68,9 @@ def test_times_of_each_request_are_those_of_its_tokens(seed: int) -> None:
     run = random_record(seed, requests=20, instances=2)
     rows = some_rows(run, seed)
     times, counts = TokenGaps(run).times(np.array(rows, dtype=np.intp))
-    told = [emission_times(run, row) for row in rows]
-    assert counts.tolist() == [len(one) for one in told]
-    assert times.tolist() == [time_ns for one in told for time_ns in one]
+    lines = [emission_times(run, row) for row in rows]
+    assert counts.tolist() == [len(one) for one in lines]
+    assert times.tolist() == [time_ns for one in lines for time_ns in one]
 
 
 @given(seeds)

@@ -84,11 +84,11 @@ def test_there_is_the_old_result_or_the_new_one_whenever_saving_is_stopped(how: 
         text=True,
         check=True,
     )
-    told = json.loads(done.stdout)
-    assert told["wrong"] == []
-    assert told["stopped"] > 0
+    report = json.loads(done.stdout)
+    assert report["wrong"] == []
+    assert report["stopped"] > 0
     if how in ("SIGKILL", "aside"):
-        assert told["left something"] > 0
+        assert report["left something"] > 0
 
 
 @pytest.mark.slow

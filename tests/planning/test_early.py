@@ -151,8 +151,8 @@ def test_requests_that_may_be_lost_count_for_no_limit(part: RunRecord) -> None:
 
 def test_a_limit_of_a_class_is_judged_by_its_requests(part: RunRecord) -> None:
     slow_down(part, slice(1, 5))  # none of them gold
-    for name, told in (("gold", None), ("standard", HOPELESS), ("silver", None)):
-        assert judge(part, part.table, [SloCheck("", "ttft", "p95", 10**9, name)]) == told
+    for name, report in (("gold", None), ("standard", HOPELESS), ("silver", None)):
+        assert judge(part, part.table, [SloCheck("", "ttft", "p95", 10**9, name)]) == report
 
 
 def test_the_first_part_is_an_eighth_of_the_arrivals() -> None:

@@ -70,12 +70,12 @@ def test_when_a_process_dies_its_jobs_are_done_by_another(
 ) -> None:
     monkeypatch.setenv("BLIS_TEST_FLAG", str(tmp_path / "dead"))
     monkeypatch.setattr(worker, "run", die_once)
-    told: list[int] = []
+    lines: list[int] = []
     with Runner(Processes(2), Nowhere()) as runner:
-        found = runner.run(jobs, lambda index, outcome, stored: told.append(index))
+        found = runner.run(jobs, lambda index, outcome, stored: lines.append(index))
     monkeypatch.setattr(worker, "run", _run)
     assert (tmp_path / "dead").exists()
-    assert sorted(told) == list(range(len(jobs)))
+    assert sorted(lines) == list(range(len(jobs)))
     assert found == outcomes(Serial(), jobs)
 
 
@@ -111,18 +111,18 @@ def test_a_dask_cluster_gives_what_one_process_gives_though_a_worker_is_killed(
     from blis_py.api import configure
 
     many = [*jobs, *(Job(configure(**small | {"seed": seed})) for seed in range(30))]
-    told: list[int] = []
+    lines: list[int] = []
     dask = Dask(cluster)
     victim = next(iter(dask._client.run(os.getpid).values()))
 
     def kill(index: int, outcome: JobOutcome, stored: bool) -> None:
-        if not told:
+        if not lines:
             os.kill(victim, signal.SIGKILL)
-        told.append(index)
+        lines.append(index)
 
     with Runner(dask, Folder(tmp_path)) as runner:
         found = runner.run(many, kill)
-    assert sorted(told) == list(range(len(many)))
+    assert sorted(lines) == list(range(len(many)))
     assert runner.done == len(many)
     assert found == outcomes(Serial(), many)
     assert len(list(tmp_path.rglob("*.json"))) == len(many) - 1  # all but the one that is refused

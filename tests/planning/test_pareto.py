@@ -59,10 +59,10 @@ def test_points_are_per_gpu_and_user_and_the_front_is_what_no_other_beats() -> N
     assert {each.per_user for each in found.points if each.concurrency == 8} == {125.0}
     fronts = [(each.concurrency, each.ttft_p99_ms) for each in found.front]
     assert fronts == [(count, 10.0 * count) for count in (4, 4, 8, 8, 32, 32, 64, 64, 128, 128, 512, 512)]
-    told = repr(found).splitlines()
-    assert told[0] == "Pareto front: 12 of 18 operating points"
-    assert told[1] == "  tp 2, 4 in flight: 250 tokens/s/user, 4,000 tokens/s/GPU, p99 TTFT 40 ms"
-    assert told[-1] == "Not run: too many GPUs"
+    lines = repr(found).splitlines()
+    assert lines[0] == "Pareto front: 12 of 18 operating points"
+    assert lines[1] == "  tp 2, 4 in flight: 250 tokens/s/user, 4,000 tokens/s/GPU, p99 TTFT 40 ms"
+    assert lines[-1] == "Not run: too many GPUs"
     assert found.front[0].as_dict()["pareto"]
 
 

@@ -129,10 +129,10 @@ def test_where_nothing_holds_it_tells_what_the_best_does_and_what_binds() -> Non
     assert not found.holds
     assert found.best.point == {"tp": 2}
     assert found.best.instances == 2
-    told = repr(found)
-    assert told.startswith("Nothing meets all targets; nearest: 2 instances of llama-3.1-8b on h100 TP2")
-    assert "✗ p99 TPOT" in told
-    assert "Bottleneck: GPU compute" in told
+    report = repr(found)
+    assert report.startswith("Nothing meets all targets; nearest: 2 instances of llama-3.1-8b on h100 TP2")
+    assert "✗ p99 TPOT" in report
+    assert "Bottleneck: GPU compute" in report
     assert found.runner_up is None
 
 

@@ -52,7 +52,7 @@ def plan(**parts: Any) -> PlanResult:
 def test_a_plan_in_words() -> None:
     """3.6 $ an hour for each of 2 GPUs are 0.002 $/s: for 1,000 tokens/s that is 2 $ per million."""
     rate = HighestRate(1.25, 75.0, judged(130), 4.0, 400, 300.0)
-    told = report_text.lines(
+    report = report_text.lines(
         plan(
             sustained=Sustained(judged(90), outcome(requests=320), 4.0, False),
             burst=candidate(1, 95),
@@ -73,7 +73,7 @@ def test_a_plan_in_words() -> None:
             notes=("as it is",),
         )
     )
-    assert told == [
+    assert report == [
         "Cheapest configuration that meets all targets: 2 instances of llama-3.1-8b on h100 TP1",
         "  2 GPUs, $7.20 an hour; $2.00 per million output tokens, $0.50 per million tokens in all",
         "  ✓ p99 TTFT 80 ms (target 100 ms)",
@@ -130,8 +130,10 @@ def test_what_meets_no_target_says_by_what_and_without_a_price_counts_gpus() -> 
     lost = Requirement("requests lost", 0.0, 0.25, "share", -0.25)
     worst = replace(judged(130), requirements=(*judged(130).requirements, lost), saturated=True)
     best = replace(candidate(1, 130, None), judgement=worst)
-    told = report_text.lines(plan(best=best, runner_up=candidate(3, 150, None), knobs=Knobs({"tp": (1, 2)})))
-    assert told == [
+    report = report_text.lines(
+        plan(best=best, runner_up=candidate(3, 150, None), knobs=Knobs({"tp": (1, 2)}))
+    )
+    assert report == [
         "Nothing meets all targets; nearest: 1 instance of llama-3.1-8b on h100 TP1",
         "  1 GPU",
         "  ✗ p99 TTFT 130 ms (target 100 ms)",
@@ -200,10 +202,10 @@ def test_a_plan_as_data() -> None:
 
 def test_a_surer_configuration_is_named_with_its_price() -> None:
     draws = (Case("draw 0", judged(80), outcome()), Case("draw 1", judged(110), outcome()))
-    told = report_text.lines(
+    report = report_text.lines(
         plan(draws=draws, error=Errors((), "few", 3), surer=candidate(5, 50), surer_holds=0.95)
     )
-    assert told[-2:] == [
+    assert report[-2:] == [
         "  errors drawn from few; too few to rely on",
         "  cheapest at 90 %: 5 instances of llama-3.1-8b on h100 TP1, $18.00 an hour (95 %)",
     ]
@@ -224,9 +226,9 @@ def test_the_numbers_of_instances_that_the_errors_leave_possible_are_named() -> 
 
 
 def test_the_answer_of_the_prediction_itself_stands_beside_the_sure_one() -> None:
-    told = drawn_plan(True, True, central=candidate(1, 95), central_holds=0.55)[-1]
+    report = drawn_plan(True, True, central=candidate(1, 95), central_holds=0.55)[-1]
     what = "1 instance of llama-3.1-8b on h100 TP1, $3.60 an hour"
-    assert told == f"  by the prediction itself: {what} (55 % of the draws)"
+    assert report == f"  by the prediction itself: {what} (55 % of the draws)"
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_a_request_without_class_is_held_to_the_targets_of_default_only(run: Run
     assert metrics["per_class"]["default"]["count"] == 1
     nobody = blis_metrics(run, goodput=parse_class_targets("ttft", "standard=20ms"))
     assert "per_class" not in nobody
-    everyone = blis_metrics(run, goodput=parse_goodput(["ttft:20"]), everyone=True)
+    everyone = blis_metrics(run, goodput=parse_goodput(["ttft:20"]), every_class=True)
     assert {name: own["count"] for name, own in everyone["per_class"].items()} == {
         "critical": 3,
         "batch": 1,

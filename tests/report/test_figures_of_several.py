@@ -123,9 +123,9 @@ def test_runs_without_a_figure_are_left_out_and_no_run_at_all_is_reported(draw: 
     draw(table(row(5), row(10, **none))).save(tmp_path / "some.png")
     figure = draw(table(row(5, **none)))
     figure.save(tmp_path / "none.svg")
-    told = [text.get_text() for ax in figure.axes for text in ax.texts]
-    assert all(text.startswith("no run") for text in told)
-    assert len(told) == len(figure.axes)
+    lines = [text.get_text() for ax in figure.axes for text in ax.texts]
+    assert all(text.startswith("no run") for text in lines)
+    assert len(lines) == len(figure.axes)
 
 
 @pytest.mark.slow

@@ -32,12 +32,12 @@ async def post(client: httpx.AsyncClient, path: str, **body: object) -> httpx.Re
 def test_a_completion_has_as_many_tokens_as_requested() -> None:
     async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
         answer = (await post(client, "/v1/completions", prompt=PROMPT, max_tokens=9)).json()
-        told = (await post(client, "/tokenize", prompt=PROMPT)).json()
-        text = (await post(client, "/detokenize", tokens=told["tokens"])).json()
+        report = (await post(client, "/tokenize", prompt=PROMPT)).json()
+        text = (await post(client, "/detokenize", tokens=report["tokens"])).json()
         choice = answer["choices"][0]
         again = (await post(client, "/tokenize", prompt=choice["text"])).json()
         assert answer["usage"]["completion_tokens"] == again["count"] == 9
-        assert answer["usage"]["prompt_tokens"] == told["count"]
+        assert answer["usage"]["prompt_tokens"] == report["count"]
         assert choice["finish_reason"] == "length"
         assert text["prompt"] == PROMPT
 
@@ -220,11 +220,11 @@ def test_a_client_that_goes_frees_what_it_held() -> None:
             await asyncio.sleep(0.001)
         assert backend.load()[0].running == 1
         backend.abort("gone")
-        told = len(pieces)
+        report = len(pieces)
         while backend.load()[0].running:
             await asyncio.sleep(0.001)
         assert backend.load()[0].kv_usage == 0
-        assert len(pieces) == told
+        assert len(pieces) == report
 
     record = with_fleet(use).backend.record
     assert record is not None

@@ -39,8 +39,8 @@ def trace(folder: Path, rows: list[str], header: str = HEADER + ACCUMULATE) -> P
     return folder / "t.csv"
 
 
-def read(path: Path, **told: Any) -> tuple[RequestTable, Reading]:
-    reading = Reading(**({"session_mode": "closed-loop"} | told))
+def read(path: Path, **settings: Any) -> tuple[RequestTable, Reading]:
+    reading = Reading(**({"session_mode": "closed-loop"} | settings))
     return read_trace(path, reading=reading), reading
 
 
@@ -76,7 +76,7 @@ def test_an_answer_is_remembered_as_far_as_its_limit_let_it_be(tmp_path: Path) -
 
 def test_pauses_are_those_given_or_recorded_or_those_between_answer_and_turn(tmp_path: Path) -> None:
     def pauses(rows: list[str], **told: Any) -> tuple[list[int], str]:
-        table, reading = read(trace(tmp_path, rows), **told)
+        table, reading = read(trace(tmp_path, rows), **report)
         assert table.think_ns is not None
         return (table.think_ns[of_session(table, "a")] // 1000).tolist(), " ".join(reading.notes)
 
@@ -85,9 +85,9 @@ def test_pauses_are_those_given_or_recorded_or_those_between_answer_and_turn(tmp
     assert pauses(ROWS, think=think_time("constant:value=5ms"))[0] == [0, 5000, 5000]
     assert pauses(ROWS) == ([0, 700, 800], "")
     assert pauses(without)[0] == [0, 1500, 5600]
-    told = pauses(unmeasured)
-    assert told[0] == [0, 2000, 6000]
-    assert "between their arrivals" in told[1]
+    report = pauses(unmeasured)
+    assert report[0] == [0, 2000, 6000]
+    assert "between their arrivals" in report[1]
     assert pauses(without, as_blis=True)[0] == [0, 2000, 6000]
 
 

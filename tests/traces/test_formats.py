@@ -34,8 +34,8 @@ def write(folder: Path, name: str, content: Any) -> Path:
     return path
 
 
-def read(path: Path, **told: Any) -> tuple[RequestTable, Reading]:
-    reading = Reading(**told)
+def read(path: Path, **settings: Any) -> tuple[RequestTable, Reading]:
+    reading = Reading(**settings)
     return read_trace(path, reading=reading), reading
 
 
@@ -62,18 +62,18 @@ def test_a_result_on_a_single_line_is_read_too(tmp_path: Path) -> None:
 
 
 def test_requests_that_were_not_answered_are_left_out_and_counted() -> None:
-    told = read(SAMPLES["burstgpt"])[1].stated()
-    assert "1 request was left out: no output tokens (failed when recorded)" in told
-    told = read(SAMPLES["guidellm"])[1].stated()
-    assert "1 request was left out: not answered" in told
-    told = read(SAMPLES["aiperf"])[1].stated()
-    assert "1 request was left out: sent to warm the server up" in told
+    report = read(SAMPLES["burstgpt"])[1].stated()
+    assert "1 request was left out: no output tokens (failed when recorded)" in report
+    report = read(SAMPLES["guidellm"])[1].stated()
+    assert "1 request was left out: not answered" in report
+    report = read(SAMPLES["aiperf"])[1].stated()
+    assert "1 request was left out: sent to warm the server up" in report
 
 
 def test_guessed_lengths_are_called_guesses() -> None:
     for format in ("sharegpt", "genai-perf"):
-        told = read(SAMPLES[format])[1].stated()
-        assert any("guessed at 4 characters a token" in note for note in told), format
+        report = read(SAMPLES[format])[1].stated()
+        assert any("guessed at 4 characters a token" in note for note in report), format
 
 
 def test_a_tokenizer_counts_the_tokens_of_texts(tmp_path: Path) -> None:

@@ -28,9 +28,9 @@ def test_requests_that_guidellm_broke_off_or_lost_are_not_replayed(kind: str, tm
     requests = {"successful": [guidellm(5, 10, 3), guidellm(7, 20, 4)], kind: [guidellm(6, 30, 2)]}
     path = tmp_path / "benchmarks.json"
     path.write_text(json.dumps({"metadata": {"version": 2}, "benchmarks": [{"requests": requests}]}))
-    table, told = read(path)
+    table, report = read(path)
     assert table.prompt_tokens.tolist() == [10, 20]
-    assert "1 request was left out: not answered" in told
+    assert "1 request was left out: not answered" in report
 
 
 def aiperf(start_ns: int, prompt: int, output: int, **more: Any) -> dict[str, Any]:
@@ -49,9 +49,9 @@ def export(folder: Path, *rows: dict[str, Any]) -> Path:
 def test_requests_that_aiperf_cancelled_are_not_replayed(tmp_path: Path) -> None:
     cancelled = aiperf(4, 30, 2, was_cancelled=True)
     rows = [aiperf(3, 10, 3), cancelled, aiperf(5, 20, 4, was_cancelled=False)]
-    table, told = read(export(tmp_path, *rows))
+    table, report = read(export(tmp_path, *rows))
     assert table.prompt_tokens.tolist() == [10, 20]
-    assert "1 request was left out: not answered" in told
+    assert "1 request was left out: not answered" in report
 
 
 def test_requests_recorded_as_they_ended_are_replayed_as_they_were_sent(tmp_path: Path) -> None:

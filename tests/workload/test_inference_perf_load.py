@@ -163,6 +163,6 @@ def test_conversations_have_as_many_turns_as_their_stage_has_requests(
     """One for each user and stage, whose turns wait for the answers before them."""
     path = spec_of(tmp_path, shared_prefix=SHARED | {"enable_multi_turn_chat": True, "output_len": 9})
     assert main(["run", "--model", "qwen3-14b", "--workload", str(path), "--no-cross-check"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["cluster"]["requests"]["completed"] == 440
-    assert told["sessions"]["sessions"] == 90
+    report = json.loads(capsys.readouterr().out)
+    assert report["cluster"]["requests"]["completed"] == 440
+    assert report["sessions"]["sessions"] == 90

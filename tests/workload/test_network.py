@@ -45,9 +45,9 @@ def test_clients_see_the_round_trip_and_the_time_on_the_line(tmp_path: Path) -> 
     whole_ms = (up_ms + down_ms)[away]
     assert (frame.client_e2e_ms - frame.e2e_ms).to_numpy()[away] == pytest.approx(whole_ms, abs=1e-5)
     assert np.array_equal(frame.client_e2e_ms.to_numpy()[~away], frame.e2e_ms.to_numpy()[~away])
-    told = result.summary["cluster"]["client_ttft_ms"]
-    assert told["mean"] == pytest.approx(frame.client_ttft_ms.mean())
-    assert told["count"] == 60
+    report = result.summary["cluster"]["client_ttft_ms"]
+    assert report["mean"] == pytest.approx(frame.client_ttft_ms.mean())
+    assert report["count"] == 60
 
 
 def test_in_an_open_loop_the_cluster_gets_the_same_requests_at_the_same_times(tmp_path: Path) -> None:

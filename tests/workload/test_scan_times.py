@@ -45,10 +45,10 @@ def test_an_order_without_cache_lookups_costs_nothing() -> None:
 
 
 def test_without_a_price_it_costs_nothing_and_the_run_says_so() -> None:
-    told = "lpm looks waiting requests up in the prefix cache, which costs nothing here"
-    assert any(told in note for note in api.build(**LPM).notes)
+    text = "lpm looks waiting requests up in the prefix cache, which costs nothing here"
+    assert any(text in note for note in api.build(**LPM).notes)
     for priced in ({"scan_us": 0.0}, {"engine": "vllm"}):
-        assert not any(told in note for note in api.build(**{**LPM, **priced}).notes)
+        assert not any(text in note for note in api.build(**{**LPM, **priced}).notes)
 
 
 @pytest.mark.parametrize("engine", ["vllm", "blis"])
@@ -76,8 +76,8 @@ def test_what_a_profile_measured_goes_before_what_a_preset_assumes(engine: str, 
     write_profile(tmp_path, meta, profile)
     load = {name: value for name, value in LPM.items() if name not in ("engine", "latency_model")}
     settings = {**load, "rate": 2000.0, "profile": str(tmp_path), "engine": engine, "async_scheduling": False}
-    measured, told, free = (
+    measured, report, free = (
         api.run(**settings, **price) for price in ({}, {"scan_us": 5.0}, {"scan_us": 0.0})
     )
-    assert mean_ttft_ms(measured) == pytest.approx(mean_ttft_ms(told), rel=0.01)
+    assert mean_ttft_ms(measured) == pytest.approx(mean_ttft_ms(report), rel=0.01)
     assert mean_ttft_ms(measured) > 1.1 * mean_ttft_ms(free)

@@ -97,7 +97,7 @@ def test_the_five_classes_are_dealt_out_in_turn(tmp_path: Path) -> None:
     for number in range(10):
         chunk(tmp_path / "m", number, ["28800,1,1,Gamma,1,1", "29400,1,1,Gamma,1,1", "30000,1,1,Gamma,1,1"])
     spec = load_spec(spec_of(tmp_path / "m", time_window="morning"))
-    classes = [client.slo_class for client in spec.everyone]
+    classes = [client.slo_class for client in spec.all_clients]
     assert sorted(classes) == sorted(["critical", "standard", "batch", "sheddable", "background"] * 2)
     assert spec.notes[0].startswith("ServeGen: 10 of 10 clients send, morning from 8:")
 

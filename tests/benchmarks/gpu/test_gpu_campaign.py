@@ -219,8 +219,8 @@ def test_a_campaign_that_is_killed_leaves_what_it_found_and_goes_on_later(
     assert "first" in (tmp_path / "out" / "log.txt").read_text()
     other = driven(slow=False)
     assert other.wait() == 0
-    told = [row["key"] for row in read_rows(tmp_path / "out") if "state" in row]
-    assert told == ["first", "second"], "the first part was not run again"
+    lines = [row["key"] for row in read_rows(tmp_path / "out") if "state" in row]
+    assert lines == ["first", "second"], "the first part was not run again"
 
 
 def test_a_terminated_campaign_ends_its_part_and_says_so(driven: Any, tmp_path: Path) -> None:
@@ -302,9 +302,9 @@ def test_every_script_understands_its_arguments_and_refuses_to_run_without_a_gpu
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
     )
-    told = json.loads(done.stdout)
-    assert len(told) > 10
-    for name, (status, said) in told.items():
+    report = json.loads(done.stdout)
+    assert len(report) > 10
+    for name, (status, said) in report.items():
         assert (status, "there is no CUDA device here" in said) == (2, True), f"{name}: {said}"
     assert not list(tmp_path.iterdir())
 
@@ -331,11 +331,11 @@ def test_files_that_cannot_be_brought_home_are_reported(
     assert campaign.problems(tmp_path) == []
     put("too large", 101)
     put("a/b/c/d")
-    told = "; ".join(campaign.problems(tmp_path))
-    assert "10 files" in told
-    assert "too large: too far down, or an odd name" in told
-    assert "101 bytes" in told
-    assert "a/b/c/d: too far down" in told
+    text = "; ".join(campaign.problems(tmp_path))
+    assert "10 files" in text
+    assert "too large: too far down, or an odd name" in text
+    assert "101 bytes" in text
+    assert "a/b/c/d: too far down" in text
 
 
 def test_what_an_earlier_campaign_left_is_taken_over_and_nothing_is_overwritten(tmp_path: Path) -> None:
@@ -355,10 +355,10 @@ def test_what_an_earlier_campaign_left_is_taken_over_and_nothing_is_overwritten(
 def wheel(folder: Path) -> None:
     """A package `carried`, as pip takes it."""
     folder.mkdir()
-    name, told = "carried-1.dist-info", "Metadata-Version: 2.1\nName: carried\nVersion: 1\n"
+    name, text = "carried-1.dist-info", "Metadata-Version: 2.1\nName: carried\nVersion: 1\n"
     with zipfile.ZipFile(folder / "carried-1-py3-none-any.whl", "w") as archive:
         archive.writestr("carried.py", "FOUND = True\n")
-        archive.writestr(f"{name}/METADATA", told)
+        archive.writestr(f"{name}/METADATA", text)
         archive.writestr(f"{name}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         archive.writestr(f"{name}/RECORD", "")
 

@@ -100,9 +100,9 @@ def test_rows_go_to_a_file_of_their_script_with_the_provenance_of_their_runs(
     measured(tmp_path / "out")
     assert bring(monkeypatch, tmp_path / "out", "--into", tmp_path / "home") == 0
     folder = tmp_path / "home" / "benchmarks" / "results" / "gpu" / "h200"
-    told = json.loads((folder / "attention.json").read_text())
-    (row,) = told["rows"]
-    assert told["runs"] == {row["run"]: H200}
+    report = json.loads((folder / "attention.json").read_text())
+    (row,) = report["rows"]
+    assert report["runs"] == {row["run"]: H200}
     assert "| decode 4x1024 |" in (folder / "README.md").read_text()
 
 

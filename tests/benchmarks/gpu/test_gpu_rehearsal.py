@@ -42,8 +42,8 @@ def test_a_campaign_brings_home_what_draws_the_tables_and_fits_a_profile(
     for title in ("Bandwidth", "Attention", "Other kernels", "Decode steps", "Profiles", "Block diffusion"):
         assert f"## {title}\n\n| " in tables
     assert "## Throughput\n\nNot measured yet." in tables
-    told = json.loads((results / "ops.json").read_text())
-    (measured,) = {run["revision"] for run in told["runs"].values()}
+    report = json.loads((results / "ops.json").read_text())
+    (measured,) = {run["revision"] for run in report["runs"].values()}
     assert measured.startswith("rehearsal tree:")
     (fitted,) = brought.glob("profiles/fits/cpu/*/profile.yaml")
     assert "cross_validated" in fitted.read_text()

@@ -19,9 +19,9 @@ def test_a_row_is_on_disk_when_it_has_been_measured_and_says_where_that_was(tmp_
     rows = Rows(tmp_path, "ops", H200)
     assert not (tmp_path / RESULTS).exists(), "nothing has been measured yet"
     rows.add("one", {"us": 3.5})
-    told, row = read_rows(tmp_path)
-    assert told["provenance"] == H200
-    assert row == {"script": "ops", "run": told["run"], "key": "one", "us": 3.5}
+    report, row = read_rows(tmp_path)
+    assert report["provenance"] == H200
+    assert row == {"script": "ops", "run": report["run"], "key": "one", "us": 3.5}
     rows.add("two", {})
     assert keys(tmp_path) == ["one", "two"]
 

@@ -82,14 +82,14 @@ def test_preempted_blocks_go_on_with_their_ids_and_state() -> None:
 def test_clients_get_every_block_and_the_end(fdfo: bool) -> None:
     engine = stub_engine(fdfo=fdfo)
     asked = problems(seed=3, count=6)
-    told: list[list[OutputDelta]] = [[] for _ in asked]
+    lines: list[list[OutputDelta]] = [[] for _ in asked]
     sequences = [
         engine.add_request(prompt, params(most), on_delta=own.append)
-        for (prompt, most), own in zip(asked, told, strict=True)
+        for (prompt, most), own in zip(asked, lines, strict=True)
     ]
     run_all(engine)
     engine.shutdown()
-    for sequence, own in zip(sequences, told, strict=True):
+    for sequence, own in zip(sequences, lines, strict=True):
         assert [token for delta in own for token in delta.token_ids] == sequence.output_ids
         text = sequence.output_ids[:-1] if sequence.finish_reason == "stop" else sequence.output_ids
         assert "".join(delta.text for delta in own) == sequence.text() == " ".join(map(str, text))

@@ -240,10 +240,10 @@ def test_drift_is_how_far_the_sentinel_moves_not_how_much_it_scatters() -> None:
 
 
 def test_progress_is_reported_up_to_the_end(tmp_path: Path) -> None:
-    told: list[tuple[str, int, int]] = []
+    lines: list[tuple[str, int, int]] = []
 
     def note(what: str, done: int, total: int) -> None:
-        told.append((what, done, total))
+        lines.append((what, done, total))
 
     run(FakeBench(), tmp_path, 2, progress=note)
-    assert told == [("measuring", done, 44) for done in range(1, 45)]
+    assert lines == [("measuring", done, 44) for done in range(1, 45)]

@@ -108,16 +108,16 @@ def serve_load(engine: LLMEngine, rng: Random, count: int = 40, aborts: bool = T
 
 def assert_told_all(load: Load) -> None:
     """Every client received its output, piece by piece and in order, and the end, once and last."""
-    for sequence, told in zip(load.sequences, load.told, strict=True):
+    for sequence, report in zip(load.sequences, load.told, strict=True):
         text = sequence.text()
-        assert "".join(delta.text for delta in told) == text
-        assert [token for delta in told for token in delta.token_ids] == sequence.output_ids
-        assert [delta.finish_reason for delta in told[:-1]] == [None] * (len(told) - 1)
-        assert (told[-1].finish_reason, told[-1].stop_reason) == (
+        assert "".join(delta.text for delta in report) == text
+        assert [token for delta in report for token in delta.token_ids] == sequence.output_ids
+        assert [delta.finish_reason for delta in report[:-1]] == [None] * (len(report) - 1)
+        assert (report[-1].finish_reason, report[-1].stop_reason) == (
             sequence.finish_reason,
             sequence.stop_reason,
         )
-        assert {delta.request_id for delta in told} == {sequence.request.id}
+        assert {delta.request_id for delta in report} == {sequence.request.id}
 
 
 def assert_as_alone(load: Load) -> None:

@@ -177,9 +177,9 @@ def test_the_yardstick_has_steps_with_prompts_and_without(cpu: Cpu) -> None:
     assert yardstick.mean_ns == pytest.approx((2 * MS, 20 * MS))
     assert yardstick.tokens == (4, 256)
     cpu.slowness = 1.5
-    told = [yardstick() for _ in range(32)]
-    assert [which for which, _ in told] == [1, *[0] * 15] * 2
-    assert [spent_ns for _, spent_ns in told] == pytest.approx([30 * MS, *[3 * MS] * 15] * 2)
+    lines = [yardstick() for _ in range(32)]
+    assert [which for which, _ in lines] == [1, *[0] * 15] * 2
+    assert [spent_ns for _, spent_ns in lines] == pytest.approx([30 * MS, *[3 * MS] * 15] * 2)
 
 
 def test_engines_with_a_steady_clock_have_one_pace_if_configured_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,10 +188,10 @@ def test_engines_with_a_steady_clock_have_one_pace_if_configured_so(monkeypatch:
     autoregressive = {"model": str(checkpoint("ar")), "device": "cpu", **settings}
     first = engine_of(autoregressive)
     assert first.clock.name == "steady"
-    told = first.recorder.meta["yardstick_us"]
-    assert 0 < told[0] < told[1]
-    second = engine_of({**autoregressive, "yardstick_us": tuple(told)})
-    assert second.recorder.meta["yardstick_us"] == told
+    report = first.recorder.meta["yardstick_us"]
+    assert 0 < report[0] < report[1]
+    second = engine_of({**autoregressive, "yardstick_us": tuple(report)})
+    assert second.recorder.meta["yardstick_us"] == report
     second.add_request([1, 2, 3], SamplingParams(temperature=0, max_tokens=30, ignore_eos=True))
     while second.has_unfinished:
         second.step()

@@ -256,9 +256,9 @@ def slices(path: Path) -> dict[str, int]:
         each.iid: each.name for packet in trace.packet for each in packet.interned_data.debug_annotation_names
     }
     begins = [packet.track_event for packet in trace.packet if packet.track_event.type == 1]
-    told = [{names[one.name_iid] for one in begin.debug_annotations} for begin in begins]
+    lines = [{names[one.name_iid] for one in begin.debug_annotations} for begin in begins]
     steps = sum(lanes[begin.track_uuid] == "steps" for begin in begins)
-    return {"steps": steps, "requests": sum("request" in each for each in told)}
+    return {"steps": steps, "requests": sum("request" in each for each in lines)}
 
 
 def test_the_trace_is_written_while_the_run_goes_on(

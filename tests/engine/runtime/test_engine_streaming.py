@@ -87,10 +87,10 @@ def test_text_without_a_reader_is_not_decoded() -> None:
 
 def piece_by_piece(text: str, stop: tuple[str, ...] = (), held_back: int = 0) -> list[str]:
     """What a client receives with each byte of a text, and at the end."""
-    told: list[OutputDelta] = []
+    lines: list[OutputDelta] = []
     tokenizer = ByteTokenizer(256)
     decoder = None if stop else OutputText(tokenizer)
-    stream = OutputStream(decoder, held_back, told.append, lambda: None, lambda failed: None)
+    stream = OutputStream(decoder, held_back, lines.append, lambda: None, lambda failed: None)
     own = OutputText(tokenizer, stop)
     for token in tokenizer.encode(text):
         found = own.append_and_stop(token) if stop else None
@@ -98,7 +98,7 @@ def piece_by_piece(text: str, stop: tuple[str, ...] = (), held_back: int = 0) ->
         if found:
             break
     stream.end("a", "stop", None, None, own.text)
-    return [delta.text for delta in told]
+    return [delta.text for delta in lines]
 
 
 def test_a_character_of_several_tokens_is_delivered_whole() -> None:
@@ -118,16 +118,16 @@ def test_a_text_that_cannot_be_decoded_fails_its_request_alone(overlapped: bool,
         token for token in outputs[1][2:20] if not any(token in o for i, o in enumerate(outputs) if i != 1)
     )
     engine = engine_with(Broken(ours), overlapped)
-    told: list[list[OutputDelta]] = [[] for _ in PROMPTS]
+    lines: list[list[OutputDelta]] = [[] for _ in PROMPTS]
     params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, stop=stop)
     sequences = [
         engine.add_request(prompt, params, on_delta=own.append)
-        for prompt, own in zip(PROMPTS, told, strict=True)
+        for prompt, own in zip(PROMPTS, lines, strict=True)
     ]
     while engine.has_unfinished:
         engine.step()
         engine.outputs.settle()
-    ends = [own[-1] for own in told]
+    ends = [own[-1] for own in lines]
     assert [delta.finish_reason for delta in ends] == ["length", "error", "length", "length"]
     assert ends[1].error == "ValueError: no such piece"
     assert sequences[1].finish_reason == "error"
@@ -179,14 +179,14 @@ def test_a_client_may_abort_and_read_the_text_from_its_callback(overlapped: bool
 @BOTH_LOOPS
 def test_shutdown_ends_who_is_unfinished_tells_them_and_joins_the_thread(overlapped: bool) -> None:
     engine = engine_with(overlapped=overlapped)
-    told: list[OutputDelta] = []
-    sequence = engine.add_request(PROMPTS[0], GREEDY, on_delta=told.append)
+    lines: list[OutputDelta] = []
+    sequence = engine.add_request(PROMPTS[0], GREEDY, on_delta=lines.append)
     for _ in range(4):
         engine.step()
     threads = [t for t in threading.enumerate() if t.name == "output"]
     engine.shutdown()
     assert not any(t.is_alive() for t in threads[-1:])
-    assert (sequence.finish_reason, told[-1].finish_reason) == ("abort", "abort")
+    assert (sequence.finish_reason, lines[-1].finish_reason) == ("abort", "abort")
     assert not engine.has_unfinished
     with pytest.raises(RuntimeError, match="has been shut down"):
         engine.add_request(PROMPTS[0], GREEDY)

@@ -43,13 +43,13 @@ def test_run_constrains_a_share_of_the_requests_and_tells(tmp_path: Path) -> Non
     pytest.importorskip("xgrammar")
     form = ["--regex", "[a-c ]+", "--constrained-share", "0.5"]
     assert main(["engine", "run", *TINY, *LOAD, *form, "--out", str(tmp_path / "run")]) == 0
-    told = yaml.safe_load((tmp_path / "run" / "run.yaml").read_text())["structured_outputs"]
-    assert told.items() >= {"form": "regex", "share": 0.5}.items()
-    assert 0 < told["requests"] < 12
+    report = yaml.safe_load((tmp_path / "run" / "run.yaml").read_text())["structured_outputs"]
+    assert report.items() >= {"form": "regex", "share": 0.5}.items()
+    assert 0 < report["requests"] < 12
     log = read_step_log(tmp_path / "run" / "steps.csv.gz")
-    assert sum(log.steps["constrained_rows"]) == 8 * told["requests"], "each of them has 8 tokens"
+    assert sum(log.steps["constrained_rows"]) == 8 * report["requests"], "each of them has 8 tokens"
     assert sum(log.steps["emitted_rows"]) == 8 * 12
-    assert sum(log.requests["constrained"]) == told["requests"]
+    assert sum(log.requests["constrained"]) == report["requests"]
     trace = read_trace(tmp_path / "run" / "trace.csv")
     assert trace.constrained is not None
     assert trace.constrained.tolist() == [bool(one) for one in log.requests["constrained"]]

@@ -51,19 +51,19 @@ def _record(out: Path) -> list[dict[str, str]]:
 
 def _compare(name: str, report: Path, out: Path) -> None:
     """A report has the counts, tokens and times of the server's record, which has warm-up requests, too."""
-    told = _converted(report, report.with_suffix(".trace.csv"))
+    shown = _converted(report, report.with_suffix(".trace.csv"))
     own = sorted(_record(out), key=lambda row: float(row["arrival_s"]))
-    assert len(told) == _REQUESTS, len(told)
-    outputs = sorted(int(row["output_tokens"]) for row in told)
+    assert len(shown) == _REQUESTS, len(shown)
+    outputs = sorted(int(row["output_tokens"]) for row in shown)
     served = sorted(int(row["output_tokens"]) for row in own)
     for count in set(outputs):
         assert served.count(count) >= outputs.count(count), (outputs, served)
-    sent_s = sorted(int(row["arrival_time_us"]) / 1e6 for row in told)
-    came_s = [float(row["arrival_s"]) for row in own[-len(told) :]]
+    sent_s = sorted(int(row["arrival_time_us"]) / 1e6 for row in shown)
+    came_s = [float(row["arrival_s"]) for row in own[-len(shown) :]]
     apart_s = [came - sent for came, sent in zip(came_s, sent_s, strict=True)]
     clock_s = median(apart_s)
     off_ms = [abs(one - clock_s) * 1e3 for one in apart_s]
-    print(name, f"{len(told)} requests in its report, {len(own)} in the record;", end=" ")
+    print(name, f"{len(shown)} requests in its report, {len(own)} in the record;", end=" ")
     print(f"times differ by {median(off_ms):.1f} ms in the median, {max(off_ms):.1f} ms at most")
     assert median(off_ms) < _CLOCK_MS, off_ms
 
