@@ -89,6 +89,7 @@ def test_on_the_beginning_of_the_hour_the_notebook_draws_its_figures_and_comes_t
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_on_a_small_run_the_calibration_notebook_names_the_planted_mistakes_and_their_fixes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -168,6 +169,7 @@ def test_a_first_run_keeps_up_draws_itself_and_comes_back_from_its_folder(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_plan_for_an_hour_is_what_runs_and_one_more_instance_holds_a_higher_rate(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

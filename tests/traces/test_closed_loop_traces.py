@@ -75,8 +75,8 @@ def test_an_answer_is_remembered_as_far_as_its_limit_let_it_be(tmp_path: Path) -
 
 
 def test_pauses_are_those_given_or_recorded_or_those_between_answer_and_turn(tmp_path: Path) -> None:
-    def pauses(rows: list[str], **told: Any) -> tuple[list[int], str]:
-        table, reading = read(trace(tmp_path, rows), **report)
+    def pauses(rows: list[str], **settings: Any) -> tuple[list[int], str]:
+        table, reading = read(trace(tmp_path, rows), **settings)
         assert table.think_ns is not None
         return (table.think_ns[of_session(table, "a")] // 1000).tolist(), " ".join(reading.notes)
 
