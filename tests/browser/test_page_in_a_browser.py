@@ -175,10 +175,11 @@ def test_nonsense_is_a_message_and_the_page_goes_on(browser: Browser, server: Se
     box.fill("nonsense")
     box.press("Tab")
     page.wait_for_selector("#verdict.bad:has-text('nonsense')")
-    browser.errors.clear()  # the browser notes a refused request
     box.fill("ttft.p99=1s")
     box.press("Tab")
     drawn(page, "whole", "slo", ["ttft.p99=1s"])
+    # the browser notes every refused request, that for the sample and that for the whole
+    browser.errors[:] = [error for error in browser.errors if "422" not in error]
 
 
 def test_the_page_is_accessible_in_light_and_dark_and_on_a_phone(browser: Browser, server: Server) -> None:
