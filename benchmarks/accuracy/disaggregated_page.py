@@ -39,8 +39,8 @@ What is missed, and why, as far as it is known:
 - Means of TTFT in closed loops. All requests in flight begin at once, and a tenth of all is this first wave:
   in runs before 21 January 2026 it met cold kernels, as one test request was all the warm-up. Where medians
   were published (SGLang on GB200) they are predicted better than the means.
-- TTFT under SGLang is too low, by half in the median: its factor of steps with prompts on Blackwell, learned on
-  instances that do both, is too small for these.
+- TTFT under SGLang is too low, by half in the median: its factor of steps with prompts on Blackwell, learned
+  on instances that do both, is too small for these.
 - TTFT near saturation of the prefill side. With a fixed number of requests in flight, a prefill that is
   priced 20 % too slow makes their queue several times as long; throughput is then off by those 20 %
   only. The factor of steps with prompts was learned on instances that do both; on Blackwell instances
