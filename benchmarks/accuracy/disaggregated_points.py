@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 from disaggregated_page import AMD, MTP
-from points import NotExpressed, Point, Row, _flags, _float, _reason, _rows
+from points import NotExpressed, Point, Row, _flags, _float, _latencies_ms, _reason, _rows
 
 from blis_py.api import Simulation, build
 from blis_py.config.models import NAMES
@@ -255,12 +255,7 @@ def inferencemax(data: Path) -> Iterator[Apart]:
             prompt_tokens=int(row["isl"]),
             output_tokens=int(row["osl"]),
             concurrency=int(row["conc"]),
-            measured={
-                f"{metric}.{name}": float(row[f"{name}_{metric}"]) * 1e3
-                for metric in ("ttft", "tpot", "e2el")
-                for name in ("mean", "median", "p99")
-                if row.get(f"{name}_{metric}")
-            },
+            measured=_latencies_ms(row),
         )
         said = {side: _said(row, side, read) for side in ("prefill", "decode")}
         refused = MTP if row["spec_decoding"] != "none" else ""

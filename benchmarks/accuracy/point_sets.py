@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from points import Point, Row, _flags, _float, _rows
+from points import Point, Row, _flags, _float, _latencies_ms, _rows
 
 
 def points_of(data: Path) -> list[Point]:
@@ -104,12 +104,7 @@ def inferencemax(data: Path) -> Iterator[Point]:
             prompt_tokens=int(row["isl"]),
             output_tokens=int(row["osl"]),
             concurrency=int(row["conc"]),
-            measured={
-                f"{metric}.{name}": float(row[f"{name}_{metric}"]) * 1e3
-                for metric in ("ttft", "tpot", "e2el")
-                for name in ("mean", "median", "p99")
-                if row.get(f"{name}_{metric}")
-            },
+            measured=_latencies_ms(row),
             flags=read,
             refused="AMD GPUs: no kernels measured"
             if amd

@@ -370,6 +370,16 @@ def _flags(folder: Path) -> dict[str, list[Row]]:
     return found
 
 
+def _latencies_ms(row: Row) -> dict[str, float]:
+    """Latencies of a row of InferenceMAX, in seconds there, by metric and statistic."""
+    return {
+        f"{metric}.{name}": float(row[f"{name}_{metric}"]) * 1e3
+        for metric in ("ttft", "tpot", "e2el")
+        for name in ("mean", "median", "p99")
+        if row.get(f"{name}_{metric}")
+    }
+
+
 def _float(text: str) -> float | None:
     """A figure of a flag; of `default (512)`, the one in brackets."""
     try:

@@ -86,7 +86,7 @@ that the engine knows, in that of role play {late_role}. They are its p99, which
 error is {drawn}. If only prompts are drawn and every answer has its nominal length, requests that began \
 together end together and wait for each other's prompts again: those of 4,096 tokens are then \
 {long_prompts} off, those of 1,024 tokens {short_prompts}, but {short_steps} if their steps took 2,048 \
-tokens instead of 8,192. TPOT hardly depends on either. Neither is told of these points.
+tokens instead of 8,192. TPOT hardly depends on either. Neither is stated for these points.
 - **Something before the first token on B200 TP4** (closed loops). What is missing is {short:.0f} ms in \
 the median for prompts of 1,024 tokens and {long:.0f} ms for 8,192, where computing them takes eight times \
 as long: no step time explains that. A front end does, or kernels that are compiled on first use, which \
@@ -271,7 +271,7 @@ def pauses(data: Path, name: str) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What would become of errors if something that nobody told were otherwise."""
+    """What would become of errors if something that is not stated were otherwise."""
 
     held_up: list[tuple[float, float]]
     """Of `PAUSES`, what `pauses` says."""

@@ -208,7 +208,7 @@ def main() -> int:
     return int(any(not state.startswith("done") for _, state, _ in lines))
 
 
-def _summary(told: list[tuple[str, str, float]], out: Path, jobs: list[str]) -> None:
+def _summary(parts: list[tuple[str, str, float]], out: Path, jobs: list[str]) -> None:
     """The last lines, which are all that some places keep."""
     paths = [part.command[0] for job in jobs for part in JOBS[job].parts]
     try:
@@ -218,7 +218,7 @@ def _summary(told: list[tuple[str, str, float]], out: Path, jobs: list[str]) -> 
         print(gpu_tables.draw(results, only_measured=True))
     except Exception as error:  # no table is worth the rest
         print(f"no tables: {error!r}", file=sys.stderr)
-    for name, state, seconds in told:
+    for name, state, seconds in parts:
         print(f"{name:20} {state:14} {seconds:6.0f} s")
     files = sorted(path for path in out.rglob("*") if path.is_file())
     print(f"{out}: " + ", ".join(f"{p.relative_to(out)} {p.stat().st_size:,}" for p in files))

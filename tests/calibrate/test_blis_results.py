@@ -125,7 +125,7 @@ def test_results_of_the_peer_are_those_of_its_recorded_run(
 
 
 @pytest.mark.parametrize(
-    ("document", "told"),
+    ("document", "message"),
     [
         ([], "no request completed"),
         ([{"request_id": 1, "ttft_us": 1, "e2e_us": 2}], "input_tokens: must be a number"),
@@ -135,10 +135,10 @@ def test_results_of_the_peer_are_those_of_its_recorded_run(
         ({"requests": [{"requestID": "request_1", "e2e_ms": 5}]}, "arrived_at: must be a number"),
     ],
 )
-def test_results_that_lack_something_are_refused(document: Any, told: str, tmp_path: Path) -> None:
+def test_results_that_lack_something_are_refused(document: Any, message: str, tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     path.write_text(json.dumps(document))
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         read_token_times(path)
 
 

@@ -217,7 +217,7 @@ def _damaged(path: Path, old: str, new: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ('"schema": 1', '"schema": 99', "schema"),
         ("# blis-py samples", "# something", "not a file of samples"),
@@ -226,10 +226,10 @@ def _damaged(path: Path, old: str, new: str) -> None:
         ("decode,0,0", "decode,0", "cells"),
     ],
 )
-def test_a_damaged_file_is_one_clear_error(tmp_path: Path, old: str, new: str, told: str) -> None:
+def test_a_damaged_file_is_one_clear_error(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = tmp_path / "samples.csv"
     _damaged(path, old, new)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         read_samples(path)
 
 

@@ -81,7 +81,7 @@ def test_the_spec_goes_to_a_file_where_one_is_named(blis: Blis, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (("preset",), "--name: missing"),
         (("preset", "--name", "chat"), "--name: unknown preset"),
@@ -96,8 +96,8 @@ def test_the_spec_goes_to_a_file_where_one_is_named(blis: Blis, tmp_path: Path) 
     ],
 )
 def test_flags_that_are_missing_or_belong_elsewhere_are_reported(
-    blis: Blis, words: tuple[str, ...], told: str
+    blis: Blis, words: tuple[str, ...], message: str
 ) -> None:
     code, out, err = blis("convert", *words)
     assert (code, out) == (2, "")
-    assert told in err
+    assert message in err

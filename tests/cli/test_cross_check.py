@@ -79,8 +79,8 @@ LONG = ("run", "--model", "llama-3.1-8b", "--num-requests", "60", "--prompt-toke
 OTHERWISE = ("--latency-model", "trained-physics")
 
 
-def otherwise(told: str) -> list[str]:
-    return [line for line in told.splitlines() if "says otherwise" in line]
+def otherwise(printed: str) -> list[str]:
+    return [line for line in printed.splitlines() if "says otherwise" in line]
 
 
 def test_a_run_warns_where_other_models_differ_by_more_than_a_quarter(blis: Blis) -> None:

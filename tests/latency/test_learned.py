@@ -29,7 +29,7 @@ def test_what_was_learned_on_is_reported_by_kind_and_format() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "told"),
+    ("shape", "named"),
     [
         (DENSE, "dense 16 bits"),
         (quantised(DENSE, 1.0, "fp8"), "dense FP8"),
@@ -38,8 +38,8 @@ def test_what_was_learned_on_is_reported_by_kind_and_format() -> None:
         (quantised(SPARSE, 0.5, "fp4"), "sparse FP4"),
     ],
 )
-def test_the_format_is_that_in_which_the_feed_forward_is_multiplied(shape: ModelShape, told: str) -> None:
-    assert kind_of(shape) == told
+def test_the_format_is_that_in_which_the_feed_forward_is_multiplied(shape: ModelShape, named: str) -> None:
+    assert kind_of(shape) == named
 
 
 def test_within_it_there_is_nothing_to_tell() -> None:
@@ -48,7 +48,7 @@ def test_within_it_there_is_nothing_to_tell() -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "told"),
+    ("case", "named"),
     [
         ((DENSE, A100, 1), "dense models in 16 bits on A100-80"),
         ((SPARSE, H100, 1), "mixtures of experts in 16 bits on H100"),
@@ -58,9 +58,9 @@ def test_within_it_there_is_nothing_to_tell() -> None:
         ((DENSE, H100, 1, 5_001), "contexts of 5,001 tokens"),
     ],
 )
-def test_whatever_is_new_is_named_in_a_line_with_what_was_learned_on(case: tuple, told: str) -> None:
+def test_whatever_is_new_is_named_in_a_line_with_what_was_learned_on(case: tuple, named: str) -> None:
     line = LEARNED.beyond(*case)
-    assert f"did not learn on: {told} (it learned on dense models in 16 bits on H100; " in line
+    assert f"did not learn on: {named} (it learned on dense models in 16 bits on H100; " in line
     assert "TP 1, 4; contexts of up to 5,000 tokens" in line
     assert "\n" not in line
 
@@ -75,15 +75,15 @@ def test_the_bundled_coefficients_say_what_they_were_learned_on() -> None:
 
 
 def test_a_run_has_the_line_among_its_notes_and_only_of_trained() -> None:
-    def told(**settings: object) -> list[str]:
+    def notes_of(**settings: object) -> list[str]:
         built = api.build(**{"model": "llama-3.1-8b", "num_requests": 10, **settings})
         return [note for note in built.notes if "did not learn on" in note]
 
-    assert told() == []
-    assert len(told(gpu="a100-80")) == 1
-    long = told(prompt_tokens=60_000, prompt_tokens_max=60_000, prompt_tokens_stdev=0, output_tokens=9)
+    assert notes_of() == []
+    assert len(notes_of(gpu="a100-80")) == 1
+    long = notes_of(prompt_tokens=60_000, prompt_tokens_max=60_000, prompt_tokens_stdev=0, output_tokens=9)
     assert "did not learn on: contexts of 60,0" in long[0]
-    assert told(gpu="a100-80", latency_model="roofline") == []
+    assert notes_of(gpu="a100-80", latency_model="roofline") == []
 
 
 def test_degrees_are_listed_in_order_however_they_were_measured() -> None:

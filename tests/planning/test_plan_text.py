@@ -96,12 +96,12 @@ def test_a_plan_in_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "message"),
     [(7.25, "7.25 s"), (119.6, "120 s"), (120, "2 min"), (7199, "120 min"), (7200, "2.0 h"), (9000, "2.5 h")],
 )
-def test_a_duration_has_the_unit_that_makes_it_readable(seconds: float, told: str) -> None:
+def test_a_duration_has_the_unit_that_makes_it_readable(seconds: float, message: str) -> None:
     rate = HighestRate(1.0, 60.0, judged(130), 1.0, 80, seconds)
-    assert f"80 requests, {told})" in report_text.answer(plan(rate=rate))
+    assert f"80 requests, {message})" in report_text.answer(plan(rate=rate))
 
 
 def test_a_highest_rate_says_what_it_is_not() -> None:
@@ -232,10 +232,10 @@ def test_the_answer_of_the_prediction_itself_stands_beside_the_sure_one() -> Non
 
 
 @pytest.mark.parametrize(
-    ("drawn", "told"), [(True, "unknown, no runs validate trained"), (False, "not estimated")]
+    ("drawn", "message"), [(True, "unknown, no runs validate trained"), (False, "not estimated")]
 )
-def test_confidence_that_is_not_known_says_why(drawn: bool, told: str) -> None:
-    assert report_text.lines(plan(drawn=drawn))[-1] == f"Confidence: {told}"
+def test_confidence_that_is_not_known_says_why(drawn: bool, message: str) -> None:
+    assert report_text.lines(plan(drawn=drawn))[-1] == f"Confidence: {message}"
 
 
 def test_the_picture_of_a_plan_shows_its_figures() -> None:

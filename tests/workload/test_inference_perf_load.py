@@ -119,7 +119,7 @@ def test_stages_and_prompts_alone_are_converted_as_well(
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"load": {"type": "concurrent", "stages": STAGES}}, "load.type: no such load here"),
         ({"load": {"type": "constant"}}, "load.stages: must be a list of stages"),
@@ -129,10 +129,12 @@ def test_stages_and_prompts_alone_are_converted_as_well(
         ({"lod": {}}, "lod: unknown key of inference-perf"),
     ],
 )
-def test_what_cannot_be_made_is_refused_by_name(changes: dict[str, Any], told: str, tmp_path: Path) -> None:
+def test_what_cannot_be_made_is_refused_by_name(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(InputError) as error:
         load_spec(config_of(tmp_path, **changes))
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 def test_an_exact_count_means_poisson_arrivals_in_a_time_that_ends(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_a_rate_is_shared_as_they_share_theirs(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "lengths", "data", "told"),
+    ("rows", "lengths", "data", "message"),
     [
         (["0,one,1,Gamma,1,1"], LENGTHS, {}, "chunk-0-trace.csv:1: rate: must be a number"),
         (["0,1,1,Cauchy,1,1"], LENGTHS, {}, "chunk-0-trace.csv:1: pattern: unknown law of gaps"),
@@ -144,12 +144,12 @@ def test_a_rate_is_shared_as_they_share_theirs(folder: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_reported_with_its_place(
-    rows: list[str], lengths: Any, data: dict[str, Any], told: str, tmp_path: Path
+    rows: list[str], lengths: Any, data: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     chunk(tmp_path / "m", 0, rows, lengths)
     with pytest.raises(InputError) as error:
         load_spec(spec_of(tmp_path / "m", **data))
-    assert told in str(error.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize("make", [lambda path: None, Path.mkdir])

@@ -280,7 +280,7 @@ import contextlib, importlib, io, json, sys
 from pathlib import Path
 sys.path.insert(0, {gpu!r})
 from jobs import JOBS, SCRIPTS
-told = {{}}
+outcomes = {{}}
 for part in (part for job in JOBS.values() for part in job.parts if part.command[0].startswith(SCRIPTS)):
     path, *arguments = (argument.replace("{{seconds}}", "60") for argument in part.command)
     sys.argv = [path, *arguments, "--device", "cuda", "--out", {out!r}]
@@ -289,8 +289,8 @@ for part in (part for job in JOBS.values() for part in job.parts if part.command
         with contextlib.redirect_stderr(said):
             importlib.import_module(Path(path).stem).main()
     except SystemExit as refused:
-        told[part.name] = [refused.code, said.getvalue()]
-print(json.dumps(told))
+        outcomes[part.name] = [refused.code, said.getvalue()]
+print(json.dumps(outcomes))
 """
 
 

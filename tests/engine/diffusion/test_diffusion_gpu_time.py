@@ -10,13 +10,13 @@ from stub_blocks import StubModel, params, stub_engine
 from engine.diffusion.executor import RunningBatch
 from engine.diffusion.low_confidence import LowConfidence
 
-Told = list[tuple[str, ...]]
+Events = list[tuple[str, ...]]
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Told:
-    """Says what happened, in order."""
-    events: Told = []
+def events(monkeypatch: pytest.MonkeyPatch) -> Events:
+    """Events of spans and forwards, in order."""
+    events: Events = []
 
     class Span:
         ended, launching_ns = False, 5
@@ -47,23 +47,23 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Told:
 class Model(StubModel):
     """Notes its forwards."""
 
-    told: Told
+    events: Events
 
     def __call__(self, *arguments: Any) -> Any:
-        self.told.append(("forward",))
+        self.events.append(("forward",))
         return super().__call__(*arguments)
 
 
-def test_a_rounds_span_ends_before_the_host_waits_for_it(told: Told) -> None:
+def test_a_rounds_span_ends_before_the_host_waits_for_it(events: Events) -> None:
     model = Model()
-    model.told = told
+    model.events = events
     engine = stub_engine(LowConfidence(0.0), model=model)
     engine.add_request([], params(20))
     while engine.has_unfinished:
         engine.step()
     unmasking = [("begin",), ("forward",), ("end",), ("flags there",)]
-    assert told[:4] == unmasking
-    assert told[-3:] == [("begin",), ("forward",), ("end",)], "the round that only writes keys and values"
+    assert events[:4] == unmasking
+    assert events[-3:] == [("begin",), ("forward",), ("end",)], "the round that only writes keys and values"
     log = engine.recorder.log()
     assert set(log.steps["gpu_ns"]) == {7}
     assert set(log.steps["launch_bound"]) == {1}

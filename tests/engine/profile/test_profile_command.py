@@ -108,10 +108,10 @@ def test_a_profile_and_runs_by_the_steady_clock_have_one_pace(
 
 
 @pytest.mark.parametrize(
-    ("profile", "told"), [({"clock": "cpu"}, "--clock steady"), (None, "no profile here")]
+    ("profile", "message"), [({"clock": "cpu"}, "--clock steady"), (None, "no profile here")]
 )
 def test_only_a_steady_profile_has_a_pace(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], profile: dict[str, str] | None, told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], profile: dict[str, str] | None, message: str
 ) -> None:
     if profile is not None:
         (tmp_path / "profile.yaml").write_text(yaml.safe_dump(profile))
@@ -120,7 +120,7 @@ def test_only_a_steady_profile_has_a_pace(
         main(["engine", "run", "--model", AR, "--device", "cpu", *flags, "--out", str(tmp_path / "run")]) == 2
     )
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert str(tmp_path) in error
 
 
@@ -151,7 +151,7 @@ def test_a_diffusion_model_gets_rounds_instead_of_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ([], "--model"),
         (["--model", "no-such-model"], "no-such-model"),
@@ -164,11 +164,11 @@ def test_a_diffusion_model_gets_rounds_instead_of_steps(tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_one_clear_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert main([*QUICK, "--out", str(tmp_path), *arguments]) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert "Traceback" not in error
 
 

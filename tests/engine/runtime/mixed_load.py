@@ -39,7 +39,7 @@ class Load:
     prompts: list[list[int]] = field(default_factory=list)
     params: list[SamplingParams] = field(default_factory=list)
     sequences: list[Sequence] = field(default_factory=list)
-    told: list[list[OutputDelta]] = field(default_factory=list)
+    deltas: list[list[OutputDelta]] = field(default_factory=list)
     """What each client received while it ran."""
 
     def aborted(self) -> set[str]:
@@ -92,8 +92,8 @@ def serve_load(engine: LLMEngine, rng: Random, count: int = 40, aborts: bool = T
             prompt = prompt + [rng.randrange(VOCAB) for _ in range(rng.randrange(1, 60))]
             load.prompts.append(prompt)
             load.params.append(random_params(rng))
-            load.told.append([])
-            priority, on_delta = rng.choice([0, 1, 5]), load.told[-1].append
+            load.deltas.append([])
+            priority, on_delta = rng.choice([0, 1, 5]), load.deltas[-1].append
             load.sequences.append(
                 engine.add_request(prompt, load.params[-1], priority=priority, on_delta=on_delta)
             )
@@ -106,23 +106,23 @@ def serve_load(engine: LLMEngine, rng: Random, count: int = 40, aborts: bool = T
     return load
 
 
-def assert_told_all(load: Load) -> None:
+def assert_received_all(load: Load) -> None:
     """Every client received its output, piece by piece and in order, and the end, once and last."""
-    for sequence, report in zip(load.sequences, load.told, strict=True):
+    for sequence, deltas in zip(load.sequences, load.deltas, strict=True):
         text = sequence.text()
-        assert "".join(delta.text for delta in report) == text
-        assert [token for delta in report for token in delta.token_ids] == sequence.output_ids
-        assert [delta.finish_reason for delta in report[:-1]] == [None] * (len(report) - 1)
-        assert (report[-1].finish_reason, report[-1].stop_reason) == (
+        assert "".join(delta.text for delta in deltas) == text
+        assert [token for delta in deltas for token in delta.token_ids] == sequence.output_ids
+        assert [delta.finish_reason for delta in deltas[:-1]] == [None] * (len(deltas) - 1)
+        assert (deltas[-1].finish_reason, deltas[-1].stop_reason) == (
             sequence.finish_reason,
             sequence.stop_reason,
         )
-        assert {delta.request_id for delta in report} == {sequence.request.id}
+        assert {delta.request_id for delta in deltas} == {sequence.request.id}
 
 
 def assert_as_alone(load: Load) -> None:
     """Every output is that of the request alone, step by step; of one aborted or failed, the beginning."""
-    assert_told_all(load)
+    assert_received_all(load)
     engine = stub_engine(
         tokenizer=Letters(), max_model_len=256, num_kv_blocks=16, enable_prefix_caching=False
     )

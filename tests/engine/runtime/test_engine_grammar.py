@@ -319,7 +319,7 @@ def test_an_output_that_can_go_no_further_fails_alone(
     assert_no_leak(engine.scheduler, engine.executor)
     assert stuck.finish_reason == "error"
     assert problem in str(stuck.error)
-    assert emitted == stuck.output_ids, "a token that there is not was told"
+    assert emitted == stuck.output_ids, "a token outside the vocabulary was emitted"
     assert min(relayed) >= 0, "no embedding has such a token"
     assert len(stuck.logprobs) == len(stuck.output_ids)
     assert [s.output_ids for s in sequences] == expected
@@ -482,7 +482,7 @@ def test_what_runs_beside_the_forward_is_hidden(
     assert sequence.grammar.accept(ord("a"))
     assert not torch.equal(second.fill(), before)
     assert torch.equal(bitmask, before), "still in use while the next batch's is filled"
-    assert first.times(forward_end_ns) == (1, 1000, exposed_ns), "told of a batch, whatever came after it"
+    assert first.times(forward_end_ns) == (1, 1000, exposed_ns), "of a batch, whatever came after it"
     assert masks.launched(Emitters([], [], torch.zeros(0).numpy(), 0, frozenset(), False), CPU) is None
     engine.abort_request(sequence.request.id)
     run_all(engine)

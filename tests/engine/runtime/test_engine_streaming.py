@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from mixed_load import assert_told_all, random_settings, serve_load
+from mixed_load import assert_received_all, random_settings, serve_load
 from stub_engine import Letters, expected, run_all, stub_engine
 
 from engine.engine import LLMEngine
@@ -54,7 +54,7 @@ class Broken(Letters):
 def test_clients_get_every_output_piece_by_piece(seed: int, overlapped: bool) -> None:
     rng = Random(seed)
     load = serve_load(engine_with(overlapped=overlapped, **random_settings(rng)), rng)
-    assert_told_all(load)
+    assert_received_all(load)
     assert {s.finish_reason for s in load.sequences} >= {"stop", "length"}
     assert any(isinstance(s.stop_reason, str) for s in load.sequences)
 

@@ -28,8 +28,8 @@ def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def told(folder: Path) -> str:
-    """The name; the hash of the tree stands behind it."""
+def prefix(folder: Path) -> str:
+    """The revision without the hash of the tree behind it."""
     return whole(folder).partition(TREE)[0].strip()
 
 
@@ -53,19 +53,19 @@ def commit(folder: Path) -> str:
 def test_without_a_repository_a_file_or_the_environment_knows(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert told(copy) == ""
+    assert prefix(copy) == ""
     (copy / "REVISION").write_text("v1-5-gabc\n")
-    assert told(copy) == "v1-5-gabc"
+    assert prefix(copy) == "v1-5-gabc"
     monkeypatch.setenv("GPU_REVISION", "v2")
-    assert told(copy) == "v2"
+    assert prefix(copy) == "v2"
 
 
 def test_a_checkout_is_its_commit_and_says_whether_files_were_changed_since(copy: Path) -> None:
     found = commit(copy)
     (copy / "REVISION").write_text("of some export")
-    assert told(copy) == found
+    assert prefix(copy) == found
     (copy / "engine" / "revision.py").write_text((copy / "engine" / "revision.py").read_text() + "\n")
-    assert told(copy) == f"{found}-changed"
+    assert prefix(copy) == f"{found}-changed"
 
 
 def test_whatever_the_name_code_that_was_mended_is_another_revision(copy: Path) -> None:
@@ -86,4 +86,4 @@ def test_whatever_the_name_code_that_was_mended_is_another_revision(copy: Path) 
 def test_another_repository_around_a_copy_gives_no_revision(copy: Path) -> None:
     (copy.parent / "file").write_text("")
     commit(copy.parent)
-    assert told(copy) == ""
+    assert prefix(copy) == ""
