@@ -44,5 +44,5 @@ def _write_standings(path: Path, standings: tuple[Standing, ...]) -> None:
         for each in standings:
             values = [each.point[name] for name in names]
             cost = None if each.cost is None else round(each.cost, 4)
-            lines = [each.least, each.at_most, each.fails_at, cost, each.why]
-            rows.writerow([harmless(v) if isinstance(v, str) else v for v in (*values, *lines)])
+            cells = [each.least, each.at_most, each.fails_at, cost, each.why]
+            rows.writerow([harmless(v) if isinstance(v, str) else v for v in (*values, *cells)])

@@ -84,9 +84,9 @@ class Judgement:
         if self.early == FINE:
             return "meets all targets on the first part of the arrivals, with room to spare"
         missed = ", ".join(str(each) for each in self.requirements if not each.met)
-        lines = [missed] if missed else []
-        lines += ["the backlog grows"] if self.saturated else []
-        return "; ".join(lines) if lines else str(self.tightest)
+        reasons = [missed] if missed else []
+        reasons += ["the backlog grows"] if self.saturated else []
+        return "; ".join(reasons) if reasons else str(self.tightest)
 
 
 @dataclass(frozen=True, slots=True)
