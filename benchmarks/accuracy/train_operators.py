@@ -33,6 +33,8 @@ SYSTEMS = {
     "b300": "b300_sxm",
     "gb300": "gb300",
 }
+MODULES = {"sglang": "sglang_0.5.10"}
+"""Versions whose tables hold the attention of a layer with its launches from Python, outside a graph."""
 VERSIONS = {
     "vllm": ("vllm_0.24.0", "vllm_0.14.0"),
     "sglang": ("sglang_0.5.14",),
@@ -75,6 +77,16 @@ class Tables:
             for part in ("kernels_more", "kernels_h200_h100")
         ]
         self.names = [folder.name for folder in self._folders if folder.is_dir()]
+
+    @property
+    def launch_ns(self) -> float:
+        """Host time to launch the attention of a layer: what it takes for a few tokens; 0 = not measured."""
+        version = MODULES.get(self.engine, "")
+        path = self._data / "kernels_more" / f"{SYSTEMS[self._gpu]}_{version}" / "wideep_context_mla_perf.csv.gz"
+        if not version or not path.exists():
+            return 0.0
+        rows = pd.read_csv(path)
+        return float(rows[(rows.batch_size == 1) & (rows.isl <= 64)].latency.median()) * 1e6
 
     def all_engines(self) -> list[Tables]:
         """The tables of the same GPU under every engine."""
@@ -139,6 +151,10 @@ def _experts(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
     own = own[~own.kernel_source.str.contains("nongated")] if "kernel_source" in own else own
     rows = pd.concat([own, _not_in(own, pd.concat(others))])
     yield from _of_experts(rows, gpu, "")
+    if tables.engine == "sglang":
+        formats = own.moe_dtype.isin(("fp8_block", "nvfp4"))
+        named = own[formats & own.kernel_source.str.contains("trtllm")]
+        yield from _of_experts(named, gpu, "@trtllm") if len(named) else ()
     if tables.engine == "trtllm":
         nvfp4 = own[own.moe_dtype == "nvfp4"]
         for kernel, part in (("cutlass", "cutlass"), ("trtllm", "min_latency")):
@@ -205,8 +221,13 @@ def _attention(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
 
 
 def _mla(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
+    """SGLang calls the kernels of others for prompts (FlashAttention's, TensorRT-LLM's): the fastest of all
+    engines' measurements. Its own ones on Hopper are of a kernel that takes more than twice as long as the
+    whole module in another of its tables."""
     for phase, length in (("context", "isl"), ("generation", "step")):
-        rows = tables.read(f"{phase}_mla_perf")
+        shared = phase == "context" and tables.engine == "sglang"
+        names = tables.all_engines() if shared else [tables]
+        rows = pd.concat([_from_engine(each, f"{phase}_mla_perf") for each in names])
         for form, part in _by(rows, "kv_cache_dtype", "bfloat16") if len(rows) else ():
             if form not in work.KV_BYTES:
                 continue
@@ -225,6 +246,13 @@ def _mla(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
             work.absorb(gpu, _column(one, "num_tokens"), _column(one, "num_heads")),
             _ns(one),
         )
+
+
+def _from_engine(tables: Tables, name: str) -> Rows:
+    """A table whose kernels are told apart by its engine, too."""
+    rows = tables.read(name)
+    kernels = rows["kernel_source"] if "kernel_source" in rows else ""
+    return rows.assign(kernel_source=tables.engine + " " + kernels) if len(rows) else rows
 
 
 def _linear(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
@@ -344,6 +372,8 @@ def write(data: Path, gpu: str, engine: str, kind: str) -> None:
     lines = ",\n".join(f"{json.dumps(name)}: {entry}" for name, entry in entries.items())
     source = f"AIConfigurator 095f58a (Apache-2.0): {', '.join(tables.names)}"
     head = f'"gpu": "{gpu}", "engine": "{engine}", "source": "{source}"'
+    if tables.launch_ns:
+        head += f', "launch_ns": {tables.launch_ns:.0f}'
     path.write_text(f'{{{head}, "surfaces": {{\n{lines}\n}}}}\n', encoding="utf-8")
 
 

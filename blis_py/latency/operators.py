@@ -31,7 +31,7 @@ from blis_py.latency.layout import Layout
 from blis_py.latency.notes import LargestBatch
 from blis_py.latency.operator_list import KernelOptions, OperatorList
 from blis_py.latency.step_run import StepRun, run_of, within_the_clock
-from blis_py.latency.surfaces import Surfaces, load_surfaces
+from blis_py.latency.surfaces import Surfaces, launching, load_surfaces
 from blis_py.latency.trained import ServerTerms
 from blis_py.models.model_shape import ModelShape
 
@@ -108,7 +108,10 @@ class Operators:
         self.frontend = FrontendDelays(
             before_enqueue_ns=int(self._terms.first_token_ns), behind_seq_ns=int(self._terms.first_seq_ns)
         )
-        self._launch_ns = self._terms.launch_layer_ns * shape.layers
+        blocks = shape.weights.block_scales
+        self._prefill_scale = self._terms.prefill_scale * (self._terms.prefill_block_scale if blocks else 1.0)
+        hosts = launching(gpu.name, engine, _RELATED[bool(gpu.fp4_flops)])
+        self._launch_ns = self._terms.launch_layer_ns * hosts * shape.layers
         self._dp = layout.attention_dp
         self._list = operators = OperatorList(shape, gpu, layout, learned, options)
         self._rank = _Line.of(_TOKENS, operators.of_attention(_TOKENS))
@@ -177,7 +180,7 @@ class Operators:
         if decodes:
             both = self._list_decodes(on_rank).value(on_rank * (f.decode_kv_tokens / decodes))
             ns += both
-        ns *= terms.prefill_scale
+        ns *= self._prefill_scale
         if f.prefill_tokens + decodes > self._graph_tokens:
             ns = max(ns, self._launch_ns)
         return (ns + terms.prefill_step_ns) * self._server.scale
