@@ -233,10 +233,15 @@ class OperatorList:
 
     def _exchange(self, tokens: Array) -> Array:
         """Sum of a layer's outputs over the ranks; with replicated attention, tokens to all ranks first and
-        sums back, or only to the ranks of their experts and back, whichever is faster."""
+        sums back, or only to the ranks of their experts and back, whichever is faster. The way there takes
+        half of an all-reduce, less in 4 bits, in which engines quantise tokens before they gather them."""
         layout, shape = self._layout, self._shape
         ns = self.all_reduce(layout.gpus, tokens)
-        if layout.attention_dp == 1 or layout.ep == 1:
+        if layout.attention_dp == 1:
+            return ns
+        if self._expert_form == "nvfp4":
+            ns = ns * (0.5 + 0.5 * work.WEIGHT_BYTES["nvfp4"] / 2.0)
+        if layout.ep == 1:
             return ns
         rank_tokens = np.ceil(tokens / layout.attention_dp)
         for kind in ("all_to_all/ll", "all_to_all/ht"):

@@ -42,6 +42,9 @@ _GRAPH_TOKENS = {"vllm": 512}
 graphs, `max_cudagraph_capture_size`)."""
 _RELATED = {True: "b200", False: "h100"}
 """Measured GPU whose efficiencies apply to others, by whether these multiply in 4 bits."""
+_SERVERS = {True: "b200", False: "h200"}
+"""GPU of most servers that the terms were learned on; hosts of others launch as much faster or slower as was
+measured."""
 _TOKENS = np.unique(np.concatenate([np.arange(1, 17), np.round(2 ** np.arange(4, 20, 0.25))])).astype(float)
 _CHUNKS = np.concatenate([[0.0], 2.0 ** np.arange(0, 19)])
 _PASTS = np.concatenate([[0.0], 2.0 ** np.arange(6, 21)])
@@ -110,7 +113,7 @@ class Operators:
         )
         blocks = shape.weights.block_scales
         self._prefill_scale = self._terms.prefill_scale * (self._terms.prefill_block_scale if blocks else 1.0)
-        hosts = launching(gpu.name, engine, _RELATED[bool(gpu.fp4_flops)])
+        hosts = launching(gpu.name, engine, _SERVERS[bool(gpu.fp4_flops)])
         self._launch_ns = self._terms.launch_layer_ns * hosts * shape.layers
         self._dp = layout.attention_dp
         self._list = operators = OperatorList(shape, gpu, layout, learned, options)
