@@ -17,7 +17,7 @@ from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import load_config
 from blis_py.config.models import NAMES, RunConfig
 from blis_py.errors import InputError
-from blis_py.notebook import CellProgress, in_notebook
+from blis_py.report.notebook import CellProgress, in_notebook
 from blis_py.result import Result
 from blis_py.setup.setup import Progress, Setup
 

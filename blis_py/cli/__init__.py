@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from blis_py.cli.dispatch import dispatch
 from blis_py.cli.verbs import BLIS
 from blis_py.errors import InputError
-from blis_py.stopping import INTERRUPTED, TERMINATED, Terminated
+from blis_py.outputs.stopping import INTERRUPTED, TERMINATED, Terminated
 from blis_py.version import __version__
 
 OK, FAILURE, BAD_INPUT = 0, 1, 2

@@ -16,9 +16,9 @@ from blis_py.cli.serve import without
 from blis_py.errors import InputError
 from blis_py.observe.http import Target
 from blis_py.observe.session import Measurement, Observation
+from blis_py.outputs.stopping import as_exceptions
 from blis_py.requests.loops import Loop, Loops
 from blis_py.setup.demand import DEFAULT_SEED, demand
-from blis_py.stopping import as_exceptions
 
 SERVER = (
     Flag("--server-url", str, "", "The server, as http://127.0.0.1:8000. Needed.", metavar="URL"),

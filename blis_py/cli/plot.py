@@ -15,7 +15,7 @@ from blis_py.files.paths import is_file, is_folder
 from blis_py.outputs.complete import PICTURES
 from blis_py.outputs.pictures import belong
 from blis_py.outputs.places import check_folder
-from blis_py.saved import SavedResult, load
+from blis_py.report.saved import SavedResult, load
 
 RUNS = "runs"
 _SWEEP = "sweep.csv"

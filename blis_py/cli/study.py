@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from blis_py import stopping
 from blis_py.cli import blis_flags, vllm_flags
 from blis_py.cli.configure import overrides
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.options import COMMON, WORKLOAD
 from blis_py.errors import InputError, plain
+from blis_py.outputs import stopping
 from blis_py.planning.study import Base
 
 _OF_ONE_RUN = ("--intervals", "--cross-check")

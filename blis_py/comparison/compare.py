@@ -22,8 +22,8 @@ from blis_py.comparison.pairs import Pairs, ShownPair, changed, flat, pairs
 from blis_py.errors import InputError
 from blis_py.metrics.bootstrap import Change, changes
 from blis_py.metrics.registry import paired
+from blis_py.report.saved import SavedResult, load
 from blis_py.result import Result
-from blis_py.saved import SavedResult, load
 
 if TYPE_CHECKING:
     from blis_py.figures.style import Picture

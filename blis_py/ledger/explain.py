@@ -45,8 +45,8 @@ from blis_py.metrics.groups import slo_classes
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.record import RunRecord
 from blis_py.metrics.registry import METRICS
+from blis_py.report.saved import SavedResult, load
 from blis_py.result import Result
-from blis_py.saved import SavedResult, load
 from blis_py.setup.setup import Progress
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from blis_py.observe.prompts import WordedPrompts
 from blis_py.requests.loops import Loop, Loops
 from blis_py.requests.sessions import next_turns
 from blis_py.requests.table import RequestTable
+from blis_py.serve.wallclock import WallTimer
 from blis_py.traces.tracev2_write import End
-from blis_py.wallclock import WallTimer
 
 _AHEAD = 4096
 """Requests whose bodies are made ahead of time, at most."""

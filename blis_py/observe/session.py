@@ -24,7 +24,7 @@ from blis_py.observe.prompts import Counting, WordedPrompts
 from blis_py.observe.server import counting, model_of, rtt_ms, scrape
 from blis_py.requests.loops import Loops
 from blis_py.requests.table import RequestTable
-from blis_py.wallclock import loop_factory
+from blis_py.serve.wallclock import loop_factory
 
 METRICS_NAME = "metrics.txt"
 _SHOW_EVERY_S = 1.0

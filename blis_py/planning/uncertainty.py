@@ -17,7 +17,7 @@ from blis_py.files.profiles import squeeze
 from blis_py.latency.hardware import load_gpu
 from blis_py.models.model_shape import load_model
 from blis_py.planning.job import JobOutcome
-from blis_py.validated import CLOSED, DENSE, EXPERTS, NEW_GPU, OPEN, SATURATED, Validated, validated
+from blis_py.planning.validated import CLOSED, DENSE, EXPERTS, NEW_GPU, OPEN, SATURATED, Validated, validated
 
 FEW = 8
 """Below this number of validated runs the draws say so."""

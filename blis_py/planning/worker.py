@@ -21,7 +21,6 @@ from blis_py.api import Simulation  # noqa: E402
 from blis_py.config.models import RunConfig, descriptions  # noqa: E402
 from blis_py.config.workload import WorkloadSection  # noqa: E402
 from blis_py.errors import InputError  # noqa: E402
-from blis_py.intervals import numbers  # noqa: E402
 from blis_py.latency.scaled import scaled  # noqa: E402
 from blis_py.metrics.slo import parse_slos  # noqa: E402
 from blis_py.planning import early_stop  # noqa: E402
@@ -30,6 +29,7 @@ from blis_py.planning.job import Job, JobOutcome, Variation  # noqa: E402
 from blis_py.planning.longer import longer, resampled  # noqa: E402
 from blis_py.requests.table import RequestTable  # noqa: E402
 from blis_py.result import Result  # noqa: E402
+from blis_py.sensitivity.reruns import numbers  # noqa: E402
 from blis_py.setup.asked import Demand  # noqa: E402
 from blis_py.setup.demand import demand  # noqa: E402
 from blis_py.setup.from_trace import as_recorded  # noqa: E402

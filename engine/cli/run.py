@@ -19,7 +19,7 @@ from blis_py.errors import InputError
 from blis_py.outputs.exchange import undisturbed
 from blis_py.outputs.places import writable
 from blis_py.outputs.staging import Outputs, replacing
-from blis_py.stopping import as_exceptions
+from blis_py.outputs.stopping import as_exceptions
 from engine.cli import kinds
 from engine.cli.options import say
 from engine.cli.served import FORM, LOAD, SERVED, Ready, make_ready, measuring
