@@ -145,7 +145,7 @@ def groups(rows: Sequence[Mapping[str, Any]], prices: str = PRICES) -> list[Grou
 
 
 def highest(points: Sequence[Point], ttft_ms: float, tpot_ms: float) -> float | None:
-    """The highest requests/s within both targets; between two points it is linear in the logarithm of latency.
+    """The highest requests/s within both targets; between points it is linear in the logarithm of latency.
 
     Of a measured point left out, this gives the requests/s without bias (594 points: +0.8 % on average, where
     a straight line gives -4.1 %).
@@ -334,10 +334,11 @@ where more instances are needed than measured.
 
 The question is ill-posed where latency hardly grows with concurrency: there a per cent of latency is up to
 five per cent of the requests/s within the targets, and a prediction that is 5 to 20 % too slow calls for half
-as many instances again. Both targets are reached at one measured point, so the worse of two errors counts:
-where neither TTFT nor TPOT is off on average, the worse of the two is 5 to 9 % too slow. So the predicted number
-alone is within one of the measured one in a third to half of the groups (of TPOT alone, in 53 to 64 %). The interval is what tells: it has the measured number in about nine of ten groups, and the number
-at 90 %, where there is one, suffices in more than nine of ten.
+as many instances again. Both targets are reached at one measured point, so the worse of two errors counts: on
+average TTFT is 5 to 9 % too short and TPOT 0 to 4 % too long, but the worse of the two 5 to 9 % too long. So
+the predicted number alone is within one of the measured one in a third to half of the groups (with a target
+for TPOT alone, in 53 to 64 %). The interval is what tells: it has the measured number in about nine of ten
+groups, and the number at 90 %, where there is one, suffices in more than nine of ten.
 
 """
 
