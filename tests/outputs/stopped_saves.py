@@ -89,6 +89,7 @@ class Trials:
 
     def replace(self, limit: int) -> None:
         """In a process of its own."""
+        sys.dont_write_bytecode = True  # what is cut off would be read by others
         if self.signal is None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         else:
