@@ -59,12 +59,12 @@ def emit(emitters: Emitters, outcome: StepOutcome, complete: bool = True) -> tup
     return emitted, [sequence.request for sequence, token in both if sequence.stops_at(token)]
 
 
-def note_logprobs(told: SampledLogprobs, emitted: Emitted) -> None:
+def note_logprobs(sampled: SampledLogprobs, emitted: Emitted) -> None:
     """Gives each sequence that is still there the log-probabilities of its token."""
-    own, values, ids = (part.tolist() for part in (told.own, told.values, told.ids))
+    own, values, ids = (part.tolist() for part in (sampled.own, sampled.values, sampled.ids))
     places = range(len(emitted.sequences)) if emitted.rows is None else emitted.rows
     here = {row: i for i, row in enumerate(places)}
-    for i, row in enumerate(told.rows):
+    for i, row in enumerate(sampled.rows):
         if row not in here:
             continue
         sequence, token = emitted.sequences[here[row]], emitted.tokens[here[row]]
@@ -74,7 +74,7 @@ def note_logprobs(told: SampledLogprobs, emitted: Emitted) -> None:
         sequence.logprobs.append(noted)
 
 
-def told(emitters: Emitters, emitted: Emitted) -> tuple[Ordered[Sequence], Ordered[int]]:
+def emissions(emitters: Emitters, emitted: Emitted) -> tuple[Ordered[Sequence], Ordered[int]]:
     """Who emitted, and what: where a grammar allowed no token, nothing was."""
     if not emitters.constrained:
         return emitted.sequences, emitted.tokens

@@ -163,7 +163,7 @@ def _compared(flags: Flags) -> Calibration:
     measured = measured_run(flags)
     if "--results" not in flags:
         raise InputError("needs the simulated run", key="--results", fix="give --results PATH")
-    warm_up, rtt_s = _asked(flags)
+    warm_up, rtt_s = _warm_up_and_rtt_s(flags)
     real, sim = read_token_times(measured, flags.get("--itl-data")), read_token_times(flags["--results"])
     result = calibrate(
         real,
@@ -209,7 +209,7 @@ def _not_negative(flags: Flags, name: str) -> float:
     return value
 
 
-def _asked(flags: Flags) -> tuple[int, float]:
+def _warm_up_and_rtt_s(flags: Flags) -> tuple[int, float]:
     """Requests to leave out, and the network's time in s: as the flags say, or the trace's header."""
     file, header = _header(flags)
     warm_up = flags.get("--warm-up-requests", -1)
@@ -282,8 +282,8 @@ def _causes(flags: Flags) -> Autopsy:
         measured_run(flags),
         flags["--results"],
         itl=flags.get("--itl-data"),
-        network_rtt_s=_asked(flags)[1],
-        warm_up_requests=_asked(flags)[0],
+        network_rtt_s=_warm_up_and_rtt_s(flags)[1],
+        warm_up_requests=_warm_up_and_rtt_s(flags)[0],
         skip_first_s=_skipped_s(flags),
     )
 

@@ -31,7 +31,7 @@ _UNUSED = {
 _FINAL_NS = 30 * SECOND_NS
 
 
-class Asked(NamedTuple):
+class DetectorSelection(NamedTuple):
     """Which detectors, with which settings."""
 
     names: tuple[str, ...]
@@ -46,7 +46,7 @@ class Asked(NamedTuple):
         return detect(events_of(record), self.names, self.settings, self.window_ns)
 
 
-def requested(flags: Flags) -> Asked | None:
+def requested(flags: Flags) -> DetectorSelection | None:
     """What the flags ask for; `None` = no detector.
 
     Raises:
@@ -64,7 +64,7 @@ def requested(flags: Flags) -> Asked | None:
     window_ns = in_ns.get("window_ns", _FINAL_NS)
     if "--saturation-final-window" in flags:
         window_ns = duration_ns(flags["--saturation-final-window"], "--saturation-final-window")
-    return Asked(names, DetectorSettings(**in_ns), window_ns, notes)
+    return DetectorSelection(names, DetectorSettings(**in_ns), window_ns, notes)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -62,7 +62,7 @@ def groups(found: Pairs) -> list[Group]:
     return stated
 
 
-def everybody(found: Pairs) -> Group:
+def overall(found: Pairs) -> Group:
     return _group(found, "all", "all requests", np.ones(len(found), dtype=np.bool_))
 
 

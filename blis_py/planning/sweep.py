@@ -24,7 +24,7 @@ from blis_py.planning.job import Job, JobOutcome
 from blis_py.planning.runner import Runner
 from blis_py.planning.study import Base
 from blis_py.sensitivity.reruns import rerun_seed
-from blis_py.setup.demand import DEFAULT_SEED
+from blis_py.setup.from_config import DEFAULT_SEED
 
 if TYPE_CHECKING:
     import pandas as pd

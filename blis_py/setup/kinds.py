@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from blis_py.config.models import RunConfig
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.kinds import modules
-from blis_py.setup.asked import Demand
+from blis_py.setup.demand import Demand
 
 if TYPE_CHECKING:
     from blis_py.cluster.kinds import KindOfRequests

@@ -20,7 +20,7 @@ from blis_py.pages import charts  # noqa: E402
 from blis_py.pages.cost import cost_of  # noqa: E402
 from blis_py.pages.parts import Cell, Tile  # noqa: E402
 from blis_py.pages.run import FILE, findings, tiles, verdict  # noqa: E402
-from blis_py.planning.worker import asked  # noqa: E402
+from blis_py.planning.worker import cached_demand  # noqa: E402
 from blis_py.result import Result  # noqa: E402
 from blis_py.setup.setup import Progress  # noqa: E402
 from blis_py.ui.controls import controls  # noqa: E402
@@ -106,7 +106,7 @@ class Desk:
         result = self._kept(job["state"], simulation, progress)
         found = explain(result, metric="ttft.p99", what_if=False).as_dict()
         if found["request"] is None:
-            return {"nothing": f"Nothing to explain: {found['nobody']}."}
+            return {"nothing": f"Nothing to explain: {found['no_match']}."}
         return {
             "question": found["question"],
             "chart": {**chart(found), "title": f"Where the {found['question']} goes"},
@@ -164,7 +164,7 @@ class Desk:
         return shown(self._base, State.read(job.get("state")), self._folder)
 
     def _simulation(self, where: Shown) -> Simulation:
-        return Simulation.of(where.config, asked)
+        return Simulation.of(where.config, cached_demand)
 
     def _kept(
         self, state: Any, simulation: Simulation, progress: Progress | None, *, steps: bool = False

@@ -142,9 +142,9 @@ class RunningBatch:
     def _step(self, active: list[int]) -> list[int]:
         """For each active block -1 if it is done, else the rows of logits its next round needs."""
         assert self._hidden is not None
-        everybody = len(active) == len(self.done)
+        all_active = len(active) == len(self.done)
         blocks, state, which = self._blocks, self._state, None
-        if not everybody:
+        if not all_active:
             (which,) = upload(self._slots_of.device, np.array(active, dtype=np.int64))
             blocks = Blocks(blocks.ids[which], blocks.answer[which], blocks.mask_id)
             state = {name: rows[which] for name, rows in state.items()}

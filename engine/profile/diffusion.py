@@ -112,7 +112,7 @@ class RoundBench:
         self._left = _MANY
         requests = short_blocks(limits, self.block, number)
         serve_closed(engine, requests, concurrency(limits, number), self._prompts)
-        samples = self._told("served")
+        samples = self._recorded_samples("served")
         samples.table["shape"] += number * MAX_STEPS
         return [samples]
 
@@ -195,7 +195,7 @@ class RoundBench:
 
     def _samples(self, shape: RoundShape, first: int) -> StepSamples:
         """The rows of the measured rounds, checked against the plan."""
-        log, samples = self.engine.recorder.log(), self._told(shape.source)
+        log, samples = self.engine.recorder.log(), self._recorded_samples(shape.source)
         batch = log.steps["batch"][first]
         rows = [row for row in range(first, len(log)) if log.steps["batch"][row] == batch]
         samples = samples.where(np.array(rows))
@@ -213,7 +213,7 @@ class RoundBench:
             raise RuntimeError(f"planned rounds, {', '.join(names)} {planned}, was {measured}: {shape}")
         return samples
 
-    def _told(self, source: str) -> StepSamples:
+    def _recorded_samples(self, source: str) -> StepSamples:
         """All rounds since the recorder was made, with the experts that they used."""
         log = self.engine.recorder.log()
         samples = samples_of(log, source)

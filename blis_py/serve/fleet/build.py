@@ -20,8 +20,8 @@ from blis_py.serve.fleet.kv_events import BlockHashes, KVEvents
 from blis_py.serve.fleet.live import LiveCluster, empty_table
 from blis_py.serve.fleet.tokens import FleetTokenizer, ModelTokenizer, PieceTokenizer
 from blis_py.setup import kinds
-from blis_py.setup.asked import Demand
-from blis_py.setup.demand import DEFAULT_SEED
+from blis_py.setup.demand import Demand
+from blis_py.setup.from_config import DEFAULT_SEED
 from blis_py.setup.setup import Setup
 
 if TYPE_CHECKING:
