@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blis_py.cli.calibrate_adapters import ADAPTER_FLAGS, asks_of_adapters, print_adapters
 from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.formats import FORMAT, format_of
@@ -25,12 +26,6 @@ if TYPE_CHECKING:
     from blis_py.metrics.slo import GoodputTargets
 
 MEASURED = "measured"
-_NOT_YET = {
-    "--adapter-reference": "compares runs with LoRA adapters, which are not simulated yet",
-    "--adapter-mape-threshold": "compares runs with LoRA adapters, which are not simulated yet",
-    "--sim-metrics-blind": "compares runs with LoRA adapters, which are not simulated yet",
-}
-"""Flags of BLIS's calibrate, and why they are refused."""
 _FLAGS = (
     Flag(
         MEASURED,
@@ -71,7 +66,6 @@ _FLAGS = (
         Flag(f"--slo-{metric}", str, "", f"{metric.upper()} limit of a good request, by class.", (), "C=T,…")
         for metric in ("ttft", "itl", "e2e")
     ),
-    *(Flag(name, str, "", hidden=True) for name in _NOT_YET),
     Flag(
         "--sim-metrics",
         str,
@@ -83,6 +77,7 @@ _FLAGS = (
     Flag("--ttft-mape-threshold", float, "", "Verdict on the MAPE of TTFT, a share: 0.15."),
     Flag("--throughput-tolerance-pct", float, "", "Verdict on output tokens/s, per cent. Default: none."),
     Flag("--num-gpus", int, "", "Number of GPUs, for output tokens/s of each."),
+    *ADAPTER_FLAGS,
     Flag("--report", str, "", "Write the figures as JSON.", metavar="FILE"),
     Flag("--plot", str, "", "Draw predicted over measured.", metavar="FILE"),
     FORMAT,
@@ -107,10 +102,9 @@ def calibrate(flags: Flags) -> None:
     from blis_py.report.client_autopsy import print_client_autopsy
 
     flags = {_NAMES[spelling]: value for spelling, value in flags.items()}
-    for name, what in _NOT_YET.items():
-        if name in flags:
-            raise InputError(what, key=name, fix="drop it")
     style = _checked_style(flags)
+    if asks_of_adapters(flags):
+        return print_adapters(flags, style)
     result = _compared(flags)
     causes, seen = None, None
     if "--autopsy" in flags:
