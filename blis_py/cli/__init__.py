@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    """Runs the verb."""
+    """Run the verb."""
     if COMPLETION_VARIABLE in os.environ:
         from blis_py.cli.completion import complete
 

@@ -46,7 +46,7 @@ def complete() -> int:
 
 
 def _possible(before: Sequence[str], begun: str) -> Iterable[str]:
-    """What may stand behind these words."""
+    """Candidates for the word behind these."""
     program = BLIS
     for word in before:
         if word not in program.verbs:

@@ -32,7 +32,7 @@ _FINAL_NS = 30 * SECOND_NS
 
 
 class DetectorSelection(NamedTuple):
-    """Which detectors, with which settings."""
+    """Selected detectors, with their settings."""
 
     names: tuple[str, ...]
     settings: DetectorSettings
@@ -40,14 +40,14 @@ class DetectorSelection(NamedTuple):
     notes: tuple[str, ...] = ()
 
     def of(self, record: RunRecord) -> Saturation:
-        """What they say of a run."""
+        """Their verdicts on a run."""
         from blis_py.metrics.detectors import detect, events_of
 
         return detect(events_of(record), self.names, self.settings, self.window_ns)
 
 
 def requested(flags: Flags) -> DetectorSelection | None:
-    """What the flags ask for; `None` = no detector.
+    """The detectors that the flags select; `None` = none.
 
     Raises:
         InputError: an unknown detector or setting, or settings of a detector that is not selected.

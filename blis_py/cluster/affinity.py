@@ -47,7 +47,7 @@ class AffinityIndex:
             self._holders = {key: rest for key, held in self._holders.items() if (rest := held & ~bit)}
 
     def held(self, request: Request) -> list[Level]:
-        """Who holds how many leading full blocks of a prompt, from the fewest to the most blocks."""
+        """Instances that hold leading full blocks of a prompt, by number of blocks, fewest first."""
         keys, holders = names_in(request.extra_key, request.block_keys), self._holders
         levels: list[Level] = []
         mask, limit = self._members, min(len(keys), request.prompt_tokens // self._block_size)

@@ -1,4 +1,4 @@
-"""Which requests gain and which lose: by SLO class, by tenant, by length of the prompt."""
+"""Gains and losses of requests by SLO class, by tenant, by length of the prompt."""
 
 from __future__ import annotations
 

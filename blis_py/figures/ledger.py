@@ -135,7 +135,7 @@ def _draw_what_ifs(ax: Axes, changes: Sequence[Data], data: Data) -> None:
 
 
 def _cut(percents: Sequence[float]) -> float:
-    """Where the axis ends: worse by more than this is an arrow, so that the other bars can be read."""
+    """End of the axis: larger values become arrows, so that the other bars stay readable."""
     return min(max(percents), max(100.0, 1.5 * max(-min(percents), 0)))
 
 

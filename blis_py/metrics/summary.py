@@ -199,7 +199,7 @@ class _Summary:
         }
 
     def _of_kind(self, rows: Rows, instances: Sequence[InstanceRecord]) -> dict[str, Any]:
-        """What the kind of requests adds, under its name."""
+        """The part of the kind of requests, under its name."""
         kind = kind_of(self.record)
         return {} if kind is None else {kind.NAME: kind.summary(self.record, rows, instances)}
 

@@ -33,7 +33,7 @@ _WARM_CONNECTIONS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What is measured, and how."""
+    """Settings of a measurement."""
 
     target: Target
     table: RequestTable

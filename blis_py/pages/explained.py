@@ -16,7 +16,7 @@ _COLUMNS = {"asked_ns": "this request", "slowest_ns": "the slowest, mean", "typi
 
 
 def section(explanation: Explanation) -> Section:
-    """Where the time of the request at a percentile went."""
+    """The ledger of the request at a percentile."""
     found = explanation.as_dict()
     title = f"Where the time of the {found['question']} goes"
     if found["request"] is None:

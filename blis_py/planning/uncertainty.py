@@ -65,7 +65,7 @@ class Errors:
 
 
 class Regime(NamedTuple):
-    """What the error of a prediction depends on."""
+    """Circumstances on which the error of a prediction depends."""
 
     engine: str
     gpu: str
@@ -201,7 +201,7 @@ def _step(run: Validated) -> float:
 
 
 def _residual(run: Validated, metric: str, stat: str) -> float | None:
-    """What of a latency's error its step times do not explain; None if it was not measured."""
+    """The part of a latency's error that step times do not explain; None if it was not measured."""
     own = run.ratio("ttft" if metric == "scheduling_delay" else metric, stat)
     return None if own is None else own / _step(run)
 

@@ -146,7 +146,7 @@ def _sums(request: Data) -> str:
 
 
 def _scope(data: Data) -> str:
-    """What the columns of other requests add up to."""
+    """Totals of the columns of other requests."""
     metric = METRICS[data["share_of"]]
     if not data["slowest"] or metric is E2E:
         return ""

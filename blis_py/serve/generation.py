@@ -14,7 +14,7 @@ from blis_py.serve.metrics import SequenceMetrics, ServeMetrics
 
 @dataclass(slots=True)
 class SequenceChoice:
-    """One sequence, as far as it has come."""
+    """One sequence and its output so far."""
 
     index: int
     ask: Ask

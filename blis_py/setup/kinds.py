@@ -31,7 +31,7 @@ class KindInSetup(Protocol):
     def simulated(
         self, demand: Demand, config: RunConfig, schedulers: Sequence[SchedulerConfig]
     ) -> KindOfRequests | None:
-        """What the simulation needs; `None` where the requests are not of this kind.
+        """The kind as the simulation needs it; `None` where the requests are not of this kind.
 
         Raises:
             InputError: settings of the kind that such requests have no use for, or that cannot work.

@@ -121,7 +121,7 @@ class PoolSetup:
         return f"{instances}, {served[1]}; step times: {self.latency.name}"
 
     def models(self, kind: KindOfRequests | None) -> str:
-        """What is being modelled, and what its step times rest on."""
+        """Description of the modelled cluster, and the basis of its step times."""
         scheduler, count = self.scheduler, self.section.count
         batches = f"{scheduler.scheduler} scheduler, {scheduler.batch_former} batches"
         if scheduler.prefix_cache == "radix":

@@ -163,7 +163,7 @@ class Setup:
 
     @property
     def basis(self) -> str:
-        """What the figures rest on, in a line for the memory and one for engine and step times."""
+        """The basis of the figures, in a line for the memory and one for engine and step times."""
         several = len(self.pools) > 1
         named = [(f"{pool.name}: " if several else "", pool) for pool in self.pools]
         memory = "; ".join(f"{name}{pool.capacity.partition(' (')[0]}" for name, pool in named)

@@ -1,4 +1,4 @@
-"""What is on the screen as a configuration: the base, the settings that were moved, and derived files."""
+"""State of the screen as a configuration: the base, the settings that were moved, and derived files."""
 
 from __future__ import annotations
 

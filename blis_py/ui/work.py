@@ -39,7 +39,7 @@ _LOADS = (0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
 
 
 class Desk:
-    """Does the jobs of one process.
+    """Worker for the jobs of one process.
 
     Args:
         base: what the page was opened with.
@@ -98,7 +98,7 @@ class Desk:
         }
 
     def ledger(self, job: Json, progress: Progress | None) -> Json:
-        """Where the time of the p99 goes."""
+        """The ledger of the request at the p99."""
         from blis_py.ledger.explain import explain
         from blis_py.pages.explained import chart
 
@@ -200,7 +200,7 @@ def answer(
     label: str,
     bands: Mapping[str, tuple[float, float]],
 ) -> Json:
-    """What the page shows of a run."""
+    """A run as the page shows it."""
     summary, settings = result.summary, result.settings
     return {
         "kind": kind,

@@ -1,4 +1,4 @@
-"""Brings a block-diffusion engine to a shape and measures rounds there: those of its own loop."""
+"""Measurement of rounds: a block-diffusion engine is led to a shape, and its own loop measures there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MANY = 1 << 30
 
 
 class SteeredExecutor(DiffusionExecutor):
-    """Takes the place of an engine's executor, so that batches can be led to a composition.
+    """Substitute for an engine's executor, which leads batches to a composition.
 
     Attributes:
         skip: leave out forward and algorithm: prompts count as computed, blocks stay as they are.
@@ -40,7 +40,7 @@ class SteeredExecutor(DiffusionExecutor):
 
 
 class _SkippedBatch(RunningBatch):
-    """A batch in whose rounds nothing happens."""
+    """A batch with empty rounds."""
 
     def __init__(self, batch: DenoiseBatch, block_tokens: int) -> None:
         self.batch, self.block_tokens = batch, block_tokens
@@ -61,7 +61,7 @@ class _SkippedBatch(RunningBatch):
 
 
 def limits_of(engine: DiffusionEngine, experts: ForcedExperts | None = None) -> ShapeLimits:
-    """What the engine allows."""
+    """Limits of the engine."""
     config, graphs = engine.scheduler.config, engine.executor.graphs
     return ShapeLimits(
         config.max_num_seqs,
@@ -77,7 +77,7 @@ def limits_of(engine: DiffusionEngine, experts: ForcedExperts | None = None) -> 
 
 
 class RoundBench:
-    """Measures shapes on an engine without other requests; as `engine.profile.measure.StepBench` does.
+    """Bench of shapes on an engine without other requests; like `engine.profile.measure.StepBench`.
 
     Args:
         engine: in FDFO mode, with the algorithm `ONE_BY_ONE`.

@@ -1,4 +1,4 @@
-"""What a simulated fleet answers: text of a known length, made when the request comes."""
+"""Answers of a simulated fleet: text of a known length, made when the request arrives."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Answers:
         return _ended(found, "length" if wanted == limit else "stop", sampling)
 
     def _patterned(self, prompt_ids: Sequence[int], sampling: Sampling, limit: int) -> MadeUpAnswer:
-        """So many tokens as the client asks for at most, or the usual number."""
+        """The requested maximum of tokens, or the usual number."""
         usual = max(self.tokens, sampling.min_tokens)
         wanted = limit if sampling.max_tokens else min(usual, limit)
         start = crc32(repr((tuple(prompt_ids[-64:]), sampling.seed)).encode()) % len(self._pattern)

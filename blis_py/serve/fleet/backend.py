@@ -46,7 +46,7 @@ class FleetSettings:
 
 
 class FleetBackend:
-    """Serves made-up text at the times of a simulated cluster; a `Backend`."""
+    """A `Backend` that serves made-up text at the times of a simulated cluster."""
 
     def __init__(
         self, live: LiveCluster, settings: FleetSettings, tokenizer: FleetTokenizer, answers: Answers
@@ -260,7 +260,7 @@ class _Answering:
         """Why `add` refuses it."""
 
     def tokens(self, count: int) -> None:
-        """The client sees so many more tokens."""
+        """Deliver so many further tokens to the client."""
         start, answer = self._delivered, self._answer
         self._delivered = end = min(start + count, len(answer.pieces))
         pieces = answer.pieces[start:end]
@@ -273,7 +273,7 @@ class _Answering:
             self._deliver(Piece(finish_reason="error", error="injected: the answer has broken off"))
 
     def ended(self, why: str) -> None:
-        """It is over."""
+        """End the answer."""
         fleet, live = self._fleet, self.live
         fleet.forget(self._ask.id)
         if why:

@@ -1,4 +1,4 @@
-"""From the configuration of a run to a fleet that serves."""
+"""A serving fleet from the configuration of a run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetOptions:
-    """What a served fleet has beyond the configuration of its cluster."""
+    """Settings of a served fleet beyond the configuration of its cluster."""
 
     speedup: float = 1.0
     text: str = "pattern"

@@ -177,7 +177,7 @@ class EngineBackend:
             self._refuse(entry, error)
 
     def _on_delta(self, entry: _EngineRequest, delta: OutputDelta) -> None:
-        """In the output thread."""
+        """Queue a delta; called in the output thread."""
         self._arrived.append((entry, delta))
         if not self._notified:
             self._notified = True
