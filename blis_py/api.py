@@ -86,7 +86,7 @@ def run(config: RunConfig | str | Path | None = None, /, **settings: Any) -> Res
 
 
 def replay(trace: str | Path, **settings: Any) -> Result:
-    """Simulate the requests of a trace, at the times they came: `run(trace=...)`.
+    """Simulate the requests of a trace, at their recorded times: `run(trace=...)`.
 
     Args:
         trace: a file in any format of recorded traffic, as `blis replay --trace` takes it.

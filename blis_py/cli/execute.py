@@ -1,4 +1,4 @@
-"""What `run` and `replay` share: configure, simulate, show, save."""
+"""Common part of `run` and `replay`: configure, simulate, show, save."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _tell(notes: Iterable[str]) -> None:
 
 
 def _beforehand(simulation: Simulation, style: str, *, verbose: bool) -> Iterator[str]:
-    """What the run rests on: in full with `verbose`; else below the table, or here where there is none."""
+    """Show the basis of the run: in full with `verbose`; else below the table, or here without one."""
     if verbose:
         yield from simulation.capacity.splitlines()
         yield simulation.models

@@ -92,7 +92,7 @@ def _loaded(given: Sequence[str]) -> list[SavedResult]:
 
 
 def _check(names: Sequence[str], *, alone: bool, flags: Flags) -> None:
-    """Refuses figures that there are not, or not of so many runs."""
+    """Refuse unknown figures, and figures of another number of runs."""
 
     known = (*figures(), _AGAINST, *OF_SEVERAL)
     for name in names:

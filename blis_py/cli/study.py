@@ -1,4 +1,4 @@
-"""What `blis sweep` and `blis plan` share: flags, what all runs have in common, progress."""
+"""Common part of `blis sweep` and `blis plan`: flags, shared settings, progress."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def groups(own: tuple[Group, ...]) -> tuple[Group, ...]:
 
 
 def base_of(flags: Flags) -> Base:
-    """What all runs have in common.
+    """Settings shared by all runs.
 
     Raises:
         InputError: a flag that asks for something else than a study, or for what is not simulated.
@@ -90,7 +90,7 @@ def cache_of(flags: Flags) -> bool | str:
 
 
 def check_out(flags: Flags) -> None:
-    """Refuses, before anything is simulated, what could not be written afterwards.
+    """Refuse outputs that could not be written, before anything is simulated.
 
     Raises:
         InputError: a flag needs a folder to write to, or the folder cannot be written.

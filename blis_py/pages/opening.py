@@ -1,4 +1,4 @@
-"""From paths to a report: what a folder or file holds decides its kind."""
+"""Reports from paths: the content of a folder or file decides its kind."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ from blis_py.planning.longer import longer, resampled  # noqa: E402
 from blis_py.requests.table import RequestTable  # noqa: E402
 from blis_py.result import Result  # noqa: E402
 from blis_py.sensitivity.reruns import numbers  # noqa: E402
-from blis_py.setup.asked import Demand  # noqa: E402
-from blis_py.setup.demand import demand  # noqa: E402
+from blis_py.setup.demand import Demand  # noqa: E402
+from blis_py.setup.from_config import demand  # noqa: E402
 from blis_py.setup.from_trace import as_recorded  # noqa: E402
 from blis_py.setup.pools import PoolSetup  # noqa: E402
 from blis_py.setup.setup import Setup  # noqa: E402
@@ -78,7 +78,7 @@ def run(packed: bytes) -> JobOutcome:
 def warm_up(job: Job) -> None:
     """Read the requests of a job, to be shared by processes forked from this one."""
     try:
-        asked(job.config)
+        cached_demand(job.config)
     except InputError:
         return  # reported where the job is run
 
@@ -87,12 +87,12 @@ def varied(job: Job) -> Simulation:
     """The simulation of a job, with its variation."""
     length = job.variation.length
     simulation = Simulation.of(
-        job.config, lambda config: _with_factors(longer(config, length, asked), job.variation)
+        job.config, lambda config: _with_factors(longer(config, length, cached_demand), job.variation)
     )
     return _with_other_parts(simulation, job.variation)
 
 
-def asked(config: RunConfig) -> Demand:
+def cached_demand(config: RunConfig) -> Demand:
     """The requests of a configuration, cached across jobs."""
     load = config.workload
     files = _contents.digests(config)

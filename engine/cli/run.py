@@ -143,7 +143,7 @@ def _write(
     folder: Path, ready: Ready, observer: ObservedColumns, concurrency: int | None, started: datetime
 ) -> None:
     """Write all measurements."""
-    from blis_py.setup.demand import DEFAULT_SEED
+    from blis_py.setup.from_config import DEFAULT_SEED
     from blis_py.traces.tracev2_header import server_type
 
     engine, config = ready.engine, ready.engine.scheduler.config

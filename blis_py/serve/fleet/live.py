@@ -113,7 +113,7 @@ class LiveRequest:
 
 
 class TokenTap:
-    """Reports the tokens of every step of one instance, and forwards all events; a `StepEvents`."""
+    """A `StepEvents` that reports the tokens of every step of one instance, and forwards all events."""
 
     def __init__(self, live: LiveCluster, scheduler: Any, events: Any) -> None:
         self._live, self._scheduler, self._events = live, scheduler, events
