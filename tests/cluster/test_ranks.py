@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from cluster_runs import LATENCIES, Row, Run, differences, runs
+from cluster_runs import Run, differences, runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
