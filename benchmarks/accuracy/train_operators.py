@@ -89,7 +89,8 @@ class Tables:
     def launch_ns(self) -> float:
         """Host time to launch the attention of a layer: what it takes for a few tokens; 0 = not measured."""
         version = MODULES.get(self.engine, "")
-        path = self._data / "kernels_more" / f"{SYSTEMS[self._gpu]}_{version}" / "wideep_context_mla_perf.csv.gz"
+        folder = self._data / "kernels_more" / f"{SYSTEMS[self._gpu]}_{version}"
+        path = folder / "wideep_context_mla_perf.csv.gz"
         if not version or not path.exists():
             return 0.0
         rows = pd.read_csv(path)
@@ -266,8 +267,7 @@ def _mla(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
 def _from_engine(tables: Tables, name: str) -> Rows:
     """A table whose kernels are told apart by its engine, too."""
     rows = tables.read(name)
-    kernels = rows["kernel_source"] if "kernel_source" in rows else ""
-    return rows.assign(kernel_source=tables.engine + " " + kernels) if len(rows) else rows
+    return rows.assign(kernel_source=tables.engine + " " + rows.get("kernel_source", ""))
 
 
 def _linear(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:

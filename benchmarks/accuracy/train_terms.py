@@ -6,8 +6,8 @@ Each group of points (engine; dense, sparse or MLA; Hopper or Blackwell) has one
 factors of the kernels' sum for decodes and for steps with prompts, a time per step, and the front end. They
 are found by Gauss-Newton on logarithms of TTFT and TPOT over an even sample of the group's configurations,
 with slopes by differences in every round, large residuals weighted down more from round to round, and every
-term drawn towards none. No term belongs to a model or a row. The terms that the others show without a model family stand
-in `benchmarks/results`, for the column of the accuracy page in which every family is left out.
+term drawn towards none. No term belongs to a model or a row. The terms that the others show without a model
+family stand in `benchmarks/results`, for the column of the accuracy page in which every family is left out.
 
 Points that contradict themselves, or that another run contradicts, are left out. A TTFT more than eight times
 off does not count: memory was full, where it depends on the last block of a capacity.
