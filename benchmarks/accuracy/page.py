@@ -187,13 +187,13 @@ and how well](models.md). Recorded runs, single steps and our own engine: [trust
 """
 
 ADOPTED = """\
-Rules that hold for all rows, from an engine's source, a table or physics, taken up after errors of these points
-had been looked at; none of them knows a row or a configuration:
+Rules that hold for all rows, from an engine's source, a table or physics, taken up after errors of these
+points had been looked at; none of them knows a row or a configuration:
 
 - Terms by kind of model, linear attention apart from plain experts: its prompts are launched several times as
   slowly under SGLang. The term was learned on H200 and on B200 apart, and came out the same.
-- A term for prompts of weights with block scales: SGLang's kernels for them became faster between the versions
-  that served (0.5.5 to 0.5.9) and the one that was measured (0.5.14).
+- A term for prompts of weights with block scales: SGLang's kernels for them became faster between the
+  versions that served (0.5.5 to 0.5.9) and the one that was measured (0.5.14).
 - Small products in block FP8 without the time of launching them, which some tables hold.
 - Kernels of experts that a server is set to by name, by the table of whichever engine measured them.
 - Launching beside Grace, by SGLang's own table of its attention module on GB200 and B200.
