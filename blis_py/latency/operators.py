@@ -191,7 +191,7 @@ class Operators:
 
     def _host_ns(self, seqs: int) -> int:
         server = self._server
-        self.outside.saw(seqs)
+        self.outside.record(seqs)
         return int(server.gap_ns + server.gap_seq_ns * seqs - server.beyond_ns(seqs) + 0.5)
 
     def _gpu_ns(self, f: StepFeatures) -> int:
