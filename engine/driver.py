@@ -143,7 +143,7 @@ class _Client:
         self.outcomes.append(outcome)
 
     def saw(self, output: Output, now_ns: int) -> None:
-        """A step has come back."""
+        """Record the return of a step."""
         for sequence in output.sequences:
             self._observer.token(self._rows[sequence.request.id], now_ns)
         for sequence in output.finished:

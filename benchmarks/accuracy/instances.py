@@ -35,7 +35,7 @@ from points import NotExpressed
 from points import Point as Published
 
 from blis_py.planning.uncertainty import Regime, errors_in
-from blis_py.validated import CLOSED, DENSE, EXPERTS, validated
+from blis_py.planning.validated import CLOSED, DENSE, EXPERTS, validated
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 PRICES = "trained, new model"

@@ -106,7 +106,7 @@ def calibrate(
         InputError: the runs are not of the same requests, or none is left.
     """
     ours, theirs = matched(measured, predicted)
-    untold = [
+    without_send_times = [
         f"{run.source} does not tell when requests were sent: they are matched by number and lengths alone"
         for run in (measured, predicted)
         if not run.tells_sending
@@ -134,7 +134,7 @@ def calibrate(
         only_predicted=len(predicted.request_id) - len(ours),
         errors=errors,
         throughput=_throughput(real, sim),
-        notes=(*untold, *_notes(measured, predicted)),
+        notes=(*without_send_times, *_notes(measured, predicted)),
         goodput=() if targets is None else goodput(real, seen, targets),
     )
 

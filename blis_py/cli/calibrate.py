@@ -157,7 +157,7 @@ def _compared(flags: Flags) -> Calibration:
     measured = measured_run(flags)
     if "--results" not in flags:
         raise InputError("needs the simulated run", key="--results", fix="give --results PATH")
-    warm_up, rtt_s = _asked(flags)
+    warm_up, rtt_s = _warm_up_and_rtt_s(flags)
     real, sim = read_token_times(measured, flags.get("--itl-data")), read_token_times(flags["--results"])
     result = calibrate(
         real,
@@ -203,7 +203,7 @@ def _not_negative(flags: Flags, name: str) -> float:
     return value
 
 
-def _asked(flags: Flags) -> tuple[int, float]:
+def _warm_up_and_rtt_s(flags: Flags) -> tuple[int, float]:
     """Requests to leave out, and the network's time in s: as the flags say, or the trace's header."""
     file, header = _header(flags)
     warm_up = flags.get("--warm-up-requests", -1)
@@ -224,7 +224,7 @@ def _asked(flags: Flags) -> tuple[int, float]:
 
 
 def _number_in(section: dict[str, Any], key: str, kind: type, file: Path | None) -> Any:
-    """What a header says; 0 where it says nothing."""
+    """A number in a header; 0 where it is missing."""
     value = section.get(key) or 0
     if isinstance(value, bool) or not isinstance(value, int | kind):
         raise InputError("must be a number", file=file, key=key, value=value)
@@ -239,7 +239,7 @@ def _bandwidth_mbps(flags: Flags) -> float:
 
 
 def _targets(flags: Flags) -> GoodputTargets:
-    """What a good request meets: as the flags say, or else the trace's header."""
+    """Targets of a good request: as the flags say, or else the trace's header."""
     targets = GoodputTargets()
     for metric in ("ttft", "itl", "e2e"):
         if f"--slo-{metric}" in flags:
@@ -250,7 +250,7 @@ def _targets(flags: Flags) -> GoodputTargets:
 
 
 def _header(flags: Flags) -> tuple[Path | None, dict[str, Any]]:
-    """Of the measured trace, where it has one: what it says that matters here."""
+    """The header of the measured trace, where it has one."""
     if "--trace-header" in flags:
         return Path(flags["--trace-header"]), load_mapping(Path(flags["--trace-header"]))
     path = Path(measured_run(flags))
@@ -276,8 +276,8 @@ def _causes(flags: Flags) -> Autopsy:
         measured_run(flags),
         flags["--results"],
         itl=flags.get("--itl-data"),
-        network_rtt_s=_asked(flags)[1],
-        warm_up_requests=_asked(flags)[0],
+        network_rtt_s=_warm_up_and_rtt_s(flags)[1],
+        warm_up_requests=_warm_up_and_rtt_s(flags)[0],
         skip_first_s=_skipped_s(flags),
     )
 

@@ -45,7 +45,7 @@ def _flags(field: Field[Any], said: Spelling, key: str) -> Iterator[Flag]:
 
 
 def kind_of(hint: Any) -> Any:
-    """What a flag of a setting of this type takes: texts that name several things are read later."""
+    """Type of the flag of a setting of this type: texts that name several things are read later."""
     union = get_origin(hint) in (types.UnionType, Union)
     kinds = [each for each in (get_args(hint) if union else (hint,)) if each is not types.NoneType]
     if len(kinds) == 1 and kinds[0] in (bool, int, float):

@@ -86,7 +86,7 @@ class AutoregressiveInstance(Instance):
         return run.end_ns
 
     def _price(self, step: Step, now_ns: int) -> StepRun:
-        """Prices the step and the identical steps that may follow."""
+        """Price the step and the identical steps that may follow."""
         features = step.features
         steps = 1 if step.prefills or self._single_step else self.scheduler.identical_decode_steps(step)
         if steps == 1:

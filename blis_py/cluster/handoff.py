@@ -43,7 +43,7 @@ TRANSFER_FAILED = "KV transfer failed"
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class HandOff:
-    """What engines have in common: pairs, transfers, and the blocks that the prefill instance keeps."""
+    """Common part of all engines: pairs, transfers, and the blocks that the prefill instance keeps."""
 
     keeps_blocks = True
     """Whether the prefill instance keeps the blocks until they have been read."""

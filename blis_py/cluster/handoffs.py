@@ -104,7 +104,7 @@ class Sglang(Trtllm):
     needs_overlap = "chunk"
 
     def fitted(self, cluster: Cluster) -> Cluster:
-        """Its reserve is the only rule on decode instances."""
+        """The reserve as the only rule on decode instances."""
         cluster, pools = super().fitted(cluster), []
         for pool in cluster.pools:
             if pool.role == "decode":

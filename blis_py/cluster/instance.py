@@ -294,7 +294,7 @@ class Instance(Wakeable):
         self._when_idle = call
 
     def watch(self, dirty: DirtySet, index: int) -> None:
-        """From now on, add this instance to `dirty` under that index when its state may have changed."""
+        """Add this instance to `dirty` under that index whenever its state may have changed."""
         self._index = index
         if self._dirty is None or self._dirty is dirty:
             self._dirty = dirty

@@ -81,7 +81,7 @@ class OverlappedInstance(AutoregressiveInstance):
         return self._pipeline.filled_ns(step.features, now_ns, end_ns, goes_on)
 
     def _price_behind(self, step: Step, start_ns: int, now_ns: int) -> None:
-        """Prices the step and the identical steps that may follow."""
+        """Price the step and the identical steps that may follow."""
         features, line = step.features, self._line
         steps = 1 if step.prefills or self._single_step else self.scheduler.identical_decode_steps(step)
         if steps > 1:

@@ -74,7 +74,7 @@ class Pair:
         return not self.is_lost and (self.prefill_end_ns >= 0) != (self.reserved_ns >= 0)
 
     def record(self, end_ns: int) -> tuple[int, ...]:
-        """Its row in the record, a `HandOver`, when the KV is there."""
+        """The row in the record, a `HandOver`, when the KV is there."""
         return (
             self.row, self.prefill, self.decode, self.arrived_ns, self.prefill_end_ns,
             self.reserved_ns, self.begin_ns, end_ns, self.alone_ns, self.size_bytes,

@@ -249,14 +249,14 @@ class Recorder(VisitColumns):
         done = outcome <= Outcome.LENGTH_CAPPED
         finish_ns[done] = last_token_ns[done] + self.frontend.at_end_ns
         ready_ns = self.ready_ns[:count]
-        came = (instance >= 0) & (ready_ns <= np.where(outcome >= Onward.HANDED_OVER, finish_ns, end_ns))
+        enqueued = (instance >= 0) & (ready_ns <= np.where(outcome >= Onward.HANDED_OVER, finish_ns, end_ns))
         return Visits(
             requests=len(self.table),
             request=self.request[:count],
             instance=instance,
             role=roles[instance],
             outcome=outcome,
-            enqueue_ns=np.where(came, ready_ns, -1),
+            enqueue_ns=np.where(enqueued, ready_ns, -1),
             scheduled_ns=self.scheduled_ns[:count],
             first_token_ns=first_token_ns,
             last_token_ns=last_token_ns,

@@ -133,7 +133,7 @@ class VisitColumns:
         return np.flatnonzero(rows[self.request[: self.num_visits]])
 
     def timed_out_ns(self, visit: int) -> int:
-        """When the client of a visit's request timed out."""
+        """Time at which the client of a visit's request timed out."""
         row = int(self.request[visit])
         return int(self.finish_ns[self._latest.get(row, row)])
 

@@ -42,7 +42,7 @@ class _FirstWakeup(Call):
 
 
 class WakeupQueue:
-    """Wakes sleepers in the order of their times, ties in the order in which they were added.
+    """Queue of sleepers by time, ties in the order in which they were added.
 
     Other SimPy events of the same nanosecond come first: an arrival at the end of a step is seen by the next
     step.

@@ -45,7 +45,7 @@ class SchedulerSection(Aging, LateStops, Overlap, PrefixCaching, Memory, Batchin
 
 @dataclass(frozen=True, kw_only=True)
 class LatencySection:
-    """What prices a step."""
+    """Step times."""
 
     model: str = setting(
         "trained-physics",
@@ -143,7 +143,7 @@ _OF_ONE_MODEL = {
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """Everything that decides the outcome of a run."""
+    """All settings that determine the outcome of a run."""
 
     engine: str = setting(
         DEFAULT_ENGINE,
@@ -314,7 +314,7 @@ class RunConfig:
 
     @property
     def instances(self) -> int:
-        """Of all pools."""
+        """Number of instances in all pools."""
         return sum(pool.count for pool in self.all_pools) if self.all_pools else self.num_instances
 
     @property
@@ -344,7 +344,7 @@ def descriptions(config: RunConfig) -> tuple[str | None, ...]:
 
 
 def _names() -> dict[str, str]:
-    """Of every setting its flag without dashes; of most also the key without its section."""
+    """The flag of every setting without dashes; of most also the key without its section."""
     by_key: dict[str, type[Any]] = {
         **{f"{key}.": section for key, section in SECTIONS.items()},
         "": RunConfig,

@@ -35,7 +35,7 @@ class Running:
 
 
 class BatchFormer:
-    """Fills steps with tokens of one instance's requests, under its token budget.
+    """Composition of steps from one instance's requests, under its token budget.
 
     Args:
         kv: the KV cache of the instance.

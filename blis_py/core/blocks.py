@@ -201,7 +201,7 @@ class BlockPool:
         return key in self._id_of
 
     def count_free(self, blocks: Iterable[int]) -> int:
-        """How many of these cached blocks are in the free queue."""
+        """Number of these cached blocks that are in the free queue."""
         return list(map(self._users.__getitem__, blocks)).count(0)
 
     def is_cached(self, block: int) -> bool:

@@ -1,4 +1,4 @@
-"""Checks for invalid scheduler settings."""
+"""Validation of scheduler settings."""
 
 from __future__ import annotations
 

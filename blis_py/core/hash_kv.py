@@ -123,7 +123,7 @@ class HashKV(KVCache):
 
 
 def _names(request: Request, first: int, end: int) -> Sequence[Hashable]:
-    """What the blocks of a request are called in the pool."""
+    """Keys of a request's blocks in the pool."""
     return names_in(request.extra_key, request.block_keys[first:end])
 
 

@@ -99,7 +99,7 @@ def _line(prices: Prices) -> tuple[float, float, float, float, float, float]:
 
 
 class Fitted:
-    """Prices steps from a fitted profile; see `LatencyModel`.
+    """Step times by a fitted profile; see `LatencyModel`.
 
     Immutable except for the counter `outside`.
 

@@ -60,7 +60,7 @@ class _Decode(NamedTuple):
 
 
 class KernelTables:
-    """Prices steps from a folder of measured kernel times (`kernel_profile`); see `LatencyModel`.
+    """Step times by a folder of measured kernel times (`kernel_profile`); see `LatencyModel`.
 
     Immutable except for the counter `outside`.
     """

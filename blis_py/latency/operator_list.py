@@ -271,7 +271,7 @@ class OperatorList:
         return self._move(m, k) if form not in ("bfloat16", "int4_wo", _HOPPER_MXFP4) else np.zeros_like(m)
 
     def _unfused(self, tokens: Array, ns: Array) -> Array:
-        """What an all-reduce with few tokens does on its way costs nothing."""
+        """Operations that an all-reduce with few tokens does on its way at no cost."""
         return np.where(tokens <= _FUSED_TOKENS, 0.0, ns) if self._fused else ns
 
     def _move(self, rows: Array, width: float) -> Array:
@@ -309,8 +309,8 @@ class OperatorList:
 
     @property
     def _input_form(self) -> str:
-        """Of the projections before attention, which some checkpoints leave alone while its output is
-        quantised."""
+        """Number format of the projections before attention, which some checkpoints leave alone while
+        its output is quantised."""
         w = self._shape.weights
         return self._form(2.0 if w.output and w.output < w.attention else w.attention)
 

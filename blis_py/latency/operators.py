@@ -66,7 +66,7 @@ class _Line(NamedTuple):
 
 
 class Operators:
-    """Prices steps with the formulas above; see `LatencyModel`.
+    """Step times by the formulas above; see `LatencyModel`.
 
     Args:
         engine: whose kernels: vllm, sglang or trtllm.
@@ -119,7 +119,7 @@ class Operators:
         self._decodes: dict[int, _Line] = {}
 
     def beyond(self, longest_tokens: int = 0) -> str:
-        """What of the run was not learned on, in one line; may be empty."""
+        """The part of the run outside what was learned, in one line; may be empty."""
         shape, gpu, layout, engine = self._made_of
         return self._terms.beyond(shape, gpu, layout, engine, self._learned_here)
 

@@ -128,7 +128,7 @@ class ServerTerms:
 
 
 class Trained(LineModel):
-    """Prices a step with the formulas above, to the nearest ns; see `LatencyModel`.
+    """Step times by the formulas above, to the nearest ns; see `LatencyModel`.
 
     Args:
         shape, gpu, tp: model, accelerator, tensor-parallel degree.

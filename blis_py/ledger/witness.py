@@ -96,7 +96,7 @@ class Witness:
 
 
 class Noting:
-    """Passes every event on, and notes some of them."""
+    """Forwarder of all events; notes some of them."""
 
     def __init__(self, scheduler: Any, events: Any, notes: Notes, watched: Sequence[Watched]) -> None:
         self._scheduler, self._events, self._notes = scheduler, events, notes
@@ -269,7 +269,7 @@ class Noting:
 
 
 class NotingSteps(Noting):
-    """Of an autoregressive instance."""
+    """Watch of an autoregressive instance."""
 
     def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
         alone = sum(tokens for request, tokens in step.prefills if request.continues)

@@ -69,7 +69,7 @@ class HandOvers:
         return type(self)(**columns | {"request": place[self.request[chosen]]})
 
     def of(self, row: int) -> HandOver | None:
-        """That of a request; None if it had none."""
+        """The hand-over of a request; None if it had none."""
         found = np.flatnonzero(self.request == row)
         if not len(found):
             return None
@@ -88,7 +88,7 @@ class HandOvers:
 
     @property
     def link_queue_ns(self) -> Ints:
-        """What other transfers added to it, earlier chunks of the same request included."""
+        """Delay by other transfers, earlier chunks of the same request included."""
         return np.asarray(self.end_ns - self.begin_ns - self.alone_ns)
 
     def summary(self) -> dict[str, Any]:

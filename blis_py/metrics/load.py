@@ -44,7 +44,7 @@ def load(record: RunRecord) -> dict[str, Any]:
     due_ns = record.table.due_ns
     if due_ns is not None:
         if (due_ns >= 0).all():
-            return _told(CLOSED, _rates(record, 0, _end_ns(record)), None, 0.0)
+            return _load_summary(CLOSED, _rates(record, 0, _end_ns(record)), None, 0.0)
         is_open = due_ns < 0
         if not is_open.all():
             return load(record.take(np.flatnonzero(is_open))) | {
@@ -61,21 +61,21 @@ def load(record: RunRecord) -> dict[str, Any]:
     behind = _falls_behind(record, last_ns - first_ns)
     if not served.any() or second.sum() < MIN:
         verdict, more = (SATURATED, {}) if behind else (TOO_SHORT, _needed(rows, 2 * MIN / max(rows, 1)))
-        return _told(verdict, rates, None, late_s) | more
+        return _load_summary(verdict, rates, None, late_s) | more
     gave_up = np.isin(record.outcome[second], (Outcome.TIMED_OUT, Outcome.REJECTED, Outcome.EVICTED)).mean()
     if gave_up > GAVE_UP:
-        return _told(SATURATED, rates, None, late_s)
+        return _load_summary(SATURATED, rates, None, late_s)
     in_service_ns = float(np.median(record.finish_ns[served] - record.scheduled_ns[served]))
     if last_ns - middle_ns < SERVICES * in_service_ns:
         short = SERVICES * in_service_ns / max(last_ns - middle_ns, 1)
         verdict, more = (SATURATED, {}) if behind else (TOO_SHORT, _needed(rows, short))
-        return _told(verdict, rates, None, late_s) | more
+        return _load_summary(verdict, rates, None, late_s) | more
     edges = np.linspace(middle_ns, last_ns, _BLOCKS + 1)
     growth = np.diff(_backlog(record, edges)) / ((last_ns - middle_ns) / _BLOCKS / 1e9)
     mean = float(growth.mean())
     if mean >= _GROWTH * rates[0] and _low(growth) > 0:
-        return _told(SATURATED, rates, mean, late_s)
-    return _told(OVERLOADED if late_s else STABLE, rates, mean, late_s)
+        return _load_summary(SATURATED, rates, mean, late_s)
+    return _load_summary(OVERLOADED if late_s else STABLE, rates, mean, late_s)
 
 
 def _falls_behind(record: RunRecord, span_ns: int) -> bool:
@@ -100,7 +100,7 @@ def _needed(rows: int, factor: float) -> dict[str, int]:
     return {"requests_for_verdict": math.ceil(wanted / 10**digits) * 10**digits}
 
 
-def _told(
+def _load_summary(
     verdict: str, rates: tuple[float, float], growth: float | None, overloaded_s: float
 ) -> dict[str, Any]:
     return {

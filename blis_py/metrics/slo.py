@@ -188,7 +188,7 @@ def require_known_classes(names: Iterable[str], present: Iterable[str]) -> None:
 
 
 class Goodput(NamedTuple):
-    """Which requests have targets, and which of them met all."""
+    """Requests with targets, and those of them that met all."""
 
     limits_ns: dict[str, Limits]
     """Limit of each request by dimension; 0 if it has none."""

@@ -72,9 +72,9 @@ class Search:
         self._of_line.append({})
         return len(self._lines) - 1
 
-    def refute(self, probe: Probe, told: Judgement) -> None:
+    def refute(self, probe: Probe, judgement: Judgement) -> None:
         """Replace the judgement of a candidate by that of a stricter examination."""
-        self.known[probe] = self._of_line[probe[0]][probe[1]] = told
+        self.known[probe] = self._of_line[probe[0]][probe[1]] = judgement
 
     def least(self, line: int) -> int | None:
         """Index of the smallest size on a line that passes, or is presumed to."""

@@ -18,7 +18,7 @@ from blis_py.serve.backend import Ask, Backend, Sampling
 from blis_py.serve.chat import chat_prompt
 from blis_py.serve.doorkeeper import Doorkeeper
 from blis_py.serve.errors import INTERNAL, ApiError, error_body
-from blis_py.serve.generation import Came, Generation
+from blis_py.serve.generation import DeliveredPiece, Generation
 from blis_py.serve.params import max_tokens_of, sampling
 from blis_py.serve.schema import ChatBody, CompletionBody, GenerationBody
 from blis_py.serve.settings import ServeSettings
@@ -137,7 +137,7 @@ class Completions:
         def used(count: int) -> str:
             return f',"usage":{usage.text(count)}' if always else fixed
 
-        def told(together: list[Came]) -> str:
+        def chunks_of(together: list[DeliveredPiece]) -> str:
             return "".join(
                 wording.chunks(choice, piece, used(count))
                 for choice, piece, count in together
@@ -146,7 +146,7 @@ class Completions:
 
         async def events(write: Write) -> None:
             try:
-                await generation.follow(lambda together: write(told(together).encode()))
+                await generation.follow(lambda together: write(chunks_of(together).encode()))
                 end = wording.last(usage.text(generation.completion_tokens)) if at_end else ""
             except ApiError as error:
                 end = f"data: {json.dumps(error.body)}\n\n"

@@ -14,7 +14,7 @@ from blis_py.serve.metrics import SequenceMetrics, ServeMetrics
 
 @dataclass(slots=True)
 class SequenceChoice:
-    """One sequence, as far as it has come."""
+    """One sequence and its output so far."""
 
     index: int
     ask: Ask
@@ -28,7 +28,7 @@ class SequenceChoice:
     cached_tokens: int = 0
 
 
-Came = tuple[SequenceChoice, Piece, int]
+DeliveredPiece = tuple[SequenceChoice, Piece, int]
 """A choice, a piece of it, and the completion tokens of the whole request up to it."""
 
 
@@ -56,7 +56,7 @@ class Generation:
             raise
         self.unfinished = len(self.choices)
 
-    def follow(self, receive: Callable[[list[Came]], None]) -> asyncio.Future[None]:
+    def follow(self, receive: Callable[[list[DeliveredPiece]], None]) -> asyncio.Future[None]:
         """Call `receive` with pieces as they come, grouped by arrival.
 
         Returns:
@@ -76,7 +76,7 @@ class Generation:
         self._mailbox.open(arrived)
         return self._over
 
-    def _check(self, together: list[Came]) -> None:
+    def _check(self, together: list[DeliveredPiece]) -> None:
         """
         Raises:
             ApiError: a sequence has failed.
@@ -87,7 +87,7 @@ class Generation:
         if not self.unfinished:
             self._over.set_result(None)
 
-    def _took(self, index: int, piece: Piece, time_s: float) -> Came:
+    def _took(self, index: int, piece: Piece, time_s: float) -> DeliveredPiece:
         choice = self.choices[index]
         if piece.token_ids:
             choice.tokens += len(piece.token_ids)
@@ -121,7 +121,7 @@ class Generation:
         self._over.cancel()
 
 
-def _collect(together: list[Came]) -> None:
+def _collect(together: list[DeliveredPiece]) -> None:
     for choice, piece, _ in together:
         choice.text += piece.text
         choice.token_ids += piece.token_ids

@@ -46,7 +46,7 @@ class Usage:
 
 
 class Wording:
-    """How one endpoint says what has come.
+    """Wire format of one endpoint.
 
     Args:
         id, created, model: of the response.

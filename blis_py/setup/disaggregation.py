@@ -18,7 +18,7 @@ _OF_A_LINK = ("link", "bandwidth_gbps", "latency_ms", "efficiency", "node_gbps",
 
 
 def handoff_of(config: RunConfig) -> str:
-    """Whose hand-over it is."""
+    """Hand-over by engine."""
     own = "blis" if config.engine == PLAIN_ENGINE else "vllm"
     return config.disaggregation.handoff or own
 
@@ -145,7 +145,7 @@ def _link(config: RunConfig, ends: tuple[str, str], own: Mapping[str, Any]) -> L
 
 
 def link_notes(config: RunConfig, pools: Sequence[PoolSetup]) -> list[str]:
-    """What a user should know of the hand-over."""
+    """Notes for the user on the hand-over."""
     if not config.is_disaggregated:
         return []
     found, between = [], links(config, pools)

@@ -16,7 +16,7 @@ from blis_py.metrics.slo import targets_in_ms
 from blis_py.requests.sessions import later_turns_last, waits
 from blis_py.requests.streams import stream
 from blis_py.requests.table import RequestTable, deadlines_ns
-from blis_py.setup.asked import TARGETS, Demand
+from blis_py.setup.demand import TARGETS, Demand
 
 if TYPE_CHECKING:
     from blis_py.requests.loops import Loops

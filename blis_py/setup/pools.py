@@ -18,8 +18,8 @@ from blis_py.latency.base import LatencyModel
 from blis_py.latency.capacity import rank_block_bytes
 from blis_py.latency.notes import link_notes, model_notes
 from blis_py.setup import kinds
-from blis_py.setup.asked import Demand
 from blis_py.setup.capacity import layout_of
+from blis_py.setup.demand import Demand
 from blis_py.setup.deployment import Deployment
 from blis_py.setup.step_times import check_delays, step_times
 from blis_py.setup.weights import capacity_of
@@ -121,7 +121,7 @@ class PoolSetup:
         return f"{instances}, {served[1]}; step times: {self.latency.name}"
 
     def models(self, kind: KindOfRequests | None) -> str:
-        """What is being modelled, and what its step times rest on."""
+        """Description of the modelled cluster, and the basis of its step times."""
         scheduler, count = self.scheduler, self.section.count
         batches = f"{scheduler.scheduler} scheduler, {scheduler.batch_former} batches"
         if scheduler.prefix_cache == "radix":

@@ -10,7 +10,7 @@ from blis_py.config.models import RunConfig
 from blis_py.files.profiles import listed_as, squeeze
 from blis_py.models.model_shape import config_name
 from blis_py.requests.table import RequestTable
-from blis_py.setup.asked import Demand
+from blis_py.setup.demand import Demand
 
 
 def served_models(demand: Demand, configs: Sequence[RunConfig]) -> frozenset[str] | None:

@@ -25,11 +25,11 @@ from blis_py.metrics.slo import (
 )
 from blis_py.requests.table import RequestTable
 from blis_py.setup import kinds
-from blis_py.setup.asked import Demand, horizon_ns_of
 from blis_py.setup.capacity import kv_type_notes, longest_sequence
-from blis_py.setup.demand import DEFAULT_SEED, demand
+from blis_py.setup.demand import Demand, horizon_ns_of
 from blis_py.setup.deployment import Deployment, deployed
 from blis_py.setup.disaggregation import disaggregation, link_notes, links
+from blis_py.setup.from_config import DEFAULT_SEED, demand
 from blis_py.setup.gateway import admission_settings, flow_notes, flow_settings, useless_notes
 from blis_py.setup.pools import PoolSetup, notes_of, weight_notes
 from blis_py.setup.served import names_of, served_models, served_notes
@@ -163,7 +163,7 @@ class Setup:
 
     @property
     def basis(self) -> str:
-        """What the figures rest on, in a line for the memory and one for engine and step times."""
+        """The basis of the figures, in a line for the memory and one for engine and step times."""
         several = len(self.pools) > 1
         named = [(f"{pool.name}: " if several else "", pool) for pool in self.pools]
         memory = "; ".join(f"{name}{pool.capacity.partition(' (')[0]}" for name, pool in named)

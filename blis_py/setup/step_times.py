@@ -172,12 +172,12 @@ def _scan_price(served: Deployment, scheduler: SchedulerConfig) -> tuple[float, 
     if scheduler.scheduler not in CACHE_AWARE:
         return 0.0, ()
     config, profile = served.config, served.profile
-    told_us = config.latency.scan_us
+    stated_us = config.latency.scan_us
     measured_ns = None if profile is None else profile.scan_ns
-    if measured_ns is not None and (told_us is None or from_preset(config, "latency.scan_us", told_us)):
+    if measured_ns is not None and (stated_us is None or from_preset(config, "latency.scan_us", stated_us)):
         return measured_ns, ()
-    if told_us is not None:
-        return told_us * 1e3, ()
+    if stated_us is not None:
+        return stated_us * 1e3, ()
     problem = f"{scheduler.scheduler} looks waiting requests up in the prefix cache, which costs nothing here"
     return 0.0, (f"{problem}: say what one costs with --scan-us, or give a profile that measured it",)
 

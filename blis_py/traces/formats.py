@@ -35,7 +35,7 @@ class Format:
     without: tuple[str, ...] = ()
 
     def misses(self, found: Probe) -> str | None:
-        """What a file lacks to be in this format; None if nothing."""
+        """The column that a file lacks to be in this format; None if it lacks none."""
         misses = [found.lacks(self.kind, *names) for names in self.alternatives]
         if None not in misses:
             return " and ".join(dict.fromkeys(miss for miss in misses if miss is not None))

@@ -28,7 +28,7 @@ class DiffusionSpec(Strict):
 def diffusion_of(
     client: DiffusionSpec, common: DiffusionSpec, key: str, file: str | Path | None
 ) -> DiffusionClient | None:
-    """What a client says, over what the spec says for all.
+    """Properties of a client, over those of the spec for all.
 
     Raises:
         InputError: keys of block diffusion in a client whose answers are autoregressive.

@@ -1,4 +1,4 @@
-"""When the clients of a workload spec send: windows, days, spikes and drains."""
+"""Sending times of the clients of a workload spec: windows, days, spikes and drains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a profile of a block-diffusion model measures: rounds, and how many of them blocks take."""
+"""Profile of a block-diffusion model: rounds, and how many of them blocks take."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SMALL_CACHE: dict[str, Any] = {
 
 
 def bench(loaded: Loaded, grid: Grid) -> tuple[Bench[Any], list[Any], Any]:
-    """What measures, the shapes, and the sentinel."""
+    """Bench, shapes, and sentinel."""
     rounds = RoundBench(engine_with(loaded, ONE_BY_ONE), loaded.prompts(), loaded.experts)
     planned = plan_rounds(rounds.limits, rounds.block, grid)
     return rounds, planned, sentinel_round(planned)

@@ -46,7 +46,7 @@ class FleetSettings:
 
 
 class FleetBackend:
-    """Serves made-up text at the times of a simulated cluster; a `Backend`."""
+    """A `Backend` that serves made-up text at the times of a simulated cluster."""
 
     def __init__(
         self, live: LiveCluster, settings: FleetSettings, tokenizer: FleetTokenizer, answers: Answers
@@ -252,7 +252,7 @@ class _Answering:
     ) -> None:
         self._fleet, self._ask, self._answer, self._deliver = fleet, ask, answer, deliver
         self._breaks_after, self._logprobs = breaks_after, ask.sampling.logprobs
-        self._told = 0
+        self._delivered = 0
         self.live: LiveRequest | None = None
         self.added = False
         """Whether `add` has returned."""
@@ -260,9 +260,9 @@ class _Answering:
         """Why `add` refuses it."""
 
     def tokens(self, count: int) -> None:
-        """The client sees so many more tokens."""
-        start, answer = self._told, self._answer
-        self._told = end = min(start + count, len(answer.pieces))
+        """Deliver so many further tokens to the client."""
+        start, answer = self._delivered, self._answer
+        self._delivered = end = min(start + count, len(answer.pieces))
         pieces = answer.pieces[start:end]
         piece = Piece("".join(pieces), answer.ids[start:end])
         if self._logprobs is not None:
@@ -273,7 +273,7 @@ class _Answering:
             self._deliver(Piece(finish_reason="error", error="injected: the answer has broken off"))
 
     def ended(self, why: str) -> None:
-        """It is over."""
+        """End the answer."""
         fleet, live = self._fleet, self.live
         fleet.forget(self._ask.id)
         if why:
@@ -292,7 +292,7 @@ class _Answering:
             return Piece(finish_reason="error", status=refusal[0], error=refusal[1])
         request = live.request
         timing = Timing(request.scheduled_ns / 1e9, max(request.cached_tokens, 0))
-        short = self._told < len(self._answer)
+        short = self._delivered < len(self._answer)
         reason = "length" if short else self._answer.finish_reason
         return Piece(finish_reason=reason, stop_reason=self._answer.stop_reason, timing=timing)
 
