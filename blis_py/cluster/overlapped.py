@@ -150,7 +150,7 @@ class OverlappedInstance(AutoregressiveInstance):
             if run.steps == 1:
                 return
             run = run.first(run.steps - 1)
-        self._tell(step, start_ns, run)
+        self._report(step, start_ns, run)
 
     def _answers(self, request: Request) -> bool:
         """With the step in flight, or one that is launched and has ended before the next one is planned."""

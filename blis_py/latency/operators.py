@@ -260,7 +260,7 @@ class Operators:
     def _host_ns(self, f: StepFeatures) -> int:
         server, ranks = self._server, _ranks_of(f)
         seqs = max(rank.seqs for rank in ranks) if ranks else f.seqs
-        self.outside.saw(seqs)
+        self.outside.record(seqs)
         return int(server.gap_ns + server.gap_seq_ns * seqs - server.beyond_ns(seqs) + 0.5)
 
     def _gpu_ns(self, f: StepFeatures) -> int:

@@ -97,14 +97,14 @@ def _graphs(served: Deployment) -> GraphSizes | None:
 def _has_its_own_frontend(config: RunConfig, ms: tuple[float, ...]) -> bool:
     """Whether the coefficients of the latency model say what the front end takes, before any preset."""
     settings = config.latency
-    own = next((k for k in ("linear.frontend", "alpha_coeffs") if _says(settings, k)), None)
+    own = next((k for k in ("linear.frontend", "alpha_coeffs") if _is_set(settings, k)), None)
     if own is None or from_preset(config, "frontend_ms", ms):
         return own is not None
     problem = f"disagrees with latency.{own}, which is the front end, too"
     raise InputError(problem, key="frontend_ms", value=list(ms), fix="give one of the two")
 
 
-def _says(settings: LatencySection, key: str) -> bool:
+def _is_set(settings: LatencySection, key: str) -> bool:
     """Whether these coefficients are set; three zeros leave the front end unspecified."""
     if key == "alpha_coeffs":
         return any(settings.alpha_coeffs or ())
@@ -125,11 +125,11 @@ def server_terms(config: RunConfig) -> ServerTerms | None:
     if scale == 1 and not any(gap):
         return None
     if config.latency.model != "trained":
-        said = {"step_scale": scale, "step_gap_us": gap}
+        corrections = {"step_scale": scale, "step_gap_us": gap}
         bare = LatencySection()
         given = [
             name
-            for name, value in said.items()
+            for name, value in corrections.items()
             if value != getattr(bare, name) and not from_preset(config, f"latency.{name}", value)
         ]
         if not given:
