@@ -11,7 +11,7 @@ from blis_py.core.request import Request
 
 
 class RankLoad:
-    """What a policy sees of a rank."""
+    """Load of a rank, as policies see it."""
 
     def __init__(self) -> None:
         self.waiting = 0

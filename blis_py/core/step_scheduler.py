@@ -1,4 +1,4 @@
-"""What an instance uses of a scheduler whose requests emit a token in every step."""
+"""The interface of a scheduler whose requests emit a token in every step."""
 
 from __future__ import annotations
 

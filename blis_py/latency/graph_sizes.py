@@ -1,4 +1,4 @@
-"""Sizes for which an engine captures CUDA graphs of its decode steps, and what a batch is padded to.
+"""Batch sizes for which an engine captures CUDA graphs of its decode steps.
 
 Rules of the engines' own defaults:
 
@@ -39,7 +39,7 @@ class GraphSizes(NamedTuple):
 def default_sizes(
     engine: str, gpu: GpuSpec, tp: int, max_num_seqs: int, most: int | None, padded: bool
 ) -> GraphSizes:
-    """What an engine captures unless its sizes are given.
+    """Sizes that an engine captures unless they are given.
 
     Args:
         max_num_seqs: of a scheduler.
