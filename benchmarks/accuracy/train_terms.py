@@ -73,10 +73,10 @@ FACTORS = 3
 """Terms that are factors; the first ones."""
 PRIOR = np.array([0.15, 0.4, 0.4, 10e6, 1e6, 2e6, 20e6, 0.5e6])
 """Spread of each term around none: of logarithms for the factors, in ns for the others."""
-START = np.array([0.0, 0.2, 0.0, 1e6, 0.1e6, 3e6, 10e6, 0.1e6])
+STARTS = [np.array([0.0, 0.2, 0.0, 1e6, 0.1e6, launch, 10e6, 0.1e6]) for launch in (3e6, 0.5e6)]
 STEPS = np.array([0.05, 0.1, 0.1, 2e6, 0.2e6, 0.2e6])
-"""Where the search begins, and differences by which slopes of the terms of steps are taken. Launches begin
-where they bound most steps: a bound has no slope on the other side."""
+"""Where searches begin, and differences by which slopes of the terms of steps are taken. Launches begin where
+they bound most steps, and where they bound few: a bound has no slope on the other side."""
 SCALES, STEPS_EACH = (2.0, 1.0, 0.5), 2
 """Size of residuals beyond which they are weighted down, by round, and steps with the slopes of a round."""
 
@@ -234,16 +234,20 @@ def improved(values: Values, logs: Values, slopes: Values, share: Values, scale:
 
 
 def learn(of: Sequence[Case]) -> Fit:
-    """The best that Gauss-Newton visits, with the slopes of every round."""
-    values, found = START, []
-    for scale in SCALES:
+    """The best that the searches visit."""
+    high, low = STARTS
+    return min((*visited(of, high, SCALES), *visited(of, low, SCALES[1:])), key=Fit.loss)
+
+
+def visited(of: Sequence[Case], values: Values, scales: Sequence[float]) -> Iterator[Fit]:
+    """Gauss-Newton, with the slopes of every round."""
+    for scale in scales:
         logs = [case.look(values) for case in of]
         slopes = np.concatenate([case.slopes(values, base) for case, base in zip(of, logs, strict=True)])
         for _ in range(STEPS_EACH):
             values = improved(values, np.concatenate(logs), slopes, shares(of), scale)
             logs = [case.look(values) for case in of]
-            found.append(Fit(of, values, np.concatenate(logs), slopes))
-    return min(found, key=Fit.loss)
+            yield Fit(of, values, np.concatenate(logs), slopes)
 
 
 def main() -> None:
