@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS
+from blis_py.hardware.capacity import check_tp
+from blis_py.hardware.gpu import GpuSpec
+from blis_py.hardware.layout import Layout
 from blis_py.latency.base import FrontendDelays, StepTime
-from blis_py.latency.capacity import check_tp
 from blis_py.latency.engine_terms import EngineTerms, terms_of
-from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.kernel_tables import one_chunk
-from blis_py.latency.layout import Layout
 from blis_py.latency.notes import LargestBatch
 from blis_py.latency.operator_list import KernelOptions, OperatorList
 from blis_py.latency.step_run import StepRun, run_of, within_the_clock

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from blis_py.config.models import RunConfig
 from blis_py.core.bounds import MAX_KV_BLOCKS, check_count
 from blis_py.errors import InputError
-from blis_py.latency.hardware import GpuSpec, load_gpu
+from blis_py.hardware.gpu import GpuSpec, load_gpu
 from blis_py.models.model_shape import ModelShape, config_name, load_model
 from blis_py.setup.capacity import capacity
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from latency_cases import decode, prefill
 
 from blis_py.core.features import StepFeatures
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import build
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.fitted import Fitted
 from blis_py.latency.fitted_profile import FittedProfile, RegimeFit
-from blis_py.latency.hardware import load_gpu
 from blis_py.latency.notes import Outside
 from blis_py.models.model_shape import load_model
 

@@ -10,8 +10,8 @@ import yaml
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
 from blis_py.files import bundled
+from blis_py.hardware.gpu import GIB, GpuSpec, known_gpus, load_gpu
 from blis_py.latency import build
-from blis_py.latency.hardware import GIB, GpuSpec, known_gpus, load_gpu
 from blis_py.latency.notes import model_notes
 from blis_py.models.model_shape import load_model
 

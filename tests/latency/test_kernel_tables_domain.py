@@ -16,8 +16,8 @@ from latency_cases import decode
 from blis_py import api
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import build
-from blis_py.latency.hardware import load_gpu
 from blis_py.latency.kernel_profile import Curve, continued_curve, slope_beyond, value_at, weighted_sum
 from blis_py.latency.kernel_tables import KernelTables
 from blis_py.models.model_shape import load_model

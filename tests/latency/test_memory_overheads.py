@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from blis_py.errors import InputError
-from blis_py.latency.capacity import KvCapacity, kv_capacity
-from blis_py.latency.hardware import GIB, load_gpu
-from blis_py.latency.memory_overheads import BLIS_OVERHEADS, VLLM_OVERHEADS, MemoryOverheads
+from blis_py.hardware.capacity import KvCapacity, kv_capacity
+from blis_py.hardware.gpu import GIB, load_gpu
+from blis_py.hardware.memory_overheads import BLIS_OVERHEADS, VLLM_OVERHEADS, MemoryOverheads
 from blis_py.models.model_shape import load_model
 
 

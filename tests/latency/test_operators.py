@@ -10,12 +10,12 @@ from latency_cases import decode, prefill
 
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
+from blis_py.hardware.capacity import kv_capacity
+from blis_py.hardware.gpu import load_gpu
+from blis_py.hardware.layout import Layout
+from blis_py.hardware.memory_overheads import OVERHEADS
 from blis_py.latency import build
-from blis_py.latency.capacity import kv_capacity
 from blis_py.latency.engine_terms import EngineTerms
-from blis_py.latency.hardware import load_gpu
-from blis_py.latency.layout import Layout
-from blis_py.latency.memory_overheads import OVERHEADS
 from blis_py.latency.operators import Operators
 from blis_py.latency.surfaces import Surface, load_surfaces
 from blis_py.latency.trained import ServerTerms, Trained

@@ -11,8 +11,8 @@ import pytest
 from model_configs import published
 
 from blis_py.errors import InputError
+from blis_py.hardware.capacity import model_weight_bytes
 from blis_py.latency import work
-from blis_py.latency.capacity import model_weight_bytes
 from blis_py.models.model_shape import ModelShape, load_model
 
 # Billions of parameters, in all and active, as the model's name or its card says them.
