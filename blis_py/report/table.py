@@ -11,7 +11,7 @@ from blis_py.errors import plain
 from blis_py.metrics.load import CLOSED, OVERLOADED, SATURATED, STABLE
 from blis_py.metrics.registry import METRICS, shown_in
 from blis_py.metrics.slo import limit_and_measured
-from blis_py.report.amounts import count, ms, short
+from blis_py.report._amounts import count, ms, short
 from blis_py.report.kinds import LINES
 
 if TYPE_CHECKING:

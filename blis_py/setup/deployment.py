@@ -38,7 +38,7 @@ def deployed(config: RunConfig) -> Deployment:
     """
     profile, gpu, line, blocks = None, None, "", 0
     if config.latency.model == "fitted":
-        from blis_py.setup.measured import measured_run
+        from blis_py.setup._measured import measured_run
 
         measured = measured_run(config)
         config, shape, gpu, profile = measured.config, measured.shape, measured.gpu, measured.profile

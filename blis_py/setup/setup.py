@@ -25,6 +25,7 @@ from blis_py.metrics.slo import (
 )
 from blis_py.requests.table import RequestTable
 from blis_py.setup import kinds
+from blis_py.setup._served import names_of, served_models, served_notes
 from blis_py.setup.capacity import kv_type_notes, longest_sequence
 from blis_py.setup.demand import Demand, horizon_ns_of
 from blis_py.setup.deployment import Deployment, deployed
@@ -32,7 +33,6 @@ from blis_py.setup.disaggregation import disaggregation, link_notes, links
 from blis_py.setup.from_config import DEFAULT_SEED, demand
 from blis_py.setup.gateway import admission_settings, flow_notes, flow_settings, useless_notes
 from blis_py.setup.pools import PoolSetup, notes_of, weight_notes
-from blis_py.setup.served import names_of, served_models, served_notes
 from blis_py.setup.step_times import step_times
 
 if TYPE_CHECKING:

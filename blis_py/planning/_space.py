@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
+from blis_py.planning._suggest import MAX_AXES, suggested
 from blis_py.planning.axes import Axis, Point, axis, grid
 from blis_py.planning.fleets import devices_of, gpus_of, parts_of, price_of, unpriced
 from blis_py.planning.goal import Goal, Judgement
@@ -16,7 +17,6 @@ from blis_py.planning.result import Candidate, Standing
 from blis_py.planning.runner import Runner
 from blis_py.planning.search import Probe, Search
 from blis_py.planning.study import Base
-from blis_py.planning.suggest import MAX_AXES, suggested
 
 INSTANCES = "num_instances"
 DOLLARS, GPUS = "dollars per hour", "GPUs"

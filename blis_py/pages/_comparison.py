@@ -8,7 +8,7 @@ from typing import Any
 from blis_py.metrics.load import SATURATED
 from blis_py.metrics.registry import METRICS, labels
 from blis_py.pages import charts
-from blis_py.pages.numbers import change, number, percent
+from blis_py.pages._numbers import change, number, percent
 from blis_py.pages.parts import Cell, Chart, Code, Document, Section, Table
 from blis_py.report.compare import STATISTICS, WHOLE
 from blis_py.report.shown import ShownResult

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from blis_py.cli import blis_flags, vllm_flags
+from blis_py.cli._detectors import requested
 from blis_py.cli.configure import configure
-from blis_py.cli.detectors import requested
 from blis_py.cli.flag import Flags
 from blis_py.cli.formats import format_of
 from blis_py.cli.perfetto import traced, window_of
