@@ -10,8 +10,8 @@ from blis_py.cluster.instance import IDLE_NS, Events, Instance
 from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.request import Request
-from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
+from blis_py.core.step_scheduler import StepScheduler
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.step_run import PricedRun, StepRun
 
@@ -43,7 +43,7 @@ class AutoregressiveInstance(Instance):
     def __init__(
         self,
         wakeups: WakeupQueue,
-        scheduler: Scheduler,
+        scheduler: StepScheduler,
         latency: LatencyModel,
         events: StepEvents,
         lookahead: Lookahead,

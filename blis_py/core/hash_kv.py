@@ -45,8 +45,8 @@ class HashKV(KVCache):
         limit = (request.num_tokens - 1) // self.block_size
         return self.pool.find(_names(request, 0, limit))
 
-    def follow(self) -> CacheChanges:
-        return self.pool.log.follow()
+    def follow(self, changes: CacheChanges | None = None) -> CacheChanges:
+        return self.pool.log.follow(changes)
 
     def blocks_needed(self, request: Request, shared: list[int], own: int, new_tokens: int) -> int:
         fresh = -(-new_tokens // self.block_size)  # cached blocks are full

@@ -13,6 +13,7 @@ from blis_py.core.config import SchedulerConfig
 from blis_py.core.policies import CACHE_AWARE
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, LatencyModel
+from blis_py.latency.graph_sizes import GraphSizes, default_sizes
 from blis_py.requests.table import RequestTable
 from blis_py.setup.capacity import layout_of
 from blis_py.setup.deployment import Deployment
@@ -72,12 +73,25 @@ def _latency_model(served: Deployment, published: bool) -> LatencyModel:
         kernels=settings.kernels,
         moe_backend=settings.moe_backend,
         fused_norms=settings.fused_norms,
+        graphs=_graphs(served),
         published=published,
     )
     ms = served.config.frontend_ms
     if ms is not None and not _has_its_own_frontend(served.config, ms):
         model.frontend = frontend_of(ms).plus(model.frontend) if model.name == "trained" else frontend_of(ms)
     return model
+
+
+def _graphs(served: Deployment) -> GraphSizes | None:
+    """Batch sizes for which the engine has CUDA graphs; None on a device without a datasheet."""
+    config, settings = served.config, served.config.latency
+    if served.gpu is None or not settings.cuda_graphs:
+        return None if served.gpu is None else GraphSizes()
+    padded = settings.cuda_graph_padding
+    if settings.cuda_graph_sizes:
+        return GraphSizes(tuple(sorted(set(settings.cuda_graph_sizes))), padded)
+    seqs, most = config.scheduler.max_num_seqs, settings.cuda_graph_max_size
+    return default_sizes(settings.kernels, served.gpu, config.tp, seqs, most, padded)
 
 
 def _has_its_own_frontend(config: RunConfig, ms: tuple[float, ...]) -> bool:
