@@ -95,7 +95,7 @@ def test_a_run_of_steps_beyond_is_its_single_steps(seqs: int, kv: int, steps: in
     assert model.decode_run(step, steps).ends_ns().tolist() == singly
 
 
-def test_the_note_says_how_prices_go_on() -> None:
+def test_the_note_states_how_prices_go_on() -> None:
     model = fitted()
     assert isinstance(model, Fitted)
     for step in (decode(4, 400), prefill(500), decode(8, 800), decode(9, 900)):

@@ -244,7 +244,7 @@ def test_a_run_counts_the_steps_outside_as_single_steps_do(
     assert at_once.outside == singly.outside
 
 
-def test_a_run_tells_of_its_steps_outside(tmp_path: Path) -> None:
+def test_a_run_shows_its_steps_outside(tmp_path: Path) -> None:
     folder = write(tmp_path)
     settings: dict[str, object] = {
         "model": "llama-3.1-8b",

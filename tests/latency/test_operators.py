@@ -120,7 +120,7 @@ def test_models_of_step_times_that_know_no_latent_attention_refuse_it(name: str)
         build(name, shape=load_model("deepseek-r1"), gpu=load_gpu("h100"), tp=8)
 
 
-def test_a_gpu_without_measured_kernels_is_priced_by_its_datasheet_and_says_so() -> None:
+def test_a_gpu_without_measured_kernels_is_priced_by_its_datasheet_and_reports_it() -> None:
     assert load_surfaces("mi300x", "sglang") is None
     model = operators("deepseek-r1", "mi300x")
     assert "sglang on h100, datasheet of MI300X" in model.provenance
