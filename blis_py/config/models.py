@@ -104,8 +104,8 @@ class LatencySection:
         None,
         least=1,
         most=8192,
-        flag="--cuda-graph-max-bs",
-        aliases=("--max-cudagraph-capture-size", "--cuda-graph-max-batch-size"),
+        flag="--cuda-graph-max-size",
+        aliases=("--cuda-graph-max-bs", "--max-cudagraph-capture-size"),
         help="Largest batch with a CUDA graph.",
     )
     """Largest batch for which a graph is captured; null = the engine's default. Larger ones run eagerly."""

@@ -63,6 +63,8 @@ class PoolSetup:
         scheduler = kinds.scheduler(demand, config, scheduler)
         latency, host_notes = step_times(served, demand.table, scheduler, not demand.kinds)
         check_delays(latency, demand.table, max_model_len)
+        not_priced = load_engine(config.engine).not_priced
+        host_notes = (*host_notes, *([not_priced] if not_priced else []))
         by_operators = hasattr(latency, "learned_on")
         shape_notes = model_notes(served.shape, served.gpu, by_operators)
         hardware_notes = (*shape_notes, *link_notes(served.gpu, config.tp))

@@ -141,16 +141,31 @@ def test_a_synchronous_engine_waits_for_its_host() -> None:
 
 @pytest.mark.parametrize(
     ("release", "asynchronous"),
-    [("vllm-0.11", False), ("vllm-0.13", False), ("vllm-0.14", True), ("vllm-0.33", True)],
+    [
+        ("vllm-0.10", False),
+        ("vllm-0.13.1", False),
+        ("vllm-0.14", True),
+        ("vllm-0.33", True),
+        ("sglang-0.5.14", True),
+        ("trtllm-1.3.0rc20", True),
+    ],
 )
-def test_a_release_of_vllm_is_the_preset_that_behaves_as_it_does(release: str, asynchronous: bool) -> None:
+def test_a_release_is_the_preset_that_behaves_as_it_does(release: str, asynchronous: bool) -> None:
     config = load_config(overrides={"engine": release})
     assert config.engine == release
     assert config.scheduler.async_scheduling is asynchronous
-    assert load_engine(release).title == release.replace("vllm-", "vLLM ")
+    titles = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+    name, _, number = release.partition("-")
+    assert load_engine(release).title == f"{titles[name]} {number}"
 
 
-@pytest.mark.parametrize("release", ["vllm-0.9", "vllm-0.34", "vllm-1.0", "vllm-0.x", "sglang-0.5"])
+def test_a_run_says_what_of_its_release_is_not_priced() -> None:
+    said, silent = (blis.build(engine=release, **SMALL).notes for release in ("vllm-0.10", "vllm-0.11"))
+    assert any("launches the attention of decode steps outside its CUDA graphs" in note for note in said)
+    assert not any("CUDA graphs" in note for note in silent)
+
+
+@pytest.mark.parametrize("release", ["vllm-0.9", "vllm-0.34", "vllm-1.0", "vllm-0.x", "sglang-0.6"])
 def test_a_release_that_was_not_read_is_refused(release: str) -> None:
     with pytest.raises(InputError, match="no such engine"):
         load_config(overrides={"engine": release})
