@@ -194,7 +194,8 @@ def _room(plan: PlanResult) -> list[str]:
     kind = "Highest rate" if rate.settled else f"Highest rate of a burst of {_duration(rate.span_s)}"
     if rate.broken is None:
         return [f"{kind}: beyond {rate.per_s:,.3g} requests/s, where the search ended ({over})"]
-    text = f"{kind}: {rate.per_s:,.3g} requests/s ({rate.factor:.2f} × {_offered(plan, rate.per_s / rate.factor)}; {over})"
+    offered = _offered(plan, rate.per_s / rate.factor)
+    text = f"{kind}: {rate.per_s:,.3g} requests/s ({rate.factor:.2f} × {offered}; {over})"
     if not rate.settled:
         text += "; a longer run may hold less, give more requests"
     return [text, f"  just above it: {rate.broken}"]
