@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from blis_py.cluster.autoregressive_kind import Autoregressive
 from blis_py.cluster._early_ends import EarlyEnds
 from blis_py.cluster._model_dispatcher import ModelDispatcher
+from blis_py.cluster.autoregressive_kind import Autoregressive
 from blis_py.cluster.clock import SimClock
 from blis_py.cluster.dispatcher import Dispatcher, Progress
 from blis_py.cluster.events import Action

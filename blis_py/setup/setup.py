@@ -162,6 +162,15 @@ class Setup:
         return "\n".join(f"{pool.name}: {pool.capacity}" for pool in self.pools)
 
     @property
+    def offered_per_s(self) -> float | None:
+        """Mean arrival rate of the requests; None in closed loops, which depend on answers."""
+        arrival_ns = self.table.arrival_ns
+        span_s = (
+            float(arrival_ns[-1] - arrival_ns[0]) / 1e9 if len(arrival_ns) and self.loops is None else 0.0
+        )
+        return (len(arrival_ns) - 1) / span_s if span_s else None
+
+    @property
     def basis(self) -> str:
         """The basis of the figures, in a line for the memory and one for engine and step times."""
         several = len(self.pools) > 1
