@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from blis_py.config.effects import useless_notes
 from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict, pool_configs
 from blis_py.config.models import RunConfig
@@ -31,7 +32,7 @@ from blis_py.setup.demand import Demand, horizon_ns_of
 from blis_py.setup.deployment import Deployment, deployed
 from blis_py.setup.disaggregation import disaggregation, link_notes, links
 from blis_py.setup.from_config import DEFAULT_SEED, demand
-from blis_py.setup.gateway import admission_settings, flow_notes, flow_settings, useless_notes
+from blis_py.setup.gateway import admission_settings, flow_notes, flow_settings
 from blis_py.setup.pools import PoolSetup, notes_of, weight_notes
 from blis_py.setup.step_times import step_times
 
