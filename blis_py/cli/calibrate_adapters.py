@@ -30,7 +30,7 @@ ADAPTER_FLAGS = (
 _USED = {_REFERENCE, _BLIND, _LIMIT, _METRICS, "--report", "--format"}
 
 
-def asks_of_adapters(flags: Flags) -> bool:
+def concerns_adapters(flags: Flags) -> bool:
     """Whether the comparison is that with an adapter reference.
 
     Raises:

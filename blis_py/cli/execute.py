@@ -49,7 +49,7 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
         say(line)
     notes = [*simulation.notes, *(detectors.notes if detectors else ())]
     if style != "table":
-        _tell(notes)
+        _print_notes(notes)
     reruns = _reruns(simulation, flags)
     pools = [(pool.section.name, pool.section.count) for pool in simulation.pools]
     with Progress(sys.stderr) as progress, traced(flags, window, pools) as observer:
@@ -71,13 +71,13 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
         result.notes += disagreements(simulation, result)
     own = result.notes[len(simulation.notes) :]
     if style != "table":
-        _tell(own)
+        _print_notes(own)
     show_and_write(result, style, flags)
     if style == "table":
-        _tell([*notes, *own])
+        _print_notes([*notes, *own])
 
 
-def _tell(notes: Iterable[str]) -> None:
+def _print_notes(notes: Iterable[str]) -> None:
     for note in notes:
         say(f"note: {note}")
 

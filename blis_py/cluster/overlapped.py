@@ -15,8 +15,8 @@ from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request
-from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
+from blis_py.core.step_scheduler import StepScheduler
 from blis_py.latency.base import LatencyModel, overlapped
 from blis_py.latency.decode_line import LineRun, line_ns
 from blis_py.latency.launch_pipeline import launch_pipeline
@@ -33,7 +33,7 @@ class OverlappedInstance(AutoregressiveInstance):
     def __init__(
         self,
         wakeups: WakeupQueue,
-        scheduler: Scheduler,
+        scheduler: StepScheduler,
         latency: LatencyModel,
         events: StepEvents,
         lookahead: Lookahead,
@@ -150,7 +150,7 @@ class OverlappedInstance(AutoregressiveInstance):
             if run.steps == 1:
                 return
             run = run.first(run.steps - 1)
-        self._tell(step, start_ns, run)
+        self._report(step, start_ns, run)
 
     def _answers(self, request: Request) -> bool:
         """With the step in flight, or one that is launched and has ended before the next one is planned."""
@@ -201,7 +201,7 @@ class OverlappedInstance(AutoregressiveInstance):
             self._end()
             self.scheduler.plan_alike()  # behind the step in flight
         if self._flight is not None and self._flight_end_ns > now_ns:
-            self.scheduler.kv.pool.tick -= 1
+            self.scheduler.leave_out_last()
         for request in [*self.scheduler.running, *self.scheduler.queued]:
             self.scheduler.settle(request)
             request.forget_since(self.scheduler.resolved)

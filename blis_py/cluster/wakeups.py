@@ -93,7 +93,7 @@ class WakeupQueue:
         """Whether its turn at that time has passed: a sleeper behind it has been woken then."""
         return self._woken_ns == time_ns and wakeable.turn.place < self._woken_place
 
-    def goes_first(self, wakeable: Wakeable, time_ns: int) -> bool:
+    def precedes(self, wakeable: Wakeable, time_ns: int) -> bool:
         """Whether nothing precedes the turn at that time of the sleeper that is awake now."""
         if self._lookahead.none_ahead or self._events.earliest_ns <= time_ns:
             return False

@@ -323,7 +323,7 @@ class Fitted:
 
     def _far(self, f: StepFeatures, limits: Sequence[tuple[str, int]]) -> None:
         for name, high in limits:
-            self.outside.saw(name, getattr(f, name, 0), high)
+            self.outside.record(name, getattr(f, name, 0), high)
 
     # --- the interface -------------------------------------------------------------------------------
 

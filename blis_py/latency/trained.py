@@ -215,7 +215,7 @@ class Trained(LineModel):
 
     def _host_ns(self, seqs: int) -> int:
         c = self._c
-        self.outside.saw(seqs)
+        self.outside.record(seqs)
         return int(c.host_step_ns + c.host_seq_ns * seqs - self._server.beyond_ns(seqs) + 0.5)
 
 

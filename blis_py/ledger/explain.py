@@ -28,7 +28,7 @@ from blis_py.ledger import kinds
 from blis_py.ledger.book import Bookkeeper, InTheWay, Ledger, life_of
 from blis_py.ledger.division import Divider
 from blis_py.ledger.lines import LedgerLine, Times, add
-from blis_py.ledger.question import Question, QuestionMatch, ask, find
+from blis_py.ledger.question import Question, QuestionMatch, find, question_of
 from blis_py.ledger.reproduced import differences
 from blis_py.ledger.what_if import (
     MeasuredEffect,
@@ -260,7 +260,7 @@ def explain(
     Raises:
         InputError: no such request, metric or class; a folder that is not a saved run; an invalid setting.
     """
-    question = ask(request, metric, slo_class)
+    question = question_of(request, metric, slo_class)
     stated: Stage = stage or (lambda what: None)
     simulation, result, saved = _resolved(run, settings)
     changes = _changes(simulation, what_if)

@@ -54,7 +54,9 @@ class Question:
         return column
 
 
-def ask(request: str | None = None, metric: str | None = None, slo_class: str | None = None) -> Question:
+def question_of(
+    request: str | None = None, metric: str | None = None, slo_class: str | None = None
+) -> Question:
     """A question from user input.
 
     Args:

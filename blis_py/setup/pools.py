@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import fields
-from math import ceil
 from typing import TYPE_CHECKING, Self
 
 from blis_py.config.engine import load_engine
@@ -168,8 +167,7 @@ def _scheduler(
     """
     Args:
         replicas: of attention, each with the limits of `settings`.
-        balance_steps: most steps that prompts wait for one on every replica. New requests go to the replica
-            that has just lost one, so that it takes as many as to draw every replica at least once.
+        balance_steps: most steps that prompts wait for one on every replica.
     """
     kind = extended(SchedulerConfig)
     own = {f.name: getattr(settings, f.name) for f in fields(kind) if hasattr(settings, f.name)}
@@ -177,7 +175,5 @@ def _scheduler(
     if replicas > 1:
         resolved["max_num_seqs"] = settings.max_num_seqs * replicas
         resolved["max_num_batched_tokens"] = settings.max_num_batched_tokens * replicas
-    if replicas > 1 and balance_steps:
-        resolved["prompt_wait_steps"] = balance_steps
-        resolved["prompt_wait_requests"] = ceil(replicas * sum(1 / n for n in range(1, replicas + 1)))
+        resolved |= {"ranks": replicas, "rank_balance_steps": balance_steps}
     return kind(**own | resolved)

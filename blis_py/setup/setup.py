@@ -71,11 +71,11 @@ class Setup:
         return f"{type(self).__name__}({len(self.table):,} requests; {self.models})"
 
     @classmethod
-    def of(cls, config: RunConfig, ask: Callable[[RunConfig], Demand] = demand) -> Self:
+    def of(cls, config: RunConfig, demand_of: Callable[[RunConfig], Demand] = demand) -> Self:
         """Resolve a configuration.
 
         Args:
-            ask: source of a configuration's requests, for instance one with a cache.
+            demand_of: source of a configuration's requests, for instance one with a cache.
 
         Raises:
             InputError: something unknown, contradictory, or impossible (a model that does not fit).
@@ -87,7 +87,7 @@ class Setup:
         served = [(pool, deployed(own)) for pool, own in pool_configs(config)]
         config = _with_model(config, [one for _, one in served])
         sized = [longest_sequence(one.config, one.shape, one.num_kv_blocks) for _, one in served]
-        requested = ask(config)
+        requested = demand_of(config)
         if config.horizon is None and requested.horizon_ns is not None:
             config = replace(config, horizon=requested.horizon_ns // 1000)
         pools = tuple(
