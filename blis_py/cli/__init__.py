@@ -9,15 +9,15 @@ import os
 import sys
 from collections.abc import Sequence
 
-from blis_py.cli.dispatch import dispatch
+from blis_py.cli._dispatch import dispatch
 from blis_py.cli.verbs import BLIS
 from blis_py.errors import InputError
-from blis_py.stopping import INTERRUPTED, TERMINATED, Terminated
+from blis_py.outputs.stopping import INTERRUPTED, TERMINATED, Terminated
 from blis_py.version import __version__
 
 OK, FAILURE, BAD_INPUT = 0, 1, 2
 
-ASKED = "_BLIS_COMPLETE"
+COMPLETION_VARIABLE = "_BLIS_COMPLETE"
 """In the environment while a shell completes a command line."""
 
 
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError as error:
         return _complain(f"not enough memory: {error}", FAILURE)
     except Exception as error:
-        from blis_py.cli.crash import report
+        from blis_py.cli._crash import report
 
         return _complain(report(error), FAILURE)
     if code in (INTERRUPTED, TERMINATED):
@@ -46,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    """Runs the verb."""
-    if ASKED in os.environ:
+    """Run the verb."""
+    if COMPLETION_VARIABLE in os.environ:
         from blis_py.cli.completion import complete
 
         return complete()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from blis_py.cli.execute import say
+from blis_py.cli._execute import say
 from blis_py.cli.flag import Flag, Flags
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import dump_yaml
@@ -38,7 +38,7 @@ _MAX_LENGTHS = 64
 
 
 def convert_spec(kind: str, flags: Flags, target: str | None) -> None:
-    """Writes the spec to the target, or to standard output.
+    """Write the spec to the target, or to standard output.
 
     Raises:
         InputError: a flag belongs to another conversion.

@@ -16,8 +16,8 @@ from blis_py.calibrate.fit.server import fit_server
 from blis_py.calibrate.fit.server_file import engine_file
 from blis_py.calibrate.fit.sources import SAMPLES, difference, read_all, with_model_config
 from blis_py.calibrate.read_times import is_client_run, read_token_times
+from blis_py.cli._execute import say
 from blis_py.cli.configure import configure
-from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.formats import FORMAT, format_of
 from blis_py.cli.options import MODEL, RUN, SCHEDULER, WORKLOAD
@@ -220,7 +220,7 @@ def validate(flags: Flags) -> None:
 
 
 def compare(flags: Flags) -> None:
-    """What typical steps take by either of two profiles."""
+    """Times of typical steps by either of two profiles."""
 
     style = format_of(flags)
     first, second = (read_profile(_given(flags, name)) for name in ("profile", "other"))
@@ -306,7 +306,7 @@ def _seed(flags: Flags) -> int:
 
 
 def _target(flags: Flags, paths: Sequence[str]) -> Path:
-    """Where the profile goes."""
+    """Folder of the profile."""
 
     if "--out" in flags:
         return Path(flags["--out"])

@@ -1,9 +1,9 @@
-"""Where requests come from: a section of the configuration.
+"""Requests: a section of the configuration.
 
 Annotations are evaluated here and no later, as in `blis_py.config.models`.
 """
 
-from blis_py.config.flag_texts import negative_is_endless, pairs, word
+from blis_py.config._flag_texts import negative_is_endless, pairs, word
 from blis_py.core.bounds import LAST_NS, MAX_ARRIVALS_PER_S, MAX_REQUESTS, MAX_TOKENS, SECOND_NS
 from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import setting
@@ -13,7 +13,7 @@ _LAST_S, _LAST_MS = LAST_NS / SECOND_NS, LAST_NS / 10**6
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadSection:
-    """Where requests come from: a trace, a spec, a preset, or the lengths and rate given here."""
+    """The requests: a trace, a spec, a preset, or the lengths and rate given here."""
 
     trace: str | None = setting(
         None,

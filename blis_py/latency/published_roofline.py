@@ -24,9 +24,9 @@ from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS
 from blis_py.errors import InputError
 from blis_py.files.profiles import squeeze
+from blis_py.hardware.gpu import GpuSpec
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.latency.decode_line import DecodeLine, run_along
-from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.step_run import StepRun
 from blis_py.latency.trained_physics import layer_kinds
 from blis_py.latency.work import distinct_experts
@@ -34,7 +34,7 @@ from blis_py.models.model_shape import ModelShape
 
 
 class PublishedGpu(NamedTuple):
-    """What BLIS says of a GPU."""
+    """Datasheet of a GPU as BLIS has it."""
 
     fp16_tflops: float
     fp8_tflops: float
@@ -52,7 +52,7 @@ _NS_PER_US = 1000
 
 
 class PublishedRoofline:
-    """Prices a step with the formula above; see `LatencyModel`.
+    """Step times by the formula above; see `LatencyModel`.
 
     Raises:
         InputError: BLIS has no figures for the GPU.

@@ -1,4 +1,4 @@
-"""What kinds of requests add to the tables and the summary of a run: a module for each."""
+"""Tables and summary by kind of requests: a module for each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from blis_py.core.kinds import modules
-from blis_py.metrics.columns import Column
+from blis_py.metrics._columns import Column
 from blis_py.metrics.groups import Rows
 from blis_py.metrics.record import InstanceRecord, RunRecord
 from blis_py.requests.table import Ints

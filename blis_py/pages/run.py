@@ -9,9 +9,9 @@ from blis_py.figures.facts import cluster, foot, scheduler, step_times, workload
 from blis_py.metrics.load import CLOSED, OVERLOADED, SATURATED, STABLE
 from blis_py.metrics.registry import labels, main
 from blis_py.pages import charts
+from blis_py.pages._numbers import number, percent
 from blis_py.pages.commands import again, configuration, run_again
 from blis_py.pages.cost import cost_of
-from blis_py.pages.numbers import number, percent
 from blis_py.pages.parts import Cell, Code, Document, Section, Table, Tile, figure
 from blis_py.report.shown import ShownResult
 
@@ -127,7 +127,7 @@ def _sections(
     result: ShownResult, explanation: Explanation | None, source: str | None, command: str | None
 ) -> Iterator[Section]:
     summary, settings, view = result.summary, result.settings, result.view
-    yield Section("asked", "What was asked", tables=[asked(settings, summary)])
+    yield Section("asked", "What was asked", tables=[question(settings, summary)])
     pictures = [*charts.distributions(view), *charts.over_time(view)]
     yield Section("answer", "The answer", tiles=tiles(summary, settings), charts=pictures)
     yield sure(summary)
@@ -139,7 +139,7 @@ def _sections(
     yield from closing(settings, summary, source, command)
 
 
-def asked(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> Table:
+def question(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> Table:
     """The request to the simulator in a few rows."""
     targets = [
         *(settings.get("slo") or ()),

@@ -12,6 +12,7 @@ from blis_py.errors import InputError
 from blis_py.metrics.load import TOO_SHORT
 from blis_py.outputs.staging import Outputs
 from blis_py.planning import analysis
+from blis_py.planning._space import INSTANCES, LineCallback, Space, drained
 from blis_py.planning.axes import Axis, Point, axis
 from blis_py.planning.fleets import LAYOUT, devices_of, gpus_of, parts_of, price_of
 from blis_py.planning.goal import Goal
@@ -22,7 +23,6 @@ from blis_py.planning.report_text import RATE, SURE
 from blis_py.planning.result import Candidate, Knobs, PlanResult
 from blis_py.planning.runner import Runner
 from blis_py.planning.search import Probe, Search, SearchLine
-from blis_py.planning.space import INSTANCES, LineCallback, Space, drained
 from blis_py.planning.stationary import Sustained, highest_rate, sustained
 from blis_py.planning.study import Base
 from blis_py.planning.verify import Drawn, Verifier, drawn
@@ -58,7 +58,7 @@ class Plan(PlanResult):
 
     def save(self, folder: str, *, force: bool = False, plots: bool = True) -> None:
         """Write `plan.json`, `config.yaml`, `standings.csv`, server start scripts, and the picture."""
-        from blis_py.planning.files import fill
+        from blis_py.planning._files import fill
 
         with Outputs() as outputs:
             fill(outputs.folder(folder, force=force), self, plots=plots)
@@ -96,7 +96,7 @@ def plan(
     check_choices(axes)
     base.check([*axes, axis(INSTANCES, list(sizes))])
     space = Space(base, axes, sizes, prices, goal, runner, on_progress or (lambda line: None))
-    search = Search([SearchLine(cost) for cost in space.costs], sizes, space.ask)
+    search = Search([SearchLine(cost) for cost in space.costs], sizes, space.evaluate)
     verifier = Verifier(space, search, draws)
     combinations = len(space.points)
     lines = space.search(search, trials)

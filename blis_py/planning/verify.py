@@ -9,12 +9,12 @@ from blis_py.config.models import RunConfig
 from blis_py.metrics.load import OVERLOADED, SATURATED
 from blis_py.metrics.slo import parse_slos
 from blis_py.planning import analysis
+from blis_py.planning._space import Space
 from blis_py.planning.analysis import Case
 from blis_py.planning.goal import Goal, Judgement, Requirement
 from blis_py.planning.job import JobOutcome
 from blis_py.planning.runner import Runner
 from blis_py.planning.search import Probe, Search
-from blis_py.planning.space import Space
 from blis_py.planning.stationary import Sustained, sustained
 from blis_py.planning.uncertainty import Errors, errors_of
 
@@ -43,9 +43,9 @@ def drawn(config: RunConfig, goal: Goal, runner: Runner, count: int, longer: Sus
     Args:
         longer: its run over a longer duration, which shows whether queues build up at times.
     """
-    asked = [(each.metric, each.stat) for each in parse_slos(config.slo)]
+    judged = [(each.metric, each.stat) for each in parse_slos(config.slo)]
     near = longer.outcome.verdict in (OVERLOADED, SATURATED)
-    errors = errors_of(config, count, asked, near_saturation=near)
+    errors = errors_of(config, count, judged, near_saturation=near)
     return Drawn() if errors is None else drawn_from(errors, config, goal, runner, longer.analysed)
 
 

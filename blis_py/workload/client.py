@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from blis_py.workload._modalities import Multimodal
     from blis_py.workload.arrivals import Arrivals
     from blis_py.workload.lengths import Lengths
-    from blis_py.workload.modalities import Multimodal
     from blis_py.workload.prefixes import PrefixLevel
     from blis_py.workload.sessions import Sessions
 
 
 class KindOfClient(Protocol):
-    """What a client says of its requests where they are not autoregressive."""
+    """Properties of a client whose requests are not autoregressive."""
 
     @property
     def kind(self) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from blis_py.workload._spec_diffusion import DiffusionSpec, diffusion_of
 from blis_py.workload.client import KindOfClient
-from blis_py.workload.spec_diffusion import DiffusionSpec, diffusion_of
 
 KindSpec = DiffusionSpec
 """Keys of a client, or of all clients, that say how the model answers. A further kind adds its own here."""
@@ -14,7 +14,7 @@ KindSpec = DiffusionSpec
 def kind_of_client(
     client: KindSpec, common: KindSpec, key: str, file: str | Path | None
 ) -> KindOfClient | None:
-    """What a client says of its kind, over what the spec says for all; `None` = autoregressive.
+    """The kind of a client, over that of the spec for all; `None` = autoregressive.
 
     Raises:
         InputError: keys of a kind that the client is not of, or what cannot be.

@@ -68,9 +68,9 @@ def test_no_request_waits_while_there_is_room(
     flow = replace(ONE, max_concurrency_per_instance=most)
     record = run(rows, flow, num_instances=instances, routing_policy=policy)
     assert record.gateway_ns is not None
-    came, left, ended = record.table.arrival_ns, record.enqueue_ns, record.finish_ns
+    arrived, left, ended = record.table.arrival_ns, record.enqueue_ns, record.finish_ns
     for row in np.flatnonzero(record.gateway_ns > 1):
-        for moment in [came[row], *ended[(ended > came[row]) & (ended < left[row] - 1)]]:
+        for moment in [arrived[row], *ended[(ended > arrived[row]) & (ended < left[row] - 1)]]:
             seen = moment + 1
             assert ((left <= seen) & (ended >= seen)).sum() >= most * instances
 
@@ -223,7 +223,7 @@ def test_every_end_is_reported_with_its_reason(crowded: RunRecord) -> None:
     assert frame.gateway_queue_ms[2] == 0.001
 
 
-def test_the_tables_and_the_rows_of_the_peer_tell_the_wait(crowded: RunRecord) -> None:
+def test_the_tables_and_the_rows_of_the_peer_state_the_wait(crowded: RunRecord) -> None:
     for show in (print_summary, print_short):
         out = io.StringIO()
         show(summarise(crowded), out)

@@ -33,7 +33,7 @@ def test_lpm_admits_the_longest_cached_prefix_first_and_equals_by_arrival(cache:
 
 
 @both
-def test_lpm_asks_again_after_each_admission(cache: str) -> None:
+def test_lpm_matches_again_after_each_admission(cache: str) -> None:
     machine = one_by_one("lpm", cache)
     for name, text in (("x1", "x"), ("y1", "y"), ("x2", "x"), ("y2", "y")):
         machine.add(name, [(text, 9)])
@@ -116,7 +116,7 @@ def test_who_has_waited_long_enough_goes_first() -> None:
         assert machine.order[1:].index("cold") == place
 
 
-def test_the_token_clock_counts_what_was_computed_since_a_request_came() -> None:
+def test_the_token_clock_counts_what_was_computed_since_a_request_arrived() -> None:
     machine = one_by_one("lpm", fairness_tokens=20)
     hot_and_cold(machine)
     machine.drain(now_ns=10**9)

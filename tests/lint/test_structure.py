@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 import pytest
-from sources import ROOT, product
+from sources import ROOT, modules, product
 
 MAX_IMPORTS_IN_FUNCTIONS = {"blis_py": 315, "engine": 70}
 """An import stands in a function only where importing the file does not load the module anyway, and where it
@@ -15,6 +15,13 @@ spares the time of a command that does not need it: of another verb, of a librar
 matplotlib, rich, scipy, torch), or of a part that few runs have."""
 MAX_FILES_ABOUT_A_KIND = 14
 """Files that name block diffusion without being its own."""
+
+
+ROOT_MODULES = {"__init__", "__main__", "api", "errors", "result", "version"}
+
+
+def test_the_root_of_the_package_keeps_what_users_call_and_rooms_the_rest() -> None:
+    assert {path.stem for path in (ROOT / "blis_py").glob("*.py")} == ROOT_MODULES
 
 
 def inside_functions(tree: ast.AST, inside: bool = False) -> Iterator[ast.stmt]:
@@ -43,6 +50,31 @@ def test_every_class_has_a_name_of_its_own() -> None:
                 found[node.name].append(f"{path}:{node.lineno}")
     several = {name: places for name, places in found.items() if len(places) > 1}
     assert not several, "one name, one meaning"
+
+
+def imports_of_private_modules(path: str, tree: ast.Module) -> Iterator[str]:
+    """Modules with an underscore that a file imports from another package than its own."""
+    for node in ast.walk(tree):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        for name in names:
+            package, private, _ = name.partition("._")
+            own = path.rpartition("/")[0].replace("/", ".")
+            if private and package.startswith(("blis_py", "engine")) and package != own:
+                yield f"{path}:{node.lineno}: {name}"
+
+
+@pytest.mark.parametrize("part", ["blis_py", "engine", "tests", "benchmarks"])
+def test_a_module_with_an_underscore_is_its_packages_own(part: str) -> None:
+    assert not [
+        line for path, tree in modules(part).items() for line in imports_of_private_modules(path, tree)
+    ]
+
+
+def test_an_import_of_a_private_module_from_elsewhere_is_seen() -> None:
+    tree = ast.parse("from blis_py.serve._sse import A\nimport blis_py.serve._sse\nimport _thread\n")
+    assert len([*imports_of_private_modules("blis_py/cli/run.py", tree)]) == 2
+    assert not [*imports_of_private_modules("blis_py/serve/app.py", tree)]
 
 
 @pytest.mark.parametrize("kind", ["diffusion"])

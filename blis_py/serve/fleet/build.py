@@ -1,4 +1,4 @@
-"""From the configuration of a run to a fleet that serves."""
+"""A serving fleet from the configuration of a run."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from blis_py.errors import InputError
 from blis_py.files.opening import read_text
 from blis_py.result import Result
 from blis_py.serve.chat import PLAIN_TEMPLATE
-from blis_py.serve.fleet.admin import admin_routes
-from blis_py.serve.fleet.answers import Answers
+from blis_py.serve.fleet._admin import admin_routes
+from blis_py.serve.fleet._answers import Answers
+from blis_py.serve.fleet._tokens import FleetTokenizer, ModelTokenizer, PieceTokenizer
 from blis_py.serve.fleet.backend import FleetBackend, FleetSettings
 from blis_py.serve.fleet.failures import FailureSettings
 from blis_py.serve.fleet.kv_events import BlockHashes, KVEvents
 from blis_py.serve.fleet.live import LiveCluster, empty_table
-from blis_py.serve.fleet.tokens import FleetTokenizer, ModelTokenizer, PieceTokenizer
 from blis_py.setup import kinds
-from blis_py.setup.asked import Demand
-from blis_py.setup.demand import DEFAULT_SEED
+from blis_py.setup.demand import Demand
+from blis_py.setup.from_config import DEFAULT_SEED
 from blis_py.setup.setup import Setup
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetOptions:
-    """What a served fleet has beyond the configuration of its cluster."""
+    """Settings of a served fleet beyond the configuration of its cluster."""
 
     speedup: float = 1.0
     text: str = "pattern"
