@@ -1,0 +1,179 @@
+"""Some hundred tiny runs and what comes of them: `python tests/golden/battery/battery.py` pins them anew.
+
+A line of `runs/*.txt` is a name and command lines, with `{in}`, `{formats}` and `{out}` for folders, or
+`drawn KIND SEED` for a configuration of `make soak`. Of each file that a run leaves, and of what it prints,
+`expected/*.txt` keeps a digest and the means of its numbers, in nine digits: enough to see what has changed.
+A change there is a change of results. It is right only if it is meant, and whoever reviews it looks at every
+line that the command prints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+from typing import Any
+
+HERE = Path(__file__).parent
+TESTS = HERE.parents[1]
+FOLDERS = {"in": HERE / "inputs", "formats": TESTS / "traces" / "formats", "repository": TESTS.parent}
+LEFT_OUT = ("complete.json", "config.yaml")
+"""Files without results."""
+NOT_A_TIE = 1 + 3e-11
+"""Moves averages off the middle between two roundings, where the machine's last bit would decide."""
+
+
+@cache
+def runs() -> dict[str, str]:
+    """Command lines by name."""
+    found: dict[str, str] = {}
+    for path in sorted((HERE / "runs").glob("*.txt")):
+        common = ""
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.startswith("with "):
+                common = line.removeprefix("with ")
+            elif line and not line.startswith("#"):
+                name, _, command = line.partition(": ")
+                found[f"{path.stem}/{name}"] = command.replace("...", common)
+    return found
+
+
+@cache
+def expected() -> dict[str, list[str]]:
+    """What comes of each run."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((HERE / "expected").glob("*.txt")):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.startswith(" "):
+                found[name].append(line.strip())
+            else:
+                found[name := f"{path.stem}/{line}"] = []
+    return found
+
+
+def outcome(name: str) -> list[str]:
+    """What comes of a run, a line for each file."""
+    line = runs()[name]
+    if line.startswith("drawn "):
+        return _drawn(*line.split()[1:])
+    with tempfile.TemporaryDirectory() as place:
+        return list(_commands(line, Path(place)))
+
+
+def _commands(line: str, place: Path) -> Iterator[str]:
+    from blis_py.cli import main
+
+    folders = {**FOLDERS, "out": place}
+
+    def named(text: str) -> str:
+        for name, folder in folders.items():
+            text = text.replace(str(folder), f"{{{name}}}")
+        return text
+
+    for command in line.split(" ; "):
+        for name, folder in folders.items():
+            command = command.replace(f"{{{name}}}", str(folder))
+        out, err = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = main(shlex.split(command))
+        yield from _condensed("out", named(out.getvalue()))
+        if code:
+            yield f"exit {code}: {named(err.getvalue())[:90]!r}"
+    for path in sorted(place.rglob("*")):
+        if path.is_file() and path.suffix in (".csv", ".json", ".txt", ".yaml", ".sh", ".jsonl"):
+            if path.name not in LEFT_OUT:
+                yield from _condensed(str(path.relative_to(place)), named(path.read_text(encoding="utf-8")))
+
+
+def _condensed(name: str, text: str) -> Iterator[str]:
+    if not text:
+        return
+    if text.startswith(("{", "[")):
+        with contextlib.suppress(ValueError):
+            yield from _of_json(name, json.loads(text))
+            return
+    if name.endswith(".csv"):
+        yield _of_csv(name, text)
+        return
+    yield f"{name} {len(text.splitlines())} lines #{_digest(text)}"
+
+
+def _of_csv(name: str, text: str) -> str:
+    rows = list(csv.reader(text.splitlines()))
+    cells = [[_number(cell) for cell in row] for row in rows]
+    means = []
+    for column, *values in zip(*cells, strict=False):
+        numbers = [float(value) for value in values if isinstance(value, int | float)]
+        if len(set(numbers)) > 1 and "request_id" not in str(column):
+            means.append(f"{column}={sum(numbers) / len(numbers) * NOT_A_TIE:.6g}")
+    return f"{name} {len(rows) - 1} rows #{_digest(_rounded(cells))} {' '.join(means)}".strip()
+
+
+def _number(cell: str) -> Any:
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(cell)
+    return cell
+
+
+def _of_json(name: str, data: Any) -> Iterator[str]:
+    """A digest for each part, in one line."""
+    parts = data.items() if isinstance(data, dict) and len(data) < 40 else [("", data)]
+    yield f"{name} {' '.join(f'{part}#{_digest(_rounded(value))}' for part, value in parts)}"
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return f"{value * NOT_A_TIE:.9g}"
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    return [_rounded(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _digest(value: Any) -> str:
+    return sha256(json.dumps(value).encode()).hexdigest()[:6]
+
+
+def _drawn(kind: str, seed: str) -> list[str]:
+    sys.path[1:1] = [str(TESTS / folder) for folder in ("soak", "ledger")]
+    from configurations import KINDS
+    from soak import digest
+
+    from blis_py.metrics.invariants import check
+
+    record = KINDS[kind](Random(int(seed))).record()
+    check(record)
+    return [f"{len(record.table)} requests #{digest(record)}"]
+
+
+def update() -> None:
+    """Write what comes of all runs, and print what has changed."""
+    sys.path[:0] = [str(TESTS.parent), *(str(TESTS / folder) for folder in ("", "cluster", "extension"))]
+    before, after = expected(), {name: outcome(name) for name in runs()}
+    for name in {**before, **after}:
+        old, new = before.get(name, []), after.get(name, [])
+        if old and old != new:
+            print(f"{name}: {runs().get(name, 'no longer there')}")
+            print(*(f"  - {line}" for line in old if line not in new), sep="\n")
+            print(*(f"  + {line}" for line in new if line not in old), sep="\n")
+    (HERE / "expected").mkdir(exist_ok=True)
+    for path in (HERE / "expected").glob("*.txt"):
+        path.unlink()
+    for name, lines in after.items():
+        stem, _, run = name.partition("/")
+        with (HERE / "expected" / f"{stem}.txt").open("a", encoding="utf-8") as file:
+            print(run, *(f" {line}" for line in lines), sep="\n", file=file)
+    print(f"{len(after)} runs, {len(after.keys() - before.keys())} of them new")
+
+
+if __name__ == "__main__":
+    update()
