@@ -153,7 +153,9 @@ def _pytest(job: dict[str, Any], notes: Notes) -> None:
 def _battery(job: dict[str, Any], notes: Notes) -> None:
     """Whole runs, without pytest around them: all of a file, or those that are named."""
     sys.path[:0] = [str(Path(job["root"], BATTERY)), str(Path(job["root"], "tests"))]
-    sys.path[2:2] = [str(Path(job["root"], "tests", folder)) for folder in ("cluster", "extension", "metrics")]
+    sys.path[2:2] = [
+        str(Path(job["root"], "tests", folder)) for folder in ("cluster", "extension", "metrics")
+    ]
     from battery import expected, outcome, runs
 
     prefix = f"{BATTERY}/runs/"

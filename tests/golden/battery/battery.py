@@ -1,7 +1,8 @@
-"""Some hundred tiny runs and what comes of them: `python tests/golden/battery/battery.py` pins them anew.
+"""Some hundred tiny runs and what comes of them: `python tests/golden/battery/battery.py [FILE ...]`
+pins them anew.
 
 A line of `runs/*.txt` is a name and command lines, with `{in}`, `{formats}` and `{out}` for folders, or
-`drawn KIND SEED` for a configuration of `make soak`. Of each file that a run leaves, and of what it prints,
+`call PIECE ...` for one of `pieces.py`. Of each file that a run leaves, and of what it prints,
 `expected/*.txt` keeps a digest and the means of its numbers, in nine digits: enough to see what has changed.
 A change there is a change of results. It is right only if it is meant, and whoever reviews it looks at every
 line that the command prints.
@@ -20,7 +21,6 @@ from collections.abc import Iterator
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from random import Random
 from typing import Any
 
 HERE = Path(__file__).parent
@@ -63,8 +63,8 @@ def expected() -> dict[str, list[str]]:
 def outcome(name: str) -> list[str]:
     """What comes of a run, a line for each file."""
     line = runs()[name]
-    if line.startswith("drawn "):
-        return _drawn(*line.split()[1:])
+    if line.startswith("call "):
+        return list(_called(*line.split()[1:]))
     with tempfile.TemporaryDirectory() as place:
         return list(_commands(line, Path(place)))
 
@@ -83,7 +83,7 @@ def _commands(line: str, place: Path) -> Iterator[str]:
         for name, folder in folders.items():
             command = command.replace(f"{{{name}}}", str(folder))
         out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _described_pictures():
             code = main(shlex.split(command))
         yield from _condensed("out", named(out.getvalue()))
         if code:
@@ -143,22 +143,68 @@ def _digest(value: Any) -> str:
     return sha256(json.dumps(value).encode()).hexdigest()[:6]
 
 
-def _drawn(kind: str, seed: str) -> list[str]:
-    sys.path[1:1] = [str(TESTS / folder) for folder in ("soak", "ledger")]
-    from configurations import KINDS
-    from soak import digest
+def _called(piece: str, *arguments: str) -> Iterator[str]:
+    from pieces import PIECES
 
-    from blis_py.metrics.invariants import check
-
-    record = KINDS[kind](Random(int(seed))).record()
-    check(record)
-    return [f"{len(record.table)} requests #{digest(record)}"]
+    text = "\n".join(PIECES[piece](*arguments))
+    for name, folder in FOLDERS.items():
+        text = text.replace(str(folder), f"{{{name}}}")
+    yield f"{len(text.splitlines())} lines of {len(text)} characters #{_digest(text)}"
 
 
-def update() -> None:
-    """Write what comes of all runs, and print what has changed."""
+@contextlib.contextmanager
+def _described_pictures() -> Iterator[None]:
+    """Instead of drawing: a text with everything that a picture shows."""
+    from blis_py.figures.style import Picture
+
+    saved = Picture.savefig
+
+    def described(picture: Any, file: Any, **_: Any) -> None:
+        Path(file).write_text("")
+        place = Path(str(file)).parent / "pictures.txt"
+        with place.open("a", encoding="utf-8") as out:
+            print(*_shown(picture), sep="\n", file=out)
+
+    Picture.savefig = described  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Picture.savefig = saved  # type: ignore[method-assign]
+
+
+def _shown(picture: Any) -> Iterator[str]:
+    yield " ".join(text.get_text() for text in picture.texts)
+    for ax in picture.axes:
+        titles = [ax.get_title(loc) for loc in ("left", "center", "right")]
+        yield f"{titles} {ax.get_xlabel()} {ax.get_ylabel()} {ax.get_xscale()} {ax.get_yscale()}"
+        yield _numbers([ax.get_xlim(), ax.get_ylim(), ax.get_xticks(), ax.get_yticks()])
+        yield str([tick.get_text() for tick in (*ax.get_xticklabels(), *ax.get_yticklabels())])
+        for line in ax.lines:
+            yield f"{line.get_label()} {line.get_color()} {line.get_linestyle()} {_numbers(line.get_xydata())}"
+        for patch in ax.patches:
+            yield f"{patch.get_label()} {patch.get_facecolor()} {_numbers(patch.get_extents().bounds)}"
+        for text in ax.texts:
+            yield f"{text.get_text()} {text.get_position()} {text.get_ha()}"
+        for collection in ax.collections:
+            yield f"{collection.get_label()} {_numbers(collection.get_offsets())}"
+        legend = ax.get_legend()
+        yield str([text.get_text() for text in legend.get_texts()] if legend else [])
+
+
+def _numbers(values: Any) -> str:
+    return json.dumps(
+        _rounded([[float(x) for x in part] if hasattr(part, "__iter__") else float(part) for part in values])
+    )
+
+
+def update(stems: list[str]) -> None:
+    """Write what comes of the runs of some files, or of all, and print what has changed."""
     sys.path[:0] = [str(TESTS.parent), *(str(TESTS / folder) for folder in ("", "cluster", "extension"))]
-    before, after = expected(), {name: outcome(name) for name in runs()}
+    before = expected()
+    after = {
+        name: outcome(name) if not stems or name.partition("/")[0] in stems else before.get(name, [])
+        for name in runs()
+    }
     for name in {**before, **after}:
         old, new = before.get(name, []), after.get(name, [])
         if old and old != new:
@@ -176,4 +222,4 @@ def update() -> None:
 
 
 if __name__ == "__main__":
-    update()
+    update(sys.argv[1:])
