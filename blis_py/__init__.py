@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from blis_py.errors import InputError
     from blis_py.ledger.explain import explain
     from blis_py.planning.api import pareto, plan, sweep
+    from blis_py.report.saved import SavedResult, load
     from blis_py.result import Result
-    from blis_py.saved import SavedResult, load
     from blis_py.version import __version__
 
 __all__ = [
@@ -54,8 +54,8 @@ _HOMES = {
     "run": "blis_py.api",
     "Simulation": "blis_py.api",
     "Result": "blis_py.result",
-    "SavedResult": "blis_py.saved",
-    "load": "blis_py.saved",
+    "SavedResult": "blis_py.report.saved",
+    "load": "blis_py.report.saved",
     "RunConfig": "blis_py.config.models",
     "load_config": "blis_py.config.loader",
     "InputError": "blis_py.errors",
@@ -87,7 +87,7 @@ def __getattr__(name: str) -> Any:
         native.activate()
     found = getattr(import_module(_HOMES[name]), name)
     if name in _TAKE_SETTINGS and name not in _described:
-        from blis_py.described import described
+        from blis_py.config.described import described
 
         _described[name] = described(found)
     return found

@@ -2,7 +2,7 @@
 
 import sys
 
-from blis_py import stopping
+from blis_py.outputs import stopping
 
 
 def main() -> int:

@@ -17,7 +17,7 @@ from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import load_config
 from blis_py.config.models import NAMES, RunConfig
 from blis_py.errors import InputError
-from blis_py.notebook import CellProgress, in_notebook
+from blis_py.report.notebook import CellProgress, in_notebook
 from blis_py.result import Result
 from blis_py.setup.setup import Progress, Setup
 
@@ -86,7 +86,7 @@ def run(config: RunConfig | str | Path | None = None, /, **settings: Any) -> Res
 
 
 def replay(trace: str | Path, **settings: Any) -> Result:
-    """Simulate the requests of a trace, at the times they came: `run(trace=...)`.
+    """Simulate the requests of a trace, at their recorded times: `run(trace=...)`.
 
     Args:
         trace: a file in any format of recorded traffic, as `blis replay --trace` takes it.

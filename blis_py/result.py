@@ -40,9 +40,9 @@ class Result(ShownResult):
         self.notes = tuple(notes)
         """Notes the reader should know before trusting the figures."""
         self.intervals: Intervals | None = None
-        """Error bars, if requested; see `blis_py.intervals`."""
+        """Error bars, if requested; see `blis_py.sensitivity.reruns`."""
         self.cross_check: list[dict[str, Any]] | None = None
-        """The same run under other latency models, if requested; see `blis_py.cross_check`."""
+        """The same run under other latency models, if requested; see `blis_py.sensitivity.cross_check`."""
         self.fitness_weights: dict[str, float] | None = None
         """Fitness weights by component, if a single score is requested."""
         self.saturation: Saturation | None = None

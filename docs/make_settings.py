@@ -10,9 +10,9 @@ from dataclasses import MISSING
 from pathlib import Path
 
 from blis_py.cli.options import SETTINGS
+from blis_py.config.described import bounds_of, field_of, meanings
 from blis_py.config.engine import usual_settings
 from blis_py.config.models import SECTIONS, RunConfig
-from blis_py.described import bounds_of, field_of, meanings
 
 PAGE = Path(__file__).resolve().parent / "settings.md"
 HEAD = """\

@@ -1,4 +1,4 @@
-"""From a planned step to the tensors of one forward.
+"""Tensors of one forward from a planned step.
 
 Decodes stand first in the batch, one row each, then the prefills. Everything the forward needs is
 written by numpy into one staging buffer, which goes to the device in one copy. A GPU remembers the running
@@ -44,7 +44,7 @@ class PaddedMix:
 
 @dataclass(slots=True)
 class BatchTransfer:
-    """What has to reach the device before a forward. Nothing in it changes until it has."""
+    """Inputs on the device for a forward. They do not change until they have arrived."""
 
     layout: StagingLayout
     staged: bool
@@ -73,7 +73,7 @@ class AllDecodes:
 
 
 class BatchBuilder:
-    """Fills the staging buffer, from arrays that have one entry per slot of a running sequence.
+    """Fill the staging buffer from arrays with one entry per slot of a running sequence.
 
     Where the device makes the inputs of decodes, it takes their tokens out of the relay buffer, in which
     sampling has left them: the host writes placeholders, negative ids that stand for tokens it need not know.
@@ -130,7 +130,7 @@ class BatchBuilder:
         """How attention divides the work of decodes, by their lengths and number; None on the CPU."""
 
     def begin(self, rows: Ints) -> list[int]:
-        """Begins a batch in which the sequences in these slots decode.
+        """Begin a batch in which the sequences in these slots decode.
 
         Args:
             rows: the same object as last time means the same sequences.
@@ -186,7 +186,7 @@ class BatchBuilder:
         return layout
 
     def _write_decodes(self, host: Arrays) -> None:
-        """Who decodes, and the padding behind them."""
+        """Rows of the decodes, and the padding behind them."""
         rows, count = self._rows, len(self._rows)
         host.rows[:count] = host.emit_rows[:count] = rows
         host.query_start[:] = self._counting[: len(host.query_start)]
@@ -261,7 +261,7 @@ class BatchBuilder:
         host.query_start[-1] = place.tokens
 
     def _places(self, slots: Ints, positions: Ints, out: Ints) -> None:
-        """Where the keys and values of these positions of the sequences in these slots go."""
+        """Cache slots for keys and values of these positions of the sequences in these slots."""
         pages = self.tables.host[slots, positions >> self._shift].astype(np.int64)
         np.add(pages << self._shift, positions & self._mask, out=out)
 
@@ -271,7 +271,7 @@ class BatchBuilder:
         return layout.device
 
     def pack(self, layout: StagingLayout) -> BatchTransfer:
-        """What has to be copied for the batch just built."""
+        """Copies for the batch just built."""
         latest = self._latest
         staged = not self._staging.shared and (self._relay is None or latest is None or not latest.sent)
         if latest is not None:
@@ -314,7 +314,7 @@ class BatchBuilder:
         max_seq_len: int,
         usual_prompts: int | None = None,
     ) -> AttentionMetadata:
-        """What the attention needs; where all sequences decode, a GPU also makes their inputs now."""
+        """Inputs of the attention; where all sequences decode, a GPU also makes their token inputs now."""
         width = -(-max_seq_len // self.block_size)
         if num_decodes < inputs.rows.shape[0]:
             tables = self.tables.device[:, :width].index_select(0, inputs.rows)

@@ -195,7 +195,7 @@ def make_executor(
 
 
 def _planner(forward: Forward) -> Callable[[torch.Tensor, int], dict[int, torch.Tensor]] | None:
-    """What divides the work of decode attention, by sliding window; None where no kernel does it."""
+    """Planner of decode attention by sliding window; None where no kernel does it."""
     if backend.choose(forward.kv[0][0], paged_attention.kernels) != "triton":
         return None
     from engine.kernels.triton.decode_attention import plan_decodes

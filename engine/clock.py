@@ -147,13 +147,13 @@ class SteadyClock:
         self.restart()
 
     def restart(self) -> None:
-        self._told_ns, self._worked_ns, self._since_ns = 0.0, 0, time.thread_time_ns()
+        self._elapsed_ns, self._worked_ns, self._since_ns = 0.0, 0, time.thread_time_ns()
 
     def now_ns(self) -> int:
-        return int(self._told_ns + (time.thread_time_ns() - self._since_ns) / self.pace)
+        return int(self._elapsed_ns + (time.thread_time_ns() - self._since_ns) / self.pace)
 
     def wait_until(self, time_ns: int) -> None:
-        self._told_ns += max(time_ns - self.now_ns(), 0)
+        self._elapsed_ns += max(time_ns - self.now_ns(), 0)
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:
@@ -162,19 +162,19 @@ class SteadyClock:
         self._since_ns += time.thread_time_ns() - began_ns
 
     def computing(self, tokens: int) -> None:
-        self._tell()
+        self._accumulate()
         self._go_on(tokens)
 
     def between_steps(self) -> None:
-        self._tell()
+        self._accumulate()
         if self._worked_ns >= _YARDSTICK_EVERY * self._typical_ns[0]:
             self._measure()
             self._worked_ns = 0
         self._go_on(0)
 
-    def _tell(self) -> None:
+    def _accumulate(self) -> None:
         spent_ns = time.thread_time_ns() - self._since_ns
-        self._told_ns += spent_ns / self.pace
+        self._elapsed_ns += spent_ns / self.pace
         self._worked_ns += spent_ns
 
     def _go_on(self, tokens: int) -> None:

@@ -1,4 +1,4 @@
-"""What a step gives to its requests: tokens, log-probabilities, blocks that others may find."""
+"""Emission of a step: tokens, log-probabilities, blocks that others may find."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engine.sequence import Sequence, TokenLogprobs
 
 @dataclass(slots=True)
 class StepOutput:
-    """What one call of `LLMEngine.step` brought."""
+    """Output of one call of `LLMEngine.step`."""
 
     sequences: Ordered[Sequence] = ()
     """Those that emitted a token."""
@@ -29,7 +29,7 @@ class StepOutput:
 
 @dataclass(slots=True)
 class Emitted:
-    """What a step gave to the requests that were still there."""
+    """Tokens of a step for the requests that were still there."""
 
     sequences: list[Sequence]
     tokens: list[int]
@@ -38,7 +38,7 @@ class Emitted:
 
 
 def emit(emitters: Emitters, outcome: StepOutcome, complete: bool = True) -> tuple[Emitted, list[Request]]:
-    """Gives tokens to the sequences that are still there; returns also those that stop with them.
+    """Append tokens to the sequences that are still there; returns also those that stop with them.
 
     Args:
         complete: all are.
@@ -59,12 +59,12 @@ def emit(emitters: Emitters, outcome: StepOutcome, complete: bool = True) -> tup
     return emitted, [sequence.request for sequence, token in both if sequence.stops_at(token)]
 
 
-def note_logprobs(told: SampledLogprobs, emitted: Emitted) -> None:
-    """Gives each sequence that is still there the log-probabilities of its token."""
-    own, values, ids = (part.tolist() for part in (told.own, told.values, told.ids))
+def note_logprobs(sampled: SampledLogprobs, emitted: Emitted) -> None:
+    """Append to each sequence that is still there the log-probabilities of its token."""
+    own, values, ids = (part.tolist() for part in (sampled.own, sampled.values, sampled.ids))
     places = range(len(emitted.sequences)) if emitted.rows is None else emitted.rows
     here = {row: i for i, row in enumerate(places)}
-    for i, row in enumerate(told.rows):
+    for i, row in enumerate(sampled.rows):
         if row not in here:
             continue
         sequence, token = emitted.sequences[here[row]], emitted.tokens[here[row]]
@@ -74,8 +74,8 @@ def note_logprobs(told: SampledLogprobs, emitted: Emitted) -> None:
         sequence.logprobs.append(noted)
 
 
-def told(emitters: Emitters, emitted: Emitted) -> tuple[Ordered[Sequence], Ordered[int]]:
-    """Who emitted, and what: where a grammar allowed no token, nothing was."""
+def emissions(emitters: Emitters, emitted: Emitted) -> tuple[Ordered[Sequence], Ordered[int]]:
+    """Sequences that emitted a token, and the tokens; none where a grammar allowed none."""
     if not emitters.constrained:
         return emitted.sequences, emitted.tokens
     return allowed(emitted.sequences, emitted.tokens)

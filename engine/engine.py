@@ -22,7 +22,7 @@ from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request
 from blis_py.core.step import Step
 from blis_py.core.token_keys import token_keys
-from engine.emission import Emitted, StepOutput, publish, told
+from engine.emission import Emitted, StepOutput, emissions, publish
 from engine.executor import Batch
 from engine.flight import Flight
 from engine.outcome import StepOutcome, nothing
@@ -103,7 +103,7 @@ class LLMEngine(EngineSteps):
             raise
         emitted, finished = self.finish(step, batch, outcome)
         self.clock.between_steps()
-        return StepOutput(*told(batch.emitters, emitted), gone + finished)
+        return StepOutput(*emissions(batch.emitters, emitted), gone + finished)
 
     def run_overlapped(self, now_ns: int) -> StepOutput:
         """Schedule and launch step n + 1, then await and resolve step n.
@@ -133,7 +133,7 @@ class LLMEngine(EngineSteps):
             return self._crash(error, output)
         self._flights.popleft()
         emitted, finished = self.resolve(flight, outcome)
-        output = StepOutput(*told(flight.batch.emitters, emitted), output.finished + finished)
+        output = StepOutput(*emissions(flight.batch.emitters, emitted), output.finished + finished)
         try:
             self._sample_next()
         except BaseException as error:
@@ -266,7 +266,7 @@ class LLMEngine(EngineSteps):
                 return
             self._flights.popleft()
             emitted, finished = self.resolve(flight, outcome)
-            sequences, tokens = told(flight.batch.emitters, emitted)
+            sequences, tokens = emissions(flight.batch.emitters, emitted)
             output.sequences = [*output.sequences, *sequences]
             output.tokens = [*output.tokens, *tokens]
             output.finished += finished

@@ -1,4 +1,4 @@
-"""Runs the model on planned steps: slots, batch tensors, forward, logits."""
+"""Execution of the model on planned steps: slots, batch tensors, forward, logits."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Batch:
 
 
 class Executor:
-    """Gives running sequences slots, builds the batch of each step and runs it.
+    """Slots of running sequences, and the batch and forward of each step.
 
     Args:
         graphs: captured decode steps, or None: all of them eager.
@@ -173,7 +173,7 @@ class Executor:
         self.builder.keep(batch.layout.device, tokens)
 
     def note_tokens(self, emitters: Emitters, tokens: Ints) -> None:
-        """The host knows it too."""
+        """Copy the sampled tokens to the host."""
         self.builder.sampled(emitters.rows, tokens)
 
     @property
@@ -274,7 +274,7 @@ class Executor:
     # -- launch ------------------------------------------------------------------------------------
 
     def send(self, batch: Batch) -> None:
-        """Hands the copies of what its forward reads to the launching side."""
+        """Submit the copies of the forward's inputs to the launching side."""
         parcel = batch.transfer
         if not parcel.empty:
             self.builder.read_by(self.side.submit(partial(self.builder.transfer, parcel)), parcel)

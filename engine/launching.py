@@ -26,7 +26,7 @@ class Ticket(Protocol[T_co]):
 
 
 class LaunchSide(Protocol):
-    """Executes operations in the order of submission."""
+    """Executor of operations in the order of submission."""
 
     def submit(self, operation: Callable[[], T], /) -> Ticket[T]: ...
 
@@ -52,7 +52,7 @@ class HostLaunch:
         return Done(operation())
 
     def recover(self) -> None:
-        """Nothing to do."""
+        """No operation."""
 
 
 class CudaTicket(Generic[T]):

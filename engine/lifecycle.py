@@ -221,8 +221,8 @@ class EngineLifecycle(Generic[_Scheduler, _Recorder]):
         if self.outputs.failed:
             self._note_failed_outputs()
         if self._to_abort:
-            asked, self._to_abort = self._to_abort, []
-            for sequence in sorted(asked, key=lambda s: s.index):
+            aborting, self._to_abort = self._to_abort, []
+            for sequence in sorted(aborting, key=lambda s: s.index):
                 if sequence.request.status is not Status.FINISHED:
                     self.scheduler.abort(sequence.request)
                     self.recorder.aborted(sequence, now_ns)

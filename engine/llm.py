@@ -112,7 +112,7 @@ class Output(Protocol):
 
 
 class Engine(Protocol):
-    """What offline use asks of an engine of any kind."""
+    """Interface of offline use to an engine of any kind."""
 
     def add_request(
         self, prompt: Prompt, params: SamplingParams, /, *, on_delta: OnDelta | None = None

@@ -102,7 +102,7 @@ def _emitted(
     stopped: Iterable[Request],
     texts: Ordered[str | None] | None,
 ) -> None:
-    """In the output thread."""
+    """Process a commit; called in the output thread."""
     pairs = zip(sequences, tokens, strict=True)
     _committed([(sequence, [token] if token >= 0 else []) for sequence, token in pairs], stopped, texts)
 

@@ -88,7 +88,7 @@ class OutputThread:
             RuntimeError: the thread has failed, or was shut down.
         """
         if self._failures:
-            problem = f"the output thread broke down: {told(self._failures[0])}"
+            problem = f"the output thread broke down: {error_line(self._failures[0])}"
             raise RuntimeError(problem) from self._failures[0]
         if self._closed:
             raise RuntimeError("the engine has been shut down")
@@ -121,11 +121,11 @@ class OutputStream:
 
     __slots__ = (
         "_decoder",
+        "_delivered",
         "_held_back",
         "_on_delta",
         "_on_error",
         "_settle",
-        "_told",
         "error",
         "over",
         "text",
@@ -146,7 +146,7 @@ class OutputStream:
         self.over = False
         self._decoder, self._held_back = decoder, held_back
         self._on_delta, self._settle, self._on_error = on_delta, settle, on_error
-        self._told = 0
+        self._delivered = 0
         """Characters that have been delivered."""
 
     def whole(self) -> str:
@@ -208,16 +208,16 @@ class OutputStream:
         self.over = True
 
     def _new(self, end: int) -> str:
-        new = self.text[self._told : end]
-        self._told = max(end, self._told)
+        new = self.text[self._delivered : end]
+        self._delivered = max(end, self._delivered)
         return new
 
     def _fail(self, error: BaseException) -> None:
         if self.error is None:
-            self.error = told(error)
+            self.error = error_line(error)
             self._on_error(self)
 
 
-def told(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """The error in one line."""
     return f"{type(error).__name__}: {error}"

@@ -53,7 +53,7 @@ class TokenCounts:
     # -- on the launching side -------------------------------------------------------------------------
 
     def enter(self, entrants: Ordered[Entrant], vocabulary: int) -> None:
-        """Fills the rows of entrants, which may have been used before.
+        """Initialise the rows of entrants, which may have been used before.
 
         Only token ids are copied, and counted on the device: a row of counts is as long as the vocabulary.
         """

@@ -60,15 +60,15 @@ def pipeline(log: StepLog) -> Pipeline:
     else:
         end = launched + log.column("sample_ns")
         begin = end - log.column("gpu_ns")
-    return Pipeline(launched, begin, end, _somebody_there(log, end))
+    return Pipeline(launched, begin, end, _any_unfinished(log, end))
 
 
-def _somebody_there(log: StepLog, ends: Times) -> NDArray[np.bool_]:
-    came = np.sort(np.array(log.requests["enqueue_ns"], dtype=np.int64))
-    went = np.array(log.requests["finish_ns"], dtype=np.int64)
+def _any_unfinished(log: StepLog, ends: Times) -> NDArray[np.bool_]:
+    arrivals = np.sort(np.array(log.requests["enqueue_ns"], dtype=np.int64))
+    departures = np.array(log.requests["finish_ns"], dtype=np.int64)
     over = log.column("end_ns")[:-1]
-    unfinished = np.searchsorted(came, over, side="right") - np.searchsorted(
-        np.sort(went[went >= 0]), over, side="right"
+    unfinished = np.searchsorted(arrivals, over, side="right") - np.searchsorted(
+        np.sort(departures[departures >= 0]), over, side="right"
     )
     there: NDArray[np.bool_] = unfinished > 0
     return there

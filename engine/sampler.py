@@ -1,4 +1,4 @@
-"""From logits to tokens: each request's own parameters, for a whole batch at a time."""
+"""Sampling of tokens from logits: each request's own parameters, for a whole batch at a time."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class HeldBack:
 
 @dataclass(slots=True)
 class SamplingPlan:
-    """How to sample for the sequences of a batch: made on the host, on the device, and outliving a step."""
+    """Sampling of a batch: built on the host, used on the device, alive beyond its step."""
 
     temperature: torch.Tensor
     top_k: torch.Tensor
@@ -71,7 +71,7 @@ class SamplingPlan:
         return self.greedy is not None and all(part is None for part in changed)
 
     def at(self, positions: torch.Tensor, all_greedy: bool = False) -> SamplingTensors:
-        """What to sample the tokens at these positions `[R]` with."""
+        """Sampling parameters of the tokens at these positions `[R]`."""
         return SamplingTensors(
             temperature=self.temperature,
             top_k=self.top_k,
@@ -199,7 +199,7 @@ def _held_back(sequences: Ordered[Sequence], rows: list[int]) -> tuple[NDArray[A
 
 
 def _hold_back(logits: torch.Tensor, positions: torch.Tensor, held: HeldBack) -> torch.Tensor:
-    """Forbids the tokens that would end a sequence too early."""
+    """Mask the tokens that would end a sequence too early."""
     early = positions.index_select(0, held.index) < held.until
     values = logits[held.index, held.tokens].masked_fill(early, -torch.inf)
     return logits.index_put((held.index, held.tokens), values)

@@ -20,7 +20,7 @@ _HOTTEST, _ALL = float(np.finfo(np.float32).max), np.iinfo(np.int32).max
 
 
 class SamplingRows(NamedTuple):
-    """Of the R rows of a batch, `[R]` each."""
+    """Columns of the R rows of a batch, `[R]` each."""
 
     temperature: NDArray[np.float32]
     top_k: NDArray[np.int32]

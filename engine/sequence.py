@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from blis_py.core.request import FinishReason, Request
 from engine.grammar.state import Grammar
 from engine.models.tokenizer import Tokenizer
-from engine.output_stream import OutputStream, told
+from engine.output_stream import OutputStream, error_line
 from engine.output_text import OutputText
 from engine.sampling_params import SamplingParams
 
@@ -127,11 +127,11 @@ class Sequence:
         """
         grammar = self.grammar
         if grammar is None:
-            return self._told_to_stop(token)
+            return self._check_stop(token)
         if not grammar.accept(token):
             self._discard_latest()
             self.finish_reason, self.error = "error", grammar.stuck()
-        elif not self._told_to_stop(token) and grammar.complete and not grammar.holding_back:
+        elif not self._check_stop(token) and grammar.complete and not grammar.holding_back:
             self.finish_reason = "stop"
         return self.finish_reason is not None
 
@@ -140,7 +140,7 @@ class Sequence:
         if self.params.logprobs is not None:
             self.logprobs.pop()
 
-    def _told_to_stop(self, token: int) -> bool:
+    def _check_stop(self, token: int) -> bool:
         """Whether a stop token or stop string ends the sequence."""
         late_enough = len(self.output_ids) > self.params.min_tokens
         if token in self.stop_ids and late_enough:
@@ -150,7 +150,7 @@ class Sequence:
             try:
                 found = self.output_text.append_and_stop(token, look=late_enough)
             except Exception as error:  # in the tokenizer: whether the output ends is unknown
-                self.finish_reason, self.error = "error", told(error)
+                self.finish_reason, self.error = "error", error_line(error)
             else:
                 if found is not None:
                     self.finish_reason, self.stop_reason = "stop", found
@@ -171,7 +171,7 @@ class Sequence:
         try:
             self.output_text.flush()
         except Exception as error:
-            self.finish_reason, self.error = "error", told(error)
+            self.finish_reason, self.error = "error", error_line(error)
 
     def text(self) -> str:
         """The output so far as text; empty without a tokenizer. Waits for the output thread."""

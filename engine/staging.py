@@ -1,4 +1,4 @@
-"""Where the host writes what goes to the device: pinned buffers in rotation, and block tables."""
+"""Host side of transfers to the device: pinned buffers in rotation, and block tables."""
 
 from __future__ import annotations
 

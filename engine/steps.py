@@ -1,4 +1,4 @@
-"""What a step of the engine consists of, in whichever order its loop runs steps.
+"""Parts of a step of the engine, in whichever order its loop runs steps.
 
     schedule -> prepare -> launch -> sample -> over
 
@@ -74,7 +74,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
     # -- CPU-S, before the forward ---------------------------------------------------------------------
 
     def schedule(self, now_ns: int) -> Step | None:
-        """What to compute next, or None."""
+        """The next step, or None."""
         if self.overlapped:
             self.timer = FlightTimer(self.clock, self.sampler.device, self._wakeups)
         self._mask = None
@@ -88,7 +88,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
         return step
 
     def _update_decoding(self, step: Step) -> None:
-        """Looks through the running requests only where something has come or gone.
+        """Update of the running requests, limited to steps at which one arrived or left.
 
         Where none has, and as many decode as before, they are the same: always the first in running order.
         """
@@ -100,7 +100,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
         self._calm = calm
 
     def _computing(self, step: Step) -> list[Request]:
-        """Who computes something in the step just planned."""
+        """Sequences with computed tokens in the step just planned."""
         return [*self._decoding, *(request for request, _ in step.prefills)]
 
     def prepare(self, step: Step) -> Batch:
@@ -115,7 +115,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
     # -- CPU-L -----------------------------------------------------------------------------------------
 
     def launch(self, batch: Batch) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Starts the forward; on CUDA it is not over when this returns.
+        """Start the forward; on CUDA it is not over when this returns.
 
         Returns:
             Logits `[R, vocab]` and positions `[R]` of the emitting rows; no logits if no row emits.
@@ -156,7 +156,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
         plan: SamplingPlan | None = None,
         bitmask: torch.Tensor | None = None,
     ) -> StepOutcome:
-        """Starts sampling; sampled tokens go into the relay buffer."""
+        """Start sampling; sampled tokens are written to the relay buffer."""
         if batch.tokens is not None:
             outcome = StepOutcome(batch.tokens)
             self.executor.keep_tokens(batch, batch.tokens)
@@ -181,7 +181,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
     def _emit(
         self, emitters: Emitters, outcome: StepOutcome, complete: bool = True
     ) -> tuple[Emitted, list[Request]]:
-        """Appends tokens to sequences still running and passes them to the outputs; see `emission.emit`."""
+        """Append tokens to sequences still running and pass them to the outputs; see `emission.emit`."""
         emitted, stopped = emit(emitters, outcome, complete)
         if emitters.delivered:
             self.outputs.emitted(emitted.sequences, emitted.tokens, stopped, decoded=emitters.watched)
@@ -220,7 +220,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
     # -- trouble ---------------------------------------------------------------------------------------
 
     def _drop(self, step: Step, error: BaseException) -> list[Sequence]:
-        """Ends the requests of a planned step that broke; the scheduler has not yet finished that step."""
+        """End the requests of a planned step that broke; the scheduler has not yet finished that step."""
         for request in step.preempted:
             self.executor.release(self._sequences[request])
         for request in self._decoding:

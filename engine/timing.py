@@ -33,7 +33,7 @@ class GpuSpan:
         self.ended = False
 
     def begin(self) -> None:
-        """The inputs are on their way; what comes next is the work."""
+        """Mark the end of input copies; the work follows."""
         self._begun_ns, self.ended = time.perf_counter_ns(), False
         self._begin.record()
 

@@ -44,9 +44,9 @@ from blis_py.calibrate.recorded import scheduler_config
 from blis_py.calibrate.rerun import measured_times, rerun
 from blis_py.core.features import StepFeatures
 from blis_py.figures.waterfall import waterfall
-from blis_py.intervals import Reruns
 from blis_py.latency.fitted import Fitted
 from blis_py.latency.fitted_profile import read_profile
+from blis_py.sensitivity.reruns import Reruns
 from blis_py.traces.samples import medians, samples_of
 from engine.build import build_engine
 from engine.cli.profile import fit_profile

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from blis_py.planning.uncertainty import Regime, errors_in
-from blis_py.validated import NEW_GPU, Validated, validated
+from blis_py.planning.validated import NEW_GPU, Validated, validated
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "confidence.json"
 PROMISED, DRAWS = 0.9, 400

@@ -70,8 +70,8 @@ def queue(name: str, seed: int, prefixes: int, folder: Path, profiles: Path | No
 def blind(samples: StepSamples) -> StepSamples:
     """As if nobody had noted what the host did."""
     nothing = np.zeros(len(samples), dtype=np.int64)
-    untold = dict.fromkeys(("scanned_requests", "begins_batch"), nothing)
-    return replace(samples, table=samples.table | untold)
+    unknown = dict.fromkeys(("scanned_requests", "begins_batch"), nothing)
+    return replace(samples, table=samples.table | unknown)
 
 
 def priced(profile: FittedProfile) -> LatencyModel:

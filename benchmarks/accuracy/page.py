@@ -136,10 +136,10 @@ def coverage(of: Sequence[Outcome]) -> list[str]:
     """Aggregated points on NVIDIA GPUs without multi-token prediction; the others beside them."""
     lines = ["| set, engine, GPU | points | priced | % | beside |", "|---|---:|---:|---:|---:|"]
     for name, some in sorted(by(of, lambda o: f"{o.point.source}, {_engine(o)}, {o.point.gpu}").items()):
-        asked = [o for o in some if not o.aside]
-        priced = [o for o in asked if not o.refused]
-        share = f"{100 * len(priced) / len(asked):.0f}" if asked else ""
-        lines.append(f"| {name} | {len(asked)} | {len(priced)} | {share} | {len(some) - len(asked)} |")
+        counted = [o for o in some if not o.aside]
+        priced = [o for o in counted if not o.refused]
+        share = f"{100 * len(priced) / len(counted):.0f}" if counted else ""
+        lines.append(f"| {name} | {len(counted)} | {len(priced)} | {share} | {len(some) - len(counted)} |")
     return lines
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from rows import Row, read_rows
 
 NOTHING = "Not measured yet."
-_TOLD = (
+_FACTS = (
     "gpu",
     "driver_version",
     "clocks.sm",
@@ -117,7 +117,7 @@ def _line(text: str) -> str:
 
 def _where(results: Results) -> str:
     notes = [
-        " · ".join(f"{name} {run[name]}" for name in _TOLD if run.get(name)) for run in results.runs.values()
+        " · ".join(f"{name} {run[name]}" for name in _FACTS if run.get(name)) for run in results.runs.values()
     ]
     lines = [f"- {line}" for line in dict.fromkeys(line for line in notes if "torch" in line)]
     if results.rehearsed:

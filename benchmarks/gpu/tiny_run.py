@@ -37,11 +37,11 @@ def autoregressive(device: str, problems: list[str]) -> int:
         num_kv_blocks=64,
     )
     engine = build_engine(config)
-    asked = [engine.add_request(problem, GREEDY) for problem in problems]
+    sequences = [engine.add_request(problem, GREEDY) for problem in problems]
     engine.add_request(problems[0], FILTERED)
     while engine.has_unfinished:
         engine.step()
-    return sum(check(problem, sequence.text()) for problem, sequence in zip(problems, asked, strict=True))
+    return sum(check(problem, sequence.text()) for problem, sequence in zip(problems, sequences, strict=True))
 
 
 def diffusion(device: str, problems: list[str]) -> int:
@@ -56,10 +56,10 @@ def diffusion(device: str, problems: list[str]) -> int:
         num_kv_blocks=32,
     )
     engine = build_diffusion_engine(config, DllmSettings(LowConfidence()))
-    asked = [engine.add_request(problem, GREEDY) for problem in problems]
+    sequences = [engine.add_request(problem, GREEDY) for problem in problems]
     while engine.has_unfinished:
         engine.step()
-    return sum(check(problem, sequence.text()) for problem, sequence in zip(problems, asked, strict=True))
+    return sum(check(problem, sequence.text()) for problem, sequence in zip(problems, sequences, strict=True))
 
 
 KINDS = {"autoregressive": autoregressive, "diffusion": diffusion}

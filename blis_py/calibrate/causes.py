@@ -203,7 +203,7 @@ def _priced(bias: Bias) -> str:
 
 
 def _flag(name: str, value: object) -> str:
-    """How to ask for a setting."""
+    """The notation of a setting on the command line."""
     of_kind = flag(name, value)
     if of_kind is not None:
         return of_kind

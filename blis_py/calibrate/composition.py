@@ -22,7 +22,7 @@ class Composition:
 
 
 def recorded_step(log: StepLog, index: int) -> Composition:
-    """Of a step of the engine."""
+    """The composition of a step of the engine."""
     steps = log.steps
     return Composition(
         decodes=steps["decode_ids"][index],

@@ -34,7 +34,7 @@ class RoundComposition(Composition):
 
 
 def recorded_round(log: StepLog, index: int) -> RoundComposition:
-    """Of a round of the engine."""
+    """The composition of a round of the engine."""
     step, features = recorded_step(log, index), log.features(index)
     assert isinstance(features, DiffusionFeatures)
     return RoundComposition(
@@ -70,7 +70,7 @@ def regime_of(features: StepFeatures, buckets: Sequence[int]) -> str | None:
 
 
 def flag(name: str, value: object) -> str | None:
-    """How a setting of the execution of blocks is given; `None` where it is another setting."""
+    """The flags of a setting of the execution of blocks; `None` for any other setting."""
     if name in _SWITCHES:
         return f"--{'' if value else 'no-'}{_SWITCHES[name]}"
     return f"block_size: {value} in the file of --dllm-workload" if name == "block_tokens" else None

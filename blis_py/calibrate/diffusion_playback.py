@@ -81,11 +81,11 @@ class RoundPlayback(Playback):
             pages, first = end // core.config.block_size, len(request.block_keys) - prompt_keys[row]
             return self.recorded[row].published[first : pages - prompt_keys[row]]
 
-        nobody_else = Lookahead()
-        wakeups = WakeupQueue(EventQueue(), nobody_else)
+        unbounded = Lookahead()
+        wakeups = WakeupQueue(EventQueue(), unbounded)
         how = (self._rounds, self._costs)
         self._instance = DiffusionInstance(
-            wakeups, core, self.latency, events, nobody_else, *how, new_keys=new_keys
+            wakeups, core, self.latency, events, unbounded, *how, new_keys=new_keys
         )
         self._instance.returns_after = self.returns_after
         return self._submitted(wakeups, self._instance, requests)
@@ -108,15 +108,15 @@ def _undecided_returns(log: StepLog) -> frozenset[int]:
     An engine decides on those that wait by then; of one that comes between the decision and the scheduler's
     call, and may overtake them, the log says only that the same call saw it.
     """
-    batches, came = log.steps["batch"], _until_each_round(log, "enqueue_ns")
-    present = came - _until_each_round(log, "finish_ns")
+    batches, arrived = log.steps["batch"], _until_each_round(log, "enqueue_ns")
+    present = arrived - _until_each_round(log, "finish_ns")
     members = [len({*a, *b}) for a, b in zip(log.steps["decode_ids"], log.steps["prefill_ids"], strict=True)]
 
     def candidates(i: int) -> int:
         waited = max(present[i - 1] - members[i - 1], 0)
-        return int(waited + came[i] - came[i - 1]) if came[i] > came[i - 1] else 0
+        return int(waited + arrived[i] - arrived[i - 1]) if arrived[i] > arrived[i - 1] else 0
 
-    return frozenset(i for i in range(1, len(came)) if batches[i] != batches[i - 1] and candidates(i) > 1)
+    return frozenset(i for i in range(1, len(arrived)) if batches[i] != batches[i - 1] and candidates(i) > 1)
 
 
 def _until_each_round(log: StepLog, column: str) -> np.ndarray:

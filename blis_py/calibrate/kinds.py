@@ -1,4 +1,4 @@
-"""What calibration needs to know of kinds of requests beside the autoregressive one."""
+"""Calibration of kinds of requests beside the autoregressive one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ flag = diffusion.flag
 
 
 def recorded_composition(log: StepLog, index: int) -> Composition:
-    """Of a step, or round, of the engine."""
+    """The composition of a step, or round, of the engine."""
     return diffusion.recorded_round(log, index) if "batch" in log.steps else recorded_step(log, index)
 
 

@@ -55,12 +55,12 @@ class StepPlayback(Playback):
         return self._serve(InstanceLog(recorder, self._scheduler, record_steps=False), self._single_step)
 
     def _serve(self, events: StepEvents, single_step: bool) -> int:
-        nobody_else = Lookahead()
-        wakeups = WakeupQueue(EventQueue(), nobody_else)
+        unbounded = Lookahead()
+        wakeups = WakeupQueue(EventQueue(), unbounded)
         overlapped = self._scheduler.config.async_scheduling
         kind = OverlappedInstance if overlapped else AutoregressiveInstance
         instance = kind(
-            wakeups, self._scheduler, self.latency, events, nobody_else, single_step, self._publish_answers
+            wakeups, self._scheduler, self.latency, events, unbounded, single_step, self._publish_answers
         )
         return self._submitted(wakeups, instance, [one.request for one in self.recorded])
 
@@ -125,7 +125,7 @@ class _Tap:
         self.compositions: list[Composition] = []
         self._scheduler = scheduler
         self._numbers = numbers
-        self._untold = dict.fromkeys(unknown, 0)
+        self._missing_as_zero = dict.fromkeys(unknown, 0)
 
     def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
         self.compositions.append(
@@ -135,7 +135,7 @@ class _Tap:
                 chunks=tuple(tokens for _, tokens in step.prefills),
                 admitted=self._of(step.admitted),
                 preempted=self._of(step.preempted),
-                features=step.features.but(self._untold),
+                features=step.features.but(self._missing_as_zero),
             )
         )
 

@@ -171,11 +171,15 @@ def step_durations(log: StepLog) -> Ints:
         periods: Ints = seen - begun
         return periods
     starts, ends = log.column("start_ns"), log.column("end_ns")
-    came = np.sort(np.array(log.requests["enqueue_ns"], dtype=np.int64))
-    went = np.array(log.requests["finish_ns"], dtype=np.int64)
+    arrivals = np.sort(np.array(log.requests["enqueue_ns"], dtype=np.int64))
+    departures = np.array(log.requests["finish_ns"], dtype=np.int64)
     # A timeout after the last step happened at the boundary behind it.
-    following = np.append(starts[1:], max([*ends[-1:].tolist(), *went.tolist()], default=0))[: len(starts)]
-    went = np.sort(went[went >= 0])
-    unfinished = np.searchsorted(came, starts, side="right") - np.searchsorted(went, ends, side="right")
+    following = np.append(starts[1:], max([*ends[-1:].tolist(), *departures.tolist()], default=0))[
+        : len(starts)
+    ]
+    departures = np.sort(departures[departures >= 0])
+    unfinished = np.searchsorted(arrivals, starts, side="right") - np.searchsorted(
+        departures, ends, side="right"
+    )
     durations: Ints = np.where(unfinished > 0, following, ends) - starts
     return durations

@@ -14,7 +14,7 @@ from blis_py.files.json_files import load_object
 
 @dataclass(frozen=True, slots=True)
 class Tolerances:
-    """What is demanded of a prediction; a verdict is given only on what is known."""
+    """Tolerances of a prediction; a verdict is given only on known figures."""
 
     hit_rate_points: float = 5.0
     """Percentage points."""

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from blis_py.cli.dispatch import dispatch
 from blis_py.cli.verbs import BLIS
 from blis_py.errors import InputError
-from blis_py.stopping import INTERRUPTED, TERMINATED, Terminated
+from blis_py.outputs.stopping import INTERRUPTED, TERMINATED, Terminated
 from blis_py.version import __version__
 
 OK, FAILURE, BAD_INPUT = 0, 1, 2
 
-ASKED = "_BLIS_COMPLETE"
+COMPLETION_VARIABLE = "_BLIS_COMPLETE"
 """In the environment while a shell completes a command line."""
 
 
@@ -46,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    """Runs the verb."""
-    if ASKED in os.environ:
+    """Run the verb."""
+    if COMPLETION_VARIABLE in os.environ:
         from blis_py.cli.completion import complete
 
         return complete()

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from blis_py.cli.calibrate_adapters import ADAPTER_FLAGS, concerns_adapters, print_adapters
 from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.formats import FORMAT, format_of
@@ -25,12 +26,6 @@ if TYPE_CHECKING:
     from blis_py.metrics.slo import GoodputTargets
 
 MEASURED = "measured"
-_NOT_YET = {
-    "--adapter-reference": "compares runs with LoRA adapters, which are not simulated yet",
-    "--adapter-mape-threshold": "compares runs with LoRA adapters, which are not simulated yet",
-    "--sim-metrics-blind": "compares runs with LoRA adapters, which are not simulated yet",
-}
-"""Flags of BLIS's calibrate, and why they are refused."""
 _FLAGS = (
     Flag(
         MEASURED,
@@ -71,7 +66,6 @@ _FLAGS = (
         Flag(f"--slo-{metric}", str, "", f"{metric.upper()} limit of a good request, by class.", (), "C=T,…")
         for metric in ("ttft", "itl", "e2e")
     ),
-    *(Flag(name, str, "", hidden=True) for name in _NOT_YET),
     Flag(
         "--sim-metrics",
         str,
@@ -83,6 +77,7 @@ _FLAGS = (
     Flag("--ttft-mape-threshold", float, "", "Verdict on the MAPE of TTFT, a share: 0.15."),
     Flag("--throughput-tolerance-pct", float, "", "Verdict on output tokens/s, per cent. Default: none."),
     Flag("--num-gpus", int, "", "Number of GPUs, for output tokens/s of each."),
+    *ADAPTER_FLAGS,
     Flag("--report", str, "", "Write the figures as JSON.", metavar="FILE"),
     Flag("--plot", str, "", "Draw predicted over measured.", metavar="FILE"),
     FORMAT,
@@ -107,10 +102,9 @@ def calibrate(flags: Flags) -> None:
     from blis_py.report.client_autopsy import print_client_autopsy
 
     flags = {_NAMES[spelling]: value for spelling, value in flags.items()}
-    for name, what in _NOT_YET.items():
-        if name in flags:
-            raise InputError(what, key=name, fix="drop it")
     style = _checked_style(flags)
+    if concerns_adapters(flags):
+        return print_adapters(flags, style)
     result = _compared(flags)
     causes, seen = None, None
     if "--autopsy" in flags:
@@ -163,7 +157,7 @@ def _compared(flags: Flags) -> Calibration:
     measured = measured_run(flags)
     if "--results" not in flags:
         raise InputError("needs the simulated run", key="--results", fix="give --results PATH")
-    warm_up, rtt_s = _asked(flags)
+    warm_up, rtt_s = _warm_up_and_rtt_s(flags)
     real, sim = read_token_times(measured, flags.get("--itl-data")), read_token_times(flags["--results"])
     result = calibrate(
         real,
@@ -209,7 +203,7 @@ def _not_negative(flags: Flags, name: str) -> float:
     return value
 
 
-def _asked(flags: Flags) -> tuple[int, float]:
+def _warm_up_and_rtt_s(flags: Flags) -> tuple[int, float]:
     """Requests to leave out, and the network's time in s: as the flags say, or the trace's header."""
     file, header = _header(flags)
     warm_up = flags.get("--warm-up-requests", -1)
@@ -230,7 +224,7 @@ def _asked(flags: Flags) -> tuple[int, float]:
 
 
 def _number_in(section: dict[str, Any], key: str, kind: type, file: Path | None) -> Any:
-    """What a header says; 0 where it says nothing."""
+    """A number in a header; 0 where it is missing."""
     value = section.get(key) or 0
     if isinstance(value, bool) or not isinstance(value, int | kind):
         raise InputError("must be a number", file=file, key=key, value=value)
@@ -245,7 +239,7 @@ def _bandwidth_mbps(flags: Flags) -> float:
 
 
 def _targets(flags: Flags) -> GoodputTargets:
-    """What a good request meets: as the flags say, or else the trace's header."""
+    """Targets of a good request: as the flags say, or else the trace's header."""
     targets = GoodputTargets()
     for metric in ("ttft", "itl", "e2e"):
         if f"--slo-{metric}" in flags:
@@ -256,7 +250,7 @@ def _targets(flags: Flags) -> GoodputTargets:
 
 
 def _header(flags: Flags) -> tuple[Path | None, dict[str, Any]]:
-    """Of the measured trace, where it has one: what it says that matters here."""
+    """The header of the measured trace, where it has one."""
     if "--trace-header" in flags:
         return Path(flags["--trace-header"]), load_mapping(Path(flags["--trace-header"]))
     path = Path(measured_run(flags))
@@ -282,8 +276,8 @@ def _causes(flags: Flags) -> Autopsy:
         measured_run(flags),
         flags["--results"],
         itl=flags.get("--itl-data"),
-        network_rtt_s=_asked(flags)[1],
-        warm_up_requests=_asked(flags)[0],
+        network_rtt_s=_warm_up_and_rtt_s(flags)[1],
+        warm_up_requests=_warm_up_and_rtt_s(flags)[0],
         skip_first_s=_skipped_s(flags),
     )
 

@@ -14,8 +14,8 @@ from blis_py.outputs.staging import write_text
 _BASH = """\
 _blis_completion() {
     local IFS=$'\\n'
-    local asked=( COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD _BLIS_COMPLETE=complete_bash )
-    COMPREPLY=( $( env "${asked[@]}" $1 ) )
+    local variables=( COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD _BLIS_COMPLETE=complete_bash )
+    COMPREPLY=( $( env "${variables[@]}" $1 ) )
     return 0
 }
 complete -o default -F _blis_completion blis
@@ -46,7 +46,7 @@ def complete() -> int:
 
 
 def _possible(before: Sequence[str], begun: str) -> Iterable[str]:
-    """What may stand behind these words."""
+    """Candidates for the word behind these."""
     program = BLIS
     for word in before:
         if word not in program.verbs:

@@ -1,4 +1,4 @@
-"""From flags as given to the configuration of a run."""
+"""Configuration of a run from flags as given."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.options import COMMON, TRACE, WORKLOAD
 from blis_py.errors import InputError
 from blis_py.outputs.places import check_file
-from blis_py.setup.demand import demand, require_open_loops
+from blis_py.setup.from_config import demand, require_open_loops
 from blis_py.traces import is_spec
 from blis_py.traces.convert import check_apart, losses, writer_for
 

@@ -38,7 +38,7 @@ _MAX_LENGTHS = 64
 
 
 def convert_spec(kind: str, flags: Flags, target: str | None) -> None:
-    """Writes the spec to the target, or to standard output.
+    """Write the spec to the target, or to standard output.
 
     Raises:
         InputError: a flag belongs to another conversion.

@@ -31,8 +31,8 @@ _UNUSED = {
 _FINAL_NS = 30 * SECOND_NS
 
 
-class Asked(NamedTuple):
-    """Which detectors, with which settings."""
+class DetectorSelection(NamedTuple):
+    """Selected detectors, with their settings."""
 
     names: tuple[str, ...]
     settings: DetectorSettings
@@ -40,14 +40,14 @@ class Asked(NamedTuple):
     notes: tuple[str, ...] = ()
 
     def of(self, record: RunRecord) -> Saturation:
-        """What they say of a run."""
+        """Their verdicts on a run."""
         from blis_py.metrics.detectors import detect, events_of
 
         return detect(events_of(record), self.names, self.settings, self.window_ns)
 
 
-def requested(flags: Flags) -> Asked | None:
-    """What the flags ask for; `None` = no detector.
+def requested(flags: Flags) -> DetectorSelection | None:
+    """The detectors that the flags select; `None` = none.
 
     Raises:
         InputError: an unknown detector or setting, or settings of a detector that is not selected.
@@ -64,7 +64,7 @@ def requested(flags: Flags) -> Asked | None:
     window_ns = in_ns.get("window_ns", _FINAL_NS)
     if "--saturation-final-window" in flags:
         window_ns = duration_ns(flags["--saturation-final-window"], "--saturation-final-window")
-    return Asked(names, DetectorSettings(**in_ns), window_ns, notes)
+    return DetectorSelection(names, DetectorSettings(**in_ns), window_ns, notes)
 
 
 def _names(text: str) -> tuple[str, ...]:

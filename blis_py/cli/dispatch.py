@@ -1,4 +1,4 @@
-"""From a command line to the verb it names."""
+"""Dispatch of a command line to its verb."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `run` and `replay` share: configure, simulate, show, save."""
+"""Common part of `run` and `replay`: configure, simulate, show, save."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from blis_py.errors import LONGEST_LINE, InputError, plain
 
 if TYPE_CHECKING:
     from blis_py.api import Simulation
-    from blis_py.intervals import Reruns
+    from blis_py.sensitivity.reruns import Reruns
 
 
 def execute(flags: Flags, *, needs_trace: bool = False) -> None:
@@ -49,7 +49,7 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
         say(line)
     notes = [*simulation.notes, *(detectors.notes if detectors else ())]
     if style != "table":
-        _tell(notes)
+        _print_notes(notes)
     reruns = _reruns(simulation, flags)
     pools = [(pool.section.name, pool.section.count) for pool in simulation.pools]
     with Progress(sys.stderr) as progress, traced(flags, window, pools) as observer:
@@ -61,29 +61,29 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
         with Progress(sys.stderr) as progress:
             result.intervals = reruns.intervals(progress)
     if "--cross-check" in flags:
-        from blis_py.cross_check import cross_check
+        from blis_py.sensitivity.cross_check import cross_check
 
         with Progress(sys.stderr) as progress:
             result.cross_check = cross_check(simulation, result.summary, progress)
     elif "--no-cross-check" not in flags:
-        from blis_py.disagreement import disagreements
+        from blis_py.sensitivity.disagreement import disagreements
 
         result.notes += disagreements(simulation, result)
     own = result.notes[len(simulation.notes) :]
     if style != "table":
-        _tell(own)
+        _print_notes(own)
     show_and_write(result, style, flags)
     if style == "table":
-        _tell([*notes, *own])
+        _print_notes([*notes, *own])
 
 
-def _tell(notes: Iterable[str]) -> None:
+def _print_notes(notes: Iterable[str]) -> None:
     for note in notes:
         say(f"note: {note}")
 
 
 def _beforehand(simulation: Simulation, style: str, *, verbose: bool) -> Iterator[str]:
-    """What the run rests on: in full with `verbose`; else below the table, or here where there is none."""
+    """Show the basis of the run: in full with `verbose`; else below the table, or here without one."""
     if verbose:
         yield from simulation.capacity.splitlines()
         yield simulation.models
@@ -104,7 +104,7 @@ def _fitness_weights(flags: Flags) -> dict[str, float] | None:
 def _reruns(simulation: Simulation, flags: Flags) -> Reruns | None:
     if "--intervals" not in flags:
         return None
-    from blis_py.intervals import Reruns
+    from blis_py.sensitivity.reruns import Reruns
 
     return Reruns(simulation, flags["--intervals"])
 

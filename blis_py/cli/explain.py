@@ -16,8 +16,8 @@ from blis_py.cli.pages import check_out, write_out
 from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
 from blis_py.ledger.explain import Explanation
+from blis_py.report.saved import load
 from blis_py.result import to_json
-from blis_py.saved import load
 
 RUN_FOLDER = "run"
 _QUESTION = (

@@ -33,7 +33,7 @@ class Flag(NamedTuple):
     """The value of the setting from flag and text, where they differ."""
 
     def value(self, name: str, given: Any) -> Any:
-        """What a value on the command line is in the configuration.
+        """The configuration value of a text on the command line.
 
         Args:
             name: the spelling that was used.

@@ -56,7 +56,7 @@ def _row(name: str) -> dict[str, Any]:
 
 
 def _known_by(gpu: GpuSpec) -> str:
-    """What its prices rest on."""
+    """Source of its prices."""
 
     if gpu.name in bundled_training().gpus:
         return "measurements"

@@ -74,7 +74,7 @@ def _add(to: Any, flags: Iterable[Flag]) -> None:
 
 
 def meaning(flag: Flag) -> str:
-    """What a flag does, and what holds without it: the default of the preset, or else its own."""
+    """Meaning of a flag, and its default: that of the preset, or else its own."""
     preset = flag.key in _usual()
     default = _usual().get(flag.key, flag.default)
     if default is MISSING or (not default and default != 0) or "efault" in flag.help or flag.off:

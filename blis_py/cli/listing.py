@@ -1,4 +1,4 @@
-"""What `blis models`, `blis gpus` and their like have in common: rows, as a table or as JSON."""
+"""Common part of `blis models`, `blis gpus` and their like: rows, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROUPS: tuple[Group, ...] = (("Output", (FORMAT,)),)
 
 
 def show(flags: Flags, rows: Sequence[Row], columns: Mapping[str, str], more: Iterable[str] = ()) -> None:
-    """Prints the rows: all keys as JSON, or those named in `columns` as a table.
+    """Print the rows: all keys as JSON, or those named in `columns` as a table.
 
     Args:
         columns: key -> heading. Numbers stand to the right.

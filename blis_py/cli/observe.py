@@ -16,9 +16,9 @@ from blis_py.cli.serve import without
 from blis_py.errors import InputError
 from blis_py.observe.http import Target
 from blis_py.observe.session import Measurement, Observation
+from blis_py.outputs.stopping import as_exceptions
 from blis_py.requests.loops import Loop, Loops
-from blis_py.setup.demand import DEFAULT_SEED, demand
-from blis_py.stopping import as_exceptions
+from blis_py.setup.from_config import DEFAULT_SEED, demand
 
 SERVER = (
     Flag("--server-url", str, "", "The server, as http://127.0.0.1:8000. Needed.", metavar="URL"),
@@ -78,15 +78,15 @@ def observe(flags: Flags) -> None:
             if observation.measured:
                 observation.finish()
                 _copy(flags)
-    say(_told(observation))
+    say(_summary_line(observation))
 
 
 def _observation(flags: Flags) -> Observation:
     config = configure({name: v for name, v in flags.items() if name not in _NOT_OF_THE_WORKLOAD})
-    asked = demand(config)
-    if asked.kinds:
+    requested = demand(config)
+    if requested.kinds:
         raise InputError("a server cannot distinguish clients of different kinds", key="--workload-spec")
-    for note in asked.notes:
+    for note in requested.notes:
         say(f"note: {note}")
     key = flags.get("--api-key", os.environ.get("OPENAI_API_KEY"))
     target = Target.of(
@@ -98,15 +98,15 @@ def _observation(flags: Flags) -> Observation:
     if api not in ("completions", "chat"):
         raise InputError("unknown API", key="--api-format", value=api, fix="use completions or chat")
     load = config.workload
-    loops = asked.loops
+    loops = requested.loops
     if loops is None and load.concurrency is not None:
         think_ns = round((load.think_time_ms or 0.0) * 1e6)
         paced = load.rate is not None or load.trace is not None
-        loops = Loops([Loop(slice(0, len(asked.table)), load.concurrency, think_ns, paced)])
+        loops = Loops([Loop(slice(0, len(requested.table)), load.concurrency, think_ns, paced)])
     return Observation(
         Measurement(
             target=target,
-            table=asked.table,
+            table=requested.table,
             loops=loops,
             folder=Path(flags["--out"]),
             model=flags.get("--model"),
@@ -154,7 +154,7 @@ def _copy(flags: Flags) -> None:
             copyfile(Path(flags["--out"]) / file, flags[name])
 
 
-def _told(observation: Observation) -> str:
+def _summary_line(observation: Observation) -> str:
     measured = observation.measured
     failed = sum(one.end[0] != "ok" for one in measured)
     return f"{len(measured):,} requests, {failed:,} failed; round trip {observation.rtt_ms:.2f} ms"

@@ -1,4 +1,4 @@
-"""What `explain` and `compare` write: the figures as JSON, and one picture as PNG and SVG."""
+"""Outputs of `explain` and `compare`: the figures as JSON, and one picture as PNG and SVG."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def check_out(flags: Flags) -> None:
-    """Refuses, before any work, what could not be written afterwards.
+    """Refuse outputs that could not be written, before any work.
 
     Raises:
         InputError: a flag needs a folder to write to, or the folder cannot be written.

@@ -49,7 +49,7 @@ def parse(words: Sequence[str], groups: Sequence[Group]) -> Flags | None:
 
 
 def unknown_flag(word: str, known: Collection[str]) -> InputError:
-    """What is wrong with a flag that there is not."""
+    """The error of an unknown flag."""
     from difflib import get_close_matches  # few make mistakes
 
     near = get_close_matches(word, known, n=1, cutoff=_NEAR)
@@ -63,7 +63,7 @@ def _known(name: str, flags: Mapping[str, Flag]) -> Flag:
 
 
 def _values(name: str, flag: Flag, left: list[str], flags: Mapping[str, Flag]) -> list[str]:
-    """Takes the values of a flag from the words that are left, the next of which is the last."""
+    """Take the values of a flag from the words that are left, the next of which is the last."""
     if flag.kind is bool:
         return []
     if not left or left[-1] in flags:
@@ -76,7 +76,7 @@ def _values(name: str, flag: Flag, left: list[str], flags: Mapping[str, Flag]) -
 
 
 def _merged(before: Any, values: list[Any], kind: Any) -> Any:
-    """Of a flag given again all values where it may be repeated, else the last."""
+    """The value of a flag given again: all where it may be repeated, else the last."""
     if kind == list[str]:
         return [*before, *values]
     return True if kind is bool else values[-1]

@@ -15,7 +15,7 @@ from blis_py.files.paths import is_file, is_folder
 from blis_py.outputs.complete import PICTURES
 from blis_py.outputs.pictures import belong
 from blis_py.outputs.places import check_folder
-from blis_py.saved import SavedResult, load
+from blis_py.report.saved import SavedResult, load
 
 RUNS = "runs"
 _SWEEP = "sweep.csv"
@@ -92,7 +92,7 @@ def _loaded(given: Sequence[str]) -> list[SavedResult]:
 
 
 def _check(names: Sequence[str], *, alone: bool, flags: Flags) -> None:
-    """Refuses figures that there are not, or not of so many runs."""
+    """Refuse unknown figures, and figures of another number of runs."""
 
     known = (*figures(), _AGAINST, *OF_SEVERAL)
     for name in names:

@@ -220,7 +220,7 @@ def validate(flags: Flags) -> None:
 
 
 def compare(flags: Flags) -> None:
-    """What typical steps take by either of two profiles."""
+    """Times of typical steps by either of two profiles."""
 
     style = format_of(flags)
     first, second = (read_profile(_given(flags, name)) for name in ("profile", "other"))
@@ -306,7 +306,7 @@ def _seed(flags: Flags) -> int:
 
 
 def _target(flags: Flags, paths: Sequence[str]) -> Path:
-    """Where the profile goes."""
+    """Folder of the profile."""
 
     if "--out" in flags:
         return Path(flags["--out"])

@@ -25,27 +25,27 @@ def flags_of(settings: type, title: str, prefix: str = "") -> Iterator[tuple[str
                 yield spelling.group or title, flag
 
 
-def _flags(field: Field[Any], said: Spelling, key: str) -> Iterator[Flag]:
+def _flags(field: Field[Any], own: Spelling, key: str) -> Iterator[Flag]:
     kind = kind_of(field.type)
     yield Flag(
-        said.flag,
+        own.flag,
         kind,
         key,
-        said.help,
-        said.aliases,
-        said.metavar,
-        hidden=not said.help,
+        own.help,
+        own.aliases,
+        own.metavar,
+        hidden=not own.help,
         many=kind == list[str],
-        null=said.null,
+        null=own.null,
         default=field.default,
-        read=said.read,
+        read=own.read,
     )
-    if said.off:
-        yield Flag(said.off, bool, key, said.off_help, said.off_aliases, hidden=not said.off_help, off=True)
+    if own.off:
+        yield Flag(own.off, bool, key, own.off_help, own.off_aliases, hidden=not own.off_help, off=True)
 
 
 def kind_of(hint: Any) -> Any:
-    """What a flag of a setting of this type takes: texts that name several things are read later."""
+    """Type of the flag of a setting of this type: texts that name several things are read later."""
     union = get_origin(hint) in (types.UnionType, Union)
     kinds = [each for each in (get_args(hint) if union else (hint,)) if each is not types.NoneType]
     if len(kinds) == 1 and kinds[0] in (bool, int, float):

@@ -73,7 +73,7 @@ def show_and_write(result: Result, style: str, flags: Flags) -> None:
 
 
 def check_writable(flags: Flags) -> None:
-    """Refuses, before anything is simulated, what could not be written afterwards.
+    """Refuse outputs that could not be written, before anything is simulated.
 
     Raises:
         InputError: the format has no place for what is wanted, or a flag needs a folder to write to.

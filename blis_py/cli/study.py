@@ -1,4 +1,4 @@
-"""What `blis sweep` and `blis plan` share: flags, what all runs have in common, progress."""
+"""Common part of `blis sweep` and `blis plan`: flags, shared settings, progress."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from blis_py import stopping
 from blis_py.cli import blis_flags, vllm_flags
 from blis_py.cli.configure import overrides
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.options import COMMON, WORKLOAD
 from blis_py.errors import InputError, plain
+from blis_py.outputs import stopping
 from blis_py.planning.study import Base
 
 _OF_ONE_RUN = ("--intervals", "--cross-check")
@@ -57,7 +57,7 @@ def groups(own: tuple[Group, ...]) -> tuple[Group, ...]:
 
 
 def base_of(flags: Flags) -> Base:
-    """What all runs have in common.
+    """Settings shared by all runs.
 
     Raises:
         InputError: a flag that asks for something else than a study, or for what is not simulated.
@@ -90,7 +90,7 @@ def cache_of(flags: Flags) -> bool | str:
 
 
 def check_out(flags: Flags) -> None:
-    """Refuses, before anything is simulated, what could not be written afterwards.
+    """Refuse outputs that could not be written, before anything is simulated.
 
     Raises:
         InputError: a flag needs a folder to write to, or the folder cannot be written.

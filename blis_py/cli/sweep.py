@@ -148,7 +148,7 @@ def _titled(metric: str) -> str:
 
 
 def _lost(done: Sweep) -> dict[str, int]:
-    """What was refused or failed, and how often."""
+    """Refused and failed runs, with counts."""
     counts: dict[str, int] = {}
     for row in done.rows:
         reason = row.outcome.refused or row.outcome.failed

@@ -35,7 +35,7 @@ class Command(NamedTuple):
 
 
 def command_of(name: str, verb: Verb) -> Command | Program:
-    """Imports the module of a verb, and no other."""
+    """Import the module of a verb, and no other."""
     module = import_module(verb.module)
     found = getattr(module, verb.function or name)
     if isinstance(found, Program):

@@ -121,7 +121,7 @@ def refuse(flags: Flags) -> None:
 
 
 def notes(flags: Flags) -> list[str]:
-    """What a flag that was accepted means here, where it may have been meant otherwise."""
+    """The meaning of an accepted flag here, where it may have been meant otherwise."""
     if "--max-concurrency" not in flags or not _of_the_detector(flags):
         return []
     where = "under --engine blis" if flags.get("--engine") == PLAIN_ENGINE else "with --flow-control"
@@ -135,7 +135,7 @@ def _of_the_detector(flags: Flags) -> bool:
 
 
 def settings(flags: Flags) -> list[tuple[str, str, Any]]:
-    """What vLLM's own flags set, as (flag, key, value).
+    """Settings by vLLM's own flags, as (flag, key, value).
 
     Raises:
         InputError: a policy that vLLM does not have; an endless rate without a limit.

@@ -57,9 +57,9 @@ class AdmissionGateway(Gateway):
         else:
             for one in due:
                 self._asking.append(one)
-                self._events.call_at(one[0], self._asked)
+                self._events.call_at(one[0], self._decide_next)
 
-    def _asked(self, now_ns: int) -> None:
+    def _decide_next(self, now_ns: int) -> None:
         self._decide([self._asking.popleft()])
 
     def _decide(self, due: Sequence[tuple[int, Request]]) -> None:

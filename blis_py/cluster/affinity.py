@@ -25,7 +25,7 @@ class AffinityIndex:
 
     def __init__(self, block_size: int, capacity: int) -> None:
         self._block_size, self._capacity = block_size, capacity
-        self._everybody = 0
+        self._members = 0
         self._holders: dict[Hashable, int] = {}
         """Bitmask of the instances that hold each block."""
         self._recent: list[OrderedDict[Hashable, int]] = []
@@ -38,19 +38,19 @@ class AffinityIndex:
         if state == "added":
             self._recent.append(OrderedDict())
             self._size.append(0)
-            self._everybody |= 1 << index
+            self._members |= 1 << index
         elif state == "draining":
             bit = 1 << index
-            self._everybody &= ~bit
+            self._members &= ~bit
             self._recent[index].clear()
             self._size[index] = 0
             self._holders = {key: rest for key, held in self._holders.items() if (rest := held & ~bit)}
 
     def held(self, request: Request) -> list[Level]:
-        """Who holds how many leading full blocks of a prompt, from the fewest to the most blocks."""
+        """Instances that hold leading full blocks of a prompt, by number of blocks, fewest first."""
         keys, holders = names_in(request.extra_key, request.block_keys), self._holders
         levels: list[Level] = []
-        mask, limit = self._everybody, min(len(keys), request.prompt_tokens // self._block_size)
+        mask, limit = self._members, min(len(keys), request.prompt_tokens // self._block_size)
         for blocks in range(limit):
             holding = mask & holders.get(keys[blocks], 0)
             if holding != mask:

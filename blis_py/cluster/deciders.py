@@ -15,7 +15,7 @@ from blis_py.core.request import Request
 
 
 class Decider(Protocol):
-    """Decides after the decode instance has been chosen."""
+    """Decision after the choice of the decode instance."""
 
     looks_at_load: bool
     """Whether it reads the signals of the decode instances."""

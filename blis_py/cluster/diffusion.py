@@ -40,7 +40,7 @@ class DiffusionCosts:
 
 @dataclass(frozen=True, slots=True)
 class BlockDiffusion:
-    """What makes a workload one of block diffusion; a `blis_py.cluster.kinds.KindOfRequests`."""
+    """The kind of a block-diffusion workload; a `blis_py.cluster.kinds.KindOfRequests`."""
 
     rounds: Sequence[Sequence[int]]
     """Forward passes of each block, for every request of the table."""

@@ -37,9 +37,9 @@ def run_alone(
         InputError: settings that cannot work.
     """
     core = DiffusionScheduler(scheduler, diffusion or DiffusionConfig())
-    nobody_else, log = Lookahead(), RunLog()
-    wakeups = WakeupQueue(EventQueue(), nobody_else)
-    instance = DiffusionInstance(wakeups, core, latency, log, nobody_else, rounds, costs, single_step)
+    unbounded, log = Lookahead(), RunLog()
+    wakeups = WakeupQueue(EventQueue(), unbounded)
+    instance = DiffusionInstance(wakeups, core, latency, log, unbounded, rounds, costs, single_step)
     in_order = sorted(requests, key=lambda request: request.arrival_ns)
     instance.submit([(request.arrival_ns, request) for request in in_order])
     wakeups.pass_until(NEVER_NS)

@@ -38,7 +38,7 @@ class DirtySet:
 
 
 class SeveralDirtySets(DirtySet):
-    """Adds every index to several sets."""
+    """Add every index to several sets."""
 
     def __init__(self, sets: list[DirtySet]) -> None:
         super().__init__()

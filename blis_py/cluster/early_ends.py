@@ -17,7 +17,7 @@ from blis_py.core.request import WAITING, Request
 
 
 class EarlyEnds:
-    """Reports these ends to a source at the time that the record has, and each end once.
+    """Notification of a source about these ends at the time that the record has, each once.
 
     With a network, of requests that have no token: its delay counts the tokens received, and those of the
     others are known at the end of the step.

@@ -55,7 +55,7 @@ class FleetView:
         return [pool for pool in self.cluster.pools if pool.name in self._pools]
 
     def follow(self, follower: Follower) -> None:
-        """As `Fleet.follow`; for instances out of view, only that they were added."""
+        """Follow as by `Fleet.follow`; instances out of view are only reported as added."""
         self._fleet.follow(partial(self._pass_on, follower))
 
     def _pass_on(self, follower: Follower, index: int, state: MemberState) -> None:

@@ -69,7 +69,7 @@ class FlowControl:
         self._after_ends = self._tick_ns is None and (saturation.counts_in_flight or live)
         self._after_reports = self._tick_ns is None and saturation.reads_reports and not live
         self._looks = saturation.counts_in_flight or saturation.reads_reports
-        self._came = 0
+        self._count = 0
         self._coming: deque[tuple[int, Request]] = deque()
         """Requests sent ahead of their arrival time."""
         self._on_the_way: deque[tuple[int, Request]] = deque()
@@ -77,7 +77,7 @@ class FlowControl:
         self._next_ns = NEVER_NS
         """Time of the next scheduled examination, if known."""
         recorder.keep_waits()
-        recorder.tell(self.ended)
+        recorder.notify(self.ended)
         if self._looks:
             self._signals.watch()
         if live and self._tick_ns is None:
@@ -140,10 +140,10 @@ class FlowControl:
 
     def _waiting(self, request: Request, now_ns: int) -> Waiting:
         row = request.row
-        self._came += 1
+        self._count += 1
         target_ns = int(self._table.slo_target_ns[row]) or self._targets_ns.get(self._class_of(request), -1)
         tenant = self._tenant[row] or "default"
-        return Waiting(request, now_ns, self._came, self._priority[row], tenant, target_ns)
+        return Waiting(request, now_ns, self._count, self._priority[row], tenant, target_ns)
 
     def _class_of(self, request: Request) -> str:
         return self._table.slo_class[request.row] or DEFAULT_CLASS
@@ -165,7 +165,7 @@ class FlowControl:
         request = waiting.request
         self._leave(waiting, now_ns)
         if 0 <= request.deadline_ns <= now_ns:
-            self._recorder.gave_up(request, now_ns)
+            self._recorder.timed_out(request, now_ns)
         else:
             self._drop(request, now_ns, TTL)
         self._lookahead.look()

@@ -19,7 +19,7 @@ from blis_py.requests.table import RequestTable
 
 
 class Kind(Protocol):
-    """What one run uses of a kind of requests: their class, recorder and instances."""
+    """A kind of requests in one run: class, recorder and instances."""
 
     request: type[Request]
 
@@ -35,7 +35,7 @@ class KindOfRequests(Protocol):
 
     @property
     def name(self) -> str:
-        """Its key in the tables of kinds, `blis_py.core.kinds.KINDS` and those of other parts."""
+        """Key in the tables of kinds, `blis_py.core.kinds.KINDS` and those of other parts."""
         ...
 
     @property
@@ -44,9 +44,9 @@ class KindOfRequests(Protocol):
         ...
 
     def describe(self) -> str:
-        """What serves it, in a few words."""
+        """The serving part in a few words."""
         ...
 
     def served(self, record_steps: bool, single_step: bool, observer: Observer | None) -> Kind:
-        """As one run serves it; see `blis_py.cluster.simulation.Simulation`."""
+        """The kind as one run serves it; see `blis_py.cluster.simulation.Simulation`."""
         ...

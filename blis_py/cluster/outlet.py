@@ -25,7 +25,7 @@ class Outlet(Protocol):
         ...
 
     def way_on(self, request: Request) -> Onward | None:
-        """How a request continues whose visit ends now; None if it is finished."""
+        """Continuation of a request whose visit ends now; None if it is finished."""
         ...
 
     def take(self, requests: Sequence[Request], end_ns: int) -> None:

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from blis_py.cluster.deciders import decider
-from blis_py.cluster.pair_dispatcher import PairDispatcher, PrefillChoice
+from blis_py.cluster.pair_dispatcher import PairDispatcher, PrefillChoice, PrefillOfModel, RoutedPrefill
 from blis_py.cluster.topology import side_of
 from blis_py.core.request import Request
 
 if TYPE_CHECKING:
     from blis_py.cluster.fleet import Fleet
-    from blis_py.cluster.handoff import ChooseBeside, HandOff
+    from blis_py.cluster.handoff import HandOff
     from blis_py.cluster.router import Router
     from blis_py.cluster.signals import Signals
     from blis_py.cluster.topology import Pool
@@ -39,19 +39,18 @@ class Pairing:
         self._handoff, self._members = handoff, fleet.members
         self.dispatchers: dict[str, PairDispatcher] = {}
         """By pool, of the pools whose prefill and decode may be apart."""
-        self._prefill: dict[str, PrefillChoice] = {}
-        self._anywhere: PrefillChoice | None = None
+        self._prefill: dict[str, RoutedPrefill] = {}
         several = len(cluster.groups) > 1
         for pools in cluster.pairs:
             choice = _choice(routing_of(side_of(pools, "prefill")))
             dispatcher = dispatcher_of(side_of(pools, "decode")) if several else everywhere
-            self._pair(dispatcher, choice.beside)
+            self._pair(dispatcher, choice)
             for pool in pools:
                 self._prefill[pool.name], self.dispatchers[pool.name] = choice, dispatcher
         if several:
             prefill = [pool for pools in cluster.pairs for pool in side_of(pools, "prefill")]
-            self._anywhere = _choice(routing_of(prefill))
-            self._pair(everywhere, self._prefill_beside)
+            anywhere = _choice(routing_of(prefill))
+            self._pair(everywhere, PrefillOfModel(self._prefill, anywhere, fleet.members))
 
     @property
     def looks(self) -> bool:
@@ -62,17 +61,12 @@ class Pairing:
         """A decode instance beside a prefill instance; -1 if none is ready."""
         return self.dispatchers[self._members[prefill].pool.name].choose(request, now_ns)
 
-    def _prefill_beside(self, request: Request, decode: int, now_ns: int) -> int:
-        """A prefill instance of the model of a decode instance; -1 if none is ready, or it serves both."""
-        choice = self._anywhere if decode < 0 else self._prefill.get(self._members[decode].pool.name)
-        return -1 if choice is None else choice.beside(request, decode, now_ns)
-
-    def _pair(self, dispatcher: PairDispatcher, choose_prefill: ChooseBeside) -> None:
+    def _pair(self, dispatcher: PairDispatcher, prefill: PrefillChoice) -> None:
         settings = self._handoff.settings
         decides = decider(settings.decider)(settings, dispatcher.signals)
-        dispatcher.pair(decides, self._handoff.begin, choose_prefill, settings.pair_order == "decode-first")
+        dispatcher.pair(decides, self._handoff, prefill, settings.pair_order == "decode-first")
 
 
-def _choice(routing: tuple[Signals, Router]) -> PrefillChoice:
+def _choice(routing: tuple[Signals, Router]) -> RoutedPrefill:
     signals, router = routing
-    return PrefillChoice(router, signals)
+    return RoutedPrefill(router, signals)

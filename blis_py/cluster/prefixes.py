@@ -1,4 +1,4 @@
-"""Which instances hold the beginning of a prompt in their prefix caches, as of the latest report.
+"""Instances that hold the beginning of a prompt in their prefix caches, as of the latest report.
 
 Caches log what they begin and cease to hold, and a single index follows all of them: from the key of a block,
 which implies everything before it, to a bitmask of the instances that hold it. Nothing is copied, and a

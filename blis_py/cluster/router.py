@@ -153,8 +153,8 @@ class LeastLoaded:
 
 
 class PowerOfTwo:
-    """Of two instances drawn at random, the one with the smaller effective load, of unequal ones that which
-    the request would make in relation to its capacity; ties: the first drawn."""
+    """Power of two choices: of two instances drawn at random, the one with the smaller effective load (of
+    unequal ones that with the request, in relation to their capacity); ties: the first drawn."""
 
     looks_at_load = True
 

@@ -57,7 +57,7 @@ class Source(Protocol):
 
 
 class RequestFactory:
-    """Creates the requests of a table.
+    """Factory of the requests of a table.
 
     Args:
         kind: their class.

@@ -52,12 +52,12 @@ class TraceObserver:
         return self._handed_over.pop(request.row, (None, 0))[0]
 
     def sent_ns(self, request: Request) -> int:
-        """When a request was sent to its instance: by the client, or by another instance."""
+        """Time at which a request was sent to its instance: by the client, or by another instance."""
         return self._handed_over.get(request.row, (None, request.arrival_ns))[1]
 
 
 class Traced:
-    """Passes every event on, and writes what ends."""
+    """Forwarder of all events; writes every end."""
 
     def __init__(
         self, observer: TraceObserver, track: InstanceTrack, scheduler: Any, events: Any, sample: int
@@ -147,7 +147,7 @@ class Traced:
 
 
 class TracedSteps(Traced):
-    """Of an autoregressive instance."""
+    """Observer of an autoregressive instance."""
 
     def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
         for request in step.preempted:
@@ -165,7 +165,7 @@ class TracedSteps(Traced):
 
 
 class TracedRounds(Traced):
-    """Of an instance of answers in blocks; its rounds are its steps."""
+    """Observer of an instance of answers in blocks; its rounds are its steps."""
 
     def round(self, batch: Any, start_ns: int, end_ns: int) -> None:
         for request in batch.denoise:

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_py.comparison.groups import Group, as_dict, change_as_dict, everybody, groups
+from blis_py.comparison.groups import Group, as_dict, change_as_dict, groups, overall
 from blis_py.comparison.pairs import Pairs, ShownPair, changed, flat, pairs
 from blis_py.errors import InputError
 from blis_py.metrics.bootstrap import Change, changes
 from blis_py.metrics.registry import paired
+from blis_py.report.saved import SavedResult, load
 from blis_py.result import Result
-from blis_py.saved import SavedResult, load
 
 if TYPE_CHECKING:
     from blis_py.figures.style import Picture
@@ -53,7 +53,7 @@ class Pairwise:
     """Changes by metric and statistic; without metrics that no request has in both."""
     counts: Mapping[str, int]
     """Number of requests behind each metric."""
-    everybody: Group
+    overall: Group
     groups: Sequence[Group]
 
 
@@ -92,10 +92,10 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """All results as plain data; times in ms."""
-        return {**self._told}
+        return {**self._fields}
 
     @cached_property
-    def _told(self) -> dict[str, Any]:
+    def _fields(self) -> dict[str, Any]:
         return {
             "runs": list(self.names),
             "settings": self._settings(),
@@ -113,7 +113,10 @@ class Comparison:
         for run in self.runs[1:]:
             keys |= dict.fromkeys(key for key, *_ in changed(self.runs[0].settings, run.settings))
         all_settings = [dict(flat(run.settings)) for run in self.runs]
-        return [{"key": key, "values": [_told(own.get(key)) for own in all_settings]} for key in sorted(keys)]
+        return [
+            {"key": key, "values": [_json_value(own.get(key)) for own in all_settings]}
+            for key in sorted(keys)
+        ]
 
     def _whole(self) -> list[dict[str, Any]]:
         rows = [
@@ -169,7 +172,7 @@ def _pairwise(first: ShownPair, second: ShownPair, names: tuple[str, str]) -> Pa
         counts[metric] = int(there.sum())
         if there.any():
             metrics[metric] = changes(one[there], other[there], _STATISTICS)
-    return Pairwise(found, metrics, counts, everybody(found), groups(found))
+    return Pairwise(found, metrics, counts, overall(found), groups(found))
 
 
 def _as_dict(name: str, each: Pairwise) -> dict[str, Any]:
@@ -184,12 +187,12 @@ def _as_dict(name: str, each: Pairwise) -> dict[str, Any]:
             | {name: change_as_dict(change) for name, change in changes.items()}
             for metric, changes in each.metrics.items()
         },
-        "everybody": as_dict(each.everybody),
+        "everybody": as_dict(each.overall),
         "groups": [as_dict(group) for group in each.groups],
     }
 
 
-def _told(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """A setting as a JSON value; the type is arbitrary in files that have not been run since."""
     return str(value) if isinstance(value, float) and not np.isfinite(value) else value
 

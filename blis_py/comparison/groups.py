@@ -1,4 +1,4 @@
-"""Which requests gain and which lose: by SLO class, by tenant, by length of the prompt."""
+"""Gains and losses of requests by SLO class, by tenant, by length of the prompt."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def groups(found: Pairs) -> list[Group]:
     return stated
 
 
-def everybody(found: Pairs) -> Group:
+def overall(found: Pairs) -> Group:
     return _group(found, "all", "all requests", np.ones(len(found), dtype=np.bool_))
 
 

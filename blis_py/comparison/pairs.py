@@ -109,9 +109,9 @@ def _check_same(one: pd.DataFrame, other: pd.DataFrame, names: tuple[str, str]) 
     Raises:
         InputError: they differ.
     """
-    everybody = np.ones(len(one), dtype=np.bool_)
+    all_rows = np.ones(len(one), dtype=np.bool_)
     done = ((one["outcome"] == "completed") & (other["outcome"] == "completed")).to_numpy()
-    for column, where in (("prompt_tokens", everybody), ("output_tokens", done)):
+    for column, where in (("prompt_tokens", all_rows), ("output_tokens", done)):
         mine, theirs = one[column].to_numpy(), other[column].to_numpy()
         apart = np.flatnonzero((mine != theirs) & where)
         if len(apart):

@@ -1,4 +1,4 @@
-"""From the cluster's entrance to an instance: routing, admission and flow control in the configuration.
+"""Routing, admission and flow control in the configuration.
 
 Annotations are evaluated here and no later, as in `blis_py.config.models`.
 """
@@ -15,7 +15,7 @@ _LAST_US = LAST_NS // 1000
 
 @dataclass(frozen=True, kw_only=True)
 class RoutingSection:
-    """From the cluster's entrance to an instance."""
+    """Path from the cluster's ingress to an instance."""
 
     policy: str = setting(
         "round-robin",
@@ -80,7 +80,7 @@ class RoutingSection:
 
 @dataclass(frozen=True, kw_only=True)
 class AdmissionSection:
-    """Who is let in."""
+    """Admission of requests."""
 
     policy: str = setting(
         "always-admit",

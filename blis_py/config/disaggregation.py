@@ -241,7 +241,7 @@ class DisaggregationSection:
 
     @property
     def instances(self) -> int:
-        """Of all its pools; 0 = prefill and decode are not apart, or `pools` has both."""
+        """Number of instances in all its pools; 0 = prefill and decode are not apart, or `pools` has both."""
         return sum(self.counts.values())
 
     def pools(self) -> tuple[PoolSection, ...]:

@@ -23,6 +23,18 @@ def numbers(name: str, text: str) -> list[float]:
         raise InputError("must be numbers", key=name, value=text, fix="write 1,2.5,3") from None
 
 
+def whole_numbers(name: str, text: str) -> list[int]:
+    """`1,2,4`.
+
+    Raises:
+        InputError: anything else.
+    """
+    try:
+        return [digits(part.strip()) for part in text.split(",")]
+    except ValueError:
+        raise InputError("must be whole numbers", key=name, value=text, fix="write 1,2,4") from None
+
+
 def pairs(
     what: str, example: str, sign: str = "=", read: Callable[[str], Any] = float
 ) -> Callable[[str, str], dict[str, Any]]:

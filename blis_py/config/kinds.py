@@ -1,4 +1,4 @@
-"""What a section of a kind of requests says of itself; see `blis_py.config.models.KIND_SECTIONS`."""
+"""Descriptions of sections by kind of requests; see `blis_py.config.models.KIND_SECTIONS`."""
 
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -49,7 +49,7 @@ class PoolSection:
     """Keys of the section `latency`."""
 
     def overrides(self) -> dict[str, Any]:
-        """Its overrides, by configuration key."""
+        """Overrides of the pool, by configuration key."""
         own = {name: getattr(self, name) for name in OVERRIDES}
         return {name: value for name, value in own.items() if value not in (None, {})}
 

@@ -1,4 +1,4 @@
-"""Where requests come from: a section of the configuration.
+"""Requests: a section of the configuration.
 
 Annotations are evaluated here and no later, as in `blis_py.config.models`.
 """
@@ -13,7 +13,7 @@ _LAST_S, _LAST_MS = LAST_NS / SECOND_NS, LAST_NS / 10**6
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadSection:
-    """Where requests come from: a trace, a spec, a preset, or the lengths and rate given here."""
+    """The requests: a trace, a spec, a preset, or the lengths and rate given here."""
 
     trace: str | None = setting(
         None,

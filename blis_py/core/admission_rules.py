@@ -16,7 +16,7 @@ from blis_py.core.request import Request
 
 
 class Admitted(Protocol):
-    """What a rule sees of an instance."""
+    """State of an instance as a rule reads it."""
 
     running: dict[Request, None]
     loads: KVLoads | None

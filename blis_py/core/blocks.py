@@ -23,9 +23,13 @@ class CacheLog:
     def __init__(self) -> None:
         self.readers: list[CacheChanges] = []
 
-    def follow(self) -> CacheChanges:
-        """A separate list for a new reader, from now on."""
-        changes: CacheChanges = []
+    def follow(self, changes: CacheChanges | None = None) -> CacheChanges:
+        """A separate list for a new reader, from now on.
+
+        Args:
+            changes: a list of the reader's, shared with other caches.
+        """
+        changes = [] if changes is None else changes
         self.readers.append(changes)
         return changes
 
@@ -196,12 +200,12 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
-    def knows(self, key: Hashable) -> bool:
+    def contains(self, key: Hashable) -> bool:
         """Whether a block holds the content `key`."""
         return key in self._id_of
 
     def count_free(self, blocks: Iterable[int]) -> int:
-        """How many of these cached blocks are in the free queue."""
+        """Number of these cached blocks that are in the free queue."""
         return list(map(self._users.__getitem__, blocks)).count(0)
 
     def is_cached(self, block: int) -> bool:

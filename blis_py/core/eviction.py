@@ -39,7 +39,7 @@ def priority(node: Node) -> Worth:
 
 
 def cold_subtree(node: Node) -> Worth:
-    """From the family (everything below one child of the root) that has saved the fewest blocks first."""
+    """Evict from the family (the subtree of one child of the root) that has saved the fewest blocks first."""
     return (node.family.saved_blocks, node.last_use)
 
 

@@ -33,7 +33,7 @@ KIND_FEATURES: Final[dict[str, Feature]] = {
 
 
 def modules(part: str) -> dict[str, Any]:
-    """What each kind adds to a part of the program: the module of the kind's name in that package."""
+    """Modules that each kind adds to a part of the program: those of the kind's name in that package."""
     return {name: import_module(f"{part}.{name}") for name in KINDS}
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(*, frozen=False, slots=False, kw_only=False, init=True, repr=True, eq=True):
-        """As `dataclasses.dataclass`."""
+        """The decorator, as `dataclasses.dataclass`."""
         methods = {"__init__": _init} if init else {}
         methods |= {"__repr__": _repr} if repr else {}
         methods |= {"__eq__": _equal, "__hash__": _hash if frozen else None} if eq else {}

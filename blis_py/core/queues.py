@@ -59,7 +59,7 @@ class WaitingQueue(Protocol):
 
 
 class CacheOrder(Protocol):
-    """What a scheduler knows of an order that depends on the prefix cache."""
+    """State of a scheduler for an order that depends on the prefix cache."""
 
     scanned_requests: int
     """Requests looked up in the cache since the scheduler set it to 0."""

@@ -8,7 +8,7 @@ Keys = list[Hashable]
 
 
 class Family:
-    """Everything below one child of a root: the users of one system prompt, one document, one dialogue."""
+    """The subtree below one child of a root: the users of one system prompt, one document, one dialogue."""
 
     __slots__ = ("extra_key", "saved_blocks")
 

@@ -45,7 +45,7 @@ WAITING_FOR_KV: Final = Status.WAITING_FOR_KV
 
 
 class FinishReason(IntEnum):
-    """Why a request left the scheduler."""
+    """Reason why a request left the scheduler."""
 
     STOP = 0
     """Output length reached, or end of sequence."""

@@ -178,7 +178,7 @@ def _draw_groups(ax: Axes, metric: Metric, shown: Sequence[Sequence[Data]]) -> N
 
 
 def _colour(change: Data, run: int, runs: int) -> str:
-    """Of the run where there are several; else by whether the change is an improvement."""
+    """Colour of the run where there are several; else by whether the change is an improvement."""
     if runs > 1:
         return str(series_lines(run + 1)["color"])
     return GREY if not change["sure"] else BLUE if change["relative"] < 0 else VERMILLION

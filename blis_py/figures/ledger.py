@@ -66,8 +66,8 @@ def ledger(data: Data, settings: Data) -> Picture:
         _draw_ledger(axes[0], lines, whole, data["share_of"])
     else:
         axes[0].set_title("Where its time went")
-        nobody = data["nobody"] or "it ended the moment it came"
-        say(axes[0], f"Nothing to explain: {nobody}.")
+        reason = data["no_match"] or "it ended the moment it came"
+        say(axes[0], f"Nothing to explain: {reason}.")
     _draw_what_ifs(axes[1], changes, data)
     return figure
 
@@ -104,7 +104,7 @@ def _draw_ledger(ax: Axes, lines: Sequence[Data], whole: bool, metric: str) -> N
 
 def _draw_what_ifs(ax: Axes, changes: Sequence[Data], data: Data) -> None:
     """Draw the change of the explained quantity by each what-if."""
-    asked = "its E2E" if data["metric"] is None else data["question"]
+    in_question = "its E2E" if data["metric"] is None else data["question"]
     ax.set_title("What if: each a run")
     if not changes:
         say(ax, "No run with other settings has been asked for, or none has an answer.")
@@ -131,11 +131,11 @@ def _draw_what_ifs(ax: Axes, changes: Sequence[Data], data: Data) -> None:
     span = max(max(high, 0) - low, 1)
     ax.set_xlim(low - 0.03 * span, max(high, 0) + 0.6 * span)
     ax.grid(visible=False, axis="y")
-    ax.set_xlabel(f"{asked}, change, %", size=8)
+    ax.set_xlabel(f"{in_question}, change, %", size=8)
 
 
 def _cut(percents: Sequence[float]) -> float:
-    """Where the axis ends: worse by more than this is an arrow, so that the other bars can be read."""
+    """End of the axis: larger values become arrows, so that the other bars stay readable."""
     return min(max(percents), max(100.0, 1.5 * max(-min(percents), 0)))
 
 

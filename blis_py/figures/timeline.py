@@ -69,7 +69,7 @@ def timeline(run: RunView, slices: int = 400) -> TimelineFigure | None:
 
 
 def _prefill_tokens(steps: Columns) -> Floats:
-    """Of prompts; a block being denoised is priced like a piece of prompt, and is none."""
+    """Tokens of prompts; a block being denoised is priced like a piece of prompt, and is none."""
     return _of("prefill_tokens")(steps) * (1 - _denoising(steps))
 
 

@@ -34,7 +34,7 @@ def reading(path: Path) -> Iterator[IO[str]]:
         InputError: not readable, not a regular file, damaged, not text, a line that is too long, or excessive
         expansion.
     """
-    with _told(path), _opened(path) as raw:
+    with _input_errors(path), _opened(path) as raw:
         size = os.fstat(raw.fileno())
         if not stat.S_ISREG(size.st_mode) and not stat.S_ISDIR(size.st_mode):
             fix = "write it to a file first: it is read more than once"
@@ -53,7 +53,7 @@ def read_text(path: Path, *, most_bytes: int = MAX_TEXT_BYTES) -> str:
     Raises:
         InputError: not readable, damaged, not text, or too large.
     """
-    with _told(path), _opened(path) as raw:
+    with _input_errors(path), _opened(path) as raw:
         start = raw.read(most_bytes + 1)
         if start[:2] == b"\x1f\x8b":
             with gzip.GzipFile(fileobj=io.BytesIO(start)) as packed:
@@ -79,7 +79,7 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _input_errors(path: Path) -> Iterator[None]:
     """Translate file errors to InputError."""
     try:
         yield

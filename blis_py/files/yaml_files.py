@@ -74,7 +74,7 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    """In double quotes if there are line ends known only to YAML, which are not escaped otherwise."""
+    """Text in double quotes if it has line ends known only to YAML, which are not escaped otherwise."""
     style = '"' if any(mark in text for mark in "\x85\u2028\u2029\ufeff") else None
     return dumper.represent_scalar(f"{_TAG}str", text, style=style)
 

@@ -37,7 +37,7 @@ class FrontendDelays:
         )
 
     def token_ns(self, number: int) -> int:
-        """From the end of its step until the client receives token `number`, from 1."""
+        """Delay from the end of its step until the client receives token `number`, from 1."""
         return self.behind_ns + number * self.per_token_ns
 
 
@@ -60,7 +60,7 @@ class StepTime:
 
 
 class LatencyModel(Protocol):
-    """Prices steps. Implementations are immutable and free of randomness.
+    """Price of steps. Implementations are immutable and free of randomness.
 
     The ends of `decode_run(f, k)` must equal, to the nanosecond, the running sums of
     `step(f.after(j)).synchronous_ns` for j in 0..k-1: the simulator jumps over k decode steps and

@@ -149,7 +149,7 @@ def kv_heads_per_rank(shape: ModelShape, tp: int) -> int:
 
 
 def rank_block_bytes(shape: ModelShape, layout: Layout, block_size: int) -> int:
-    """What a block holds on one rank, replicated heads included."""
+    """Contents of a block on one rank, replicated heads included."""
     token_bytes, _ = _kv_bytes(shape, layout, BLIS_OVERHEADS, 0)
     return token_bytes * block_size
 
@@ -183,7 +183,7 @@ def rank_weight_bytes(shape: ModelShape, layout: Layout) -> float:
 
 
 def _kv_bytes(shape: ModelShape, layout: Layout, overheads: MemoryOverheads, seqs: int) -> tuple[int, float]:
-    """What a rank caches for a token, and the windows and states of `seqs` sequences.
+    """Bytes that a rank caches for a token, and for windows and states of `seqs` sequences.
 
     A latent cache is as large on every rank. Where the allocator groups layers by their window, windowed
     ones keep no more than the window.

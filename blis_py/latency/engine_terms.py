@@ -1,4 +1,4 @@
-"""What a step of an engine takes beyond its kernels, and what of a run was learned on.
+"""Time of a step beyond the kernels of an engine, and the part of a run outside what was learned.
 
 The figures stand in `profiles/operators/terms.yaml`, by engine: factors of the kernels' sum for decodes and
 for steps with prompts (small kernels, launches, imperfect overlap), time per step on GPU and host, per
@@ -40,7 +40,7 @@ class EngineTerms:
     """Combinations of kind of model, format, GPU and layout in the measurements."""
 
     def beyond(self, shape: ModelShape, gpu: GpuSpec, layout: Layout, engine: str, measured: bool) -> str:
-        """What of a run was not learned on, in one line; may be empty."""
+        """The part of a run outside what was learned, in one line; may be empty."""
         missing = list(self._missing(shape, gpu, layout, engine, measured))
         return f"step times of what was not learned on together: {'; '.join(missing)}" if missing else ""
 

@@ -99,7 +99,7 @@ def _line(prices: Prices) -> tuple[float, float, float, float, float, float]:
 
 
 class Fitted:
-    """Prices steps from a fitted profile; see `LatencyModel`.
+    """Step times by a fitted profile; see `LatencyModel`.
 
     Immutable except for the counter `outside`.
 
@@ -323,7 +323,7 @@ class Fitted:
 
     def _far(self, f: StepFeatures, limits: Sequence[tuple[str, int]]) -> None:
         for name, high in limits:
-            self.outside.saw(name, getattr(f, name, 0), high)
+            self.outside.record(name, getattr(f, name, 0), high)
 
     # --- the interface -------------------------------------------------------------------------------
 

@@ -60,7 +60,7 @@ class _Decode(NamedTuple):
 
 
 class KernelTables:
-    """Prices steps from a folder of measured kernel times (`kernel_profile`); see `LatencyModel`.
+    """Step times by a folder of measured kernel times (`kernel_profile`); see `LatencyModel`.
 
     Immutable except for the counter `outside`.
     """
@@ -165,11 +165,11 @@ class KernelTables:
             "decodes beside a chunk": seqs if chunk else 0,
         }
         for name, value in seen.items():
-            self.outside.saw(name, value, self._limits[name])
+            self.outside.record(name, value, self._limits[name])
         if seqs and seqs <= self._limits["decodes"]:
             longest = f.max_context if self.uses_max_context else 0
             context = max(ceil(f.decode_kv_tokens / seqs), longest)
-            self.outside.saw("context of a decode", context, self._decode(seqs).longest)
+            self.outside.record("context of a decode", context, self._decode(seqs).longest)
 
     # --- the interface -------------------------------------------------------------------------------
 

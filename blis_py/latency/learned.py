@@ -37,12 +37,12 @@ class Learned:
         kind = kind_of(shape)
         degrees = self.tp.get(kind, {}).get(gpu.name, ())
         if tp not in degrees:
-            yield f"{_told(kind)} on {gpu.name}" + (f" TP{tp}" if degrees else "")
+            yield f"{_kind_text(kind)} on {gpu.name}" + (f" TP{tp}" if degrees else "")
         if longest_tokens > self.longest_tokens:
             yield f"contexts of {longest_tokens:,} tokens"
 
     def __str__(self) -> str:
-        kinds = [f"{_told(kind)} on {', '.join(gpus)}" for kind, gpus in self.tp.items()]
+        kinds = [f"{_kind_text(kind)} on {', '.join(gpus)}" for kind, gpus in self.tp.items()]
         each = {tp for gpus in self.tp.values() for degrees in gpus.values() for tp in degrees}
         degrees = ", ".join(map(str, sorted(each)))
         return f"{'; '.join(kinds)}; TP {degrees}; contexts of up to {self.longest_tokens:,} tokens"
@@ -61,7 +61,7 @@ def kind_of(shape: ModelShape) -> str:
     return f"{'sparse' if sparse else 'dense'} {form}"
 
 
-def _told(kind: str) -> str:
+def _kind_text(kind: str) -> str:
     name, _, form = kind.partition(" ")
     return f"{KINDS[name]} in {form}"
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from blis_py.core.light_dataclass import dataclass
 from blis_py.latency import operator_work as work
 from blis_py.latency.capacity import kv_heads_per_rank
+from blis_py.latency.graph_sizes import GraphSizes
 from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.layout import Layout
 from blis_py.latency.operator_work import Priced
@@ -47,6 +48,8 @@ class KernelOptions:
     """Of experts: auto, trtllm, cutlass, deepgemm, …."""
     fused_norms: bool = False
     """Whether all-reduces of few tokens add the residual and normalise, too."""
+    graphs: GraphSizes | None = None
+    """Batch sizes with CUDA graphs; None = every one."""
 
 
 class OperatorList:
@@ -271,7 +274,7 @@ class OperatorList:
         return self._move(m, k) if form not in ("bfloat16", "int4_wo", _HOPPER_MXFP4) else np.zeros_like(m)
 
     def _unfused(self, tokens: Array, ns: Array) -> Array:
-        """What an all-reduce with few tokens does on its way costs nothing."""
+        """Operations that an all-reduce with few tokens does on its way at no cost."""
         return np.where(tokens <= _FUSED_TOKENS, 0.0, ns) if self._fused else ns
 
     def _move(self, rows: Array, width: float) -> Array:
@@ -309,8 +312,8 @@ class OperatorList:
 
     @property
     def _input_form(self) -> str:
-        """Of the projections before attention, which some checkpoints leave alone while its output is
-        quantised."""
+        """Number format of the projections before attention, which some checkpoints leave alone while
+        its output is quantised."""
         w = self._shape.weights
         return self._form(2.0 if w.output and w.output < w.attention else w.attention)
 

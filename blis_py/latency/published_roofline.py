@@ -34,7 +34,7 @@ from blis_py.models.model_shape import ModelShape
 
 
 class PublishedGpu(NamedTuple):
-    """What BLIS says of a GPU."""
+    """Datasheet of a GPU as BLIS has it."""
 
     fp16_tflops: float
     fp8_tflops: float
@@ -52,7 +52,7 @@ _NS_PER_US = 1000
 
 
 class PublishedRoofline:
-    """Prices a step with the formula above; see `LatencyModel`.
+    """Step times by the formula above; see `LatencyModel`.
 
     Raises:
         InputError: BLIS has no figures for the GPU.

@@ -31,7 +31,7 @@ from blis_py.models.model_shape import ModelShape
 
 
 class Roofline(LineModel):
-    """Prices a step with the formulas above, to the nearest ns; see `LatencyModel`.
+    """Step times by the formulas above, to the nearest ns; see `LatencyModel`.
 
     It has no front-end delays, since the datasheet does not contain them.
     """

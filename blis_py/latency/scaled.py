@@ -23,7 +23,7 @@ class ScaledLine(LineModel):
         super().__init__()
         self._mixes_otherwise = True
         self._model, self._gpu, self._host = model, gpu, host
-        self.name, self.provenance, self.frontend = _told(model, gpu, host)
+        self.name, self.provenance, self.frontend = _scaled_description(model, gpu, host)
         self._pair_ns, self._kv_ns = gpu * model._pair_ns, gpu * model._kv_ns
 
     def _tokens_ns(self, tokens: int) -> float:
@@ -50,7 +50,7 @@ class Scaled:
 
     def __init__(self, model: LatencyModel, gpu: float, host: float, hides_host: bool = False) -> None:
         self._model, self._gpu, self._host, self._hides_host = model, gpu, host, hides_host
-        self.name, self.provenance, self.frontend = _told(model, gpu, host)
+        self.name, self.provenance, self.frontend = _scaled_description(model, gpu, host)
         self.uses_max_context = model.uses_max_context
 
     def overlapped(self) -> Scaled:
@@ -93,5 +93,7 @@ class Scaled:
         return durations
 
 
-def _told(model: LatencyModel | LineModel, gpu: float, host: float) -> tuple[str, str, FrontendDelays]:
+def _scaled_description(
+    model: LatencyModel | LineModel, gpu: float, host: float
+) -> tuple[str, str, FrontendDelays]:
     return model.name, f"{model.provenance}; GPU time × {gpu:g}, host time × {host:g}", model.frontend

@@ -64,7 +64,7 @@ def corners_of(knots: Sequence[Array], where: Sequence[Array]) -> Iterator[tuple
 
 @dataclass(frozen=True, eq=False)
 class Surfaces:
-    """What was learned of one engine's kernels on one GPU."""
+    """Learned kernel times of one engine on one GPU."""
 
     gpu: str
     engine: str

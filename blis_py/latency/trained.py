@@ -128,7 +128,7 @@ class ServerTerms:
 
 
 class Trained(LineModel):
-    """Prices a step with the formulas above, to the nearest ns; see `LatencyModel`.
+    """Step times by the formulas above, to the nearest ns; see `LatencyModel`.
 
     Args:
         shape, gpu, tp: model, accelerator, tensor-parallel degree.
@@ -215,7 +215,7 @@ class Trained(LineModel):
 
     def _host_ns(self, seqs: int) -> int:
         c = self._c
-        self.outside.saw(seqs)
+        self.outside.record(seqs)
         return int(c.host_step_ns + c.host_seq_ns * seqs - self._server.beyond_ns(seqs) + 0.5)
 
 

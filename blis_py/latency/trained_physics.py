@@ -53,7 +53,7 @@ _US: Final = 1000
 
 
 class TrainedPhysics:
-    """Prices a step with the formula above; see `LatencyModel`.
+    """Step times by the formula above; see `LatencyModel`.
 
     The published fit covers the step as a whole, so no part of it is host time.
 

@@ -110,7 +110,7 @@ class Life:
 
 
 class Bookkeeper:
-    """Builds ledgers for the requests of a run.
+    """Builder of the ledgers for the requests of a run.
 
     Args:
         record: the run.
@@ -220,7 +220,7 @@ def life_of(record: RunRecord, row: int) -> Life:
 
 
 class _Page:
-    """Writes the events on instances into a ledger."""
+    """Observer that writes the events on instances into a ledger."""
 
     def __init__(
         self, ledger: Ledger, life: Life, arrivals: Mapping[str, int], handover: HandOver | None = None
@@ -327,7 +327,7 @@ class _Page:
         return there and own.tokens == 1 and own.past + 1 == own.length
 
     def _recomputed(self, times: Times, own: PrefillChunk) -> Times:
-        """Its own share of a step, split into recomputation and first-time computation.
+        """The request's own share of a step, split into recomputation and first-time computation.
 
         After it has emitted, a preemption discards the prompt and all of the answer.
         """

@@ -19,7 +19,7 @@ from blis_py.ledger.witness import MakeNoting, Notes, Noting, Watched
 
 
 def noting(kind: KindOfRequests) -> MakeNoting:
-    """What keeps the notes of an instance."""
+    """Notes of an instance."""
     assert isinstance(kind, BlockDiffusion)
     return lambda scheduler, events, notes, watched: NotingRounds(scheduler, events, notes, watched, kind)
 
@@ -46,7 +46,7 @@ def changes(kind: KindOfRequests) -> Iterator[tuple[str, Any]]:
 
 
 class NotingRounds(Noting):
-    """Of a block-diffusion instance."""
+    """Watch of a block-diffusion instance."""
 
     def __init__(
         self,

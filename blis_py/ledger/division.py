@@ -50,7 +50,7 @@ def chunk_alone(chunk: PrefillChunk) -> StepFeatures:
 
 
 class Divider:
-    """Divides the steps of a run.
+    """Division of the steps of a run into shares of requests.
 
     Args:
         latency: what prices them; its GPU part is what is divided.

@@ -28,7 +28,7 @@ from blis_py.ledger import kinds
 from blis_py.ledger.book import Bookkeeper, InTheWay, Ledger, life_of
 from blis_py.ledger.division import Divider
 from blis_py.ledger.lines import LedgerLine, Times, add
-from blis_py.ledger.question import Question, QuestionMatch, ask, find
+from blis_py.ledger.question import Question, QuestionMatch, find, question_of
 from blis_py.ledger.reproduced import differences
 from blis_py.ledger.what_if import (
     MeasuredEffect,
@@ -45,8 +45,8 @@ from blis_py.metrics.groups import slo_classes
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.record import RunRecord
 from blis_py.metrics.registry import METRICS
+from blis_py.report.saved import SavedResult, load
 from blis_py.result import Result
-from blis_py.saved import SavedResult, load
 from blis_py.setup.setup import Progress
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Explanation:
     simulation: Simulation
     record: RunRecord
     ledger: Ledger | None
-    """Ledger of the request in question; None if there is none, and `found.nobody` has the reason."""
+    """Ledger of the request in question; None if there is none, and `found.no_match` has the reason."""
     slowest: tuple[Ledger, ...] = ()
     """For a statistic: the requests that are as slow or slower, including the request itself."""
     typical: Ledger | None = None
@@ -88,7 +88,7 @@ class Explanation:
         return text_of(self.as_dict())
 
     def __repr__(self) -> str:
-        who = "nobody" if self.ledger is None else self.ledger.request
+        who = "no match" if self.ledger is None else self.ledger.request
         return f"Explanation({self.question.in_words()}: {who})"
 
     def plot(self) -> Picture:
@@ -99,10 +99,10 @@ class Explanation:
 
     def as_dict(self) -> dict[str, Any]:
         """All results as plain data; times in whole ns. A new object with every call."""
-        return {**self._told}
+        return {**self._fields}
 
     @cached_property
-    def _told(self) -> dict[str, Any]:
+    def _fields(self) -> dict[str, Any]:
         found, ledger = self.found, self.ledger
         return {
             "question": self.question.in_words(),
@@ -112,7 +112,8 @@ class Explanation:
             "not_reproduced": self.not_reproduced,
             "value_ns": found.value_ns,
             "requests": found.count,
-            "nobody": found.nobody or None,
+            "no_match": found.no_match or None,
+            "nobody": found.no_match or None,  # former name of `no_match`
             "request": None if ledger is None else self._request(found.row, ledger),
             "share_of": self._metric,
             "ledger": [] if ledger is None else self._lines(ledger),
@@ -217,7 +218,7 @@ class Explanation:
         ]
 
     def _measured(self, measured: MeasuredEffect) -> dict[str, Any]:
-        return {"asked_ns": measured.asked_ns, **measured.figures}
+        return {"asked_ns": measured.value_ns, **measured.figures}
 
     def _what_if(self, one: WhatIf) -> dict[str, Any]:
         stated: dict[str, Any] = {"change": one.change.title, "settings": dict(one.change.settings)}
@@ -225,7 +226,7 @@ class Explanation:
             return stated | {"refused": one.refused}
         before, after = self.before.figures, one.measured.figures
         changes = {name: relative(before.get(name), after.get(name)) for name in after}
-        interval = None if one.change_of_asked is None else one.change_of_asked.interval
+        interval = None if one.figure_change is None else one.figure_change.interval
         stated |= {"after": self._measured(one.measured), "asked": one.gain(self.before)}
         stated |= {"asked_interval": interval, "noise": one.noise}
         return stated | {"changes": changes}
@@ -259,7 +260,7 @@ def explain(
     Raises:
         InputError: no such request, metric or class; a folder that is not a saved run; an invalid setting.
     """
-    question = ask(request, metric, slo_class)
+    question = question_of(request, metric, slo_class)
     stated: Stage = stage or (lambda what: None)
     simulation, result, saved = _resolved(run, settings)
     changes = _changes(simulation, what_if)

@@ -1,4 +1,4 @@
-"""What ledgers need to know of kinds of requests: a module for each."""
+"""Ledgers by kind of requests: a module for each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class KindInLedgers(Protocol):
     """The functions of such a module."""
 
     def noting(self, kind: KindOfRequests) -> MakeNoting:
-        """What keeps the notes of an instance."""
+        """The class of an instance's notes."""
         ...
 
     def chunk_alone(self, chunk: PrefillChunk, kind: KindOfRequests) -> StepFeatures:
@@ -32,12 +32,12 @@ KINDS: dict[str, KindInLedgers] = modules("blis_py.ledger")
 
 
 def noting(kind: KindOfRequests | None) -> MakeNoting | None:
-    """What keeps the notes of an instance; `None` = as of autoregressive requests."""
+    """The class of an instance's notes; `None` = as of autoregressive requests."""
     return None if kind is None else KINDS[kind.name].noting(kind)
 
 
 def chunk_alone(kind: KindOfRequests | None) -> Callable[[PrefillChunk], StepFeatures] | None:
-    """From a piece of prompt to a step of it and nothing else; `None` = as of autoregressive requests."""
+    """The step of a piece of prompt and nothing else; `None` = as of autoregressive requests."""
     if kind is None:
         return None
     module = KINDS[kind.name]

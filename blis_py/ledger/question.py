@@ -54,7 +54,9 @@ class Question:
         return column
 
 
-def ask(request: str | None = None, metric: str | None = None, slo_class: str | None = None) -> Question:
+def question_of(
+    request: str | None = None, metric: str | None = None, slo_class: str | None = None
+) -> Question:
     """A question from user input.
 
     Args:
@@ -108,7 +110,7 @@ class QuestionMatch:
     """Total number of these."""
     typical: int | None = None
     """Row of the median request."""
-    nobody: str = ""
+    no_match: str = ""
     """The reason if no request matches."""
 
 
@@ -125,7 +127,7 @@ def find(record: RunRecord, question: Question) -> QuestionMatch:
     order = order[: np.count_nonzero(~np.isnan(values))]
     count = len(order)
     if not count:
-        return QuestionMatch(None, nobody=_nobody(record, question))
+        return QuestionMatch(None, no_match=_no_match(record, question))
     place = int(np.ceil((count - 1) * question.rank / 100))
     slower = order[place:]
     some = np.unique(np.linspace(0, len(slower) - 1, min(len(slower), _MAX_SLOWEST)).round().astype(int))
@@ -147,7 +149,7 @@ def _row_of(record: RunRecord, name: str) -> int:
     raise InputError("no such request", key="--request", value=name, fix=some)
 
 
-def _nobody(record: RunRecord, question: Question) -> str:
+def _no_match(record: RunRecord, question: Question) -> str:
     """The reason why no request has such a latency."""
     classes = rows_by_name(slo_classes(record))
     rows = np.arange(len(record.table))

@@ -1,4 +1,4 @@
-"""Why a waiting request was not admitted to a step.
+"""Reasons why a waiting request was not admitted to a step.
 
 The check assumes that the request is at the head of the queue. If it would not have been admitted even then,
 the cause is what it lacked: a slot, KV blocks, token budget. Otherwise the cause is the requests ahead of it,
@@ -36,7 +36,7 @@ class AdmissionState:
     """Whether all waiting requests share a prefix with a prompt being computed."""
 
     def refuses(self, tokens: int) -> LedgerLine:
-        """Why a request that lacks so many tokens, assuming no cache hits, is not in the step."""
+        """The reason why a request that lacks so many tokens, assuming no cache hits, is not in the step."""
         if self.slots <= 0:
             return LedgerLine.NO_SLOT
         if self.closed:

@@ -49,7 +49,7 @@ class WhatIfChange:
 class MeasuredEffect:
     """Figures of a run: the one in question, and those that a change may worsen."""
 
-    asked_ns: float | None
+    value_ns: float | None
     """The figure in question; None if undefined."""
     figures: dict[str, float | None] = field(default_factory=dict)
     values: Floats | None = None
@@ -64,19 +64,19 @@ class WhatIf:
     measured: MeasuredEffect | None
     refused: str | None = None
     """Reason why the run is impossible."""
-    change_of_asked: Change | None = None
+    figure_change: Change | None = None
     """Change of the figure in question over the requests that have it in both runs, with its interval."""
 
     @property
     def noise(self) -> bool:
         """Whether other requests of the same kind could turn the change around."""
-        return self.change_of_asked is not None and self.change_of_asked.sure is False
+        return self.figure_change is not None and self.figure_change.sure is False
 
     def gain(self, before: MeasuredEffect) -> float | None:
         """Relative change of the figure in question; negative = less."""
         if self.measured is None:
             return None
-        return relative(before.asked_ns, self.measured.asked_ns)
+        return relative(before.value_ns, self.measured.value_ns)
 
 
 def relative(before: float | None, after: float | None) -> float | None:
@@ -120,10 +120,10 @@ def _run(
     except InputError as error:
         return WhatIf(change, None, str(error))
     measured = measure(other.simulate(False, progress)[0], question)
-    return WhatIf(change, measured, change_of_asked=_change_of_asked(before, measured, question.rank))
+    return WhatIf(change, measured, figure_change=_figure_change(before, measured, question.rank))
 
 
-def _change_of_asked(before: MeasuredEffect, after: MeasuredEffect, rank: float) -> Change | None:
+def _figure_change(before: MeasuredEffect, after: MeasuredEffect, rank: float) -> Change | None:
     """The change over the requests that have the metric in both runs; None if there are none."""
     if before.values is None or after.values is None or len(before.values) != len(after.values):
         return None
@@ -135,8 +135,8 @@ def _part(progress: Progress | None, index: int, count: int) -> Progress | None:
     """Progress of one run as a part of the whole."""
     if progress is None:
         return None
-    tell = progress
-    return lambda ended, total: tell(index * total + ended, count * total)
+    report = progress
+    return lambda ended, total: report(index * total + ended, count * total)
 
 
 def measure(record: RunRecord, question: Question) -> MeasuredEffect:
@@ -155,11 +155,11 @@ def measure(record: RunRecord, question: Question) -> MeasuredEffect:
     first_ns = int(record.table.arrival_ns[0]) if len(record.table) else 0
     span_s = (last_ns - first_ns) / 1e9
     figures["output_tokens_per_s"] = float(record.emitted_tokens[done].sum()) / span_s if span_s > 0 else None
-    asked = None if question.request is not None else question.values(record)
-    return MeasuredEffect(_asked_ns(record, question), figures, asked)
+    metric_values = None if question.request is not None else question.values(record)
+    return MeasuredEffect(_value_ns(record, question), figures, metric_values)
 
 
-def _asked_ns(record: RunRecord, question: Question) -> float | None:
+def _value_ns(record: RunRecord, question: Question) -> float | None:
     if question.request is None:
         return find(record, question).value_ns
     names = list(record.table.ids())

@@ -1,4 +1,4 @@
-"""From the raw record of a run to everything printed, plotted and written; start with `summarise`."""
+"""Figures of a run, from its raw record to tables, pictures and files; start with `summarise`."""
 
 from __future__ import annotations
 

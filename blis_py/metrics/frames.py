@@ -93,7 +93,7 @@ def _closed_loop_columns(record: RunRecord) -> dict[str, Column]:
 
 
 def _columns_of_kind(record: RunRecord) -> dict[str, Column]:
-    """What the kind of requests adds."""
+    """Columns that the kind of requests adds."""
     kind = kind_of(record)
     return {} if kind is None else kind.columns(record)
 

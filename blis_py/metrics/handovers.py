@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self
 
@@ -51,9 +50,9 @@ class HandOvers:
     size_bytes: Ints
 
     @classmethod
-    def of_values(cls, values: Sequence[int]) -> Self:
-        """The rows one behind the other."""
-        table = np.array(values, dtype=np.int64).reshape(-1, len(HandOver._fields))
+    def of_bytes(cls, values: bytes | bytearray) -> Self:
+        """The rows one behind the other, as 64-bit integers."""
+        table = np.frombuffer(values, dtype=np.int64).reshape(-1, len(HandOver._fields))
         return cls(**dict(zip(HandOver._fields, table.T, strict=True)))
 
     def __len__(self) -> int:
@@ -69,7 +68,7 @@ class HandOvers:
         return type(self)(**columns | {"request": place[self.request[chosen]]})
 
     def of(self, row: int) -> HandOver | None:
-        """That of a request; None if it had none."""
+        """The hand-over of a request; None if it had none."""
         found = np.flatnonzero(self.request == row)
         if not len(found):
             return None
@@ -88,7 +87,7 @@ class HandOvers:
 
     @property
     def link_queue_ns(self) -> Ints:
-        """What other transfers added to it, earlier chunks of the same request included."""
+        """Delay by other transfers, earlier chunks of the same request included."""
         return np.asarray(self.end_ns - self.begin_ns - self.alone_ns)
 
     def summary(self) -> dict[str, Any]:

@@ -116,7 +116,7 @@ class TokenGaps:
 
     @cached_property
     def _handover_gaps_ns(self) -> Ints:
-        """From the last token before each visit to its first; -1 if either does not exist."""
+        """Gaps from the last token before each visit to its first; -1 if either does not exist."""
         visits = self._visits
         gaps_ns = np.full(len(visits), -1, dtype=np.int64)
         if not visits.single:

@@ -1,4 +1,4 @@
-"""What kinds of requests add to the tables and the summary of a run: a module for each."""
+"""Tables and summary by kind of requests: a module for each."""
 
 from __future__ import annotations
 

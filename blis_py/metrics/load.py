@@ -20,7 +20,7 @@ MIN = 50
 SERVICES = 5
 """Minimum length of the second half in mean service times: until the first requests end, the backlog grows in
 any case."""
-GAVE_UP = 0.01
+MAX_UNSERVED = 0.01
 """Share of client timeouts at which a cluster does not keep up, regardless of the other requests' waits."""
 BEHIND = 0.2
 """Share of the time of arrivals that requests must wait in the end for a short run to be saturated."""
@@ -44,7 +44,7 @@ def load(record: RunRecord) -> dict[str, Any]:
     due_ns = record.table.due_ns
     if due_ns is not None:
         if (due_ns >= 0).all():
-            return _told(CLOSED, _rates(record, 0, _end_ns(record)), None, 0.0)
+            return _load_summary(CLOSED, _rates(record, 0, _end_ns(record)), None, 0.0)
         is_open = due_ns < 0
         if not is_open.all():
             return load(record.take(np.flatnonzero(is_open))) | {
@@ -61,21 +61,21 @@ def load(record: RunRecord) -> dict[str, Any]:
     behind = _falls_behind(record, last_ns - first_ns)
     if not served.any() or second.sum() < MIN:
         verdict, more = (SATURATED, {}) if behind else (TOO_SHORT, _needed(rows, 2 * MIN / max(rows, 1)))
-        return _told(verdict, rates, None, late_s) | more
-    gave_up = np.isin(record.outcome[second], (Outcome.TIMED_OUT, Outcome.REJECTED, Outcome.EVICTED)).mean()
-    if gave_up > GAVE_UP:
-        return _told(SATURATED, rates, None, late_s)
+        return _load_summary(verdict, rates, None, late_s) | more
+    unserved = np.isin(record.outcome[second], (Outcome.TIMED_OUT, Outcome.REJECTED, Outcome.EVICTED)).mean()
+    if unserved > MAX_UNSERVED:
+        return _load_summary(SATURATED, rates, None, late_s)
     in_service_ns = float(np.median(record.finish_ns[served] - record.scheduled_ns[served]))
     if last_ns - middle_ns < SERVICES * in_service_ns:
         short = SERVICES * in_service_ns / max(last_ns - middle_ns, 1)
         verdict, more = (SATURATED, {}) if behind else (TOO_SHORT, _needed(rows, short))
-        return _told(verdict, rates, None, late_s) | more
+        return _load_summary(verdict, rates, None, late_s) | more
     edges = np.linspace(middle_ns, last_ns, _BLOCKS + 1)
     growth = np.diff(_backlog(record, edges)) / ((last_ns - middle_ns) / _BLOCKS / 1e9)
     mean = float(growth.mean())
     if mean >= _GROWTH * rates[0] and _low(growth) > 0:
-        return _told(SATURATED, rates, mean, late_s)
-    return _told(OVERLOADED if late_s else STABLE, rates, mean, late_s)
+        return _load_summary(SATURATED, rates, mean, late_s)
+    return _load_summary(OVERLOADED if late_s else STABLE, rates, mean, late_s)
 
 
 def _falls_behind(record: RunRecord, span_ns: int) -> bool:
@@ -100,7 +100,7 @@ def _needed(rows: int, factor: float) -> dict[str, int]:
     return {"requests_for_verdict": math.ceil(wanted / 10**digits) * 10**digits}
 
 
-def _told(
+def _load_summary(
     verdict: str, rates: tuple[float, float], growth: float | None, overloaded_s: float
 ) -> dict[str, Any]:
     return {
@@ -146,11 +146,11 @@ def _low(growth: NDArray[np.float64]) -> float:
 
 def _overloaded_s(record: RunRecord) -> float:
     """Total time during which any request has waited too long for its first step, the gateway included."""
-    come = record.enqueue_ns >= 0
-    since_ns = record.enqueue_ns[come] + LATE_NS
+    queued = record.enqueue_ns >= 0
+    since_ns = record.enqueue_ns[queued] + LATE_NS
     if record.gateway_ns is not None:
-        since_ns -= np.maximum(record.gateway_ns[come], 0)
-    until_ns: Ints = np.where(record.scheduled_ns < 0, record.finish_ns, record.scheduled_ns)[come]
+        since_ns -= np.maximum(record.gateway_ns[queued], 0)
+    until_ns: Ints = np.where(record.scheduled_ns < 0, record.finish_ns, record.scheduled_ns)[queued]
     until_ns = np.where(until_ns < 0, record.end_ns, until_ns)
     late = until_ns > since_ns
     order = np.argsort(since_ns[late], kind="stable")

@@ -206,7 +206,7 @@ class RunRecord:
 
     @property
     def blocks(self) -> Ints | None:
-        """Where answers come in blocks: those that the client got, each as a whole."""
+        """For answers in blocks: the blocks that the client received, each as a whole."""
         emission = self.visits.emission
         return self.visits.total(emission.steps()) if emission.as_blocks else None
 

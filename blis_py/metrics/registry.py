@@ -21,7 +21,7 @@ Floats = NDArray[np.float64]
 
 
 class Unit(NamedTuple):
-    """What the values of a metric are shown in."""
+    """Unit of the values of a metric."""
 
     name: str
     """At the end of columns and keys and beside limits; empty = a plain number."""
@@ -110,12 +110,12 @@ class Metric(NamedTuple):
 
     @property
     def column_key(self) -> str:
-        """Of the table of requests, with the unit."""
+        """Key in the table of requests, with the unit."""
         return self.unit.key(self.column)
 
     @property
     def key(self) -> str:
-        """In the summary, with the unit."""
+        """Key in the summary, with the unit."""
         return self.unit.key(self.name)
 
     def heading(self, statistic: str = "") -> str:

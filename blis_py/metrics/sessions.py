@@ -26,10 +26,10 @@ def unsent_turns(table: RequestTable, outcome: NDArray[np.int8], sent: Ints) -> 
         return None
     begun = table.session[sent]
     planned = np.bincount(table.session[table.session >= 0])
-    came = np.bincount(begun[begun >= 0], minlength=len(planned))
+    arrived = np.bincount(begun[begun >= 0], minlength=len(planned))
     failed = (outcome[sent] > Outcome.LENGTH_CAPPED) & ~np.isin(outcome[sent], _OPEN) & (begun >= 0)
     broken = np.bincount(begun[failed], minlength=len(planned)) > 0
-    missing = np.where(came > 0, planned - came, 0)
+    missing = np.where(arrived > 0, planned - arrived, 0)
     return UnsentTurns(cancelled=int(missing[broken].sum()), not_reached=int(missing[~broken].sum()))
 
 

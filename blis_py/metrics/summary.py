@@ -152,11 +152,11 @@ class _Summary:
         waits_ns = self.record.gateway_ns
         if waits_ns is None:
             return {}
-        came = waits_ns >= 0
-        held = came & (self.record.outcome == Outcome.QUEUED) & (self.record.instance < 0)
+        queued = waits_ns >= 0
+        held = queued & (self.record.outcome == Outcome.QUEUED) & (self.record.instance < 0)
         stated = {
             "waited": int((waits_ns > 0).sum()),
-            "wait_ms": statistics(Distribution.of(waits_ns[came])),
+            "wait_ms": statistics(Distribution.of(waits_ns[queued])),
             "still_waiting": int(held.sum()),
             "evicted": int((self.record.outcome == Outcome.EVICTED).sum()),
         }
@@ -199,7 +199,7 @@ class _Summary:
         }
 
     def _of_kind(self, rows: Rows, instances: Sequence[InstanceRecord]) -> dict[str, Any]:
-        """What the kind of requests adds, under its name."""
+        """The part of the kind of requests, under its name."""
         kind = kind_of(self.record)
         return {} if kind is None else {kind.NAME: kind.summary(self.record, rows, instances)}
 

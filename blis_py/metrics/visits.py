@@ -29,7 +29,7 @@ class Role(IntEnum):
 
 
 class Onward(IntEnum):
-    """How a visit ends whose request continues elsewhere. All other visits end with an `Outcome`."""
+    """End of a visit whose request continues elsewhere. All other visits end with an `Outcome`."""
 
     HANDED_OVER = 16
 

@@ -109,7 +109,7 @@ class ModelShape:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """What all layers cache for one token."""
+        """Bytes that all layers cache for one token."""
         return self.cached_layers * self.kv_elements * self.kv_dtype_bytes
 
     @property

@@ -37,8 +37,12 @@ EVERY_STEP = (
     "core.deadlines",
     "core.lifecycle",
     "core.batch_former",
+    "core.step_scheduler",
     "core.step_progress",
     "core.scheduler",
+    "core.rank_features",
+    "core.rank_views",
+    "core.ranks",
     "metrics.step_ends",
     "metrics.steps_table",
     "cluster.visit_columns",
@@ -103,7 +107,7 @@ class Damaged(Exception):
 
 
 def activate() -> bool:
-    """Has the modules come from native code; returns whether they will.
+    """Import the modules from native code from now on; returns whether it is possible.
 
     They will not where there is none that is up to date, and where one of them has been imported already:
     native and interpreted ones do not work together.
@@ -145,18 +149,18 @@ def current() -> dict[str, str]:
 
 
 def folder() -> Path:
-    """Where the translation for this interpreter stands."""
+    """Folder of the translation for this interpreter."""
     return Path(os.environ.get("BLIS_NATIVE") or Path(__file__).with_name(str(sys.implementation.cache_tag)))
 
 
 def digests() -> dict[str, str]:
-    """What the modules are now."""
+    """Digests of the present modules."""
     paths = {name: PACKAGE.joinpath(*name.split(".")).with_suffix(".py") for name in MODULES}
     return {name: sha256(path.read_bytes()).hexdigest() for name, path in paths.items()}
 
 
 def digest(file: Path) -> str:
-    """Of one file of the translation; empty where it cannot be read."""
+    """Digest of one file of the translation; empty where it cannot be read."""
     found = sha256()
     try:
         with file.open("rb", buffering=0) as stream:
@@ -168,7 +172,7 @@ def digest(file: Path) -> str:
 
 
 class _Finder:
-    """Finds modules in files that stand elsewhere."""
+    """Finder of modules in files that stand elsewhere."""
 
     def __init__(self, files: Mapping[str, str]) -> None:
         self._files = files

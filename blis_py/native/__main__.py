@@ -9,7 +9,7 @@ from blis_py.native.build import build
 
 
 def main() -> int:
-    """Returns the exit code."""
+    """Compile the inner loop and return the exit code."""
     with suppress(Damaged):
         if current():
             return 0

@@ -1,4 +1,4 @@
-"""Makes the native code: mypyc translates the modules to C, and the C compiler does the rest."""
+"""Build of the native code: mypyc translates the modules to C, and the C compiler does the rest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ignore_missing_imports = true
 
 
 def build() -> None:
-    """Translates and compiles `MODULES`, which takes up to a minute.
+    """Translate and compile `MODULES`, which takes up to a minute.
 
     Raises:
         InputError: something that it takes is missing, or it did not work.
@@ -96,7 +96,7 @@ def _check_tools() -> None:
 
 
 def _install(library: Path, home: Path) -> dict[str, str]:
-    """Moves what was compiled to its place; returns the file of each module."""
+    """Move the compiled files to their place; returns the file of each module."""
     files = {}
     for path in sorted(path for path in library.rglob("*") if path.suffix in (".so", ".pyd")):
         file = path.relative_to(library)
@@ -108,7 +108,7 @@ def _install(library: Path, home: Path) -> dict[str, str]:
 
 
 def _tidy_up(home: Path, files: Iterable[str]) -> None:
-    """Takes away what only a former translation had: a wheel takes what is there."""
+    """Remove files of a former translation: a wheel contains whatever is there."""
     wanted = {home / file for file in files}
     for path in [path for path in home.rglob("*") if path.suffix in (".so", ".pyd") and path not in wanted]:
         with suppress(OSError):  # on some systems a file in use cannot be deleted

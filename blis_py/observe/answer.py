@@ -1,4 +1,4 @@
-"""A response of the OpenAI API as it comes: when each token came, counts, and how it ended."""
+"""A response of the OpenAI API as it streams: the time of each token, counts, and its end."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ from blis_py.observe.prompts import WordedPrompts
 from blis_py.requests.loops import Loop, Loops
 from blis_py.requests.sessions import next_turns
 from blis_py.requests.table import RequestTable
+from blis_py.serve.wallclock import WallTimer
 from blis_py.traces.tracev2_write import End
-from blis_py.wallclock import WallTimer
 
 _AHEAD = 4096
 """Requests whose bodies are made ahead of time, at most."""
@@ -32,7 +32,7 @@ _PREPARE_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """How requests are worded."""
+    """Wording of prompts."""
 
     model: str
     chat: bool = False
@@ -60,7 +60,7 @@ class MeasuredRequest:
 
 
 class Driver:
-    """Sends the requests of a table.
+    """Sender of the requests of a table.
 
     Args:
         done: rows that have been measured before, and are not sent again.
@@ -300,7 +300,7 @@ class Driver:
         return self._talks.get(session)
 
     def _more(self, row: int) -> str:
-        """What a later turn adds to the session."""
+        """Text that a later turn adds to the session."""
         table = self._table
         before = next((early for early, late in self._next.items() if late == row), None)
         seen = 0 if before is None else int(table.prompt_tokens[before] + table.output_tokens[before])

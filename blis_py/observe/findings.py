@@ -1,4 +1,4 @@
-"""What a measurement amounts to: figures, lateness of the client, and its files."""
+"""Findings of a measurement: figures, lateness of the client, and its files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _tokens(one: MeasuredRequest) -> int:
 
 
 def send_errors_ms(measured: Sequence[MeasuredRequest]) -> NDArray[np.float64]:
-    """How late each request was written, in ms."""
+    """Lateness of each request on the wire, in ms."""
     return np.array([one.sent_ns - one.due_ns for one in measured if one.sent_ns >= 0]) / 1e6
 
 

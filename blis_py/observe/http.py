@@ -20,7 +20,7 @@ class HttpError(Exception):
 
 
 class Receiver(Protocol):
-    """Receives a response."""
+    """Receiver of a response."""
 
     def head(self, status: int, headers: dict[str, str]) -> None: ...
 
@@ -29,7 +29,7 @@ class Receiver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a server listens.
+    """Address of a server.
 
     Attributes:
         path: before the paths of the API, without a final slash.
@@ -198,7 +198,7 @@ class _Connection(asyncio.Protocol):
 
 
 class HttpClient:
-    """Keeps connections open for the next request."""
+    """Pool of open connections."""
 
     def __init__(self, target: Target) -> None:
         self.target = target

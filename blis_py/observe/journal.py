@@ -15,7 +15,7 @@ _COLUMNS = tuple(field.name for field in fields(MeasuredRequest))
 
 
 class MeasurementJournal:
-    """Appends requests; a broken last line is ignored when it is read again.
+    """Append-only file of measured requests; a broken last line is ignored when it is read again.
 
     Args:
         identity: what the measurement is of; a resumed one must equal it.

@@ -24,7 +24,7 @@ class Counting:
 
     @classmethod
     def of(cls, words: tuple[int, int], tokens: tuple[int, int]) -> Counting:
-        """From two prompts."""
+        """Count by two prompts."""
         each = max((tokens[1] - tokens[0]) / (words[1] - words[0]), 1e-6)
         return cls(tokens[0] - each * words[0], each)
 

@@ -1,4 +1,4 @@
-"""What a server says of itself: model, counts, round-trip time, metrics."""
+"""Properties of a server: model, counts, round-trip time, metrics."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def rtt_ms(client: HttpClient) -> float:
 
 
 async def counting(client: HttpClient, model: str, chat: bool, words: Any) -> Counting:
-    """How the server counts the tokens of prompts of words; from two answers of one token each.
+    """The server's count of tokens for prompts of words, from two answers of one token each.
 
     Args:
         words: makes the text of so many words.

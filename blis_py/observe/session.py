@@ -24,7 +24,7 @@ from blis_py.observe.prompts import Counting, WordedPrompts
 from blis_py.observe.server import counting, model_of, rtt_ms, scrape
 from blis_py.requests.loops import Loops
 from blis_py.requests.table import RequestTable
-from blis_py.wallclock import loop_factory
+from blis_py.serve.wallclock import loop_factory
 
 METRICS_NAME = "metrics.txt"
 _SHOW_EVERY_S = 1.0
@@ -33,7 +33,7 @@ _WARM_CONNECTIONS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What is measured, and how."""
+    """Settings of a measurement."""
 
     target: Target
     table: RequestTable
@@ -62,8 +62,8 @@ class Measurement:
 class Observation:
     """One measurement in progress."""
 
-    def __init__(self, asked: Measurement, say: Callable[[str], None]) -> None:
-        self._asked, self._say = asked, say
+    def __init__(self, measurement: Measurement, say: Callable[[str], None]) -> None:
+        self._measurement, self._say = measurement, say
         self.measured: list[MeasuredRequest] = []
         self.model, self.rtt_ms, self.whole = "", 0.0, False
         self._started = datetime.now(UTC)
@@ -75,16 +75,16 @@ class Observation:
         Raises:
             InputError: the server does not answer, or the folder holds another measurement.
         """
-        asked = self._asked
+        measurement = self._measurement
         identity: dict[str, object] = {
-            "requests": len(asked.table),
-            "tokens": int(asked.table.prompt_tokens.sum() + asked.table.output_tokens.sum()),
-            "seed": asked.seed,
-            "chat": asked.chat,
-            "streams": asked.streams,
+            "requests": len(measurement.table),
+            "tokens": int(measurement.table.prompt_tokens.sum() + measurement.table.output_tokens.sum()),
+            "seed": measurement.seed,
+            "chat": measurement.chat,
+            "streams": measurement.streams,
         }
-        journal = MeasurementJournal(asked.folder / JOURNAL, identity)
-        self.measured = journal.begin(resume=asked.resume)
+        journal = MeasurementJournal(measurement.folder / JOURNAL, identity)
+        self.measured = journal.begin(resume=measurement.resume)
         try:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 runner.run(self._run(journal))
@@ -94,16 +94,16 @@ class Observation:
 
     def finish(self) -> None:
         """Write the files; a complete measurement no longer needs its journal."""
-        asked, late = self._asked, lateness(self.measured)
+        measurement, late = self._measurement, lateness(self.measured)
         run = {
             "schema": 1,
             "started_at": self._started.isoformat(timespec="seconds"),
             "complete": self.whole,
-            "workload": {"source": asked.workload, "seed": asked.seed},
-            "loop": {"kind": "open" if asked.loops is None else "closed"},
+            "workload": {"source": measurement.workload, "seed": measurement.seed},
+            "loop": {"kind": "open" if measurement.loops is None else "closed"},
             "client": {
-                "api": "chat" if asked.chat else "completions",
-                "streaming": asked.streams,
+                "api": "chat" if measurement.chat else "completions",
+                "streaming": measurement.streams,
                 "send_error": late,
                 "rtt_ms": self.rtt_ms,
             },
@@ -111,41 +111,41 @@ class Observation:
             "model": self.model,
         }
         header = {
-            "warm_up_requests": asked.warm_up_requests,
+            "warm_up_requests": measurement.warm_up_requests,
             "network": {"measured_rtt_ms": round(self.rtt_ms, 3)},
         }
-        server = {"type": asked.server_type, "model": self.model}
+        server = {"type": measurement.server_type, "model": self.model}
         write(
-            asked.folder,
-            asked.table,
+            measurement.folder,
+            measurement.table,
             self.measured,
             run,
             header=header,
             server=server,
-            seed=asked.seed,
-            workload=asked.workload,
+            seed=measurement.seed,
+            workload=measurement.workload,
         )
         if self.whole:
-            (asked.folder / JOURNAL).unlink(missing_ok=True)
+            (measurement.folder / JOURNAL).unlink(missing_ok=True)
         note = late_note(late)
         if note:
             self._say(f"note: {note}")
 
     async def _run(self, journal: MeasurementJournal) -> None:
-        asked = self._asked
-        client, beside = HttpClient(asked.target), HttpClient(asked.target)
-        self.model = await model_of(beside, asked.model)
+        measurement = self._measurement
+        client, beside = HttpClient(measurement.target), HttpClient(measurement.target)
+        self.model = await model_of(beside, measurement.model)
         prompts = await self._prompts(beside)
-        self.rtt_ms = await self._rtt_ms(beside) if asked.rtt_ms is None else asked.rtt_ms
+        self.rtt_ms = await self._rtt_ms(beside) if measurement.rtt_ms is None else measurement.rtt_ms
         with suppress(HttpError):
             await client.warm(_WARM_CONNECTIONS)
         style = Style(
             model=self.model,
-            chat=asked.chat,
-            streams=asked.streams,
-            unconstrained=asked.unconstrained,
-            timeout_s=asked.timeout_s,
-            extra=asked.extra,
+            chat=measurement.chat,
+            streams=measurement.streams,
+            unconstrained=measurement.unconstrained,
+            timeout_s=measurement.timeout_s,
+            extra=measurement.extra,
         )
 
         def on_end(measured: MeasuredRequest) -> None:
@@ -154,23 +154,25 @@ class Observation:
 
         done = frozenset(one.row for one in self.measured)
         driver = Driver(
-            asked.table,
-            asked.loops,
+            measurement.table,
+            measurement.loops,
             prompts,
             client,
             style,
             on_end,
             done=done,
-            max_concurrency=asked.max_concurrency,
+            max_concurrency=measurement.max_concurrency,
             started_ns=self._before_ns(done),
         )
         driver.prepare()
         gc.collect()
         gc.freeze()  # or collections would walk the workload again and again
         tasks = [asyncio.create_task(self._show(journal))]
-        if asked.metrics_path is not None:
-            file = asked.folder / METRICS_NAME
-            tasks.append(asyncio.create_task(scrape(beside, asked.metrics_path, file, asked.scrape_s)))
+        if measurement.metrics_path is not None:
+            file = measurement.folder / METRICS_NAME
+            tasks.append(
+                asyncio.create_task(scrape(beside, measurement.metrics_path, file, measurement.scrape_s))
+            )
         try:
             await driver.run()
         finally:
@@ -182,14 +184,14 @@ class Observation:
             beside.close()
 
     async def _prompts(self, client: HttpClient) -> WordedPrompts:
-        asked = self._asked
-        plain = WordedPrompts(asked.table, asked.seed, asked.vocab, Counting())
-        if asked.vocab is not None:
+        measurement = self._measurement
+        plain = WordedPrompts(measurement.table, measurement.seed, measurement.vocab, Counting())
+        if measurement.vocab is not None:
             return plain
         self._counting = await counting(
-            client, self.model, asked.chat, lambda words: plain.text([n * 7 for n in range(words)])
+            client, self.model, measurement.chat, lambda words: plain.text([n * 7 for n in range(words)])
         )
-        return WordedPrompts(asked.table, asked.seed, None, self._counting)
+        return WordedPrompts(measurement.table, measurement.seed, None, self._counting)
 
     async def _rtt_ms(self, client: HttpClient) -> float:
         try:
@@ -201,8 +203,8 @@ class Observation:
         """Time of the workload at which a resumed measurement goes on."""
         if not done:
             return 0
-        left = [row for row in range(len(self._asked.table)) if row not in done]
-        return int(self._asked.table.arrival_ns[left].min()) if left else 0
+        left = [row for row in range(len(self._measurement.table)) if row not in done]
+        return int(self._measurement.table.arrival_ns[left].min()) if left else 0
 
     async def _show(self, journal: MeasurementJournal) -> None:
         """Keep the journal on disk, and on a terminal show the percentiles so far."""
@@ -210,7 +212,7 @@ class Observation:
             await asyncio.sleep(_SHOW_EVERY_S)
             journal.flush()
             if sys.stderr.isatty():
-                sys.stderr.write(f"\r\x1b[2K{_line(self.measured, len(self._asked.table))}")
+                sys.stderr.write(f"\r\x1b[2K{_line(self.measured, len(self._measurement.table))}")
                 sys.stderr.flush()
 
 

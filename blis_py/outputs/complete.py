@@ -85,7 +85,7 @@ def _check_file(folder: Path, name: str, size: int) -> None:
 
 
 def foreign(folder: Path) -> str | None:
-    """Something in a folder that no run wrote; None if there is nothing."""
+    """A file in a folder that no run wrote; None if there is none."""
     try:
         listed = _listed(folder)
     except InputError:

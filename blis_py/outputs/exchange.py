@@ -82,10 +82,10 @@ def undisturbed() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    came: list[int] = []
+    received: list[int] = []
 
     def note(number: int, frame: FrameType | None) -> None:
-        came.append(number)
+        received.append(number)
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -93,5 +93,5 @@ def undisturbed() -> Iterator[None]:
     finally:
         for which, handler in before.items():
             signal.signal(which, handler)
-        for number in came:
+        for number in received:
             signal.raise_signal(number)

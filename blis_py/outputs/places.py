@@ -1,4 +1,4 @@
-"""Checks that output can be written, before any work is done."""
+"""Validation of output paths, before any work is done."""
 
 from __future__ import annotations
 

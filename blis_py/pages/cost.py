@@ -12,7 +12,7 @@ from blis_py.planning.prices import Prices
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a cluster takes."""
+    """Cost of a cluster."""
 
     gpus: int
     dollars_per_hour: float | None

@@ -16,11 +16,11 @@ _COLUMNS = {"asked_ns": "this request", "slowest_ns": "the slowest, mean", "typi
 
 
 def section(explanation: Explanation) -> Section:
-    """Where the time of the request at a percentile went."""
+    """The ledger of the request at a percentile."""
     found = explanation.as_dict()
     title = f"Where the time of the {found['question']} goes"
     if found["request"] is None:
-        return Section("explained", title, [f"Nothing to explain: {found['nobody']}."])
+        return Section("explained", title, [f"Nothing to explain: {found['no_match']}."])
     request = found["request"]
     words = [
         f"{found['question']} is {number((found['value_ns'] or 0) / _NS_PER_MS)} ms, "

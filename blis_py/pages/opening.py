@@ -1,4 +1,4 @@
-"""From paths to a report: what a folder or file holds decides its kind."""
+"""Reports from paths: the content of a folder or file decides its kind."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _document(path: Path, explain: bool) -> Document:
 
 def _run(folder: Path, explain: bool) -> Document:
     from blis_py.pages.run import report
-    from blis_py.saved import load
+    from blis_py.report.saved import load
 
     result = load(folder)
     explanation = None
@@ -66,7 +66,7 @@ def _run(folder: Path, explain: bool) -> Document:
 def _comparison_of(paths: Sequence[str | Path]) -> Document:
     from blis_py.comparison.compare import compare
     from blis_py.pages.comparison import report
-    from blis_py.saved import load
+    from blis_py.report.saved import load
 
     runs = [load(path) for path in paths]
     names = " ".join(shlex.quote(str(path)) for path in paths)

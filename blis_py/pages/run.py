@@ -127,7 +127,7 @@ def _sections(
     result: ShownResult, explanation: Explanation | None, source: str | None, command: str | None
 ) -> Iterator[Section]:
     summary, settings, view = result.summary, result.settings, result.view
-    yield Section("asked", "What was asked", tables=[asked(settings, summary)])
+    yield Section("asked", "What was asked", tables=[question(settings, summary)])
     pictures = [*charts.distributions(view), *charts.over_time(view)]
     yield Section("answer", "The answer", tiles=tiles(summary, settings), charts=pictures)
     yield sure(summary)
@@ -139,7 +139,7 @@ def _sections(
     yield from closing(settings, summary, source, command)
 
 
-def asked(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> Table:
+def question(settings: Mapping[str, Any], summary: Mapping[str, Any]) -> Table:
     """The request to the simulator in a few rows."""
     targets = [
         *(settings.get("slo") or ()),

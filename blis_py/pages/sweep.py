@@ -49,7 +49,7 @@ def report(table: pd.DataFrame, varied: Sequence[str], command: str) -> Document
 
 
 def verdict(ran: Sequence[Mapping[str, Any]], count: int) -> Cell:
-    """How many runs meet their targets."""
+    """Number of runs that meet their targets."""
     if not ran:
         return Cell("No run succeeded.", tone="bad")
     judged = [row for row in ran if isinstance(row.get("slo_met"), bool)]

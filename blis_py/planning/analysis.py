@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from blis_py.config.models import RunConfig
-from blis_py.disagreement import MODELS, OWN_TRUTH
-from blis_py.intervals import rerun_seed
 from blis_py.planning.goal import Goal, Judgement
 from blis_py.planning.job import HOPELESS, Job, JobOutcome, Variation
 from blis_py.planning.runner import Runner
 from blis_py.planning.uncertainty import Errors, adjusted
+from blis_py.sensitivity.disagreement import MODELS, OWN_TRUTH
+from blis_py.sensitivity.reruns import rerun_seed
 
 MORE = 1.25
 """Relative increase of one resource when looking for the bottleneck."""

@@ -79,7 +79,7 @@ class Layouts:
 
     @property
     def why(self) -> str:
-        """What decides, in one sentence."""
+        """The decisive reason, in one sentence."""
         won, lost = self.winner, self.loser
         if _met(won) > _met(lost):
             missed = next(each for each in lost.outcome.slo if not each["met"])

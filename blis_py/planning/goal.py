@@ -15,7 +15,7 @@ from blis_py.metrics.registry import METRICS
 from blis_py.metrics.slo import limit_and_measured
 from blis_py.planning.job import FINE, HOPELESS, JobOutcome
 
-EVERYBODY = ""
+ALL_REQUESTS = ""
 MOST_REQUESTS = 10_000
 _TARGET = re.compile(r"(?:(?P<slo_class>[^.]+)\.)?(?P<metric>[a-z0-9_]+)\.(?P<stat>[a-z]+|p\d+(?:\.\d+)?)")
 _LOST = ("rejected", "unservable", "timed_out", "evicted")
@@ -157,17 +157,17 @@ class Goal:
         """Attainment targets, by the share of requests that may and that do miss their limits."""
         found = []
         for name, wanted in self.attainment.items():
-            if name == EVERYBODY:
+            if name == ALL_REQUESTS:
                 share = outcome.figures.get("goodput.attainment")
             else:
                 share = outcome.classes.get(name, {}).get("attainment")
             if share is None:
-                who = "no request" if name == EVERYBODY else f"no request of class {name}"
+                who = "no request" if name == ALL_REQUESTS else f"no request of class {name}"
                 fix = "give what a good request meets: --goodput ttft:500, or --slo-ttft CLASS=500ms"
                 raise InputError(f"{who} has a goodput target", key="--attainment", fix=fix)
             spare = 1 - wanted
             slack = 1 - (1 - share) / spare if spare else (1.0 if share >= 1 else share - 1)
-            what = "attainment" if name == EVERYBODY else f"{name}.attainment"
+            what = "attainment" if name == ALL_REQUESTS else f"{name}.attainment"
             found.append(Requirement(what, wanted, share, "share", slack))
         return found
 

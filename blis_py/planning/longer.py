@@ -13,7 +13,7 @@ from blis_py.requests.loops import Loop
 from blis_py.requests.sessions import later_turns_last, waits
 from blis_py.requests.streams import stream
 from blis_py.requests.table import Content, Ints, RequestTable, deadlines_ns
-from blis_py.setup.asked import Demand
+from blis_py.setup.demand import Demand
 
 _ENOUGH = 0.97
 """Least share of the wanted requests that a generator has to supply; a horizon or a window of its own may end
@@ -22,31 +22,31 @@ _LASTS = 0.5
 """A text that recurs over more than this share of a recording is permanent, such as a system prompt."""
 
 
-def longer(config: RunConfig, length: float, ask: Callable[[RunConfig], Demand]) -> Demand:
+def longer(config: RunConfig, length: float, demand_of: Callable[[RunConfig], Demand]) -> Demand:
     """The demand over `length` times its duration; unchanged where it cannot be extended.
 
     A generator continues its sequence. A recording, or a generator with an end of its own, is repeated.
     """
-    asked = ask(config)
+    demand = demand_of(config)
     if length <= 1:
-        return asked
-    wanted = math.ceil(len(asked.table) * length)
+        return demand
+    wanted = math.ceil(len(demand.table) * length)
     if config.workload.trace is None:
-        further = ask(replace(config, workload=replace(config.workload, num_requests=wanted)))
+        further = demand_of(replace(config, workload=replace(config.workload, num_requests=wanted)))
         if len(further.table) >= _ENOUGH * wanted:
             return further
-    return _repeated(asked, math.ceil(length))
+    return _repeated(demand, math.ceil(length))
 
 
-def _repeated(asked: Demand, copies: int) -> Demand:
-    loops, table = asked.loops, asked.table
+def _repeated(demand: Demand, copies: int) -> Demand:
+    loops, table = demand.loops, demand.table
     if loops is None:
-        return replace(asked, table=repeated(table, copies))
+        return replace(demand, table=repeated(table, copies))
     if not loops.only_turns or loops.at_most is not None:
-        return asked
+        return demand
     table = later_turns_last(repeated(table, copies))
     begun = Loop(slice(0, len(table) - int(waits(table).sum())))
-    return replace(asked, table=table, loops=replace(loops, parts=[begun]))
+    return replace(demand, table=table, loops=replace(loops, parts=[begun]))
 
 
 def repeated(table: RequestTable, copies: int) -> RequestTable:

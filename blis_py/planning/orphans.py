@@ -32,7 +32,7 @@ def _ends_by_the_kernel() -> bool:
 
 
 def _watch(parent_pid: int) -> None:
-    """By the number of the parent, which changes on POSIX, and by its handle, which tells on Windows."""
+    """Test by the number of the parent, which changes on POSIX, and by its handle on Windows."""
     parent = multiprocessing.parent_process()
     while os.getppid() == parent_pid and (parent is None or parent.is_alive()):
         time.sleep(_POLL_S)

@@ -96,7 +96,7 @@ def plan(
     check_choices(axes)
     base.check([*axes, axis(INSTANCES, list(sizes))])
     space = Space(base, axes, sizes, prices, goal, runner, on_progress or (lambda line: None))
-    search = Search([SearchLine(cost) for cost in space.costs], sizes, space.ask)
+    search = Search([SearchLine(cost) for cost in space.costs], sizes, space.evaluate)
     verifier = Verifier(space, search, draws)
     combinations = len(space.points)
     lines = space.search(search, trials)

@@ -194,18 +194,15 @@ def _room(plan: PlanResult) -> list[str]:
     kind = "Highest rate" if rate.settled else f"Highest rate of a burst of {_duration(rate.span_s)}"
     if rate.broken is None:
         return [f"{kind}: beyond {rate.per_s:,.3g} requests/s, where the search ended ({over})"]
-    text = f"{kind}: {rate.per_s:,.3g} requests/s ({rate.factor:.2f} × {_offered(plan)}; {over})"
+    text = f"{kind}: {rate.per_s:,.3g} requests/s ({rate.factor:.2f} × {_offered(plan, rate.per_s / rate.factor)}; {over})"
     if not rate.settled:
         text += "; a longer run may hold less, give more requests"
     return [text, f"  just above it: {rate.broken}"]
 
 
-def _offered(plan: PlanResult) -> str:
+def _offered(plan: PlanResult, offered: float) -> str:
     """The offered rate, and the configured one if they differ."""
-    offered = plan.best.outcome.facts.get("offered_per_s")
     typed = plan.config.workload.rate
-    if offered is None:
-        return "the load"
     if typed is None or abs(offered / typed - 1) < SAME_RATE:
         return f"the {offered:,.3g} offered"
     return f"the {offered:,.3g} offered by these requests, rate {typed:g}"

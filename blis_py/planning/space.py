@@ -111,7 +111,7 @@ class Space:
             return list(range(len(self.points)))
         return suggested(several, search, trials, len(self.sizes))
 
-    def ask(self, probes: Sequence[Probe], may_stop: bool) -> list[Judgement]:
+    def evaluate(self, probes: Sequence[Probe], may_stop: bool) -> list[Judgement]:
         jobs: dict[Probe, Job] = {}
         for probe in probes:
             config = self._config(probe)

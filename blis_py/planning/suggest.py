@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from blis_py.errors import InputError
 from blis_py.planning.axes import Axis
 from blis_py.planning.search import Search
-from blis_py.setup.demand import DEFAULT_SEED
+from blis_py.setup.from_config import DEFAULT_SEED
 
 if TYPE_CHECKING:
     from optuna.trial import Trial
@@ -38,13 +38,13 @@ def suggested(axes: Sequence[Axis], search: Search, trials: int, sizes: int) -> 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=DEFAULT_SEED))
     looked: dict[int, None] = {}
-    asked = 0
-    while len(looked) < trials and asked < 4 * trials:
+    proposed = 0
+    while len(looked) < trials and proposed < 4 * trials:
         batch: list[tuple[Trial, int]] = []
         for _ in range(_TOGETHER):
             trial = study.ask()
             batch.append((trial, _line(trial, axes)))
-        asked += len(batch)
+        proposed += len(batch)
         for _, line in batch:
             if len(looked) < trials:
                 looked[line] = None

@@ -16,7 +16,6 @@ from blis_py.config.models import RunConfig
 from blis_py.core.bounds import MAX_RERUNS, check_count
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import dump_yaml
-from blis_py.intervals import rerun_seed
 from blis_py.metrics.registry import METRICS
 from blis_py.metrics.slo import limit_and_measured
 from blis_py.outputs.staging import Outputs
@@ -24,7 +23,8 @@ from blis_py.planning.axes import Axis, Point, axis, drawn, grid
 from blis_py.planning.job import Job, JobOutcome
 from blis_py.planning.runner import Runner
 from blis_py.planning.study import Base
-from blis_py.setup.demand import DEFAULT_SEED
+from blis_py.sensitivity.reruns import rerun_seed
+from blis_py.setup.from_config import DEFAULT_SEED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -150,7 +150,7 @@ class Sweep:
         return found
 
     def default_metric(self) -> str:
-        """What rows are ranked by unless a metric is named: the first target, or else the p99 of TTFT."""
+        """Default metric of the ranking: the first target, or else the p99 of TTFT."""
         slo = next((row.outcome.slo for row in self.rows if row.outcome.slo), None)
         known = {name for row in self.rows for name in row.outcome.figures}
         name = f"{METRICS[slo[0]['metric']].key}.{slo[0]['stat']}" if slo else ""

@@ -17,7 +17,7 @@ from blis_py.files.profiles import squeeze
 from blis_py.latency.hardware import load_gpu
 from blis_py.models.model_shape import load_model
 from blis_py.planning.job import JobOutcome
-from blis_py.validated import CLOSED, DENSE, EXPERTS, NEW_GPU, OPEN, SATURATED, Validated, validated
+from blis_py.planning.validated import CLOSED, DENSE, EXPERTS, NEW_GPU, OPEN, SATURATED, Validated, validated
 
 FEW = 8
 """Below this number of validated runs the draws say so."""
@@ -65,7 +65,7 @@ class Errors:
 
 
 class Regime(NamedTuple):
-    """What the error of a prediction depends on."""
+    """Circumstances on which the error of a prediction depends."""
 
     engine: str
     gpu: str
@@ -133,8 +133,8 @@ def _most_alike(regime: Regime, known: Sequence[Validated]) -> tuple[list[Valida
         same = {key: value for key, value in wanted.items() if key not in drop}
         found = [each for each in runs if all(_feature(each, key) == value for key, value in same.items())]
         if len({each.case for each in found}) >= _LEAST:
-            return found, _told(found, wanted, drop)
-    return runs, _told(runs, wanted, tuple(wanted))
+            return found, _sample_note(found, wanted, drop)
+    return runs, _sample_note(runs, wanted, tuple(wanted))
 
 
 def _feature(run: Validated, key: str) -> str:
@@ -142,7 +142,7 @@ def _feature(run: Validated, key: str) -> str:
     return squeeze(value) if key == "gpu" else value
 
 
-def _told(found: Sequence[Validated], wanted: Mapping[str, str], drop: Sequence[str]) -> str:
+def _sample_note(found: Sequence[Validated], wanted: Mapping[str, str], drop: Sequence[str]) -> str:
     count = len({each.case for each in found})
     of = ", ".join(value for key, value in wanted.items() if key not in drop and key != "gpu") or "any kind"
     gpus = ", ".join(dict.fromkeys(each.gpu.upper() for each in found))
@@ -201,7 +201,7 @@ def _step(run: Validated) -> float:
 
 
 def _residual(run: Validated, metric: str, stat: str) -> float | None:
-    """What of a latency's error its step times do not explain; None if it was not measured."""
+    """The part of a latency's error that step times do not explain; None if it was not measured."""
     own = run.ratio("ttft" if metric == "scheduling_delay" else metric, stat)
     return None if own is None else own / _step(run)
 

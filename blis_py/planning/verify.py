@@ -43,9 +43,9 @@ def drawn(config: RunConfig, goal: Goal, runner: Runner, count: int, longer: Sus
     Args:
         longer: its run over a longer duration, which shows whether queues build up at times.
     """
-    asked = [(each.metric, each.stat) for each in parse_slos(config.slo)]
+    judged = [(each.metric, each.stat) for each in parse_slos(config.slo)]
     near = longer.outcome.verdict in (OVERLOADED, SATURATED)
-    errors = errors_of(config, count, asked, near_saturation=near)
+    errors = errors_of(config, count, judged, near_saturation=near)
     return Drawn() if errors is None else drawn_from(errors, config, goal, runner, longer.analysed)
 
 

@@ -21,7 +21,6 @@ from blis_py.api import Simulation  # noqa: E402
 from blis_py.config.models import RunConfig, descriptions  # noqa: E402
 from blis_py.config.workload import WorkloadSection  # noqa: E402
 from blis_py.errors import InputError  # noqa: E402
-from blis_py.intervals import numbers  # noqa: E402
 from blis_py.latency.scaled import scaled  # noqa: E402
 from blis_py.metrics.slo import parse_slos  # noqa: E402
 from blis_py.planning import early_stop  # noqa: E402
@@ -30,8 +29,9 @@ from blis_py.planning.job import Job, JobOutcome, Variation  # noqa: E402
 from blis_py.planning.longer import longer, resampled  # noqa: E402
 from blis_py.requests.table import RequestTable  # noqa: E402
 from blis_py.result import Result  # noqa: E402
-from blis_py.setup.asked import Demand  # noqa: E402
-from blis_py.setup.demand import demand  # noqa: E402
+from blis_py.sensitivity.reruns import numbers  # noqa: E402
+from blis_py.setup.demand import Demand  # noqa: E402
+from blis_py.setup.from_config import demand  # noqa: E402
 from blis_py.setup.from_trace import as_recorded  # noqa: E402
 from blis_py.setup.pools import PoolSetup  # noqa: E402
 from blis_py.setup.setup import Setup  # noqa: E402
@@ -78,7 +78,7 @@ def run(packed: bytes) -> JobOutcome:
 def warm_up(job: Job) -> None:
     """Read the requests of a job, to be shared by processes forked from this one."""
     try:
-        asked(job.config)
+        cached_demand(job.config)
     except InputError:
         return  # reported where the job is run
 
@@ -87,12 +87,12 @@ def varied(job: Job) -> Simulation:
     """The simulation of a job, with its variation."""
     length = job.variation.length
     simulation = Simulation.of(
-        job.config, lambda config: _with_factors(longer(config, length, asked), job.variation)
+        job.config, lambda config: _with_factors(longer(config, length, cached_demand), job.variation)
     )
     return _with_other_parts(simulation, job.variation)
 
 
-def asked(config: RunConfig) -> Demand:
+def cached_demand(config: RunConfig) -> Demand:
     """The requests of a configuration, cached across jobs."""
     load = config.workload
     files = _contents.digests(config)

@@ -151,7 +151,9 @@ def _requests(record: RunRecord, columns: Latencies) -> list[dict[str, Any]]:
         "arrived_at": (table.arrival_ns / 1e9).tolist(),
         "requestID": table.ids(),
         "num_prefill_tokens": table.prompt_tokens.tolist(),
-        "num_decode_tokens": np.where(columns.completed, record.emitted_tokens, _asked(record)).tolist(),
+        "num_decode_tokens": np.where(
+            columns.completed, record.emitted_tokens, _expected_output_tokens(record)
+        ).tolist(),
         **{name: (np.nan_to_num(column) / NS_PER_MS).tolist() for name, column in latency_ms.items()},
         "slo_class": table.slo_class.to_list(),
         "tenant_id": table.tenant.to_list(),
@@ -172,7 +174,7 @@ def _requests(record: RunRecord, columns: Latencies) -> list[dict[str, Any]]:
     ]
 
 
-def _asked(record: RunRecord) -> Ints:
+def _expected_output_tokens(record: RunRecord) -> Ints:
     """Output tokens each request would have got: its own length, or its budget if that is shorter."""
     output, limit = record.table.output_tokens, record.table.max_tokens
     return np.where(limit > 0, np.minimum(output, limit), output)

@@ -9,7 +9,7 @@ from blis_py.report.amounts import count, ms, short
 
 
 def lines(blocks: Mapping[str, Any]) -> Iterable[str]:
-    """What the table shows of its part of a summary."""
+    """Lines of the table for its part of a summary."""
     yield f"{count(blocks['committed_blocks'], 'block')} of {short(blocks['steps_per_block'])} rounds"
     yield f"{short(blocks['committed_tokens_per_step'])} tokens per block and round"
     yield f"{ms(blocks['time_per_block_ms']['mean'])} ms per block"

@@ -55,7 +55,7 @@ def _parts(data: Data) -> Iterable[Any]:
         yield f"{plain(_from_here(data['source']))}, simulated again: its figures are reproduced."
     request = data["request"]
     if request is None:
-        yield f"Nothing to explain: {data['nobody']}."
+        yield f"Nothing to explain: {data['no_match']}."
         return
     yield from _about(data, request)
     yield ""
@@ -146,7 +146,7 @@ def _sums(request: Data) -> str:
 
 
 def _scope(data: Data) -> str:
-    """What the columns of other requests add up to."""
+    """Totals of the columns of other requests."""
     metric = METRICS[data["share_of"]]
     if not data["slowest"] or metric is E2E:
         return ""
@@ -176,19 +176,21 @@ def _what_ifs(data: Data) -> Table:
         metric.unit.key(f"{metric.name}_{stat}"): f"{metric.label} {stat}"
         for metric, stat in shown_in("what_ifs")
     } | _COUNTS
-    table = _table("what if, each a run", _asked_for(data), "", "", *columns.values())
+    table = _table("what if, each a run", _question_title(data), "", "", *columns.values())
     for column in table.columns[1:]:
         column.no_wrap = True
-    table.add_row("unchanged", _asked(before), "", "", *(_figure(before[key]) for key in columns))
+    table.add_row("unchanged", _question_value(before), "", "", *(_figure(before[key]) for key in columns))
     for one in data["what_ifs"]:
         if "refused" not in one and _differs(one):
             changes = [_percent(one["changes"][key]) for key in columns]
             noise = "noise" if one["noise"] else ""
-            table.add_row(plain(one["change"]), _asked(one["after"]), _percent(one["asked"]), noise, *changes)
+            table.add_row(
+                plain(one["change"]), _question_value(one["after"]), _percent(one["asked"]), noise, *changes
+            )
     return table
 
 
-def _asked_for(data: Data) -> str:
+def _question_title(data: Data) -> str:
     return "its E2E" if data["metric"] is None else plain(data["question"]).replace(" of class ", ", ")
 
 
@@ -229,7 +231,7 @@ def _cell(ns: float | None) -> str:
     return ms(ns) if ns else ""
 
 
-def _asked(measured: Data) -> str:
+def _question_value(measured: Data) -> str:
     return "none" if measured["asked_ns"] is None else f"{ms(measured['asked_ns'])} ms"
 
 

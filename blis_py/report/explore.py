@@ -51,8 +51,8 @@ class Exploration:
         self.link = self._process.stdout.readline().strip()
         """Address of the page, with its token."""
         if not self.link:
-            _, said = self._process.communicate()
-            raise InputError(f"the page does not start: {said.strip().removeprefix('error: ')}")
+            _, output = self._process.communicate()
+            raise InputError(f"the page does not start: {output.strip().removeprefix('error: ')}")
 
     def close(self) -> None:
         """End the page."""

@@ -172,7 +172,7 @@ _TYPICAL = (
 
 
 def comparison_data(first: FittedProfile, second: FittedProfile) -> dict[str, Any]:
-    """What typical steps take by either profile, with intervals, ms."""
+    """Times of typical steps by either profile, with intervals, ms."""
     rows = []
     for label, features in _TYPICAL:
         row: dict[str, Any] = {"step": label}

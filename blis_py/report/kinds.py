@@ -1,4 +1,4 @@
-"""What kinds of requests add to the table of a run."""
+"""Lines of the table of a run by kind of requests."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def _outcomes(cluster: Summary, window: Summary) -> Iterable[str]:
 
 
 def _sessions(sessions: Summary) -> Iterable[str]:
-    """How many there are, and what was never sent of them."""
+    """Number of sessions, and of turns never sent."""
     turns = count(sessions["turns"], "turn")
     yield f"{turns} of {count(sessions['sessions'], 'session')}"
     if sessions["broken_off"]:
@@ -172,7 +172,7 @@ def _sessions(sessions: Summary) -> Iterable[str]:
 
 
 def _admission(admission: Summary) -> Iterable[str]:
-    """Why requests were rejected, and of which class they were."""
+    """Reasons and classes of rejected requests."""
     reasons = (f"{number:,} {_name(why)}" for why, number in admission["by_reason"].items())
     yield f"[bold]{admission['rejected']:,} rejected[/]: {', '.join(reasons)}"
     for name, by_reason in admission["by_class"].items():

@@ -84,7 +84,7 @@ def vllm_result(
 
 
 def _throughput(record: RunRecord, done: Rows, good: int | None) -> dict[str, Any]:
-    """From the first arrival to the last end of the completed requests, `good` of which met the limits."""
+    """Figures over the span of the completed requests, `good` of which met the limits."""
     duration_s = float(record.finish_ns[done].max() - record.table.arrival_ns[0]) / 1e9 if len(done) else 0.0
     inputs, outputs = int(record.table.prompt_tokens[done].sum()), int(record.emitted_tokens[done].sum())
 

@@ -49,7 +49,7 @@ def make_app(backend: Backend, settings: ServeSettings | None = None) -> FastAPI
 
 
 async def starting(scope: Scope, receive: Receive, send: Send) -> None:
-    """What answers while the backend is starting: alive, and not ready."""
+    """App while the backend is starting: alive, and not ready."""
     if scope["type"] != "http":
         return
     alive = scope["path"] in ("/health", "/ping")

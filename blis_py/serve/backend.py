@@ -38,7 +38,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Submission:
     """One sequence to generate."""
 
     id: str
@@ -71,7 +71,7 @@ class Timing:
 
 @dataclass(slots=True)
 class Piece:
-    """Something that came for one sequence: a token, a block of tokens, its end, or several of these."""
+    """Part of the output of one sequence: a token, a block of tokens, its end, or several of these."""
 
     text: str = ""
     token_ids: Sequence[int] = ()
@@ -102,7 +102,7 @@ class EngineLoad:
 
 
 class Backend(Protocol):
-    """What generates tokens."""
+    """Generator of tokens behind the server."""
 
     models: Sequence[str]
     """Names under which it is served; the first is its own."""
@@ -128,11 +128,11 @@ class Backend(Protocol):
 
     @property
     def failure(self) -> str:
-        """Why it can serve no more; empty = it can."""
+        """The reason why it can serve no more; empty = it can."""
         ...
 
     def now_s(self) -> float:
-        """Its clock."""
+        """The backend's clock."""
         ...
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
@@ -141,7 +141,7 @@ class Backend(Protocol):
 
     def token_text(self, token: int) -> str: ...
 
-    def add(self, ask: Ask, deliver: Deliver) -> str:
+    def add(self, submission: Submission, deliver: Deliver) -> str:
         """Begin a sequence; returns the name of the instance that serves it, empty if unknown.
 
         Args:

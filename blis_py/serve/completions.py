@@ -14,11 +14,11 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from blis_py.errors import plain
-from blis_py.serve.backend import Ask, Backend, Sampling
+from blis_py.serve.backend import Backend, Sampling, Submission
 from blis_py.serve.chat import chat_prompt
 from blis_py.serve.doorkeeper import Doorkeeper
 from blis_py.serve.errors import INTERNAL, ApiError, error_body
-from blis_py.serve.generation import Came, Generation
+from blis_py.serve.generation import DeliveredPiece, Generation
 from blis_py.serve.params import max_tokens_of, sampling
 from blis_py.serve.schema import ChatBody, CompletionBody, GenerationBody
 from blis_py.serve.settings import ServeSettings
@@ -103,13 +103,13 @@ class Completions:
         self._name_unknown(body)
         limit = max_tokens_of(body, self._settings.default_max_tokens)
         headers = {name.lower(): value for name, value in request.headers.items()}
-        asks = []
+        submissions = []
         for number, prompt in enumerate(prompts):
             params = sampling(body, self._backend, len(prompt), limit)
             for choice in range(each):
                 own = name if len(prompts) * each == 1 else f"{name}-{number * each + choice}"
-                asks.append(
-                    Ask(
+                submissions.append(
+                    Submission(
                         id=own,
                         prompt_ids=prompt,
                         sampling=_of_choice(params, choice),
@@ -118,7 +118,7 @@ class Completions:
                         headers=headers,
                     )
                 )
-        return Generation(self._backend, asks, self._door.metrics)
+        return Generation(self._backend, submissions, self._door.metrics)
 
     def _name_unknown(self, body: GenerationBody) -> None:
         """Log fields that have no effect here, each once."""
@@ -137,7 +137,7 @@ class Completions:
         def used(count: int) -> str:
             return f',"usage":{usage.text(count)}' if always else fixed
 
-        def told(together: list[Came]) -> str:
+        def chunks_of(together: list[DeliveredPiece]) -> str:
             return "".join(
                 wording.chunks(choice, piece, used(count))
                 for choice, piece, count in together
@@ -146,7 +146,7 @@ class Completions:
 
         async def events(write: Write) -> None:
             try:
-                await generation.follow(lambda together: write(told(together).encode()))
+                await generation.follow(lambda together: write(chunks_of(together).encode()))
                 end = wording.last(usage.text(generation.completion_tokens)) if at_end else ""
             except ApiError as error:
                 end = f"data: {json.dumps(error.body)}\n\n"

@@ -1,4 +1,4 @@
-"""What is checked before a request reaches the backend, and what limits the traffic."""
+"""Checks of a request before it reaches the backend, and limits of the traffic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPEN_PATHS = frozenset(("/health", "/health/ready", "/ping", "/metrics", "/versi
 
 
 class Doorkeeper:
-    """Refuses what the backend cannot take now."""
+    """Refusal of requests that the backend cannot take now."""
 
     def __init__(self, backend: Backend, settings: ServeSettings) -> None:
         self.backend, self._settings = backend, settings

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from blis_py.serve.backend import Ask, Backend, Piece, TokenLogprob
+from blis_py.serve.backend import Backend, Piece, Submission, TokenLogprob
 from blis_py.serve.errors import ApiError
 from blis_py.serve.mailbox import Arrival, Mailbox
 from blis_py.serve.metrics import SequenceMetrics, ServeMetrics
@@ -14,10 +14,10 @@ from blis_py.serve.metrics import SequenceMetrics, ServeMetrics
 
 @dataclass(slots=True)
 class SequenceChoice:
-    """One sequence, as far as it has come."""
+    """One sequence and its output so far."""
 
     index: int
-    ask: Ask
+    submission: Submission
     metrics: SequenceMetrics
     text: str = ""
     tokens: int = 0
@@ -28,7 +28,7 @@ class SequenceChoice:
     cached_tokens: int = 0
 
 
-Came = tuple[SequenceChoice, Piece, int]
+DeliveredPiece = tuple[SequenceChoice, Piece, int]
 """A choice, a piece of it, and the completion tokens of the whole request up to it."""
 
 
@@ -36,27 +36,29 @@ class Generation:
     """The sequences of one request.
 
     Args:
-        asks: one for each choice.
+        submissions: one for each choice.
 
     Raises:
         ApiError: refused; then nothing is in progress.
     """
 
-    def __init__(self, backend: Backend, asks: Sequence[Ask], metrics: ServeMetrics) -> None:
+    def __init__(self, backend: Backend, submissions: Sequence[Submission], metrics: ServeMetrics) -> None:
         self._backend, self._mailbox = backend, Mailbox(backend.now_s)
         self.pod, self.completion_tokens = "", 0
         self.choices: list[SequenceChoice] = []
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
-            for index, ask in enumerate(asks):
-                self.pod = backend.add(ask, self._mailbox.slot(index)) or self.pod
-                self.choices.append(SequenceChoice(index, ask, metrics.begin(len(ask.prompt_ids))))
+            for index, submission in enumerate(submissions):
+                self.pod = backend.add(submission, self._mailbox.slot(index)) or self.pod
+                self.choices.append(
+                    SequenceChoice(index, submission, metrics.begin(len(submission.prompt_ids)))
+                )
         except BaseException:
             self.close()
             raise
         self.unfinished = len(self.choices)
 
-    def follow(self, receive: Callable[[list[Came]], None]) -> asyncio.Future[None]:
+    def follow(self, receive: Callable[[list[DeliveredPiece]], None]) -> asyncio.Future[None]:
         """Call `receive` with pieces as they come, grouped by arrival.
 
         Returns:
@@ -76,7 +78,7 @@ class Generation:
         self._mailbox.open(arrived)
         return self._over
 
-    def _check(self, together: list[Came]) -> None:
+    def _check(self, together: list[DeliveredPiece]) -> None:
         """
         Raises:
             ApiError: a sequence has failed.
@@ -87,7 +89,7 @@ class Generation:
         if not self.unfinished:
             self._over.set_result(None)
 
-    def _took(self, index: int, piece: Piece, time_s: float) -> Came:
+    def _took(self, index: int, piece: Piece, time_s: float) -> DeliveredPiece:
         choice = self.choices[index]
         if piece.token_ids:
             choice.tokens += len(piece.token_ids)
@@ -114,14 +116,14 @@ class Generation:
         """Abort what is still in progress."""
         for choice in self.choices:
             if choice.finish_reason is None:
-                self._backend.abort(choice.ask.id)
+                self._backend.abort(choice.submission.id)
                 choice.finish_reason = "abort"
                 choice.metrics.ended("abort", None, self._backend.now_s())
         self.unfinished = 0
         self._over.cancel()
 
 
-def _collect(together: list[Came]) -> None:
+def _collect(together: list[DeliveredPiece]) -> None:
     for choice, piece, _ in together:
         choice.text += piece.text
         choice.token_ids += piece.token_ids

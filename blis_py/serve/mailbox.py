@@ -13,7 +13,7 @@ Arrival = tuple[int, Piece, float]
 
 
 class Mailbox:
-    """Collects pieces, and hands over what one turn of the event loop has brought.
+    """Buffer of pieces, delivered together at the end of a turn of the event loop.
 
     Unbounded, so that a slow reader delays no other response; its size is that of the answers.
     """
@@ -29,7 +29,7 @@ class Mailbox:
         return partial(self._put, choice)
 
     def open(self, receive: Callable[[list[Arrival]], None]) -> None:
-        """Hand over what has come, and from now on what comes; an end is joined to the tokens before it."""
+        """Hand over all pieces so far, and then each new one; an end is joined to the tokens before it."""
         self._receive = receive
         if self._arrivals:
             self._loop.call_soon(self._hand_over)

@@ -109,7 +109,7 @@ class SequenceMetrics:
         self._count = 0
 
     def tokens(self, count: int, now_s: float) -> None:
-        """A token, or a block of them, has come."""
+        """Count a token, or a block of them."""
         if self._count:
             self._gaps.observe(now_s - self._latest_s)
         else:
@@ -138,7 +138,7 @@ class SequenceMetrics:
 
 
 class _State(Collector):
-    """What is read from the backend when it is scraped."""
+    """Gauges of the backend, read at each scrape."""
 
     def __init__(self, backend: Backend, metrics: ServeMetrics) -> None:
         self._backend, self._metrics = backend, metrics

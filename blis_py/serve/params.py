@@ -1,4 +1,4 @@
-"""From the body of a request to what a backend is given."""
+"""Arguments of a backend from the body of a request."""
 
 from __future__ import annotations
 

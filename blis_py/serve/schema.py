@@ -30,7 +30,7 @@ class ResponseFormat(_Body):
 
 
 class GenerationBody(_Body):
-    """What completions and chat have in common."""
+    """Fields that completions and chat have in common."""
 
     model: str | None = None
     max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None

@@ -22,7 +22,7 @@ from blis_py.serve.app import make_app, starting
 from blis_py.serve.backend import Backend
 from blis_py.serve.settings import ServeSettings
 from blis_py.serve.sse import TRANSPORT
-from blis_py.wallclock import loop_factory
+from blis_py.serve.wallclock import loop_factory
 
 log = logging.getLogger("blis.serve")
 _BACKLOG = 4096

@@ -9,7 +9,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
-    """Where it listens, and what it accepts."""
+    """Address and limits of a server."""
 
     host: str = LOOPBACK
     port: int = 8000

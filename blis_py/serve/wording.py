@@ -20,7 +20,7 @@ class Usage:
 
     def __init__(self, choices: Sequence[SequenceChoice], prompts: int) -> None:
         self._firsts = choices[:: max(len(choices) // prompts, 1)]
-        self._prompt_tokens = sum(len(choice.ask.prompt_ids) for choice in self._firsts)
+        self._prompt_tokens = sum(len(choice.submission.prompt_ids) for choice in self._firsts)
 
     def body(self, completion: int) -> dict[str, Any]:
         """The counts, with so many completion tokens so far."""
@@ -46,7 +46,7 @@ class Usage:
 
 
 class Wording:
-    """How one endpoint says what has come.
+    """Wire format of one endpoint.
 
     Args:
         id, created, model: of the response.
@@ -93,7 +93,9 @@ class Wording:
         return f'{self._head},"choices":[],"usage":{used}}}\n\n'
 
     def _whole(self, choice: SequenceChoice) -> dict[str, Any]:
-        logprobs = self._logprobs(choice.logprobs) if choice.ask.sampling.logprobs is not None else None
+        logprobs = (
+            self._logprobs(choice.logprobs) if choice.submission.sampling.logprobs is not None else None
+        )
         return {
             "index": choice.index,
             "text": self._prefix(choice) + choice.text,
@@ -136,7 +138,9 @@ class ChatWording(Wording):
     whole_kind, chunk_kind = "chat.completion", "chat.completion.chunk"
 
     def _whole(self, choice: SequenceChoice) -> dict[str, Any]:
-        logprobs = self._logprobs(choice.logprobs) if choice.ask.sampling.logprobs is not None else None
+        logprobs = (
+            self._logprobs(choice.logprobs) if choice.submission.sampling.logprobs is not None else None
+        )
         text = self._prefix(choice) + choice.text
         return {
             "index": choice.index,

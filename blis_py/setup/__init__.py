@@ -1,1 +1,1 @@
-"""From a configuration to everything a simulation needs: requests, KV capacity, step times, kinds."""
+"""All inputs of a simulation from a configuration: requests, KV capacity, step times, kinds."""

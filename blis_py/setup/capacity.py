@@ -9,7 +9,7 @@ from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.layout import Layout
 from blis_py.latency.memory_overheads import OVERHEADS
 from blis_py.models.model_shape import ModelShape
-from blis_py.setup.asked import Demand
+from blis_py.setup.demand import Demand
 
 
 def layout_of(config: RunConfig) -> Layout:

@@ -13,7 +13,7 @@ from blis_py.config.models import RunConfig
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import load_mapping
-from blis_py.setup.asked import Demand
+from blis_py.setup.demand import Demand
 
 if TYPE_CHECKING:
     from blis_py.cluster.diffusion import BlockDiffusion

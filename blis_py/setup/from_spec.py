@@ -18,7 +18,7 @@ from blis_py.files.yaml_files import load_mapping
 from blis_py.metrics.slo import targets_in_ms
 from blis_py.requests.streams import stream
 from blis_py.requests.table import RequestTable
-from blis_py.setup.asked import STRUCTURED_OUTPUTS, TARGETS, Demand, horizon_ns_of
+from blis_py.setup.demand import STRUCTURED_OUTPUTS, TARGETS, Demand, horizon_ns_of
 
 if TYPE_CHECKING:
     from blis_py.workload.spec import WorkloadSpec
@@ -96,7 +96,7 @@ def from_spec(config: RunConfig, name: str, seed: int) -> Demand:
         {name: client for name, client in clients.items() if client is not None},
         targets=targets_in_ms(spec.goodput_slo_targets, key=TARGETS, file=spec.file),
         notes=(*spec.notes, *_end_notes(end_ns)),
-        asks_for_models=True,
+        requests_models=True,
         loops=loops,
         horizon_ns=end_ns,
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from blis_py.config.models import RunConfig
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.kinds import modules
-from blis_py.setup.asked import Demand
+from blis_py.setup.demand import Demand
 
 if TYPE_CHECKING:
     from blis_py.cluster.kinds import KindOfRequests
@@ -31,7 +31,7 @@ class KindInSetup(Protocol):
     def simulated(
         self, demand: Demand, config: RunConfig, schedulers: Sequence[SchedulerConfig]
     ) -> KindOfRequests | None:
-        """What the simulation needs; `None` where the requests are not of this kind.
+        """The kind as the simulation needs it; `None` where the requests are not of this kind.
 
         Raises:
             InputError: settings of the kind that such requests have no use for, or that cannot work.

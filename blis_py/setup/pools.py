@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import fields
-from math import ceil
 from typing import TYPE_CHECKING, Self
 
 from blis_py.config.engine import load_engine
@@ -18,8 +17,8 @@ from blis_py.latency.base import LatencyModel
 from blis_py.latency.capacity import rank_block_bytes
 from blis_py.latency.notes import link_notes, model_notes
 from blis_py.setup import kinds
-from blis_py.setup.asked import Demand
 from blis_py.setup.capacity import layout_of
+from blis_py.setup.demand import Demand
 from blis_py.setup.deployment import Deployment
 from blis_py.setup.step_times import check_delays, step_times
 from blis_py.setup.weights import capacity_of
@@ -121,7 +120,7 @@ class PoolSetup:
         return f"{instances}, {served[1]}; step times: {self.latency.name}"
 
     def models(self, kind: KindOfRequests | None) -> str:
-        """What is being modelled, and what its step times rest on."""
+        """Description of the modelled cluster, and the basis of its step times."""
         scheduler, count = self.scheduler, self.section.count
         batches = f"{scheduler.scheduler} scheduler, {scheduler.batch_former} batches"
         if scheduler.prefix_cache == "radix":
@@ -168,8 +167,7 @@ def _scheduler(
     """
     Args:
         replicas: of attention, each with the limits of `settings`.
-        balance_steps: most steps that prompts wait for one on every replica. New requests go to the replica
-            that has just lost one, so that it takes as many as to draw every replica at least once.
+        balance_steps: most steps that prompts wait for one on every replica.
     """
     kind = extended(SchedulerConfig)
     own = {f.name: getattr(settings, f.name) for f in fields(kind) if hasattr(settings, f.name)}
@@ -177,7 +175,5 @@ def _scheduler(
     if replicas > 1:
         resolved["max_num_seqs"] = settings.max_num_seqs * replicas
         resolved["max_num_batched_tokens"] = settings.max_num_batched_tokens * replicas
-    if replicas > 1 and balance_steps:
-        resolved["prompt_wait_steps"] = balance_steps
-        resolved["prompt_wait_requests"] = ceil(replicas * sum(1 / n for n in range(1, replicas + 1)))
+        resolved |= {"ranks": replicas, "rank_balance_steps": balance_steps}
     return kind(**own | resolved)

@@ -10,12 +10,12 @@ from blis_py.config.models import RunConfig
 from blis_py.files.profiles import listed_as, squeeze
 from blis_py.models.model_shape import config_name
 from blis_py.requests.table import RequestTable
-from blis_py.setup.asked import Demand
+from blis_py.setup.demand import Demand
 
 
 def served_models(demand: Demand, configs: Sequence[RunConfig]) -> frozenset[str] | None:
     """Model names in the requests that mean a model of the pools; None = serve all requests."""
-    if not demand.asks_for_models or configs[0].routing.any_model:
+    if not demand.requests_models or configs[0].routing.any_model:
         return None
     return frozenset[str]().union(*(names_of(demand.table, config) for config in configs))
 

@@ -25,11 +25,11 @@ from blis_py.metrics.slo import (
 )
 from blis_py.requests.table import RequestTable
 from blis_py.setup import kinds
-from blis_py.setup.asked import Demand, horizon_ns_of
 from blis_py.setup.capacity import kv_type_notes, longest_sequence
-from blis_py.setup.demand import DEFAULT_SEED, demand
+from blis_py.setup.demand import Demand, horizon_ns_of
 from blis_py.setup.deployment import Deployment, deployed
 from blis_py.setup.disaggregation import disaggregation, link_notes, links
+from blis_py.setup.from_config import DEFAULT_SEED, demand
 from blis_py.setup.gateway import admission_settings, flow_notes, flow_settings, useless_notes
 from blis_py.setup.pools import PoolSetup, notes_of, weight_notes
 from blis_py.setup.served import names_of, served_models, served_notes
@@ -71,11 +71,11 @@ class Setup:
         return f"{type(self).__name__}({len(self.table):,} requests; {self.models})"
 
     @classmethod
-    def of(cls, config: RunConfig, ask: Callable[[RunConfig], Demand] = demand) -> Self:
+    def of(cls, config: RunConfig, demand_of: Callable[[RunConfig], Demand] = demand) -> Self:
         """Resolve a configuration.
 
         Args:
-            ask: source of a configuration's requests, for instance one with a cache.
+            demand_of: source of a configuration's requests, for instance one with a cache.
 
         Raises:
             InputError: something unknown, contradictory, or impossible (a model that does not fit).
@@ -87,7 +87,7 @@ class Setup:
         served = [(pool, deployed(own)) for pool, own in pool_configs(config)]
         config = _with_model(config, [one for _, one in served])
         sized = [longest_sequence(one.config, one.shape, one.num_kv_blocks) for _, one in served]
-        requested = ask(config)
+        requested = demand_of(config)
         if config.horizon is None and requested.horizon_ns is not None:
             config = replace(config, horizon=requested.horizon_ns // 1000)
         pools = tuple(
@@ -163,7 +163,7 @@ class Setup:
 
     @property
     def basis(self) -> str:
-        """What the figures rest on, in a line for the memory and one for engine and step times."""
+        """The basis of the figures, in a line for the memory and one for engine and step times."""
         several = len(self.pools) > 1
         named = [(f"{pool.name}: " if several else "", pool) for pool in self.pools]
         memory = "; ".join(f"{name}{pool.capacity.partition(' (')[0]}" for name, pool in named)

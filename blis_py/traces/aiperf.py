@@ -77,8 +77,8 @@ def read_genai_perf(path: Path, reading: Reading, document: dict[str, Any]) -> R
         output = len(chunks) if isinstance(chunks, list) else "nothing"
         where = f"{path}: experiments[{reading.part or 0}].requests[{number}]"
         gathered.add(where, number, start, length, output)
-    reading.tell("answers are as long as they had chunks: the file has no token counts")
-    tokens.tell()
+    reading.note("answers are as long as they had chunks: the file has no token counts")
+    tokens.note()
     return gathered.table()
 
 

@@ -35,7 +35,7 @@ class Format:
     without: tuple[str, ...] = ()
 
     def misses(self, found: Probe) -> str | None:
-        """What a file lacks to be in this format; None if nothing."""
+        """The column that a file lacks to be in this format; None if it lacks none."""
         misses = [found.lacks(self.kind, *names) for names in self.alternatives]
         if None not in misses:
             return " and ".join(dict.fromkeys(miss for miss in misses if miss is not None))
@@ -135,7 +135,7 @@ def choose(path: Path, named: str | None, reading: Reading) -> tuple[Probe, Form
         raise InputError("unknown trace format", key="format", value=named, fix=f"use {', '.join(FORMATS)}")
     found = probe(path)
     if reading.columns:
-        reading.asks_for_models = True
+        reading.requests_models = True
         return found, _mapped(found)
     if named is not None:
         return found, _as_named(found, named)

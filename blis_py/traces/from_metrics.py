@@ -201,7 +201,7 @@ def _law(metrics: Metrics, names: Sequence[str], what: str) -> tuple[dict[str, A
 
 
 def _place(counts: Floats, low: Floats, high: Floats, mean: float) -> float:
-    """Where in their buckets the requests lie on average, 0 to 1."""
+    """Average position of the requests within their buckets, 0 to 1."""
     least, span = float((counts * low).sum()), float((counts * (high - low)).sum())
     return 0.5 if span <= 0 else min(max((mean * float(counts.sum()) - least) / span, 0.0), 1.0)
 

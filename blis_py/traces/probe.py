@@ -54,7 +54,7 @@ class Probe:
         return f"{what} with {listed}"
 
     def lacks(self, kind: str, *names: str) -> str | None:
-        """What it lacks of this kind with these names; None if nothing."""
+        """The column that it lacks of this kind with these names; None if it lacks none."""
         if self.kind != kind and not (kind == "jsonl" and self.one_line):
             return f"is not {_KINDS[kind]}"
         missing = [name for name in names if name not in self.names]

@@ -155,7 +155,7 @@ def samples_of(log: StepLog, source: str) -> StepSamples:
 
 
 def _one_after_another(log: StepLog, columns: Mapping[str, Any]) -> Column:
-    """What steps that overlap would take in a synchronous loop, in ns.
+    """Times of overlapping steps as a synchronous loop would have them, in ns.
 
     The host's work of each, launching apart, and the longer of launching and of what the device needs. The
     host works on nothing else in between, and its waits for the device are not counted.

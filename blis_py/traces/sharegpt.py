@@ -29,5 +29,5 @@ def read(path: Path, reading: Reading, document: list[Any]) -> RequestTable:
             continue
         gathered.add(f"{path}: conversation {number}", number, None, *(tokens.count(text) for text in texts))
     reading.left_out(unanswered, "a conversation without question and answer")
-    tokens.tell()
+    tokens.note()
     return gathered.table()

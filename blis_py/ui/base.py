@@ -1,4 +1,4 @@
-"""What `blis ui` opens: a spec, a trace, a saved result, a configuration, or an example."""
+"""Input of `blis ui`: a spec, a trace, a saved result, a configuration, or an example."""
 
 from __future__ import annotations
 

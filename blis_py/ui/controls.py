@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from blis_py.cluster.policies import ROUTING_POLICIES
+from blis_py.config.described import field_of
 from blis_py.config.engine import names as engines
 from blis_py.config.loader import as_dict
 from blis_py.config.models import RunConfig
 from blis_py.core.checks import choices_of
 from blis_py.core.policies import SCHEDULERS
-from blis_py.described import field_of
 from blis_py.files.profiles import known_names
 from blis_py.setup.setup import Setup
 from blis_py.ui.state import spec_of

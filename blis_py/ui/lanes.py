@@ -89,11 +89,11 @@ class Lane:
             self._running = tab, state
             self._cancel.value = 0
             try:
-                return await self._asked(job, gone)
+                return await self._answered(job, gone)
             finally:
                 self._running = None
 
-    async def _asked(self, job: Json, gone: Gone | None) -> Json:
+    async def _answered(self, job: Json, gone: Gone | None) -> Json:
         loop = asyncio.get_running_loop()
         for _ in range(2):
             waiting = loop.run_in_executor(self._thread, self._exchange, job)

@@ -90,7 +90,7 @@ def counts_of(config: RunConfig) -> dict[str, int]:
 
 
 def chosen(config: RunConfig, instances: int) -> Json:
-    """What a search has chosen, as parts of the page's state."""
+    """The choice of a search, as parts of the page's state."""
     if counts := counts_of(config):
         return {"settings": {}, "pools": counts}
     return {"settings": {"num_instances": instances, "tp": config.tp, "gpu": config.gpu}, "pools": {}}

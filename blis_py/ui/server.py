@@ -110,7 +110,7 @@ def app_of(base: RunConfig, token: str, folder: Path, host: str) -> FastAPI:
 
 
 def _refusal(request: Request, token: str, host: str) -> str | None:
-    """Why a request is refused; None if it is not."""
+    """The reason why a request is refused; None if it is not."""
     names = {host, host.replace(HOST, "localhost")}
     if request.headers.get("host") not in names:
         return "this server answers on the loopback address alone"

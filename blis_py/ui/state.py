@@ -1,4 +1,4 @@
-"""What is on the screen as a configuration: the base, the settings that were moved, and derived files."""
+"""State of the screen as a configuration: the base, the settings that were moved, and derived files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from blis_py.files import bundled
 from blis_py.files.paths import is_file
 from blis_py.files.profiles import known_names
 from blis_py.files.yaml_files import dump_yaml, load_mapping
-from blis_py.setup.demand import DEFAULT_SEED
+from blis_py.setup.from_config import DEFAULT_SEED
 from blis_py.ui.traffic import SHAPES, derived, plain_spec
 
 KEYS = (

@@ -20,7 +20,7 @@ from blis_py.pages import charts  # noqa: E402
 from blis_py.pages.cost import cost_of  # noqa: E402
 from blis_py.pages.parts import Cell, Tile  # noqa: E402
 from blis_py.pages.run import FILE, findings, tiles, verdict  # noqa: E402
-from blis_py.planning.worker import asked  # noqa: E402
+from blis_py.planning.worker import cached_demand  # noqa: E402
 from blis_py.result import Result  # noqa: E402
 from blis_py.setup.setup import Progress  # noqa: E402
 from blis_py.ui.controls import controls  # noqa: E402
@@ -39,7 +39,7 @@ _LOADS = (0.4, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0)
 
 
 class Desk:
-    """Does the jobs of one process.
+    """Worker for the jobs of one process.
 
     Args:
         base: what the page was opened with.
@@ -98,7 +98,7 @@ class Desk:
         }
 
     def ledger(self, job: Json, progress: Progress | None) -> Json:
-        """Where the time of the p99 goes."""
+        """The ledger of the request at the p99."""
         from blis_py.ledger.explain import explain
         from blis_py.pages.explained import chart
 
@@ -106,7 +106,7 @@ class Desk:
         result = self._kept(job["state"], simulation, progress)
         found = explain(result, metric="ttft.p99", what_if=False).as_dict()
         if found["request"] is None:
-            return {"nothing": f"Nothing to explain: {found['nobody']}."}
+            return {"nothing": f"Nothing to explain: {found['no_match']}."}
         return {
             "question": found["question"],
             "chart": {**chart(found), "title": f"Where the {found['question']} goes"},
@@ -164,7 +164,7 @@ class Desk:
         return shown(self._base, State.read(job.get("state")), self._folder)
 
     def _simulation(self, where: Shown) -> Simulation:
-        return Simulation.of(where.config, asked)
+        return Simulation.of(where.config, cached_demand)
 
     def _kept(
         self, state: Any, simulation: Simulation, progress: Progress | None, *, steps: bool = False
@@ -200,7 +200,7 @@ def answer(
     label: str,
     bands: Mapping[str, tuple[float, float]],
 ) -> Json:
-    """What the page shows of a run."""
+    """A run as the page shows it."""
     summary, settings = result.summary, result.settings
     return {
         "kind": kind,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class KindOfClient(Protocol):
-    """What a client says of its requests where they are not autoregressive."""
+    """Properties of a client whose requests are not autoregressive."""
 
     @property
     def kind(self) -> str:

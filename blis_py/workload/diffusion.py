@@ -76,7 +76,7 @@ def _parameters(values: Mapping[str, Any]) -> str:
 def diffusion_client(
     values: Mapping[str, Any], *, key: str = "", file: str | Path | None = None
 ) -> DiffusionClient:
-    """From `{kind: diffusion, block_size: 32, commit_rounds: 1, steps: ...}`.
+    """A kind from `{kind: diffusion, block_size: 32, commit_rounds: 1, steps: ...}`.
 
     `steps` is the argument of `steps_from_mapping`, optionally with labels beside it (`algorithm`,
     `parameters`, and `commit_rounds` if it differs), or a list of several so labelled.

@@ -247,10 +247,10 @@ def _turns(client: Client, seed: int, turns: Turns, texts: dict[Content, int]) -
     assert client.sessions is not None
     begins, of_session = _beginnings(client, seed, int(turns.session.max(initial=-1)) + 1)
     which = of_session[turns.session]
-    said = turns.history_tokens + turns.new_tokens
-    prompt = _tokens(begins)[which] + said
+    text_tokens = turns.history_tokens + turns.new_tokens
+    prompt = _tokens(begins)[which] + text_tokens
     content = np.empty(len(which), dtype=np.int64)
-    through = (said + turns.output_tokens - 1).tolist()
+    through = (text_tokens + turns.output_tokens - 1).tolist()
     for row, (begin, session) in enumerate(zip(which.tolist(), turns.session.tolist(), strict=True)):
         runs = begins[begin]
         if client.sessions.accumulate:

@@ -64,7 +64,7 @@ def pareto_lognormal(params: Params, rng: np.random.Generator, count: int) -> Fl
 
 
 def constant(params: Params, rng: np.random.Generator, count: int) -> Floats:
-    """Always `value`."""
+    """The constant `value`."""
     return np.full(count, float(params["value"]))
 
 

@@ -19,7 +19,7 @@ MAX_MEMBERS = 100_000
 
 
 class NetworkSpec(Strict):
-    """How far away clients are: their latencies, and when their next requests reach the cluster."""
+    """Network distance of clients: their latencies, and when their next requests reach the cluster."""
 
     rtt_ms: Annotated[float, Field(ge=0, le=3.6e6, allow_inf_nan=False)] = 0.0
     """Round trip between client and cluster."""
@@ -84,7 +84,7 @@ class ClientSpec(KindSpec):
 
 
 class CohortSpec(ClientSpec):
-    """So many clients alike, `population`, who share the cohort's rate and are called `ID-0`, `ID-1`, ...
+    """`population` identical clients, who share the cohort's rate and are called `ID-0`, `ID-1`, ...
 
     With `prefix_sharing: per_member` each has a prefix group of its own. At most one of `diurnal`, `spike`,
     `drain` and `lifecycle` says when they send.

@@ -28,19 +28,19 @@ class DiffusionSpec(Strict):
 def diffusion_of(
     client: DiffusionSpec, common: DiffusionSpec, key: str, file: str | Path | None
 ) -> DiffusionClient | None:
-    """What a client says, over what the spec says for all.
+    """Properties of a client, over those of the spec for all.
 
     Raises:
         InputError: keys of block diffusion in a client whose answers are autoregressive.
     """
     names = DiffusionSpec.model_fields
     for_all, own = ({n: getattr(s, n) for n in names if getattr(s, n) is not None} for s in (common, client))
-    said = for_all | own
-    if said.get("kind") == "diffusion":
+    stated = for_all | own
+    if stated.get("kind") == "diffusion":
         from blis_py.workload.diffusion import diffusion_client
 
-        return diffusion_client(said, key=key if own else "", file=file)
-    for name in own if for_all.get("kind") == "diffusion" else said:
+        return diffusion_client(stated, key=key if own else "", file=file)
+    for name in own if for_all.get("kind") == "diffusion" else stated:
         if name != "kind":
             where, fix = f"{key}.{name}" if name in own else name, "give kind: diffusion too, or drop it"
             raise InputError("belongs to block diffusion", file=file, key=where, fix=fix)

@@ -33,7 +33,7 @@ _WITHOUT_EFFECT = ("api", "server", "tokenizer", "metrics", "report", "storage",
 
 
 class StageSpec(Strict):
-    """So many requests per second, for so long."""
+    """Requests per second, and for how long."""
 
     rate: Annotated[float, Field(gt=0, le=MAX_ARRIVALS_PER_S)]
     """Requests/s."""

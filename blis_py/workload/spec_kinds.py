@@ -14,7 +14,7 @@ KindSpec = DiffusionSpec
 def kind_of_client(
     client: KindSpec, common: KindSpec, key: str, file: str | Path | None
 ) -> KindOfClient | None:
-    """What a client says of its kind, over what the spec says for all; `None` = autoregressive.
+    """The kind of a client, over that of the spec for all; `None` = autoregressive.
 
     Raises:
         InputError: keys of a kind that the client is not of, or what cannot be.

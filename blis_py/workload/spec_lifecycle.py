@@ -1,4 +1,4 @@
-"""When the clients of a workload spec send: windows, days, spikes and drains."""
+"""Sending times of the clients of a workload spec: windows, days, spikes and drains."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class WindowSpec(Strict):
     """Instead of the client's."""
 
     @property
-    def says_more(self) -> bool:
+    def overrides(self) -> bool:
         own = (self.trace_rate, self.arrival, self.input_distribution, self.output_distribution)
         return any(value is not None for value in own)
 
@@ -110,7 +110,7 @@ def check_windows(windows: Sequence[WindowSpec], key: str, path: Path | None) ->
         if window.end_us <= window.start_us:
             problem, where = f"must be after start_us ({window.start_us})", f"{key}[{number}].end_us"
             raise InputError(problem, file=path, key=where, value=window.end_us)
-    if not any(window.says_more for window in windows):
+    if not any(window.overrides for window in windows):
         return
     order = sorted(range(len(windows)), key=lambda number: windows[number].start_us)
     for first, second in pairwise(order):

@@ -80,7 +80,7 @@ def _check_countable(arrival: ArrivalSpec, profile: Profile | None, key: str, pa
 
 
 def parts_of(source: SpecSource) -> list[RatePart]:
-    if any(window.says_more for window in source.windows):
+    if any(window.overrides for window in source.windows):
         return [RatePart(source, number) for number in range(len(source.windows))]
     return [RatePart(source)]
 

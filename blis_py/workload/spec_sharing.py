@@ -1,4 +1,4 @@
-"""What prompts share, in the YAML workload spec: nested prefixes, and conversations of several turns."""
+"""Shared prompts in the YAML workload spec: nested prefixes, and conversations of several turns."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def _check_times(source: SpecSource, path: Path | None) -> None:
         raise InputError(problem, file=path, key=f"{key}.{names[0]}", fix=fix)
     if client.lifecycle is not None:
         check_windows(source.windows, f"{key}.lifecycle.windows", path)
-    if client.concurrency and any(window.says_more for window in source.windows):
+    if client.concurrency and any(window.overrides for window in source.windows):
         problem = "is one limit, and windows that say more than when are clients by themselves"
         fix = "leave start_us and end_us alone in the windows, or make several clients of them"
         raise InputError(problem, file=path, key=f"{key}.concurrency", value=client.concurrency, fix=fix)

@@ -102,7 +102,7 @@ def write_rounds(folder: Path, engine: Engine, table: RequestTable, settings: Dl
 
 
 def throughput(engine: DiffusionEngine) -> dict[str, Any]:
-    """What the result of `bench throughput` has beyond that of other engines."""
+    """Fields of the result of `bench throughput` beyond those of other engines."""
     counters = engine.scheduler.totals
     return {
         "rounds": counters.rounds,
@@ -122,7 +122,7 @@ def recorders(engine: DiffusionEngine, table: RequestTable) -> tuple[DiffusionRe
 
 
 def note_round(log: InstanceLog, start_ns: int, end_ns: int) -> bool:
-    """Notes a round; `False` where steps are none."""
+    """Note a round; `False` where steps are none."""
     from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog
 
     if not isinstance(log, DiffusionInstanceLog):

@@ -1,4 +1,4 @@
-"""What kinds of requests add to the commands of the engine."""
+"""Commands of the engine by kind of requests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def write_files(folder: Path, engine: Engine, table: RequestTable, settings: Kin
 
 
 def throughput(engine: EngineInBlocks) -> dict[str, Any]:
-    """What the result of `bench throughput` has beyond that of other engines."""
+    """Fields of the result of `bench throughput` beyond those of other engines."""
     return {NAME: diffusion.throughput(engine)}
 
 
@@ -45,5 +45,5 @@ def recorders(engine: EngineInBlocks, table: RequestTable) -> tuple[Recorder, In
 
 
 def note_step(log: InstanceLog, start_ns: int, end_ns: int) -> bool:
-    """Notes a step as its kind of requests has it; `False` = it is one of autoregressive requests."""
+    """Note a step as its kind of requests has it; `False` = it is one of autoregressive requests."""
     return diffusion.note_round(log, start_ns, end_ns)

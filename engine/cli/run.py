@@ -19,7 +19,7 @@ from blis_py.errors import InputError
 from blis_py.outputs.exchange import undisturbed
 from blis_py.outputs.places import writable
 from blis_py.outputs.staging import Outputs, replacing
-from blis_py.stopping import as_exceptions
+from blis_py.outputs.stopping import as_exceptions
 from engine.cli import kinds
 from engine.cli.options import say
 from engine.cli.served import FORM, LOAD, SERVED, Ready, make_ready, measuring
@@ -143,7 +143,7 @@ def _write(
     folder: Path, ready: Ready, observer: ObservedColumns, concurrency: int | None, started: datetime
 ) -> None:
     """Write all measurements."""
-    from blis_py.setup.demand import DEFAULT_SEED
+    from blis_py.setup.from_config import DEFAULT_SEED
     from blis_py.traces.tracev2_header import server_type
 
     engine, config = ready.engine, ready.engine.scheduler.config

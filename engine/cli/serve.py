@@ -30,15 +30,15 @@ def serve(flags: Flags) -> None:
 
     settings = server_settings(flags)
     flags = dict(flags)
-    asked = flags.get("--model", "")
-    if asked:
-        flags["--model"] = local_folder(asked)
+    model = flags.get("--model", "")
+    if model:
+        flags["--model"] = local_folder(model)
     config, kind = kinds.configured(flags)
     folder = Path(config.tokenizer or config.model)
     words = checkpoint_words(folder if folder.is_dir() else folder.parent, flags.get("--chat-template"))
     if "--no-generation-config" in flags:
         words = CheckpointWords(words.template, words.special)
-    own = Path(asked).name if Path(asked).exists() else asked
+    own = Path(model).name if Path(model).exists() else model
     names = tuple(flags.get("--served-model-name", ())) or (own,)
     backend = EngineBackend(
         lambda: kinds.build_as(config, kind), names, words, keep_log=STEP_LOG.name in flags

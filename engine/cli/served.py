@@ -70,7 +70,7 @@ def make_ready(flags: Flags, *, at_once: bool = False) -> Ready:
         InputError: unusable workload, model or settings.
     """
     from blis_py.cli.configure import configure
-    from blis_py.setup.demand import requests
+    from blis_py.setup.from_config import requests
     from engine.synthetic import as_prompted, synthetic_prompts
 
     run = configure(
@@ -113,8 +113,8 @@ def _form(flags: Flags, engine: Engine) -> StructuredOutputsParams | None:
 def _with_form(ready: Ready, form: StructuredOutputsParams, constrained: NDArray[np.bool_]) -> Ready:
     """Apply the form to the constrained requests and mark them in the table, and thus in the trace."""
     structured = [form if chosen else None for chosen in constrained.tolist()]
-    asked = ready.run.workload.structured_output_ratio
-    share = float(constrained.mean()) if asked is None else asked
+    ratio = ready.run.workload.structured_output_ratio
+    share = float(constrained.mean()) if ratio is None else ratio
     fields = {"form": form.form, "share": share, "requests": int(constrained.sum())}
     table = replace(ready.table, constrained=constrained)
     return replace(ready, table=table, structured=structured, form={"structured_outputs": fields})

@@ -1,4 +1,4 @@
-"""What an algorithm sees of the blocks it fills, and what it has to offer."""
+"""Interface of a denoising algorithm: the blocks it fills, and its methods."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Logits:
 
 
 class Algorithm(Protocol):
-    """Decides what becomes of blocks in a round, and knows neither batches nor modes nor requests.
+    """Denoising of blocks in a round, independent of batches, modes and requests.
 
     A block may be reported done only if its ids were final when the forward began: that forward has then
     written the keys and values that later blocks see.
@@ -51,7 +51,7 @@ class Algorithm(Protocol):
         ...
 
     def init_step_state(self, blocks: Blocks) -> State:
-        """Notes on blocks that begin: prompt positions given, all others masked."""
+        """Initialise blocks that begin: prompt positions given, all others masked."""
         ...
 
     def wanted(self, blocks: Blocks, state: State) -> Tensor:

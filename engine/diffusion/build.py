@@ -1,4 +1,4 @@
-"""From a configuration to an engine for block diffusion."""
+"""An engine for block diffusion from its configuration."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def make_executor(
     max_model_len: int,
     capture: Capture | None,
 ) -> DiffusionExecutor:
-    """What runs the rounds, warmed up and with its graphs captured.
+    """The executor of rounds, warmed up and with its graphs captured.
 
     Args:
         capture: how; None where there are no kernels to warm up and no graphs, which is the CPU.
@@ -164,7 +164,7 @@ def make_executor(
 
 @torch.inference_mode()
 def largest_round(model: Model, config: EngineConfig, dtype: torch.dtype, device: torch.device) -> None:
-    """As many tokens as a round can have, with logits for every position of every slot; stores nothing.
+    """Dry forward of the most tokens of a round, with logits for all positions of all slots; stores nothing.
 
     The tokens differ, so that they go to different experts.
     """

@@ -31,7 +31,7 @@ GREEDY = SamplingParams(temperature=0.0)
 
 @dataclass(slots=True)
 class DiffusionOutput:
-    """What one call of `DiffusionEngine.step` brought."""
+    """Output of one call of `DiffusionEngine.step`."""
 
     blocks: list[tuple[Sequence, list[int]]] = field(default_factory=list)
     """Sequences of which a block was committed, with the tokens they emit."""
@@ -202,7 +202,7 @@ class DiffusionEngine(EngineLifecycle[DiffusionScheduler, RoundRecorder]):
         return token_keys(self._committed[request][named * page :], page, parent)
 
     def _fail(self, batch: DenoiseBatch, error: Exception, timed: TimedRounds) -> list[Sequence]:
-        """Ends the requests of a batch that broke."""
+        """End the requests of a batch that broke."""
         end_ns = self.clock.now_ns()
         involved = [*batch.denoise, *(request for request, _ in batch.prefills)]
         failed = self._abort_failed(involved, error, end_ns)

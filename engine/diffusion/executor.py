@@ -1,4 +1,4 @@
-"""Runs the model and the algorithm on a planned batch of blocks and prompt chunks."""
+"""Execution of the model and the algorithm on a planned batch of blocks and prompt chunks."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class RunningBatch:
         self._hidden = executor.model(ids, self._context)
 
     def step(self) -> list[bool]:
-        """The algorithm on the blocks that are not done; one small copy tells the host how it went.
+        """Run the algorithm on the blocks that are not done; one small copy reports the outcome to the host.
 
         Raises:
             RuntimeError: a block has used up its rounds, so the algorithm makes no progress.
@@ -142,9 +142,9 @@ class RunningBatch:
     def _step(self, active: list[int]) -> list[int]:
         """For each active block -1 if it is done, else the rows of logits its next round needs."""
         assert self._hidden is not None
-        everybody = len(active) == len(self.done)
+        all_active = len(active) == len(self.done)
         blocks, state, which = self._blocks, self._state, None
-        if not everybody:
+        if not all_active:
             (which,) = upload(self._slots_of.device, np.array(active, dtype=np.int64))
             blocks = Blocks(blocks.ids[which], blocks.answer[which], blocks.mask_id)
             state = {name: rows[which] for name, rows in state.items()}
@@ -164,7 +164,7 @@ class RunningBatch:
         return copied
 
     def end(self, in_place: bool) -> list[list[int]]:
-        """The batch is over: blocks go back to their slots.
+        """End the batch: write blocks back to their slots.
 
         Returns:
             Token ids of each finished block, nothing for the others.
@@ -201,7 +201,7 @@ class HostLayout(NamedTuple):
 
     @classmethod
     def of(cls, spans: Ordered[Span], page_tokens: int) -> HostLayout:
-        """That of these new tokens."""
+        """The forward of these new tokens."""
         counts = [new for _, new, _ in spans]
         positions = np.concatenate([np.arange(first, first + new) for first, new, _ in spans])
         tables = np.zeros((len(spans), max(len(pages) for _, _, pages in spans)), dtype=np.int32)
@@ -235,7 +235,7 @@ class HostLayout(NamedTuple):
 def lay_out(
     spans: Ordered[Span], page_tokens: int, mask_block: int, kv: KVCache, device: torch.device
 ) -> ForwardContext:
-    """What a forward over these new tokens reads, on the device."""
+    """Inputs of a forward over these new tokens, on the device."""
     layout = HostLayout.of(spans, page_tokens)
     return layout.context(upload(device, *layout), mask_block, kv)
 

@@ -58,7 +58,7 @@ class BlockGraphs:
         return self.buckets[index] if blocks > 0 and index < len(self.buckets) else 0
 
     def load(self, bucket: int, context: ForwardContext) -> None:
-        """What stays the same over the rounds of a batch of blocks."""
+        """Inputs that stay the same over the rounds of a batch of blocks."""
         meta, rows = context.attention, len(context.positions)
         blocks, tables = meta.num_seqs, meta.block_tables
         self._pad(blocks, bucket)

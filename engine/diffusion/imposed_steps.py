@@ -21,7 +21,7 @@ class ImposedDenoiseSteps(Protocol):
 
 @dataclass(frozen=True)
 class ImposedSteps:
-    """Fills each block evenly from the left, in a drawn number of rounds.
+    """Algorithm that fills each block evenly from the left, in a drawn number of rounds.
 
     Every round runs the step kernel as `LowConfidence` would, and leaves its tokens aside.
     """

@@ -31,7 +31,7 @@ class Rounds(Protocol):
 
 
 def run_sync(batch: Rounds) -> BatchOutcome:
-    """Until every block is done; those that are take part in the forwards of the others."""
+    """Run rounds until every block is done; completed ones stay in the forwards of the others."""
     rounds, done_after = 0, dict[int, int]()
     while True:
         batch.forward()
@@ -46,7 +46,7 @@ def run_sync(batch: Rounds) -> BatchOutcome:
 
 
 def run_fdfo(batch: Rounds, must_yield: Callable[[], bool]) -> BatchOutcome:
-    """Until the first block is done, or a request could join; the other blocks go on in the next batch."""
+    """Run rounds until the first block is done, or a request could join; the others go to another batch."""
     rounds = 0
     while True:
         batch.forward()

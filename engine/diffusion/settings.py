@@ -1,4 +1,4 @@
-"""Which algorithm runs, with which parameters, in which mode: what the `--dllm-*` flags mean."""
+"""Algorithm, parameters and mode: the meaning of the `--dllm-*` flags."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MASK_TOKENS = {"LLaDA2MoeModelLM": 156895}
 
 @dataclass(frozen=True, slots=True)
 class DllmSettings:
-    """What the flags come to; algorithm and mode are independent."""
+    """Block-diffusion settings of the flags; algorithm and mode are independent."""
 
     algorithm: Algorithm
     fdfo: bool = True
@@ -64,7 +64,7 @@ def dllm_settings(
     reuse_in_place: bool = True,
     reloop: bool = True,
 ) -> DllmSettings:
-    """From `--dllm-algorithm NAME [--dllm-config file.yaml] --dllm-fdfo/--no-dllm-fdfo`.
+    """Settings from `--dllm-algorithm NAME [--dllm-config file.yaml] --dllm-fdfo/--no-dllm-fdfo`.
 
     Raises:
         InputError: no such algorithm; a parameter it does not have, or out of range.

@@ -42,7 +42,7 @@ class BlockSlots:
     def beginning(
         self, requests: Ordered[DiffusionRequest], prompt_tails: Ordered[Ordered[int]]
     ) -> tuple[NDArray[Any], ...]:
-        """What `begin` needs on the device: the slots of a batch, and of its new blocks what they begin with.
+        """Inputs of `begin` on the device: the slots of a batch, and the initial content of its new blocks.
 
         Args:
             prompt_tails: for each request the prompt tokens that its block begins with.
@@ -96,7 +96,7 @@ class BlockSlots:
                 self.evict(request)
 
     def evict(self, request: DiffusionRequest) -> None:
-        """The request loses its slot; it takes its block along."""
+        """Release the slot of a request, with its block."""
         slot = self._resident.pop(request, NO_SLOT)
         if slot != NO_SLOT:
             request.dllm_incomplete_ids = (

@@ -70,7 +70,7 @@ class RoundRecorder(StepRecorder):
         """Waiting and running requests and blocks in use in the rounds of the current batch."""
 
     def members(self, batch: DenoiseBatch, state: tuple[int, int, int]) -> None:
-        """Notes who is in the batch whose rounds come next.
+        """Note the requests in the batch whose rounds follow.
 
         Args:
             state: requests that wait and run, and KV blocks in use.
@@ -96,7 +96,7 @@ class RoundRecorder(StepRecorder):
         finished: Iterable[Request] = (),
         failed: bool = False,
     ) -> None:
-        """A round is over; the rounds of a batch come one after the other."""
+        """End a round; the rounds of a batch follow each other."""
         ids = _rows(committed)
         if ids:
             self._lists["committed_ids"][self.steps] = ids
@@ -118,7 +118,7 @@ class RoundRecorder(StepRecorder):
         )
 
     def batch_over(self) -> None:
-        """What follows belongs to the next batch."""
+        """Start the next batch."""
         self._batches += 1
 
     def log(self) -> StepLog:

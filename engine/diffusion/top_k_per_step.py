@@ -12,7 +12,7 @@ from engine.kernels.denoise import best_tokens, most_confident
 
 @dataclass(frozen=True, slots=True)
 class TopKPerStep:
-    """Unmasks the `tokens_per_step` most confident positions of each block, in plain torch."""
+    """Algorithm that unmasks the `tokens_per_step` most confident positions of each block, in plain torch."""
 
     tokens_per_step: int = 4
 

@@ -41,11 +41,11 @@ class Grammars:
         Raises:
             InputError: the grammar does not compile or allows nothing; xgrammar is not installed.
         """
-        asked = params.structured_outputs
-        if asked is None:
+        outputs = params.structured_outputs
+        if outputs is None:
             return None
-        assert isinstance(asked, StructuredOutputsParams)
-        xgrammar, compiled = _xgrammar(), self.compile(asked)
+        assert isinstance(outputs, StructuredOutputsParams)
+        xgrammar, compiled = _xgrammar(), self.compile(outputs)
         ends = sorted(token for token in stop_ids if self._bytes[token] == SPECIAL)
         matcher = xgrammar.GrammarMatcher(compiled, override_stop_tokens=ends or None)
         words = -(-self._vocab_size // 32)
@@ -60,10 +60,10 @@ class Grammars:
         first = torch.zeros((1, words), dtype=torch.int32)
         allowed([grammar], first, [0], batch_matcher(1))
         if not first.any():
-            raise InputError(grammar.stuck(), key=f"structured_outputs.{asked.form}", value=_given(asked))
+            raise InputError(grammar.stuck(), key=f"structured_outputs.{outputs.form}", value=_given(outputs))
         return grammar
 
-    def compile(self, asked: StructuredOutputsParams) -> Any:
+    def compile(self, outputs: StructuredOutputsParams) -> Any:
         """The compiled grammar, from a cache if known.
 
         Raises:
@@ -71,29 +71,29 @@ class Grammars:
         """
         compiler = self._compiler
         try:
-            match asked.form:
+            match outputs.form:
                 case "json":
-                    assert isinstance(asked.json, str)
-                    spaces = not asked.disable_any_whitespace
+                    assert isinstance(outputs.json, str)
+                    spaces = not outputs.disable_any_whitespace
                     separators = None if spaces else (",", ":")
                     return compiler.compile_json_schema(
-                        enforceable(asked.json), any_whitespace=spaces, separators=separators
+                        enforceable(outputs.json), any_whitespace=spaces, separators=separators
                     )
                 case "json_object":
                     return compiler.compile_grammar(_JSON_OBJECT)
                 case "regex":
-                    assert asked.regex is not None
-                    return compiler.compile_regex(as_compiled(asked.regex))
+                    assert outputs.regex is not None
+                    return compiler.compile_regex(as_compiled(outputs.regex))
                 case "choice":
-                    texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in asked.choice or ())
+                    texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in outputs.choice or ())
                     return compiler.compile_grammar(f"root ::= {texts}")
                 case _:
-                    return compiler.compile_grammar(asked.grammar)
+                    return compiler.compile_grammar(outputs.grammar)
         except InputError:
             raise
         except (RuntimeError, ValueError) as error:
-            key = f"structured_outputs.{asked.form}"
-            raise InputError(f"does not compile: {_reason(error)}", key=key, value=_given(asked)) from None
+            key = f"structured_outputs.{outputs.form}"
+            raise InputError(f"does not compile: {_reason(error)}", key=key, value=_given(outputs)) from None
 
     @cached_property
     def _bytes(self) -> list[bytes]:
@@ -158,5 +158,5 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split("cc:", 1)[-1].split(":", 1)[-1].split())
 
 
-def _given(asked: StructuredOutputsParams) -> Any:
-    return getattr(asked, asked.form)
+def _given(outputs: StructuredOutputsParams) -> Any:
+    return getattr(outputs, outputs.form)

@@ -22,7 +22,7 @@ _EVERYTHING = -1
 
 
 class MaskTimes(NamedTuple):
-    """What the masks of a step took."""
+    """Time of the masks of a step."""
 
     rows: int
     """Constrained rows."""
@@ -159,7 +159,7 @@ class _Buffer:
         self._sent = torch.cuda.Event() if on_cuda else None
 
     def wait(self) -> None:
-        """Until the copy of what it held is over."""
+        """Wait for the end of the copy out of it."""
         if self._sent is not None:
             self._sent.synchronize()
 

@@ -43,11 +43,11 @@ class KernelCommand:
         if os.environ.get("TRITON_INTERPRET") == "1":
             _refuse("unset TRITON_INTERPRET: the interpreter has nothing to compile")
         self._began_s = time.monotonic()
-        self.asked = _parser(program, what, resumes).parse_args(arguments)
+        self.options = _parser(program, what, resumes).parse_args(arguments)
         try:
-            if self.asked.jobs < 1:
-                raise InputError("must be at least 1", key="--jobs", value=self.asked.jobs)
-            self.gpu = target(self.asked.target)
+            if self.options.jobs < 1:
+                raise InputError("must be at least 1", key="--jobs", value=self.options.jobs)
+            self.gpu = target(self.options.target)
             self.variants = self._variants()
         except InputError as error:
             _refuse(str(error))
@@ -60,62 +60,62 @@ class KernelCommand:
             row: formats the result.
             more: further items, processed first.
         """
-        failures, asked = 0, self.asked
+        failures, options = 0, self.options
         checked, digests = self._checked()
         left = [variant for variant in self.variants if checked is None or not checked.get(digests[variant])]
         items = [*more, *(variant.data for variant in left)]
         names = [*more, *map(str, left)]
-        left_s = None if asked.budget_s is None else asked.budget_s - (time.monotonic() - self._began_s)
-        for done in each(work, items, asked.jobs, left_s):
-            said = _told(names[done.index], done, row)
-            failures += said is None
-            if checked is not None and said is not None:
-                checked.add(digests[left[done.index - len(more)]], said)
+        left_s = None if options.budget_s is None else options.budget_s - (time.monotonic() - self._began_s)
+        for done in each(work, items, options.jobs, left_s):
+            printed = _print_row(names[done.index], done, row)
+            failures += printed is None
+            if checked is not None and printed is not None:
+                checked.add(digests[left[done.index - len(more)]], printed)
         spent_s = time.monotonic() - self._began_s
         before = len(self.variants) - len(left)
         earlier = f", {before} of them checked before" if before else ""
         total = f"{len(items) + before} in all{earlier}, {failures} failed"
-        text = f"{total}: {spent_s:.1f} s, {asked.jobs} processes"
+        text = f"{total}: {spent_s:.1f} s, {options.jobs} processes"
         print(text, file=sys.stderr, flush=True)
         return 1 if failures else 0
 
     def _checked(self) -> tuple[CheckedRows | None, dict[Variant, str]]:
         """Rows of earlier checks, which are printed, and the digest of each variant."""
-        path = getattr(self.asked, "checked", None)
+        path = getattr(self.options, "checked", None)
         if path is None:
             return None, {}
         checked, digests = CheckedRows(path), {each: digest(each, self.gpu) for each in self.variants}
         for variant, key in digests.items():
-            if said := checked.get(key):
-                print(f"{'before':6} {0:6.2f} s  {variant}: {said}", flush=True)
+            if printed := checked.get(key):
+                print(f"{'before':6} {0:6.2f} s  {variant}: {printed}", flush=True)
         return checked, digests
 
     def _variants(self) -> list[Variant]:
         """Variants of all selected engines, without duplicates."""
         from engine.variants import variants
 
-        asked, found = self.asked, dict[Any, None]()
-        for name, model in _models(asked.model):
-            pages = [size for size in asked.block_size or (0,) if size % model.mask_block == 0]
-            for block_size, dtype in product(pages, asked.dtype):
-                settings = _settings(asked, model) | {"block_size": block_size}
+        options, found = self.options, dict[Any, None]()
+        for name, model in _models(options.model):
+            pages = [size for size in options.block_size or (0,) if size % model.mask_block == 0]
+            for block_size, dtype in product(pages, options.dtype):
+                settings = _settings(options, model) | {"block_size": block_size}
                 config = EngineConfig(model=name, device="cuda", dtype=dtype, **settings)
                 found |= dict.fromkeys(variants(model, config, self.gpu))
         try:
-            chosen = [variant for variant in found if re.search(asked.only, str(variant))]
+            chosen = [variant for variant in found if re.search(options.only, str(variant))]
         except re.error as error:
-            raise InputError(f"no regular expression: {error}", key="--only", value=asked.only) from error
+            raise InputError(f"no regular expression: {error}", key="--only", value=options.only) from error
         if not chosen:
             raise InputError(
-                "nothing to compile", key="--only", value=asked.only, fix="leave it out to see all"
+                "nothing to compile", key="--only", value=options.only, fix="leave it out to see all"
             )
         return chosen
 
 
-def _told(name: str, done: WorkDone, row: Callable[[Any], Row]) -> str | None:
+def _print_row(name: str, done: WorkDone, row: Callable[[Any], Row]) -> str | None:
     """Print a row; return its text, None if it has an error."""
-    said, problem = ("", done.error) if done.error else row(done.result)
-    state, what = ("FAILED", problem) if problem else ("ok", said)
+    figures, problem = ("", done.error) if done.error else row(done.result)
+    state, what = ("FAILED", problem) if problem else ("ok", figures)
     text = " ".join(what.split())
     print(f"{state:6} {done.seconds:6.2f} s  {name}: {text}", flush=True)
     return None if problem else text
@@ -136,11 +136,11 @@ def _models(names: Sequence[str]) -> list[tuple[str, ModelConfig]]:
     return found
 
 
-def _settings(asked: argparse.Namespace, model: ModelConfig) -> dict[str, Any]:
+def _settings(options: argparse.Namespace, model: ModelConfig) -> dict[str, Any]:
     """Settings of an engine of this model: those given, and defaults for the model."""
     names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_cache_dtype")
-    given = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
-    if asked.dependent_launch and model.mask_block == 1:
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if options.dependent_launch and model.mask_block == 1:
         given["dependent_launch"] = True
     if model.mask_block == 1:
         return given

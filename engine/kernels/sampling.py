@@ -1,4 +1,4 @@
-"""From logits to tokens: bitmask, temperature, top-k, top-p, min-p, penalties and log-probabilities.
+"""Sampling of tokens from logits: bitmask, temperature, top-k, top-p, min-p, penalties and log-probabilities.
 
 Top-k, top-p and min-p are each judged on the same distribution, the softmax of the allowed, tempered
 logits; a token must pass all three. Each keeps whatever ties with the last token it keeps, so all three

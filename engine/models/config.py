@@ -188,7 +188,7 @@ def _layer_windows(config: ConfigFile, shape: ModelShape) -> tuple[int, ...]:
 
 
 def _mask_block(config: ConfigFile, architecture: str) -> int:
-    """By a section of our own, or as the architecture has it."""
+    """The value of a section of our own, or of the architecture."""
     section = config.section(MASK_BLOCK)
     if section is not None:
         return section.count("block_size")

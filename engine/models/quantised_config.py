@@ -1,4 +1,4 @@
-"""Which checkpoints with 8-bit weights the decoder takes: float8, with every matrix of the layers in it."""
+"""Checkpoints with 8-bit weights that the decoder takes: float8, with every matrix of the layers in it."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class SleepingSpan(GpuSpan):
         return gpu_ns, launch_bound and not self.ahead
 
     def spared_ns(self, waiting_ns: int, seen_ns: int) -> int:
-        """What the wait for the outcome, from one time to another, would have been shorter without sleep.
+        """Time by which the wait for the outcome would have been shorter without sleep.
 
         The latencies of an idle stream's first kernel and of the host's waking up are in either wait.
         """
@@ -86,7 +86,7 @@ class AheadTimer(StepTimer):
 
     @property
     def sleep_ns(self) -> int:
-        """How long the stream sleeps before a step."""
+        """Sleep of the stream before a step."""
         return self._span.sleep_ns
 
     @sleep_ns.setter
@@ -107,7 +107,7 @@ class AheadTimer(StepTimer):
 
 
 class Leads:
-    """How long the stream has to sleep before the steps of each composition."""
+    """Sleep of the stream before the steps of each composition."""
 
     def __init__(self) -> None:
         self._ns: dict[object, int] = {}
@@ -116,7 +116,7 @@ class Leads:
         """Sleep in ns; 0 for a composition that has not been launched yet."""
         return self._ns.get(shape, 0)
 
-    def saw(self, shape: object, launching_ns: int, ahead: bool) -> None:
+    def record(self, shape: object, launching_ns: int, ahead: bool) -> None:
         """Launching took so long; where the sleep before it was too short, the next one is twice as long."""
         wanted = max(int(MARGIN * launching_ns), LEAST_NS)
         if not ahead:

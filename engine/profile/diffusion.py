@@ -1,4 +1,4 @@
-"""Brings a block-diffusion engine to a shape and measures rounds there: those of its own loop."""
+"""Measurement of rounds: a block-diffusion engine is led to a shape, and its own loop measures there."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MANY = 1 << 30
 
 
 class SteeredExecutor(DiffusionExecutor):
-    """Takes the place of an engine's executor, so that batches can be led to a composition.
+    """Substitute for an engine's executor, which leads batches to a composition.
 
     Attributes:
         skip: leave out forward and algorithm: prompts count as computed, blocks stay as they are.
@@ -40,7 +40,7 @@ class SteeredExecutor(DiffusionExecutor):
 
 
 class _SkippedBatch(RunningBatch):
-    """A batch in whose rounds nothing happens."""
+    """A batch with empty rounds."""
 
     def __init__(self, batch: DenoiseBatch, block_tokens: int) -> None:
         self.batch, self.block_tokens = batch, block_tokens
@@ -61,7 +61,7 @@ class _SkippedBatch(RunningBatch):
 
 
 def limits_of(engine: DiffusionEngine, experts: ForcedExperts | None = None) -> ShapeLimits:
-    """What the engine allows."""
+    """Limits of the engine."""
     config, graphs = engine.scheduler.config, engine.executor.graphs
     return ShapeLimits(
         config.max_num_seqs,
@@ -77,7 +77,7 @@ def limits_of(engine: DiffusionEngine, experts: ForcedExperts | None = None) -> 
 
 
 class RoundBench:
-    """Measures shapes on an engine without other requests; as `engine.profile.measure.StepBench` does.
+    """Bench of shapes on an engine without other requests; like `engine.profile.measure.StepBench`.
 
     Args:
         engine: in FDFO mode, with the algorithm `ONE_BY_ONE`.
@@ -112,7 +112,7 @@ class RoundBench:
         self._left = _MANY
         requests = short_blocks(limits, self.block, number)
         serve_closed(engine, requests, concurrency(limits, number), self._prompts)
-        samples = self._told("served")
+        samples = self._recorded_samples("served")
         samples.table["shape"] += number * MAX_STEPS
         return [samples]
 
@@ -195,7 +195,7 @@ class RoundBench:
 
     def _samples(self, shape: RoundShape, first: int) -> StepSamples:
         """The rows of the measured rounds, checked against the plan."""
-        log, samples = self.engine.recorder.log(), self._told(shape.source)
+        log, samples = self.engine.recorder.log(), self._recorded_samples(shape.source)
         batch = log.steps["batch"][first]
         rows = [row for row in range(first, len(log)) if log.steps["batch"][row] == batch]
         samples = samples.where(np.array(rows))
@@ -213,7 +213,7 @@ class RoundBench:
             raise RuntimeError(f"planned rounds, {', '.join(names)} {planned}, was {measured}: {shape}")
         return samples
 
-    def _told(self, source: str) -> StepSamples:
+    def _recorded_samples(self, source: str) -> StepSamples:
         """All rounds since the recorder was made, with the experts that they used."""
         log = self.engine.recorder.log()
         samples = samples_of(log, source)

@@ -1,4 +1,4 @@
-"""Which rounds of block diffusion are measured, as plain data."""
+"""Measured rounds of block diffusion, as plain data."""
 
 from __future__ import annotations
 

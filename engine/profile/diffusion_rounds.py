@@ -60,19 +60,19 @@ def count_rounds(
         RuntimeError: a forward failed.
     """
     rng, names = Random(seed), list(TASKS)
-    asked = [(names[i % len(names)], make(rng, names[i % len(names)])[0]) for i in range(prompts)]
+    problems = [(names[i % len(names)], make(rng, names[i % len(names)])[0]) for i in range(prompts)]
     answers: list[AnswerShape] = []
     for algorithm, threshold in ALGORITHMS:
         engine = engine_with(algorithm)
         name = type(algorithm).__name__
         params = SamplingParams(temperature=0, max_tokens=MAX_TOKENS, detokenize=False)
-        running = [engine.add_request(prompt, params) for _, prompt in asked]
+        running = [engine.add_request(prompt, params) for _, prompt in problems]
         ended = 0
         while engine.has_unfinished:
             ended += len(engine.step().finished)
             if progress is not None:
                 progress(len(answers) + ended, prompts * len(ALGORITHMS))
-        for number, ((task, _), sequence) in enumerate(zip(asked, running, strict=True)):
+        for number, ((task, _), sequence) in enumerate(zip(problems, running, strict=True)):
             if sequence.error is not None:
                 raise RuntimeError(sequence.error)
             request = sequence.request

@@ -1,4 +1,4 @@
-"""What a profile of a block-diffusion model measures: rounds, and how many of them blocks take."""
+"""Profile of a block-diffusion model: rounds, and how many of them blocks take."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ _SMALL_CACHE: dict[str, Any] = {
 
 
 def bench(loaded: Loaded, grid: Grid) -> tuple[Bench[Any], list[Any], Any]:
-    """What measures, the shapes, and the sentinel."""
+    """Bench, shapes, and sentinel."""
     rounds = RoundBench(engine_with(loaded, ONE_BY_ONE), loaded.prompts(), loaded.experts)
     planned = plan_rounds(rounds.limits, rounds.block, grid)
     return rounds, planned, sentinel_round(planned)
 
 
-def count_rounds(loaded: Loaded, prompts: int, path: Path, tell: Progress) -> None:
+def count_rounds(loaded: Loaded, prompts: int, path: Path, progress: Progress) -> None:
     """Counted once: the same weights give the same answers."""
     if path.exists():
         return
     small = replace(loaded, config=replace(loaded.config, enforce_eager=True, **_SMALL_CACHE))
 
     def counted(done: int, total: int) -> None:
-        tell("answering", done, total)
+        progress("answering", done, total)
 
     seed = loaded.config.seed
     answers = diffusion_rounds.count_rounds(

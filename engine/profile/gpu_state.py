@@ -18,7 +18,7 @@ class GpuState(NamedTuple):
 
 
 class GpuMonitor:
-    """Reads the state of one GPU; without the driver's library, nothing is known.
+    """Reader of the state of one GPU; without the driver's library, nothing is known.
 
     Args:
         index: of the GPU among those of the driver.

@@ -27,7 +27,7 @@ class ProfileProgress:
     """Visits of the next round."""
 
     @classmethod
-    def told_by(cls, meta: dict[str, Any]) -> ProfileProgress:
+    def recorded_in(cls, meta: dict[str, Any]) -> ProfileProgress:
         """Progress recorded in the metadata of samples."""
         return cls(int(meta.get("rounds", 0)), int(meta.get("visits", 0)))
 
@@ -87,4 +87,4 @@ def read_journal(path: Path) -> tuple[StepSamples, ProfileProgress] | None:
     whole = lines[: last + 1]
     markers = [line for line in whole if line in (VISIT, ROUND)]
     samples = parse_samples(path, (line for line in whole if line not in (VISIT, ROUND)))
-    return samples, ProfileProgress.told_by(samples.meta).after(markers)
+    return samples, ProfileProgress.recorded_in(samples.meta).after(markers)

@@ -1,4 +1,4 @@
-"""What a profile measures of models whose answers come in blocks."""
+"""Profiles of models whose answers come in blocks."""
 
 from __future__ import annotations
 

@@ -52,13 +52,13 @@ class Loaded:
         return self.mask_id is not None
 
     def prompts(self) -> ProfilePrompts:
-        """Of the tiny tasks where the weights mean something."""
+        """Prompts of the tiny tasks where the weights mean something."""
         config = self.config
         readable = self.tokenizer if config.load_format == "safetensors" else None
         return ProfilePrompts(self.model.config.vocab_size, readable, config.seed)
 
     def facts(self) -> dict[str, Any]:
-        """What the samples tell of it."""
+        """Metadata of its samples."""
         dtype = str(self.model.embedding.dtype).removeprefix("torch.")
         forced = {"routing": "forced"} if self.experts is not None else {}
         return {"dtype": dtype, "tp": 1, **forced}

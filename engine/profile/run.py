@@ -141,7 +141,7 @@ def profile(
 
 
 def _bench(loaded: Loaded, grid: Grid) -> tuple[Bench[Any], list[Any], Any]:
-    """What measures, the shapes, and the sentinel."""
+    """Bench, shapes, and sentinel."""
     if loaded.in_blocks:
         return kinds.bench(loaded, grid)
     engine = build_engine(loaded.config, model=loaded.model, tokenizer=loaded.tokenizer)

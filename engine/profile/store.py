@@ -44,14 +44,14 @@ class ProfileStore:
         found = recovered(folder)
         if found is not None:
             _check(self.path, found.meta.get("settings", {}), meta["settings"])
-            self._parts, self.progress = [found], ProfileProgress.told_by(found.meta)
+            self._parts, self.progress = [found], ProfileProgress.recorded_in(found.meta)
             self.fold()
 
     @property
     def samples(self) -> StepSamples:
         """All samples, with their metadata."""
         if len(self._parts) > 1:
-            self._parts = [told(joined(self._parts), self._meta, self.progress)]
+            self._parts = [with_summary(joined(self._parts), self._meta, self.progress)]
         return self._parts[0]
 
     @property
@@ -74,7 +74,7 @@ class ProfileStore:
     def fold(self) -> None:
         """Merge the journal into the sample file."""
         if self._journal.path.exists():
-            self._parts = [told(joined(self._parts), self._meta, self.progress)]
+            self._parts = [with_summary(joined(self._parts), self._meta, self.progress)]
             _replace(self.path, self._parts[0])
             self._journal.drop()
 
@@ -91,11 +91,11 @@ def recovered(folder: Path) -> StepSamples | None:
     if found is None:
         return whole
     samples, progress = found
-    begun = ProfileProgress() if whole is None else ProfileProgress.told_by(whole.meta)
-    if ProfileProgress.told_by(samples.meta) != begun:
+    begun = ProfileProgress() if whole is None else ProfileProgress.recorded_in(whole.meta)
+    if ProfileProgress.recorded_in(samples.meta) != begun:
         return whole  # already in the sample file
     parts = [samples] if whole is None else [whole, samples]
-    return told(joined(parts), samples.meta, progress)
+    return with_summary(joined(parts), samples.meta, progress)
 
 
 def fold(folder: Path) -> Path | None:
@@ -111,7 +111,7 @@ def fold(folder: Path) -> Path | None:
     return path if path.exists() else None
 
 
-def told(samples: StepSamples, meta: dict[str, Any], progress: ProfileProgress) -> StepSamples:
+def with_summary(samples: StepSamples, meta: dict[str, Any], progress: ProfileProgress) -> StepSamples:
     """Samples with metadata on measurement and progress."""
     counts = dict(sorted(Counter(samples["source"].tolist()).items()))
     summary = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from blis_py.planning.uncertainty import Regime, errors_in
-from blis_py.validated import CLOSED, DENSE, OPEN, SATURATED, Validated, validated
+from blis_py.planning.validated import CLOSED, DENSE, OPEN, SATURATED, Validated, validated
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "accuracy"))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import blis_py as blis
-from blis_py.disagreement import disagreements
+from blis_py.sensitivity.disagreement import disagreements
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ def points(*ttft_ms: float) -> tuple[Point, ...]:
 def test_the_highest_rate_lies_where_the_first_target_is_reached() -> None:
     low, high = points(100, 200)
     assert highest([low, high], 300, 100) == pytest.approx(high.per_s)
-    assert highest([low, high], 150, 100) == pytest.approx((low.per_s + high.per_s) / 2)
+    assert highest([low, high], 2**0.5 * 100, 100) == pytest.approx((low.per_s + high.per_s) / 2)
     assert highest([low, high], 50, 100) is None
 
 

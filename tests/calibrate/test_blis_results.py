@@ -147,20 +147,3 @@ def test_the_same_request_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text(json.dumps([one, one]))
     with pytest.raises(InputError, match="the same request twice"):
         read_token_times(tmp_path / "results.json")
-
-
-@pytest.mark.parametrize(
-    ("flag", "why"),
-    [
-        ("--adapter-reference", "LoRA"),
-        ("--sim-metrics-blind", "LoRA"),
-        ("--adapter-mape-threshold", "LoRA"),
-    ],
-)
-def test_what_is_not_simulated_is_refused_by_name(
-    flag: str, why: str, files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["calibrate", str(files / "out"), "--results", str(files / "out"), flag, "x"]) == 2
-    err = capsys.readouterr().err
-    assert f"error: {flag}: " in err
-    assert why in err

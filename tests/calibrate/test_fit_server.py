@@ -18,13 +18,13 @@ from blis_py.errors import InputError
 from blis_py.requests.table import Labels
 from blis_py.setup.setup import Setup
 
-ASKED = {"num_requests": 300, "rate": 6.0}
+LOAD = {"num_requests": 300, "rate": 6.0}
 SERVER = {"latency": {"step_scale": 1.3}, "frontend_ms": [14.0, 0.0, 0.046]}
 
 
 def served(**settings: object) -> TokenTimes:
     """What the planted server's clients see, with some noise."""
-    result = run(model="llama-3.1-8b", seed=7, timeout=None, **(SERVER | ASKED | settings))
+    result = run(model="llama-3.1-8b", seed=7, timeout=None, **(SERVER | LOAD | settings))
     times = token_times(result.record, "planted")
     noise = np.random.default_rng(3).normal(1.0, 0.02, (2, len(times.ttft_s)))
     ttft = times.ttft_s * noise[0]
@@ -61,7 +61,7 @@ def test_the_engine_file_simulates_the_fitted_server(found: ServerFit, tmp_path:
     assert (
         "fitted to 300 requests of planted; 90 % intervals: step_scale" in mine.sources["latency.step_scale"]
     )
-    predicted = run(model="llama-3.1-8b", seed=7, timeout=None, engine=str(path), **ASKED)
+    predicted = run(model="llama-3.1-8b", seed=7, timeout=None, engine=str(path), **LOAD)
     tpot_ms = predicted.summary["cluster"]["tpot_ms"]["mean"]
     assert tpot_ms == pytest.approx(float(np.nanmean(served().tpot_s)) * 1e3, rel=0.02)
 

@@ -23,7 +23,7 @@ def test_every_model_that_applies_has_a_row_and_the_run_itself_the_first(blis: B
 
 
 def test_a_row_is_what_the_run_under_that_model_comes_to() -> None:
-    from blis_py.cross_check import cross_check
+    from blis_py.sensitivity.cross_check import cross_check
 
     settings = {"model": "qwen3-14b", "num_requests": 80, "rate": 4, "scheduler": "sjf"}
     simulation = blis.build(**settings)
@@ -35,7 +35,7 @@ def test_a_row_is_what_the_run_under_that_model_comes_to() -> None:
 
 def test_a_row_keeps_what_the_preset_says_of_its_model_and_of_the_host() -> None:
     """The host time of vLLM 0.10 is that of `trained`; that of a cache lookup holds for every model."""
-    from blis_py.cross_check import cross_check
+    from blis_py.sensitivity.cross_check import cross_check
 
     settings = {
         "model": "qwen3-14b",
@@ -121,7 +121,7 @@ def test_where_there_is_nothing_to_compare_with_nothing_is_said(blis: Blis, flag
 
 @pytest.mark.slow
 def test_the_look_at_other_models_costs_a_small_share_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    from blis_py import disagreement
+    from blis_py.sensitivity import disagreement
 
     looked_at: list[int] = []
     run = disagreement._run

@@ -10,7 +10,7 @@ import pytest
 
 import blis_py as blis
 from blis_py.config.models import NAMES
-from blis_py.notebook import CellProgress, in_notebook
+from blis_py.report.notebook import CellProgress, in_notebook
 
 
 @pytest.mark.parametrize("function", [blis.run, blis.build, blis.replay])
@@ -85,7 +85,7 @@ def test_a_cell_gets_a_bar_once_it_takes_long_and_keeps_nothing_of_it(
 
     monkeypatch.setattr(IPython.display, "display", display)
     now_s = iter([0.0, 0.5, 1.5, 1.6, 9.0])
-    monkeypatch.setattr("blis_py.notebook.time.monotonic", lambda: next(now_s))
+    monkeypatch.setattr("blis_py.report.notebook.time.monotonic", lambda: next(now_s))
     with CellProgress() as bar:
         for ended in (1, 2, 3, 4):
             bar(ended, 4)

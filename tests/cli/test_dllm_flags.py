@@ -60,8 +60,8 @@ def test_switches_have_the_costs_they_are_given(blis: Blis) -> None:
     cheap, dear = summary(blis), summary(blis, *costs)
     assert dear["e2e_ms"]["mean"] > cheap["e2e_ms"]["mean"]
     many = (*costs, "--dllm-algorithm", "JointThreshold")
-    looped, asked = summary(blis, *many), summary(blis, *many, "--no-dllm-re-loop")
-    assert asked["e2e_ms"]["mean"] > looped["e2e_ms"]["mean"]
+    looped, rescheduled = summary(blis, *many), summary(blis, *many, "--no-dllm-re-loop")
+    assert rescheduled["e2e_ms"]["mean"] > looped["e2e_ms"]["mean"]
 
 
 def test_a_folder_holds_everything_and_its_config_runs_again(blis: Blis, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 from blis_py.latency.host_work import MaskPrices
 from blis_py.setup import step_times
-from blis_py.setup.demand import demand
 from blis_py.setup.deployment import deployed
+from blis_py.setup.from_config import demand
 
 SMALL: dict[str, Any] = {"model": "llama-3.1-8b", "rate": 0.05, "num_requests": 3, "seed": 1}
 

@@ -110,10 +110,10 @@ def complete(tmp_path: Path) -> Callable[[str], list[str]]:
 
     def ask(line: str) -> list[str]:
         words = line.split(" ")
-        asked = f"COMP_WORDS=({' '.join(words)} '') COMP_CWORD={len(words) - 1}"
+        variables = f"COMP_WORDS=({' '.join(words)} '') COMP_CWORD={len(words) - 1}"
         if words[-1]:
-            asked = f"COMP_WORDS=({' '.join(words)}) COMP_CWORD={len(words) - 1}"
-        program = f'{script}\n{asked}\n_blis_completion blis\nprintf "%s\\n" "${{COMPREPLY[@]}}"'
+            variables = f"COMP_WORDS=({' '.join(words)}) COMP_CWORD={len(words) - 1}"
+        program = f'{script}\n{variables}\n_blis_completion blis\nprintf "%s\\n" "${{COMPREPLY[@]}}"'
         done = subprocess.run(
             [bash, "-c", program], env=environment, capture_output=True, text=True, check=True
         )

@@ -12,9 +12,9 @@ import pytest
 
 from blis_py.api import Simulation, build, configure
 from blis_py.errors import InputError
-from blis_py.intervals import MIN, Redrawable, Reruns, rerun_seed
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
+from blis_py.sensitivity.reruns import MIN, Redrawable, Reruns, rerun_seed
 
 Blis = Callable[..., tuple[int, str, str]]
 SMALL: dict[str, Any] = {"model": "qwen3-14b", "num_requests": 15, "rate": 4.0, "output_tokens": 20}

@@ -22,10 +22,15 @@ ONE = FlowSettings(saturation_detector="concurrency", max_concurrency_per_instan
 
 def run(rows: list[Row], flow: FlowSettings = ONE, **options: Any) -> RunRecord:
     """The outcome, which is that of single steps."""
-    asked: dict[str, Any] = {"scheduler": CONFIG, "latency": linear(STEP_NS), "flow_control": flow, **options}
-    record = simulate(table_of(rows), **asked)
+    settings: dict[str, Any] = {
+        "scheduler": CONFIG,
+        "latency": linear(STEP_NS),
+        "flow_control": flow,
+        **options,
+    }
+    record = simulate(table_of(rows), **settings)
     check(record)
-    assert differences(record, simulate(table_of(rows), **asked, single_step=True)) == []
+    assert differences(record, simulate(table_of(rows), **settings, single_step=True)) == []
     return record
 
 

@@ -128,15 +128,15 @@ def test_the_process_on_the_shared_clock_serves_as_one_instance_alone_does(fdfo:
     steps = {"": MeasuredSteps(MeanAndSpread(6, 0.5))}
     config = SchedulerConfig(num_kv_blocks=40, max_model_len=400, block_size=32, max_num_seqs=3)
     rounds = table_rounds(table, steps, 32, 1)
-    asked: list[Any] = RequestFactory(table, 32, kind=DiffusionRequest)(slice(0, 60))
-    alone = run_alone(asked, rounds, scheduler=config, latency=DETAILED, diffusion=DiffusionConfig(fdfo=fdfo))
+    sent: list[Any] = RequestFactory(table, 32, kind=DiffusionRequest)(slice(0, 60))
+    alone = run_alone(sent, rounds, scheduler=config, latency=DETAILED, diffusion=DiffusionConfig(fdfo=fdfo))
     record = run(table, fdfo=fdfo, num_kv_blocks=40)
     assert record.blocks is not None
-    assert record.blocks.tolist() == [len(alone.commit_ns[r]) for r in asked]
-    assert record.first_token_ns.tolist() == [alone.commit_ns[r][0] for r in asked]
-    assert record.last_token_ns.tolist() == [alone.commit_ns[r][-1] for r in asked]
+    assert record.blocks.tolist() == [len(alone.commit_ns[r]) for r in sent]
+    assert record.first_token_ns.tolist() == [alone.commit_ns[r][0] for r in sent]
+    assert record.last_token_ns.tolist() == [alone.commit_ns[r][-1] for r in sent]
     gap_ns, counts = TokenGaps(record).of_each(np.arange(60))
-    ends = [alone.commit_ns[r] for r in asked]
+    ends = [alone.commit_ns[r] for r in sent]
     assert counts.tolist() == [len(each) - 1 for each in ends]
     assert gap_ns.tolist() == [int(gap) for each in ends for gap in np.diff(each)]
     assert len(record.instances[0].step_end_ns) == alone.counters.rounds

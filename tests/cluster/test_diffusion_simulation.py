@@ -64,10 +64,10 @@ def request(row: int, prompt: int = 0, output: int = 32, arrival_ns: int = 0) ->
     ("fdfo", "ends_ms", "waste"), [(True, [3, 8, 2, 6, 7], 0), (False, [8, 8, 8, 12, 12], 11)]
 )
 def test_the_example_of_blocks_with_3_8_and_2_steps(fdfo: bool, ends_ms: list[int], waste: int) -> None:
-    asked = [request(row) for row in range(5)]
-    run = simulate(asked, [[3], [8], [2], [4], [4]], fdfo=fdfo)
-    assert [run.commit_ns[each][0] // MS for each in asked] == ends_ms
-    assert [each.scheduled_ns // MS for each in asked] == [0, 0, 0, *((2, 3) if fdfo else (8, 8))]
+    sent = [request(row) for row in range(5)]
+    run = simulate(sent, [[3], [8], [2], [4], [4]], fdfo=fdfo)
+    assert [run.commit_ns[each][0] // MS for each in sent] == ends_ms
+    assert [each.scheduled_ns // MS for each in sent] == [0, 0, 0, *((2, 3) if fdfo else (8, 8))]
     assert run.summary()["idle_block_rounds"] == waste
 
 
@@ -94,10 +94,10 @@ def test_passing_alike_rounds_in_one_go_gives_what_single_rounds_give(
 ) -> None:
     runs = []
     for single_step in (False, True):
-        asked = random_requests(seed)
-        rounds = draw_rounds(asked, MeanAndSpread(6, 0.5), block_tokens=32, seed=seed)
+        sent = random_requests(seed)
+        rounds = draw_rounds(sent, MeanAndSpread(6, 0.5), block_tokens=32, seed=seed)
         settings = {"fdfo": fdfo, "reloop": reloop, "max_num_seqs": slots, "num_kv_blocks": pages}
-        runs.append(simulate(asked, rounds, latency=DETAILED, single_step=single_step, **settings))
+        runs.append(simulate(sent, rounds, latency=DETAILED, single_step=single_step, **settings))
     jumped, stepped = runs
     assert list(jumped.commit_ns.values()) == list(stepped.commit_ns.values())
     assert [r.id for r in jumped.commit_ns] == [r.id for r in stepped.commit_ns]
@@ -109,9 +109,9 @@ def speed_up(slots: int, steps: DenoiseSteps, prompt: int = 0, output: int = 32,
     """Synchronous rounds over FDFO rounds, with work for every slot to the end but for the last blocks."""
     rounds = {}
     for fdfo in (True, False):
-        asked = [request(row, prompt, output) for row in range(count)]
-        drawn = draw_rounds(asked, steps, block_tokens=32, seed=3)
-        run = simulate(asked, drawn, fdfo=fdfo, max_num_seqs=slots, num_kv_blocks=16 * slots)
+        sent = [request(row, prompt, output) for row in range(count)]
+        drawn = draw_rounds(sent, steps, block_tokens=32, seed=3)
+        run = simulate(sent, drawn, fdfo=fdfo, max_num_seqs=slots, num_kv_blocks=16 * slots)
         rounds[fdfo] = run.counters.rounds
     return rounds[False] / rounds[True]
 
@@ -132,9 +132,9 @@ def test_switches_cost_what_they_save() -> None:
     costs = DiffusionCosts(schedule_ns=100_000, allocator_call_ns=10_000)
     times = {}
     for switched in ({}, {"reloop": False}, {"reloop": False, "reuse_in_place": False}):
-        asked = [request(row) for row in range(12)]
-        rounds = draw_rounds(asked, MeanAndSpread(12.5, 0.3), block_tokens=32, seed=1)
-        run = simulate(asked, rounds, costs=costs, **switched)
+        sent = [request(row) for row in range(12)]
+        rounds = draw_rounds(sent, MeanAndSpread(12.5, 0.3), block_tokens=32, seed=1)
+        run = simulate(sent, rounds, costs=costs, **switched)
         summary = run.summary()
         times[len(switched)] = round(summary["duration_s"] * 1e9)
         assert times[len(switched)] <= (
@@ -147,10 +147,10 @@ def test_switches_cost_what_they_save() -> None:
 
 
 def test_metrics_of_one_request_by_hand() -> None:
-    asked = [request(0, prompt=40, output=50, arrival_ns=2 * MS)]
-    run = simulate(asked, [[4, 6]])
+    sent = [request(0, prompt=40, output=50, arrival_ns=2 * MS)]
+    run = simulate(sent, [[4, 6]])
     summary = run.summary()
-    assert run.commit_ns[asked[0]] == [7 * MS, 13 * MS]  # one round of prompt, then the blocks
+    assert run.commit_ns[sent[0]] == [7 * MS, 13 * MS]  # one round of prompt, then the blocks
     assert summary["mean_ttft_ms"] == 5
     assert summary["mean_time_per_block_ms"] == 6
     assert summary["mean_e2e_ms"] == 11
@@ -160,15 +160,15 @@ def test_metrics_of_one_request_by_hand() -> None:
 
 
 def test_every_request_ends_in_one_bucket() -> None:
-    asked = [request(row, output=64) for row in range(4)]
-    asked[1].deadline_ns = 7 * MS  # after its first block
-    asked[2].deadline_ns = 2 * MS  # in the queue
-    asked.append(request(4, prompt=5000))
-    run = simulate(asked, [[5, 5]] * 5, max_num_seqs=2)
+    sent = [request(row, output=64) for row in range(4)]
+    sent[1].deadline_ns = 7 * MS  # after its first block
+    sent[2].deadline_ns = 2 * MS  # in the queue
+    sent.append(request(4, prompt=5000))
+    run = simulate(sent, [[5, 5]] * 5, max_num_seqs=2)
     summary = run.summary()
     buckets = {name: summary[name] for name in ("completed", "timed_out", "unservable")}
     assert buckets == {"completed": 2, "timed_out": 2, "unservable": 1}
-    assert len(run.commit_ns[asked[1]]) == 1
+    assert len(run.commit_ns[sent[1]]) == 1
 
 
 def test_a_round_is_priced_as_prefills_under_a_block_causal_mask() -> None:

@@ -117,7 +117,7 @@ def test_a_full_queue_refuses_and_a_full_band_refuses_before() -> None:
     assert record.finish_ns[2] == 2 * US
 
 
-def test_the_more_urgent_takes_the_place_of_the_least_urgent_that_came_last() -> None:
+def test_the_more_urgent_takes_the_place_of_the_least_urgent_that_arrived_last() -> None:
     names = ["", "batch", "batch", "background", "batch", "critical", "critical", "critical", "", ""]
     record = run(
         [Row(i, 20, 90, slo_class=name) for i, name in enumerate(names)],

@@ -68,9 +68,9 @@ def test_no_request_waits_while_there_is_room(
     flow = replace(ONE, max_concurrency_per_instance=most)
     record = run(rows, flow, num_instances=instances, routing_policy=policy)
     assert record.gateway_ns is not None
-    came, left, ended = record.table.arrival_ns, record.enqueue_ns, record.finish_ns
+    arrived, left, ended = record.table.arrival_ns, record.enqueue_ns, record.finish_ns
     for row in np.flatnonzero(record.gateway_ns > 1):
-        for moment in [came[row], *ended[(ended > came[row]) & (ended < left[row] - 1)]]:
+        for moment in [arrived[row], *ended[(ended > arrived[row]) & (ended < left[row] - 1)]]:
             seen = moment + 1
             assert ((left <= seen) & (ended >= seen)).sum() >= most * instances
 

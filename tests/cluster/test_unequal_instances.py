@@ -84,14 +84,14 @@ POOLS = [
 
 
 def test_capacities_are_those_of_the_step_times_unless_a_pool_says_otherwise() -> None:
-    asked = {"model": "llama-3.1-8b", "workload": "chat", "rate": 5, "num_requests": 30}
-    modelled = blis.build(pools=POOLS, capacity_weights=True, **asked)
+    settings = {"model": "llama-3.1-8b", "workload": "chat", "rate": 5, "num_requests": 30}
+    modelled = blis.build(pools=POOLS, capacity_weights=True, **settings)
     new, old = (pool.weight for pool in modelled.cluster().pools)
     assert 2 < new / old < 6, "3.35 against 0.86 TB/s, and the same ratio of FLOP/s"
     assert any(note.startswith("routed by capacity of an instance: new 1, old 0.") for note in modelled.notes)
-    said = blis.build(pools=[POOLS[0], {**POOLS[1], "weight": 0.5}], **asked)
+    said = blis.build(pools=[POOLS[0], {**POOLS[1], "weight": 0.5}], **settings)
     assert [pool.weight for pool in said.cluster().pools] == [1.0, 0.5]
-    assert {pool.weight for pool in blis.build(pools=POOLS, **asked).cluster().pools} == {1.0}
+    assert {pool.weight for pool in blis.build(pools=POOLS, **settings).cluster().pools} == {1.0}
 
 
 def test_capacities_of_alike_instances_are_refused() -> None:

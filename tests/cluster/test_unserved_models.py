@@ -46,10 +46,10 @@ def rejected(record: RunRecord) -> list[bool]:
 @pytest.mark.parametrize("policy", ROUTING_POLICIES)
 def test_the_others_are_served_as_if_these_had_never_come(policy: str) -> None:
     """Random ties included: the router is not called, so it draws no number."""
-    everybody = table()
+    all_requests = table()
     served = np.flatnonzero([name != "theirs" for name in MODELS])
     options: dict[str, Any] = {"num_instances": 3, "routing_policy": policy, "routing_latency_ns": 4 * US}
-    record, alone = run(everybody, **options), run(everybody.take(served), **options)
+    record, alone = run(all_requests, **options), run(all_requests.take(served), **options)
     assert rejected(record) == [name == "theirs" for name in MODELS]
     assert record.instance[served].tolist() == alone.instance.tolist()
     assert record.finish_ns[served].tolist() == alone.finish_ns.tolist()
@@ -69,8 +69,8 @@ def test_without_a_word_about_models_every_name_is_served() -> None:
 
 
 def test_in_a_closed_loop_they_give_their_permit_back() -> None:
-    everybody = table([replace(row, arrival_us=0) for row in ROWS])
-    record = run(ClosedLoop(everybody, concurrency=1))
+    all_requests = table([replace(row, arrival_us=0) for row in ROWS])
+    record = run(ClosedLoop(all_requests, concurrency=1))
     assert rejected(record) == [name == "theirs" for name in MODELS]
     served = ~np.array(rejected(record))
     arrival, finish = record.table.arrival_ns[served], record.finish_ns[served]

@@ -251,7 +251,7 @@ def test_who_was_completed_in_one_run_alone_is_counted() -> None:
     compared = Comparison(
         [shown(request_id=IDS), shown(request_id=IDS, outcome=gave_up, e2e_ms=e2e)], ("a", "b")
     )
-    assert compared.pairwise[0].everybody.completed == (80, 50)
+    assert compared.pairwise[0].overall.completed == (80, 50)
     assert compared.as_dict()["compared"][0]["metrics"]["e2e_ms"]["requests"] == 50
 
 

@@ -116,7 +116,7 @@ def test_who_has_waited_long_enough_goes_first() -> None:
         assert machine.order[1:].index("cold") == place
 
 
-def test_the_token_clock_counts_what_was_computed_since_a_request_came() -> None:
+def test_the_token_clock_counts_what_was_computed_since_a_request_arrived() -> None:
     machine = one_by_one("lpm", fairness_tokens=20)
     hot_and_cold(machine)
     machine.drain(now_ns=10**9)

@@ -77,29 +77,29 @@ def test_whole_blocks_of_the_prompt_are_computed_and_the_tail_begins_the_first_b
     prompt: int, prefilled: int, fdfo: bool
 ) -> None:
     driver = Driver(scheduler(fdfo=fdfo), {})
-    asked = request("r", prompt=prompt, output=40)
-    driver.scheduler.add(asked)
+    one = request("r", prompt=prompt, output=40)
+    driver.scheduler.add(one)
     if prefilled:
         batch = driver.begin()
         assert batch is not None
-        assert batch.prefills == [(asked, prefilled)]
+        assert batch.prefills == [(one, prefilled)]
         assert not batch.denoise
         driver.end(batch)
     batch = driver.begin()
     assert batch is not None
-    assert batch.denoise == [asked]
-    assert asked.computed == prefilled
-    assert asked.known_tokens == prompt % BLOCK
+    assert batch.denoise == [one]
+    assert one.computed == prefilled
+    assert one.known_tokens == prompt % BLOCK
     driver.end(batch)
     driver.drain()
-    assert asked.generated == 40
-    assert len(asked.rounds_per_block) == -(-(prompt % BLOCK + 40) // BLOCK)
+    assert one.generated == 40
+    assert len(one.rounds_per_block) == -(-(prompt % BLOCK + 40) // BLOCK)
 
 
 def test_a_prompt_takes_many_blocks_a_round_as_the_budget_allows() -> None:
     driver = Driver(scheduler(max_num_batched_tokens=200, max_num_seqs=2), {})
-    asked = request("r", prompt=500)
-    driver.scheduler.add(asked)
+    one = request("r", prompt=500)
+    driver.scheduler.add(one)
     driver.drain()
     assert [tokens for batch in driver.history for _, tokens in batch.prefills] == [192, 192, 96]
 
@@ -122,8 +122,8 @@ def test_denoising_blocks_come_before_prompts_in_the_budget() -> None:
 
 def test_output_beyond_the_limit_is_waste() -> None:
     driver = Driver(scheduler(), {})
-    asked = request("r", prompt=40, output=None, max_tokens=30)
-    driver.scheduler.add(asked)
+    one = request("r", prompt=40, output=None, max_tokens=30)
+    driver.scheduler.add(one)
     driver.step()
     commits = []
     while (step := driver.step()) is not None:
@@ -132,27 +132,27 @@ def test_output_beyond_the_limit_is_waste() -> None:
         (24, 0, False),
         (6, 26, True),
     ]
-    assert asked.finish_reason is FinishReason.STOP
+    assert one.finish_reason is FinishReason.STOP
 
 
 def test_an_end_of_sequence_inside_a_block_truncates_it() -> None:
     core = scheduler()
-    asked = request("r", prompt=8, output=None, max_tokens=100)
-    core.add(asked)
+    one = request("r", prompt=8, output=None, max_tokens=100)
+    core.add(one)
     batch = core.schedule(0)
     assert batch is not None
-    (commit,) = core.finish(batch, BatchOutcome([BLOCK], stopped={asked: 5}))
+    (commit,) = core.finish(batch, BatchOutcome([BLOCK], stopped={one: 5}))
     assert (commit.emitted_tokens, commit.wasted_tokens, commit.finished) == (5, 19, True)
     assert core.schedule(0) is None
 
 
 def test_a_request_without_a_limit_is_cut_at_the_last_whole_block() -> None:
     driver = Driver(scheduler(max_model_len=100), {})
-    asked = request("r", prompt=10, output=None)
-    driver.scheduler.add(asked)
+    one = request("r", prompt=10, output=None)
+    driver.scheduler.add(one)
     driver.drain()
-    assert asked.generated == 96 - 10
-    assert asked.finish_reason is FinishReason.LENGTH
+    assert one.generated == 96 - 10
+    assert one.finish_reason is FinishReason.LENGTH
 
 
 def test_a_block_is_accepted_as_a_whole_or_not_at_all() -> None:
@@ -188,14 +188,14 @@ def test_an_unfinished_block_keeps_slot_and_pages_without_an_allocator_call(
     page: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = Driver(scheduler(block_size=page), {"r": (20,)})
-    asked = request("r", prompt=40)
-    driver.scheduler.add(asked)
+    one = request("r", prompt=40)
+    driver.scheduler.add(one)
     driver.step()
     driver.step()
-    spy, slot, pages = Spy(driver.scheduler, monkeypatch), asked.slot, list(asked.block_table)
+    spy, slot, pages = Spy(driver.scheduler, monkeypatch), one.slot, list(one.block_table)
     for _ in range(18):
         assert driver.step() == []
-        assert (asked.slot, asked.block_table) == (slot, pages)
+        assert (one.slot, one.block_table) == (slot, pages)
     assert spy.calls == 0
     driver.drain()
     assert spy.calls > 0
@@ -204,28 +204,28 @@ def test_an_unfinished_block_keeps_slot_and_pages_without_an_allocator_call(
 
 def test_without_reuse_an_unfinished_block_takes_slot_and_pages_anew_every_round() -> None:
     driver = Driver(scheduler(reuse_in_place=False), {"r": (20,)})
-    asked = request("r")
-    driver.scheduler.add(asked)
+    one = request("r")
+    driver.scheduler.add(one)
     driver.step()
-    assert asked.slot == NO_SLOT
-    assert asked.block_table == []
+    assert one.slot == NO_SLOT
+    assert one.block_table == []
     driver.drain()
     assert driver.scheduler.counters.unfinished_allocator_calls == 19 * 4
-    assert asked.rounds_per_block == [20]
+    assert one.rounds_per_block == [20]
 
 
 def test_without_reuse_a_page_that_holds_a_committed_block_is_kept_all_the_same() -> None:
     driver = Driver(scheduler(reuse_in_place=False, block_size=64), {"r": (1, 20)})
-    asked = request("r", output=64)
-    driver.scheduler.add(asked)
+    one = request("r", output=64)
+    driver.scheduler.add(one)
     assert [commit.emitted_tokens for commit in driver.step() or ()] == [32]
-    page = list(asked.block_table)
+    page = list(one.block_table)
     assert len(page) == driver.scheduler.blocks_in_use() == 1
     for _ in range(19):
         assert driver.step() == []
-        assert (asked.slot, asked.block_table, driver.scheduler.blocks_in_use()) == (NO_SLOT, page, 1)
+        assert (one.slot, one.block_table, driver.scheduler.blocks_in_use()) == (NO_SLOT, page, 1)
     driver.drain()
-    assert asked.rounds_per_block == [1, 20]
+    assert one.rounds_per_block == [1, 20]
 
 
 def test_a_batch_yields_only_to_a_request_that_could_join() -> None:
@@ -332,17 +332,17 @@ def test_only_committed_blocks_are_found_by_others(cache: str) -> None:
     prompt, block = list(range(32)), list(range(100, 132))
     keys = token_keys(prompt + block, BLOCK)
     for committed in (False, True):
-        asked = keyed("one", prompt, output=64)
-        core.add(asked)
+        one = keyed("one", prompt, output=64)
+        core.add(one)
         batch = _batch(core)
         while not batch.denoise:
             core.finish(batch, BatchOutcome())
             batch = _batch(core)
         if committed:
-            core.finish(batch, BatchOutcome([BLOCK], keys={asked: keys[1:]}))
+            core.finish(batch, BatchOutcome([BLOCK], keys={one: keys[1:]}))
         else:
             core.finish(batch, BatchOutcome([0]))
-        core.abort(asked)
+        core.abort(one)
         follower = keyed("two", [*prompt, *block, 5])
         core.add(follower)
         _batch(core)
@@ -418,9 +418,9 @@ def test_nothing_leaks_no_request_starves_and_nothing_crosses_requests(
     for _ in range(2000):
         if names and rng.random() < 0.4:
             ids = [rng.randrange(2) for _ in range(rng.choice([0, 1, 31, 32, 33, 64, 90]))]
-            asked = keyed(names.pop(), ids, page, output=rng.randint(1, 100), priority=rng.randrange(3))
-            if core.add(asked) is None:
-                alive.append(asked)
+            one = keyed(names.pop(), ids, page, output=rng.randint(1, 100), priority=rng.randrange(3))
+            if core.add(one) is None:
+                alive.append(one)
         if alive and rng.random() < 0.03:
             core.abort(gone := alive.pop(rng.randrange(len(alive))))
             assert gone.slot == NO_SLOT

@@ -26,38 +26,38 @@ def steps(core: Scheduler, count: int) -> list[tuple[int, int]]:
     return found
 
 
-def asked(name: str, prompt: int, answer: int = 8) -> Request:
+def request(name: str, prompt: int, answer: int = 8) -> Request:
     return Request(name, 0, prompt, answer, answer)
 
 
 def test_sglang_computes_prompts_alone_and_then_decodes_alone() -> None:
     core = scheduler(batch_former="prefill-only")
-    core.add(asked("A", 150))
+    core.add(request("A", 150))
     assert steps(core, 3) == [(100, 0), (50, 0), (0, 1)]
-    core.add(asked("B", 30))
+    core.add(request("B", 30))
     assert steps(core, 3) == [(30, 0), (0, 2), (0, 2)]
 
 
 def test_sglang_fills_the_rest_of_a_chunk_with_the_beginning_of_the_next_prompt() -> None:
     core = scheduler(batch_former="prefill-only")
     for name, prompt in (("A", 70), ("B", 70)):
-        core.add(asked(name, prompt))
+        core.add(request(name, prompt))
     assert steps(core, 3) == [(100, 0), (40, 0), (0, 2)]
 
 
 def test_sglang_looks_for_new_requests_in_intervals_of_decode_steps() -> None:
     core = scheduler(batch_former="prefill-only", receive_interval=4)
-    core.add(asked("A", 20, 20))
+    core.add(request("A", 20, 20))
     assert steps(core, 2) == [(20, 0), (0, 1)]
-    core.add(asked("B", 20, 20))
+    core.add(request("B", 20, 20))
     assert steps(core, 5) == [(0, 1), (0, 1), (0, 1), (20, 0), (0, 2)]
 
 
 def test_identical_steps_end_where_the_scheduler_looks_again() -> None:
     core = scheduler(batch_former="prefill-only", receive_interval=10)
-    core.add(asked("A", 20, 200))
+    core.add(request("A", 20, 200))
     steps(core, 2)
-    core.add(asked("B", 20, 20))
+    core.add(request("B", 20, 20))
     step = core.schedule(0)
     assert step is not None
     assert core.identical_decode_steps(step) == 9
@@ -66,34 +66,24 @@ def test_identical_steps_end_where_the_scheduler_looks_again() -> None:
 def test_trtllm_computes_whole_prompts_beside_decodes() -> None:
     core = scheduler(batch_former="in-flight")
     for name, prompt in (("A", 60), ("B", 60), ("C", 30)):
-        core.add(asked(name, prompt))
+        core.add(request(name, prompt))
     assert steps(core, 3) == [(60, 0), (90, 1), (0, 3)]
 
 
 def test_trtllm_has_prompts_wait_for_others_while_it_decodes() -> None:
     core = scheduler(batch_former="in-flight", prompt_wait_steps=3, prompt_wait_share=0.9)
-    core.add(asked("A", 10, 40))
+    core.add(request("A", 10, 40))
     assert steps(core, 1) == [(10, 0)], "nothing decodes, so nothing waits"
-    core.add(asked("B", 10, 40))
+    core.add(request("B", 10, 40))
     assert steps(core, 4) == [(0, 1), (0, 1), (0, 1), (10, 1)]
-    core.add(asked("C", 95, 40))
+    core.add(request("C", 95, 40))
     assert steps(core, 1) == [(95, 2)], "enough tokens wait"
-
-
-def test_replicas_wait_until_enough_requests_have_come() -> None:
-    core = scheduler(batch_former="in-flight", prompt_wait_steps=50, prompt_wait_requests=2)
-    core.add(asked("A", 10, 40))
-    steps(core, 1)
-    core.add(asked("B", 10, 40))
-    assert steps(core, 2) == [(0, 1), (0, 1)]
-    core.add(asked("C", 10, 40))
-    assert steps(core, 1) == [(20, 1)]
 
 
 def test_without_eviction_a_request_starts_when_all_can_run_to_their_ends() -> None:
     core = scheduler(admission_rule="guaranteed-no-evict", num_kv_blocks=10, block_size=16)
     for name in "ABC":
-        core.add(asked(name, 16, 64))  # five blocks each
+        core.add(request(name, 16, 64))  # five blocks each
     assert steps(core, 2) == [(32, 0), (0, 2)]
     while core.waiting:
         steps(core, 1)
@@ -104,7 +94,7 @@ def test_without_eviction_a_request_starts_when_all_can_run_to_their_ends() -> N
 def test_blocks_alone_admit_more_and_preempt() -> None:
     core = scheduler(num_kv_blocks=10, block_size=16)
     for name in "ABC":
-        core.add(asked(name, 16, 64))
+        core.add(request(name, 16, 64))
     assert steps(core, 1) == [(48, 0)]
     while core.running:
         steps(core, 1)
@@ -113,8 +103,8 @@ def test_blocks_alone_admit_more_and_preempt() -> None:
 
 def test_sglangs_rule_admits_more_as_the_ratio_falls() -> None:
     core = scheduler(admission_rule="new-token-ratio", batch_former="prefill-only", num_kv_blocks=105)
-    core.add(asked("A", 16, 1000))
-    core.add(asked("B", 16, 1000))
+    core.add(request("A", 16, 1000))
+    core.add(request("B", 16, 1000))
     assert steps(core, 2) == [(16, 0), (0, 1)], "16 + 1000 and 0.7 of the other 1000 are more than 1,680"
     waited = 0
     while core.waiting:

@@ -206,11 +206,11 @@ def test_unreferenced_blocks_can_be_forgotten_and_referenced_ones_stay(cache: st
     scheduler.kv.forget_unused()
     scheduler.check()
     for name, keys, cached in (("again", "abc", 0), ("shares", "xyz", 12)):
-        scheduler.add(asked := request(name, 1, keys))
+        scheduler.add(new := request(name, 1, keys))
         step = scheduler.schedule(0)
         assert step is not None
         scheduler.finish(step)
-        assert asked.cached_tokens == cached
+        assert new.cached_tokens == cached
     while (step := scheduler.schedule(0)) is not None:
         scheduler.finish(step)
     scheduler.check()

@@ -115,7 +115,7 @@ def test_one_token_of_a_prompt_is_always_computed() -> None:
 
 
 @pytest.mark.parametrize("cache", ["hash", "radix"])
-def test_a_source_is_queried_for_what_the_local_cache_lacks_and_others_share_what_came(cache: str) -> None:
+def test_a_source_is_queried_for_what_the_local_cache_lacks_and_others_share_what_arrived(cache: str) -> None:
     store = Store({"A": 8, "B": 16, "C": 16})
     scheduler = machine(store, prefix_cache=cache)
     keys = KEYS.keys([("a", 16)])
@@ -134,13 +134,13 @@ def test_a_source_is_queried_for_what_the_local_cache_lacks_and_others_share_wha
 
 
 @pytest.mark.parametrize("cache", ["hash", "radix"])
-@pytest.mark.parametrize("came", [0, 5])
-def test_what_is_gone_when_it_should_be_there_is_computed(came: int, cache: str) -> None:
-    scheduler = machine(Store({"A": 10}, arriving={"A": came}), prefix_cache=cache)
+@pytest.mark.parametrize("arrived", [0, 5])
+def test_what_is_gone_when_it_should_be_there_is_computed(arrived: int, cache: str) -> None:
+    scheduler = machine(Store({"A": 10}, arriving={"A": arrived}), prefix_cache=cache)
     scheduler.add(one := Request("A", 0, 20, 1, 1, block_keys=KEYS.keys([("a", 20)])))
     assert scheduler.schedule(0) is None
-    assert prefills(step(scheduler, 10)) == [("A", 20 - came)]
-    assert one.cached_tokens == came
+    assert prefills(step(scheduler, 10)) == [("A", 20 - arrived)]
+    assert one.cached_tokens == arrived
     assert scheduler.kv.pool.num_free == 20
 
 

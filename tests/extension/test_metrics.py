@@ -131,8 +131,8 @@ def test_it_is_in_a_comparison_and_its_picture(trace: Path, capsys: pytest.Captu
 def test_it_is_beside_the_latency_models_and_in_the_what_ifs(
     trace: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from blis_py.cross_check import cross_check
     from blis_py.report.cross_check import print_cross_check
+    from blis_py.sensitivity.cross_check import cross_check
 
     simulation = blis.build(trace=str(trace), **SETTINGS)
     print_cross_check(cross_check(simulation, simulation.run().summary))

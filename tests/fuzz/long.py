@@ -46,8 +46,8 @@ def main() -> int:
         for name in chosen:
             counts = _in_processes(name, base, Path(scratch), options)
             total += counts
-            print(f"{name:34} {_told(counts)}", flush=True)
-    print(f"{'all':34} {_told(total)}")
+            print(f"{name:34} {_counts_text(counts)}", flush=True)
+    print(f"{'all':34} {_counts_text(total)}")
     return int(set(total) - {"fine", "refused"} != set())
 
 
@@ -63,7 +63,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _told(counts: Counter[str]) -> str:
+def _counts_text(counts: Counter[str]) -> str:
     return f"{sum(counts.values()):7,} inputs: " + ", ".join(
         f"{n:,} {end}" for end, n in sorted(counts.items())
     )

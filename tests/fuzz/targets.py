@@ -24,7 +24,7 @@ from blis_py.latency.operator_tables import read_operator_tables
 from blis_py.latency.trained import read_training
 from blis_py.models.model_shape import load_model
 from blis_py.planning.axes import read_space
-from blis_py.saved import load
+from blis_py.report.saved import load
 from blis_py.traces import read_trace
 from blis_py.traces.bad_rows import BadRows
 from blis_py.traces.diffusion_rounds import read_rounds

@@ -123,8 +123,8 @@ def test_steps_that_an_overlapped_model_priced_are_counted_with_the_others() -> 
 def test_the_largest_measured_value_is_not_beyond_what_was_measured() -> None:
     outside = Outside(steps=1, priced=2000)
     for value in (256, 256, 300, 299):
-        outside.saw("decode_seqs", value, 256)
-    outside.saw("tokens", 4096, 4096)
+        outside.record("decode_seqs", value, 256)
+    outside.record("tokens", 4096, 4096)
     assert outside.farthest == {"decode_seqs": (300, 256)}
     (note,) = outside.notes()
     assert note == (

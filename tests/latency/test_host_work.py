@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from latency_cases import models
 
 from blis_py.core.features import StepFeatures
-from blis_py.intervals import Redrawable
 from blis_py.latency.base import LatencyModel, StepTime, overlapped
 from blis_py.latency.fitted import Fitted
 from blis_py.latency.host_work import MaskPrices, WithHostWork, with_host_work
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
 from blis_py.latency.trained import Trained
+from blis_py.sensitivity.reruns import Redrawable
 
 MODELS = models()
 PRICES = MaskPrices(row_ns=2_000, step_ns=500)

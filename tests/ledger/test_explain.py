@@ -16,7 +16,7 @@ import blis_py as blis
 from blis_py.config.loader import as_dict
 from blis_py.errors import InputError
 from blis_py.figures.ledger import ledger as drawn
-from blis_py.ledger.question import ask
+from blis_py.ledger.question import question_of
 from blis_py.ledger.what_if import candidates
 from blis_py.metrics.latencies import latencies
 from blis_py.outputs.staging import write_text
@@ -93,7 +93,7 @@ def test_the_slowest_and_the_median_request_have_ledgers_that_add_up_too(busy: R
 )
 def test_a_question_that_is_none_is_refused(question: dict[str, str], problem: str) -> None:
     with pytest.raises(InputError) as caught:
-        ask(**question)
+        question_of(**question)
     assert caught.value.problem == problem
 
 

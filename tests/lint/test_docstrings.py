@@ -14,6 +14,13 @@ Inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 SHAPE = re.compile(r"(?<!\w)\[[^\]]*\]|\bshape|\bscalar\b|\bSee `|\barguments are those of `")
 """A shape in brackets, or a reference to the function that has the same."""
 
+OPENINGS = re.compile(
+    "(Who|Whose|Whom|What(?!-)|How|Where|When|Why|Until|Something|So many|Nothing|It|Its|Of|"
+    "Adds|Appends|Begins|Brings|Builds|Collects|Creates|Decides|Divides|Does|Executes|Finds|Forbids|Gives|Keeps|Makes|"
+    r"Moves|Reads|Receives|Refuses|Returns|Runs the|Sends|Serves|Takes|Wakes|Writes)\b"
+)
+"""First words of a sentence about someone; a docstring opens with a noun phrase or an imperative."""
+
 
 def public(tree: ast.Module) -> Iterator[tuple[Function, ast.ClassDef | None]]:
     """Public functions and methods of a module, each with its class."""
@@ -87,6 +94,24 @@ def without_shapes(path: str, tree: ast.Module) -> list[str]:
         if not any(SHAPE.search(text) for text in texts):
             found.append(f"{path}:{function.lineno} {function.name}")
     return found
+
+
+def openings(path: str, tree: ast.Module) -> Iterator[str]:
+    """First lines of docstrings that are neither a noun phrase nor an imperative."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | Function):
+            first = (ast.get_docstring(node) or "").partition("\n")[0]
+            if OPENINGS.match(first):
+                yield f"{path}:{getattr(node, 'lineno', 1)}: {first}"
+
+
+def test_docstrings_open_with_a_noun_phrase_or_an_imperative() -> None:
+    assert not [line for path, tree in product().items() for line in openings(path, tree)]
+
+
+def test_which_openings_are_those_of_a_sentence_about_someone() -> None:
+    source = '"""Who waits."""\nclass A:\n  """Waiting requests."""\n  def f(self):\n    """Refuses."""\n'
+    assert list(openings("x.py", ast.parse(source))) == ["x.py:1: Who waits.", "x.py:4: Refuses."]
 
 
 def test_every_public_function_that_raises_says_so() -> None:

@@ -17,6 +17,13 @@ MAX_FILES_ABOUT_A_KIND = 14
 """Files that name block diffusion without being its own."""
 
 
+ROOT_MODULES = {"__init__", "__main__", "api", "errors", "result", "version"}
+
+
+def test_the_root_of_the_package_keeps_what_users_call_and_rooms_the_rest() -> None:
+    assert {path.stem for path in (ROOT / "blis_py").glob("*.py")} == ROOT_MODULES
+
+
 def inside_functions(tree: ast.AST, inside: bool = False) -> Iterator[ast.stmt]:
     """Import statements inside functions."""
     for node in ast.iter_child_nodes(tree):

@@ -114,11 +114,9 @@ def test_on_a_small_run_the_calibration_notebook_names_the_planted_mistakes_and_
     for result in (names["honest"], names["blamed"], names["narrow"]):
         sums = [sum(shares) for shares in zip(*(cause.shares_ns for cause in result.causes), strict=True)]
         assert tuple(sums) == result.errors_ns, "shares sum to the whole error, to the nanosecond"
-    set_by_somebody = {"kv_capacity", "token_counts", "scheduler"}
+    set_explicitly = {"kv_capacity", "token_counts", "scheduler"}
     assert not any(
-        names["honest"].contributes(cause)
-        for cause in names["honest"].causes
-        if cause.name in set_by_somebody
+        names["honest"].contributes(cause) for cause in names["honest"].causes if cause.name in set_explicitly
     )
     assert names["blamed"].first.name == "kv_capacity"
     assert names["blamed"].first.fix == "--num-kv-blocks 128"

@@ -22,9 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from blis_py import stopping
 from blis_py.api import run
-from blis_py.outputs import exchange
+from blis_py.outputs import exchange, stopping
 from blis_py.outputs.complete import check_complete
 from blis_py.outputs.places import writable
 from blis_py.outputs.unfinished import PREFIX
@@ -90,6 +89,7 @@ class Trials:
 
     def replace(self, limit: int) -> None:
         """In a process of its own."""
+        sys.dont_write_bytecode = True  # what is cut off would be read by others
         if self.signal is None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
         else:

@@ -184,9 +184,10 @@ def limited(file_bytes: int) -> Callable[[], None]:
 
 
 def run_limited(file_bytes: int, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """A command on a full disk, which would cut off the bytecode of modules, too, for later processes."""
     return subprocess.run(
         [sys.executable, "-m", "blis_py", *map(str, arguments)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
         preexec_fn=limited(file_bytes),
         capture_output=True,
         text=True,

@@ -80,15 +80,15 @@ def test_a_fleet_costs_what_its_pools_cost_one_without_instances_nothing(fleet: 
 
 
 def test_what_costs_more_than_a_fleet_that_holds_is_not_tried() -> None:
-    asked: list[int] = []
+    probed: list[int] = []
 
-    def ask(probes: Sequence[Probe], _: bool) -> list[Judgement]:
-        asked.extend(line for line, _ in probes)
+    def evaluate(probes: Sequence[Probe], _: bool) -> list[Judgement]:
+        probed.extend(line for line, _ in probes)
         return [Judgement(line == 10) for line, _ in probes]
 
     lines = [SearchLine(float(30 - line)) for line in range(30)]
-    assert Search(lines, [1], ask).best() == (10, 0)
-    assert sorted(asked) == list(range(6, 30)), "eight at a time, cheapest first"
+    assert Search(lines, [1], evaluate).best() == (10, 0)
+    assert sorted(probed) == list(range(6, 30)), "eight at a time, cheapest first"
 
 
 def test_draws_and_levers_change_every_pool(fleet: str) -> None:

@@ -120,10 +120,15 @@ def test_a_highest_rate_says_what_it_is_not() -> None:
 
 
 def test_the_offered_rate_is_named_beside_the_given_one_where_they_differ_by_a_hundredth() -> None:
-    rate = HighestRate(1.0, 60.0, judged(130))
-    near, far = (plan(best=candidate(2, 80, offered_per_s=each), rate=rate) for each in (60.5, 60.7))
+    near, far = (plan(rate=HighestRate(1.0, each, judged(130))) for each in (60.5, 60.7))
     assert "the 60.5 offered;" in report_text.answer(near)
     assert "the 60.7 offered by these requests, rate 60;" in report_text.answer(far)
+
+
+def test_the_offered_rate_is_that_of_the_run_at_the_highest_rate() -> None:
+    """A short run offers another rate than a long one: 75 requests/s are half of 150."""
+    text = report_text.answer(plan(rate=HighestRate(0.5, 75.0, judged(130))))
+    assert "75 requests/s (0.50 × the 150 offered by these requests, rate 60;" in text
 
 
 def test_what_meets_no_target_says_by_what_and_without_a_price_counts_gpus() -> None:

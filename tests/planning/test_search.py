@@ -20,7 +20,7 @@ class World:
 
     def __init__(self, least: Sequence[int | None], costs: Sequence[int], hints: Sequence[int]) -> None:
         self.least, self.costs, self.hints = least, costs, hints
-        self.asked: list[tuple[Probe, bool]] = []
+        self.probed: list[tuple[Probe, bool]] = []
 
     def judge(self, probe: Probe) -> Judgement:
         line, size = probe
@@ -30,8 +30,8 @@ class World:
         slack = (SIZES[size] - least) / 20 + (line % 3) / 100
         return Judgement(SIZES[size] >= least, (Requirement("x", 1.0, 1 - slack, "ms", slack),))
 
-    def ask(self, probes: Sequence[Probe], may_stop: bool) -> list[Judgement]:
-        self.asked += [(probe, may_stop) for probe in probes]
+    def evaluate(self, probes: Sequence[Probe], may_stop: bool) -> list[Judgement]:
+        self.probed += [(probe, may_stop) for probe in probes]
         return [self._hint(probe) if may_stop else self.judge(probe) for probe in probes]
 
     def _hint(self, probe: Probe) -> Judgement:
@@ -68,7 +68,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 def search_of(world: World) -> Search:
-    return Search([SearchLine(cost) for cost in world.costs], SIZES, world.ask)
+    return Search([SearchLine(cost) for cost in world.costs], SIZES, world.evaluate)
 
 
 @pytest.mark.slow
@@ -87,19 +87,19 @@ def test_what_it_finds_was_judged_by_a_whole_run(world: World) -> None:
 @given(worlds())
 def test_nothing_is_evaluated_twice_in_the_same_way(world: World) -> None:
     search_of(world).best()
-    assert len(world.asked) == len(set(world.asked))
+    assert len(world.probed) == len(set(world.probed))
 
 
 def test_a_line_ends_where_it_costs_more_than_what_holds() -> None:
     world = World([1, 12], [1, 12], [0])
     search_of(world).best()
-    assert {probe for probe, _ in world.asked if probe[0] == 1} == {(1, 5)}
+    assert {probe for probe, _ in world.probed if probe[0] == 1} == {(1, 5)}
 
 
 def test_few_probes_are_enough() -> None:
     world = World([9, 5, 11, 3], [2, 4, 1, 9], [0])
     search_of(world).best()
-    assert len(world.asked) <= 16 < len(SIZES) * 4
+    assert len(world.probed) <= 16 < len(SIZES) * 4
 
 
 def test_the_work_of_a_search_grows_with_the_combinations_and_no_faster() -> None:
@@ -118,5 +118,8 @@ def _looks_per_line(count: int) -> float:
             return super().cost(probe)
 
     world = World([1 + 7 * line % 12 for line in range(count)], [1 + line % 13 for line in range(count)], [0])
-    assert Counted([SearchLine(float(cost)) for cost in world.costs], SIZES, world.ask).best() == world.best()
+    assert (
+        Counted([SearchLine(float(cost)) for cost in world.costs], SIZES, world.evaluate).best()
+        == world.best()
+    )
     return looks / count

@@ -92,7 +92,7 @@ def test_longer_prompts_share_longer_prefixes() -> None:
 def _demand(config, table):  # type: ignore[no-untyped-def]
     from dataclasses import replace
 
-    from blis_py.setup.demand import demand
+    from blis_py.setup.from_config import demand
 
     return replace(demand(config), table=table)
 

@@ -249,9 +249,9 @@ def test_a_prompt_costs_no_call_per_block() -> None:
 def test_a_search_ends_with_the_first_content_that_no_block_holds() -> None:
     pool = BlockPool(4)
     pool.remember(["a", "b"], blocks := pool.take(2))
-    asked = iter(["a", "b", "unknown", "c", "d"])
-    assert pool.find(asked) == blocks
-    assert list(asked) == ["c", "d"]
+    wanted = iter(["a", "b", "unknown", "c", "d"])
+    assert pool.find(wanted) == blocks
+    assert list(wanted) == ["c", "d"]
 
 
 def test_of_blocks_freed_together_the_last_is_reused_first_whatever_was_taken_back() -> None:

@@ -171,11 +171,11 @@ def test_an_instance_works_exactly_as_long_as_it_has_requests(
         table.arrival_ns, table.prompt_tokens, table.output_tokens, max_tokens=table.max_tokens
     )
     record = simulate(patient, scheduler=config, latency=Linear(LinearCoefficients(LATENCY.coefficients.gpu)))
-    somebody_there_ns = end = 0
+    occupied_ns = end = 0
     for begin, finish in sorted(zip(record.enqueue_ns.tolist(), record.finish_ns.tolist(), strict=True)):
-        somebody_there_ns += max(finish - max(begin, end), 0)
+        occupied_ns += max(finish - max(begin, end), 0)
         end = max(finish, end)
-    assert record.instances[0].busy_ns == somebody_there_ns
+    assert record.instances[0].busy_ns == occupied_ns
 
 
 @settings(max_examples=40)

@@ -117,8 +117,8 @@ def test_a_request_without_class_is_held_to_the_targets_of_default_only(run: Run
     metrics = blis_metrics(run, goodput=parse_class_targets("ttft", "standard=20ms,default=20ms"))
     assert metrics["per_class"].keys() == {"default"}
     assert metrics["per_class"]["default"]["count"] == 1
-    nobody = blis_metrics(run, goodput=parse_class_targets("ttft", "standard=20ms"))
-    assert "per_class" not in nobody
+    without_targets = blis_metrics(run, goodput=parse_class_targets("ttft", "standard=20ms"))
+    assert "per_class" not in without_targets
     everyone = blis_metrics(run, goodput=parse_goodput(["ttft:20"]), every_class=True)
     assert {name: own["count"] for name, own in everyone["per_class"].items()} == {
         "critical": 3,

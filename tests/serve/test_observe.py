@@ -120,7 +120,7 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
 
 def _tokens() -> int:
     from blis_py.api import configure
-    from blis_py.setup.demand import requests
+    from blis_py.setup.from_config import requests
 
     table = requests(
         configure(rate=200.0, num_requests=30, prompt_tokens=60, output_tokens=9, model="qwen3-14b")

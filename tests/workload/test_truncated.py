@@ -71,12 +71,12 @@ def test_presets_stay_clamped(name: str) -> None:
 
 
 def test_what_became_of_the_lengths_is_reported() -> None:
-    asked = Sizes(200, 256, 2, 7000)
-    assert note_of(asked, "output", keep_mean=True) == (
+    sizes = Sizes(200, 256, 2, 7000)
+    assert note_of(sizes, "output", keep_mean=True) == (
         "output lengths: the mean of 200 tokens is kept; between 2 and 7,000 their standard deviation is "
         "198, the largest of a truncated normal law, not 256"
     )
-    assert note_of(asked, "output", keep_mean=False) == (
+    assert note_of(sizes, "output", keep_mean=False) == (
         "output lengths: clamped to what lies between 2 and 7,000, as in BLIS, their mean becomes "
         "232 tokens, not 200"
     )

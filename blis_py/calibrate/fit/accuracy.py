@@ -35,7 +35,7 @@ def accuracy(predicted: Array, measured: Array) -> Accuracy:
 
 
 def features_of(samples: StepSamples) -> Iterator[StepFeatures]:
-    """What a latency model sees of each step."""
+    """Features of each step as a latency model reads them."""
     there = (kind.features for kind in KINDS.values() if any(samples[name].any() for name in kind.names))
     return features_as(next(there, StepFeatures), samples)
 

@@ -42,7 +42,7 @@ class Rows:
 
     @property
     def launch_bound(self) -> NDArray[np.bool_]:
-        """Whose `gpu_ns` is the time of launching: what the GPU needs is at most that."""
+        """Rows whose `gpu_ns` is the launch time, an upper bound of the GPU's own."""
         bound: NDArray[np.bool_] = self.samples["launch_bound"] > 0
         return bound
 

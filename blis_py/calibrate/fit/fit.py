@@ -1,4 +1,4 @@
-"""From measured steps to a fitted profile."""
+"""Fit of a profile to measured steps."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class AdminBody(BaseModel):
-    """What can be changed while it serves."""
+    """Settings that can be changed while it serves."""
 
     model_config = ConfigDict(extra="forbid")
     speedup: float | None = None

@@ -1,4 +1,4 @@
-"""What a simulated fleet answers: text of a known length, made when the request comes."""
+"""Answers of a simulated fleet: text of a known length, made when the request arrives."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Answers:
         if mode not in MODES:
             raise InputError("unknown mode", key="--text", value=mode, fix=f"use one of {', '.join(MODES)}")
         self._tokenizer, self._mode, self.tokens = tokenizer, mode, tokens
-        self._pattern = self._told(_WORDS)
-        self._lines = [self._told(line) for line in _lines(file)] if mode == "file" else []
+        self._pattern = self._pieces(_WORDS)
+        self._lines = [self._pieces(line) for line in _lines(file)] if mode == "file" else []
         self._next_line = 0
 
-    def _told(self, text: str) -> list[tuple[int, str]]:
+    def _pieces(self, text: str) -> list[tuple[int, str]]:
         """Tokens of a text, each with its part of the text."""
         encode, text_of = self._tokenizer.encode, self._tokenizer.decode
         return [(token, text_of([token])) for token in encode(text, False)]
@@ -71,7 +71,7 @@ class Answers:
         """
         limit = min(room, sampling.max_tokens or room)
         if sampling.structured_outputs is not None:
-            found = self._told(_formed(sampling.structured_outputs))
+            found = self._pieces(_formed(sampling.structured_outputs))
             return _ended(found[:limit], "length" if len(found) > limit else "stop", sampling)
         if self._mode == "pattern":
             return self._patterned(prompt_ids, sampling, limit)
@@ -82,7 +82,7 @@ class Answers:
         return _ended(found, "length" if wanted == limit else "stop", sampling)
 
     def _patterned(self, prompt_ids: Sequence[int], sampling: Sampling, limit: int) -> MadeUpAnswer:
-        """So many tokens as the client asks for at most, or the usual number."""
+        """The requested maximum of tokens, or the usual number."""
         usual = max(self.tokens, sampling.min_tokens)
         wanted = limit if sampling.max_tokens else min(usual, limit)
         start = crc32(repr((tuple(prompt_ids[-64:]), sampling.seed)).encode()) % len(self._pattern)

@@ -1,4 +1,4 @@
-"""Block diffusion in a live cluster: rounds drawn as requests come, and tokens that come by blocks."""
+"""Block diffusion in a live cluster: rounds drawn at arrival, and tokens emitted by blocks."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class LiveRounds(Sequence[list[int]]):
 
 
 class BlockTap(TokenTap):
-    """Reports the blocks of one instance that become final, and forwards all events; a `RoundEvents`."""
+    """A `RoundEvents` that reports the final blocks of one instance, and forwards all events."""
 
     def round(self, batch: Any, start_ns: int, end_ns: int) -> None:
         features = batch.features

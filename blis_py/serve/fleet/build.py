@@ -1,4 +1,4 @@
-"""From the configuration of a run to a fleet that serves."""
+"""A serving fleet from the configuration of a run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from blis_py.serve.fleet.kv_events import BlockHashes, KVEvents
 from blis_py.serve.fleet.live import LiveCluster, empty_table
 from blis_py.serve.fleet.tokens import FleetTokenizer, ModelTokenizer, PieceTokenizer
 from blis_py.setup import kinds
-from blis_py.setup.asked import Demand
-from blis_py.setup.demand import DEFAULT_SEED
+from blis_py.setup.demand import Demand
+from blis_py.setup.from_config import DEFAULT_SEED
 from blis_py.setup.setup import Setup
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetOptions:
-    """What a served fleet has beyond the configuration of its cluster."""
+    """Settings of a served fleet beyond the configuration of its cluster."""
 
     speedup: float = 1.0
     text: str = "pattern"

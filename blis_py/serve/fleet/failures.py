@@ -55,7 +55,7 @@ class FailureSettings:
 
 
 class Failures:
-    """Draws failures from a seed."""
+    """Random failures from a seed."""
 
     def __init__(self, settings: FailureSettings, seed: int) -> None:
         self.settings, self._random = settings, Random(seed)

@@ -24,7 +24,7 @@ from blis_py.core.request import FINISHED, NEVER_NS, Request
 from blis_py.core.slo import CLUSTER_PRIORITY
 from blis_py.core.step import Step
 from blis_py.requests.table import Content, Labels, RequestTable
-from blis_py.wallclock import WallTimer
+from blis_py.serve.wallclock import WallTimer
 
 if TYPE_CHECKING:
     from blis_py.cluster.topology import Cluster
@@ -113,7 +113,7 @@ class LiveRequest:
 
 
 class TokenTap:
-    """Reports the tokens of every step of one instance, and forwards all events; a `StepEvents`."""
+    """A `StepEvents` that reports the tokens of every step of one instance, and forwards all events."""
 
     def __init__(self, live: LiveCluster, scheduler: Any, events: Any) -> None:
         self._live, self._scheduler, self._events = live, scheduler, events

@@ -11,7 +11,7 @@ _Runs = tuple[tuple[str | int, int], ...]
 
 
 class PrefixBook:
-    """Which blocks of tokens have been seen, and under which runs.
+    """Blocks of tokens seen so far, and the runs that hold them.
 
     A prompt is described by the runs of its longest known prefix, and a new segment for the rest. Equal
     blocks behind equal prefixes thus have equal runs, as `Content` wants it.

@@ -19,7 +19,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from blis_py.errors import InputError
-from blis_py.serve.backend import Ask, Deliver, EngineLoad, Piece, Sampling, Timing, TokenLogprob
+from blis_py.serve.backend import Deliver, EngineLoad, Piece, Sampling, Submission, Timing, TokenLogprob
 from blis_py.serve.errors import INTERNAL, ApiError
 from engine.cli.serving.checkpoint import CheckpointWords
 from engine.cli.serving.recorder import ForgetfulLog, ServingRecorder, ServingRounds
@@ -41,15 +41,15 @@ _SAMPLING = tuple(field.name for field in fields(Sampling) if field.name != "str
 
 
 @dataclass(slots=True)
-class _Asked:
+class _EngineRequest:
     """A sequence in the engine."""
 
-    ask: Ask
+    submission: Submission
     deliver: Deliver
     name: str
     """In the engine, where names are not used twice."""
     sequence: Running | None = None
-    told: int = 0
+    delivered: int = 0
     """Tokens delivered so far."""
     over: bool = False
 
@@ -79,8 +79,8 @@ class EngineBackend:
         self.engine: Engine | None = None
         self._build, self._keep_log = build, keep_log
         self._commands: SimpleQueue[Callable[[Engine], None]] = SimpleQueue()
-        self._asked: dict[str, _Asked] = {}
-        self._arrived: deque[tuple[_Asked, OutputDelta]] = deque()
+        self._requests: dict[str, _EngineRequest] = {}
+        self._arrived: deque[tuple[_EngineRequest, OutputDelta]] = deque()
         self._number = 0
         self._notified = False
         self._stopping = False
@@ -160,25 +160,25 @@ class EngineBackend:
                 commands.get_nowait()(engine)
         return start_ns
 
-    def _begin(self, asked: _Asked, params: SamplingParams, engine: Engine) -> None:
-        if asked.over:
+    def _begin(self, entry: _EngineRequest, params: SamplingParams, engine: Engine) -> None:
+        if entry.over:
             return
-        ask = asked.ask
-        more = {} if ask.priority is None else {"priority": ask.priority}
+        submission = entry.submission
+        more = {} if submission.priority is None else {"priority": submission.priority}
         try:
-            asked.sequence = engine.add_request(
-                ask.prompt_ids,
+            entry.sequence = engine.add_request(
+                submission.prompt_ids,
                 params,
-                request_id=asked.name,
-                on_delta=lambda delta: self._on_delta(asked, delta),
+                request_id=entry.name,
+                on_delta=lambda delta: self._on_delta(entry, delta),
                 **more,
             )
         except InputError as error:
-            self._refuse(asked, error)
+            self._refuse(entry, error)
 
-    def _on_delta(self, asked: _Asked, delta: OutputDelta) -> None:
-        """In the output thread."""
-        self._arrived.append((asked, delta))
+    def _on_delta(self, entry: _EngineRequest, delta: OutputDelta) -> None:
+        """Queue a delta; called in the output thread."""
+        self._arrived.append((entry, delta))
         if not self._notified:
             self._notified = True
             self._loop.call_soon_threadsafe(self._flush)
@@ -189,54 +189,56 @@ class EngineBackend:
         self._notified = False
         arrived = self._arrived
         while arrived:
-            asked, delta = arrived.popleft()
-            if asked.over:
+            entry, delta = arrived.popleft()
+            if entry.over:
                 continue
-            piece = _piece(asked, delta, self.token_text)
+            piece = _piece(entry, delta, self.token_text)
             if piece.finish_reason is not None:
-                self._forget(asked)
+                self._forget(entry)
                 if piece.finish_reason == "error":
-                    log.error("request %s has failed: %s", asked.ask.id, delta.error)
-            asked.deliver(piece)
+                    log.error("request %s has failed: %s", entry.submission.id, delta.error)
+            entry.deliver(piece)
 
-    def _refuse(self, asked: _Asked, error: InputError) -> None:
+    def _refuse(self, entry: _EngineRequest, error: InputError) -> None:
         def end() -> None:
-            if not asked.over:
-                self._forget(asked)
-                asked.deliver(Piece(finish_reason="error", error=str(error), status=400))
+            if not entry.over:
+                self._forget(entry)
+                entry.deliver(Piece(finish_reason="error", error=str(error), status=400))
 
         self._loop.call_soon_threadsafe(end)
 
     def _fail_all(self, why: str, status: int) -> None:
-        for asked in list(self._asked.values()):
-            self._forget(asked)
-            asked.deliver(Piece(finish_reason="error", error=why, status=status))
+        for entry in list(self._requests.values()):
+            self._forget(entry)
+            entry.deliver(Piece(finish_reason="error", error=why, status=status))
 
-    def _forget(self, asked: _Asked) -> None:
-        asked.over = True
-        self._asked.pop(asked.ask.id, None)
+    def _forget(self, entry: _EngineRequest) -> None:
+        entry.over = True
+        self._requests.pop(entry.submission.id, None)
 
-    def add(self, ask: Ask, deliver: Deliver) -> str:
+    def add(self, submission: Submission, deliver: Deliver) -> str:
         """Send a request to the engine.
 
         Raises:
             ApiError: 400: the id is in progress, or the request does not fit the engine.
         """
-        if ask.id in self._asked:
+        if submission.id in self._requests:
             raise ApiError(400, "a request of this id is in progress", "X-Request-Id")
         try:
-            params = _params(ask.sampling, self._autoregressive)
+            params = _params(submission.sampling, self._autoregressive)
         except InputError as error:
             raise ApiError(400, str(error), error.key) from error
         self._number += 1
-        asked = self._asked[ask.id] = _Asked(ask, deliver, f"{ask.id}-{self._number}")
+        entry = self._requests[submission.id] = _EngineRequest(
+            submission, deliver, f"{submission.id}-{self._number}"
+        )
         if params.structured_outputs is None:
-            self._commands.put(lambda engine: self._begin(asked, params, engine))
+            self._commands.put(lambda engine: self._begin(entry, params, engine))
         else:
-            self._grammars.submit(self._compile, asked, params)
+            self._grammars.submit(self._compile, entry, params)
         return ""
 
-    def _compile(self, asked: _Asked, params: SamplingParams) -> None:
+    def _compile(self, entry: _EngineRequest, params: SamplingParams) -> None:
         """Compile a grammar beside the engine's loop, then begin."""
         engine, form = self.engine, params.structured_outputs
         assert isinstance(form, StructuredOutputsParams)
@@ -244,19 +246,19 @@ class EngineBackend:
             if isinstance(engine, LLMEngine):
                 engine.grammars.compile(form)
         except InputError as error:
-            self._refuse(asked, error)
+            self._refuse(entry, error)
             return
         except Exception as error:
             log.exception("a grammar does not compile")
-            self._refuse(asked, InputError(f"does not compile: {error}", key="response_format"))
+            self._refuse(entry, InputError(f"does not compile: {error}", key="response_format"))
             return
-        self._commands.put(lambda engine: self._begin(asked, params, engine))
+        self._commands.put(lambda engine: self._begin(entry, params, engine))
 
     def abort(self, id: str) -> None:
-        asked = self._asked.get(id)
-        if asked is not None:
-            self._forget(asked)
-            self._commands.put(lambda engine: engine.abort_request(asked.name))
+        entry = self._requests.get(id)
+        if entry is not None:
+            self._forget(entry)
+            self._commands.put(lambda engine: engine.abort_request(entry.name))
 
     # -- text and state --------------------------------------------------------------------------------
 
@@ -341,12 +343,12 @@ def _params(sampling: Sampling, autoregressive: bool) -> SamplingParams:
     return SamplingParams(**given)
 
 
-def _piece(asked: _Asked, delta: OutputDelta, name: Callable[[int], str]) -> Piece:
-    sequence = asked.sequence
+def _piece(entry: _EngineRequest, delta: OutputDelta, name: Callable[[int], str]) -> Piece:
+    sequence = entry.sequence
     piece = Piece(delta.text, delta.token_ids)
-    start, asked.told = asked.told, asked.told + len(delta.token_ids)
-    if asked.ask.sampling.logprobs is not None and sequence is not None and delta.token_ids:
-        piece.logprobs = _logprobs(sequence, start, asked.told, name)
+    start, entry.delivered = entry.delivered, entry.delivered + len(delta.token_ids)
+    if entry.submission.sampling.logprobs is not None and sequence is not None and delta.token_ids:
+        piece.logprobs = _logprobs(sequence, start, entry.delivered, name)
     if delta.finish_reason is not None:
         piece.finish_reason, piece.stop_reason = delta.finish_reason, delta.stop_reason
         if delta.finish_reason == "error":

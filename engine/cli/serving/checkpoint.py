@@ -1,4 +1,4 @@
-"""What a checkpoint says to a server: chat template, sampling defaults, and where it lies."""
+"""Server settings from a checkpoint: chat template, sampling defaults, and its folder."""
 
 from __future__ import annotations
 

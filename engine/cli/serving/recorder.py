@@ -75,7 +75,7 @@ class ServingRounds(ServingRecorder, RoundRecorder):
 
 
 class ForgetfulLog(DiffusionLog):
-    """Keeps neither batches nor commits."""
+    """Recorder without batches and commits."""
 
     def batch(self, batch: DenoiseBatch, outcome: BatchOutcome) -> None:
         """No-op."""

@@ -259,8 +259,8 @@ def _merge(
 def plan_decodes(
     seq_lens: torch.Tensor, num_decodes: int, num_kv_heads: int, head_dim: int, window: int = 0
 ) -> torch.Tensor:
-    """How `_decode` divides the line of tiles of the first `num_decodes` sequences, the same for every layer
-    with this sliding window.
+    """Division of the line of tiles of the first `num_decodes` sequences among programs of `_decode`, the
+    same for every layer with this sliding window.
 
     Returns:
         `[programs, 8]` int32, of each program: the first tile of its share and the one behind its last; the

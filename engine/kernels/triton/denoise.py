@@ -83,11 +83,11 @@ def _fill(
     old = tl.load(ids + places, mask=inside, other=-1)
     open_ = tl.load(answer + places, mask=inside, other=0) != 0
     masked = open_ & (old == mask_id)
-    asked = masked
+    needed = masked
     if edit_rounds is not None:
-        asked = open_
-    new = tl.load(tokens + places, mask=asked, other=0, cache_modifier=".cg")
-    sure = tl.load(confidence + places, mask=asked, other=float("-inf"), cache_modifier=".cg")
+        needed = open_
+    new = tl.load(tokens + places, mask=needed, other=0, cache_modifier=".cg")
+    sure = tl.load(confidence + places, mask=needed, other=float("-inf"), cache_modifier=".cg")
     candidates = tl.where(masked, sure, float("-inf"))
     change = masked & ((candidates > threshold) | (_ahead(candidates) < AT_LEAST))
     if edit_rounds is not None:

@@ -16,7 +16,7 @@ ON_DEVICE = tl.constexpr(not INTERPRETED)
 
 @triton.jit
 def await_memory(DEPENDENT: tl.constexpr):
-    """To be called before the first access to memory by a kernel that is launched early."""
+    """Wait of a kernel that is launched early; to be called before its first access to memory."""
     if DEPENDENT and ON_DEVICE:
         gdc_wait()
         gdc_launch_dependents()

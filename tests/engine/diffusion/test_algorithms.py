@@ -62,7 +62,7 @@ def test_low_confidence_takes_the_single_best_when_none_is_certain_and_the_first
     assert block.ids.tolist() == [[MASK, 2, MASK]]
 
 
-def test_low_confidence_is_done_when_the_block_came_in_without_masks() -> None:
+def test_low_confidence_is_done_when_the_block_arrived_without_masks() -> None:
     block, algorithm = blocks([_, 5]), LowConfidence()
     assert not step(algorithm, {}, block, {1: 0.9}, {6: 0.99})
     assert block.ids.tolist() == [[1, 5]]  # what is there stays

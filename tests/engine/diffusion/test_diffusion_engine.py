@@ -38,10 +38,10 @@ from engine.sampling_params import SamplingParams
 @pytest.mark.parametrize("page", [32, 64])
 def test_tokens_and_rounds_are_those_of_one_block_at_a_time(algorithm: Any, fdfo: bool, page: int) -> None:
     engine = stub_engine(algorithm, fdfo=fdfo, block_size=page)
-    asked = problems(5, 14)
-    sequences = [engine.add_request(prompt, params(most)) for prompt, most in asked]
+    drawn = problems(5, 14)
+    sequences = [engine.add_request(prompt, params(most)) for prompt, most in drawn]
     run_all(engine)
-    for sequence, (prompt, most) in zip(sequences, asked, strict=True):
+    for sequence, (prompt, most) in zip(sequences, drawn, strict=True):
         output, rounds = expected(algorithm, prompt, most)
         assert sequence.output_ids == output
         assert sequence.request.rounds_per_block == rounds  # type: ignore[attr-defined]
@@ -65,14 +65,14 @@ def test_all_switches_give_the_same_tokens(algorithm: str) -> None:
 def test_preempted_blocks_go_on_with_their_ids_and_state() -> None:
     algorithm = JointThreshold(0.6)
     engine = stub_engine(algorithm, num_kv_blocks=8, max_model_len=224)
-    asked = [([3, 4, index], 150) for index in range(8)]
+    drawn = [([3, 4, index], 150) for index in range(8)]
     sequences = [
-        engine.add_request(p, SamplingParams(temperature=0, max_tokens=m, ignore_eos=True)) for p, m in asked
+        engine.add_request(p, SamplingParams(temperature=0, max_tokens=m, ignore_eos=True)) for p, m in drawn
     ]
     run_all(engine)
     assert engine.scheduler.counters.preemptions > 0
     alone = stub_engine(algorithm, max_num_seqs=1)
-    for sequence, (prompt, most) in zip(sequences, asked, strict=True):
+    for sequence, (prompt, most) in zip(sequences, drawn, strict=True):
         again = alone.add_request(prompt, SamplingParams(temperature=0, max_tokens=most, ignore_eos=True))
         run_all(alone)
         assert sequence.output_ids == again.output_ids
@@ -81,11 +81,11 @@ def test_preempted_blocks_go_on_with_their_ids_and_state() -> None:
 @pytest.mark.parametrize("fdfo", [False, True])
 def test_clients_get_every_block_and_the_end(fdfo: bool) -> None:
     engine = stub_engine(fdfo=fdfo)
-    asked = problems(seed=3, count=6)
-    lines: list[list[OutputDelta]] = [[] for _ in asked]
+    drawn = problems(seed=3, count=6)
+    lines: list[list[OutputDelta]] = [[] for _ in drawn]
     sequences = [
         engine.add_request(prompt, params(most), on_delta=own.append)
-        for (prompt, most), own in zip(asked, lines, strict=True)
+        for (prompt, most), own in zip(drawn, lines, strict=True)
     ]
     run_all(engine)
     engine.shutdown()
@@ -218,8 +218,8 @@ def test_a_request_that_cannot_be_served_is_refused(
 @pytest.mark.parametrize("fdfo", [True, False])
 def test_engine_and_simulator_form_the_same_batches_given_the_same_step_counts(fdfo: bool) -> None:
     engine = stub_engine(LowConfidence(0.9), fdfo=fdfo, num_kv_blocks=20, max_model_len=320)
-    asked = problems(11, 20)
-    for prompt, most in asked:
+    drawn = problems(11, 20)
+    for prompt, most in drawn:
         engine.add_request(prompt, params(most), arrival_ns=0)
     sequences = list(engine._sequences.values())
     run_all(engine)
@@ -232,7 +232,7 @@ def test_engine_and_simulator_form_the_same_batches_given_the_same_step_counts(f
             block_keys=token_keys(prompt, BLOCK),
             row=row,
         )
-        for row, (sequence, (prompt, _)) in enumerate(zip(sequences, asked, strict=True))
+        for row, (sequence, (prompt, _)) in enumerate(zip(sequences, drawn, strict=True))
     ]
     rounds = [sequence.request.rounds_per_block for sequence in sequences]  # type: ignore[attr-defined]
     simulated = run_alone(

@@ -58,9 +58,9 @@ def prompts(count: int) -> list[list[int]]:
     return [[rng.randrange(256) for _ in range(rng.choice([0, 20, 31, 32, 33, 50]))] for _ in range(count)]
 
 
-def outputs(engine: DiffusionEngine, asked: list[list[int]], most: int = 70) -> list[list[int]]:
+def outputs(engine: DiffusionEngine, inputs: list[list[int]], most: int = 70) -> list[list[int]]:
     limits = SamplingParams(temperature=0, max_tokens=most, ignore_eos=True)
-    sequences = [engine.add_request(prompt, limits) for prompt in asked]
+    sequences = [engine.add_request(prompt, limits) for prompt in inputs]
     while engine.has_unfinished:
         engine.step()
     assert not any(sequence.error for sequence in sequences)
@@ -90,11 +90,11 @@ def recomputed(model: Qwen3, algorithm: Algorithm, prompt: list[int], most: int 
 def test_alone_in_the_batch_both_modes_give_the_tokens_of_full_recomputation(
     checkpoint: Path, algorithm: Algorithm
 ) -> None:
-    asked = [prompt for prompt in prompts(8) if prompt][:2]  # masks alone are all alike, up to rounding
-    fdfo = outputs(engine_on(checkpoint, algorithm), asked)
-    assert outputs(engine_on(checkpoint, algorithm, fdfo=False), asked) == fdfo
+    inputs = [prompt for prompt in prompts(8) if prompt][:2]  # masks alone are all alike, up to rounding
+    fdfo = outputs(engine_on(checkpoint, algorithm), inputs)
+    assert outputs(engine_on(checkpoint, algorithm, fdfo=False), inputs) == fdfo
     model = load(checkpoint)
-    assert fdfo == [recomputed(model, algorithm, prompt) for prompt in asked]
+    assert fdfo == [recomputed(model, algorithm, prompt) for prompt in inputs]
 
 
 def test_the_architecture_of_llada2_runs_on_dummy_weights(tmp_path: Path) -> None:
@@ -114,11 +114,11 @@ def test_the_architecture_of_llada2_runs_on_dummy_weights(tmp_path: Path) -> Non
         "max_position_embeddings": 256,
     }
     (tmp_path / "config.json").write_text(json.dumps(config | small))
-    asked = [[1, 2, 3], list(range(40))]
+    inputs = [[1, 2, 3], list(range(40))]
     runs = []
     for fdfo in (True, False):
         engine = engine_on(tmp_path, TopKPerStep(8), fdfo=fdfo, load_format="dummy")
-        runs.append(outputs(engine, asked, most=35))
+        runs.append(outputs(engine, inputs, most=35))
     assert runs[0] == runs[1]
     assert [len(output) for output in runs[0]] == [35, 35]
     assert all(token < 299 for output in runs[0] for token in output)
@@ -132,8 +132,8 @@ def eager_capture(run: Any) -> tuple[Any, torch.Tensor]:
 
 @pytest.mark.parametrize("page", [32, 64])
 def test_a_warm_up_and_padded_rounds_in_fixed_buffers_change_no_token(checkpoint: Path, page: int) -> None:
-    asked = prompts(5)
-    plain = outputs(engine_on(checkpoint, TopKPerStep(8), max_num_seqs=3, block_size=page), asked, most=40)
+    inputs = prompts(5)
+    plain = outputs(engine_on(checkpoint, TopKPerStep(8), max_num_seqs=3, block_size=page), inputs, most=40)
     engine = engine_on(checkpoint, TopKPerStep(8), max_num_seqs=3, block_size=page)
     config = EngineConfig(
         model=str(checkpoint),
@@ -145,7 +145,7 @@ def test_a_warm_up_and_padded_rounds_in_fixed_buffers_change_no_token(checkpoint
     bare = engine.executor
     engine.executor = make_executor(config, bare.model, bare.kv, bare.slots, 256, eager_capture)
     assert not any(cache.any() for layer in engine.executor.kv for cache in layer)
-    assert outputs(engine, asked, most=40) == plain
+    assert outputs(engine, inputs, most=40) == plain
 
 
 class OneByOne:
@@ -178,8 +178,8 @@ class OneByOne:
 
 @pytest.mark.parametrize("algorithm", CHOICES, ids=repr)
 def test_with_batch_invariant_kernels_batches_change_no_token(checkpoint: Path, algorithm: Algorithm) -> None:
-    model, asked = OneByOne(checkpoint), prompts(4)
-    alone = outputs(engine_on(checkpoint, algorithm, model), asked, most=36)
+    model, inputs = OneByOne(checkpoint), prompts(4)
+    alone = outputs(engine_on(checkpoint, algorithm, model), inputs, most=36)
     for fdfo in (True, False):
         batched = engine_on(checkpoint, algorithm, model, fdfo=fdfo, max_num_seqs=3)
-        assert outputs(batched, asked, most=36) == alone
+        assert outputs(batched, inputs, most=36) == alone

@@ -36,9 +36,9 @@ def busy_run(seed: int, requests: int = 40, model: StubModel | None = None, **gi
             prompt = rng.choice(beginnings)[: rng.randrange(97)]
             prompt = prompt + [rng.randrange(VOCAB) for _ in range(rng.choice([0, 1, 31, 33]))]
             deadline = engine.clock.now_ns() + rng.randrange(10**7) if rng.random() < 0.1 else -1
-            asked = params(rng.randint(1, 70))
+            limits = params(rng.randint(1, 70))
             priority = rng.choice([0, 1, 5])
-            sequences.append(engine.add_request(prompt, asked, priority=priority, deadline_ns=deadline))
+            sequences.append(engine.add_request(prompt, limits, priority=priority, deadline_ns=deadline))
 
     def poll() -> None:
         arrive(0.1)

@@ -42,10 +42,20 @@ def test_generate_prints_one_line_of_json_per_prompt(
 def test_a_stream_tells_step_by_step_what_generate_tells_at_the_end(
     model: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["--prompt", "one", "--prompt", "two", "--temperature", "0", "--max-tokens", "4", "--ignore-eos"]
-    assert main(["engine", "generate", *model, *asked]) == 0
+    options = [
+        "--prompt",
+        "one",
+        "--prompt",
+        "two",
+        "--temperature",
+        "0",
+        "--max-tokens",
+        "4",
+        "--ignore-eos",
+    ]
+    assert main(["engine", "generate", *model, *options]) == 0
     whole = {row["request_id"]: row for row in map(json.loads, capsys.readouterr().out.splitlines())}
-    assert main(["engine", "generate", *model, *asked, "--stream"]) == 0
+    assert main(["engine", "generate", *model, *options, "--stream"]) == 0
     deltas = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     for name, row in whole.items():
         own = [delta for delta in deltas if delta["request_id"] == name]

@@ -98,7 +98,7 @@ def test_a_step_that_broke_before_its_launch_took_no_gpu_time(stream: Stream) ->
     assert not timer.launch_bound
 
 
-class Told:
+class RecordingTimer:
     """Stand-in for the timer of an engine that records its calls."""
 
     def __init__(self, timer: StepTimer, events: list[str]) -> None:
@@ -131,7 +131,7 @@ def test_gpu_time_of_an_engines_step_is_from_behind_the_copies_to_before_the_tok
     noting(engine.executor.forward, "hidden", "forward")
     noting(engine.sampler, "launch", "sampling")
     noting(engine.executor, "note_tokens", "tokens there")
-    engine.timer = Told(engine.timer, events)  # type: ignore[assignment]
+    engine.timer = RecordingTimer(engine.timer, events)  # type: ignore[assignment]
     engine.add_request([1, 2, 3], SamplingParams(temperature=0, max_tokens=2))
     engine.step()
     assert events == ["copies", "begin", "forward", "sampling", "end", "tokens there"]

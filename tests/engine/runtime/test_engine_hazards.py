@@ -94,15 +94,15 @@ def test_a_pinned_buffer_is_not_written_while_the_copy_out_of_it_runs(which: str
         ring(engine)._readers[1:] = []
         ring(engine)._at = 0
 
-    def nobody_waits(engine: LLMEngine) -> None:
+    def no_wait(engine: LLMEngine) -> None:
         ring(engine).read_by = lambda reader: None  # type: ignore[method-assign]
 
     def neither(engine: LLMEngine) -> None:
         one_buffer(engine)
-        nobody_waits(engine)
+        no_wait(engine)
 
     assert goes_wrong(neither)
-    for spoil in (one_buffer, nobody_waits):
+    for spoil in (one_buffer, no_wait):
         engine = lagging(num_kv_blocks=24, max_model_len=256)
         spoil(engine)
         assert_as_alone(serve_load(engine, Random(0), 12))

@@ -18,8 +18,8 @@ from blis_py.calibrate.parity import replay_steps
 from blis_py.calibrate.read_times import read_token_times
 from blis_py.cli import main
 from blis_py.outputs.complete import check_complete
+from blis_py.outputs.stopping import Terminated
 from blis_py.requests.table import RequestTable
-from blis_py.stopping import Terminated
 from blis_py.traces import read_trace
 from blis_py.traces.observed import ObservedColumns
 from blis_py.traces.steplog import read_step_log

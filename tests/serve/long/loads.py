@@ -59,8 +59,8 @@ def _compare(name: str, report: Path, out: Path) -> None:
     for count in set(outputs):
         assert served.count(count) >= outputs.count(count), (outputs, served)
     sent_s = sorted(int(row["arrival_time_us"]) / 1e6 for row in shown)
-    came_s = [float(row["arrival_s"]) for row in own[-len(shown) :]]
-    apart_s = [came - sent for came, sent in zip(came_s, sent_s, strict=True)]
+    received_s = [float(row["arrival_s"]) for row in own[-len(shown) :]]
+    apart_s = [received - sent for received, sent in zip(received_s, sent_s, strict=True)]
     clock_s = median(apart_s)
     off_ms = [abs(one - clock_s) * 1e3 for one in apart_s]
     print(name, f"{len(shown)} requests in its report, {len(own)} in the record;", end=" ")

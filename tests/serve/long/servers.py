@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.request import Request, urlopen
 
-from blis_py.wallclock import loop_factory
+from blis_py.serve.wallclock import loop_factory
 
 ROOT = Path(__file__).resolve().parents[3]
 TINY = ROOT / "engine" / "tiny" / "checkpoints" / "ar"

@@ -64,5 +64,5 @@ def _row(simulation: Simulation, summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _each(texts: Iterable[str]) -> str:
-    """What the pools say, each once."""
+    """Descriptions of the pools, each once."""
     return "; ".join(dict.fromkeys(texts))

@@ -29,7 +29,7 @@ MIN, FREE, MAX = 50, 200, 2000
 """Numbers of requests: fewest for a note, always affordable, and sufficient."""
 FREE_STEPS = 10_000
 """Above this number of steps, the affordable number of requests is reduced."""
-_TOLD = 3
+_MAX_FIGURES = 3
 
 Figures = dict[str, tuple[float, Unit]]
 
@@ -90,7 +90,9 @@ def _note(
     stated = [*_targets(whole, own, other), *_figures(own, other)]
     if not stated:
         return None
-    return f"{name} says otherwise{where}: {'; '.join(stated[:_TOLD])} (--cross-check for the whole run)"
+    return (
+        f"{name} says otherwise{where}: {'; '.join(stated[:_MAX_FIGURES])} (--cross-check for the whole run)"
+    )
 
 
 def _targets(whole: Mapping[str, Any], own: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
@@ -107,7 +109,7 @@ def _targets(whole: Mapping[str, Any], own: Mapping[str, Any], other: Mapping[st
 
 def _figures(own: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
     """Figures that differ by more than the tolerance, largest change first; with targets, only theirs."""
-    mine, theirs = _asked(own), _asked(other)
+    mine, theirs = _compared_figures(own), _compared_figures(other)
     changes = {name: theirs[name][0] / mine[name][0] - 1 for name in mine.keys() & theirs.keys()}
     for name in sorted(changes, key=lambda name: (-abs(changes[name]), name)):
         if abs(changes[name]) > TOLERANCE:
@@ -115,7 +117,7 @@ def _figures(own: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
             yield f"{name} {_amount(*theirs[name])}, not {_amount(*mine[name])} ({change})"
 
 
-def _asked(summary: Mapping[str, Any]) -> Figures:
+def _compared_figures(summary: Mapping[str, Any]) -> Figures:
     """Values and units of figures, by name."""
     found: Figures = {}
     for verdict in summary["slo"]:

@@ -103,7 +103,7 @@ class SavedResult(ShownResult):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes the reader should know before trusting the figures."""
+        """Notes on the reliability of the figures."""
         return self._facts.notes
 
     @cached_property

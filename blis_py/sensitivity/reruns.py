@@ -18,7 +18,7 @@ from blis_py.core.bounds import MAX_RERUNS, check_count
 from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
 from blis_py.metrics.intervals import Intervals
-from blis_py.setup.demand import DEFAULT_SEED
+from blis_py.setup.from_config import DEFAULT_SEED
 from blis_py.setup.setup import Progress
 
 LEVEL = 0.9
