@@ -329,7 +329,7 @@ class Campaign:
         return self._sound[test]
 
     def _stages(self, mutation: Mutation) -> Iterator[tuple[bool, list[str]]]:
-        """Whole runs, cheap tests before slow ones, the closest files first, those that read `shared` last."""
+        """Whole runs, cheap tests before slow ones, close ones first; what reads `shared` comes last."""
         files = self._selection.of(mutation.module, self._own)
         block, rank = self._blocks.of(mutation), {file: place for place, file in enumerate(files)}
         found = [one for one in self._reach.of(block) if not self._own or one.file in rank]

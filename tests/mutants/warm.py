@@ -56,7 +56,7 @@ class Warm:
             self._called.add(_place(frame.f_code))
 
     def changed(self, name: str) -> bool:
-        """Put the functions in which a module's source differs now in their place, if that is all it takes."""
+        """Put the functions in which a module's source differs now in their place, if that is enough."""
         file = sys.modules[name].__file__
         assert file
         before = compile(self._sources[name], file, "exec", dont_inherit=True)

@@ -109,4 +109,5 @@ def text_of(value: Any, depth: int = 0) -> str:
     names = sorted(name for name in getattr(value, "__dict__", {}) if not name.startswith("__"))
     if depth > 9 or not names or callable(value):
         return type(value).__name__
-    return f"{type(value).__name__}({', '.join(f'{name}={text_of(getattr(value, name), depth + 1)}' for name in names)})"
+    inside = (f"{name}={text_of(getattr(value, name), depth + 1)}" for name in names)
+    return f"{type(value).__name__}({', '.join(inside)})"
