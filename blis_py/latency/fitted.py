@@ -272,7 +272,9 @@ class Fitted:
     def _mixed_ns(self, f: StepFeatures, bucket: int, regime: _Regime) -> tuple[int, int, int]:
         plain = type(f) is StepFeatures
         blocks = 0 if plain else getattr(f, "denoise_blocks", 0)
-        kv, pairs, read = f.decode_kv_tokens, f.prefill_pairs, f.prefill_kv_tokens
+        kv: float = f.decode_kv_tokens
+        pairs: float = f.prefill_pairs
+        read: float = f.prefill_kv_tokens
         if self._windows is not None:
             kv, pairs, read = self._reads(f, self._windows)
         new = f.prefill_tokens
