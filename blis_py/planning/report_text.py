@@ -193,7 +193,8 @@ def _room(plan: PlanResult) -> list[str]:
     if rate is None:
         return []
     if rate.factor is None:
-        return [f"Highest rate: none; even {100 * MIN_FACTOR:g} % of the load misses a target"]
+        more = "" if plan.objective == RATE else ", so more instances do not help"
+        return [f"Highest rate: none; even {100 * MIN_FACTOR:g} % of the load misses a target{more}"]
     if rate.per_s is None:
         return []
     over = f"over {rate.requests:,} requests, {_duration(rate.span_s)}"

@@ -111,7 +111,10 @@ def test_a_highest_rate_says_what_it_is_not() -> None:
         )
         return report_text.answer(plan(rate=rate)).split("\n")[3]
 
-    assert said(factor=None) == "Highest rate: none; even 1 % of the load misses a target"
+    assert (
+        said(factor=None)
+        == "Highest rate: none; even 1 % of the load misses a target, so more instances do not help"
+    )
     assert said(broken=None).endswith("beyond 120 requests/s, where the search ended (over 0 requests, 30 s)")
     assert said(settled=False) == (
         "Highest rate of a burst of 30 s: 120 requests/s (2.00 × the 60 offered; over 0 requests, 30 s); "
