@@ -29,8 +29,8 @@ def answer(plan: PlanResult) -> str:
 def lines(plan: PlanResult) -> list[str]:
     """The answer first, then its limits, certainty and provenance."""
     best = plan.best
-    lines = [f"{_verb(plan)}: {best}", f"  {_size(best)}", *_parts(best)]
     given = _given_load(plan)
+    lines = [f"{_verb(plan)}: {best}", f"  {_size(best, given)}", *_parts(best)]
     lines += [f"  {_met(each)} {each}{given}" for each in best.judgement.requirements if _shown(each)]
     lines += _longer(plan)
     if best.judgement.saturated:
@@ -139,7 +139,7 @@ def _verb(plan: PlanResult) -> str:
     )
 
 
-def _size(best: Candidate) -> str:
+def _size(best: Candidate, given: str = "") -> str:
     text = f"{best.gpus} GPU{'s' if best.gpus > 1 else ''}"
     if best.dollars_per_hour is None:
         return text
@@ -148,7 +148,9 @@ def _size(best: Candidate) -> str:
     total = best.dollars_per_million("total")
     if million is None or total is None:
         return text
-    return f"{text}; ${million:,.2f} per million output tokens, ${total:,.2f} per million tokens in all"
+    return (
+        f"{text}; ${million:,.2f} per million output tokens, ${total:,.2f} per million tokens in all{given}"
+    )
 
 
 def _parts(best: Candidate) -> list[str]:

@@ -309,3 +309,12 @@ def test_the_picture_of_a_plan_without_figures_says_what_is_not_known() -> None:
         "nothing was measured",
         "nothing was found that would help",
     ]
+
+
+def test_figures_beside_a_highest_rate_are_those_of_the_load_given() -> None:
+    """2 GPUs that serve ten times the load cost a tenth a token: the price below is not that of the rate."""
+    cluster = plan(objective=report_text.RATE, rate=HighestRate(10.0, 600.0, judged(130)))
+    text = report_text.answer(cluster)
+    assert "per million tokens in all at the load given" in text
+    assert "p99 TTFT 80 ms (target 100 ms) at the load given" in text
+    assert "at the load given" not in report_text.answer(plan())
