@@ -207,7 +207,11 @@ def _room(plan: PlanResult) -> list[str]:
     text = f"{kind}: {rate.per_s:,.3g} requests/s ({rate.factor:.2f} × {offered}; {over})"
     if not rate.settled:
         text += "; a longer run may hold less, give more requests"
-    return [text, f"  just above it: {rate.broken}"]
+    lines = [text, f"  just above it: {rate.broken}"]
+    if not plan.holds and plan.objective != RATE and rate.factor >= 1:
+        few = f"{plan.best.outcome.facts.get('requests', 0):,} requests"
+        lines.append(f"  the {few} given miss a target that a longer run of the same load meets: give more")
+    return lines
 
 
 def _offered(plan: PlanResult, offered: float) -> str:
