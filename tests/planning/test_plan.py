@@ -305,7 +305,7 @@ def test_everything_is_in_the_folder(tmp_path: Path) -> None:
         ({"slo": "critical.ttft.p99=1s"}, "no request is held to it"),
         ({"horizon": "10s"}, "would hide the requests that are still waiting"),
         ({"attainment": "101%"}, "is no share"),
-        ({"confidence": "90"}, "write 90% or 0.9$"),
+        ({"confidence": "90"}, "write 90% or 0.9"),
         ({"attainment": "99%"}, "no request has a goodput target"),
         ({"prices": {"h100": -1}}, "is no price"),
         ({"instances": "0:4"}, "must be whole numbers from 1"),
