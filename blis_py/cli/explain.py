@@ -7,12 +7,12 @@ from typing import Any
 
 from blis_py.api import Simulation
 from blis_py.cli import blis_flags, vllm_flags
+from blis_py.cli._execute import say
+from blis_py.cli._pages import check_out, write_out
 from blis_py.cli.configure import configure
-from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags
 from blis_py.cli.formats import FORMAT, format_of
 from blis_py.cli.options import COMMON, VERBOSE, WORKLOAD
-from blis_py.cli.pages import check_out, write_out
 from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
 from blis_py.ledger.explain import Explanation

@@ -16,8 +16,8 @@ from blis_py.calibrate.fit.server import fit_server
 from blis_py.calibrate.fit.server_file import engine_file
 from blis_py.calibrate.fit.sources import SAMPLES, difference, read_all, with_model_config
 from blis_py.calibrate.read_times import is_client_run, read_token_times
+from blis_py.cli._execute import say
 from blis_py.cli.configure import configure
-from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.formats import FORMAT, format_of
 from blis_py.cli.options import MODEL, RUN, SCHEDULER, WORKLOAD

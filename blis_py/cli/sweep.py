@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from blis_py.cli.execute import say
+from blis_py.cli._execute import say
+from blis_py.cli._study import OUTPUT, VARY, WORK, base_of, cache_of, check_out, groups, under_way
 from blis_py.cli.flag import Flag, Flags
 from blis_py.cli.formats import format_of
-from blis_py.cli.study import OUTPUT, VARY, WORK, base_of, cache_of, check_out, groups, under_way
 
 if TYPE_CHECKING:
     import pandas as pd

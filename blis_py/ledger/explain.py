@@ -25,11 +25,11 @@ from blis_py.errors import InputError
 from blis_py.files.paths import is_folder
 from blis_py.latency.notes import forget
 from blis_py.ledger import kinds
+from blis_py.ledger._reproduced import differences
 from blis_py.ledger.book import Bookkeeper, InTheWay, Ledger, life_of
 from blis_py.ledger.division import Divider
 from blis_py.ledger.lines import LedgerLine, Times, add
 from blis_py.ledger.question import PER_TOKEN, Question, QuestionMatch, find, question_of
-from blis_py.ledger.reproduced import differences
 from blis_py.ledger.what_if import (
     MeasuredEffect,
     WhatIf,

@@ -14,6 +14,7 @@ from blis_py.errors import InputError
 from blis_py.metrics.load import TOO_SHORT
 from blis_py.outputs.staging import Outputs
 from blis_py.planning import analysis
+from blis_py.planning._space import INSTANCES, LineCallback, Space, drained
 from blis_py.planning.axes import Axis, Point, axis
 from blis_py.planning.fleets import LAYOUT, devices_of, gpus_of, parts_of, price_of
 from blis_py.planning.goal import Goal
@@ -24,7 +25,6 @@ from blis_py.planning.report_text import RATE, SURE
 from blis_py.planning.result import Candidate, Knobs, PlanResult
 from blis_py.planning.runner import Runner
 from blis_py.planning.search import Probe, Search, SearchLine
-from blis_py.planning.space import INSTANCES, LineCallback, Space, drained
 from blis_py.planning.stationary import Sustained, highest_rate, sustained
 from blis_py.planning.study import Base
 from blis_py.planning.verify import Drawn, Verifier, drawn
@@ -64,7 +64,7 @@ class Plan(PlanResult):
 
     def save(self, folder: str, *, force: bool = False, plots: bool = True) -> None:
         """Write `plan.json`, `config.yaml`, `standings.csv`, server start scripts, and the picture."""
-        from blis_py.planning.files import fill
+        from blis_py.planning._files import fill
 
         with Outputs() as outputs:
             fill(outputs.folder(folder, force=force), self, plots=plots)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from blis_py.config.effects import useless_notes
 from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict, pool_configs
 from blis_py.config.models import RunConfig
@@ -25,14 +26,14 @@ from blis_py.metrics.slo import (
 )
 from blis_py.requests.table import RequestTable
 from blis_py.setup import kinds
+from blis_py.setup._served import names_of, served_models, served_notes
 from blis_py.setup.capacity import kv_type_notes, longest_sequence
 from blis_py.setup.demand import Demand, horizon_ns_of
 from blis_py.setup.deployment import Deployment, deployed
 from blis_py.setup.disaggregation import disaggregation, link_notes, links
 from blis_py.setup.from_config import DEFAULT_SEED, demand
-from blis_py.setup.gateway import admission_settings, flow_notes, flow_settings, useless_notes
+from blis_py.setup.gateway import admission_settings, flow_notes, flow_settings
 from blis_py.setup.pools import PoolSetup, notes_of, weight_notes
-from blis_py.setup.served import names_of, served_models, served_notes
 from blis_py.setup.step_times import step_times
 
 if TYPE_CHECKING:

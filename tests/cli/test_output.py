@@ -196,7 +196,7 @@ def test_a_horizon_without_a_number_of_requests_takes_all_that_arrive_before_it(
     assert 150 < json.loads(out)["cluster"]["requests"]["injected"] < 250
 
 
-def test_kv_blocks_can_be_given_and_the_first_line_says_so(blis: Blis, small: tuple[str, ...]) -> None:
+def test_kv_blocks_can_be_given_and_the_first_line_reports_it(blis: Blis, small: tuple[str, ...]) -> None:
     _, out, err = blis("run", *small, "--num-kv-blocks", "600", "--verbose")
     assert err.startswith("KV capacity: 600 blocks of 16 = 9,600 tokens (as given; by its memory 15,721: ")
     scheduler: Any = json.loads(out)["scheduler"]
@@ -246,7 +246,7 @@ def test_help_and_version(blis: Blis) -> None:
 HEAVY = ("pandas", "matplotlib", "scipy", "pydantic", "rich", "torch")
 NOT_USED = (
     *("cli.completion", "cli.profile", "report.plots", "figures", "metrics.diffusion", "metrics.decisions"),
-    *("metrics.intervals", "cluster.decisions", "cluster.diffusion", "cluster.flow_settings"),
+    *("metrics.intervals", "cluster._decisions", "cluster.diffusion", "cluster.flow_settings"),
     *("cluster.saturation", "cluster.dispatch_order", "cluster.fairness", "latency.host_work"),
     *("requests.loops", "requests.think_time", "workload.prefixes", "workload.profile"),
     *("workload.sessions", "workload.turns", "traces"),

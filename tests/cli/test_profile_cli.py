@@ -100,7 +100,7 @@ def test_measuring_on_keeps_the_fit_until_there_is_another(folder: Path) -> None
     assert read_meta(folder)[1] == {"rounds": 3}
 
 
-def test_fit_of_several_files_wants_to_know_where_to_write(tmp_path: Path, blis: Blis) -> None:
+def test_fit_of_several_files_requires_an_output(tmp_path: Path, blis: Blis) -> None:
     paths = [measure(tmp_path / f"{name}.csv.gz", name, seed) for seed, name in enumerate("ab")]
     code, _, err = blis("profile", "fit", *paths)
     assert code == 2
@@ -110,7 +110,7 @@ def test_fit_of_several_files_wants_to_know_where_to_write(tmp_path: Path, blis:
     assert json.loads(out)["sources"] == {"a": 120, "b": 120}
 
 
-def test_show_tells_prices_errors_and_domain(folder: Path, blis: Blis) -> None:
+def test_show_states_prices_errors_and_domain(folder: Path, blis: Blis) -> None:
     code, out, _ = blis("profile", "show", folder, "--format", "table")
     assert code == 0
     for text in (
@@ -134,7 +134,7 @@ def test_validate_scores_runs_that_were_not_fitted(folder: Path, tmp_path: Path,
     assert {"decode", "mixed", "prefill", "all"} <= set(out.split())
 
 
-def test_validate_tells_when_it_scores_what_was_fitted(folder: Path, blis: Blis) -> None:
+def test_validate_states_when_it_scores_what_was_fitted(folder: Path, blis: Blis) -> None:
     _, _, err = blis("profile", "validate", folder, "--step-log", folder / "samples.csv.gz")
     assert err == "note: the profile was fitted to a run of this name: grid\n"
 

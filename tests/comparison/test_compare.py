@@ -224,7 +224,7 @@ def test_where_everything_was_zero_there_is_no_relative_change() -> None:
 # -- who got better and who paid ---------------------------------------------------------------------
 
 
-def test_groups_tell_who_paid_for_whose_gain() -> None:
+def test_groups_show_gains_and_losses() -> None:
     classes = ["critical", "batch"] * 40
     tokens = np.repeat(np.arange(1, 9) * 100, 10)
     slower = np.where(np.array(classes) == "critical", 0.5, 2.0) * 100.0
@@ -305,7 +305,7 @@ def test_one_request_is_too_few_to_tell() -> None:
     assert compared.plot() is not None
 
 
-def test_without_served_requests_the_page_says_so() -> None:
+def test_without_served_requests_the_page_reports_it() -> None:
     runs = [
         blis.run(model="qwen3-14b", num_requests=20, prompt_tokens=3000, max_model_len=64, tp=tp)
         for tp in (1, 2)
