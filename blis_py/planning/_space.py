@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
-from blis_py.latency.hardware import load_gpu
+from blis_py.hardware.gpu import load_gpu
 from blis_py.planning._suggest import MAX_AXES, suggested
 from blis_py.planning.axes import Axis, Point, axis, grid
 from blis_py.planning.fleets import devices_of, gpus_of, parts_of, price_of, unpriced
