@@ -124,8 +124,9 @@ def test_an_explicit_value_is_the_one_of_the_run_or_is_refused(
     assert len(taken) > 60
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("engine", names())
+@pytest.mark.parametrize(
+    ("engine", "way"), [*((name, by_sections) for name in names()), ("sglang", by_flags), ("vllm", by_file)]
+)
 def test_an_explicit_value_goes_before_that_of_every_preset(
     engine: str, way: Callable[..., RunConfig], tmp_path: Path
 ) -> None:
