@@ -23,8 +23,8 @@ import numpy as np
 from blis_py.api import Simulation, build
 from blis_py.errors import InputError
 from blis_py.files.bundled import root
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency.engine_terms import EngineTerms
-from blis_py.latency.hardware import load_gpu
 from blis_py.latency.operator_work import peak_flops
 from blis_py.latency.operators import Operators
 from blis_py.models.model_shape import ModelShape, load_model
@@ -222,23 +222,37 @@ class Point:
             found["fused_norms"] = True
         if self.engine == "vllm" and flags.get("async_scheduling") == "on":
             found["async_scheduling"] = True
+        found |= self._graphs(flags.get("cuda_graph", ""))
         if not self.drawn:
             found |= self._of_generator()
         return found
 
+    def _graphs(self, text: str) -> dict[str, Any]:
+        """Batch sizes with CUDA graphs, those of decodes where prompts have others."""
+        decode = text.rpartition("decode ")[2]
+        most = re.search(r"CONC|\d+", decode) if "[" not in decode else None
+        found: dict[str, Any] = {"cuda_graph_padding": True} if "padded" in decode else {}
+        if most and "PIECEWISE" not in decode:
+            concurrent = max(self.concurrency // self.attention_dp, 1)
+            found["cuda_graph_max_size"] = concurrent if most[0] == "CONC" else int(most[0])
+        return found
+
     def _of_generator(self) -> dict[str, Any]:
         """Settings that AIConfigurator's generator writes for its own servers: room for one prompt and all
-        decodes in a step, chunks mixed with decodes in the SGLang versions it was written for
-        (`src/aiconfigurator/generator/rule_plugin`, Apache-2.0). Before these rules TensorRT-LLM's overlap
-        scheduler was off (`extra_engine_args.1.0.0rc3.yaml.j2`)."""
+        decodes in a step, CUDA graphs for all of them, padded, in TensorRT-LLM, chunks mixed with decodes in
+        the SGLang versions it was written for (`src/aiconfigurator/generator/rule_plugin`, Apache-2.0).
+        Before these rules TensorRT-LLM's overlap scheduler was off (`extra_engine_args.1.0.0rc3.yaml.j2`).
+        """
         if self.engine == "sglang":
             mixed = re.match(r"0\.5\.([5-9]|\d\d)", self.version)
             return {"batch_former": "running-first"} if mixed else {}
         seqs = max(512, self.concurrency)
         tokens = -(-(seqs + self.prompt_tokens + 1500) // 32) * 32
         found: dict[str, Any] = {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
-        if self.engine == "trtllm" and _number(self.version) < (1, 2):
-            found["async_scheduling"] = False
+        if self.engine == "trtllm":
+            found |= {"cuda_graph_padding": True, "cuda_graph_max_size": seqs}
+            if _number(self.version) < (1, 2):
+                found["async_scheduling"] = False
         return found
 
     @property

@@ -10,8 +10,8 @@ from blis_py.cluster.instance import IDLE_NS, Events, Instance
 from blis_py.cluster.lookahead import Lookahead
 from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.request import Request
-from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
+from blis_py.core.step_scheduler import StepScheduler
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.step_run import PricedRun, StepRun
 
@@ -43,7 +43,7 @@ class AutoregressiveInstance(Instance):
     def __init__(
         self,
         wakeups: WakeupQueue,
-        scheduler: Scheduler,
+        scheduler: StepScheduler,
         latency: LatencyModel,
         events: StepEvents,
         lookahead: Lookahead,
@@ -103,7 +103,7 @@ class AutoregressiveInstance(Instance):
         step, run = self._step, self._run
         assert step is not None
         self._step = None
-        self._tell(step, self.now_ns, run)
+        self._report(step, self.now_ns, run)
         self.now_ns = run.end_ns
         if self._before_finish is not None:
             self._before_finish(step, run.steps)
@@ -119,7 +119,7 @@ class AutoregressiveInstance(Instance):
         step = self._step
         return step is not None and self.scheduler.ends_with(request, step, self._run.steps)
 
-    def _tell(self, step: Step, start_ns: int, run: StepRun) -> None:
+    def _report(self, step: Step, start_ns: int, run: StepRun) -> None:
         """Report identical steps that ended or were launched."""
         if self._log is not None:
             self._log.steps(step, start_ns, run)

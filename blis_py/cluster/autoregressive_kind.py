@@ -11,8 +11,8 @@ from blis_py.cluster.recorder import Recorder
 from blis_py.cluster.topology import Pool
 from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.features import FEATURE_NAMES
+from blis_py.core.rank_schedulers import scheduler_of
 from blis_py.core.request import Request
-from blis_py.core.scheduler import Scheduler
 from blis_py.latency.base import FrontendDelays
 from blis_py.metrics.visits import Role
 from blis_py.requests.table import RequestTable
@@ -37,7 +37,7 @@ class Autoregressive:
     ) -> AutoregressiveInstance:
         spec, single = pool.spec, self._single_step
         latency, longest = spec.latency, self._record_steps or spec.latency.uses_max_context
-        core = Scheduler(spec.scheduler, longest, spec.kv_source, spec.emission)
+        core = scheduler_of(spec.scheduler, longest, spec.kv_source, spec.emission)
         log = InstanceLog(recorder, core, self._record_steps, self._features, Role[pool.role.upper()])
         events = log if self._observer is None else self._observer.beside(len(recorder.logs) - 1, core, log)
         if spec.scheduler.async_scheduling:

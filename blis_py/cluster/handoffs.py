@@ -50,7 +50,7 @@ class Vllm(HandOff):
 
     def _expire(self, pair: Pair, now_ns: int) -> None:
         """End a lease: the prefill instance frees KV that is not being fetched."""
-        if self._pairs.get(pair.row) is not pair or pair.reserved_ns >= 0 or pair.decode_request is None:
+        if not pair.is_open or pair.reserved_ns >= 0 or pair.decode_request is None:
             return
         if not pair.is_lost:
             self._lose_kv(pair, TRANSFER_FAILED)
@@ -197,10 +197,10 @@ class Blis(HandOff):
 
     def _received(self, pair: Pair, now_ns: int) -> None:
         self._active -= 1
-        if self._pairs.get(pair.row) is not pair:
+        if not pair.is_open:
             return
         if not self._is_gone(pair):
-            self._values.extend(pair.record(now_ns))
+            self._note(pair, now_ns)
         output_tokens, max_tokens = pair.limits
         if 1 in (output_tokens, max_tokens):
             pair.limits = 2, 0
@@ -214,7 +214,7 @@ class Blis(HandOff):
         return Supply(request.num_tokens - computed_tokens, now_ns)
 
     def load(self, request: Request, computed_tokens: int, supply: Supply, now_ns: int) -> None:
-        del self._pairs[request.row]
+        self._close(self._pairs[request.row])
 
     def _decoded(self, request: Request) -> None:
         if request.carried and request.row not in self._short:

@@ -111,14 +111,14 @@ class Instance(Wakeable):
             if end_ns != IDLE_NS:
                 if (
                     end_ns > lookahead.until_ns
-                    and not (end_ns == self._woken_ns and self._wakeups.goes_first(self, end_ns))
+                    and not (end_ns == self._woken_ns and self._wakeups.precedes(self, end_ns))
                     and (end_ns > lookahead.parts_until_ns or not self._is_alone(end_ns))
                 ):
                     yield end_ns
                 self._end()
                 continue
             next_ns = inbox[0][0] if inbox else NEVER_NS
-            if self._life.loads is not None:
+            if self._life.loads_kv:
                 next_ns = min(next_ns, self._life.next_change_ns(self.now_ns))
             if next_ns <= lookahead.until_ns and next_ns != NEVER_NS:
                 self._resume(next_ns)
@@ -146,7 +146,7 @@ class Instance(Wakeable):
         life, inbox, horizon = self._life, self._inbox, self._horizon
         if horizon is None or life.waiting or (inbox and inbox[0][0] <= time_ns):
             return False
-        if life.loads is not None and life.loads.under_way:
+        if life.kv_under_way:
             return False
         return time_ns <= horizon.safe_until_ns(self._member)
 
@@ -280,14 +280,13 @@ class Instance(Wakeable):
     @property
     def committed(self) -> int:
         """Requests that run, or hold blocks for KV on its way."""
-        loads = self._life.loads
-        return len(self._life.running) + (0 if loads is None else len(loads))
+        return self._life.committed
 
     @property
     def is_idle(self) -> bool:
         """Whether it has no request, no step in progress, and no blocks that another instance reads."""
         busy = self.in_flight or self._unseen or self._is_busy()
-        return not busy and not self._life.holding
+        return not busy and not self._life.holds
 
     def when_idle(self, call: Callable[[int], None]) -> None:
         """Call once, with the time, when the instance becomes idle."""

@@ -6,10 +6,10 @@ Annotations are evaluated here and no later: every run reads them several times,
 from dataclasses import field, fields, is_dataclass, replace
 from typing import Any
 
+from blis_py.config._flag_texts import largest_is_never, numbers, whole_numbers
 from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
 from blis_py.config.diffusion import DLLM, DllmSection
 from blis_py.config.disaggregation import DisaggregationSection
-from blis_py.config.flag_texts import largest_is_never, numbers
 from blis_py.config.kinds import KindSection
 from blis_py.config.pools import PoolSection
 from blis_py.config.workload import WorkloadSection
@@ -91,6 +91,44 @@ class LatencySection:
     )
     """Whether an all-reduce of few tokens adds the residual and normalises, too, which then take no kernels
     of their own."""
+    cuda_graphs: bool = setting(
+        True,
+        flag="--cuda-graphs",
+        off="--enforce-eager",
+        off_aliases=("--disable-cuda-graph",),
+        help="Decode steps replay CUDA graphs.",
+        off_help="No CUDA graphs: every step launches its kernels.",
+    )
+    """Whether decode steps of `trained` replay CUDA graphs, which engines capture for some sizes only."""
+    cuda_graph_max_size: int | None = setting(
+        None,
+        least=1,
+        most=8192,
+        flag="--cuda-graph-max-size",
+        aliases=("--cuda-graph-max-bs", "--max-cudagraph-capture-size"),
+        help="Largest batch with a CUDA graph.",
+    )
+    """Largest batch for which a graph is captured; null = the engine's default. Larger ones run eagerly."""
+    cuda_graph_sizes: tuple[int, ...] = setting(
+        (),
+        least=1,
+        most=8192,
+        flag="--cuda-graph-sizes",
+        aliases=("--cuda-graph-bs", "--cudagraph-capture-sizes"),
+        help="Batch sizes with a CUDA graph, in place of the engine's own.",
+        metavar="N,N,…",
+        read=whole_numbers,
+    )
+    """Batch sizes for which graphs are captured; none = the engine's own."""
+    cuda_graph_padding: bool = setting(
+        True,
+        flag="--cuda-graph-padding",
+        off="--disable-cuda-graph-padding",
+        help="Batches are padded to the next size with a CUDA graph.",
+        off_help="Batches of another size run eagerly.",
+    )
+    """Whether a batch is padded to the next size that has a graph (`enable_padding` of TensorRT-LLM);
+    otherwise it runs eagerly."""
     profile: str | None = setting(
         None, flag="--profile", help="Measured step times; implies fitted.", metavar="DIR"
     )
@@ -134,6 +172,10 @@ _OF_ONE_MODEL = {
     "kernels": "trained",
     "moe_backend": "trained",
     "fused_norms": "trained",
+    "cuda_graphs": "trained",
+    "cuda_graph_max_size": "trained",
+    "cuda_graph_sizes": "trained",
+    "cuda_graph_padding": "trained",
     "step_gap_us": "trained",
     "kernel_profile": "kernel-tables",
     "profile": "fitted",

@@ -57,6 +57,10 @@ class BatchFormer:
         """Whether waiting requests are admitted before the decodes of this step take blocks and budget."""
         return False
 
+    def hold(self, until_tick: int) -> bool:
+        """Admit no waiting request before this step; whether that is a change."""
+        return False
+
     def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
         """Distribute the budget of step `tick`.
 
@@ -232,7 +236,7 @@ class RunningFirst(BatchFormer):
 
     def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
         budget = self._serve_running(step, prefills, life, self._budget, tick)
-        if life.asks_in and not step.preempted:
+        if life.has_candidates and not step.preempted:
             self._admit(step, prefills, life, budget, now_ns)
 
     def _next_chunks(self, prefills: Prefills, budget: int, free: int) -> Prefills | None:
@@ -266,7 +270,7 @@ class PrefillFirst(BatchFormer):
     def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
         prompts = self._prompts()
         budget = self._continue_prefills(prompts, prefills, self._budget)
-        if life.asks_in and len(prefills) == len(prompts):
+        if life.has_candidates and len(prefills) == len(prompts):
             budget = self._admit(step, prefills, life, budget, now_ns)
         self._serve_running(step, prefills, life, budget, tick)
 
@@ -309,7 +313,7 @@ class PrefillOnly(PrefillFirst):
     def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
         prompts = self._prompts()
         budget = self._continue_prefills(prompts, prefills, self._budget)
-        if life.asks_in and budget and len(prefills) == len(prompts):
+        if life.has_candidates and budget and len(prefills) == len(prompts):
             budget = self._admit(step, prefills, life, budget, now_ns, not self._looks(tick))
         if self._computes_prompts(prefills):
             self._looked_tick = tick + 1
@@ -344,14 +348,20 @@ class InFlight(RunningFirst):
         super().__init__(config, kv, running)
         self._wait_steps = config.prompt_wait_steps
         self._enough_tokens = config.prompt_wait_share * config.max_num_batched_tokens
-        self._enough_requests = config.prompt_wait_requests
         self._waits_since = -1
+        self._held_until = 0
 
     def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
-        if self._wait_steps and life.asks_in and self._waits(life, tick):
+        if self._held_until > tick or (self._wait_steps and life.has_candidates and self._waits(life, tick)):
             self._serve_running(step, prefills, life, self._budget, tick)
             return
         super().fill(step, prefills, life, tick, now_ns)
+
+    def hold(self, until_tick: int) -> bool:
+        if until_tick == self._held_until:
+            return False
+        self._held_until = self.opens_tick = until_tick
+        return True
 
     def _waits(self, life: Lifecycle, tick: int) -> bool:
         """Whether waiting prompts hold for more of them."""
@@ -366,8 +376,6 @@ class InFlight(RunningFirst):
         return False
 
     def _enough(self, life: Lifecycle, decodes: int) -> bool:
-        if self._enough_requests and len(life.waiting) >= self._enough_requests:
-            return True
         if not self._enough_tokens:
             return False
         tokens = decodes

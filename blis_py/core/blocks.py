@@ -23,9 +23,13 @@ class CacheLog:
     def __init__(self) -> None:
         self.readers: list[CacheChanges] = []
 
-    def follow(self) -> CacheChanges:
-        """A separate list for a new reader, from now on."""
-        changes: CacheChanges = []
+    def follow(self, changes: CacheChanges | None = None) -> CacheChanges:
+        """A separate list for a new reader, from now on.
+
+        Args:
+            changes: a list of the reader's, shared with other caches.
+        """
+        changes = [] if changes is None else changes
         self.readers.append(changes)
         return changes
 
@@ -196,7 +200,7 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
-    def knows(self, key: Hashable) -> bool:
+    def contains(self, key: Hashable) -> bool:
         """Whether a block holds the content `key`."""
         return key in self._id_of
 

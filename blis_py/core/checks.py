@@ -10,6 +10,7 @@ from blis_py.core.caches import PREFIX_CACHES
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.eviction import EVICTION_POLICIES
 from blis_py.core.policies import CACHE_AWARE, PREEMPTION_POLICIES, SCHEDULERS
+from blis_py.core.rank_choice import RANK_CHOICES
 from blis_py.errors import InputError
 
 CHOICES: dict[str, Collection[str]] = {
@@ -18,6 +19,7 @@ CHOICES: dict[str, Collection[str]] = {
     "batch_former": ("running-first", "prefill-first", "prefill-only", "in-flight"),
     "admission_rule": ("blocks", "guaranteed-no-evict", "new-token-ratio"),
     "prefix_cache": PREFIX_CACHES,
+    "rank_choice": RANK_CHOICES,
     "radix_eviction_policy": EVICTION_POLICIES,
 }
 _OF_CACHE_AWARE = ("fairness_ms", "fairness_tokens", "lpm_max_queue", "in_batch_sharing_tokens")

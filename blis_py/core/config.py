@@ -80,8 +80,16 @@ class Batching(SchedulerSettings):
         help="With it: share of the token budget that ends the wait.",
     )
     """The wait ends once decodes and waiting prompts fill this share of the token budget."""
-    prompt_wait_requests: int = setting(0, least=0, most=MAX_TOKENS)
-    """The wait ends once so many requests wait; 0 = no such number."""
+    rank_choice: str = setting(
+        "least-queued",
+        choices="rank_choice",
+        flag="--load-balance-method",
+        help="With --attention-dp, the rank of a new request: least-queued, round-robin, total-requests, "
+        "total-tokens or balanced-tokens.",
+    )
+    """With attention DP, the rank that a new request goes to: the one with the smallest 4 * waiting + running
+    (vLLM), in turn, with the fewest requests or the fewest prompt tokens (SGLang), or with the fewest prompt
+    tokens of those with room for an equal share of the requests (TensorRT-LLM)."""
     max_num_seqs: int = setting(
         256,
         least=1,
@@ -267,3 +275,8 @@ class _Resolved:
 @dataclass(frozen=True)
 class SchedulerConfig(Aging, PrefixCaching, LateStops, Overlap, Batching, _Resolved):
     """All settings of the scheduler core. Checked by `Scheduler`; values never change in a run."""
+
+    ranks: int = setting(1, least=1, most=MAX_TOKENS)
+    """Ranks with queues and KV blocks of their own that step together; the limits are those of all."""
+    rank_balance_steps: int = setting(0, least=0, most=MAX_TOKENS)
+    """With `in-flight`: most steps that prompts wait until every rank has one; 0 = they do not wait."""

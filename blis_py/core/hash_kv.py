@@ -32,7 +32,7 @@ class HashKV(KVCache):
         blocks = min(request.match or 0, limit)
 
         def unknown(index: int) -> bool:
-            return not self.pool.knows(_name(request, index))
+            return not self.pool.contains(_name(request, index))
 
         if (blocks and unknown(blocks - 1)) or (blocks < limit and not unknown(blocks)):
             request.match = blocks = bisect_left(range(limit), True, key=unknown)
@@ -45,8 +45,8 @@ class HashKV(KVCache):
         limit = (request.num_tokens - 1) // self.block_size
         return self.pool.find(_names(request, 0, limit))
 
-    def follow(self) -> CacheChanges:
-        return self.pool.log.follow()
+    def follow(self, changes: CacheChanges | None = None) -> CacheChanges:
+        return self.pool.log.follow(changes)
 
     def blocks_needed(self, request: Request, shared: list[int], own: int, new_tokens: int) -> int:
         fresh = -(-new_tokens // self.block_size)  # cached blocks are full

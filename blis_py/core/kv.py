@@ -106,9 +106,13 @@ class KVCache:
         """
         raise NotImplementedError
 
-    def follow(self) -> CacheChanges:
+    def follow(self, changes: CacheChanges | None = None) -> CacheChanges:
         """A new log of contents that the cache begins and ceases to hold from now on; the reader empties
-        it."""
+        it.
+
+        Args:
+            changes: a log of several caches, to be appended to.
+        """
         raise NotImplementedError
 
     def _register(self, request: Request, first: int, end: int) -> None:

@@ -63,6 +63,8 @@ class Lifecycle:
         self.kv = build_cache(config)
         self.loads = None if source is None else KVLoads(source, self.kv)
         """Requests that have left the queue and hold blocks, but do not run."""
+        self.loads_kv = source is not None
+        """Whether requests may wait for KV from outside."""
         self.holding: dict[Request, None] = {}
         """Completed requests whose blocks another instance still reads, see `Request.keeps_blocks`."""
         self._let_go: list[Request] = []
@@ -148,7 +150,22 @@ class Lifecycle:
         return [*self.waiting, *(() if self.loads is None else self.loads.requests)]
 
     @property
-    def asks_in(self) -> bool:
+    def committed(self) -> int:
+        """Requests that run, or hold blocks for KV on its way."""
+        return len(self.running) + (0 if self.loads is None else len(self.loads))
+
+    @property
+    def kv_under_way(self) -> bool:
+        """Whether KV is on its way."""
+        return self.loads is not None and self.loads.under_way
+
+    @property
+    def holds(self) -> bool:
+        """Whether it holds blocks of completed requests."""
+        return bool(self.holding)
+
+    @property
+    def has_candidates(self) -> bool:
         """Whether a request could be admitted if there were capacity."""
         return bool(self.waiting) or (self.loads is not None and bool(self.loads.arrived))
 

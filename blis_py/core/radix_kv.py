@@ -84,8 +84,8 @@ class RadixKV(KVCache):
         self._pool = RadixPool(num_blocks, self.tree)  # a native attribute has one type
         super().__init__(self._pool, block_size, prefix_caching=True)
 
-    def follow(self) -> CacheChanges:
-        return self.tree.log.follow()
+    def follow(self, changes: CacheChanges | None = None) -> CacheChanges:
+        return self.tree.log.follow(changes)
 
     def match(self, request: Request) -> int:
         keys = request.block_keys

@@ -14,12 +14,13 @@ only when their state changes. The simulator may also query the number of identi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from blis_py.core.admission_rules import ADMISSION_RULES, AdmissionRule
 from blis_py.core.batch_former import BATCH_FORMERS
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.counters import Counters
 from blis_py.core.emission import Emission
 from blis_py.core.features import FEATURES, StepFeatures, computed, further_features
 from blis_py.core.kv_source import KVSource
@@ -39,6 +40,7 @@ class Scheduler(StepProgress):
         track_longest: report the longest context in the features (-1 otherwise).
         source: KV from outside the instance; None = there is none.
         emission: requests whose decode steps emit several tokens; None = every step emits one.
+        counters: shared with other schedulers; None = its own.
 
     Raises:
         InputError: an invalid setting.
@@ -50,8 +52,9 @@ class Scheduler(StepProgress):
         track_longest: bool = False,
         source: KVSource | None = None,
         emission: Emission | None = None,
+        counters: Counters | None = None,
     ) -> None:
-        super().__init__(config, track_longest, source, emission)
+        super().__init__(config, track_longest, source, emission, counters)
         self._budget = config.max_num_batched_tokens
         self._track_longest = track_longest
         self._further = further_features()
@@ -66,9 +69,7 @@ class Scheduler(StepProgress):
     # -- one step ------------------------------------------------------------------------------
 
     def schedule(self, now_ns: int) -> Step | None:
-        """Plan the next step; None if there is nothing to compute at present.
-
-        Allocates the blocks the step needs and, if there are too few, preempts.
+        """See `StepScheduler.schedule`.
 
         Raises:
             RuntimeError: no request can make progress, which is a bug.
@@ -118,28 +119,9 @@ class Scheduler(StepProgress):
             features.further = computed(self._further, step, self)
         return step
 
-    def finish(self, step: Step, steps: int = 1, stopped: Iterable[Request] = ()) -> list[Request]:
-        """Apply the outcome of a step, or of `steps` identical ones; returns the requests that finished.
-
-        A request whose computed tokens have reached its length emits one token. `steps` may not
-        exceed `identical_decode_steps(step)`.
-
-        Args:
-            stopped: requests whose token was an end of sequence or completed a stop string, as determined by
-                a real model.
-        """
-        self.advance(step, steps)
-        return self.resolve(step, steps, stopped)
-
     # -- steps ahead -----------------------------------------------------------------------------
 
     def identical_decode_steps(self, step: Step) -> int:
-        """Number of consecutive identical decode steps, this one included, absent arrivals and timeouts.
-
-        For that many steps the same requests decode one token each, none finishes before the last of them,
-        every block allocation succeeds, and waiting requests keep waiting: the number of free blocks only
-        decreases, so a head of the queue that does not fit now will not fit then.
-        """
         if step.prefills or step.preempted or self._unsettled or not self._foresees:
             return 1
         if self.loads is not None:
@@ -163,6 +145,15 @@ class Scheduler(StepProgress):
             free = max(min(free, self.kv.pool.num_blank - self._owed_blocks), 0)
         return 1 + decoding.steps_within(tick + 1, free, steps - 1)
 
+    @property
+    def decode_seqs(self) -> int:
+        """Requests that decode."""
+        return self._decoding.count
+
+    def hold_prompts(self, opens_tick: int) -> bool:
+        """Admit no waiting request before this step; whether that changes what comes next."""
+        return self._former.hold(opens_tick) and self.has_candidates
+
     def _order_may_change(self) -> bool:
         """Whether the head of the queue depends on the cache."""
         order = self._cache_order
@@ -174,19 +165,16 @@ class Scheduler(StepProgress):
         return budget_left and len(self.running) < self._max_num_seqs
 
     def blocks_in_use(self, steps: int = 1) -> int:
-        """Blocks in use during the last of `steps` steps like the one just planned."""
         more = self._decoding.blocks_for(self.tick + 1, steps - 1) if steps > 1 else 0
         return self.kv.pool.in_use + self._owed_blocks + more
 
     def take_blocks(self, steps: int) -> None:
-        """Reserve the blocks of the first `steps` of the planned identical steps, ahead of `advance`."""
         blocks = self._owed_blocks + self._decoding.blocks_for(self.tick + 1, steps - 1)
         if blocks:
             self.kv.pool.reserve(blocks)
             self._owed_blocks -= blocks
 
     def plan_alike(self) -> None:
-        """Plan the next of identical steps, of which fewer than planned have been launched."""
         self._owed_blocks += self._decoding.crossings[self.tick % self._block_size]
 
     def __repr__(self) -> str:

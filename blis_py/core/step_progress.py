@@ -15,12 +15,12 @@ from blis_py.core.counters import Counters
 from blis_py.core.decoding import DecodeSet
 from blis_py.core.emission import Bursts, Emission
 from blis_py.core.kv_source import KVSource
-from blis_py.core.lifecycle import Lifecycle
 from blis_py.core.request import DECODING, ENDING, FINISHED, PREFILLING, FinishReason, Request
 from blis_py.core.step import Step
+from blis_py.core.step_scheduler import StepScheduler
 
 
-class StepProgress(Lifecycle):
+class StepProgress(StepScheduler):
     """The running requests of one instance, their tokens and blocks, from step to step.
 
     Args:
@@ -28,6 +28,7 @@ class StepProgress(Lifecycle):
         track_longest: keep the longest context of the decoding requests.
         source: KV from outside the instance; None = there is none.
         emission: requests whose decode steps emit several tokens; None = every step emits one.
+        counters: shared with other schedulers; None = its own.
 
     Raises:
         InputError: an invalid setting.
@@ -39,15 +40,12 @@ class StepProgress(Lifecycle):
         track_longest: bool,
         source: KVSource | None,
         emission: Emission | None,
+        counters: Counters | None,
     ) -> None:
         check_scheduler_config(config)
         # A sequence cannot be longer than the pool, or it could never finish.
         room = config.num_kv_blocks * config.block_size + 1
-        super().__init__(config, Counters(), min(config.max_model_len, room), source=source)
-        self.tick = 0
-        """Steps launched; the index of the step being planned."""
-        self.resolved = 0
-        """Steps whose outcome is known."""
+        super().__init__(config, counters or Counters(), min(config.max_model_len, room), source)
         self._decoding = DecodeSet(config.block_size, track_longest)
         self._bursts = None if emission is None else Bursts(emission, self._max_tokens)
         self._rows_alone = 0
@@ -68,7 +66,6 @@ class StepProgress(Lifecycle):
     # -- a step's outcome ---------------------------------------------------------------------------
 
     def ends_with(self, request: Request, step: Step, steps: int) -> bool:
-        """Whether a request has its last token when a planned step, or `steps` identical ones, are over."""
         if request.status is DECODING:
             return request.finish_tick <= self.tick + steps
         for one, tokens in step.prefills:
@@ -79,11 +76,6 @@ class StepProgress(Lifecycle):
         return False
 
     def advance(self, step: Step, steps: int = 1) -> None:
-        """Book what is known when the step, or `steps` identical ones, are launched.
-
-        Tokens count as computed, requests with a complete prompt decode next, and those that have reached
-        their length get no more steps. Slots and blocks are kept until the outcome is known.
-        """
         pool, decoding, tick = self.kv.pool, self._decoding, self.tick
         blocks = self._owed_blocks
         if steps > 1:
@@ -159,14 +151,6 @@ class StepProgress(Lifecycle):
             self._running.ending[request] = None
 
     def resolve(self, step: Step, steps: int = 1, stopped: Iterable[Request] = ()) -> list[Request]:
-        """Apply the outcome of a step, or of `steps` more of those launched with it; returns the finished
-        requests.
-
-        The requests may have changed state since: preempted, stalled, or running again.
-
-        Args:
-            stopped: as for `finish`.
-        """
         self.resolved += steps
         if self.resolved < step.end_tick:
             return []  # no request ends before the last of identical steps
@@ -201,19 +185,13 @@ class StepProgress(Lifecycle):
 
     @property
     def decoding(self) -> Iterator[Request]:
-        """The requests that decode in the current step, in running order."""
         return (request for request in self.running if request.status is DECODING)
 
     @property
     def decode_tokens(self) -> int:
-        """Tokens computed by decoding requests so far, refused drafts included."""
         return self._decoding.computed_tokens(self.tick) + self._rows_alone
 
     def settle(self, request: Request) -> None:
-        """Bring `computed`, `generated` and the block table of a decoding request up to date.
-
-        During a step they have their values from the beginning of the step.
-        """
         if request.status is DECODING:
             request.computed = request.base + self.tick
             request.generated = request.computed + 1 - request.prompt_tokens

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_py.errors import InputError
+from blis_py.hardware.capacity import check_tp
+from blis_py.hardware.gpu import GpuSpec
+from blis_py.hardware.layout import Layout
 from blis_py.latency.base import LatencyModel
-from blis_py.latency.capacity import check_tp
-from blis_py.latency.hardware import GpuSpec
-from blis_py.latency.layout import Layout
+from blis_py.latency.graph_sizes import GraphSizes
 from blis_py.latency.trained_physics import TrainedPhysics
 from blis_py.models.model_shape import ModelShape
 
@@ -47,13 +48,14 @@ def _trained(
     kernels: str = "vllm",
     moe_backend: str = "auto",
     fused_norms: bool = False,
+    graphs: GraphSizes | None = None,
 ) -> LatencyModel:
     layout = layout or Layout(tp)
     if _needs_operators(shape, gpu, layout, kernels):
         from blis_py.latency.operator_list import KernelOptions
         from blis_py.latency.operators import Operators
 
-        options = KernelOptions(moe_backend, fused_norms)
+        options = KernelOptions(moe_backend, fused_norms, graphs)
         return Operators(shape, gpu, layout, kernels, server=server, options=options)
     from blis_py.latency.trained import Trained
 
@@ -148,6 +150,7 @@ def build(
     kernels: str = "vllm",
     moe_backend: str = "auto",
     fused_norms: bool = False,
+    graphs: GraphSizes | None = None,
     published: bool = False,
 ) -> LatencyModel:
     """A latency model by its name in `--latency-model`.
@@ -165,6 +168,7 @@ def build(
         published: price `roofline` as BLIS does.
         kernels, moe_backend, fused_norms: engine whose kernels `trained` prices, its kernels of experts, and
             whether its all-reduces normalise.
+        graphs: batch sizes for which the engine has CUDA graphs; None = for every one.
 
     Raises:
         InputError: unknown name, a TP degree that does not divide the model, coefficients missing, or given
@@ -191,7 +195,7 @@ def build(
             fix = f"drop it or use --latency-model {owner}"
             raise InputError(f"{name} takes no such coefficients", key=_FLAGS[key], fix=fix)
     if name == "trained" and gpu is not None:
-        return _trained(shape, gpu, tp, server, layout, kernels, moe_backend, fused_norms)
+        return _trained(shape, gpu, tp, server, layout, kernels, moe_backend, fused_norms, graphs)
     _check_priced(name, shape, layout)
     if name == "roofline" and published and gpu is not None:
         from blis_py.latency.published_roofline import PublishedRoofline

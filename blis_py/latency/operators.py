@@ -5,9 +5,11 @@ engine.
          + attention of chunks + attention of decodes + LM head and sampler + the terms of `EngineTerms`
 
 Operators are listed in `operator_list`, their efficiencies in `surfaces`. Ranks with requests of their own
-step together: a step takes as long as the rank with most of its prompts and decodes, and the experts
-receive the tokens of all. On a GPU whose kernels were not measured the efficiencies of a related one apply
-to its datasheet.
+step together: a step takes as long as the slowest rank, and the experts receive the tokens of all, one of
+each rank without work included. A decode step computes the tokens of the CUDA graph that it replays, the
+same on all ranks (`graph_sizes`); rows of padding reach no experts of their own (SGLang masks them, others
+repeat a token). Without a graph it takes at least the launches of its kernels. On a GPU whose kernels were
+not measured the efficiencies of a related one apply to its datasheet.
 """
 
 from __future__ import annotations
@@ -21,13 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.core.features import StepFeatures
+from blis_py.core.rank_features import RankedFeatures
 from blis_py.core.request import NEVER_NS
+from blis_py.hardware.capacity import check_tp
+from blis_py.hardware.gpu import GpuSpec
+from blis_py.hardware.layout import Layout
 from blis_py.latency.base import FrontendDelays, StepTime
-from blis_py.latency.capacity import check_tp
 from blis_py.latency.engine_terms import EngineTerms, terms_of
-from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.kernel_tables import one_chunk
-from blis_py.latency.layout import Layout
 from blis_py.latency.notes import LargestBatch
 from blis_py.latency.operator_list import KernelOptions, OperatorList
 from blis_py.latency.step_run import StepRun, run_of, within_the_clock
@@ -36,6 +39,8 @@ from blis_py.latency.trained import ServerTerms
 from blis_py.models.model_shape import ModelShape
 
 Array = NDArray[np.float64]
+_Load = tuple[int, float]
+"""Decodes of a rank, and the sum of their contexts."""
 ENGINES = ("vllm", "sglang", "trtllm")
 _GRAPH_TOKENS = {"vllm": 512}
 """Tokens up to which CUDA graphs hold the layers of a step with prompts, too (vllm/config/vllm.py: piecewise
@@ -63,6 +68,11 @@ class _Line(NamedTuple):
     def value(self, where: float) -> float:
         i = max(bisect_right(self.at, where) - 1, 0)
         return self.ns[i] + self.slopes[i] * (where - self.at[i])
+
+    def values(self, where: Array) -> Array:
+        at, ns, slopes = np.asarray(self.at), np.asarray(self.ns), np.asarray(self.slopes)
+        i = np.maximum(np.searchsorted(at, where, side="right") - 1, 0)
+        return np.asarray(ns[i] + slopes[i] * (where - at[i]))
 
 
 class Operators:
@@ -108,8 +118,12 @@ class Operators:
         self.frontend = FrontendDelays(
             before_enqueue_ns=int(self._terms.first_token_ns), behind_seq_ns=int(self._terms.first_seq_ns)
         )
+        self._sparse = shape.moe_layers > 0
         self._launch_ns = self._terms.launch_layer_ns * shape.layers
         self._dp = layout.attention_dp
+        self._graphs = options.graphs if options else None
+        if self._graphs is not None and not self._graphs.sizes:
+            self._graph_tokens = 0
         self._list = operators = OperatorList(shape, gpu, layout, learned, options)
         self._rank = _Line.of(_TOKENS, operators.of_attention(_TOKENS))
         self._group = _Line.of(_TOKENS, operators.of_feed_forward(_TOKENS))
@@ -141,22 +155,61 @@ class Operators:
     # --- parts -------------------------------------------------------------------------------------
 
     def _decode_line(self, seqs: int) -> _Line:
-        """A pure decode step over the sum of its contexts."""
+        """A pure decode step over the sum of its contexts, if all ranks share each request."""
         line = self._decodes.get(seqs)
         if line is None:
-            on_rank = ceil(seqs / self._dp)
-            attention = self._list.of_decodes(np.full(1, float(on_rank)), _CONTEXTS)
-            fixed = self._fixed_ns(seqs, on_rank, on_rank)
-            line = self._decodes[seqs] = _Line.of(_CONTEXTS * seqs, self._scaled(attention + fixed))
+            attention = self._list.of_decodes(np.full(1, float(seqs)), _CONTEXTS)
+            tokens, eager = self._replayed(seqs)
+            fixed = self._fixed_ns(seqs if self._sparse else tokens, tokens, seqs)
+            line = self._decodes[seqs] = _Line.of(_CONTEXTS * seqs, self._scaled(attention + fixed, eager))
         return line
+
+    def _replayed(self, seqs: int) -> tuple[int, bool]:
+        """Tokens that a decode step computes, and whether it runs without a CUDA graph."""
+        if self._graphs is None:
+            return seqs, False
+        size = self._graphs.of(seqs)
+        return size or seqs, not size
+
+    def _ranked_decode_ns(self, loads: Sequence[_Load], tokens: int, steps: Array) -> Array:
+        """Decode steps of ranks with requests of their own, after so many more.
+
+        Args:
+            tokens: of all ranks, without padding.
+        """
+        most = max(seqs for seqs, _ in loads)
+        replayed, eager = self._replayed(most)
+        group = tokens if eager or self._sparse else replayed * self._dp
+        fixed = self._fixed_ns(group, replayed, most)
+        attention = np.zeros_like(steps)
+        for seqs, kv_tokens in loads:
+            if seqs:
+                line = self._list_decodes(seqs)
+                attention = np.maximum(attention, line.values(kv_tokens + seqs * steps))
+        return self._scaled(attention + fixed, eager)
+
+    def _loads(self, f: StepFeatures) -> tuple[list[_Load], int]:
+        """Decodes of ranks, the longest contexts of those with as many, and the tokens of all ranks."""
+        ranks = _ranks_of(f)
+        if not ranks:
+            on_rank = ceil(f.decode_seqs / self._dp)
+            return [(on_rank, f.decode_kv_tokens * (on_rank / f.decode_seqs))], f.decode_seqs
+        longest: dict[int, float] = {}
+        for rank in ranks:
+            seqs = rank.decode_seqs
+            longest[seqs] = max(longest.get(seqs, 0.0), float(rank.decode_kv_tokens))
+        return list(longest.items()), sum(max(rank.decode_seqs, 1) for rank in ranks)
 
     def _fixed_ns(self, tokens: int, rank_tokens: float, rank_rows: int) -> float:
         ns = self._rank.value(rank_tokens) + self._group.value(tokens)
         return ns + (self._rows.value(rank_rows) if rank_rows else 0.0)
 
-    def _scaled(self, ns: Array) -> Array:
+    def _scaled(self, ns: Array, eager: bool) -> Array:
         terms = self._terms
-        return np.asarray((terms.decode_scale * ns + terms.decode_step_ns) * self._server.scale)
+        ns = terms.decode_scale * ns
+        if eager:
+            ns = np.maximum(ns, self._launch_ns)
+        return np.asarray((ns + terms.decode_step_ns) * self._server.scale)
 
     def _chunk_ns(self, chunk: float, past: float) -> float:
         i = min(max(bisect_right(_CHUNK_LIST, chunk) - 1, 0), len(_CHUNK_LIST) - 2)
@@ -165,22 +218,34 @@ class Operators:
         return float((1 - weight) * below + weight * above)
 
     def _mixed_ns(self, f: StepFeatures) -> float:
-        dp = self._dp
-        prompts, decodes = f.prefill_seqs, f.decode_seqs
-        share = ceil(prompts / dp) / prompts
-        chunk, past = one_chunk(f.prefill_tokens * share, f.prefill_pairs * share)
-        on_rank = ceil(decodes / dp)
-        rank_tokens = f.prefill_tokens * share + on_rank
-        ns = self._fixed_ns(f.prefill_tokens + decodes, rank_tokens, ceil(f.emitted_rows / dp))
-        ns += self._chunk_ns(chunk, past)
-        terms = self._terms
-        if decodes:
-            both = self._list_decodes(on_rank).value(on_rank * (f.decode_kv_tokens / decodes))
-            ns += both
+        ranks, terms = _ranks_of(f), self._terms
+        if ranks:
+            tokens = sum(max(rank.tokens, 1) for rank in ranks)
+            most_tokens = max(rank.tokens for rank in ranks)
+            ns = self._group.value(tokens) + max(self._rank_ns(rank) for rank in ranks if rank.tokens)
+        else:
+            tokens = most_tokens = f.tokens
+            ns = self._group.value(tokens) + self._rank_ns(f, self._dp)
         ns *= terms.prefill_scale
-        if f.prefill_tokens + decodes > self._graph_tokens:
+        if most_tokens > self._graph_tokens:
             ns = max(ns, self._launch_ns)
         return (ns + terms.prefill_step_ns) * self._server.scale
+
+    def _rank_ns(self, f: StepFeatures, dp: int = 1) -> float:
+        """A rank's share of a step with prompts.
+
+        Args:
+            dp: ranks among which the sequences of the step are divided.
+        """
+        prompts, decodes, ns = f.prefill_seqs, f.decode_seqs, 0.0
+        share = ceil(prompts / dp) / prompts if prompts else 0.0
+        on_rank, rows = ceil(decodes / dp), ceil(f.emitted_rows / dp)
+        ns = self._rank.value(f.prefill_tokens * share + on_rank) + (self._rows.value(rows) if rows else 0.0)
+        if prompts:
+            ns += self._chunk_ns(*one_chunk(f.prefill_tokens * share, f.prefill_pairs * share))
+        if decodes:
+            ns += self._list_decodes(on_rank).value(on_rank * (f.decode_kv_tokens / decodes))
+        return ns
 
     def _list_decodes(self, seqs: int) -> _Line:
         line = self._decodes.get(-seqs)
@@ -189,9 +254,10 @@ class Operators:
             line = self._decodes[-seqs] = _Line.of(_CONTEXTS * seqs, attention)
         return line
 
-    def _host_ns(self, seqs: int) -> int:
-        server = self._server
-        self.outside.saw(seqs)
+    def _host_ns(self, f: StepFeatures) -> int:
+        server, ranks = self._server, _ranks_of(f)
+        seqs = max(rank.seqs for rank in ranks) if ranks else f.seqs
+        self.outside.record(seqs)
         return int(server.gap_ns + server.gap_seq_ns * seqs - server.beyond_ns(seqs) + 0.5)
 
     def _gpu_ns(self, f: StepFeatures) -> int:
@@ -199,30 +265,37 @@ class Operators:
             return max(int(self._mixed_ns(f)), 1)
         if not f.decode_seqs:
             return 1
+        if self._dp > 1:
+            return max(int(self._ranked_decode_ns(*self._loads(f), np.zeros(1))[0]), 1)
         return max(int(self._decode_line(f.decode_seqs).value(f.decode_kv_tokens)), 1)
 
     # --- the interface -----------------------------------------------------------------------------
 
     def step_ns(self, features: StepFeatures) -> int:
-        return self._gpu_ns(features) + self._host_ns(features.prefill_seqs + features.decode_seqs)
+        return self._gpu_ns(features) + self._host_ns(features)
 
     def step(self, features: StepFeatures) -> StepTime:
-        host_ns = self._host_ns(features.prefill_seqs + features.decode_seqs)
-        return StepTime(self._gpu_ns(features), host_ns)
+        return StepTime(self._gpu_ns(features), self._host_ns(features))
 
     def decode_run(
         self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
     ) -> StepRun:
-        seqs = features.decode_seqs
-        at, ns, slopes = map(np.asarray, self._decode_line(seqs))
-        kv_tokens = features.decode_kv_tokens + seqs * np.arange(steps, dtype=np.float64)
-        i = np.maximum(np.searchsorted(at, kv_tokens, side="right") - 1, 0)
-        prices = ns[i] + slopes[i] * (kv_tokens - at[i])
+        later = np.arange(steps, dtype=np.float64)
+        if self._dp > 1:
+            prices = self._ranked_decode_ns(*self._loads(features), later)
+        else:
+            seqs = features.decode_seqs
+            prices = self._decode_line(seqs).values(features.decode_kv_tokens + seqs * later)
         whole = np.maximum(within_the_clock(prices, rising=False).astype(np.int64), 1)
-        return run_of(whole + self._host_ns(seqs), start_ns, until_ns, rising=False)
+        return run_of(whole + self._host_ns(features), start_ns, until_ns, rising=False)
 
 
 _CHUNK_LIST = _CHUNKS.tolist()
+
+
+def _ranks_of(f: StepFeatures) -> Sequence[StepFeatures]:
+    """Features of each rank; none where ranks have no requests of their own."""
+    return f.ranks if isinstance(f, RankedFeatures) else ()
 
 
 def surfaces_for(gpu: GpuSpec, engine: str) -> tuple[Sequence[Surfaces], bool]:

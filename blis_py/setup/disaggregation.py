@@ -120,27 +120,27 @@ def _link(config: RunConfig, ends: tuple[str, str], own: Mapping[str, Any]) -> L
     from blis_py.cluster.topology import Link
 
     given, name = config.disaggregation, handoff_of(config)
-    said = {key: own.get(key, getattr(given, key)) for key in _OF_A_LINK}
-    kind_name = said["link"] or ("blis" if name == "blis" else "ndr400")
+    stated = {key: own.get(key, getattr(given, key)) for key in _OF_A_LINK}
+    kind_name = stated["link"] or ("blis" if name == "blis" else "ndr400")
     if kind_name not in LINK_KINDS:
         fix = did_you_mean(str(kind_name), LINK_KINDS)
         raise InputError("unknown link", key="links.link", value=kind_name, fix=fix)
     kind = LINK_KINDS[kind_name]
     for key in ("bandwidth_gbps", "latency_ms", "efficiency", "node_gbps"):
-        value = said[key]
+        value = stated[key]
         if value is not None and (not isinstance(value, int | float) or value < 0):
             raise InputError("must be a number of at least 0", key=f"links.{key}", value=value)
-    latency_ms = kind.latency_ms if said["latency_ms"] is None else said["latency_ms"]
-    usual = kind.efficiency if said["bandwidth_gbps"] is None else 1.0
+    latency_ms = kind.latency_ms if stated["latency_ms"] is None else stated["latency_ms"]
+    usual = kind.efficiency if stated["bandwidth_gbps"] is None else 1.0
     return Link(
         from_pool=ends[0],
         to_pool=ends[1],
         latency_ns=round(latency_ms * 1e6),
-        bandwidth_gbps=said["bandwidth_gbps"] or kind.gbps,
-        efficiency=usual if said["efficiency"] is None else said["efficiency"],
-        node_gbps=said["node_gbps"],
-        gpus_per_node=said["gpus_per_node"],
-        contended=name != "blis" if said["contended"] is None else bool(said["contended"]),
+        bandwidth_gbps=stated["bandwidth_gbps"] or kind.gbps,
+        efficiency=usual if stated["efficiency"] is None else stated["efficiency"],
+        node_gbps=stated["node_gbps"],
+        gpus_per_node=stated["gpus_per_node"],
+        contended=name != "blis" if stated["contended"] is None else bool(stated["contended"]),
     )
 
 

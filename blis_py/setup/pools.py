@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import fields
-from math import ceil
 from typing import TYPE_CHECKING, Self
 
 from blis_py.config.engine import load_engine
@@ -14,15 +13,15 @@ from blis_py.config.pools import PoolSection
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import extended
+from blis_py.hardware.capacity import rank_block_bytes
 from blis_py.latency.base import LatencyModel
-from blis_py.latency.capacity import rank_block_bytes
 from blis_py.latency.notes import link_notes, model_notes
 from blis_py.setup import kinds
+from blis_py.setup._weights import capacity_of
 from blis_py.setup.capacity import layout_of
 from blis_py.setup.demand import Demand
 from blis_py.setup.deployment import Deployment
 from blis_py.setup.step_times import check_delays, step_times
-from blis_py.setup.weights import capacity_of
 
 if TYPE_CHECKING:
     from blis_py.cluster.kinds import KindOfRequests
@@ -64,6 +63,8 @@ class PoolSetup:
         scheduler = kinds.scheduler(demand, config, scheduler)
         latency, host_notes = step_times(served, demand.table, scheduler, not demand.kinds)
         check_delays(latency, demand.table, max_model_len)
+        not_priced = load_engine(config.engine).not_priced
+        host_notes = (*host_notes, *([not_priced] if not_priced else []))
         by_operators = hasattr(latency, "learned_on")
         shape_notes = model_notes(served.shape, served.gpu, by_operators)
         hardware_notes = (*shape_notes, *link_notes(served.gpu, config.tp))
@@ -168,8 +169,7 @@ def _scheduler(
     """
     Args:
         replicas: of attention, each with the limits of `settings`.
-        balance_steps: most steps that prompts wait for one on every replica. New requests go to the replica
-            that has just lost one, so that it takes as many as to draw every replica at least once.
+        balance_steps: most steps that prompts wait for one on every replica.
     """
     kind = extended(SchedulerConfig)
     own = {f.name: getattr(settings, f.name) for f in fields(kind) if hasattr(settings, f.name)}
@@ -177,7 +177,5 @@ def _scheduler(
     if replicas > 1:
         resolved["max_num_seqs"] = settings.max_num_seqs * replicas
         resolved["max_num_batched_tokens"] = settings.max_num_batched_tokens * replicas
-    if replicas > 1 and balance_steps:
-        resolved["prompt_wait_steps"] = balance_steps
-        resolved["prompt_wait_requests"] = ceil(replicas * sum(1 / n for n in range(1, replicas + 1)))
+        resolved |= {"ranks": replicas, "rank_balance_steps": balance_steps}
     return kind(**own | resolved)

@@ -13,6 +13,7 @@ from blis_py.core.config import SchedulerConfig
 from blis_py.core.policies import CACHE_AWARE
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, LatencyModel
+from blis_py.latency.graph_sizes import GraphSizes, default_sizes
 from blis_py.requests.table import RequestTable
 from blis_py.setup.capacity import layout_of
 from blis_py.setup.deployment import Deployment
@@ -72,6 +73,7 @@ def _latency_model(served: Deployment, published: bool) -> LatencyModel:
         kernels=settings.kernels,
         moe_backend=settings.moe_backend,
         fused_norms=settings.fused_norms,
+        graphs=_graphs(served),
         published=published,
     )
     ms = served.config.frontend_ms
@@ -80,17 +82,29 @@ def _latency_model(served: Deployment, published: bool) -> LatencyModel:
     return model
 
 
+def _graphs(served: Deployment) -> GraphSizes | None:
+    """Batch sizes for which the engine has CUDA graphs; None on a device without a datasheet."""
+    config, settings = served.config, served.config.latency
+    if served.gpu is None or not settings.cuda_graphs:
+        return None if served.gpu is None else GraphSizes()
+    padded = settings.cuda_graph_padding
+    if settings.cuda_graph_sizes:
+        return GraphSizes(tuple(sorted(set(settings.cuda_graph_sizes))), padded)
+    seqs, most = config.scheduler.max_num_seqs, settings.cuda_graph_max_size
+    return default_sizes(settings.kernels, served.gpu, config.tp, seqs, most, padded)
+
+
 def _has_its_own_frontend(config: RunConfig, ms: tuple[float, ...]) -> bool:
     """Whether the coefficients of the latency model say what the front end takes, before any preset."""
     settings = config.latency
-    own = next((k for k in ("linear.frontend", "alpha_coeffs") if _says(settings, k)), None)
+    own = next((k for k in ("linear.frontend", "alpha_coeffs") if _is_set(settings, k)), None)
     if own is None or from_preset(config, "frontend_ms", ms):
         return own is not None
     problem = f"disagrees with latency.{own}, which is the front end, too"
     raise InputError(problem, key="frontend_ms", value=list(ms), fix="give one of the two")
 
 
-def _says(settings: LatencySection, key: str) -> bool:
+def _is_set(settings: LatencySection, key: str) -> bool:
     """Whether these coefficients are set; three zeros leave the front end unspecified."""
     if key == "alpha_coeffs":
         return any(settings.alpha_coeffs or ())
@@ -111,11 +125,11 @@ def server_terms(config: RunConfig) -> ServerTerms | None:
     if scale == 1 and not any(gap):
         return None
     if config.latency.model != "trained":
-        said = {"step_scale": scale, "step_gap_us": gap}
+        corrections = {"step_scale": scale, "step_gap_us": gap}
         bare = LatencySection()
         given = [
             name
-            for name, value in said.items()
+            for name, value in corrections.items()
             if value != getattr(bare, name) and not from_preset(config, f"latency.{name}", value)
         ]
         if not given:

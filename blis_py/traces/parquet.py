@@ -19,10 +19,10 @@ from blis_py.errors import InputError
 from blis_py.files.parquet_files import open_parquet, pyarrow
 from blis_py.outputs.staging import replacing
 from blis_py.requests.table import Content, Ints, Labels, RequestTable
+from blis_py.traces._mapped import LABELS, UNITS_NS, check_roles, since_the_first
 from blis_py.traces.files import ROWS_AT_ONCE
 from blis_py.traces.gathered import FAILED
 from blis_py.traces.kinds import joined, without_room
-from blis_py.traces.mapped import LABELS, UNITS_NS, check_roles, since_the_first
 from blis_py.traces.reading import Reading
 from blis_py.traces.tracev2 import runs_of
 
@@ -101,7 +101,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
         done += len(batch)
     if not done:
         raise InputError("no requests in it", file=path, fix="give a file with at least one row")
-    reading.asks_for_models = True
+    reading.requests_models = True
     whole = {name: joined(numbers.pop(name)) for name in _NUMBERS}
     content, contents = _contents(path, coded["content"].labels())
     return RequestTable.build(

@@ -21,7 +21,7 @@ def woken_us(monkeypatch: pytest.MonkeyPatch, handoff: str, **settings: Any) -> 
     wake = Instance.wake
 
     def noted(self: Instance, time_ns: int) -> None:
-        if self.place == 1:
+        if self.turn.place == 1:
             times.append(time_ns / US)
         wake(self, time_ns)
 

@@ -80,16 +80,6 @@ def test_trtllm_has_prompts_wait_for_others_while_it_decodes() -> None:
     assert steps(core, 1) == [(95, 2)], "enough tokens wait"
 
 
-def test_replicas_wait_until_enough_requests_have_come() -> None:
-    core = scheduler(batch_former="in-flight", prompt_wait_steps=50, prompt_wait_requests=2)
-    core.add(request("A", 10, 40))
-    steps(core, 1)
-    core.add(request("B", 10, 40))
-    assert steps(core, 2) == [(0, 1), (0, 1)]
-    core.add(request("C", 10, 40))
-    assert steps(core, 1) == [(20, 1)]
-
-
 def test_without_eviction_a_request_starts_when_all_can_run_to_their_ends() -> None:
     core = scheduler(admission_rule="guaranteed-no-evict", num_kv_blocks=10, block_size=16)
     for name in "ABC":

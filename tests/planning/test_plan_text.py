@@ -104,7 +104,7 @@ def test_a_duration_has_the_unit_that_makes_it_readable(seconds: float, message:
     assert f"80 requests, {message})" in report_text.answer(plan(rate=rate))
 
 
-def test_a_highest_rate_says_what_it_is_not() -> None:
+def test_a_highest_rate_states_what_it_is_not() -> None:
     def said(**changes: Any) -> str:
         rate = HighestRate(
             **{"factor": 2.0, "per_s": 120.0, "broken": judged(130), "span_s": 30.0, **changes}
@@ -120,13 +120,18 @@ def test_a_highest_rate_says_what_it_is_not() -> None:
 
 
 def test_the_offered_rate_is_named_beside_the_given_one_where_they_differ_by_a_hundredth() -> None:
-    rate = HighestRate(1.0, 60.0, judged(130))
-    near, far = (plan(best=candidate(2, 80, offered_per_s=each), rate=rate) for each in (60.5, 60.7))
+    near, far = (plan(rate=HighestRate(1.0, each, judged(130))) for each in (60.5, 60.7))
     assert "the 60.5 offered;" in report_text.answer(near)
     assert "the 60.7 offered by these requests, rate 60;" in report_text.answer(far)
 
 
-def test_what_meets_no_target_says_by_what_and_without_a_price_counts_gpus() -> None:
+def test_the_offered_rate_is_that_of_the_run_at_the_highest_rate() -> None:
+    """A short run offers another rate than a long one: 75 requests/s are half of 150."""
+    text = report_text.answer(plan(rate=HighestRate(0.5, 75.0, judged(130))))
+    assert "75 requests/s (0.50 × the 150 offered by these requests, rate 60;" in text
+
+
+def test_what_meets_no_target_states_by_what_and_without_a_price_counts_gpus() -> None:
     lost = Requirement("requests lost", 0.0, 0.25, "share", -0.25)
     worst = replace(judged(130), requirements=(*judged(130).requirements, lost), saturated=True)
     best = replace(candidate(1, 130, None), judgement=worst)
@@ -234,7 +239,7 @@ def test_the_answer_of_the_prediction_itself_stands_beside_the_sure_one() -> Non
 @pytest.mark.parametrize(
     ("drawn", "message"), [(True, "unknown, no runs validate trained"), (False, "not estimated")]
 )
-def test_confidence_that_is_not_known_says_why(drawn: bool, message: str) -> None:
+def test_confidence_that_is_not_known_states_why(drawn: bool, message: str) -> None:
     assert report_text.lines(plan(drawn=drawn))[-1] == f"Confidence: {message}"
 
 
@@ -291,7 +296,7 @@ def test_the_picture_of_a_plan_shows_its_figures() -> None:
     assert {each.get_fontsize() for each in (*small, *costs.texts, *trust.texts, *levers.texts)} == {8}
 
 
-def test_the_picture_of_a_plan_without_figures_says_what_is_not_known() -> None:
+def test_the_picture_of_a_plan_without_figures_states_what_is_not_known() -> None:
     best = replace(candidate(1, 80, None), judgement=Judgement(False))
     picture = pictures.draw(plan(best=best))
     said = [" ".join(text.get_text().split()) for ax in picture.figure.axes for text in ax.texts]

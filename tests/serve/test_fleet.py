@@ -16,7 +16,7 @@ from serving import events, with_fleet
 
 from blis_py import run
 from blis_py.metrics.record import Outcome
-from blis_py.serve.backend import Ask, Piece, Sampling
+from blis_py.serve.backend import Piece, Sampling, Submission
 from blis_py.serve.fleet.build import ServedFleet
 from blis_py.serve.fleet.live import Sight
 from blis_py.serve.settings import ServeSettings
@@ -215,7 +215,9 @@ def test_a_client_that_goes_frees_what_it_held() -> None:
     async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
         backend, pieces = fleet.backend, list[Piece]()
         ids = backend.encode(PROMPT)
-        backend.add(Ask(id="gone", prompt_ids=ids, sampling=Sampling(max_tokens=10_000)), pieces.append)
+        backend.add(
+            Submission(id="gone", prompt_ids=ids, sampling=Sampling(max_tokens=10_000)), pieces.append
+        )
         while not pieces:
             await asyncio.sleep(0.001)
         assert backend.load()[0].running == 1

@@ -1,0 +1,69 @@
+"""The choice of a rank for a new request, of several with queues of their own.
+
+A policy is a function and a line in `RANK_CHOICES`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from blis_py.core.request import Request
+
+
+class RankLoad:
+    """State of a rank as a policy reads it."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        """Requests in its queue."""
+        self.running = 0
+        self.prompt_tokens = 0
+        """Prompts of both."""
+
+    @property
+    def requests(self) -> int:
+        return self.waiting + self.running
+
+
+def round_robin(loads: Sequence[RankLoad], request: Request, turn: int) -> int:
+    """In turn (SGLang's default)."""
+    return turn % len(loads)
+
+
+def least_queued(loads: Sequence[RankLoad], request: Request, turn: int) -> int:
+    """Smallest `4 * waiting + running` (vLLM's internal load balancing)."""
+    return _least([(4 * load.waiting + load.running,) for load in loads])
+
+
+def total_requests(loads: Sequence[RankLoad], request: Request, turn: int) -> int:
+    """Fewest requests (SGLang)."""
+    return _least([(load.requests,) for load in loads])
+
+
+def total_tokens(loads: Sequence[RankLoad], request: Request, turn: int) -> int:
+    """Fewest prompt tokens, then requests (SGLang)."""
+    return _least([(load.prompt_tokens, load.requests) for load in loads])
+
+
+def balanced_tokens(loads: Sequence[RankLoad], request: Request, turn: int) -> int:
+    """Fewest prompt tokens among the ranks with room for an equal share of the requests (TensorRT-LLM)."""
+    requests = [load.requests for load in loads]
+    share = max(-(-(sum(requests) + 1) // len(loads)), max(requests))
+    if min(requests) == share:
+        share += 1
+    return _least([(load.requests >= share, load.prompt_tokens, load.requests) for load in loads])
+
+
+def _least(scores: Sequence[tuple[int, ...]]) -> int:
+    return min(range(len(scores)), key=scores.__getitem__)
+
+
+RankChoice = Callable[[Sequence[RankLoad], Request, int], int]
+"""From the ranks' loads, a request and the number of requests before it to the index of a rank."""
+RANK_CHOICES: dict[str, RankChoice] = {
+    "round-robin": round_robin,
+    "least-queued": least_queued,
+    "total-requests": total_requests,
+    "total-tokens": total_tokens,
+    "balanced-tokens": balanced_tokens,
+}

@@ -1,0 +1,377 @@
+"""Several schedulers whose ranks step together: data-parallel attention beside shared experts.
+
+Each rank has a queue, KV blocks and limits of its own, and every step of the group is one step of each; a
+rank without work runs a dummy batch. A request stays on the rank that is chosen when it arrives.
+
+    group step = [rank's step or dummy, ...]       until the slowest rank is done
+
+A rank whose step repeats itself is planned once and booked in one go, when something reaches it or its
+repetitions are over: an event costs what changes on its own rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from blis_py.core.compiled_classes import mypyc_attr
+from blis_py.core.config import SchedulerConfig
+from blis_py.core.counters import Counters
+from blis_py.core.features import StepFeatures
+from blis_py.core.kv_source import KVSource
+from blis_py.core.rank_choice import RANK_CHOICES, RankLoad
+from blis_py.core.rank_features import RankedFeatures
+from blis_py.core.rank_views import RankedKV, RankedPool, RankQueues
+from blis_py.core.request import NEVER_NS, FinishReason, Request
+from blis_py.core.scheduler import Scheduler
+from blis_py.core.step import Prefills, Step
+from blis_py.core.step_scheduler import StepScheduler
+
+_FOREVER: Final = 1 << 60
+"""Steps that a rank without work repeats."""
+
+
+@mypyc_attr(acyclic=True)
+class GroupStep(Step):
+    """A step of all ranks."""
+
+    __slots__ = ("parts",)
+
+    def __init__(
+        self,
+        features: StepFeatures,
+        parts: list[Step],
+        prefills: Prefills,
+        admitted: list[Request],
+        preempted: list[Request],
+    ) -> None:
+        super().__init__(features, prefills, admitted, preempted)
+        self.parts = parts
+        """Step of each rank; the same over all group steps in which it repeats itself."""
+
+    def note_emissions(self) -> None:
+        """Collect the requests that emit several tokens."""
+        for part in self.parts:
+            if part.emissions:
+                self.emissions = part.emissions if self.emissions is None else self.emissions | part.emissions
+
+
+class Rank:
+    """A rank's scheduler, the step it repeats, and how far that is booked."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.part = Step(StepFeatures())
+        self.works = False
+        """Whether the part is not a dummy."""
+        self.left = 0
+        """Repetitions that are not launched yet."""
+        self.launched = 0
+        """Repetitions launched and not booked."""
+        self.load = RankLoad()
+
+    def plan(self, now_ns: int) -> bool:
+        """Plan the rank's next step unless it repeats the present one; whether it is a new one."""
+        scheduler = self.scheduler
+        if self.left and not self._varies(now_ns):
+            return False
+        self.book()
+        part = scheduler.schedule(now_ns)
+        self.works = part is not None
+        if part is None:
+            self.part, self.left = Step(StepFeatures()), 1 if scheduler.has_candidates else _FOREVER
+        else:
+            self.part, self.left = part, scheduler.identical_decode_steps(part)
+        return True
+
+    def _varies(self, now_ns: int) -> bool:
+        """Whether the time alone may change what the rank does next."""
+        scheduler = self.scheduler
+        if scheduler.loads_kv:
+            return True
+        return bool(scheduler.waiting) and scheduler.waiting.next_change_ns(now_ns) is not None
+
+    def launch(self, steps: int) -> bool:
+        """Count repetitions as launched; whether requests end with the last of them."""
+        self.left -= steps
+        self.launched += steps
+        if self.left > 0:
+            return False
+        self.book()
+        return bool(self.part.ending)
+
+    def book(self) -> None:
+        """Apply the repetitions launched so far; the next step is planned anew."""
+        if self.launched:
+            self.scheduler.advance(self.part, self.launched)
+            self.launched = 0
+        self.left = 0
+
+    def book_between(self) -> None:
+        """Apply the repetitions launched so far, and go on repeating."""
+        if not self.launched:
+            return
+        left, features = self.left, self.part.features.after(self.launched)
+        self.book()
+        if left:
+            self.part, self.left = Step(features), left
+            self.scheduler.plan_alike()
+
+    def features(self) -> StepFeatures:
+        """Features of the next repetition."""
+        return self.part.features.after(self.launched) if self.launched else self.part.features
+
+    def see(self) -> RankLoad:
+        """The load that a policy sees."""
+        self.load.waiting = self.scheduler.queue_depth
+        self.load.running = len(self.scheduler.running)
+        return self.load
+
+
+class RankedScheduler(StepScheduler):
+    """Queues, token budgets, KV blocks and preemption of ranks that step together.
+
+    Args:
+        config: limits of all ranks together, in equal parts.
+        ranks: schedulers of the ranks, made with the same counters.
+        source: KV from outside the instance; None = there is none.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        ranks: list[Scheduler],
+        counters: Counters,
+        source: KVSource | None = None,
+    ) -> None:
+        super().__init__(config, counters, ranks[0].most_tokens, source)
+        self.ranks = [Rank(scheduler) for scheduler in ranks]
+        self.loads = None
+        self.waiting = RankQueues(ranks)
+        self._pool = RankedPool(ranks, self.book)
+        self.kv = RankedKV(ranks, self._pool)
+        self._rank_of: dict[Request, Rank] = {}
+        self._choose = RANK_CHOICES[config.rank_choice]
+        self._sent = 0
+        self._balance_steps = config.rank_balance_steps
+        self._held_since = -1
+
+    # -- arrivals and departures ------------------------------------------------------------------
+
+    def add(self, request: Request) -> str | None:
+        loads = [rank.see() for rank in self.ranks]
+        rank = self.ranks[self._choose(loads, request, self._sent)]
+        refusal = rank.scheduler.add(request)
+        if refusal is None:
+            self._sent += 1
+            self._rank_of[request] = rank
+            rank.load.prompt_tokens += request.prompt_tokens
+            rank.book()
+            self._note_deadlines()
+        return refusal
+
+    def rank_of(self, request: Request) -> Scheduler:
+        """The scheduler of a request's rank."""
+        return self._rank_of[request].scheduler
+
+    def expire(self, now_ns: int) -> list[Request]:
+        expired: list[Request] = []
+        for rank in self.ranks:
+            if rank.scheduler.first_deadline_ns <= now_ns:
+                rank.book()
+                expired += rank.scheduler.expire(now_ns)
+        self._forget_all(expired)
+        self._note_deadlines()
+        return expired
+
+    def cancel(self, request: Request, now_ns: int) -> None:
+        self._rank_of[request].scheduler.cancel(request, now_ns)
+        self._note_deadlines()
+
+    def abort(self, request: Request, reason: FinishReason = FinishReason.ABORT) -> None:
+        rank = self._rank_of[request]
+        rank.book()
+        rank.scheduler.abort(request, reason)
+        self._forget_all([request])
+        self._note_deadlines()
+
+    def let_go(self, request: Request, now_ns: int) -> None:
+        for rank in self.ranks:
+            rank.scheduler.let_go(request, now_ns)
+        self._note_deadlines()
+
+    def set_deadline(self, request: Request, deadline_ns: int) -> None:
+        self._rank_of[request].scheduler.set_deadline(request, deadline_ns)
+        self._note_deadlines()
+
+    def kv_ready_at(self, request: Request, ready_ns: int) -> None:
+        self._rank_of[request].scheduler.kv_ready_at(request, ready_ns)
+
+    def place(self, request: Request, computed: int) -> None:
+        raise NotImplementedError("requests are placed on a rank")
+
+    def _forget_all(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self._rank_of.pop(request).load.prompt_tokens -= request.prompt_tokens
+            self.running.pop(request, None)
+
+    def _note_deadlines(self) -> None:
+        first_ns = NEVER_NS
+        for rank in self.ranks:
+            if rank.scheduler.first_deadline_ns < first_ns:
+                first_ns = rank.scheduler.first_deadline_ns
+        self.first_deadline_ns = first_ns
+
+    # -- what is visible ----------------------------------------------------------------------------
+
+    @property
+    def queue_depth(self) -> int:
+        return sum(rank.scheduler.queue_depth for rank in self.ranks)
+
+    @property
+    def queued(self) -> list[Request]:
+        return [request for rank in self.ranks for request in rank.scheduler.queued]
+
+    @property
+    def committed(self) -> int:
+        return sum(rank.scheduler.committed for rank in self.ranks)
+
+    @property
+    def kv_under_way(self) -> bool:
+        return any(rank.scheduler.kv_under_way for rank in self.ranks)
+
+    @property
+    def holds(self) -> bool:
+        return any(rank.scheduler.holds for rank in self.ranks)
+
+    @property
+    def has_candidates(self) -> bool:
+        return any(rank.scheduler.has_candidates for rank in self.ranks)
+
+    def next_change_ns(self, now_ns: int) -> int:
+        return min(rank.scheduler.next_change_ns(now_ns) for rank in self.ranks)
+
+    @property
+    def decoding(self) -> Iterator[Request]:
+        return (request for rank in self.ranks for request in rank.scheduler.decoding)
+
+    @property
+    def decode_tokens(self) -> int:
+        self.book()
+        return sum(rank.scheduler.decode_tokens for rank in self.ranks)
+
+    def settle(self, request: Request) -> None:
+        rank = self._rank_of.get(request)
+        if rank is not None:
+            rank.book_between()
+            rank.scheduler.settle(request)
+
+    def book(self) -> None:
+        """Apply all launched steps to every rank."""
+        for rank in self.ranks:
+            rank.book_between()
+
+    # -- one step ------------------------------------------------------------------------------
+
+    def schedule(self, now_ns: int) -> Step | None:
+        if self._balance_steps:
+            self._balance()
+        prefills: Prefills = []
+        admitted: list[Request] = []
+        preempted: list[Request] = []
+        works = False
+        for rank in self.ranks:
+            if rank.plan(now_ns):
+                prefills += rank.part.prefills
+                admitted += rank.part.admitted
+                preempted += rank.part.preempted
+            works = works or rank.works
+        for request in admitted:
+            self.running[request] = None
+        for request in preempted:
+            self.running.pop(request, None)
+        if not works:
+            return None
+        features = RankedFeatures([rank.features() for rank in self.ranks])
+        step = GroupStep(features, [rank.part for rank in self.ranks], prefills, admitted, preempted)
+        if prefills:
+            step.note_emissions()
+        return step
+
+    def _balance(self) -> None:
+        """Hold prompts back until every rank has one, for some steps and while every rank has decodes
+        (TensorRT-LLM's `enable_balance`)."""
+        some = lack = False
+        for rank in self.ranks:
+            lack = lack or not rank.scheduler.has_candidates
+            some = some or rank.scheduler.has_candidates
+        held = False
+        if some and lack and all(rank.scheduler.decode_seqs for rank in self.ranks):
+            if self._held_since < 0:
+                self._held_since = self.tick
+            held = self.tick - self._held_since < self._balance_steps
+        if not held:
+            self._held_since = -1
+        opens_tick = self._held_since + self._balance_steps if held else 0
+        for rank in self.ranks:
+            if rank.scheduler.hold_prompts(opens_tick):
+                rank.book()
+
+    def identical_decode_steps(self, step: Step) -> int:
+        if step.prefills or step.preempted:
+            return 1
+        return min(rank.left for rank in self.ranks)
+
+    def advance(self, step: Step, steps: int = 1) -> None:
+        used = self.blocks_in_use(steps)
+        if used > self._pool.most_used:
+            self._pool.most_used = used
+        self.tick = step.end_tick = self.tick + steps
+        for rank in self.ranks:
+            if rank.launch(steps):
+                step.ending += rank.part.ending
+
+    def resolve(self, step: Step, steps: int = 1, stopped: Iterable[Request] = ()) -> list[Request]:
+        assert isinstance(step, GroupStep)
+        self.resolved += steps
+        finished: list[Request] = []
+        for rank, part in zip(self.ranks, step.parts, strict=True):
+            ended = rank.scheduler.resolve(part, steps, stopped)
+            if ended:
+                rank.book()
+                finished += ended
+        if finished:
+            self._forget_all(finished)
+            self._note_deadlines()
+        return finished
+
+    def ends_with(self, request: Request, step: Step, steps: int) -> bool:
+        rank = self._rank_of.get(request)
+        return rank is not None and rank.scheduler.ends_with(request, rank.part, rank.launched + steps)
+
+    def blocks_in_use(self, steps: int = 1) -> int:
+        used = 0
+        for rank in self.ranks:
+            used += rank.scheduler.blocks_in_use(rank.launched + steps if rank.left else 1)
+        return used
+
+    def take_blocks(self, steps: int) -> None:
+        for rank in self.ranks:
+            if rank.left:
+                rank.scheduler.take_blocks(rank.launched + steps)
+
+    def plan_alike(self) -> None:
+        for rank in self.ranks:
+            if not rank.left:
+                rank.scheduler.plan_alike()
+
+    def leave_out_last(self) -> None:
+        self.book()
+        for rank in self.ranks:
+            rank.scheduler.leave_out_last()
+
+    def check(self) -> None:
+        """See `StepProgress.check`."""
+        self.book()
+        for rank in self.ranks:
+            rank.scheduler.check()
