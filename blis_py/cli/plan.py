@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from blis_py.cli._study import OUTPUT, VARY, WORK, base_of, cache_of, check_out, groups, under_way
 from blis_py.cli.flag import Flag, Flags
 from blis_py.cli.formats import FORMAT, format_of
-from blis_py.cli.study import OUTPUT, VARY, WORK, base_of, cache_of, check_out, groups, under_way
 from blis_py.errors import InputError
 
 if TYPE_CHECKING:

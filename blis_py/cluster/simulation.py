@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from blis_py.cluster._early_ends import EarlyEnds
+from blis_py.cluster._model_dispatcher import ModelDispatcher
 from blis_py.cluster.autoregressive_kind import Autoregressive
 from blis_py.cluster.clock import SimClock
 from blis_py.cluster.dispatcher import Dispatcher, Progress
-from blis_py.cluster.early_ends import EarlyEnds
 from blis_py.cluster.events import Action
 from blis_py.cluster.fleet import Fleet, Membership
 from blis_py.cluster.fleet_events import FleetEvents
@@ -26,7 +27,6 @@ from blis_py.cluster.ingress import IngressParts
 from blis_py.cluster.instance import Instance
 from blis_py.cluster.kinds import Kind, KindOfRequests
 from blis_py.cluster.lookahead import Lookahead, LookaheadSource
-from blis_py.cluster.model_dispatcher import ModelDispatcher
 from blis_py.cluster.observer import Observer
 from blis_py.cluster.outlet import NoLookahead, Outlet
 from blis_py.cluster.policies import policy
@@ -42,9 +42,9 @@ from blis_py.metrics.record import INSTANCE_FAILED, RunRecord
 from blis_py.requests.table import RequestTable
 
 if TYPE_CHECKING:
-    from blis_py.cluster.decisions import DecisionLog
+    from blis_py.cluster._decisions import DecisionLog
+    from blis_py.cluster._pairing import Pairing
     from blis_py.cluster.handoff import HandOff
-    from blis_py.cluster.pairing import Pairing
     from blis_py.metrics.decisions import Decisions
 
 _Kind = TypeVar("_Kind", bound=Dispatcher)
@@ -234,7 +234,7 @@ class ClusterSimulation:
         """A log of a router's decisions, if they are recorded."""
         if self._kept_candidates is None:
             return None
-        from blis_py.cluster.decisions import DecisionLog
+        from blis_py.cluster._decisions import DecisionLog
 
         log = DecisionLog(signals, router, self._kept_candidates, len(self.source.table))
         self._logs.append(log)
@@ -242,8 +242,8 @@ class ClusterSimulation:
 
     def _pair(self, handoff: HandOff, everywhere: Dispatcher) -> Pairing:
         """Connect the hand-over between the two sides."""
+        from blis_py.cluster._pairing import Pairing
         from blis_py.cluster.pair_dispatcher import PairDispatcher
-        from blis_py.cluster.pairing import Pairing
 
         def routing_of(pools: Sequence[Pool]) -> tuple[Signals, Router]:
             return self._routing(FleetView(self.fleet, [pool.name for pool in pools]), pools[0])

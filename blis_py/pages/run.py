@@ -9,9 +9,9 @@ from blis_py.figures.facts import cluster, foot, scheduler, step_times, workload
 from blis_py.metrics.load import CLOSED, OVERLOADED, SATURATED, STABLE
 from blis_py.metrics.registry import labels, main
 from blis_py.pages import charts
+from blis_py.pages._numbers import number, percent
 from blis_py.pages.commands import again, configuration, run_again
 from blis_py.pages.cost import cost_of
-from blis_py.pages.numbers import number, percent
 from blis_py.pages.parts import Cell, Code, Document, Section, Table, Tile, figure
 from blis_py.report.shown import ShownResult
 

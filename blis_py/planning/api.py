@@ -12,6 +12,7 @@ from blis_py.config.layers import did_you_mean
 from blis_py.config.models import NAMES, RunConfig
 from blis_py.core.bounds import MAX_REQUESTS, MAX_RERUNS, check_count
 from blis_py.errors import InputError
+from blis_py.planning._space import LineCallback
 from blis_py.planning.axes import MAX_POINTS, Axis, Point, axis, parse_axis, read_space
 from blis_py.planning.executors import executor
 from blis_py.planning.goal import MOST_REQUESTS, Goal, parse_at_least, parse_attainment, parse_share
@@ -22,7 +23,6 @@ from blis_py.planning.plan import max_rate as find_max_rate
 from blis_py.planning.plan import plan as run_plan
 from blis_py.planning.prices import Prices
 from blis_py.planning.runner import Runner
-from blis_py.planning.space import LineCallback
 from blis_py.planning.store import Folder, Nowhere, ResultStore
 from blis_py.planning.study import Base
 from blis_py.planning.sweep import RowsCallback, Sweep
@@ -265,7 +265,7 @@ def chosen_plan(
     if max_rate:
         if sizes is not None:
             raise InputError("contradicts --max-rate", key="--instances", fix="use --gpus or --budget")
-        from blis_py.planning.rates import highest
+        from blis_py.planning._rates import highest
 
         with running(workers, dask, cache) as runner:
             if axes or gpus is not None or budget is not None:

@@ -11,7 +11,7 @@ from blis_py.errors import plain
 from blis_py.metrics.load import CLOSED, OVERLOADED, SATURATED, STABLE
 from blis_py.metrics.registry import METRICS, shown_in
 from blis_py.metrics.slo import limit_and_measured
-from blis_py.report.amounts import count, ms, short
+from blis_py.report._amounts import count, ms, short
 from blis_py.report.kinds import LINES
 
 if TYPE_CHECKING:
@@ -134,11 +134,10 @@ def _load(load: Summary, counts: Summary) -> str:
             how = " or ".join(name for name in ("rejected", "evicted") if counts.get(name))
             kept = "the others" if counts.get("evicted") else "those let in"
             return f"[bold red]saturated[/]: {rates}, {share} are {how}; latencies are of {kept}"
-        grows = (
-            "requests wait longer and longer, or give up"
-            if growth is None
-            else f"the backlog grows by {short(growth)} per second"
-        )
+        grows = f"the backlog grows by {short(growth or 0.0)} per second"
+        if growth is None:
+            late = counts["timed_out"] / max(counts["injected"], 1)
+            grows = f"{_percent(100 * late)} give up" if late else "requests wait longer and longer"
         return f"[bold red]saturated[/]: {rates}, {grows}; latencies depend on the length of the run"
     if verdict == OVERLOADED:
         return f"[bold yellow]overloaded[/] for {_seconds(load['overloaded_s'])}, and drained: {rates}"

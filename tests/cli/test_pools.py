@@ -137,7 +137,7 @@ def test_a_flag_that_every_pool_overrides_is_refused(blis: Blis, tmp_path: Path)
     assert code == 0
 
 
-def test_a_sweep_varies_what_the_pools_leave_open_and_says_so_of_the_rest(tmp_path: Path) -> None:
+def test_a_sweep_varies_what_the_pools_leave_open_and_reports_it_of_the_rest(tmp_path: Path) -> None:
     swept = blis.sweep(written(tmp_path), vary={"rate": [4, 9]}, cache=False, workers=1)
     assert swept.table["status"].tolist() == ["ok", "ok"]
     refused = blis.sweep(written(tmp_path), vary={"num_instances": [2, 3]}, cache=False, workers=1)

@@ -115,7 +115,7 @@ def test_what_a_budget_refuses_takes_no_tokens_out_of_the_bucket() -> None:
     assert reasons(record) == ["", OVER_BUDGET, OVER_BUDGET, ""]
 
 
-def test_between_two_reports_a_policy_knows_of_waiting_requests_what_the_latest_said() -> None:
+def test_between_two_reports_a_policy_has_the_waiting_requests_of_the_latest() -> None:
     rows = [Row(i, 20, 1000) for i in range(8)] + [
         Row(20 + 10 * i, 20, 1, slo_class="batch") for i in range(4)
     ]

@@ -112,7 +112,7 @@ def test_durations_are_summed_as_whole_numbers_are(
 
 
 @pytest.mark.parametrize("rising", [True, False])
-def test_prices_are_taken_as_far_as_the_clock_can_tell_them(rising: bool) -> None:
+def test_prices_are_taken_as_far_as_the_clock_resolves_them(rising: bool) -> None:
     prices = np.array([1.0, 2.0, 1e18, 1e19, np.inf])
     assert within_the_clock(prices, rising=rising).tolist() == [1.0, 2.0, 1e18]
     with pytest.raises(OverflowError):

@@ -114,7 +114,7 @@ def test_which_openings_are_those_of_a_sentence_about_someone() -> None:
     assert list(openings("x.py", ast.parse(source))) == ["x.py:1: Who waits.", "x.py:4: Refuses."]
 
 
-def test_every_public_function_that_raises_says_so() -> None:
+def test_every_public_function_that_raises_documents_it() -> None:
     assert not [line for path, tree in product().items() for line in without_raises(path, tree)]
 
 

@@ -104,7 +104,7 @@ def test_a_duration_has_the_unit_that_makes_it_readable(seconds: float, message:
     assert f"80 requests, {message})" in report_text.answer(plan(rate=rate))
 
 
-def test_a_highest_rate_says_what_it_is_not() -> None:
+def test_a_highest_rate_states_what_it_is_not() -> None:
     def said(**changes: Any) -> str:
         rate = HighestRate(
             **{"factor": 2.0, "per_s": 120.0, "broken": judged(130), "span_s": 30.0, **changes}
@@ -131,7 +131,7 @@ def test_the_offered_rate_is_that_of_the_run_at_the_highest_rate() -> None:
     assert "75 requests/s (0.50 × the 150 offered by these requests, rate 60;" in text
 
 
-def test_what_meets_no_target_says_by_what_and_without_a_price_counts_gpus() -> None:
+def test_what_meets_no_target_states_by_what_and_without_a_price_counts_gpus() -> None:
     lost = Requirement("requests lost", 0.0, 0.25, "share", -0.25)
     worst = replace(judged(130), requirements=(*judged(130).requirements, lost), saturated=True)
     best = replace(candidate(1, 130, None), judgement=worst)
@@ -239,7 +239,7 @@ def test_the_answer_of_the_prediction_itself_stands_beside_the_sure_one() -> Non
 @pytest.mark.parametrize(
     ("drawn", "message"), [(True, "unknown, no runs validate trained"), (False, "not estimated")]
 )
-def test_confidence_that_is_not_known_says_why(drawn: bool, message: str) -> None:
+def test_confidence_that_is_not_known_states_why(drawn: bool, message: str) -> None:
     assert report_text.lines(plan(drawn=drawn))[-1] == f"Confidence: {message}"
 
 
@@ -296,7 +296,7 @@ def test_the_picture_of_a_plan_shows_its_figures() -> None:
     assert {each.get_fontsize() for each in (*small, *costs.texts, *trust.texts, *levers.texts)} == {8}
 
 
-def test_the_picture_of_a_plan_without_figures_says_what_is_not_known() -> None:
+def test_the_picture_of_a_plan_without_figures_states_what_is_not_known() -> None:
     best = replace(candidate(1, 80, None), judgement=Judgement(False))
     picture = pictures.draw(plan(best=best))
     said = [" ".join(text.get_text().split()) for ax in picture.figure.axes for text in ax.texts]

@@ -39,7 +39,7 @@ def test_generate_prints_one_line_of_json_per_prompt(
     assert all(len(row["token_ids"]) == 4 for row in rows)
 
 
-def test_a_stream_tells_step_by_step_what_generate_tells_at_the_end(
+def test_a_stream_gives_step_by_step_what_generate_gives_at_the_end(
     model: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = [
@@ -106,7 +106,7 @@ def test_a_replay_as_fast_as_possible_waits_for_no_arrival(
     assert result["duration"] < 1000
 
 
-def test_info_tells_what_would_run(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_states_what_would_run(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     facts = json_of(capsys, "info", *model, "--block-size", "32")
     assert (facts["kv_blocks"], facts["kv_tokens"], facts["dtype"]) == (100, 3200, "float32")
     assert facts["attention_norm_mlp"] == "reference"
@@ -142,7 +142,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert captured.err.count("\n") == 1
 
 
-def test_without_torch_it_says_what_to_install(
+def test_without_torch_it_states_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import blis_py.cli.engine
