@@ -142,24 +142,15 @@ def tails(of: Sequence[Entry]) -> list[str]:
 def orders(of: dict[str, list[Entry]], points: Sequence[Entry]) -> list[str]:
     """Pairs of measurements, and of different settings: many were measured several times."""
     known = {entry["id"]: entry for entry in points}
-    titles = (
-        "layouts of as many GPUs, more than 10 % apart",
-        "pairs",
-        "order right, %",
-        "different",
-        "right, %",
-    )
+    titles = "layouts of as many GPUs, more than 10 % apart", "pairs", "right, %", "different", "right, %"
     lines = [f"| {' | '.join(titles)} |", "|---|---:|---:|---:|---:|"]
     for name, found in of.items():
         ends: dict[frozenset[Any], list[bool]] = defaultdict(list)
         for pair in found:
             ends[frozenset(_setting(known[one]) for one in pair["pair"])].append(pair["right"])
-        right = [
-            np.mean([pair["right"] for pair in found]),
-            np.mean([np.mean(each) for each in ends.values()]),
-        ]
-        each, different = (f"{100 * share:.0f}" if found else "" for share in right)
-        lines.append(f"| {name} | {len(found)} | {each} | {len(ends)} | {different} |")
+        rights = [pair["right"] for pair in found], [np.mean(each) for each in ends.values()]
+        each, once = (f"{100 * np.mean(some):.0f}" if some else "" for some in rights)
+        lines.append(f"| {name} | {len(found)} | {each} | {len(ends)} | {once} |")
     return [*lines, "", *ORDERS.splitlines()]
 
 
