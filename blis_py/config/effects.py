@@ -24,7 +24,6 @@ _OF_FORMERS = {
     "receive_interval": "prefill-only",
     "prompt_wait_steps": "in-flight",
     "prompt_wait_share": "in-flight",
-    "prompt_wait_requests": "in-flight",
 }
 """Settings of batch formers."""
 _OF_TRAINED = ("kernels", "moe_backend", "fused_norms")
