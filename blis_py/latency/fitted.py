@@ -272,9 +272,10 @@ class Fitted:
     def _mixed_ns(self, f: StepFeatures, bucket: int, regime: _Regime) -> tuple[int, int, int]:
         plain = type(f) is StepFeatures
         blocks = 0 if plain else getattr(f, "denoise_blocks", 0)
-        kv, pairs, read = f.decode_kv_tokens, f.prefill_pairs, f.prefill_kv_tokens
+        reads: tuple[float, float, float] = f.decode_kv_tokens, f.prefill_pairs, f.prefill_kv_tokens
         if self._windows is not None:
-            kv, pairs, read = self._reads(f, self._windows)
+            reads = self._reads(f, self._windows)
+        kv, pairs, read = reads
         new = f.prefill_tokens
         prompts, seqs, rows = f.prefill_seqs - blocks, f.decode_seqs + blocks, f.emitted_rows
         curve = self._curve(regime, self._padded(f, bucket) if bucket else new + f.decode_seqs)
