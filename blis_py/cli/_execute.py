@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from blis_py.api import Simulation
     from blis_py.sensitivity.reruns import Reruns
 
+_SAME_RATE = 0.1
+"""Deviation of the arrivals from the configured rate above which a note names it."""
+
 
 def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     """One simulation, from flags to output.
@@ -47,7 +50,7 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     simulation = Simulation.of(config)
     for line in _beforehand(simulation, style, verbose="--verbose" in flags or "-v" in flags):
         say(line)
-    notes = [*simulation.notes, *(detectors.notes if detectors else ())]
+    notes = [*simulation.notes, *_other_rate(simulation), *(detectors.notes if detectors else ())]
     if style != "table":
         _print_notes(notes)
     reruns = _reruns(simulation, flags)
@@ -75,6 +78,16 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     show_and_write(result, style, flags)
     if style == "table":
         _print_notes([*notes, *own])
+
+
+def _other_rate(simulation: Simulation) -> Iterator[str]:
+    """A note where the requests come at another rate than the configured one."""
+    rate, offered = simulation.config.workload.rate, simulation.offered_per_s
+    if rate and offered is not None and abs(offered / rate - 1) > _SAME_RATE:
+        yield (
+            f"these {len(simulation.table):,} requests arrive at {offered:,.3g}/s on average; "
+            f"the rate of {rate:g} holds over longer runs"
+        )
 
 
 def _print_notes(notes: Iterable[str]) -> None:

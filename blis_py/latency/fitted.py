@@ -272,10 +272,11 @@ class Fitted:
     def _mixed_ns(self, f: StepFeatures, bucket: int, regime: _Regime) -> tuple[int, int, int]:
         plain = type(f) is StepFeatures
         blocks = 0 if plain else getattr(f, "denoise_blocks", 0)
-        reads: tuple[float, float, float] = f.decode_kv_tokens, f.prefill_pairs, f.prefill_kv_tokens
+        kv: float = f.decode_kv_tokens
+        pairs: float = f.prefill_pairs
+        read: float = f.prefill_kv_tokens
         if self._windows is not None:
-            reads = self._reads(f, self._windows)
-        kv, pairs, read = reads
+            kv, pairs, read = self._reads(f, self._windows)
         new = f.prefill_tokens
         prompts, seqs, rows = f.prefill_seqs - blocks, f.decode_seqs + blocks, f.emitted_rows
         curve = self._curve(regime, self._padded(f, bucket) if bucket else new + f.decode_seqs)

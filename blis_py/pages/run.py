@@ -248,11 +248,17 @@ _OF_POOLS = {
 
 
 def _pools(pools: Mapping[str, Any]) -> Table:
+    latencies = {
+        f"{key}.{stat}": f"{label} {stat}, ms"
+        for key, label in labels(main()).items()
+        for stat in ("p50", "p99")
+    }
+    columns = _OF_POOLS | latencies
     rows = [
-        [Cell(name), *(_of(pool, path, f"{FILE}: pools.{name}") for path in _OF_POOLS)]
+        [Cell(name), *(_of(pool, path, f"{FILE}: pools.{name}") for path in columns)]
         for name, pool in pools.items()
     ]
-    return Table("By pool", ("pool", *_OF_POOLS.values()), rows, sortable=True)
+    return Table("By pool", ("pool", *columns.values()), rows, sortable=True)
 
 
 def _slowest(instances: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
 
 DEFAULT_SIZES = range(1, 33)
 DRAWS, TRIALS = 20, 64
+_PERCENTILE = re.compile(r"\.p(\d+(?:\.\d+)?)$")
+_OF_TAIL = 0.25
+"""Share of the requests beyond a percentile that the start of a closed loop may make up."""
 _NOT_CHOSEN = ("workload", "seed", "latency", *DESCRIPTIONS, "goodput", "frontend_ms")
 
 
@@ -250,7 +255,26 @@ def _warnings(best: Candidate, longer: Sustained) -> list[str]:
             "the longest run is too short to tell whether the cluster keeps up: use more requests, or raise "
             "--most-requests"
         )
-    return notes
+    return notes + _of_the_start(best)
+
+
+def _of_the_start(best: Candidate) -> list[str]:
+    """A warning where the requests that a closed loop sends at once at its start decide a percentile."""
+    at_once, requests = best.config.workload.concurrency, int(best.outcome.facts.get("requests", 0))
+    tails = {
+        1 - float(found[1]) / 100: each.what
+        for each in best.judgement.requirements
+        if (found := _PERCENTILE.search(each.what))
+    }
+    if at_once is None or not tails or not min(tails):
+        return []
+    enough = math.ceil(at_once / (_OF_TAIL * min(tails)) / 100) * 100
+    if requests >= enough:
+        return []
+    return [
+        f"{at_once:,} of the {requests:,} requests are sent at once at the start, and count for much of "
+        f"{tails[min(tails)]}: for the steady state give --num-requests {enough}"
+    ]
 
 
 def _nothing_holds(space: Space, search: Search, lines: Sequence[int], tried: Knobs | None) -> Plan:

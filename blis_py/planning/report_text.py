@@ -30,7 +30,8 @@ def lines(plan: PlanResult) -> list[str]:
     """The answer first, then its limits, certainty and provenance."""
     best = plan.best
     lines = [f"{_verb(plan)}: {best}", f"  {_size(best)}", *_parts(best)]
-    lines += [f"  {_met(each)} {each}" for each in best.judgement.requirements if _shown(each)]
+    given = _given_load(plan)
+    lines += [f"  {_met(each)} {each}{given}" for each in best.judgement.requirements if _shown(each)]
     lines += _longer(plan)
     if best.judgement.saturated:
         lines.append("  ✗ the backlog grows: the cluster does not keep up with the load")
@@ -41,6 +42,11 @@ def lines(plan: PlanResult) -> list[str]:
     if plan.standings:
         lines.append(_searched(plan))
     return lines + [f"Note: {note}" for note in plan.notes]
+
+
+def _given_load(plan: PlanResult) -> str:
+    """What figures beside a highest rate are of."""
+    return " at the load given" if plan.objective == RATE else ""
 
 
 def _shown(requirement: Requirement) -> bool:
@@ -194,7 +200,8 @@ def _room(plan: PlanResult) -> list[str]:
     kind = "Highest rate" if rate.settled else f"Highest rate of a burst of {_duration(rate.span_s)}"
     if rate.broken is None:
         return [f"{kind}: beyond {rate.per_s:,.3g} requests/s, where the search ended ({over})"]
-    text = f"{kind}: {rate.per_s:,.3g} requests/s ({rate.factor:.2f} × {_offered(plan, rate.per_s / rate.factor)}; {over})"
+    offered = _offered(plan, rate.per_s / rate.factor)
+    text = f"{kind}: {rate.per_s:,.3g} requests/s ({rate.factor:.2f} × {offered}; {over})"
     if not rate.settled:
         text += "; a longer run may hold less, give more requests"
     return [text, f"  just above it: {rate.broken}"]
@@ -275,7 +282,7 @@ def _probability(plan: PlanResult) -> list[str]:
     assert error is not None
     held = sum(case.judgement.holds for case in plan.draws)
     lines = [
-        f"Confidence: all targets are met in {held} of {len(plan.draws)} draws "
+        f"Confidence{_given_load(plan)}: all targets are met in {held} of {len(plan.draws)} draws "
         f"({100 * plan.probability:.0f} %) of the prediction's error and of the requests",
         f"  errors drawn from {error.source}{'; too few to rely on' if error.few else ''}",
     ]

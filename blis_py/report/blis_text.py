@@ -45,7 +45,7 @@ def blis_blocks(
     blocks = []
     if len(record.instances) > 1:
         for index in range(len(record.instances)):
-            blocks.append(blis_metrics(record.on(index)) | {"instance_id": f"instance_{index}"})
+            blocks.append(blis_metrics(record.on([index])) | {"instance_id": f"instance_{index}"})
     return [*blocks, blis_metrics(record, goodput=goodput, every_class=every_class)]
 
 

@@ -150,7 +150,8 @@ def _scope(data: Data) -> str:
     metric = METRICS[data["share_of"]]
     if not data["slowest"] or metric is E2E:
         return ""
-    return f" The slowest and the median request: {metric.own_label or metric.label} alone."
+    per = "per token" if data["per_token"] else "alone"
+    return f" The slowest and the median request: {metric.own_label or metric.label} {per}."
 
 
 def _others(data: Data) -> Table:

@@ -95,6 +95,8 @@ def parts(summary: Summary, width: int) -> Iterable[RenderableType]:
         yield _group_table("SLO class", summary["classes"], width)
     if len(summary["tenants"]) > 1:
         yield _group_table("tenant", summary["tenants"], width)
+    if "pools" in summary:
+        yield _pool_table(summary["pools"], width)
     if len(summary["instances"]) > 1:
         yield _instance_table(summary["instances"], width)
     if "routing" in summary:
@@ -132,11 +134,10 @@ def _load(load: Summary, counts: Summary) -> str:
             how = " or ".join(name for name in ("rejected", "evicted") if counts.get(name))
             kept = "the others" if counts.get("evicted") else "those let in"
             return f"[bold red]saturated[/]: {rates}, {share} are {how}; latencies are of {kept}"
-        grows = (
-            "requests wait longer and longer, or give up"
-            if growth is None
-            else f"the backlog grows by {short(growth)} per second"
-        )
+        grows = f"the backlog grows by {short(growth or 0.0)} per second"
+        if growth is None:
+            late = counts["timed_out"] / max(counts["injected"], 1)
+            grows = f"{_percent(100 * late)} give up" if late else "requests wait longer and longer"
         return f"[bold red]saturated[/]: {rates}, {grows}; latencies depend on the length of the run"
     if verdict == OVERLOADED:
         return f"[bold yellow]overloaded[/] for {_seconds(load['overloaded_s'])}, and drained: {rates}"
@@ -294,6 +295,16 @@ def _instance_table(instances: Sequence[Summary], width: int) -> Table:
             for name, pick in (("least", min), ("median", median), ("most", max))
         ]
     return _table("instance", tuple(named), rows, width)
+
+
+def _pool_table(pools: Mapping[str, Summary], width: int) -> Table:
+    """One row per pool; its latencies are those of the visits to its instances."""
+    columns: InstanceColumns = {
+        "instances": (lambda one: one["num_instances"], lambda value: f"{value:,.0f}"),
+        **_instance_columns(),
+    }
+    rows = [[name, *(show(read(one)) for read, show in columns.values())] for name, one in pools.items()]
+    return _table("pool", tuple(columns), rows, width)
 
 
 def _over(

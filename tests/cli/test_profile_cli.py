@@ -279,3 +279,11 @@ def test_the_fitted_model_without_a_profile_is_refused(blis: Blis) -> None:
     code, _, err = blis("run", "--latency-model", "fitted", "--model", "qwen3-8b", *SMALL)
     assert code == 2
     assert "give --profile DIR" in err
+
+
+def test_a_file_that_is_not_there_is_named_before_its_kind_is_guessed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "result.json"
+    assert main(["profile", "fit", str(missing), "--model", "qwen3-14b"]) == 2
+    assert f"{missing}: no such file or folder" in capsys.readouterr().err

@@ -370,3 +370,10 @@ def test_what_cannot_be_compared_is_refused(folders: list[Path], tmp_path: Path,
         code, printed, said = command("compare", *arguments)
         assert (code, printed) == (2, "")
         assert complaint in said
+
+
+def test_a_change_of_a_thousandth_is_no_gain_however_sure_it_is() -> None:
+    """A group whose E2E hardly changes is judged by its TTFT."""
+    first = shown(request_id=IDS, slo_class=["critical", "batch"] * 40, e2e_ms=np.full(80, 100.0))
+    second = shown(request_id=IDS, slo_class=["critical", "batch"] * 40, e2e_ms=np.full(80, 99.9))
+    assert {group.verdict for group in groups(pairs(first, second, ("a", "b")))} == {"no sure difference"}

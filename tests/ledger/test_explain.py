@@ -134,6 +134,22 @@ def test_the_slowest_and_the_median_of_a_ttft_add_up_to_ttfts(busy: Result) -> N
     assert sum(line["slowest_ns"] for line in lines) == pytest.approx(np.mean(ttfts))
 
 
+def test_the_columns_of_a_tpot_are_per_token_and_add_up_to_tpots(busy: Result) -> None:
+    """Otherwise the median request, with a long answer, would look slower than the slowest."""
+    explanation = blis.explain(busy, metric="tpot.p90", what_if=False)
+    lines = explanation.as_dict()["ledger"]
+    assert explanation.typical is not None
+    tpot_ms = busy.requests.set_index("request_id").tpot_ms
+    for column, requests in (
+        ("typical_ns", [explanation.typical]),
+        ("slowest_ns", explanation.slowest),
+        ("asked_ns", [explanation.ledger]),
+    ):
+        expected_ns = 1e6 * np.mean([tpot_ms[each.request] for each in requests if each is not None])
+        assert sum(line[column] for line in lines) == pytest.approx(expected_ns, rel=1e-3)
+    assert "The slowest and the median request: TPOT per token." in str(explanation)
+
+
 def test_the_share_column_names_the_metric(busy: Result) -> None:
     assert "share of TTFT" in str(blis.explain(busy, what_if=False))
     assert "share of E2E" in str(blis.explain(busy, request="request_77", what_if=False))

@@ -192,3 +192,8 @@ def test_requests_of_closed_loops_are_counted_beside_the_verdict() -> None:
     assert assess(closed)["verdict"] == CLOSED
     assert "closed_loop_requests" not in assess(closed)
     assert assess(closed)["served_per_s"] == pytest.approx(200 / 100.1)
+
+
+def test_a_short_saturated_run_serves_what_it_served_until_its_end() -> None:
+    """Nothing ends before the last arrival, and yet 120 requests are served, in 100 + 21 + 100 s."""
+    assert assess(made((1, 5, 21)))["served_per_s"] == pytest.approx(120 / 221, rel=1e-3)

@@ -58,6 +58,8 @@ SECOND_NS = 10**9
 CLOSEST = 6
 """Files of tests tried before all others."""
 TOGETHER = 20
+MOST_RUNS = 150
+"""Runs of the battery for one mutant, the cheapest."""
 
 
 def main() -> int:
@@ -76,7 +78,7 @@ def main() -> int:
     out = Path(options.out)
     found, equivalent = _read(out), _equivalent()
     reach = Reach(out.with_suffix(".reach.jsonl"), blocks.names, ROOT)
-    campaign = Campaign(sources, blocks, reach, options.own)
+    campaign = Campaign(sources, blocks, reach, options.own, options.battery)
     if not campaign.measured(until):
         print("stopped while measuring what the tests execute; the same call goes on")
         return 0
@@ -118,6 +120,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--stop-after-s", type=float, default=inf, help="the same call goes on from there")
     parser.add_argument("--out", default="mutants.jsonl", help="what has been found (default: mutants.jsonl)")
     parser.add_argument("--own", action="store_true", help="only tests of the mutated part: a lower bound")
+    parser.add_argument("--battery", action="store_true", help="only the whole runs: seconds, a lower bound")
     parser.add_argument("--by-hand", action="store_true", help=f"those of {BY_HAND.name} instead of a sample")
     parser.add_argument("--again", action="store_true", help="test those once more that have not been killed")
     parser.add_argument("--results", help="file of scores by seed, such as benchmarks/results/mutants.json")
@@ -253,16 +256,23 @@ class Campaign:
 
     Args:
         own: only tests of the mutated part.
+        battery_only: only the whole runs of the battery.
     """
 
-    def __init__(self, sources: dict[str, bytes], blocks: Blocks, reach: Reach, own: bool) -> None:
+    def __init__(
+        self, sources: dict[str, bytes], blocks: Blocks, reach: Reach, own: bool, battery_only: bool
+    ) -> None:
         self._sources, self._blocks, self._reach, self._own = sources, blocks, reach, own
+        self._battery_only = battery_only
+        self._sound: dict[str, bool] = {}
+        """Tests that have failed, and whether they pass where nothing is changed."""
         self._selection = Selection(ROOT)
         self.servers: SimpleQueue[Server] = SimpleQueue()
 
     def measured(self, until: float) -> bool:
         """Run all tests once, in an instrumented checkout; returns whether that is done in time."""
-        files = self._reach.missing([str(path.relative_to(ROOT)) for path in self._selection.tests])
+        tests = [] if self._battery_only else [str(path.relative_to(ROOT)) for path in self._selection.tests]
+        files = self._reach.missing([*self._selection.runs, *tests])
         if not files:
             return True
         with ExitStack() as stack:
@@ -286,51 +296,66 @@ class Campaign:
         print(f"measured {file}", flush=True)
 
     def tested(self, mutation: Mutation) -> Found:
-        server, hangs = self.servers.get(), Found(SURVIVES)
+        server, unsound = self.servers.get(), set[str]()
         try:
-            with server.changed(mutation.module, mutation.applied(self._sources[mutation.module])):
-                for close, shared, tests in self._stages(mutation):
-                    verdict, test = self._failing(server, mutation.module, tests, close)
-                    if verdict in (KILLED, BROKEN):
-                        return Found(verdict, test, shared)
-                    if verdict == HANGS:
-                        hangs = Found(HANGS, test, shared)
-            return hangs
+            while True:
+                found = self._first(server, mutation, unsound)
+                if found.verdict != KILLED or self._passes_unchanged(server, found.test):
+                    return found
+                unsound.add(found.test)
         finally:
             self.servers.put(server)
 
-    def _failing(self, server: Server, module: str, tests: list[str], close: bool) -> tuple[str, str]:
-        """A test that fails, if there is one; of far ones, which may fail for other reasons, twice."""
-        while tests and not server.is_late:  # no tests would mean all of them
-            verdict, test = server.run(_files(tests), tests, module=module)
-            if close or verdict != KILLED or server.run(_files([test]), [test], module=module)[0] == KILLED:
-                return verdict, test
-            tests = tests[tests.index(test) + 1 :] if test in tests else []
-        return SURVIVES, ""
+    def _first(self, server: Server, mutation: Mutation, unsound: set[str]) -> Found:
+        """What the first test that decides says."""
+        hangs = Found(SURVIVES)
+        with server.changed(mutation.module, mutation.applied(self._sources[mutation.module])):
+            for shared, tests in self._stages(mutation):
+                chosen = [test for test in tests if test not in unsound]
+                if not chosen or server.is_late:  # no tests would mean all of them
+                    continue
+                verdict, test = server.run(_files(chosen), chosen, module=mutation.module)
+                if verdict in (KILLED, BROKEN):
+                    return Found(verdict, test, shared)
+                if verdict == HANGS:
+                    hangs = Found(HANGS, test, shared)
+        return hangs
 
-    def _stages(self, mutation: Mutation) -> Iterator[tuple[bool, bool, list[str]]]:
-        """Cheap tests before slow ones, those of the closest files first, those that read `shared` last."""
+    def _passes_unchanged(self, server: Server, test: str) -> bool:
+        if test not in self._sound:
+            used_s, server.used_s = server.used_s, 0.0
+            self._sound[test] = server.run(_files([test]), [test])[0] == SURVIVES
+            server.used_s = used_s
+        return self._sound[test]
+
+    def _stages(self, mutation: Mutation) -> Iterator[tuple[bool, list[str]]]:
+        """Whole runs, cheap tests before slow ones, close ones first; what reads `shared` comes last."""
         files = self._selection.of(mutation.module, self._own)
         block, rank = self._blocks.of(mutation), {file: place for place, file in enumerate(files)}
         found = [one for one in self._reach.of(block) if not self._own or one.file in rank]
         if not found:  # executed when it is imported
+            files = [*self._selection.runs, *files]
             found = [one for file in files for one in self._reach.tests.get(file, []) if one.passes]
-        found.sort(
+        runs = [one for one in found if one.file in self._selection.runs]
+        yield False, [one.test for one in sorted(runs, key=lambda one: one.cost_s)][:MOST_RUNS]
+        if self._battery_only:
+            return
+        tests = [one for one in found if one.file not in self._selection.runs]
+        tests.sort(
             key=lambda one: (one.shared, one.cost_s > SLOW_S, rank.get(one.file, len(rank)), one.cost_s)
         )
         for shared in (False, True):
             for slow in (False, True):
-                files = dict.fromkeys(one.file for one in found if one.shared == shared)
-                for close, some in _batched(list(files)):
-                    chosen = [one for one in found if one.shared == shared and (one.cost_s > SLOW_S) == slow]
-                    yield close and not slow, shared, [one.test for one in chosen if one.file in some]
+                chosen = [one for one in tests if one.shared == shared and (one.cost_s > SLOW_S) == slow]
+                for some in _batched(list(dict.fromkeys(one.file for one in chosen))):
+                    yield shared, [one.test for one in chosen if one.file in some]
 
 
-def _batched(files: list[str]) -> Iterator[tuple[bool, set[str]]]:
+def _batched(files: list[str]) -> Iterator[set[str]]:
     """The closest files, and the others in groups, since reading all of them takes its time."""
-    yield True, set(files[:CLOSEST])
+    yield set(files[:CLOSEST])
     for begin in range(CLOSEST, len(files), TOGETHER):
-        yield False, set(files[begin : begin + TOGETHER])
+        yield set(files[begin : begin + TOGETHER])
 
 
 def _files(tests: list[str]) -> list[str]:

@@ -93,7 +93,7 @@ def test_there_is_the_old_result_or_the_new_one_whenever_saving_is_stopped(how: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", ENDS)
-def test_a_run_that_is_stopped_while_it_writes_reports_it_and_leaves_nothing(
+def test_a_run_that_is_stopped_while_it_writes_says_so_and_leaves_nothing(
     number: signal.Signals, old: dict[str, bytes], tmp_path: Path
 ) -> None:
     """It blocks on a pipe without a reader while the folder is written already."""
@@ -184,7 +184,7 @@ def limited(file_bytes: int) -> Callable[[], None]:
 
 
 def run_limited(file_bytes: int, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """A command on a full disk, which would cut off the bytecode of modules, too, for later processes."""
+    """A command on a full disk, which must not cut off the bytecode of modules that others read, too."""
     return subprocess.run(
         [sys.executable, "-m", "blis_py", *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
