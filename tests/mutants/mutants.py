@@ -40,7 +40,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from blocks import HITS
 from operators import Mutation, compiles, mutations
-from reach import MARKS, Blocks, Reach
+from reach import MARKS, Blocks, Reach, Reached
 from selection import Selection
 from server import BROKEN, HANGS, KILLED, SURVIVES
 
@@ -58,8 +58,9 @@ SECOND_NS = 10**9
 CLOSEST = 6
 """Files of tests tried before all others."""
 TOGETHER = 20
-MOST_RUNS = 150
-"""Runs of the battery for one mutant, the cheapest."""
+MOST_RUNS = 60
+"""Runs of the battery for one mutant."""
+LONG_RUN_S = 0.15
 
 
 def main() -> int:
@@ -337,7 +338,7 @@ class Campaign:
             files = [*self._selection.runs, *files]
             found = [one for file in files for one in self._reach.tests.get(file, []) if one.passes]
         runs = [one for one in found if one.file in self._selection.runs]
-        yield False, [one.test for one in sorted(runs, key=lambda one: one.cost_s)][:MOST_RUNS]
+        yield False, [one.test for one in sorted(runs, key=_mixed)][:MOST_RUNS]
         if self._battery_only:
             return
         tests = [one for one in found if one.file not in self._selection.runs]
@@ -349,6 +350,11 @@ class Campaign:
                 chosen = [one for one in tests if one.shared == shared and (one.cost_s > SLOW_S) == slow]
                 for some in _batched(list(dict.fromkeys(one.file for one in chosen))):
                     yield shared, [one.test for one in chosen if one.file in some]
+
+
+def _mixed(run: Reached) -> tuple[bool, bytes]:
+    """An order in which runs of all kinds take turns, the long ones behind."""
+    return run.cost_s > LONG_RUN_S, sha256(run.test.encode()).digest()
 
 
 def _batched(files: list[str]) -> Iterator[set[str]]:
