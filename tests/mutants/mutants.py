@@ -4,10 +4,12 @@
 
 Each mutant is one change to one module of `PARTS`, in a copy of the checkout. First all tests run once, in
 an instrumented copy: which of them execute which blocks is kept beside `--out`. Then the tests that execute
-the changed place run, the closest and fastest first, until one fails, in forks of a process that has
-imported the libraries. Those that read files of the folder `shared` beside the checkout run last, so that
-one call says, too, what a stranger's clone notices. A failed test of another part counts if it fails twice;
-a mutant that only hangs, or does not import, counts neither way. What has been found is kept in `--out`
+the changed place run, whole runs of `tests/golden/battery` first, then the closest and fastest, until one
+fails, in forks of a process that has imported everything: a changed function takes the place of its original
+in memory, and only a change outside functions takes an import. Those that read files of the folder `shared`
+beside the checkout run last, so that one call says, too, what a stranger's clone notices. A failed test
+counts if it passes where nothing is changed; a mutant that only hangs, or does not import, counts neither
+way. What has been found is kept in `--out`
 after every mutant; the same call goes on from there, and `--again` tests those once more that have not been
 killed. Mutants that change nothing observable are in `equivalent.txt`, each with its reason. Prints the
 seed, the score with its 95 % interval, and the survivors.
