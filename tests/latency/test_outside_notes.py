@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 from latency_cases import decode
 
+from blis_py.latency import build
 from blis_py.latency.decode_line import SCALAR_STEPS, DecodeLine, run_along
 from blis_py.latency.fitted_surface import FittedSurface
 from blis_py.latency.graph_sizes import GraphSizes
-from blis_py.latency.notes import Outside
+from blis_py.latency.hardware import load_gpu
+from blis_py.latency.notes import Outside, domain_notes
+from blis_py.latency.trained import ServerTerms
+from blis_py.models.model_shape import load_model
 
 
 @pytest.mark.parametrize(
@@ -64,3 +68,20 @@ def test_a_step_takes_a_unit_at_least_however_it_is_priced() -> None:
     free = DecodeLine(0.0, 0.0, 0.0, 0.0, 0.0, unit_ns=3, fixed_ns=2)
     for steps in (2, SCALAR_STEPS + 5 if SCALAR_STEPS < 99 else 20):
         assert run_along(free, 10, 1, steps, 100, 10**9).end_ns == 100 + 5 * steps
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu"), [("qwen3-14b", "h100"), ("qwen3-30b-a3b", "h200"), ("llama-3.1-8b", "rtx-4090")]
+)
+def test_a_fitted_gap_per_sequence_grows_up_to_the_batches_it_was_seen_with(model: str, gpu: str) -> None:
+    server = ServerTerms(gap_ns=5e4, gap_seq_ns=2e3, most_seqs=8)
+    plain, fitted = (
+        build("trained", shape=load_model(model), gpu=load_gpu(gpu), **more)
+        for more in ({}, {"server": server})
+    )
+    gaps = []
+    for seqs in (4, 8, 30):
+        gaps.append(fitted.step_ns(decode(seqs, 400)) - plain.step_ns(decode(seqs, 400)))
+        stated = domain_notes(fitted)
+        assert ("steps of up to 30 sequences" in " ".join(stated)) == (seqs > 8)
+    assert gaps == pytest.approx([5.8e4, 6.6e4, 6.6e4], abs=2)
