@@ -91,7 +91,7 @@ class WithHostWork:
         if not beside_ns:  # so the faster run without it contains all steps that are needed
             ends_ns = self._bare.decode_run(features, steps, start_ns, until_ns).ends_ns()
             durations = np.diff(ends_ns, prepend=start_ns) + added_ns
-            return run_of(durations, start_ns, until_ns, rising=False)
+            return run_of(durations, start_ns, until_ns)
         return step_by_step(self.step_ns, features, steps, start_ns, until_ns)
 
     def _stays_hidden(self, features: StepFeatures) -> bool:

@@ -81,16 +81,13 @@ class PricedRun(StepRun):
         return self._ends_ns
 
 
-def within_the_clock(price: Any, longest: float = LONGEST_NS, rising: bool = True) -> Any:
+def within_the_clock(price: Any, longest: float = LONGEST_NS) -> Any:
     """Prices of consecutive steps, up to the first that is not below `longest`.
-
-    Args:
-        rising: the prices do not decrease.
 
     Raises:
         OverflowError: the first price is not below it.
     """
-    if (price[-1] if rising else price.max()) < longest:
+    if price.max() < longest:
         return price
     steps = int((~(price < longest)).argmax())
     if not steps:
@@ -98,16 +95,13 @@ def within_the_clock(price: Any, longest: float = LONGEST_NS, rising: bool = Tru
     return price[:steps]
 
 
-def run_of(ns: Ints, start_ns: int, until_ns: int, rising: bool = True) -> PricedRun:
+def run_of(ns: Ints, start_ns: int, until_ns: int) -> PricedRun:
     """Steps of these durations, up to the first that ends at `until_ns` or later. The array is modified.
-
-    Args:
-        rising: the durations do not decrease.
 
     Raises:
         OverflowError: it ends after the end of the clock.
     """
-    if start_ns + float(ns[-1] if rising else ns.max()) * len(ns) >= LONGEST_NS:
+    if start_ns + float(ns.max()) * len(ns) >= LONGEST_NS:
         rough_ends = start_ns + np.add.accumulate(ns, dtype=np.float64)
         ns = ns[: int(rough_ends.searchsorted(LONGEST_NS)) + 1]
     ns[0] += start_ns
