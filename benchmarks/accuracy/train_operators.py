@@ -21,8 +21,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from blis_py.hardware.gpu import GpuSpec, load_gpu
 from blis_py.latency import operator_work as work
-from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.operator_work import Priced
 from blis_py.latency.surfaces import corners_of
 
