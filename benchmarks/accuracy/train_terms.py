@@ -115,7 +115,8 @@ class Case:
 
 def terms_from(values: NDArray[np.float64]) -> EngineTerms:
     found = [*np.exp(values[:FACTORS]), *values[FACTORS:]]
-    return EngineTerms(**dict(zip(NAMES, map(float, found), strict=True)))
+    terms: dict[str, Any] = dict(zip(NAMES, map(float, found), strict=True))
+    return EngineTerms(**terms)
 
 
 def samples(data: Path) -> dict[str, list[Point]]:
