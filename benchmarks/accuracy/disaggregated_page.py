@@ -45,13 +45,15 @@ What is missed, and why, as far as it is known:
 - Means of TTFT in closed loops. All requests in flight begin at once, and a tenth of all is this first wave:
   in runs before 21 January 2026 it met cold kernels, as one test request was all the warm-up. Where medians
   were published (SGLang on GB200) they are predicted better than the means.
-- TTFT under SGLang is too low, by half in the median: its factor of steps with prompts on Blackwell, learned
-  on instances that do both, is too small for these.
+- TTFT under SGLang is too low. With attention DP its prompts are priced too fast: in NVFP4 on GB200
+  10,600 tokens/s and GPU were measured at saturation, 17,000 are priced; gathering tokens over ranks and
+  experts that are not balanced between them may be what lacks. Without it, launching beside Grace was most.
 - TTFT near saturation of the prefill side. With a fixed number of requests in flight, a prefill that is
   priced 20 % too slow makes their queue several times as long; throughput is then off by those 20 %
   only. The factor of steps with prompts was learned on instances that do both; on Blackwell instances
   for prefill alone with attention DP seem to be faster, on Hopper they are not.
 - Prompts of SGLang in FP8 on GB200 with TP4, priced too fast: at saturation 13,400 tokens/s were measured.
+  The term of block scales, learned where both sides are together, explains half of it.
 - TPOT of SGLang in FP8 on GB200 with TP4 under load: the kernels of experts that were measured reach half of
   the memory bandwidth at 16 requests; these servers reached three quarters.
 - TPOT of gpt-oss-120b under TensorRT-LLM with TP4, as where prefill and decode are together.
