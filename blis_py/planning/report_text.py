@@ -45,7 +45,7 @@ def lines(plan: PlanResult) -> list[str]:
 
 
 def _given_load(plan: PlanResult) -> str:
-    """What figures beside a highest rate are of."""
+    """The load to which figures beside a highest rate belong."""
     return " at the load given" if plan.objective == RATE else ""
 
 
