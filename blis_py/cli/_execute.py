@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from blis_py.api import Simulation
     from blis_py.sensitivity.reruns import Reruns
 
-_SAME_RATE = 0.1
-"""Deviation of the arrivals from the configured rate above which a note names it."""
+_SAME_RATE, _FEW = 0.1, 50
+"""Deviation of the arrivals from the configured rate above which a note names it, and requests too few for
+a rate."""
 
 
 def execute(flags: Flags, *, needs_trace: bool = False) -> None:
@@ -83,7 +84,8 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
 def _other_rate(simulation: Simulation) -> Iterator[str]:
     """A note where the requests come at another rate than the configured one."""
     rate, offered = simulation.config.workload.rate, simulation.offered_per_s
-    if rate and offered is not None and abs(offered / rate - 1) > _SAME_RATE:
+    enough = len(simulation.table) >= _FEW
+    if enough and rate and offered and abs(offered / rate - 1) > _SAME_RATE:
         yield (
             f"these {len(simulation.table):,} requests arrive at {offered:,.3g}/s on average; "
             f"the rate of {rate:g} holds over longer runs"

@@ -78,7 +78,7 @@ def plan(flags: Flags) -> None:
 
     The exit code is 0 also if no configuration meets all targets: then the one that comes nearest is printed.
     """
-    from blis_py.planning.api import chosen_plan
+    from blis_py.planning.api import plan as find_plan
     from blis_py.planning.prices import parse_prices
 
     style = format_of(flags)
@@ -90,7 +90,7 @@ def plan(flags: Flags) -> None:
         raise InputError("a plan chooses the number of instances", key="--num-instances", fix=fix)
     base = base_of(flags)
     with under_way() as line:
-        found = chosen_plan(
+        found = find_plan(
             base,
             vary=flags.get("--vary", ()),
             space=flags.get("--space"),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from blis_py.comparison.pairs import Pairs
 from blis_py.metrics.bootstrap import Change, changes
-from blis_py.metrics.groups import SLO_CLASSES
+from blis_py.metrics.groups import report_order
 from blis_py.metrics.registry import E2E, TTFT, shown_in
 
 NOTICED = 0.01
@@ -74,12 +74,8 @@ Part = tuple[str, NDArray[np.bool_]]
 
 def _labels(found: Pairs, column: str) -> list[Part]:
     labels = found.first[column].astype(str).to_numpy(dtype=object)
-    names = sorted(set(labels.tolist()), key=_report_order)
+    names = sorted(set(labels.tolist()), key=report_order)
     return [(name, labels == name) for name in names]
-
-
-def _report_order(name: str) -> tuple[int, str]:
-    return (SLO_CLASSES.index(name) if name in SLO_CLASSES else len(SLO_CLASSES), name)
 
 
 def _tenths(found: Pairs) -> list[Part]:

@@ -79,11 +79,11 @@ class DisaggregationSection:
     handoff: str | None = setting(
         None,
         flag="--handoff",
-        help="Whose hand-over: vllm, sglang, trtllm, blis. Default: the engine's.",
+        help="Whose: vllm, sglang, trtllm, trtllm-generation-first, blis. Default: the engine's.",
         metavar="NAME",
     )
-    """Whose hand-over: `vllm`, `sglang`, `trtllm`, `blis`, or one that is installed; null = `blis` with that
-    engine preset, else `vllm`."""
+    """Whose hand-over: `vllm`, `sglang`, `trtllm`, `trtllm-generation-first`, `blis`, or an installed one;
+    null = `blis` with that engine preset, else `vllm`."""
     decider: str | None = setting(
         None,
         flag="--pd-decider",

@@ -24,12 +24,15 @@ _OF_FORMERS = {
     "receive_interval": "prefill-only",
     "prompt_wait_steps": "in-flight",
     "prompt_wait_share": "in-flight",
-    "prompt_wait_requests": "in-flight",
 }
 """Settings of batch formers."""
 _OF_TRAINED = ("kernels", "moe_backend", "fused_norms")
-_NOTED = ("routing.scorers", "link_gbps", "memory", "scheduler.gpu_memory_utilization")
-"""A note as flags, too: commands documented by BLIS and vLLM have them."""
+_NOTED = {
+    *("routing.scorers", "link_gbps", "memory", "scheduler.gpu_memory_utilization", "drain"),
+    *("latency.moe_backend", "latency.fused_norms", "attention_dp_timeout_iters"),
+    *(f"scheduler.{name}" for name in _OF_FORMERS),
+}
+"""A note as flags, too: commands documented by BLIS, and those of servers, have them."""
 
 
 def refuse_useless(config: RunConfig, layers: Layers) -> None:

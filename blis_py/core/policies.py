@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from blis_py.core._dfs_weight import DfsWeight
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.dfs_weight import DfsWeight
 from blis_py.core.fifo import FifoQueue
 from blis_py.core.hrrn import HighestResponseRatio
 from blis_py.core.lpm import LongestPrefixMatch

@@ -201,8 +201,8 @@ class KernelTables:
         ns, skew = self._decodes_ns(seqs, features.decode_kv_tokens + grown), self._profile.skew
         if skew:
             ns += skew * (self._decodes_ns(seqs, seqs * features.max_context + grown) - ns)
-        whole = np.maximum(within_the_clock(ns, rising=False).astype(np.int64), 1)
-        run = run_of(whole, start_ns, until_ns, rising=False)
+        whole = np.maximum(within_the_clock(ns).astype(np.int64), 1)
+        run = run_of(whole, start_ns, until_ns)
         self._count_decodes(features, run.steps)  # unless it is needed
         return run
 

@@ -286,8 +286,8 @@ class Operators:
         else:
             seqs = features.decode_seqs
             prices = self._decode_line(seqs).values(features.decode_kv_tokens + seqs * later)
-        whole = np.maximum(within_the_clock(prices, rising=False).astype(np.int64), 1)
-        return run_of(whole + self._host_ns(features), start_ns, until_ns, rising=False)
+        whole = np.maximum(within_the_clock(prices).astype(np.int64), 1)
+        return run_of(whole + self._host_ns(features), start_ns, until_ns)
 
 
 _CHUNK_LIST = _CHUNKS.tolist()

@@ -1,4 +1,4 @@
-"""What attention reads under sliding windows, on average over the layers of a model.
+"""Reads of attention under sliding windows, on average over the layers of a model.
 
 The features of a step count whole contexts, of which a layer with a window reads the end only. The contexts
 of a step are taken as equal here: exact where all of them are within the window, or all beyond it.

@@ -179,7 +179,7 @@ class Explanation:
         for row, one in zip(self.found.slowest, self.slowest, strict=True):
             add(slowest, self._of(row, one))
         typical = {} if self.typical is None else self._of(self.found.typical, self.typical)
-        asked = self._of(self.found.row, ledger)
+        own = self._of(self.found.row, ledger)
         counted = ledger.of(self._metric)
         total = sum(counted.values())
         there = [
@@ -191,7 +191,7 @@ class Explanation:
                 "what": line.value,
                 "first_token_ns": ledger.first.get(line, 0) if ledger.ttft_ns is not None else None,
                 "whole_ns": ledger.whole.get(line, 0),
-                "asked_ns": asked.get(line, 0),
+                "asked_ns": own.get(line, 0),
                 "share": counted.get(line, 0) / total if total else None,
                 "slowest_ns": slowest.get(line, 0) / len(self.slowest) if self.slowest else None,
                 "typical_ns": typical.get(line, 0) if self.typical is not None else None,

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
+from blis_py.hardware.gpu import load_gpu
 from blis_py.planning._suggest import MAX_AXES, suggested
 from blis_py.planning.axes import Axis, Point, axis, grid
 from blis_py.planning.fleets import devices_of, gpus_of, parts_of, price_of, unpriced
@@ -41,6 +42,10 @@ class Space:
         self.sizes, self.goal, self.runner, self.on_progress = sizes, goal, runner, on_progress
         self._base, self._axes, self._prices = base, [*axes, axis(INSTANCES, list(sizes))], prices
         self.axes = axes
+        for each in axes:
+            if each.name.rpartition(".")[2] == "gpu":
+                for gpu in each.values:
+                    load_gpu(str(gpu))  # an unknown name is a slip, and would have no price
         self.points = grid(axes)
         self._outcomes: dict[Probe, JobOutcome] = {}
         self._holding: dict[Probe, float] = {}

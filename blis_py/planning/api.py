@@ -142,7 +142,7 @@ def pareto(
 
 
 def plan(
-    config: RunConfig | str | Path | None = None,
+    config: RunConfig | Base | str | Path | None = None,
     /,
     *,
     vary: Vary = (),
@@ -172,7 +172,8 @@ def plan(
         blis.plan(trace="day.csv", model="llama-3.1-8b", gpu="h100", slo="ttft.p99=500ms")
 
     Args:
-        config: as of `blis.run`, and so are the `settings`; `slo` and `goodput` give the targets.
+        config: as of `blis.run`, or common settings of studies, and so are the `settings`; `slo` and
+            `goodput` give the targets.
         vary: the settings to choose from, as of `blis.sweep`.
         space: a YAML file with `vary`, `instances`, `prices`.
         instances: numbers of instances to choose from: `"1:32"` (the default) or a list.
@@ -193,61 +194,11 @@ def plan(
         on_progress: callback with a line on the progress of the search.
 
     Raises:
-        InputError: no target, an unknown setting, or nothing that can be run.
+        InputError: no target, an unknown setting, nothing that can be run, or arguments that contradict each
+            other.
     """
     on_progress = settings.pop("told", on_progress)  # its former name
-    return chosen_plan(
-        base_of(config, settings),
-        vary=vary,
-        space=space,
-        instances=instances,
-        prices=prices,
-        attainment=attainment,
-        max_lost=max_lost,
-        at_least=at_least,
-        confidence=confidence,
-        max_rate=max_rate,
-        gpus=gpus,
-        budget=budget,
-        tune=tune,
-        most_requests=most_requests,
-        trials=trials,
-        draws=draws,
-        workers=workers,
-        dask=dask,
-        cache=cache,
-        on_progress=on_progress,
-    )
-
-
-def chosen_plan(
-    base: Base,
-    *,
-    vary: Vary = (),
-    space: str | Path | None = None,
-    instances: Sequence[int] | str | None = None,
-    prices: Mapping[str, float] | None = None,
-    attainment: str | float | None = None,
-    max_lost: str | float = 0.0,
-    at_least: Sequence[str] | str = (),
-    confidence: str | float | None = None,
-    max_rate: bool = False,
-    gpus: int | None = None,
-    budget: float | None = None,
-    tune: bool = True,
-    most_requests: int = MOST_REQUESTS,
-    trials: int = TRIALS,
-    draws: int = DRAWS,
-    workers: int | None = None,
-    dask: str | None = None,
-    cache: Cache = True,
-    on_progress: LineCallback | None = None,
-) -> Plan:
-    """`plan` for an already resolved base configuration.
-
-    Raises:
-        InputError: arguments contradict each other or belong to another kind of plan.
-    """
+    base = config if isinstance(config, Base) else base_of(config, settings)
     axes, listed, more = spanned(vary, (), space, ("instances", "prices"))
     if listed:
         raise InputError("a plan has no list of runs", key="runs", fix="use vary, or blis.sweep")

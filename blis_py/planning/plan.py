@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 DEFAULT_SIZES = range(1, 33)
 DRAWS, TRIALS = 20, 64
+_OFFERED = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s")
 _PERCENTILE = re.compile(r"\.p(\d+(?:\.\d+)?)$")
 _OF_TAIL = 0.25
 """Share of the requests beyond a percentile that the start of a closed loop may make up."""
@@ -212,12 +213,13 @@ def examined(found: Plan, goal: Goal, runner: Runner, under: Drawn, notes: Seque
     config = best.config
     longer = found.sustained or Sustained(best.judgement, best.outcome, 1.0, False)
     rate = None
-    if config.workload.concurrency is None:
-        rate = highest_rate(config, goal, runner, longer)
     length = longer.analysed
     jobs = analysis.sensitivity(config, length) | analysis.other_models(config, length)
     names = [*jobs]
-    jobs |= {f"lever {name}": job for name, job in _levers(best, rate, length).items()}
+    if not _more_than_offered(best):
+        if config.workload.concurrency is None:
+            rate = highest_rate(config, goal, runner, longer)
+        jobs |= {f"lever {name}": job for name, job in _levers(best, rate, length).items()}
     cases = {case.name: case for case in analysis.cases_of(jobs, goal, runner)}
     pulled = [replace(c, name=n.removeprefix("lever ")) for n, c in cases.items() if n.startswith("lever")]
     return replace(
@@ -255,7 +257,18 @@ def _warnings(best: Candidate, longer: Sustained) -> list[str]:
             "the longest run is too short to tell whether the cluster keeps up: use more requests, or raise "
             "--most-requests"
         )
+    if more := _more_than_offered(best):
+        notes.append(f"{more}: the requests ask for no more at their rate; raise --rate, or take --max-rate")
     return notes + _of_the_start(best)
+
+
+def _more_than_offered(best: Candidate) -> str:
+    """The throughput that is missed although every request is served without a growing backlog."""
+    missed = [each for each in best.judgement.requirements if not each.met]
+    if best.judgement.saturated or best.config.workload.concurrency is not None or not missed:
+        return ""
+    offered = all(each.what in _OFFERED for each in missed)
+    return f"{missed[0].what} {missed[0].measured or 0.0:,.4g}" if offered else ""
 
 
 def _of_the_start(best: Candidate) -> list[str]:

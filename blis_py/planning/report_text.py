@@ -29,8 +29,8 @@ def answer(plan: PlanResult) -> str:
 def lines(plan: PlanResult) -> list[str]:
     """The answer first, then its limits, certainty and provenance."""
     best = plan.best
-    lines = [f"{_verb(plan)}: {best}", f"  {_size(best)}", *_parts(best)]
     given = _given_load(plan)
+    lines = [f"{_verb(plan)}: {best}", f"  {_size(best, given)}", *_parts(best)]
     lines += [f"  {_met(each)} {each}{given}" for each in best.judgement.requirements if _shown(each)]
     lines += _longer(plan)
     if best.judgement.saturated:
@@ -45,7 +45,7 @@ def lines(plan: PlanResult) -> list[str]:
 
 
 def _given_load(plan: PlanResult) -> str:
-    """What figures beside a highest rate are of."""
+    """The load to which figures beside a highest rate belong."""
     return " at the load given" if plan.objective == RATE else ""
 
 
@@ -139,7 +139,7 @@ def _verb(plan: PlanResult) -> str:
     )
 
 
-def _size(best: Candidate) -> str:
+def _size(best: Candidate, given: str = "") -> str:
     text = f"{best.gpus} GPU{'s' if best.gpus > 1 else ''}"
     if best.dollars_per_hour is None:
         return text
@@ -148,7 +148,9 @@ def _size(best: Candidate) -> str:
     total = best.dollars_per_million("total")
     if million is None or total is None:
         return text
-    return f"{text}; ${million:,.2f} per million output tokens, ${total:,.2f} per million tokens in all"
+    return (
+        f"{text}; ${million:,.2f} per million output tokens, ${total:,.2f} per million tokens in all{given}"
+    )
 
 
 def _parts(best: Candidate) -> list[str]:
@@ -193,7 +195,8 @@ def _room(plan: PlanResult) -> list[str]:
     if rate is None:
         return []
     if rate.factor is None:
-        return [f"Highest rate: none; even {100 * MIN_FACTOR:g} % of the load misses a target"]
+        more = "" if plan.objective == RATE else ", so more instances do not help"
+        return [f"Highest rate: none; even {100 * MIN_FACTOR:g} % of the load misses a target{more}"]
     if rate.per_s is None:
         return []
     over = f"over {rate.requests:,} requests, {_duration(rate.span_s)}"
@@ -204,7 +207,11 @@ def _room(plan: PlanResult) -> list[str]:
     text = f"{kind}: {rate.per_s:,.3g} requests/s ({rate.factor:.2f} × {offered}; {over})"
     if not rate.settled:
         text += "; a longer run may hold less, give more requests"
-    return [text, f"  just above it: {rate.broken}"]
+    lines = [text, f"  just above it: {rate.broken}"]
+    if not plan.holds and plan.objective != RATE and rate.factor >= 1:
+        few = f"{plan.best.outcome.facts.get('requests', 0):,} requests"
+        lines.append(f"  the {few} given miss a target that a longer run of the same load meets: give more")
+    return lines
 
 
 def _offered(plan: PlanResult, offered: float) -> str:

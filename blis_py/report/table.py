@@ -58,7 +58,7 @@ def _print(
         console.print(part if index == 0 else Group("", part))
 
 
-def _short_parts(summary: Summary, width: int) -> Iterable[RenderableType]:
+def _head(summary: Summary, width: int) -> Iterable[RenderableType]:
     cluster = summary["cluster"]
     yield _load(summary["load"], cluster["requests"])
     yield _flow([*_outcomes(cluster, summary["window"]), *_throughput(cluster)], width)
@@ -66,6 +66,11 @@ def _short_parts(summary: Summary, width: int) -> Iterable[RenderableType]:
         yield _flow(_admission(summary["admission"]), width)
     if "gateway" in summary:
         yield _flow(_gateway(summary["gateway"]), width)
+
+
+def _short_parts(summary: Summary, width: int) -> Iterable[RenderableType]:
+    cluster = summary["cluster"]
+    yield from _head(summary, width)
     if "sessions" in summary:
         yield _flow(_sessions(summary["sessions"]), width)
     yield _latency_table(cluster, width)
@@ -76,12 +81,7 @@ def _short_parts(summary: Summary, width: int) -> Iterable[RenderableType]:
 def parts(summary: Summary, width: int) -> Iterable[RenderableType]:
     """The parts of the table, from top to bottom."""
     cluster = summary["cluster"]
-    yield _load(summary["load"], cluster["requests"])
-    yield _flow([*_outcomes(cluster, summary["window"]), *_throughput(cluster)], width)
-    if "admission" in summary:
-        yield _flow(_admission(summary["admission"]), width)
-    if "gateway" in summary:
-        yield _flow(_gateway(summary["gateway"]), width)
+    yield from _head(summary, width)
     if "saturation" in summary:
         yield _flow((f"{_name(name)}: {level}" for name, level in summary["saturation"].items()), width)
     if "sessions" in summary:

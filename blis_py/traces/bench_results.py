@@ -32,18 +32,18 @@ def read_vllm(path: Path, reading: Reading, document: dict[str, Any]) -> Request
 
 def read_vllm_lines(path: Path, reading: Reading) -> RequestTable:
     """The requests of one run of a file made with `--append-result`; `FILE#1` is the second."""
-    runs = [row for _, _, row in json_rows(path, reading)]
-    run = reading.chosen(runs, path, "runs")
-    where = f"{path}:{(reading.part or 0) + 1}"
-    return _requests(path, reading, run, where, "save it with --save-result --save-detailed")
+    return _chosen(path, reading, "save it with --save-result --save-detailed")
 
 
 def read_sglang(path: Path, reading: Reading) -> RequestTable:
     """The requests of a result of SGLang's `bench_serving`; `FILE#1` is the second run in a file."""
+    return _chosen(path, reading, "run it with --output-details")
+
+
+def _chosen(path: Path, reading: Reading, fix: str) -> RequestTable:
     runs = [row for _, _, row in json_rows(path, reading)]
     run = reading.chosen(runs, path, "runs")
-    where = f"{path}:{(reading.part or 0) + 1}"
-    return _requests(path, reading, run, where, "run it with --output-details")
+    return _requests(path, reading, run, f"{path}:{(reading.part or 0) + 1}", fix)
 
 
 def _requests(path: Path, reading: Reading, run: dict[str, Any], where: str, fix: str) -> RequestTable:

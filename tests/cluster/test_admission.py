@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cluster_runs import CLASSES, Row, Run, differences, linear, of_diffusion, runs, table_of
+from flow_runs import reasons
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_pool import simulate
@@ -53,11 +54,6 @@ def run(rows: list[Row], policy: str, config: SchedulerConfig = CONFIG, **given:
     )
     check(record)
     return record
-
-
-def reasons(record: RunRecord) -> list[str]:
-    """Of each request, empty where it was admitted."""
-    return [""] * len(record.table) if record.rejection is None else record.rejection.to_list()
 
 
 # -- the policies ------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ SHAPE = re.compile(r"(?<!\w)\[[^\]]*\]|\bshape|\bscalar\b|\bSee `|\barguments ar
 OPENINGS = re.compile(
     "(Who|Whose|Whom|What(?!-)|How|Where|When|Why|Until|Something|So many|Nothing|It|Its|Of|"
     "Adds|Appends|Begins|Brings|Builds|Collects|Creates|Decides|Divides|Does|Executes|Finds|Forbids|Gives|Keeps|Makes|"
-    r"Moves|Reads|Receives|Refuses|Returns|Runs the|Sends|Serves|Takes|Wakes|Writes)\b"
+    r"Moves|Receives|Refuses|Returns|Runs the|Sends|Serves|Takes|Wakes|Writes)\b"
 )
 """First words of a sentence about someone; a docstring opens with a noun phrase or an imperative."""
 

@@ -4,10 +4,12 @@
 
 Each mutant is one change to one module of `PARTS`, in a copy of the checkout. First all tests run once, in
 an instrumented copy: which of them execute which blocks is kept beside `--out`. Then the tests that execute
-the changed place run, the closest and fastest first, until one fails, in forks of a process that has
-imported the libraries. Those that read files of the folder `shared` beside the checkout run last, so that
-one call says, too, what a stranger's clone notices. A failed test of another part counts if it fails twice;
-a mutant that only hangs, or does not import, counts neither way. What has been found is kept in `--out`
+the changed place run, whole runs of `tests/golden/battery` first, then the closest and fastest, until one
+fails, in forks of a process that has imported everything: a changed function takes the place of its original
+in memory, and only a change outside functions takes an import. Those that read files of the folder `shared`
+beside the checkout run last, so that one call says, too, what a stranger's clone notices. A failed test
+counts if it passes where nothing is changed; a mutant that only hangs, or does not import, counts neither
+way. What has been found is kept in `--out`
 after every mutant; the same call goes on from there, and `--again` tests those once more that have not been
 killed. Mutants that change nothing observable are in `equivalent.txt`, each with its reason. Prints the
 seed, the score with its 95 % interval, and the survivors.
@@ -40,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from blocks import HITS
 from operators import Mutation, compiles, mutations
-from reach import MARKS, Blocks, Reach
+from reach import MARKS, Blocks, Reach, Reached
 from selection import Selection
 from server import BROKEN, HANGS, KILLED, SURVIVES
 
@@ -58,8 +60,11 @@ SECOND_NS = 10**9
 CLOSEST = 6
 """Files of tests tried before all others."""
 TOGETHER = 20
-MOST_RUNS = 150
-"""Runs of the battery for one mutant, the cheapest."""
+FIRST_RUNS = 15
+"""Runs of the battery before any other test."""
+MOST_RUNS = 60
+"""Runs of the battery for one mutant."""
+LONG_RUN_S = 0.15
 
 
 def main() -> int:
@@ -86,7 +91,7 @@ def main() -> int:
     missing = [mutation for mutation in chosen if mutation.name not in {*done, *equivalent}]
     with ExitStack() as stack, out.open("a") as log:
         for _ in range(options.workers if missing else 0):
-            campaign.servers.put(stack.enter_context(_server(options.limit_s)))
+            campaign.servers.put(stack.enter_context(_server(options.limit_s)).warmed())
         pool = ThreadPoolExecutor(options.workers)
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # before the servers are closed
 
@@ -219,6 +224,14 @@ class Server:
             "scratch": str(self.root.parent / "scratch"),
             **more,
         }
+        return self._answer(job)
+
+    def warmed(self) -> Server:
+        """With the package imported, to change single functions of it."""
+        self._answer({"root": str(self.root), "warm": True})
+        return self
+
+    def _answer(self, job: dict[str, object]) -> tuple[str, str]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(job), file=self._process.stdin, flush=True)
@@ -329,26 +342,38 @@ class Campaign:
         return self._sound[test]
 
     def _stages(self, mutation: Mutation) -> Iterator[tuple[bool, list[str]]]:
-        """Whole runs, cheap tests before slow ones, close ones first; what reads `shared` comes last."""
+        """Some whole runs, cheap tests close by, further runs, others; what reads `shared` comes last."""
         files = self._selection.of(mutation.module, self._own)
         block, rank = self._blocks.of(mutation), {file: place for place, file in enumerate(files)}
         found = [one for one in self._reach.of(block) if not self._own or one.file in rank]
         if not found:  # executed when it is imported
             files = [*self._selection.runs, *files]
             found = [one for file in files for one in self._reach.tests.get(file, []) if one.passes]
-        runs = [one for one in found if one.file in self._selection.runs]
-        yield False, [one.test for one in sorted(runs, key=lambda one: one.cost_s)][:MOST_RUNS]
+        runs = sorted((one for one in found if one.file in self._selection.runs), key=_mixed)
+        yield False, [one.test for one in runs[:FIRST_RUNS]]
+        if not self._battery_only:
+            tests = [one for one in found if one.file not in self._selection.runs]
+            tests.sort(
+                key=lambda one: (one.shared, one.cost_s > SLOW_S, rank.get(one.file, len(rank)), one.cost_s)
+            )
+            close = [one for one in tests if not one.shared and one.cost_s <= SLOW_S]
+            files = list(dict.fromkeys(one.file for one in close))[:CLOSEST]
+            close = [one for one in close if one.file in files]
+            yield False, [one.test for one in close]
+        yield False, [one.test for one in runs[FIRST_RUNS:MOST_RUNS]]
         if self._battery_only:
             return
-        tests = [one for one in found if one.file not in self._selection.runs]
-        tests.sort(
-            key=lambda one: (one.shared, one.cost_s > SLOW_S, rank.get(one.file, len(rank)), one.cost_s)
-        )
+        tests = [one for one in tests if one not in close]
         for shared in (False, True):
             for slow in (False, True):
                 chosen = [one for one in tests if one.shared == shared and (one.cost_s > SLOW_S) == slow]
                 for some in _batched(list(dict.fromkeys(one.file for one in chosen))):
                     yield shared, [one.test for one in chosen if one.file in some]
+
+
+def _mixed(run: Reached) -> tuple[bool, bytes]:
+    """An order in which runs of all kinds take turns, the long ones behind."""
+    return run.cost_s > LONG_RUN_S, sha256(run.test.encode()).digest()
 
 
 def _batched(files: list[str]) -> Iterator[set[str]]:

@@ -61,12 +61,12 @@ class Warm:
         assert file
         before = compile(self._sources[name], file, "exec", dont_inherit=True)
         after = compile(Path(file).read_bytes(), file, "exec", dont_inherit=True)
-        if not _same(before, after, but_functions=True):
+        if not same(before, after, but_functions=True):
             return False
         differing = [
             (_place(old), new)
-            for old, new in zip(_functions(before), _functions(after), strict=True)
-            if not _same(old, new)
+            for old, new in zip(functions(before), functions(after), strict=True)
+            if not same(old, new)
         ]
         if any(place in self._called or place not in self._functions for place, _ in differing):
             return False
@@ -86,21 +86,21 @@ def forget() -> None:
             del sys.modules[name]
 
 
-def _functions(code: CodeType) -> Iterator[CodeType]:
+def functions(code: CodeType) -> Iterator[CodeType]:
     """Functions and methods in the order of the source, without those inside others."""
     for inner in code.co_consts:
         if isinstance(inner, CodeType):
             if _is_function(inner):
                 yield inner
             elif not inner.co_flags & CO_OPTIMIZED:
-                yield from _functions(inner)
+                yield from functions(inner)
 
 
 def _is_function(code: CodeType) -> bool:
     return bool(code.co_flags & CO_OPTIMIZED) and not code.co_name.startswith("<")
 
 
-def _same(old: object, new: object, but_functions: bool = False) -> bool:
+def same(old: object, new: object, but_functions: bool = False) -> bool:
     """Whether both do the same, wherever their lines are."""
     if not isinstance(old, CodeType) or not isinstance(new, CodeType):
         return type(old) is type(new) and repr(old) == repr(new)
@@ -110,5 +110,5 @@ def _same(old: object, new: object, but_functions: bool = False) -> bool:
         (old.co_code, old.co_names, old.co_varnames, old.co_freevars)
         == (new.co_code, new.co_names, new.co_varnames, new.co_freevars)
         and len(old.co_consts) == len(new.co_consts)
-        and all(_same(*pair, but_functions) for pair in zip(old.co_consts, new.co_consts, strict=True))
+        and all(same(*pair, but_functions) for pair in zip(old.co_consts, new.co_consts, strict=True))
     )

@@ -305,12 +305,13 @@ def test_everything_is_in_the_folder(tmp_path: Path) -> None:
         ({"slo": "critical.ttft.p99=1s"}, "no request is held to it"),
         ({"horizon": "10s"}, "would hide the requests that are still waiting"),
         ({"attainment": "101%"}, "is no share"),
+        ({"confidence": "90"}, "write 90% or 0.9"),
         ({"attainment": "99%"}, "no request has a goodput target"),
         ({"prices": {"h100": -1}}, "is no price"),
         ({"instances": "0:4"}, "must be whole numbers from 1"),
         ({"instances": "4", "vary": {"num_instances": (1, 2)}}, "given by --instances, too"),
         ({"vary": {"tp": (3, 5)}}, "no configuration can be run: --tp: does not divide"),
-        ({"vary": {"gpu": ("h1000",)}}, "no configuration can be run"),
+        ({"vary": {"gpu": ("h1000",)}}, "unknown gpu (found"),
         ({"vary": {"prompt_tokens": (10, 20)}}, "is not for a plan to choose"),
         ({"vary": {"latency_model": ("trained", "roofline")}}, "is not for a plan to choose"),
         ({"max_rate": True}, "contradicts --max-rate"),
@@ -363,3 +364,21 @@ def test_a_start_all_at_once_that_decides_a_percentile_is_a_warning() -> None:
     assert not any(
         "at once" in note for note in blis.plan(**loop, num_requests=200, slo="tpot.mean=1s", **only).notes
     )
+
+
+FEW = {"model": "llama-3.1-8b", "rate": 5, "num_requests": 60, "draws": 0, "tune": False, "most_requests": 60}
+
+
+def test_more_throughput_than_is_offered_is_no_lack_of_instances() -> None:
+    found = blis.plan(**FEW, instances=[1, 2], at_least="output_tokens_per_s=1e6")
+    assert not found.holds
+    assert found.rate is None
+    assert found.binding is None
+    (note,) = [note for note in found.notes if "ask for no more" in note]
+    assert note.startswith("output_tokens_per_s ")
+    assert note.endswith("raise --rate, or take --max-rate")
+
+
+def test_a_gpu_that_does_not_exist_is_refused_and_does_not_change_the_objective() -> None:
+    with pytest.raises(InputError, match="unknown gpu"):
+        blis.plan(**FEW, instances=[1], slo="ttft.p99=1s", vary={"gpu": ["h100", "a10g"]})

@@ -111,7 +111,10 @@ def test_a_highest_rate_states_what_it_is_not() -> None:
         )
         return report_text.answer(plan(rate=rate)).split("\n")[3]
 
-    assert said(factor=None) == "Highest rate: none; even 1 % of the load misses a target"
+    assert (
+        said(factor=None)
+        == "Highest rate: none; even 1 % of the load misses a target, so more instances do not help"
+    )
     assert said(broken=None).endswith("beyond 120 requests/s, where the search ended (over 0 requests, 30 s)")
     assert said(settled=False) == (
         "Highest rate of a burst of 30 s: 120 requests/s (2.00 × the 60 offered; over 0 requests, 30 s); "
@@ -306,3 +309,19 @@ def test_the_picture_of_a_plan_without_figures_states_what_is_not_known() -> Non
         "nothing was measured",
         "nothing was found that would help",
     ]
+
+
+def test_figures_beside_a_highest_rate_are_those_of_the_load_given() -> None:
+    """2 GPUs that serve ten times the load cost a tenth a token: the price below is not that of the rate."""
+    cluster = plan(objective=report_text.RATE, rate=HighestRate(10.0, 600.0, judged(130)))
+    text = report_text.answer(cluster)
+    assert "per million tokens in all at the load given" in text
+    assert "p99 TTFT 80 ms (target 100 ms) at the load given" in text
+    assert "at the load given" not in report_text.answer(plan())
+
+
+def test_a_target_missed_by_few_requests_and_met_by_many_is_no_contradiction() -> None:
+    missed = plan(best=candidate(2, 130), rate=HighestRate(1.15, 69.0, judged(130), 4.0, 320))
+    text = "  the 80 requests given miss a target that a longer run of the same load meets: give more"
+    assert text in report_text.lines(missed)
+    assert text not in report_text.lines(plan(rate=HighestRate(1.15, 69.0, judged(130), 4.0, 320)))

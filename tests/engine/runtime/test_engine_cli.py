@@ -8,18 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_engine_real_model import _CONFIG
 
 from blis_py.calibrate.parity import replay_steps
 from blis_py.cli import main
 from blis_py.traces.steplog import read_step_log
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    folder: Path = tmp_path_factory.mktemp("tiny-qwen3")
-    (folder / "config.json").write_text(json.dumps(_CONFIG))
-    return ["--model", str(folder), "--load-format", "dummy", "--device", "cpu", "--num-kv-blocks", "100"]
 
 
 def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
@@ -108,7 +100,7 @@ def test_a_replay_as_fast_as_possible_waits_for_no_arrival(
 
 def test_info_states_what_would_run(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     facts = json_of(capsys, "info", *model, "--block-size", "32")
-    assert (facts["kv_blocks"], facts["kv_tokens"], facts["dtype"]) == (100, 3200, "float32")
+    assert (facts["kv_blocks"], facts["kv_tokens"], facts["dtype"]) == (200, 6400, "float32")
     assert facts["attention_norm_mlp"] == "reference"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 import yaml
 from stub_engine import StubModel, expected, stub_engine
-from test_engine_real_model import _CONFIG
 
 from blis_py.api import replay
 from blis_py.calibrate.parity import replay_steps
@@ -153,13 +151,6 @@ def test_answers_are_no_part_of_what_prompts_share() -> None:
 
 
 # -- the command -------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    folder: Path = tmp_path_factory.mktemp("run-qwen3")
-    (folder / "config.json").write_text(json.dumps(_CONFIG))
-    return ["--model", str(folder), "--load-format", "dummy", "--device", "cpu", "--num-kv-blocks", "200"]
 
 
 LOAD = ["--num-requests", "14", "--rate", "40", "--prompt-tokens", "60", "--prompt-tokens-max", "90"]

@@ -184,14 +184,16 @@ def _shown(picture: Any) -> Iterator[str]:
         titles = [ax.get_title(loc) for loc in ("left", "center", "right")]
         yield f"{titles} {ax.get_xlabel()} {ax.get_ylabel()} {ax.get_xscale()} {ax.get_yscale()}"
         yield _numbers([ax.get_xlim(), ax.get_ylim(), ax.get_xticks(), ax.get_yticks()])
-        yield str([tick.get_text() for tick in (*ax.get_xticklabels(), *ax.get_yticklabels())])
+        ticks = (*ax.get_xticklabels(), *ax.get_yticklabels())
+        yield str([(tick.get_text(), tick.get_fontsize()) for tick in ticks])
         for line in ax.lines:
             yield f"{line.get_label()} {line.get_color()} {line.get_linestyle()}"
             yield _numbers(line.get_xydata())
         for patch in ax.patches:
             yield f"{patch.get_label()} {patch.get_facecolor()} {_numbers(patch.get_extents().bounds)}"
         for text in ax.texts:
-            yield f"{text.get_text()} {text.get_position()} {text.get_ha()}"
+            offset = getattr(text, "xyann", "")
+            yield f"{text.get_text()} {text.get_position()} {text.get_ha()} {text.get_fontsize()} {offset}"
         for collection in ax.collections:
             yield f"{collection.get_label()} {_numbers(collection.get_offsets())}"
         legend = ax.get_legend()

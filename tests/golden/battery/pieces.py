@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
+from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -50,11 +51,11 @@ def steps(which: str) -> Iterator[str]:
         for features in (*alone, *prompts, *mixed):
             time = each.step(features)
             yield f"{time.gpu_ns} {time.host_ns} {each.step_ns(features)}"
-        for features in alone:
-            run = each.decode_run(features, 9, 1000)
+        for features, steps in product(alone, (9, 40)):
+            run = each.decode_run(features, steps, 1000)
             yield f"{run.steps} {run.end_ns} {run.ends_ns().tolist()}"
             half_ns = (run.end_ns + 1000) // 2
-            cut = each.decode_run(features, 9, 1000, half_ns)
+            cut = each.decode_run(features, steps, 1000, half_ns)
             first = run.first(4)
             yield f"{cut.steps} {cut.end_ns} {first.steps} {first.end_ns} {run.until(half_ns).steps}"
             yield f"{run.then(run.end_ns + 5).ends_ns().tolist()}"
