@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_py.cli.calibrate_adapters import ADAPTER_FLAGS, concerns_adapters, print_adapters
-from blis_py.cli.execute import say
+from blis_py.cli._calibrate_adapters import ADAPTER_FLAGS, concerns_adapters, print_adapters
+from blis_py.cli._execute import say
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.formats import FORMAT, format_of
 from blis_py.config.check import duration_ns

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from blis_py.cli._listing import GROUPS, show
 from blis_py.cli.flag import Flags
-from blis_py.cli.listing import GROUPS, show
 from blis_py.config.engine import load_engine, names
 from blis_py.config.models import DEFAULT_ENGINE
 
@@ -11,6 +11,7 @@ __all__ = ["GROUPS", "engines"]
 
 _COLUMNS = {
     "name": "engine",
+    "releases": "releases",
     "setting": "setting",
     "value": "value",
     "small_gpu": "below 70 GiB, A100",
@@ -25,6 +26,7 @@ def engines(flags: Flags) -> None:
         {
             "name": name,
             "title": engine.title,
+            "releases": " to ".join(engine.releases),
             "setting": key,
             "value": value,
             "small_gpu": engine.small_gpu.get(key),
@@ -36,5 +38,7 @@ def engines(flags: Flags) -> None:
     ]
     more = (
         f"Default: {DEFAULT_ENGINE}. Flags and configuration override it; another engine: --engine FILE.",
+        "A release (vllm-0.12, sglang-0.5.14) is another name of the preset whose releases it is among: "
+        "between them no default that is simulated changed.",
     )
     show(flags, rows, _COLUMNS, more)

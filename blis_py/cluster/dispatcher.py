@@ -15,7 +15,7 @@ from blis_py.errors import InputError
 from blis_py.metrics.record import NO_INSTANCE, NOT_SERVED
 
 if TYPE_CHECKING:
-    from blis_py.cluster.decisions import DecisionLog
+    from blis_py.cluster._decisions import DecisionLog
     from blis_py.cluster.fleet import Membership, MemberState
 
 Progress = Callable[[int, int], None]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,16 +13,14 @@ from blis_py.errors import InputError
 from blis_py.files.bundled import root
 from blis_py.files.paths import expanded, is_file
 from blis_py.files.yaml_files import load_mapping
-from blis_py.latency.hardware import load_gpu
+from blis_py.hardware.gpu import load_gpu
 
 LARGE_GPU_BYTES = 70 << 30
 """GPU memory in bytes from which vLLM applies the defaults of large GPUs, except for A100."""
 
-RELEASES = {"vllm-0.10": range(10, 14), "vllm-0.15": range(14, 34)}
-"""Preset -> releases 0.N of vLLM that behave as it does: from 0.14 on batches are composed beside the running
-one by default. Up to 0.33, the newest that was read, no other change of what is simulated is known."""
-
 _KEYS = {"value", "small_gpu", "source"}
+_RELEASE = re.compile(r"([a-z]+)-(\d+)\.(\d+)(?:\.\w+)*")
+Release = tuple[int, int]
 
 
 class EnginePreset(NamedTuple):
@@ -31,6 +31,9 @@ class EnginePreset(NamedTuple):
         settings: value by configuration key, on a large GPU.
         small_gpu: values that differ on a small GPU.
         sources: source of each value.
+        releases: first and last release that behave alike in everything that is simulated; empty if it does
+            not say.
+        not_priced: what of a single release the preset leaves out.
     """
 
     file: Path
@@ -38,6 +41,8 @@ class EnginePreset(NamedTuple):
     settings: dict[str, Any]
     small_gpu: dict[str, Any]
     sources: dict[str, str]
+    releases: tuple[str, ...] = ()
+    not_priced: str = ""
 
     def on(self, gpu: str) -> dict[str, Any]:
         """Settings by configuration key, on this GPU."""
@@ -52,7 +57,8 @@ def names() -> list[str]:
 
 
 def load_engine(name: str) -> EnginePreset:
-    """A preset by its name or a release of vLLM (`vllm-0.12`), or from a file like the bundled ones.
+    """A preset by its name or that of a release (`vllm-0.12`, `sglang-0.5.14`), or from a file like the
+    bundled ones.
 
     Raises:
         InputError: no such preset, an unknown key, or a value without a source.
@@ -65,8 +71,11 @@ def load_engine(name: str) -> EnginePreset:
             raise InputError("no such engine", key="--engine", value=name, fix=did_you_mean(name, names()))
     values = load_mapping(path)
     title, entries = values.pop("title", None), values.pop("settings", None)
+    releases = tuple(map(str, values.pop("releases", ())))
+    not_priced = dict(values.pop("not_priced", {}))
     if values or not isinstance(title, str) or not isinstance(entries, dict):
-        raise InputError("must have the keys title and settings, and no others", file=path)
+        problem = "must have the keys title and settings, may have releases and not_priced, and no others"
+        raise InputError(problem, file=path)
     settings: dict[str, Any] = {}
     small: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -77,17 +86,35 @@ def load_engine(name: str) -> EnginePreset:
         settings[str(key)], sources[str(key)] = entry["value"], str(entry["source"])
         if "small_gpu" in entry:
             small[str(key)] = entry["small_gpu"]
-    if preset != name and preset in names():
-        title = f"vLLM {name.removeprefix('vllm-')}"
-    return EnginePreset(path, title, settings, small, sources)
+    named = _RELEASE.fullmatch(name)
+    if preset in names() and named is not None:
+        title = f"{title.split()[0]} {name.partition('-')[2]}"
+    left_out = "" if named is None else not_priced.get(f"{named[2]}.{named[3]}", "")
+    return EnginePreset(path, title, settings, small, sources, releases, left_out)
 
 
 def _preset_of(name: str) -> str:
-    """The preset of a release of vLLM; of anything else, its name."""
-    start, _, minor = name.partition("-0.")
-    if start != "vllm" or not minor.isdecimal():
+    """The preset of a release; of anything else, its name."""
+    named = _RELEASE.fullmatch(name)
+    if named is None or name in names():
         return name
-    return next((preset for preset, minors in RELEASES.items() if int(minor) in minors), name)
+    release = int(named[2]), int(named[3])
+    for preset in names():
+        first_last = [_release(text) for text in _releases_of(preset)]
+        if preset.partition("-")[0] == named[1] and first_last and first_last[0] <= release <= first_last[1]:
+            return preset
+    return name
+
+
+@cache
+def _releases_of(preset: str) -> tuple[str, ...]:
+    path = root("profiles") / "engines" / f"{preset}.yaml"
+    return tuple(map(str, load_mapping(path).get("releases", ())))
+
+
+def _release(text: str) -> Release:
+    major, minor = text.split(".")
+    return int(major), int(minor)
 
 
 def usual_settings() -> dict[str, Any]:

@@ -11,7 +11,7 @@ from blis_py.core.request import Request
 
 
 class RankLoad:
-    """What a policy sees of a rank."""
+    """State of a rank as a policy reads it."""
 
     def __init__(self) -> None:
         self.waiting = 0

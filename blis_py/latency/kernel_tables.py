@@ -26,8 +26,8 @@ import numpy as np
 
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS
+from blis_py.hardware.gpu import GpuSpec
 from blis_py.latency.base import FrontendDelays, StepTime
-from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.kernel_folder import load_kernel_profile
 from blis_py.latency.kernel_profile import (
     Array,

@@ -7,8 +7,8 @@ from typing import Any
 
 from blis_py.core.features import StepFeatures
 from blis_py.core.light_dataclass import dataclass
+from blis_py.hardware.gpu import GIVEN_LINK, GpuSpec
 from blis_py.latency.base import LatencyModel
-from blis_py.latency.hardware import GIVEN_LINK, GpuSpec
 from blis_py.models.model_shape import PRICED_AS_FULL, ModelShape
 
 

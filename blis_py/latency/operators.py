@@ -7,8 +7,9 @@ engine.
 Operators are listed in `operator_list`, their efficiencies in `surfaces`. Ranks with requests of their own
 step together: a step takes as long as the slowest rank, and the experts receive the tokens of all, one of
 each rank without work included. A decode step computes the tokens of the CUDA graph that it replays, the
-same on all ranks (`graph_sizes`); without one it takes at least the launches of its kernels. On a GPU whose
-kernels were not measured the efficiencies of a related one apply to its datasheet.
+same on all ranks (`graph_sizes`); rows of padding reach no experts of their own (SGLang masks them, others
+repeat a token). Without a graph it takes at least the launches of its kernels. On a GPU whose kernels were
+not measured the efficiencies of a related one apply to its datasheet.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from numpy.typing import NDArray
 from blis_py.core.features import StepFeatures
 from blis_py.core.rank_features import RankedFeatures
 from blis_py.core.request import NEVER_NS
+from blis_py.hardware.capacity import check_tp
+from blis_py.hardware.gpu import GpuSpec
+from blis_py.hardware.layout import Layout
 from blis_py.latency.base import FrontendDelays, StepTime
-from blis_py.latency.capacity import check_tp
 from blis_py.latency.engine_terms import EngineTerms, terms_of
-from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.kernel_tables import one_chunk
-from blis_py.latency.layout import Layout
 from blis_py.latency.notes import LargestBatch
 from blis_py.latency.operator_list import KernelOptions, OperatorList
 from blis_py.latency.step_run import StepRun, run_of, within_the_clock
@@ -117,6 +118,7 @@ class Operators:
         self.frontend = FrontendDelays(
             before_enqueue_ns=int(self._terms.first_token_ns), behind_seq_ns=int(self._terms.first_seq_ns)
         )
+        self._sparse = shape.moe_layers > 0
         self._launch_ns = self._terms.launch_layer_ns * shape.layers
         self._dp = layout.attention_dp
         self._graphs = options.graphs if options else None
@@ -158,7 +160,7 @@ class Operators:
         if line is None:
             attention = self._list.of_decodes(np.full(1, float(seqs)), _CONTEXTS)
             tokens, eager = self._replayed(seqs)
-            fixed = self._fixed_ns(tokens, tokens, seqs)
+            fixed = self._fixed_ns(seqs if self._sparse else tokens, tokens, seqs)
             line = self._decodes[seqs] = _Line.of(_CONTEXTS * seqs, self._scaled(attention + fixed, eager))
         return line
 
@@ -173,11 +175,12 @@ class Operators:
         """Decode steps of ranks with requests of their own, after so many more.
 
         Args:
-            tokens: of all ranks, if they run without a graph.
+            tokens: of all ranks, without padding.
         """
         most = max(seqs for seqs, _ in loads)
         replayed, eager = self._replayed(most)
-        fixed = self._fixed_ns(tokens if eager else replayed * self._dp, replayed, most)
+        group = tokens if eager or self._sparse else replayed * self._dp
+        fixed = self._fixed_ns(group, replayed, most)
         attention = np.zeros_like(steps)
         for seqs, kv_tokens in loads:
             if seqs:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.core.compiled_classes import mypyc_attr
+from blis_py.core.features import StepFeatures
 
 Ints = NDArray[np.int64]
 
@@ -107,4 +108,17 @@ def run_of(ns: Ints, start_ns: int, until_ns: int) -> PricedRun:
     ends = np.add.accumulate(ns)
     if until_ns <= ends[-1]:
         ends = ends[: int(ends.searchsorted(until_ns)) + 1]
+    return PricedRun(ends)
+
+
+def step_by_step(
+    step_ns: Callable[[StepFeatures], int], features: StepFeatures, steps: int, start_ns: int, until_ns: int
+) -> PricedRun:
+    """Decode steps priced one after another, up to the first that ends at `until_ns` or later."""
+    ends, end_ns = [], start_ns
+    for done in range(steps):
+        end_ns += step_ns(features.after(done))
+        ends.append(end_ns)
+        if end_ns >= until_ns:
+            break
     return PricedRun(ends)

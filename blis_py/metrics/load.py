@@ -59,6 +59,8 @@ def load(record: RunRecord) -> dict[str, Any]:
     served = record.outcome <= Outcome.LENGTH_CAPPED
     second = table.arrival_ns >= middle_ns
     behind = _falls_behind(record, last_ns - first_ns)
+    if behind and served.any():  # few or none may end before the last arrival
+        rates = rates[0], _rates(record, first_ns, _end_ns(record))[1]
     if not served.any() or second.sum() < MIN:
         verdict, more = (SATURATED, {}) if behind else (TOO_SHORT, _needed(rows, 2 * MIN / max(rows, 1)))
         return _load_summary(verdict, rates, None, late_s) | more

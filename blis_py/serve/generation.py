@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from blis_py.serve._mailbox import Arrival, Mailbox
+from blis_py.serve._metrics import SequenceMetrics, ServeMetrics
 from blis_py.serve.backend import Backend, Piece, Submission, TokenLogprob
 from blis_py.serve.errors import ApiError
-from blis_py.serve.mailbox import Arrival, Mailbox
-from blis_py.serve.metrics import SequenceMetrics, ServeMetrics
 
 
 @dataclass(slots=True)

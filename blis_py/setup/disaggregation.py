@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from blis_py.config.disaggregation import DisaggregationSection
 from blis_py.config.layers import did_you_mean
 from blis_py.config.link_kinds import LINK_KINDS
 from blis_py.config.models import PLAIN_ENGINE, RunConfig
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from blis_py.cluster.topology import Disaggregation, Link
     from blis_py.setup.pools import PoolSetup
 
+_AT_ONCE = ("sglang", "trtllm-generation-first")
+"""Hand-overs in which both instances get a request at once."""
 _OF_A_LINK = ("link", "bandwidth_gbps", "latency_ms", "efficiency", "node_gbps", "gpus_per_node", "contended")
 
 
@@ -62,8 +65,12 @@ def _check_effects(config: RunConfig, name: str) -> None:
         problem = f"needs blocks of the decode instance during the prefill, and {name} takes them after it"
         fix = "drop it, or use --handoff sglang"
         raise InputError(problem, key="disaggregation.overlap", value=given.overlap, fix=fix)
-    if name == "sglang" and given.pair_order != "decode-first":
+    if name in _AT_ONCE and given.pair_order != "decode-first":
         _no_effect("pair_order", given.pair_order, name)
+    if name != "sglang" and given.reserved_decode_tokens != DisaggregationSection.reserved_decode_tokens:
+        _no_effect("reserved_decode_tokens", given.reserved_decode_tokens, name)
+    if name != "vllm" and given.load_failure_policy != DisaggregationSection.load_failure_policy:
+        _no_effect("load_failure_policy", given.load_failure_policy, name)
 
 
 def _no_effect(key: str, value: Any, name: str) -> None:

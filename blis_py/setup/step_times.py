@@ -41,7 +41,7 @@ def step_times(
         measured_on_gpu = profile is not None and profile.meta.get("device_kind") == "cuda"
         beside = scheduler.async_scheduling or measured_on_gpu
         model = with_host_work(model, masks, scan_ns, masks_beside=beside)
-    return model, (*beyond_notes, *mask_notes, *scan_notes)
+    return model, (*beyond_notes, *_of_experts(served), *mask_notes, *scan_notes)
 
 
 def check_delays(model: LatencyModel, table: RequestTable, max_model_len: int) -> None:
@@ -157,6 +157,13 @@ def _beyond(model: LatencyModel, table: RequestTable, max_model_len: int) -> tup
     longest = int((table.prompt_tokens + table.output_tokens).max(initial=0))
     note = beyond(min(longest, max_model_len))
     return (note,) if note else ()
+
+
+def _of_experts(served: Deployment) -> tuple[str, ...]:
+    """A note on kernels of experts for a model that has none."""
+    if served.config.latency.moe_backend == "auto" or served.shape.is_moe:
+        return ()
+    return ("latency.moe_backend has no effect on a model without experts",)
 
 
 def _mask_prices(served: Deployment, table: RequestTable) -> tuple[MaskPrices | None, tuple[str, ...]]:

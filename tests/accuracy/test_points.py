@@ -93,6 +93,26 @@ def test_waits_of_tensorrt_llm_are_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("256", (None, 256)),
+        ("CONC", (None, 4)),
+        ("max_batch_size 64 padded", (True, 64)),
+        ("prefill default | decode 32", (None, 32)),
+        ("prefill off | decode sizes up to 8 padded", (True, 8)),
+        ("default", (None, None)),
+    ],
+)
+def test_sizes_of_cuda_graphs_are_settings(
+    tmp_path: Path, text: str, sizes: tuple[bool | None, int | None]
+) -> None:
+    found = point(tmp_path, {}, {"cuda_graph": text})
+    settings = found.settings()
+    assert (settings.get("cuda_graph_padding"), settings.get("cuda_graph_max_size")) == sizes
+    assert found.simulation()
+
+
+@pytest.mark.parametrize(
     ("row", "flags", "reason"),
     [
         ({"mode": "disagg"}, {}, "prefill and decode on GPUs of their own"),

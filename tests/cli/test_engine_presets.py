@@ -16,7 +16,7 @@ SMALL = {"model": "llama-3.1-8b", "rate": 2, "num_requests": 20, "seed": 1}
 
 
 @pytest.mark.parametrize("name", names())
-def test_a_preset_makes_a_configuration_and_every_value_says_where_it_is_from(name: str) -> None:
+def test_a_preset_makes_a_configuration_and_every_value_states_where_it_is_from(name: str) -> None:
     preset = load_engine(name)
     assert preset.sources.keys() == preset.settings.keys()
     assert all(len(source) > 10 for source in preset.sources.values())
@@ -75,7 +75,7 @@ def test_without_asynchronous_scheduling_nothing_is_learnt_late() -> None:
         blis.build(late_length_stops=True, engine="blis", **SMALL)
 
 
-def test_what_a_preset_says_of_late_lengths_goes_with_its_asynchronous_scheduling() -> None:
+def test_what_a_preset_states_of_late_lengths_goes_with_its_asynchronous_scheduling() -> None:
     assert blis.build(engine="sglang", **SMALL).scheduler.late_length_stops
     config = blis.build(engine="sglang", async_scheduling=False, **SMALL).config
     assert not config.scheduler.late_length_stops
@@ -141,22 +141,37 @@ def test_a_synchronous_engine_waits_for_its_host() -> None:
 
 @pytest.mark.parametrize(
     ("release", "asynchronous"),
-    [("vllm-0.11", False), ("vllm-0.13", False), ("vllm-0.14", True), ("vllm-0.33", True)],
+    [
+        ("vllm-0.10", False),
+        ("vllm-0.13.1", False),
+        ("vllm-0.14", True),
+        ("vllm-0.33", True),
+        ("sglang-0.5.14", True),
+        ("trtllm-1.3.0rc20", True),
+    ],
 )
-def test_a_release_of_vllm_is_the_preset_that_behaves_as_it_does(release: str, asynchronous: bool) -> None:
+def test_a_release_is_the_preset_that_behaves_as_it_does(release: str, asynchronous: bool) -> None:
     config = load_config(overrides={"engine": release})
     assert config.engine == release
     assert config.scheduler.async_scheduling is asynchronous
-    assert load_engine(release).title == release.replace("vllm-", "vLLM ")
+    titles = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
+    name, _, number = release.partition("-")
+    assert load_engine(release).title == f"{titles[name]} {number}"
 
 
-@pytest.mark.parametrize("release", ["vllm-0.9", "vllm-0.34", "vllm-1.0", "vllm-0.x", "sglang-0.5"])
+def test_a_run_says_what_of_its_release_is_not_priced() -> None:
+    said, silent = (blis.build(engine=release, **SMALL).notes for release in ("vllm-0.10", "vllm-0.11"))
+    assert any("launches the attention of decode steps outside its CUDA graphs" in note for note in said)
+    assert not any("CUDA graphs" in note for note in silent)
+
+
+@pytest.mark.parametrize("release", ["vllm-0.9", "vllm-0.34", "vllm-1.0", "vllm-0.x", "sglang-0.6"])
 def test_a_release_that_was_not_read_is_refused(release: str) -> None:
     with pytest.raises(InputError, match="no such engine"):
         load_config(overrides={"engine": release})
 
 
-def test_what_a_preset_says_of_trained_steps_is_of_no_other_latency_model() -> None:
+def test_what_a_preset_states_of_trained_steps_is_of_no_other_latency_model() -> None:
     other = blis.run(engine="vllm-0.10", model="llama-3.1-8b", latency_model="roofline", num_requests=2)
     assert "a sequence" not in other.summary["models"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from blis_py.latency.hardware import known_gpus
+from blis_py.hardware.gpu import known_gpus
 from blis_py.models.model_shape import known_models
 
 Blis = Callable[..., tuple[int, str, str]]
@@ -53,7 +53,7 @@ def test_another_format_is_refused(blis: Blis) -> None:
 
 def test_engines_lists_what_every_preset_sets_and_where_that_is_from(blis: Blis) -> None:
     rows = json.loads(blis("engines")[1])
-    assert {row["name"] for row in rows} == {"blis", "sglang", "trtllm", "vllm", "vllm-0.10", "vllm-0.15"}
+    assert {row["name"] for row in rows} == {"blis", "sglang", "trtllm", "vllm", "vllm-0.10"}
     asynchronous = {
         row["name"]: row["value"] for row in rows if row["setting"] == "scheduler.async_scheduling"
     }
@@ -63,6 +63,7 @@ def test_engines_lists_what_every_preset_sets_and_where_that_is_from(blis: Blis)
         "trtllm": True,
         "vllm": True,
         "vllm-0.10": False,
-        "vllm-0.15": True,
     }
     assert all(row["source"] for row in rows)
+    releases = {row["name"]: row["releases"] for row in rows}
+    assert (releases["vllm-0.10"], releases["vllm"]) == ("0.10 to 0.13", "0.14 to 0.33")

@@ -111,7 +111,7 @@ def test_durations_are_summed_as_whole_numbers_are(
         assert run_of(np.array(sorted(durations)), start_ns, until_ns).ends_ns().tolist() == ends
 
 
-def test_prices_are_taken_as_far_as_the_clock_can_tell_them() -> None:
+def test_prices_are_taken_as_far_as_the_clock_resolves_them() -> None:
     prices = np.array([1.0, 2.0, 1e18, 1e19, np.inf])
     assert within_the_clock(prices).tolist() == [1.0, 2.0, 1e18]
     with pytest.raises(OverflowError):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from latency_cases import decode
 
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import build
 from blis_py.latency.decode_line import SCALAR_STEPS, DecodeLine, run_along
 from blis_py.latency.engine_terms import EngineTerms
 from blis_py.latency.fitted_surface import FittedSurface
 from blis_py.latency.graph_sizes import GraphSizes
-from blis_py.latency.hardware import load_gpu
 from blis_py.latency.notes import Outside, domain_notes
 from blis_py.latency.trained import ServerTerms
 from blis_py.models.model_shape import load_model

@@ -106,7 +106,7 @@ def test_several_models_are_served_by_the_instances_of_each(tmp_path: Path) -> N
     assert result.requests.model.tolist() == ["llama-3.1-8b"] * 4 + ["qwen3-14b"] * 4
 
 
-@pytest.mark.parametrize("handoff", ["vllm", "sglang", "trtllm", "blis"])
+@pytest.mark.parametrize("handoff", ["vllm", "sglang", "trtllm", "trtllm-generation-first", "blis"])
 def test_prefill_and_decode_apart_stream_at_the_times_of_the_record(handoff: str) -> None:
     first_ns: dict[int, int] = {}
 
@@ -140,7 +140,7 @@ def test_prefill_and_decode_apart_stream_at_the_times_of_the_record(handoff: str
     assert rows.ttft_ms.tolist() == pytest.approx(seen_ms)
 
 
-@pytest.mark.parametrize("handoff", ["vllm", "sglang", "trtllm", "blis"])
+@pytest.mark.parametrize("handoff", ["vllm", "sglang", "trtllm", "trtllm-generation-first", "blis"])
 def test_a_client_that_leaves_during_a_hand_over_leaves_nothing_behind(handoff: str) -> None:
     async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
         live = fleet.backend.live

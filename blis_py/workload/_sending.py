@@ -16,7 +16,7 @@ from blis_py.workload.arrivals import arrivals_until
 from blis_py.workload.client import Client
 
 if TYPE_CHECKING:
-    from blis_py.workload.turns import Turns
+    from blis_py.workload._turns import Turns
 
     Sent = Ints | Turns
     """Arrival times of a client's requests, or its turns."""
@@ -79,7 +79,7 @@ def _sent_until(client: Client, seed: int, until_ns: int, at_most: int | None, a
     if client.arrivals is None:
         return np.zeros(0, dtype=np.int64)
     if client.sessions is not None:
-        from blis_py.workload.turns import turns_until
+        from blis_py.workload._turns import turns_until
 
         return turns_until(client, seed, until_ns, at_most=at_most, as_blis=as_blis)
     rng = stream(seed, "client", client.draws, "arrivals")

@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields, replace
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 from blis_py.files.profiles import squeeze
+from blis_py.hardware.gpu import GpuSpec, load_gpu
 from blis_py.latency.fitted_profile import FittedProfile, read_profile
 from blis_py.latency.fitted_shape import datasheet_of, model_name, require_same, shape_of
-from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.models.model_shape import ModelShape, config_name, load_model
 
 _DEFAULT_GPU = next(f.default for f in fields(RunConfig) if f.name == "gpu")

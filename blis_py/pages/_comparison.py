@@ -8,9 +8,9 @@ from typing import Any
 from blis_py.metrics.load import SATURATED
 from blis_py.metrics.registry import METRICS, labels
 from blis_py.pages import charts
-from blis_py.pages.numbers import change, number, percent
+from blis_py.pages._numbers import change, number, percent
 from blis_py.pages.parts import Cell, Chart, Code, Document, Section, Table
-from blis_py.report.compare import STATISTICS, WHOLE
+from blis_py.report.compare import STATISTICS, WHOLE, certainty
 from blis_py.report.shown import ShownResult
 
 FILE = "compare.json"
@@ -120,7 +120,7 @@ def pair_tables(first: str, each: Mapping[str, Any]) -> Iterator[Table]:
             Cell(number(one["second"]), one["second"], f"{FILE}: {metric}.{name}"),
             Cell(change(one["relative"]), one["relative"], tone=_tone(one)),
             Cell(_interval(one["interval"])),
-            Cell(_sure(one)),
+            Cell(certainty(one)),
         ]
         for metric, figures in each["metrics"].items()
         for name in STATISTICS
@@ -163,9 +163,3 @@ def _tone(one: Mapping[str, Any]) -> str:
 
 def _interval(interval: Sequence[float] | None) -> str:
     return "" if interval is None else f"{change(interval[0])} … {change(interval[1])}"
-
-
-def _sure(one: Mapping[str, Any]) -> str:
-    if one["relative"] == 0:
-        return "the same"
-    return {True: "sure", False: "could be chance", None: "too few to tell"}[one["sure"]]

@@ -13,9 +13,9 @@ from math import ceil
 from typing import NamedTuple
 
 from blis_py.errors import InputError
-from blis_py.latency.hardware import GIB, GpuSpec
-from blis_py.latency.layout import Layout
-from blis_py.latency.memory_overheads import BLIS_OVERHEADS, MemoryOverheads
+from blis_py.hardware.gpu import GIB, GpuSpec
+from blis_py.hardware.layout import Layout
+from blis_py.hardware.memory_overheads import BLIS_OVERHEADS, MemoryOverheads
 from blis_py.models.model_shape import ModelShape
 
 _TP_DEGREES = (1, 2, 4, 8, 16, 32)

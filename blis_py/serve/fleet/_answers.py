@@ -14,7 +14,7 @@ from blis_py.files.json_files import parse_json
 from blis_py.files.opening import read_text
 from blis_py.serve.backend import Sampling
 from blis_py.serve.errors import ApiError
-from blis_py.serve.fleet.tokens import FleetTokenizer
+from blis_py.serve.fleet._tokens import FleetTokenizer
 
 _WORDS = (
     " the queue drains in order and every batch is formed from what waits"

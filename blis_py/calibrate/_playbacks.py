@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from blis_py.calibrate import kinds, playback_steps
+from blis_py.calibrate._playback import Playback
 from blis_py.calibrate.kinds import Blocks
-from blis_py.calibrate.playback import Playback
 from blis_py.calibrate.recorded import Lengths, scheduler_config
 from blis_py.core.config import SchedulerConfig
 from blis_py.latency.base import LatencyModel

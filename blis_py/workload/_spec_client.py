@@ -1,6 +1,6 @@
 """Sources of requests in the YAML workload spec: clients, and cohorts of many of them.
 
-What they send at which time of day is in `spec_lifecycle.py`, what their prompts share in `spec_sharing.py`.
+Their times of day are in `_spec_lifecycle.py`, what their prompts share in `_spec_sharing.py`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from blis_py.core.bounds import MAX_REQUESTS
+from blis_py.workload._spec_lifecycle import ArrivalSpec, DiurnalSpec, DrainSpec, LifecycleSpec, SpikeSpec
+from blis_py.workload._spec_sharing import MultimodalSpec, PrefixSpec, ReasoningSpec
 from blis_py.workload.spec_base import DistributionSpec, Share, Strict, Text, TimeUs, Tokens, Whole, as_tuple
 from blis_py.workload.spec_kinds import KindSpec
-from blis_py.workload.spec_lifecycle import ArrivalSpec, DiurnalSpec, DrainSpec, LifecycleSpec, SpikeSpec
-from blis_py.workload.spec_sharing import MultimodalSpec, PrefixSpec, ReasoningSpec
 
 MAX_MEMBERS = 100_000
 

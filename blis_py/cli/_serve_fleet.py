@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from blis_py.cli._execute import say
 from blis_py.cli.configure import configure
-from blis_py.cli.execute import say
 from blis_py.cli.flag import Flags
 from blis_py.errors import InputError
 from blis_py.outputs.places import writable

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pandas as pd
 
 from blis_py.metrics.load import SATURATED
-from blis_py.pages.numbers import number
+from blis_py.pages._numbers import number
 from blis_py.pages.parts import Cell, Chart, Code, Document, Section, Table
 
 FILE = "sweep.csv"

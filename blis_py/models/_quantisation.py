@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from blis_py.core.light_dataclass import dataclass
+from blis_py.models._module_names import ModuleNames
 from blis_py.models.hf_config import ConfigFile, names_of
-from blis_py.models.module_names import ModuleNames
 from blis_py.models.weights import LayerCounts, Quantisation, Weights
 
 MXFP4_BYTES = 0.53125

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from blis_py.errors import InputError
 from blis_py.workload import arrivals
+from blis_py.workload._spec_lifecycle import ArrivalSpec, WindowSpec, bounds_of
+from blis_py.workload._spec_sources import SpecSource
 from blis_py.workload.arrivals import Arrivals
 from blis_py.workload.profile import Profile
-from blis_py.workload.spec_lifecycle import ArrivalSpec, WindowSpec, bounds_of
-from blis_py.workload.spec_sources import SpecSource
 
 Rates = list[tuple[float, Profile | None]]
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from blis_py.cli import blis_flags, vllm_flags
+from blis_py.cli._detectors import requested
 from blis_py.cli.configure import configure
-from blis_py.cli.detectors import requested
 from blis_py.cli.flag import Flags
 from blis_py.cli.formats import format_of
 from blis_py.cli.perfetto import traced, window_of
@@ -19,6 +19,10 @@ from blis_py.errors import LONGEST_LINE, InputError, plain
 if TYPE_CHECKING:
     from blis_py.api import Simulation
     from blis_py.sensitivity.reruns import Reruns
+
+_SAME_RATE, _FEW = 0.1, 50
+"""Deviation of the arrivals from the configured rate above which a note names it, and requests too few for
+a rate."""
 
 
 def execute(flags: Flags, *, needs_trace: bool = False) -> None:
@@ -47,7 +51,7 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     simulation = Simulation.of(config)
     for line in _beforehand(simulation, style, verbose="--verbose" in flags or "-v" in flags):
         say(line)
-    notes = [*simulation.notes, *(detectors.notes if detectors else ())]
+    notes = [*simulation.notes, *_other_rate(simulation), *(detectors.notes if detectors else ())]
     if style != "table":
         _print_notes(notes)
     reruns = _reruns(simulation, flags)
@@ -75,6 +79,17 @@ def execute(flags: Flags, *, needs_trace: bool = False) -> None:
     show_and_write(result, style, flags)
     if style == "table":
         _print_notes([*notes, *own])
+
+
+def _other_rate(simulation: Simulation) -> Iterator[str]:
+    """A note where the requests come at another rate than the configured one."""
+    rate, offered = simulation.config.workload.rate, simulation.offered_per_s
+    enough = len(simulation.table) >= _FEW
+    if enough and rate and offered and abs(offered / rate - 1) > _SAME_RATE:
+        yield (
+            f"these {len(simulation.table):,} requests arrive at {offered:,.3g}/s on average; "
+            f"the rate of {rate:g} holds over longer runs"
+        )
 
 
 def _print_notes(notes: Iterable[str]) -> None:

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from blis_py.errors import InputError
+from blis_py.workload._modalities import OTHERS, Multimodal
 from blis_py.workload.lengths import Lengths
-from blis_py.workload.modalities import OTHERS, Multimodal
 from blis_py.workload.prefixes import PrefixLevel
 from blis_py.workload.sessions import MAX_ROUNDS, Sessions
 from blis_py.workload.spec_base import DistributionSpec, Strict, Text, Tokens, Whole, lengths_of

@@ -11,11 +11,11 @@ from pydantic import Field
 
 from blis_py.errors import InputError
 from blis_py.requests.streams import stream
+from blis_py.workload._spec_client import ClientSpec
+from blis_py.workload._spec_lifecycle import ArrivalSpec, LifecycleSpec, WindowSpec
 from blis_py.workload.arrivals import GAMMA_CV, WEIBULL_CV
 from blis_py.workload.servegen import Chunk, Sends, Weights, is_servegen, read_chunks
 from blis_py.workload.spec_base import DistributionSpec, Strict, Whole
-from blis_py.workload.spec_client import ClientSpec
-from blis_py.workload.spec_lifecycle import ArrivalSpec, LifecycleSpec, WindowSpec
 
 PERIODS_S = {"midnight": 0, "morning": 28_800, "afternoon": 50_400}
 """Of the day, from when on; each has so many windows, of which one is played."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from blis_py.figures.facts import foot
+from blis_py.pages._numbers import number, percent
 from blis_py.pages.commands import configuration, run_again
-from blis_py.pages.numbers import number, percent
 from blis_py.pages.parts import Cell, Chart, Code, Document, Section, Table, Tile, figure
 
 FILE = "plan.json"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from blis_py.errors import InputError
 from blis_py.workload import arrivals
+from blis_py.workload._spec_client import ClientSpec, CohortSpec
+from blis_py.workload._spec_lifecycle import WindowSpec, changing, check_windows
 from blis_py.workload.profile import Profile
-from blis_py.workload.spec_client import ClientSpec, CohortSpec
-from blis_py.workload.spec_lifecycle import WindowSpec, changing, check_windows
 
 SLO_CLASSES = ("critical", "standard", "batch", "sheddable", "background", "")
 RENAMED_CLASSES = {"realtime": "critical", "interactive": "standard"}

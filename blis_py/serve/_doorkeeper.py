@@ -10,9 +10,9 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from blis_py.serve._metrics import ServeMetrics
 from blis_py.serve.backend import Backend
 from blis_py.serve.errors import ApiError, error_body
-from blis_py.serve.metrics import ServeMetrics
 from blis_py.serve.settings import ServeSettings
 
 _DISCARDED_BYTES = 64 * 2**20

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
+from blis_py.hardware.gpu import load_gpu
+from blis_py.planning._suggest import MAX_AXES, suggested
 from blis_py.planning.axes import Axis, Point, axis, grid
 from blis_py.planning.fleets import devices_of, gpus_of, parts_of, price_of, unpriced
 from blis_py.planning.goal import Goal, Judgement
@@ -16,7 +18,6 @@ from blis_py.planning.result import Candidate, Standing
 from blis_py.planning.runner import Runner
 from blis_py.planning.search import Probe, Search
 from blis_py.planning.study import Base
-from blis_py.planning.suggest import MAX_AXES, suggested
 
 INSTANCES = "num_instances"
 DOLLARS, GPUS = "dollars per hour", "GPUs"
@@ -41,6 +42,10 @@ class Space:
         self.sizes, self.goal, self.runner, self.on_progress = sizes, goal, runner, on_progress
         self._base, self._axes, self._prices = base, [*axes, axis(INSTANCES, list(sizes))], prices
         self.axes = axes
+        for each in axes:
+            if each.name.rpartition(".")[2] == "gpu":
+                for gpu in each.values:
+                    load_gpu(str(gpu))  # an unknown name is a slip, and would have no price
         self.points = grid(axes)
         self._outcomes: dict[Probe, JobOutcome] = {}
         self._holding: dict[Probe, float] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from blis_py.pages.numbers import change, number, percent
+from blis_py.pages._numbers import change, number, percent
 from blis_py.pages.parts import Cell, Chart, Code, Document, Section, Table
 
 FILE = "calibration.json"

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from blis_py.cli.execute import say
+from blis_py.cli._execute import say
 from blis_py.cli.flag import Flag, Flags
 from blis_py.errors import InputError
 from blis_py.result import to_json
