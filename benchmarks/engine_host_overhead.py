@@ -1,7 +1,7 @@
 """Host time of one decode step of the engine, without the model: what a GPU step has to hide or add.
 
     python benchmarks/engine_host_overhead.py [--sequences 64] [--steps 400] [--repeat 7] [--sampling greedy]
-                                              [--text none]
+                                              [--text none] [--changing]
 
 A model and a sampling kernel that do nothing stand in for the real ones, so the rest is scheduling, batch
 preparation and bookkeeping, the step log included. Thread CPU time on one core; prints JSON with
@@ -11,7 +11,8 @@ microseconds per step: `step_us` and its segments are medians over all steps, `b
 
 `--text` says what becomes of the tokens, with a byte-level BPE: `none`; `delivered` to a listener, by the
 output thread; `stop`, the same with a stop string that the engine's thread has to look for; `in-loop`, every
-text kept up to date by the thread that steps, which is what `delivered` saves it.
+text kept up to date by the thread that steps, which is what `delivered` saves it. With `--changing` one
+request arrives and one ends in every step; the arrival counts.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from engine.sampling_params import SamplingParams
 _VOCABULARY = 128
 _PROMPT_TOKENS = 128
 _PAGE = 16
+_ENDLESS = 3000
 _WARM_UP_STEPS = 20
 _TEXTS = ("none", "delivered", "stop", "in-loop")
 _SAMPLING: dict[str, dict[str, Any]] = {
@@ -128,35 +130,56 @@ class InLoop:
             self._texts[sequence.index].append([token])
 
 
-def measure(sequences: int, steps: int, sampling: str, text: str) -> dict[str, NDArray[np.float64]]:
-    """Microseconds of each of `steps` steps that all decode `sequences` tokens, and of their segments.
+def measure(
+    sequences: int, steps: int, sampling: str, text: str, changing: bool
+) -> dict[str, NDArray[np.float64]]:
+    """Microseconds of each of `steps` steps that all compute for `sequences` requests, and of their segments.
 
     The engine looks at its clock six times a step, and the CPU time of a thread is dear to ask for. So
     whole steps are those of an engine on the wall clock, as on a GPU, and segments come from another one.
     """
-    llm = decoding(sequences, sampling, WallClock(), text)
+    llm = decoding(sequences, sampling, WallClock(), text, changing)
     in_loop = InLoop(llm.tokenizer if text == "in-loop" else None)
     wholes = np.zeros(steps)
     for i in range(steps):
         begin_ns = time.thread_time_ns()
+        if changing:
+            add(llm, i, sampling)
         in_loop(llm.step())
         wholes[i] = (time.thread_time_ns() - begin_ns) / 1e3
     llm.shutdown()
-    llm = decoding(sequences, sampling, CpuClock(), text)
+    llm = decoding(sequences, sampling, CpuClock(), text, changing)
     first = llm.recorder.steps
-    for _ in range(steps):
+    for i in range(steps):
+        if changing:
+            add(llm, i, sampling)
         llm.step()
     log = llm.recorder.log()
     llm.shutdown()
     return {"step_us": wholes, **{name[:-3] + "_us": log.column(name)[first:] / 1e3 for name in SEGMENTS}}
 
 
-def decoding(sequences: int, sampling: str, clock: Clock, text: str = "none") -> LLMEngine:
-    """An engine that has so many sequences decoding."""
+def add(llm: LLMEngine, index: int, sampling: str, max_tokens: int = _ENDLESS, **wanted: Any) -> None:
+    """One more request; of those with consecutive indices, one at a time needs a new page."""
+    prompt = [(index * 7 + j) % _VOCABULARY for j in range(_PROMPT_TOKENS + index % _PAGE)]
+    params = {"detokenize": False, **_SAMPLING[sampling], **wanted}
+    on_delta = _taken if params["detokenize"] else None
+    llm.add_request(prompt, SamplingParams(max_tokens=max_tokens, **params), on_delta=on_delta)
+
+
+def decoding(
+    sequences: int, sampling: str, clock: Clock, text: str = "none", changing: bool = False
+) -> LLMEngine:
+    """An engine that has so many sequences decoding.
+
+    Args:
+        changing: in each of the following steps another one of them ends.
+    """
     config = EngineConfig(
         model="none",
         device="cpu",
-        max_num_seqs=sequences,
+        max_num_seqs=sequences + changing,
+        max_num_batched_tokens=_PROMPT_TOKENS * sequences + 2 * _PAGE * sequences,
         max_model_len=4096,
         num_kv_blocks=256 * sequences,
         block_size=_PAGE,
@@ -168,9 +191,7 @@ def decoding(sequences: int, sampling: str, clock: Clock, text: str = "none") ->
     if text == "stop":
         wanted["stop"] = ["no text has this"]
     for i in range(sequences):
-        prompt = [(i * 7 + j) % _VOCABULARY for j in range(_PROMPT_TOKENS + i % _PAGE)]
-        params = SamplingParams(max_tokens=3000, **_SAMPLING[sampling], **wanted)
-        llm.add_request(prompt, params, on_delta=_taken if delivered else None)
+        add(llm, i, sampling, _WARM_UP_STEPS + 2 + i if changing else _ENDLESS, **wanted)
     while len(llm.step().tokens) < sequences:
         pass
     for _ in range(_WARM_UP_STEPS):
@@ -189,13 +210,14 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=7)
     parser.add_argument("--sampling", choices=_SAMPLING, default="greedy")
     parser.add_argument("--text", choices=_TEXTS, default="none")
+    parser.add_argument("--changing", action="store_true", help="one arrives and one ends in every step")
     options = parser.parse_args()
     pin(None)
     torch.set_num_threads(1)
     speed = calibrate()
     engine.sampler.sample = no_sampling  # type: ignore[attr-defined]
     runs = [
-        measure(options.sequences, options.steps, options.sampling, options.text)
+        measure(options.sequences, options.steps, options.sampling, options.text, options.changing)
         for _ in range(options.repeat)
     ]
     result: dict[str, Any] = {
@@ -207,6 +229,7 @@ def main() -> int:
         "sampling": options.sampling,
         "text": options.text,
         "steps": options.steps,
+        "changing": options.changing,
     }
     result |= {"repeat": options.repeat, "calibration_ns": statistics.mean((speed, calibrate()))}
     print(json.dumps({k: round(v, 2) if isinstance(v, float) else v for k, v in result.items()}, indent=1))

@@ -121,7 +121,7 @@ def cpu_s_of_search(combinations: int, sizes: int = 32) -> float:
     from blis_py.planning.goal import Judgement, Requirement
     from blis_py.planning.search import Probe, Search, SearchLine
 
-    def ask(probes: Sequence[Probe], may_stop: bool) -> list[Judgement]:
+    def evaluate(probes: Sequence[Probe], may_stop: bool) -> list[Judgement]:
         return [judged(size + 1, 1 + (7 * line) % sizes) for line, size in probes]
 
     def judged(size: int, least: int) -> Judgement:
@@ -130,7 +130,7 @@ def cpu_s_of_search(combinations: int, sizes: int = 32) -> float:
 
     began = time.process_time()
     lines = [SearchLine(1.0 + line % 13) for line in range(combinations)]
-    search = Search(lines, range(1, sizes + 1), ask)
+    search = Search(lines, range(1, sizes + 1), evaluate)
     assert search.best() is not None
     for line in range(combinations):
         search.settled(line)

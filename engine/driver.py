@@ -65,7 +65,7 @@ def serve(
             if engine.has_unfinished:
                 output, seen_ns = engine.step(now_ns), clock.now_ns()
                 with clock.elsewhere():
-                    client.saw(output, seen_ns)
+                    client.received(output, seen_ns)
                     if progress is not None:
                         progress(client.ended, len(table))
             elif client.unsent:
@@ -142,7 +142,7 @@ class _Client:
             self._end(row, time_ns, ("error", _line(f"refused: {refusal}"), ""))
         self.outcomes.append(outcome)
 
-    def saw(self, output: Output, now_ns: int) -> None:
+    def received(self, output: Output, now_ns: int) -> None:
         """Record the return of a step."""
         for sequence in output.sequences:
             self._observer.token(self._rows[sequence.request.id], now_ns)

@@ -4,13 +4,15 @@
 
 For every interpreter that is there: a wheel, with native code where there is a C compiler; what is in it; a
 fresh environment with this wheel alone and the versions of `constraints.txt`; and a run from another folder,
-which has to come to the same bytes under all of them. Uploads nothing. `--check-tag` refuses a commit whose
-tag is not `v` and the version, and a version without a section in CHANGELOG.md.
+which has to come to the same bytes under all of them. What an earlier call built and ran of the same sources
+is in `release.json` beside the wheels and is not done again. Uploads nothing. `--check-tag` refuses a commit
+whose tag is not `v` and the version, and a version without a section in CHANGELOG.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shutil
@@ -21,11 +23,14 @@ import zipfile
 from hashlib import sha256
 from pathlib import Path
 
+Entry = dict[str, str]
 ROOT = Path(__file__).resolve().parents[1]
 PYTHONS = ("python3.11", "python3.12", "python3.13")
 TOP_LEVEL = {"blis_py", "engine"}
 """The packages that the wheel installs."""
 LARGEST_MB = 6
+SOURCES = ("blis_py", "engine", "profiles", "workloads", "benchmarks/results")
+PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
 RUN = ("run", "--workload", "mixed-slo", "--model", "qwen3-14b", "--num-requests", "200", "--format", "json")
 
 
@@ -33,30 +38,45 @@ def main() -> int:
     options = _options()
     version = _version()
     problems = _of_tag(version) if options.check_tag else []
-    found = [path for python in options.python if (path := _path(python))]
+    found = [path for python in options.python if (path := _path(python))] or _own()
     if not found:
         problems.append(f"none of {', '.join(options.python)} is there")
-    digests = {}
+    sources, runs = _sources(), []
     for python in found:
-        wheel = build(python, options.out)
+        try:
+            done = _done(python, options.out, sources) or released(python, options.out, sources)
+        except subprocess.CalledProcessError as error:
+            problems.append(f"{python}: {' '.join(error.cmd)}: exit code {error.returncode}")
+            continue
+        wheel = options.out / done["wheel"]
         problems += [f"{wheel.name}: {problem}" for problem in contents(wheel)]
-        digests[python] = run(python, wheel)
-        print(
-            f"{python}: {wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB, run {digests[python]}", flush=True
-        )
-    if len(set(digests.values())) > 1:
-        problems.append(f"runs differ: {digests}")
+        runs.append(done["run"])
+        print(f"{python}: {wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB, run {done['run']}", flush=True)
+    if len(set(runs)) > 1:
+        problems.append(f"runs differ: {', '.join(runs)}")
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
     return 1 if problems else 0
+
+
+def released(python: str, out: Path, sources: str) -> Entry:
+    """A wheel that this interpreter built and ran, in an environment that has nothing else."""
+    with tempfile.TemporaryDirectory() as scratch:
+        _call(python, "-m", "venv", f"{scratch}/venv")
+        wheel = build(f"{scratch}/venv/bin/python", out)
+        done = {"sources": sources, "wheel": wheel.name, "digest": _digest(wheel), "run": run(scratch, wheel)}
+    known = _known(out)
+    _state(out).write_text(json.dumps(known | {python: done}, indent=1) + "\n", encoding="utf-8")
+    return done
 
 
 def build(python: str, out: Path) -> Path:
     """The wheel that this interpreter builds."""
     with tempfile.TemporaryDirectory() as scratch:
         environment = {name: text for name, text in os.environ.items() if name != "HATCH_BUILD_NO_HOOKS"}
-        environment["PIP_CONSTRAINT"] = str(ROOT / "constraints.txt")
-        _call(python, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", scratch, ROOT, env=environment)
+        constraints = str(ROOT / "constraints.txt")
+        environment |= {"PIP_CONSTRAINT": constraints, "PIP_BUILD_CONSTRAINT": constraints}
+        _call(python, *PIP, "wheel", "--no-deps", "-w", scratch, ROOT, env=environment)
         (wheel,) = Path(scratch).glob("*.whl")
         out.mkdir(parents=True, exist_ok=True)
         return Path(shutil.copy(wheel, out))
@@ -81,16 +101,46 @@ def contents(wheel: Path) -> list[str]:
     return found
 
 
-def run(python: str, wheel: Path) -> str:
-    """Digest of what a run prints in an environment of its own."""
-    with tempfile.TemporaryDirectory() as scratch:
-        _call(python, "-m", "venv", f"{scratch}/venv")
-        own = f"{scratch}/venv/bin/python"
-        constraints = ("--constraint", str(ROOT / "constraints.txt"))
-        _call(own, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *constraints, wheel)
-        environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
-        printed = _call(f"{scratch}/venv/bin/blis", *RUN, env=environment, cwd=scratch)
+def run(scratch: str, wheel: Path) -> str:
+    """Digest of what a run prints in the environment there."""
+    constraints = ("--constraint", str(ROOT / "constraints.txt"))
+    _call(f"{scratch}/venv/bin/python", *PIP, "install", *constraints, wheel)
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
+    printed = _call(f"{scratch}/venv/bin/blis", *RUN, env=environment, cwd=scratch)
     return sha256(printed.encode()).hexdigest()[:16]
+
+
+def _done(python: str, out: Path, sources: str) -> Entry | None:
+    """What an earlier call came to, if it was of the same sources and its wheel is still there."""
+    done = _known(out).get(python)
+    if done is None or done["sources"] != sources:
+        return None
+    wheel = out / done["wheel"]
+    return done if wheel.exists() and _digest(wheel) == done["digest"] else None
+
+
+def _known(out: Path) -> dict[str, Entry]:
+    known: dict[str, Entry] = json.loads(_state(out).read_text("utf-8")) if _state(out).exists() else {}
+    return known
+
+
+def _state(out: Path) -> Path:
+    return out / "release.json"
+
+
+def _sources() -> str:
+    """Digest of everything that wheels and their runs are made of."""
+    found = sha256()
+    single = ("pyproject.toml", "hatch_build.py", "constraints.txt", "README.md", "LICENSE")
+    files = [path for folder in SOURCES for path in sorted((ROOT / folder).rglob("*")) if path.is_file()]
+    for path in (*(ROOT / name for name in single), *files):
+        if not {"__pycache__", "checkpoints"} & set(path.parts) and "native/cpython-" not in path.as_posix():
+            found.update(f"{path.relative_to(ROOT)} {_digest(path)}\n".encode())
+    return found.hexdigest()
+
+
+def _digest(path: Path) -> str:
+    return sha256(path.read_bytes()).hexdigest()
 
 
 def _of_tag(version: str) -> list[str]:
@@ -118,6 +168,11 @@ def _path(python: str) -> str | None:
         if path is not None and _runs(str(path)):
             return str(path)
     return None
+
+
+def _own() -> list[str]:
+    """The interpreter that runs this, where none has a name with its version."""
+    return [sys.executable] if sys.version_info >= (3, 11) else []
 
 
 def _runs(python: str) -> bool:

@@ -27,31 +27,44 @@ LEAST, MOST = 0.80, 0.97
 """What a promise of 90 % may come to."""
 
 
-def kept(run: Validated, others: Sequence[Validated], metric: str) -> bool | None:
-    """Whether a run keeps the limit promised for the mean of a metric; None if that was not measured."""
-    measured = run.ratio(metric, "mean")
-    if measured is None:
-        return None
-    errors = errors_in(_regime(run), others, DRAWS, [(metric, "mean")])
+def promised(regime: Regime, others: Sequence[Validated], metric: str) -> float:
+    """The limit on measured over predicted means that holds in `PROMISED` of the draws."""
+    errors = errors_in(regime, others, DRAWS, [(metric, "mean")])
     drawn = [each.step * each.residual.get((metric, "mean"), 1.0) for each in errors.draws]
-    return bool(measured <= np.quantile(drawn, PROMISED))
+    return float(np.quantile(drawn, PROMISED))
 
 
 def _regime(run: Validated) -> Regime:
     return Regime(run.engine, run.gpu, run.precision, run.kind, run.load)
 
 
+def _kept(
+    server: tuple[object, ...], runs: Sequence[Validated], known: Sequence[Validated], metric: str
+) -> list[bool]:
+    """Which runs of a server keep the limit promised for the mean of a metric; those that measured it."""
+    others = [other for other in known if other.server != server]
+    limits: dict[Regime, float] = {}
+    held = []
+    for run in runs:
+        if (measured := run.ratio(metric, "mean")) is not None:
+            regime = _regime(run)
+            if regime not in limits:
+                limits[regime] = promised(regime, others, metric)
+            held.append(bool(measured <= limits[regime]))
+    return held
+
+
 def coverage(latency_model: str = "trained") -> dict[str, dict[str, float]]:
     """Share of kept promises by metric: of all runs, and the mean over servers."""
     known = validated(latency_model)
-    judged = [run for run in known if run.held_out != NEW_GPU]
+    servers: dict[tuple[object, ...], list[Validated]] = defaultdict(list)
+    for run in known:
+        if run.held_out != NEW_GPU:
+            servers[run.server].append(run)
     found = {}
     for metric in ("ttft", "tpot", "e2e"):
-        by_server: dict[tuple[object, ...], list[bool]] = defaultdict(list)
-        for run in judged:
-            held = kept(run, [other for other in known if other.server != run.server], metric)
-            if held is not None:
-                by_server[run.server].append(held)
+        by_server = {server: _kept(server, own, known, metric) for server, own in servers.items()}
+        by_server = {server: held for server, held in by_server.items() if held}
         runs = [held for own in by_server.values() for held in own]
         found[metric] = {
             "coverage": float(np.mean(runs)),

@@ -20,7 +20,7 @@ from points import NotExpressed, Point, Row, _flags, _float, _latencies_ms, _rea
 from blis_py.api import Simulation, build
 from blis_py.config.models import NAMES
 from blis_py.errors import InputError
-from blis_py.latency.layout import Layout
+from blis_py.hardware.layout import Layout
 
 GPUS_OF_A_NODE = {"gb200": 4}
 """8 for all others."""

@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from blis_py.cluster.simulation import simulate
 from blis_py.cluster.topology import Cluster
 from blis_py.core.config import SchedulerConfig
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import build
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.fitted_profile import read_profile
-from blis_py.latency.hardware import load_gpu
 from blis_py.latency.trained import Trained, Training
 from blis_py.metrics.record import RunRecord
 from blis_py.models.model_shape import load_model

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from silicon import Point, points, predict, simulation
 
 from blis_py.api import Simulation
-from blis_py.latency.hardware import load_gpu
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency.trained import ServerTerms, Trained
 from blis_py.models.model_shape import load_model
 

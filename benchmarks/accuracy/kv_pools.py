@@ -22,9 +22,9 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from blis_py.errors import InputError
-from blis_py.latency.capacity import KvCapacity, kv_capacity
-from blis_py.latency.hardware import GIB, GpuSpec, load_gpu
-from blis_py.latency.memory_overheads import BLIS_OVERHEADS, VLLM_OVERHEADS, MemoryOverheads
+from blis_py.hardware.capacity import KvCapacity, kv_capacity
+from blis_py.hardware.gpu import GIB, GpuSpec, load_gpu
+from blis_py.hardware.memory_overheads import BLIS_OVERHEADS, VLLM_OVERHEADS, MemoryOverheads
 from blis_py.models.model_shape import ModelShape, load_model
 
 GPUS = {

@@ -29,7 +29,7 @@ from point_sets import points_of  # noqa: E402
 from points import Point  # noqa: E402
 from predictions import Prediction, Predictions  # noqa: E402
 
-from blis_py.latency.layout import Layout  # noqa: E402
+from blis_py.hardware.layout import Layout  # noqa: E402
 from blis_py.version import __version__  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -23,8 +23,8 @@ import numpy as np
 from blis_py.api import Simulation, build
 from blis_py.errors import InputError
 from blis_py.files.bundled import root
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency.engine_terms import EngineTerms
-from blis_py.latency.hardware import load_gpu
 from blis_py.latency.operator_work import peak_flops
 from blis_py.latency.operators import Operators
 from blis_py.models.model_shape import ModelShape, load_model

@@ -18,10 +18,10 @@ import yaml
 from points import NotExpressed, Point, figures_ms, under_terms
 
 from blis_py.errors import InputError
+from blis_py.hardware.gpu import load_gpu
+from blis_py.hardware.layout import Layout
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.engine_terms import EngineTerms, group_of, kind_of, terms_of
-from blis_py.latency.hardware import load_gpu
-from blis_py.latency.layout import Layout
 from blis_py.latency.learned import kind_of as kind_of_trained
 from blis_py.latency.operators import Operators
 from blis_py.latency.trained import bundled_training

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
-from blis_py.latency.hardware import load_gpu
-from blis_py.latency.layout import Layout
+from blis_py.hardware.gpu import load_gpu
+from blis_py.hardware.layout import Layout
 from blis_py.latency.operator_list import OperatorList
 from blis_py.latency.operators import surfaces_for
 from blis_py.models.model_shape import load_model

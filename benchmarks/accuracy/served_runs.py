@@ -9,7 +9,7 @@ import h100_runs
 import numpy as np
 
 from blis_py.calibrate.train import ServedRun
-from blis_py.latency.hardware import load_gpu
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency.trained import Basis, Coefficients, Training
 from blis_py.models.model_shape import load_model
 

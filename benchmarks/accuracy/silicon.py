@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from blis_py.api import Simulation, build
 from blis_py.core.features import StepFeatures
 from blis_py.files.bundled import root
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import build as build_latency
 from blis_py.latency.base import LatencyModel
-from blis_py.latency.hardware import load_gpu
 from blis_py.latency.trained import Coefficients, Trained, Training
 from blis_py.models.model_shape import ModelShape, load_model
 from blis_py.requests.table import RequestTable

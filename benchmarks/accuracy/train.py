@@ -30,8 +30,8 @@ from served_runs import served_runs
 from train_groups import TABLES, groups, scored_groups
 
 from blis_py.calibrate.train import Array, SampleGroup, ServedRun, predict, train
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import build
-from blis_py.latency.hardware import load_gpu
 from blis_py.latency.learned import learned_on
 from blis_py.latency.trained import COEFFICIENT_NAMES, Coefficients, Trained, Training
 from blis_py.models.model_shape import load_model

@@ -13,8 +13,8 @@ from scipy.stats import qmc
 
 from blis_py.calibrate.train import Array, SampleGroup
 from blis_py.core.features import StepFeatures
+from blis_py.hardware.gpu import GpuSpec, load_gpu
 from blis_py.latency import build
-from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.kernel_folder import load_kernel_profile
 from blis_py.latency.kernel_profile import interpolate
 from blis_py.latency.trained import Basis

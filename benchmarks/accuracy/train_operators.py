@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from blis_py.hardware.gpu import GpuSpec, load_gpu
 from blis_py.latency import operator_work as work
-from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.operator_work import Priced
 from blis_py.latency.surfaces import corners_of
 

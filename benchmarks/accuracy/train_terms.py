@@ -43,9 +43,9 @@ from predictions import KEPT, code_hash  # noqa: E402
 
 from blis_py.api import Simulation  # noqa: E402
 from blis_py.errors import InputError  # noqa: E402
+from blis_py.hardware.gpu import load_gpu  # noqa: E402
+from blis_py.hardware.layout import Layout  # noqa: E402
 from blis_py.latency.engine_terms import EngineTerms, group_of, kind_of  # noqa: E402
-from blis_py.latency.hardware import load_gpu  # noqa: E402
-from blis_py.latency.layout import Layout  # noqa: E402
 from blis_py.latency.operators import Operators  # noqa: E402
 from blis_py.setup.step_times import server_terms  # noqa: E402
 

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from blis_py.cluster.simulation import simulate
 from blis_py.cluster.topology import Cluster
 from blis_py.core.config import SchedulerConfig
+from blis_py.hardware.capacity import kv_capacity
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import build
 from blis_py.latency.base import LatencyModel
-from blis_py.latency.capacity import kv_capacity
-from blis_py.latency.hardware import load_gpu
 from blis_py.metrics.record import RunRecord
 from blis_py.models.model_shape import load_model
 from blis_py.requests.table import RequestTable

@@ -17,9 +17,9 @@ import numpy as np
 import pandas as pd
 
 from blis_py.core.features import StepFeatures
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import build
 from blis_py.latency.base import LatencyModel
-from blis_py.latency.hardware import load_gpu
 from blis_py.models.model_shape import load_model
 
 RUNS = {"llama-2-70b-tp4": ("llama-2-70b", 4), "codellama-34b-tp2": ("codellama-34b", 2)}

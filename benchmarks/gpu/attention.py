@@ -32,7 +32,7 @@ class Case:
 
     name: str
     lengths: tuple[tuple[int, int], ...]
-    page_size: int = 16
+    page_size: int = 64
     mask_block: int = 1
 
     @property
@@ -75,17 +75,17 @@ def decode_cases() -> Iterator[Case]:
         if batch * context * BYTES_PER_KV_TOKEN <= MAX_KV_BYTES:
             yield Case(f"decode {batch}x{context} page {page_size}", ((1, context),) * batch, page_size)
     skewed = ((1, 65536), *((1, 1024),) * 63)
-    yield Case("decode 1x65536 + 63x1024 page 16", skewed)
+    yield Case("decode 1x65536 + 63x1024 page 64", skewed)
 
 
 def prefill_cases() -> Iterator[Case]:
     for batch, length in ((1, 2048), (1, 8192), (1, 16384), (8, 2048), (32, 512)):
         yield Case(f"prompts {batch}x{length}", ((length, length),) * batch)
-    yield Case("prompts 1x8192 page 64", ((8192, 8192),), 64)
+    yield Case("prompts 1x8192 page 16", ((8192, 8192),), 16)
     yield Case("chunk 2048 over 14336", ((2048, 16384),))
     yield Case("chunk 512 + 64 decodes", (*((1, 4096),) * 64, (512, 8192)))
     for blocks, context in ((1, 4096), (16, 1024), (64, 1024), (64, 4096)):
-        yield Case(f"diffusion blocks {blocks}x32 over {context}", ((32, context),) * blocks, 16, 32)
+        yield Case(f"diffusion blocks {blocks}x32 over {context}", ((32, context),) * blocks, mask_block=32)
 
 
 def sweep_cases() -> Iterator[Case]:

@@ -78,8 +78,9 @@ def autopsy_of_runs(
 
 
 def has_step_log(folder: str | Path) -> bool:
-    """Whether the folder contains an engine's step log."""
-    return any(is_file(Path(folder) / name) for name in STEP_LOG_NAMES)
+    """Whether the folder contains an engine's step log; the steps of a simulated run are none."""
+    simulated = is_file(Path(folder) / "config.yaml")
+    return not simulated and any(is_file(Path(folder) / name) for name in STEP_LOG_NAMES)
 
 
 def read_run_log(folder: str | Path) -> StepLog:

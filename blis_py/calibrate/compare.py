@@ -109,10 +109,10 @@ def calibrate(
     without_send_times = [
         f"{run.source} does not tell when requests were sent: they are matched by number and lengths alone"
         for run in (measured, predicted)
-        if not run.tells_sending
+        if not run.has_send_times
     ]
     measured, predicted = _sent_alike(measured, predicted, ours, theirs)
-    if skip_first_s and not measured.tells_sending:
+    if skip_first_s and not measured.has_send_times:
         fix = "leave out requests with --warm-up-requests"
         raise InputError("does not tell when requests were sent", file=measured.source, fix=fix)
     since_s = np.nan_to_num(measured.sent_s[ours] - measured.sent_s.min())
@@ -154,11 +154,11 @@ def _sent_alike(
     measured: TokenTimes, predicted: TokenTimes, ours: Rows, theirs: Rows
 ) -> tuple[TokenTimes, TokenTimes]:
     """Copy sending times from the other run if one lacks them."""
-    if not predicted.tells_sending and measured.tells_sending:
+    if not predicted.has_send_times and measured.has_send_times:
         sent_s = predicted.sent_s.copy()
         sent_s[theirs] = measured.sent_s[ours]
         predicted = replace(predicted, sent_s=sent_s)
-    elif predicted.tells_sending and not measured.tells_sending:
+    elif predicted.has_send_times and not measured.has_send_times:
         sent_s = measured.sent_s.copy()
         sent_s[ours] = predicted.sent_s[theirs]
         measured = replace(measured, sent_s=sent_s)

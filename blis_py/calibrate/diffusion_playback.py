@@ -8,10 +8,10 @@ from typing import cast
 
 import numpy as np
 
+from blis_py.calibrate._playback import MeasuredTimes, Playback, ready_times
 from blis_py.calibrate.composition import Composition
 from blis_py.calibrate.diffusion import RoundComposition, without_outcome
 from blis_py.calibrate.diffusion_blocks import RecordedBlocks, diffusion_config, rounds_of_each
-from blis_py.calibrate.playback import MeasuredTimes, Playback, ready_times
 from blis_py.calibrate.recorded import Lengths, RecordedRun, recorded_requests, scheduler_config
 from blis_py.cluster.diffusion import DiffusionCosts, DiffusionInstance, RoundEvents
 from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder

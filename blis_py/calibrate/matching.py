@@ -41,7 +41,7 @@ def matched(measured: TokenTimes, predicted: TokenTimes) -> tuple[Rows, Rows]:
         raise InputError("no request completed in both runs", file=predicted.source, fix=fix)
     if related(measured.take(ours), predicted.take(theirs)):
         return ours, theirs
-    if not (measured.tells_sending and predicted.tells_sending):
+    if not (measured.has_send_times and predicted.has_send_times):
         raise _unrelated(measured, predicted, ours, theirs)
     by_length = _by_lengths(measured, predicted)
     fewer = min(len(measured.request_id), len(predicted.request_id))
@@ -57,7 +57,7 @@ def related(measured: TokenTimes, predicted: TokenTimes) -> bool:
 
     If one run lacks sending times, by their lengths alone.
     """
-    if not (measured.tells_sending and predicted.tells_sending):
+    if not (measured.has_send_times and predicted.has_send_times):
         alike = _about_as_long(measured, predicted) & (measured.output_tokens == predicted.output_tokens)
         return bool(alike.mean() >= MAX)
     if _at_the_same_time(measured.sent_s, predicted.sent_s).mean() >= MAX:
@@ -131,7 +131,7 @@ def _most_in_flight(times: TokenTimes) -> int:
 def _unrelated(measured: TokenTimes, predicted: TokenTimes, ours: Rows, theirs: Rows) -> InputError:
     real, sim = measured.take(ours), predicted.take(theirs)
     alike = f"{_as_long(real, sim).mean():.0%} are as long as in {measured.source}"
-    if measured.tells_sending and predicted.tells_sending:
+    if measured.has_send_times and predicted.has_send_times:
         same = _at_the_same_time(real.sent_s, sim.sent_s).mean()
         alike = f"{same:.0%} were sent at the same time, and {alike}"
     problem = f"the runs are not of the same requests: of {len(ours):,} with the same number {alike}"

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from blis_py.calibrate._playbacks import measured, predicted
 from blis_py.calibrate.composition import Composition
 from blis_py.calibrate.kinds import Blocks, recorded_composition
-from blis_py.calibrate.playbacks import measured, predicted
 from blis_py.calibrate.recorded import Lengths
 from blis_py.core.config import SchedulerConfig
 from blis_py.latency.base import LatencyModel

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from blis_py.calibrate.blis_results import (
+from blis_py.calibrate._blis_results import (
     METRICS,
     RESULTS,
     is_metrics,
@@ -15,7 +15,7 @@ from blis_py.calibrate.blis_results import (
     read_metrics,
     read_results,
 )
-from blis_py.calibrate.client_runs import is_client_table, read_json, read_table
+from blis_py.calibrate._client_runs import is_client_table, read_json, read_table
 from blis_py.calibrate.token_times import TokenTimes
 from blis_py.errors import InputError
 from blis_py.files import paths

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from blis_py.calibrate._playbacks import measured, predicted
 from blis_py.calibrate.kinds import Blocks
-from blis_py.calibrate.playbacks import measured, predicted
 from blis_py.calibrate.recorded import COMPLETE, Lengths, request_ids
 from blis_py.calibrate.token_times import TokenTimes, token_times
 from blis_py.core.config import SchedulerConfig

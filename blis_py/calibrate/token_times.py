@@ -43,7 +43,7 @@ class TokenTimes:
     """The detected format of the file."""
 
     @property
-    def tells_sending(self) -> bool:
+    def has_send_times(self) -> bool:
         """Whether sending times are known."""
         return not bool(np.isnan(self.sent_s).any())
 

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from blis_py.cli.dispatch import dispatch
+from blis_py.cli._dispatch import dispatch
 from blis_py.cli.verbs import BLIS
 from blis_py.errors import InputError
 from blis_py.outputs.stopping import INTERRUPTED, TERMINATED, Terminated
@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError as error:
         return _complain(f"not enough memory: {error}", FAILURE)
     except Exception as error:
-        from blis_py.cli.crash import report
+        from blis_py.cli._crash import report
 
         return _complain(report(error), FAILURE)
     if code in (INTERRUPTED, TERMINATED):

@@ -65,8 +65,8 @@ FLAGS: Group = (
 def refuse(flags: Flags) -> None:
     """Raises `InputError` on the first flag that asks for something blis-py does not do."""
     for name, value in flags.items():
-        asks = name in _SWITCHES or (name in _DEFAULTS and not _same(str(value), _DEFAULTS[name]))
-        if asks:
+        has_effect = name in _SWITCHES or (name in _DEFAULTS and not _same(str(value), _DEFAULTS[name]))
+        if has_effect:
             raise InputError(
                 "is a BLIS flag that blis-py does not have yet",
                 key=name,

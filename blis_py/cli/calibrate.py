@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_py.cli.calibrate_adapters import ADAPTER_FLAGS, asks_of_adapters, print_adapters
-from blis_py.cli.execute import say
+from blis_py.cli._calibrate_adapters import ADAPTER_FLAGS, concerns_adapters, print_adapters
+from blis_py.cli._execute import say
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.formats import FORMAT, format_of
 from blis_py.config.check import duration_ns
@@ -103,7 +103,7 @@ def calibrate(flags: Flags) -> None:
 
     flags = {_NAMES[spelling]: value for spelling, value in flags.items()}
     style = _checked_style(flags)
-    if asks_of_adapters(flags):
+    if concerns_adapters(flags):
         return print_adapters(flags, style)
     result = _compared(flags)
     causes, seen = None, None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
+from blis_py.cli._pages import check_out, write_out
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.formats import FORMAT, format_of
-from blis_py.cli.pages import check_out, write_out
 from blis_py.comparison.compare import compare as compare_runs
 from blis_py.errors import InputError
 from blis_py.result import to_json

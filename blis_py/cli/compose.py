@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from blis_py.cli.execute import say
+from blis_py.cli._execute import say
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.config.paths import spec_path
 from blis_py.errors import InputError

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from blis_py.cli import convert_production, convert_specs
+from blis_py.cli._execute import say
 from blis_py.cli.configure import configure
-from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.options import COMMON, TRACE, WORKLOAD
 from blis_py.errors import InputError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from blis_py.cli.execute import say
+from blis_py.cli._execute import say
 from blis_py.cli.flag import Flag, Flags
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import dump_yaml

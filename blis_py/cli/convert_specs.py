@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from blis_py.cli.execute import say
+from blis_py.cli._execute import say
 from blis_py.cli.flag import Flag, Flags
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import dump_yaml

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 
-from blis_py.cli.dispatch import dispatch
+from blis_py.cli._dispatch import dispatch
 
 
 def run_engine(arguments: Sequence[str]) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from blis_py.cli._listing import GROUPS, show
 from blis_py.cli.flag import Flags
-from blis_py.cli.listing import GROUPS, show
 from blis_py.config.engine import load_engine, names
 from blis_py.config.models import DEFAULT_ENGINE
 

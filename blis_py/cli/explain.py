@@ -7,12 +7,12 @@ from typing import Any
 
 from blis_py.api import Simulation
 from blis_py.cli import blis_flags, vllm_flags
+from blis_py.cli._execute import say
+from blis_py.cli._pages import check_out, write_out
 from blis_py.cli.configure import configure
-from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags
 from blis_py.cli.formats import FORMAT, format_of
 from blis_py.cli.options import COMMON, VERBOSE, WORKLOAD
-from blis_py.cli.pages import check_out, write_out
 from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
 from blis_py.ledger.explain import Explanation
@@ -73,6 +73,9 @@ def explain(flags: Flags) -> None:
         else:
             print(explanation)
         sys.stdout.flush()
+        if explanation.source is None and not _verbose(flags):
+            for line in explanation.simulation.basis.splitlines():
+                say(line)
     finally:
         if "--out" in flags:
             write_out(flags, "explain", to_json(explanation.as_dict()), explanation.plot())
@@ -103,9 +106,8 @@ def _run_of(flags: Flags) -> Any:
             raise InputError("nothing to explain", key="FOLDER", fix=fix)
 
         simulation = Simulation.of(configure(flags))
-        full = simulation.capacity, simulation.models
-        basis = full if "--verbose" in flags or "-v" in flags else simulation.basis.splitlines()
-        for line in (*basis, *(f"note: {n}" for n in simulation.notes)):
+        full = (simulation.capacity, simulation.models) if _verbose(flags) else ()
+        for line in (*full, *(f"note: {n}" for n in simulation.notes)):
             say(line)
         return simulation
     if of_a_run:
@@ -113,6 +115,10 @@ def _run_of(flags: Flags) -> Any:
         raise InputError("changes the run, which is saved", key=of_a_run[0], fix=fix)
 
     return load(flags[RUN_FOLDER])
+
+
+def _verbose(flags: Flags) -> bool:
+    return "--verbose" in flags or "-v" in flags
 
 
 class _Stages:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from blis_py.cli._listing import GROUPS, show
 from blis_py.cli.flag import Flags
-from blis_py.cli.listing import GROUPS, show
-from blis_py.latency.hardware import GIB, GpuSpec, known_gpus, load_gpu
+from blis_py.hardware.gpu import GIB, GpuSpec, known_gpus, load_gpu
 from blis_py.latency.trained import bundled_training
 
 __all__ = ["GROUPS", "gpus"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from blis_py.cli._listing import GROUPS, show
 from blis_py.cli.flag import Flags
-from blis_py.cli.listing import GROUPS, show
 from blis_py.errors import InputError
 from blis_py.files.profiles import known_names, published_name, refused_names
-from blis_py.latency.capacity import model_weight_bytes
+from blis_py.hardware.capacity import model_weight_bytes
 from blis_py.models.model_shape import ModelShape, load_model
 
 __all__ = ["GROUPS", "models"]

@@ -8,8 +8,8 @@ from shutil import copyfile
 from typing import Any
 
 from blis_py.cli import vllm_flags
+from blis_py.cli._execute import say
 from blis_py.cli.configure import configure
-from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags
 from blis_py.cli.options import TRACE, WORKLOAD
 from blis_py.cli.serve import without

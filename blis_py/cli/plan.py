@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from blis_py.cli._study import OUTPUT, VARY, WORK, base_of, cache_of, check_out, groups, under_way
 from blis_py.cli.flag import Flag, Flags
 from blis_py.cli.formats import FORMAT, format_of
-from blis_py.cli.study import OUTPUT, VARY, WORK, base_of, cache_of, check_out, groups, under_way
 from blis_py.errors import InputError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def plan(flags: Flags) -> None:
 
     The exit code is 0 also if no configuration meets all targets: then the one that comes nearest is printed.
     """
-    from blis_py.planning.api import chosen_plan
+    from blis_py.planning.api import plan as find_plan
     from blis_py.planning.prices import parse_prices
 
     style = format_of(flags)
@@ -90,7 +90,7 @@ def plan(flags: Flags) -> None:
         raise InputError("a plan chooses the number of instances", key="--num-instances", fix=fix)
     base = base_of(flags)
     with under_way() as line:
-        found = chosen_plan(
+        found = find_plan(
             base,
             vary=flags.get("--vary", ()),
             space=flags.get("--space"),

@@ -16,8 +16,8 @@ from blis_py.calibrate.fit.server import fit_server
 from blis_py.calibrate.fit.server_file import engine_file
 from blis_py.calibrate.fit.sources import SAMPLES, difference, read_all, with_model_config
 from blis_py.calibrate.read_times import is_client_run, read_token_times
+from blis_py.cli._execute import say
 from blis_py.cli.configure import configure
-from blis_py.cli.execute import say
 from blis_py.cli.flag import Flag, Flags, Group
 from blis_py.cli.formats import FORMAT, format_of
 from blis_py.cli.options import MODEL, RUN, SCHEDULER, WORKLOAD
@@ -29,7 +29,7 @@ from blis_py.config.loader import as_dict
 from blis_py.config.models import RunConfig
 from blis_py.core.bounds import MAX_REDRAWS, MAX_SEED, check_count
 from blis_py.errors import InputError
-from blis_py.files.paths import is_file, is_folder
+from blis_py.files.paths import exists, is_file, is_folder
 from blis_py.latency.fitted import Fitted
 from blis_py.latency.fitted_profile import read_meta, read_profile
 from blis_py.latency.fitted_shape import datasheet_of, shape_of
@@ -111,6 +111,10 @@ _IMPORT = (
 
 def fit(flags: Flags) -> None:
     """Fit step times to measured steps, and write profile.yaml; or a server to one run of its clients."""
+    for path in flags.get("paths") or []:
+        if not exists(path):
+            fix = "name a profile's folder, step logs, or what a client measured"
+            raise InputError("no such file or folder", file=path, fix=fix)
     if _is_client_run(flags.get("paths") or []):
         fit_to_client(flags)
         return
@@ -142,8 +146,6 @@ def fit_to_client(flags: Flags) -> None:
     if config.workload.concurrency is not None:
         measured = [replace(each, concurrency=config.workload.concurrency) for each in measured]
     setup = Setup.of(config)
-    say(setup.capacity)
-    say(setup.models)
     skipped_s = duration_ns(flags["--skip-first"], "--skip-first") / 1e9 if "--skip-first" in flags else 0.0
     found = fit_server(setup, measured, skipped_s)
     for note in found.notes:
@@ -151,6 +153,8 @@ def fit_to_client(flags: Flags) -> None:
     try:
         _print(style, lambda: server_fit_data(found), lambda: server_fit_lines(found))
     finally:
+        for line in setup.basis.removesuffix(" (-v and summary.json say more)").splitlines():
+            say(line)
         if "--out" in flags:
             engine = load_engine(config.engine)
             text = engine_file(

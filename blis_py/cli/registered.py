@@ -25,23 +25,23 @@ def flags_of(settings: type, title: str, prefix: str = "") -> Iterator[tuple[str
                 yield spelling.group or title, flag
 
 
-def _flags(field: Field[Any], said: Spelling, key: str) -> Iterator[Flag]:
+def _flags(field: Field[Any], own: Spelling, key: str) -> Iterator[Flag]:
     kind = kind_of(field.type)
     yield Flag(
-        said.flag,
+        own.flag,
         kind,
         key,
-        said.help,
-        said.aliases,
-        said.metavar,
-        hidden=not said.help,
+        own.help,
+        own.aliases,
+        own.metavar,
+        hidden=not own.help,
         many=kind == list[str],
-        null=said.null,
+        null=own.null,
         default=field.default,
-        read=said.read,
+        read=own.read,
     )
-    if said.off:
-        yield Flag(said.off, bool, key, said.off_help, said.off_aliases, hidden=not said.off_help, off=True)
+    if own.off:
+        yield Flag(own.off, bool, key, own.off_help, own.off_aliases, hidden=not own.off_help, off=True)
 
 
 def kind_of(hint: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from blis_py.cli import blis_flags, vllm_flags
-from blis_py.cli.execute import execute
+from blis_py.cli._execute import execute
 from blis_py.cli.flag import Flags
 from blis_py.cli.options import COMMON, OUTPUT, WORKLOAD
 from blis_py.errors import InputError

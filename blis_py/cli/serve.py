@@ -69,7 +69,7 @@ def serve(flags: Flags) -> None:
     require_extra()
     blis_flags.refuse(flags)
     vllm_flags.refuse(flags)
-    from blis_py.cli.serve_fleet import serve_fleet
+    from blis_py.cli._serve_fleet import serve_fleet
 
     serve_fleet(flags, server_settings(flags))
 

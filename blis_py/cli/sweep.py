@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from blis_py.cli.execute import say
+from blis_py.cli._execute import say
+from blis_py.cli._study import OUTPUT, VARY, WORK, base_of, cache_of, check_out, groups, under_way
 from blis_py.cli.flag import Flag, Flags
 from blis_py.cli.formats import format_of
-from blis_py.cli.study import OUTPUT, VARY, WORK, base_of, cache_of, check_out, groups, under_way
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,7 +64,8 @@ def sweep(flags: Flags) -> None:
             on_progress=show_progress,
         )
     stored = len(done.rows) - done.simulated
-    say(f"{done!r}: {done.simulated:,} simulated, {stored:,} known, alike or refused")
+    others = f", {stored:,} known, alike or refused" if stored else ""
+    say(f"{done!r}: {done.simulated:,} simulated{others}")
     try:
         _show(done, style, flags.get("--metric") or done.default_metric())
         sys.stdout.flush()
@@ -119,7 +120,8 @@ def _table(done: Sweep, metric: str) -> None:
         title = f"ranked by {metric}{seeds}, {up} first"
         if "slo_met" in ranked:
             title += "; rows that miss a target last"
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=title, title_justify="left")
+        console.print(title)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for name in done.names:
             table.add_column(name, justify="right" if _numeric(ranked, name) else "left")
         for name in (_titled(metric), "GPUs", "$ per hour"):

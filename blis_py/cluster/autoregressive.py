@@ -103,7 +103,7 @@ class AutoregressiveInstance(Instance):
         step, run = self._step, self._run
         assert step is not None
         self._step = None
-        self._tell(step, self.now_ns, run)
+        self._report(step, self.now_ns, run)
         self.now_ns = run.end_ns
         if self._before_finish is not None:
             self._before_finish(step, run.steps)
@@ -119,7 +119,7 @@ class AutoregressiveInstance(Instance):
         step = self._step
         return step is not None and self.scheduler.ends_with(request, step, self._run.steps)
 
-    def _tell(self, step: Step, start_ns: int, run: StepRun) -> None:
+    def _report(self, step: Step, start_ns: int, run: StepRun) -> None:
         """Report identical steps that ended or were launched."""
         if self._log is not None:
             self._log.steps(step, start_ns, run)

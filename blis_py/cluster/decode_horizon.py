@@ -8,7 +8,7 @@ has the request, before the step that it computes now has ended, or before the b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from blis_py.core.request import NEVER_NS
@@ -25,7 +25,6 @@ class DecodeHorizon:
 
     Args:
         members: the instances by index.
-        pairs: those under way, by row; it changes with them.
         front_end_ns: time from a dispatch to the queue of an instance.
     """
 
@@ -34,10 +33,9 @@ class DecodeHorizon:
         events: EventQueue,
         members: Sequence[Member],
         instances: Sequence[Instance],
-        pairs: Mapping[int, Pair],
         front_end_ns: int,
     ) -> None:
-        self._events, self._instances, self._pairs = events, instances, pairs
+        self._events, self._instances = events, instances
         self._only_prefill = [member.pool.role == "prefill" for member in members]
         """Whether no arrival cuts the work in progress of each instance short."""
         self._front_end_ns = front_end_ns
@@ -50,15 +48,15 @@ class DecodeHorizon:
 
     def safe_until_ns(self, decode: int) -> int:
         """No hand-over reaches a decode instance before or at this time."""
-        pairs, towards = self._pairs, self._towards[decode]
-        while towards and pairs.get(towards[0].row) is not towards[0]:
+        towards = self._towards[decode]
+        while towards and not towards[0].is_open:
             towards.popleft()
         now_ns, until_ns = self._events.now_ns, NEVER_NS
         for pair in towards:
             begins_ns = pair.arrived_ns + self._front_end_ns
             if begins_ns > until_ns:
                 break
-            if pairs.get(pair.row) is pair:
+            if pair.is_open:
                 reaches_ns = begins_ns if begins_ns > now_ns else self._reaches_ns(pair, now_ns)
                 until_ns = min(until_ns, reaches_ns - 1)
         return until_ns

@@ -15,7 +15,7 @@ from blis_py.errors import InputError
 from blis_py.metrics.record import NO_INSTANCE, NOT_SERVED
 
 if TYPE_CHECKING:
-    from blis_py.cluster.decisions import DecisionLog
+    from blis_py.cluster._decisions import DecisionLog
     from blis_py.cluster.fleet import Membership, MemberState
 
 Progress = Callable[[int, int], None]
@@ -46,6 +46,8 @@ class Dispatcher:
         unserved: Set[int] = frozenset(),
     ) -> None:
         self._fleet, self._instances, self._ready = fleet, fleet.instances, fleet.ready
+        self._may_get = set(fleet.ready)
+        """The same instances, to look one up."""
         self._held: list[tuple[int, Request]] = []
         """Requests held while no instance is ready."""
         self._router = router
@@ -103,6 +105,10 @@ class Dispatcher:
 
         As soon as one instance is not ready, every choice of the router is checked.
         """
+        if state == "ready":
+            self._may_get.add(index)
+        elif state != "added":
+            self._may_get.discard(index)
         if len(self._ready) < len(self._instances):
             self._route = self._checked
         if not self._held or (not self._ready and self._fleet.coming):
@@ -120,7 +126,7 @@ class Dispatcher:
             InputError: the policy chose an instance that is not ready.
         """
         index = self._router(request, now_ns)
-        if index not in self._ready:
+        if index not in self._may_get:
             problem, fix = "chose an instance that is not ready", "choose one of Signals.ready"
             raise InputError(problem, key="routing_policy", value=index, fix=fix)
         return index

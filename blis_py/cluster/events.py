@@ -77,7 +77,8 @@ class EventQueue:
         """No event comes before this time; the one that would have come then may have been cancelled."""
         self._heap: list[tuple[int, int, int, object]] = []
         self._count = 0
-        self._end_ns = NEVER_NS + 1
+        self._end_ns = NEVER_NS
+        """End of the run."""
 
     def call_at(self, time_ns: int, action: Action, order: int = ARRIVALS) -> Call:
         """Schedule `action(time_ns)`, not earlier than now.
@@ -131,6 +132,15 @@ class EventQueue:
     def step(self) -> None:
         """Process the next event; there is one."""
         self.next_ns()
+        self._process_head()
+
+    def _is_due(self, end_ns: int | None) -> bool:
+        """Whether an event is left, or one before a time."""
+        time_ns = self.next_ns()
+        return bool(self._heap) and (end_ns is None or time_ns < end_ns)
+
+    def _process_head(self) -> None:
+        """Process the head of the heap, which is not cancelled."""
         self.now_ns, _, _, event = heappop(self._heap)
         self.earliest_ns = self.next_ns()
         if isinstance(event, Call):
@@ -146,9 +156,9 @@ class EventQueue:
             self._end_ns = end_ns
             self.earliest_ns = min(self.earliest_ns, end_ns)
         while True:
-            while self and (end_ns is None or self.next_ns() < end_ns):
-                self.step()
-            if self or self.when_dry is None or not self.when_dry():
+            while self._is_due(end_ns):
+                self._process_head()
+            if self._heap or self.when_dry is None or not self.when_dry():
                 break
         if end_ns is not None:
             self.now_ns = end_ns

@@ -140,7 +140,7 @@ class Fleet:
         instance.outlet = self._outlets.get(pool)
         self.instances.append(instance)
         self.members.append(member)
-        self._tell(member, MemberState.ADDED)
+        self._notify(member, MemberState.ADDED)
         if ready_after_ns:
             self._fleet_events.call_at(self.now_ns + ready_after_ns, partial(self._become_ready, member))
         else:
@@ -178,7 +178,7 @@ class Fleet:
         if member.state is MemberState.READY:
             self.ready.remove(index)
             self.slots -= member.pool.spec.scheduler.max_num_seqs
-        self._tell(member, MemberState.DRAINING)
+        self._notify(member, MemberState.DRAINING)
         instance = self.instances[index]
         if instance.is_idle:
             self._leave(member, self.now_ns)
@@ -214,13 +214,13 @@ class Fleet:
         if member.state is MemberState.ADDED:  # unless it was drained before
             self.ready.insert(bisect_left(self.ready, member.index), member.index)
             self.slots += member.pool.spec.scheduler.max_num_seqs
-            self._tell(member, MemberState.READY)
+            self._notify(member, MemberState.READY)
 
     def _leave(self, member: Member, now_ns: int) -> None:
         member.gone_ns = now_ns
-        self._tell(member, MemberState.GONE)
+        self._notify(member, MemberState.GONE)
 
-    def _tell(self, member: Member, state: MemberState) -> None:
+    def _notify(self, member: Member, state: MemberState) -> None:
         member.state = state
         for follower in self._followers:
             follower(member.index, state)

@@ -77,7 +77,7 @@ class FlowControl:
         self._next_ns = NEVER_NS
         """Time of the next scheduled examination, if known."""
         recorder.keep_waits()
-        recorder.tell(self.ended)
+        recorder.notify(self.ended)
         if self._looks:
             self._signals.watch()
         if live and self._tick_ns is None:
@@ -165,7 +165,7 @@ class FlowControl:
         request = waiting.request
         self._leave(waiting, now_ns)
         if 0 <= request.deadline_ns <= now_ns:
-            self._recorder.gave_up(request, now_ns)
+            self._recorder.timed_out(request, now_ns)
         else:
             self._drop(request, now_ns, TTL)
         self._lookahead.look()

@@ -7,10 +7,10 @@ between engines is in `blis_py.cluster.handoffs`.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from blis_py.cluster.decode_horizon import DecodeHorizon
@@ -21,7 +21,7 @@ from blis_py.core.compiled_classes import mypyc_attr
 from blis_py.core.kv_source import Supply
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
-from blis_py.metrics.handovers import HandOvers
+from blis_py.metrics.handovers import HandOver, HandOvers
 from blis_py.metrics.record import INSTANCE_FAILED, NO_INSTANCE
 from blis_py.metrics.visits import Onward
 
@@ -37,6 +37,7 @@ ChooseBeside = Callable[[Request, int, int], int]
 DEADLOCK = "hand-over deadlock"
 """Reason of an eviction: its instances held KV blocks for each other."""
 _HANDED_OVER: Final = Onward.HANDED_OVER
+_HANDOVER: Final = Struct(f"{len(HandOver._fields)}q")
 TRANSFER_FAILED = "KV transfer failed"
 """Reason of an eviction: the prefill instance no longer had the KV."""
 
@@ -63,7 +64,7 @@ class HandOff:
         self.settings = settings
         self.turns: list[int] | None = None
         """The one count of all round-robin routers that have no policy of their own; None = one each."""
-        self._values = array("q")
+        self._values = bytearray()
         """The completed hand-overs, a `HandOver` behind the other."""
         self._pairs: dict[int, Pair] = {}
         """By row of the request, from the choice of its instances until its KV has arrived."""
@@ -110,7 +111,7 @@ class HandOff:
             fleet.connect(pool.name, self)
         if self.looks_ahead and self.settings.pair_order == "decode-first":
             members = fleet.members
-            self._horizon = DecodeHorizon(events, members, self._instances, self._pairs, self._front_end_ns)
+            self._horizon = DecodeHorizon(events, members, self._instances, self._front_end_ns)
             for member in members:
                 if member.pool.role == "decode":
                     self._instances[member.index].bound_by(self._horizon, member.index)
@@ -128,7 +129,7 @@ class HandOff:
             self._forget_token(pair)
             if pair.prefill_end_ns >= 0 and pair.decode_request is None:
                 self._recorder.revisit(pair.request.next_visit(*pair.limits))
-        return HandOvers.of_values(self._values)
+        return HandOvers.of_bytes(self._values)
 
     def whereabouts(self, row: int) -> tuple[int, Request] | None:
         """The instance that has a request between both, and the request as it serves it; `None` = is not."""
@@ -314,7 +315,7 @@ class HandOff:
         self, pair: Pair, until_tokens: int, layer: int, layers: int, reserved_ns: int, now_ns: int
     ) -> None:
         """Send a chunk's KV as far as it is computed, unless its blocks on the decode instance are gone."""
-        if self._pairs.get(pair.row) is not pair or pair.reserved_ns != reserved_ns:
+        if not pair.is_open or pair.reserved_ns != reserved_ns:
             return
         size_bytes = self._lacking_bytes(pair, until_tokens) * layer // layers - pair.ahead_bytes
         if size_bytes > 0:
@@ -330,20 +331,30 @@ class HandOff:
     def _there(self, pair: Pair, end_ns: int) -> None:
         """Handle that all KV is at the decode instance."""
         assert pair.decode_request is not None
-        del self._pairs[pair.row]
-        self._values.extend(pair.record(end_ns))
+        self._close(pair)
+        self._note(pair, end_ns)
         self._instances[pair.prefill].let_go(pair.request, end_ns)
         self._instances[pair.decode].kv_ready_at(pair.decode_request, end_ns)
         if self.on_arrival is not None:
             self.on_arrival(pair.decode_request, end_ns)
 
+    def _close(self, pair: Pair) -> None:
+        """Handle that a pair is no longer under way."""
+        del self._pairs[pair.row]
+        pair.is_open = False
+
+    def _note(self, pair: Pair, end_ns: int) -> None:
+        """Record a completed hand-over."""
+        self._values += _HANDOVER.pack(*pair.record(end_ns))
+
     # -- ends ------------------------------------------------------------------------------------------
 
     def _ended(self, request: Request, seen_ns: int) -> None:
         """Handle that a request has ended before its KV arrived: it timed out, or can never be served."""
-        pair = self._pairs.pop(request.row, None)
+        pair = self._pairs.get(request.row)
         if pair is None:
             return
+        self._close(pair)
         now_ns = self._events.now_ns
         self._forget_token(pair)
         self._stop(pair)

@@ -4,6 +4,8 @@
   and pulls what it lacks; the first token is that of one more step. The prefill instance keeps its blocks
   until they are read, or its lease ends.
 - `trtllm`: the same, but for the first token, which comes with the KV from the prefill.
+- `trtllm-generation-first`: both instances get the request at once; the KV is sent when the prompt is there
+  and the decode instance has blocks for it, whichever is later.
 - `sglang`: the decode instance takes blocks before the prefill begins, and keeps a reserve for each of its
   requests; the KV of each chunk is sent when it is computed, with the last one the first token.
 - `blis`: the KV is sent at the end of the prefill, all of it; blocks are taken when it is there.
@@ -50,7 +52,7 @@ class Vllm(HandOff):
 
     def _expire(self, pair: Pair, now_ns: int) -> None:
         """End a lease: the prefill instance frees KV that is not being fetched."""
-        if self._pairs.get(pair.row) is not pair or pair.reserved_ns >= 0 or pair.decode_request is None:
+        if not pair.is_open or pair.reserved_ns >= 0 or pair.decode_request is None:
             return
         if not pair.is_lost:
             self._lose_kv(pair, TRANSFER_FAILED)
@@ -88,6 +90,20 @@ class Trtllm(HandOff):
     def _hand_over(self, pair: Pair, end_ns: int) -> None:
         ready_ns = end_ns + self._front_end_ns
         self._to_decode(pair, end_ns, ready_ns, carried=1)
+
+    def _resume(self, pair: Pair, end_ns: int) -> None:
+        """Continue on a decode instance that has had the request since its arrival."""
+        request = pair.decode_request
+        assert request is not None
+        self._recorder.revisit(request, end_ns)
+        self._recorder.dispatched(request, pair.decode)
+        if self._is_gone(pair):
+            self._evict(pair, INSTANCE_FAILED)
+            return
+        if pair.deadline_ns >= 0:
+            self._instances[pair.decode].set_deadline(request, pair.deadline_ns, end_ns)
+        if pair.reserved_ns >= 0:
+            self._send(pair, pair.request.prompt_tokens, end_ns)
 
     def _there(self, pair: Pair, end_ns: int) -> None:
         self._recorder.deliver_late(pair.request, end_ns - pair.prefill_end_ns)
@@ -143,17 +159,34 @@ class Sglang(Trtllm):
             self._events.call_at(now_ns, lambda now_ns: self._to_prefill(pair, ready_ns))
 
     def _hand_over(self, pair: Pair, end_ns: int) -> None:
-        request = pair.decode_request
-        assert request is not None
-        self._recorder.revisit(request, end_ns)
-        self._recorder.dispatched(request, pair.decode)
-        if self._is_gone(pair):
-            self._evict(pair, INSTANCE_FAILED)
-            return
-        if pair.deadline_ns >= 0:
-            self._instances[pair.decode].set_deadline(request, pair.deadline_ns, end_ns)
+        self._resume(pair, end_ns)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class GenerationFirst(Trtllm):
+    """TensorRT-LLM, generation first: the orchestrator sends a request to both servers at once. That for the
+    generation takes blocks while the prompt is computed, and pulls the KV when it is complete.
+
+    Source: `schedule_style` of the orchestrator, NVIDIA/TensorRT-LLM pull request 12239.
+    """
+
+    def _start(self, pair: Pair, now_ns: int) -> None:
+        instance, ready_ns = self._instances[pair.decode], now_ns + self._front_end_ns
+        pair.decode_request = request = pair.request.next_visit(*pair.limits)
+        request.carried = request.generated = 1
+        if request.prompt_tokens + (request.max_tokens or 1) <= instance.most_tokens:
+            request.deadline_ns, request.visit = -1, NO_VISIT  # those of the prefill count until its end
+            self._to_prefill(pair, ready_ns)
+        instance.submit([(ready_ns, request)])
+
+    def _reserved(self, pair: Pair, now_ns: int) -> None:
+        if pair.prefill_end_ns >= 0:
+            self._send(pair, pair.request.prompt_tokens, now_ns)
+
+    def _hand_over(self, pair: Pair, end_ns: int) -> None:
         if pair.reserved_ns >= 0:
-            self._send(pair, pair.request.prompt_tokens, end_ns)
+            pair.reserved_ns = end_ns  # nothing has waited for them
+        self._resume(pair, end_ns)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -197,10 +230,10 @@ class Blis(HandOff):
 
     def _received(self, pair: Pair, now_ns: int) -> None:
         self._active -= 1
-        if self._pairs.get(pair.row) is not pair:
+        if not pair.is_open:
             return
         if not self._is_gone(pair):
-            self._values.extend(pair.record(now_ns))
+            self._note(pair, now_ns)
         output_tokens, max_tokens = pair.limits
         if 1 in (output_tokens, max_tokens):
             pair.limits = 2, 0
@@ -214,7 +247,7 @@ class Blis(HandOff):
         return Supply(request.num_tokens - computed_tokens, now_ns)
 
     def load(self, request: Request, computed_tokens: int, supply: Supply, now_ns: int) -> None:
-        del self._pairs[request.row]
+        self._close(self._pairs[request.row])
 
     def _decoded(self, request: Request) -> None:
         if request.carried and request.row not in self._short:
@@ -226,6 +259,7 @@ HANDOFFS: dict[str, Callable[[Disaggregation], HandOff]] = {
     "vllm": Vllm,
     "sglang": Sglang,
     "trtllm": Trtllm,
+    "trtllm-generation-first": GenerationFirst,
     "blis": Blis,
 }
 

@@ -74,5 +74,5 @@ class IngressParts:
         if not self._settings.tenant_budgets:
             return admit
         budgets = TenantBudgets(setup, admit)
-        recorder.tell(budgets.ended)
+        recorder.notify(budgets.ended)
         return budgets

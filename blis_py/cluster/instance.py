@@ -111,7 +111,7 @@ class Instance(Wakeable):
             if end_ns != IDLE_NS:
                 if (
                     end_ns > lookahead.until_ns
-                    and not (end_ns == self._woken_ns and self._wakeups.goes_first(self, end_ns))
+                    and not (end_ns == self._woken_ns and self._wakeups.precedes(self, end_ns))
                     and (end_ns > lookahead.parts_until_ns or not self._is_alone(end_ns))
                 ):
                     yield end_ns

@@ -4,6 +4,9 @@ Every instance has a link out and a link in, of all its GPUs together, and every
 its adapters are fewer than that. A transfer crosses two to four of them; bandwidth is shared max-min fairly
 (each link equally among its transfers, and what a transfer cannot use goes to the others), recomputed at
 every begin and end of a transfer.
+
+A transfer that no other meets takes one event, its end: set when it is sent, as on idle links, and set anew
+when the bytes of another begin to flow over one of them.
 """
 
 from __future__ import annotations
@@ -31,6 +34,10 @@ class Port:
     def __init__(self, rate: float) -> None:
         self.rate = rate
         self.flows: dict[Transfer, None] = {}
+        self.users = 0
+        """Transfers under way that share it."""
+        self.lone: Transfer | None = None
+        """The only one, if it was alone on all its links when it was sent and has met no other."""
         self.left = 0.0
         """Bytes per ns that are not shared out yet, while rates are computed."""
         self.open = 0
@@ -61,11 +68,13 @@ class Transfer(Call):
         self.alone_ns = 0
         """Its duration on idle links."""
         self.is_shared = False
-        """Whether its bytes are still to flow through contended links."""
+        """Whether its bytes flow through contended links."""
+        self.is_lone = False
+        """Whether its next event is its end on idle links."""
         self._network = network
 
     def happen(self, now_ns: int) -> None:
-        if self.is_shared and not self.rate:
+        if self.is_shared and not self.is_lone and not self.rate:
             self._network.flow(self, now_ns)
         else:
             self._network.end(self, now_ns)
@@ -105,23 +114,51 @@ class Network:
         transfer.alone_ns = link.latency_ns + wire_ns
         self.under_way += 1
         self.sent_bytes += size_bytes
-        transfer.is_shared = wire_ns > 0 and link.contended
-        at_ns = now_ns + (link.latency_ns if transfer.is_shared else transfer.alone_ns)
+        at_ns = now_ns + transfer.alone_ns
+        if wire_ns > 0 and link.contended:
+            transfer.is_shared, transfer.flow_ns = True, now_ns + link.latency_ns
+            if not self._enter(transfer):
+                at_ns = transfer.flow_ns
         self._events.schedule(transfer, at_ns)
         return transfer
+
+    def _enter(self, transfer: Transfer) -> bool:
+        """Add a transfer to the links that it shares; returns whether it is the only one there."""
+        alone = True
+        for port in transfer.ports:
+            alone = alone and not port.users
+            port.users += 1
+        if alone:
+            transfer.is_lone = True
+            for port in transfer.ports:
+                port.lone = transfer
+        return alone
+
+    def _meet(self, lone: Transfer, now_ns: int) -> None:
+        """Let a transfer that was alone so far share its links."""
+        lone.is_lone = False
+        for port in lone.ports:
+            port.lone = None
+        if lone.flow_ns > now_ns:
+            self._events.schedule(lone, lone.flow_ns)
+            return
+        lone.rate = min([port.rate for port in lone.ports])
+        for port in lone.ports:
+            port.flows[lone] = None
 
     def cancel(self, transfer: Transfer) -> None:
         """Stop a transfer that has not ended."""
         transfer.cancel()
         self.under_way -= 1
         self.cancelled_bytes += transfer.size_bytes
-        if transfer.rate:
-            self._leave(transfer, self._events.now_ns)
+        self._leave(transfer, self._events.now_ns)
 
     def flow(self, transfer: Transfer, now_ns: int) -> None:
         """Begin to move its bytes."""
         transfer.flow_ns = now_ns
         for port in transfer.ports:
+            if port.lone is not None:
+                self._meet(port.lone, now_ns)
             port.flows[transfer] = None
         self._share(transfer, now_ns)
 
@@ -129,14 +166,20 @@ class Network:
         """Handle that all its bytes have arrived."""
         self.under_way -= 1
         self.moved_bytes += transfer.size_bytes
-        if transfer.rate:
-            self._leave(transfer, now_ns)
+        self._leave(transfer, now_ns)
         transfer.done(transfer, now_ns)
 
     def _leave(self, transfer: Transfer, now_ns: int) -> None:
+        if not transfer.is_shared:
+            return
         for port in transfer.ports:
-            del port.flows[transfer]
-        self._share(transfer, now_ns)
+            port.users -= 1
+            if transfer.is_lone:
+                port.lone = None
+            elif transfer.rate:
+                del port.flows[transfer]
+        if transfer.rate:
+            self._share(transfer, now_ns)
 
     def _share(self, changed: Transfer, now_ns: int) -> None:
         """Recompute the rates of all transfers connected by links to one that began or ended."""

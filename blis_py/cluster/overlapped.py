@@ -150,7 +150,7 @@ class OverlappedInstance(AutoregressiveInstance):
             if run.steps == 1:
                 return
             run = run.first(run.steps - 1)
-        self._tell(step, start_ns, run)
+        self._report(step, start_ns, run)
 
     def _answers(self, request: Request) -> bool:
         """With the step in flight, or one that is launched and has ended before the next one is planned."""
@@ -170,12 +170,28 @@ class OverlappedInstance(AutoregressiveInstance):
         """Cut the run at the first step end at which the arrival is seen."""
         if self._step is None or self._run.steps == 1:
             return
-        before, steps = self._run, self._planned_by(time_ns)
+        before = self._run
+        if isinstance(before, LineRun) and self._flight_end_ns < time_ns:
+            self._truncate_line(before, time_ns)
+            return
+        steps = self._planned_by(time_ns)
         if steps < before.steps:
             self._run = before.first(steps)
             self._reach = max(2 * steps, self._lookahead.min_reach)
             self._last_planned_ns = self._flight_end_ns if steps == 1 else before.first(steps - 1).end_ns
             self._wakeups.set(self, self._last_planned_ns)
+
+    def _truncate_line(self, before: LineRun, time_ns: int) -> None:
+        """The same, of a run along a line past its first step's launch: priced once, not thrice."""
+        launched = before.until(time_ns)
+        steps = launched.steps + 1
+        if steps < before.steps:
+            line, kv_tokens, growth = before.line, before.kv_tokens, before.growth
+            end_ns = launched.end_ns + line_ns(line, kv_tokens + launched.steps * growth)
+            self._run = LineRun(line, kv_tokens, growth, before.start_ns, steps, end_ns)
+            self._reach = max(2 * steps, self._lookahead.min_reach)
+            self._last_planned_ns = launched.end_ns
+            self._wakeups.set(self, launched.end_ns)
 
     def _cut(self, now_ns: int) -> None:
         if self._flight is not None and self._step is not None and self._flight_end_ns <= now_ns:

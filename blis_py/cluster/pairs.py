@@ -24,12 +24,14 @@ class Pair:
         "decode",
         "decode_request",
         "is_lost",
+        "is_open",
         "limits",
         "preemptions",
         "prefill",
         "prefill_end_ns",
         "request",
         "reserved_ns",
+        "row",
         "sent_tokens",
         "size_bytes",
         "started",
@@ -40,7 +42,7 @@ class Pair:
     """The request as the decode instance serves it."""
 
     def __init__(self, request: Request, prefill: int, decode: int, arrived_ns: int) -> None:
-        self.request = request
+        self.request, self.row = request, request.row
         self.decode_request = None
         self.prefill, self.decode = prefill, decode
         self.limits = request.output_tokens, request.max_tokens
@@ -49,6 +51,8 @@ class Pair:
         self.arrived_ns = arrived_ns
         self.prefill_end_ns = self.reserved_ns = self.begin_ns = -1
         self.alone_ns = self.size_bytes = 0
+        self.is_open = True
+        """Whether it is under way: the KV has not arrived."""
         self.started = False
         """Whether the prefill instance has the request."""
         self.is_lost = False
@@ -63,10 +67,6 @@ class Pair:
         """Of the chunk that is being computed, the layers sent so far."""
         self.transfers: list[Transfer] = []
         """Transfers under way."""
-
-    @property
-    def row(self) -> int:
-        return self.request.row
 
     @property
     def holds_blocks(self) -> bool:

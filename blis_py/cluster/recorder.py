@@ -72,7 +72,7 @@ class Recorder(VisitColumns):
         """Row -> reason of the rejection."""
         self._evictions: dict[int, str] = {}
         """Visit -> reason of the eviction; the visit may have ended by itself since."""
-        self._gave_up = 0
+        self._timed_out = 0
         self._queued_ns: Ints | None = None
         """Time of entry into the gateway queue, by request; -1 = not queued."""
         self._gateway_ns: Ints | None = None
@@ -81,9 +81,9 @@ class Recorder(VisitColumns):
     def listen(self, on_end: Callable[[Request, int], None]) -> None:
         """Expect every request to be reported when it is sent, since arrivals are not known in advance."""
         self._sent = []
-        self.tell(on_end)
+        self.notify(on_end)
 
-    def tell(self, on_end: Callable[[Request, int], None]) -> None:
+    def notify(self, on_end: Callable[[Request, int], None]) -> None:
         """Add a listener to the end of every admitted request."""
         before = self.on_end
         if before is None:
@@ -134,7 +134,7 @@ class Recorder(VisitColumns):
     @property
     def num_rejected(self) -> int:
         """Requests that have ended without being dispatched, so far."""
-        return len(self._rejections) + self._gave_up
+        return len(self._rejections) + self._timed_out
 
     def _reasons(self) -> Labels | None:
         """Reasons of rejections and evictions; `None` if there were none."""
@@ -172,11 +172,11 @@ class Recorder(VisitColumns):
         self._queued_ns[row], self._gateway_ns[row] = -1, waited_ns
         self.ready_ns[row] += waited_ns
 
-    def gave_up(self, request: Request, now_ns: int) -> None:
+    def timed_out(self, request: Request, now_ns: int) -> None:
         """Record a client timeout before dispatch."""
         visit = request.visit
         self.outcome[visit], self.finish_ns[visit] = Outcome.TIMED_OUT, now_ns
-        self._gave_up += 1
+        self._timed_out += 1
         self.failed(request, now_ns)
 
     def lost(self, request: Request, now_ns: int, why: str) -> None:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from blis_py.cluster._early_ends import EarlyEnds
+from blis_py.cluster._model_dispatcher import ModelDispatcher
 from blis_py.cluster.autoregressive_kind import Autoregressive
 from blis_py.cluster.clock import SimClock
 from blis_py.cluster.dispatcher import Dispatcher, Progress
-from blis_py.cluster.early_ends import EarlyEnds
 from blis_py.cluster.events import Action
 from blis_py.cluster.fleet import Fleet, Membership
 from blis_py.cluster.fleet_events import FleetEvents
@@ -26,7 +27,6 @@ from blis_py.cluster.ingress import IngressParts
 from blis_py.cluster.instance import Instance
 from blis_py.cluster.kinds import Kind, KindOfRequests
 from blis_py.cluster.lookahead import Lookahead, LookaheadSource
-from blis_py.cluster.model_dispatcher import ModelDispatcher
 from blis_py.cluster.observer import Observer
 from blis_py.cluster.outlet import NoLookahead, Outlet
 from blis_py.cluster.policies import policy
@@ -42,9 +42,10 @@ from blis_py.metrics.record import INSTANCE_FAILED, RunRecord
 from blis_py.requests.table import RequestTable
 
 if TYPE_CHECKING:
-    from blis_py.cluster.decisions import DecisionLog
+    from blis_py.cluster._decisions import DecisionLog
+    from blis_py.cluster._pairing import Pairing
     from blis_py.cluster.handoff import HandOff
-    from blis_py.cluster.pairing import Pairing
+    from blis_py.metrics.decisions import Decisions
 
 _Kind = TypeVar("_Kind", bound=Dispatcher)
 _REACH_OF_HANDOVERS = 64
@@ -141,13 +142,15 @@ class ClusterSimulation:
             members = FleetView(fleet, entered)
         decode = None if handoff is None else next(p for p in cluster.pools if p.role != "prefill")
         self.signals, self.router = signals, router = self._routing(members, decode)
-        self._decisions = _decision_log(signals, router, record_decisions, len(table))
+        self._kept_candidates = record_decisions
+        self._logs: list[DecisionLog] = []
+        """Of the routing decisions: one for each router among instances of a model, if they are recorded."""
         unserved = _unserved(table, ingress.served_models)
         self.dispatcher = dispatcher = _dispatcher_type(handoff)(
-            members, router, signals, recorder, lookahead, self._decisions, progress, unserved
+            members, router, signals, recorder, lookahead, self._log(signals, router), progress, unserved
         )
         self._pairing = None if handoff is None else self._pair(handoff, dispatcher)
-        by_model = self._by_model(record_decisions)
+        by_model = self._by_model()
         self._dispatch = dispatch = (
             ModelDispatcher(dispatcher, by_model, table.model.codes) if by_model else dispatcher
         )
@@ -212,20 +215,35 @@ class ClusterSimulation:
     def _dispatcher_to(self, pool: str) -> Dispatcher:
         dispatcher = self._dispatchers.get(pool)
         if dispatcher is None:
-            dispatcher = self._dispatcher_of([self.cluster.pool(pool)], Dispatcher)
+            dispatcher = self._dispatcher_of([self.cluster.pool(pool)], Dispatcher, onward=True)
             self._dispatchers[pool] = dispatcher
         return dispatcher
 
-    def _dispatcher_of(self, pools: Sequence[Pool], kind: type[_Kind]) -> _Kind:
-        """A dispatcher among the instances of pools."""
+    def _dispatcher_of(self, pools: Sequence[Pool], kind: type[_Kind], onward: bool = False) -> _Kind:
+        """A dispatcher among the instances of pools.
+
+        Args:
+            onward: for visits after the first, whose choice is not recorded.
+        """
         members = FleetView(self.fleet, [pool.name for pool in pools])
         signals, router = self._routing(members, pools[0])
-        return kind(members, router, signals, self.recorder, self.lookahead)
+        log = None if onward else self._log(signals, router)
+        return kind(members, router, signals, self.recorder, self.lookahead, log)
+
+    def _log(self, signals: Signals, router: Router) -> DecisionLog | None:
+        """A log of a router's decisions, if they are recorded."""
+        if self._kept_candidates is None:
+            return None
+        from blis_py.cluster._decisions import DecisionLog
+
+        log = DecisionLog(signals, router, self._kept_candidates, len(self.source.table))
+        self._logs.append(log)
+        return log
 
     def _pair(self, handoff: HandOff, everywhere: Dispatcher) -> Pairing:
         """Connect the hand-over between the two sides."""
+        from blis_py.cluster._pairing import Pairing
         from blis_py.cluster.pair_dispatcher import PairDispatcher
-        from blis_py.cluster.pairing import Pairing
 
         def routing_of(pools: Sequence[Pool]) -> tuple[Signals, Router]:
             return self._routing(FleetView(self.fleet, [pool.name for pool in pools]), pools[0])
@@ -238,18 +256,11 @@ class ClusterSimulation:
         self.lookahead.min_reach = _REACH_OF_HANDOVERS
         return pairing
 
-    def _by_model(self, record_decisions: int | None) -> dict[int, Dispatcher]:
-        """Dispatchers among the instances of each model, by the code of its names.
-
-        Raises:
-            InputError: with several models, decisions are to be recorded.
-        """
+    def _by_model(self) -> dict[int, Dispatcher]:
+        """Dispatchers among the instances of each model, by the code of its names."""
         groups, table = self.cluster.groups, self.source.table
         if len(groups) == 1 and groups[0][0].models is None:
             return {}
-        if record_decisions is not None:
-            fix = "serve one model"
-            raise InputError("not supported yet with several models", key="trace_level", fix=fix)
         paired = {} if self._pairing is None else self._pairing.dispatchers
         by_code: dict[int, Dispatcher] = {}
         for pools in groups:
@@ -332,12 +343,20 @@ class ClusterSimulation:
 
         return noted
 
+    def _decisions(self) -> Decisions | None:
+        """The recorded decisions of all routers; the logs, which refer to the instances, are released."""
+        logs, self._logs = self._logs, []
+        if not logs:
+            return None
+        from blis_py.metrics.decisions import Decisions
+
+        return Decisions.merged([log.record() for log in logs])
+
     def end(self, end_ns: int) -> RunRecord:
         """End the run at a time up to which all events have happened."""
         for instance in self.fleet.instances:
             instance.stop(end_ns)
-        log, self._decisions = self._decisions, None
-        self.recorder.decisions = None if log is None else log.record()
+        self.recorder.decisions = self._decisions()
         self._dispatch.report(len(self.source.table))
         self._dispatchers.clear()
         self.lookahead.over()  # the parts form a reference cycle with the instances and their KV pools
@@ -375,16 +394,6 @@ def _dispatcher_type(handoff: HandOff | None) -> type[Dispatcher]:
     from blis_py.cluster.pair_dispatcher import PairDispatcher
 
     return PairDispatcher
-
-
-def _decision_log(
-    signals: Signals, router: Router, candidates: int | None, requests: int
-) -> DecisionLog | None:
-    if candidates is None:
-        return None
-    from blis_py.cluster.decisions import DecisionLog
-
-    return DecisionLog(signals, router, candidates, requests)
 
 
 def _unserved(table: RequestTable, served_models: Collection[str] | None) -> frozenset[int]:

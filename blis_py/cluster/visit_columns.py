@@ -85,7 +85,7 @@ class VisitColumns:
         if visit == len(self.outcome):
             self._grow()
         before = self._latest.get(row, row)
-        outcome, rows, ready, tokens_before, emitted = self._views
+        outcome, rows, ready, tokens_before, emitted, late = self._views
         if outcome[before] < _FIRST_ONWARD:
             raise InternalError(f"request {request.id} begins a visit while another lasts")
         self.num_visits += 1
@@ -93,7 +93,7 @@ class VisitColumns:
         rows[visit], ready[visit] = row, ready_ns
         tokens_before[visit] = tokens_before[before] + emitted[before]
         if self.frontend.behind_seq_ns:
-            self.late_ns[visit] = self.late_ns[before]
+            late[visit] = late[before]
 
     def has_moved(self, row: int) -> bool:
         """Whether a request has begun a visit after its first."""
@@ -121,7 +121,7 @@ class VisitColumns:
             blank = Outcome.QUEUED if name == "outcome" else 0 if name in _COUNTS else -1
             setattr(self, name, np.concatenate((column, np.full(more, blank, dtype=column.dtype))))
         columns = self.outcome, self.request, self.ready_ns, self.tokens_before, self.emitted_tokens
-        self._views = tuple([column.data for column in columns])
+        self._views = tuple([column.data for column in (*columns, self.late_ns)])
 
     def of_timed_out(self) -> Ints:
         """All visits of requests whose clients timed out."""

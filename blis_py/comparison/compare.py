@@ -22,6 +22,7 @@ from blis_py.comparison.pairs import Pairs, ShownPair, changed, flat, pairs
 from blis_py.errors import InputError
 from blis_py.metrics.bootstrap import Change, changes
 from blis_py.metrics.registry import paired
+from blis_py.report.intervals import value_at
 from blis_py.report.saved import SavedResult, load
 from blis_py.result import Result
 
@@ -99,8 +100,8 @@ class Comparison:
         return {
             "runs": list(self.names),
             "settings": self._settings(),
-            "verdicts": [_at(run.summary, "load.verdict") for run in self.runs],
-            "outcomes": [_at(run.summary, "cluster.requests") or {} for run in self.runs],
+            "verdicts": [value_at(run.summary, "load.verdict") for run in self.runs],
+            "outcomes": [value_at(run.summary, "cluster.requests") or {} for run in self.runs],
             "whole": self._whole(),
             "compared": [
                 _as_dict(name, each) for name, each in zip(self.names[1:], self.pairwise, strict=True)
@@ -120,7 +121,7 @@ class Comparison:
 
     def _whole(self) -> list[dict[str, Any]]:
         rows = [
-            {"figure": name, "values": [_at(run.summary, f"cluster.{name}") for run in self.runs]}
+            {"figure": name, "values": [value_at(run.summary, f"cluster.{name}") for run in self.runs]}
             for name in WHOLE
         ]
         return [row for row in rows if any(value is not None for value in row["values"])]
@@ -195,9 +196,3 @@ def _as_dict(name: str, each: Pairwise) -> dict[str, Any]:
 def _json_value(value: Any) -> Any:
     """A setting as a JSON value; the type is arbitrary in files that have not been run since."""
     return str(value) if isinstance(value, float) and not np.isfinite(value) else value
-
-
-def _at(values: Any, path: str) -> Any:
-    for name in path.split("."):
-        values = values.get(name) if isinstance(values, Mapping) else None
-    return values

@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from blis_py.comparison.pairs import Pairs
 from blis_py.metrics.bootstrap import Change, changes
-from blis_py.metrics.groups import SLO_CLASSES
+from blis_py.metrics.groups import report_order
 from blis_py.metrics.registry import E2E, TTFT, shown_in
 
 NOTICED = 0.01
 """Relative change of a request's E2E from which it counts as better or worse."""
+_LEAST = 0.005
+"""Relative change of a mean below which a group neither gained nor paid, however sure it is."""
 _DECILES = 10
 
 
@@ -37,10 +39,11 @@ class Group:
 
     @property
     def verdict(self) -> str:
-        """Verdict by the mean E2E, else by the mean TTFT, if its interval is on one side of zero."""
+        """Verdict by the mean E2E, else by the mean TTFT, if it changed by a noticeable and sure amount."""
         for metric, of in ((E2E.key, ""), (TTFT.key, " in TTFT")):
             change = self.means.get(metric)
-            if change is not None and change.sure and change.relative:
+            if change is not None and change.sure and abs(change.relative or 0.0) >= _LEAST:
+                assert change.relative is not None
                 return f"{'better' if change.relative < 0 else 'paid'}{of}"
         known = any(change.sure is not None for change in self.means.values())
         return "no sure difference" if known else "too few to tell"
@@ -71,12 +74,8 @@ Part = tuple[str, NDArray[np.bool_]]
 
 def _labels(found: Pairs, column: str) -> list[Part]:
     labels = found.first[column].astype(str).to_numpy(dtype=object)
-    names = sorted(set(labels.tolist()), key=_report_order)
+    names = sorted(set(labels.tolist()), key=report_order)
     return [(name, labels == name) for name in names]
-
-
-def _report_order(name: str) -> tuple[int, str]:
-    return (SLO_CLASSES.index(name) if name in SLO_CLASSES else len(SLO_CLASSES), name)
 
 
 def _tenths(found: Pairs) -> list[Part]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields
 from typing import Any
 
 from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
 from blis_py.config.disaggregation import ROLES, WITHOUT_POOLS, DisaggregationSection
+from blis_py.config.effects import refuse_useless
 from blis_py.config.layers import Layers, did_you_mean, flatten
-from blis_py.config.models import PLAIN_ENGINE, RunConfig
+from blis_py.config.models import RunConfig
 from blis_py.config.workload import WorkloadSection
 from blis_py.core.bounds import LAST_NS, MAX_INSTANCES, clock_ns
 from blis_py.core.checks import contradictions
@@ -64,10 +64,7 @@ def check(config: RunConfig, layers: Layers) -> None:
     _check_routing(config.routing, layers)
     _check_admission(config.admission, layers)
     _check_gateway(config.gateway, layers)
-    if config.engine != PLAIN_ENGINE:
-        for key, problem, fix in without_effect(config):
-            if layers.by_flag(key) and key not in NOTED:
-                raise layers.error(problem, key, fix=fix)
+    refuse_useless(config, layers)
     _check_source(config.workload, layers)
     _check_sessions(config.workload, layers)
     if config.horizon is not None:
@@ -228,10 +225,6 @@ def _check_routing(routing: RoutingSection, layers: Layers) -> None:
         raise layers.error("means decisions that are kept", "routing.counterfactual_k", fix=fix)
 
 
-SETTINGS_OF = {"token-bucket": "token_bucket_", "tier-shed": "tier_shed_", "gaie-legacy": "gaie_"}
-"""Prefix of an admission policy's settings."""
-
-
 def _check_admission(admission: AdmissionSection, layers: Layers) -> None:
     from blis_py.cluster.admission import ADMISSION_GROUP, ADMISSION_POLICIES
     from blis_py.cluster.extensions import find, names
@@ -248,48 +241,12 @@ def _check_admission(admission: AdmissionSection, layers: Layers) -> None:
             )
 
 
-OF_DETECTORS = {
-    "queue_depth_threshold": "utilization",
-    "kv_cache_util_threshold": "utilization",
-    "max_concurrency_per_instance": "concurrency",
-}
-"""Settings of saturation detectors."""
 _NAMES_OF_PARTS = ("saturation_detector", "dispatch_order", "fairness_policy")
-
-
-NOTED = ("routing.scorers",)
-"""Settings without effect that are a note under every engine: BLIS's documented commands have them."""
-
-
-def without_effect(config: RunConfig) -> Iterator[tuple[str, str, str]]:
-    """Settings of policies that are not in use: key, problem, remedy. An error where they are given as flags;
-    under `--engine blis` a note, since BLIS's own documented commands have them."""
-    routing, admission, gateway = config.routing, config.admission, config.gateway
-    if routing.scorers and routing.policy != "weighted":
-        problem = f"has no effect on {routing.policy}"
-        yield "routing.scorers", problem, "give --routing-policy weighted, or drop it"
-    for f in fields(admission):
-        for policy, prefix in SETTINGS_OF.items():
-            useless = f.name.startswith(prefix) and policy != admission.policy
-            if useless and getattr(admission, f.name) != f.default:
-                problem, fix = f"has no effect on {admission.policy}", f"give --admission-policy {policy}"
-                yield f"admission.{f.name}", problem, f"{fix}, or drop it"
-    for name, detector in OF_DETECTORS.items():
-        changed = getattr(gateway, name) != getattr(GatewaySection, name)
-        if gateway.flow_control and changed and detector != gateway.saturation_detector:
-            problem = f"has no effect on {gateway.saturation_detector}"
-            yield f"gateway.{name}", problem, f"give --saturation-detector {detector}, or drop it"
 
 
 def _check_gateway(gateway: GatewaySection, layers: Layers) -> None:
     if any(getattr(gateway, name) != getattr(GatewaySection, name) for name in _NAMES_OF_PARTS):
         _check_parts(gateway, layers)
-    for f in fields(gateway):
-        key, value = f"gateway.{f.name}", getattr(gateway, f.name)
-        if not layers.by_flag(key) or value == (f.default if f.default is not MISSING else {}):
-            continue
-        if not gateway.flow_control:
-            raise layers.error("has no effect without flow control", key, fix="add --flow-control")
     if gateway.flow_control and gateway.queue_shedding and not gateway.max_gateway_queue_depth:
         fix = "give --max-gateway-queue-depth"
         raise layers.error("needs a limit: without one no request is shed", "gateway.queue_shedding", fix=fix)
@@ -318,9 +275,6 @@ def _check_targets(gateway: GatewaySection, layers: Layers) -> None:
     for name, target_us in gateway.slo_targets_us.items():
         if not 0 < target_us <= LAST_NS // 1000:
             raise layers.error("must be a time above 0", key, value=f"{name}={target_us}", fix="give µs")
-    if gateway.slo_targets_us and gateway.dispatch_order != "slo-deadline" and layers.by_flag(key):
-        fix = "give --dispatch-order slo-deadline, or drop it"
-        raise layers.error(f"have no effect on {gateway.dispatch_order}", key, fix=fix)
 
 
 def _check_source(load: WorkloadSection, layers: Layers) -> None:

@@ -5,7 +5,7 @@ Annotations are evaluated here and no later, as in `blis_py.config.models`.
 
 from dataclasses import field
 
-from blis_py.config.flag_texts import digits, pairs, scorers, zero_is_usual
+from blis_py.config._flag_texts import digits, pairs, scorers, zero_is_usual
 from blis_py.core.bounds import LAST_NS, MAX_INSTANCES, MAX_REQUESTS
 from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import setting

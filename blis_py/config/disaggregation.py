@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from blis_py.config.flag_texts import scorers
+from blis_py.config._flag_texts import scorers
 from blis_py.config.pools import PoolSection
 from blis_py.core.bounds import LAST_NS, MAX_INSTANCES, MAX_KV_BLOCKS, MAX_TOKENS
 from blis_py.core.light_dataclass import dataclass
@@ -79,11 +79,11 @@ class DisaggregationSection:
     handoff: str | None = setting(
         None,
         flag="--handoff",
-        help="Whose hand-over: vllm, sglang, trtllm, blis. Default: the engine's.",
+        help="Whose: vllm, sglang, trtllm, trtllm-generation-first, blis. Default: the engine's.",
         metavar="NAME",
     )
-    """Whose hand-over: `vllm`, `sglang`, `trtllm`, `blis`, or one that is installed; null = `blis` with that
-    engine preset, else `vllm`."""
+    """Whose hand-over: `vllm`, `sglang`, `trtllm`, `trtllm-generation-first`, `blis`, or an installed one;
+    null = `blis` with that engine preset, else `vllm`."""
     decider: str | None = setting(
         None,
         flag="--pd-decider",

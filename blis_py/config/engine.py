@@ -13,7 +13,7 @@ from blis_py.errors import InputError
 from blis_py.files.bundled import root
 from blis_py.files.paths import expanded, is_file
 from blis_py.files.yaml_files import load_mapping
-from blis_py.latency.hardware import load_gpu
+from blis_py.hardware.gpu import load_gpu
 
 LARGE_GPU_BYTES = 70 << 30
 """GPU memory in bytes from which vLLM applies the defaults of large GPUs, except for A100."""

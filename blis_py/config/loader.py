@@ -60,8 +60,8 @@ def load_config(
     if policy_config is not None:
         from blis_py.config.policy import KEYS, read_bundle
 
-        said, else_ = read_bundle(policy_config)
-        layers.add(said, file=policy_config, labels=KEYS)
+        bundle, else_ = read_bundle(policy_config)
+        layers.add(bundle, file=policy_config, labels=KEYS)
         layers.add({k: v for k, v in else_.items() if k not in layers.values}, file=policy_config)
     if isinstance(overrides, Mapping):
         layers.add(flatten(overrides, RunConfig), file=None)

@@ -6,10 +6,10 @@ Annotations are evaluated here and no later: every run reads them several times,
 from dataclasses import field, fields, is_dataclass, replace
 from typing import Any
 
+from blis_py.config._flag_texts import largest_is_never, numbers, whole_numbers
 from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
 from blis_py.config.diffusion import DLLM, DllmSection
 from blis_py.config.disaggregation import DisaggregationSection
-from blis_py.config.flag_texts import largest_is_never, numbers, whole_numbers
 from blis_py.config.kinds import KindSection
 from blis_py.config.pools import PoolSection
 from blis_py.config.workload import WorkloadSection

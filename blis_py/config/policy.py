@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from blis_py.config.check import SETTINGS_OF
+from blis_py.config.effects import SETTINGS_OF
 from blis_py.config.layers import did_you_mean
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import load_mapping

@@ -236,7 +236,7 @@ class RunningFirst(BatchFormer):
 
     def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
         budget = self._serve_running(step, prefills, life, self._budget, tick)
-        if life.asks_in and not step.preempted:
+        if life.has_candidates and not step.preempted:
             self._admit(step, prefills, life, budget, now_ns)
 
     def _next_chunks(self, prefills: Prefills, budget: int, free: int) -> Prefills | None:
@@ -270,7 +270,7 @@ class PrefillFirst(BatchFormer):
     def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
         prompts = self._prompts()
         budget = self._continue_prefills(prompts, prefills, self._budget)
-        if life.asks_in and len(prefills) == len(prompts):
+        if life.has_candidates and len(prefills) == len(prompts):
             budget = self._admit(step, prefills, life, budget, now_ns)
         self._serve_running(step, prefills, life, budget, tick)
 
@@ -313,7 +313,7 @@ class PrefillOnly(PrefillFirst):
     def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
         prompts = self._prompts()
         budget = self._continue_prefills(prompts, prefills, self._budget)
-        if life.asks_in and budget and len(prefills) == len(prompts):
+        if life.has_candidates and budget and len(prefills) == len(prompts):
             budget = self._admit(step, prefills, life, budget, now_ns, not self._looks(tick))
         if self._computes_prompts(prefills):
             self._looked_tick = tick + 1
@@ -352,7 +352,7 @@ class InFlight(RunningFirst):
         self._held_until = 0
 
     def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
-        if self._held_until > tick or (self._wait_steps and life.asks_in and self._waits(life, tick)):
+        if self._held_until > tick or (self._wait_steps and life.has_candidates and self._waits(life, tick)):
             self._serve_running(step, prefills, life, self._budget, tick)
             return
         super().fill(step, prefills, life, tick, now_ns)

@@ -200,7 +200,7 @@ class BlockPool:
             blocks.append(block)
         return blocks
 
-    def knows(self, key: Hashable) -> bool:
+    def contains(self, key: Hashable) -> bool:
         """Whether a block holds the content `key`."""
         return key in self._id_of
 

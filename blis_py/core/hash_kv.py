@@ -32,7 +32,7 @@ class HashKV(KVCache):
         blocks = min(request.match or 0, limit)
 
         def unknown(index: int) -> bool:
-            return not self.pool.knows(_name(request, index))
+            return not self.pool.contains(_name(request, index))
 
         if (blocks and unknown(blocks - 1)) or (blocks < limit and not unknown(blocks)):
             request.match = blocks = bisect_left(range(limit), True, key=unknown)

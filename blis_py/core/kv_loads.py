@@ -142,8 +142,9 @@ class KVLoads:
         self.arrived.append(request)
 
     def _schedule(self, load: _Load) -> None:
-        self._entries += 1
-        heappush(self._heap, (load.ready_ns, self._entries, load))
+        if load.ready_ns < NEVER_NS:
+            self._entries += 1
+            heappush(self._heap, (load.ready_ns, self._entries, load))
         self._find_first()
 
     def _find_first(self) -> None:

@@ -165,7 +165,7 @@ class Lifecycle:
         return bool(self.holding)
 
     @property
-    def asks_in(self) -> bool:
+    def has_candidates(self) -> bool:
         """Whether a request could be admitted if there were capacity."""
         return bool(self.waiting) or (self.loads is not None and bool(self.loads.arrived))
 

@@ -11,7 +11,7 @@ from blis_py.core.request import Request
 
 
 class RankLoad:
-    """Load of a rank, as policies see it."""
+    """State of a rank as a policy reads it."""
 
     def __init__(self) -> None:
         self.waiting = 0

@@ -37,8 +37,8 @@ class RankedPool(BlockPool):
         self._ranks, self._book = ranks, book
         self.total = sum(rank.kv.pool.total for rank in ranks)
         self.most_used = 0
-        """Most blocks in use at one time, by steps that have been launched; a rank alone may have had more for
-        requests that it preempted at once."""
+        """Most blocks in use at one time, by launched steps; a rank alone may have had more for requests that
+        it preempted at once."""
 
     @property
     def in_use(self) -> int:

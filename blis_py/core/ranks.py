@@ -79,7 +79,7 @@ class Rank:
         part = scheduler.schedule(now_ns)
         self.works = part is not None
         if part is None:
-            self.part, self.left = Step(StepFeatures()), 1 if scheduler.asks_in else _FOREVER
+            self.part, self.left = Step(StepFeatures()), 1 if scheduler.has_candidates else _FOREVER
         else:
             self.part, self.left = part, scheduler.identical_decode_steps(part)
         return True
@@ -245,8 +245,8 @@ class RankedScheduler(StepScheduler):
         return any(rank.scheduler.holds for rank in self.ranks)
 
     @property
-    def asks_in(self) -> bool:
-        return any(rank.scheduler.asks_in for rank in self.ranks)
+    def has_candidates(self) -> bool:
+        return any(rank.scheduler.has_candidates for rank in self.ranks)
 
     def next_change_ns(self, now_ns: int) -> int:
         return min(rank.scheduler.next_change_ns(now_ns) for rank in self.ranks)
@@ -303,8 +303,8 @@ class RankedScheduler(StepScheduler):
         (TensorRT-LLM's `enable_balance`)."""
         some = lack = False
         for rank in self.ranks:
-            lack = lack or not rank.scheduler.asks_in
-            some = some or rank.scheduler.asks_in
+            lack = lack or not rank.scheduler.has_candidates
+            some = some or rank.scheduler.has_candidates
         held = False
         if some and lack and all(rank.scheduler.decode_seqs for rank in self.ranks):
             if self._held_since < 0:

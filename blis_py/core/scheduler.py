@@ -152,7 +152,7 @@ class Scheduler(StepProgress):
 
     def hold_prompts(self, opens_tick: int) -> bool:
         """Admit no waiting request before this step; whether that changes what comes next."""
-        return self._former.hold(opens_tick) and self.asks_in
+        return self._former.hold(opens_tick) and self.has_candidates
 
     def _order_may_change(self) -> bool:
         """Whether the head of the queue depends on the cache."""

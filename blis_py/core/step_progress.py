@@ -227,8 +227,8 @@ class StepProgress(StepScheduler):
         assert not self.kv.pool.num_reserved, "blocks were taken for no request"
         for request in self.running:
             expected, holds = self.kv.blocks_of(request.computed), len(request.block_table)
-            drafted = holds > expected and request.bursts is not None
-            assert holds == expected or drafted, f"{request!r} holds a wrong number of blocks"
+            wrong = f"{request!r} holds a wrong number of blocks"
+            assert holds == expected or (request.bursts is not None and holds > expected), wrong
         if self.loads is not None:
             held += self.loads.check_blocks()
         held += [block for request in self.holding for block in request.block_table]

@@ -1,4 +1,4 @@
-"""The interface of a scheduler whose requests emit a token in every step."""
+"""Interface of a scheduler whose requests emit a token in every step, as an instance uses it."""
 
 from __future__ import annotations
 

@@ -277,7 +277,7 @@ def _varied(points: Sequence[Point]) -> list[str]:
 def _series(points: Sequence[Point], by: Sequence[str], along: str | None) -> list[Series]:
     lines: dict[str, dict[str, list[Point]]] = {}
     for point in points:
-        name = ", ".join(_said(key, point.settings.get(key)) for key in by) or "all runs"
+        name = ", ".join(_setting_text(key, point.settings.get(key)) for key in by) or "all runs"
         load = point.settings.get(along) if along else None
         lines.setdefault(name, {}).setdefault(repr(load), []).append(point)
     made = []
@@ -300,7 +300,7 @@ def _shared_slos(points: Sequence[Point]) -> list[str]:
     return [text for text in texts[0] if all(text in others for others in texts)]
 
 
-def _said(key: str, value: Any) -> str:
+def _setting_text(key: str, value: Any) -> str:
     """A setting in a legend: names alone, numbers with their key."""
     return _word(value) if isinstance(value, str) else f"{key.rpartition('.')[2]} {_word(value)}"
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_py.errors import InputError
+from blis_py.hardware.capacity import check_tp
+from blis_py.hardware.gpu import GpuSpec
+from blis_py.hardware.layout import Layout
 from blis_py.latency.base import LatencyModel
-from blis_py.latency.capacity import check_tp
 from blis_py.latency.graph_sizes import GraphSizes
-from blis_py.latency.hardware import GpuSpec
-from blis_py.latency.layout import Layout
 from blis_py.latency.trained_physics import TrainedPhysics
 from blis_py.models.model_shape import ModelShape
 

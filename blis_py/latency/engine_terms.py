@@ -16,8 +16,8 @@ from typing import Any
 from blis_py.errors import InputError
 from blis_py.files import bundled
 from blis_py.files.yaml_files import load_mapping
-from blis_py.latency.hardware import GpuSpec
-from blis_py.latency.layout import Layout
+from blis_py.hardware.gpu import GpuSpec
+from blis_py.hardware.layout import Layout
 from blis_py.models.model_shape import ModelShape
 
 

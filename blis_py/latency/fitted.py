@@ -8,7 +8,8 @@
 
 where the overlapped loop may begin on the GPU before the host has read the outcome of the step before
 (`launch_pipeline`). Subtracted are the savings for KV entries read again in the same step, being in pages
-that sequences share (`repeated_read_ns`, if it was measured).
+that sequences share (`repeated_read_ns`, if it was measured). Layers with a sliding window are charged, on a
+GPU, for what they read of the contexts (`windowed_reads`).
 
 One set of prices per regime: a step that fits a captured graph is priced by those of `graph`, with its batch,
 or with prompts its tokens, padded to the graph's size; everything else by those of `eager`. Steps outside the
@@ -35,6 +36,7 @@ from blis_py.latency.fitted_surface import FittedSurface, SurfaceCurve
 from blis_py.latency.fitted_terms import GROWING, RARE, SURFACE, TERMS, TRACKED, StepPoint
 from blis_py.latency.notes import Outside
 from blis_py.latency.step_run import LAST_NS, PricedRun, StepRun, run_of, within_the_clock
+from blis_py.latency.windowed_reads import WindowedReads, windowed_reads
 from blis_py.models.model_shape import ModelShape
 
 SCALAR_STEPS = 10
@@ -136,6 +138,7 @@ class Fitted:
         self._mixed = profile.mixed_buckets if graph is not None else ()
         self._mixed_prompts = profile.mixed_prompts
         self._saved_ns = profile.repeated_read_ns
+        self._windows = windowed_reads(profile.meta, shape)
         self.uses_max_context = self._eager.tracked or (self._graph is not None and self._graph.tracked)
         self._decodes: dict[tuple[int, int], _Decoded] = {}
         self._expert_cache: dict[int, float] = {}
@@ -190,14 +193,23 @@ class Fitted:
         x.seqs = f.prefill_seqs + f.decode_seqs
         x.attended = f.decode_seqs + blocks
         x.decode_kv_tokens = f.decode_kv_tokens
+        x.prefill_pairs, x.prefill_kv_tokens = f.prefill_pairs, f.prefill_kv_tokens
+        if self._windows is not None:
+            x.decode_kv_tokens, x.prefill_pairs, x.prefill_kv_tokens = self._reads(f, self._windows)
         x.max_context = f.max_context if f.max_context > 0 else 0
         x.prefill_seqs, x.prefill_tokens = f.prefill_seqs - blocks, f.prefill_tokens
-        x.prefill_pairs, x.prefill_kv_tokens = f.prefill_pairs, f.prefill_kv_tokens
         x.emitted_rows = f.emitted_rows
         x.active_experts = self._experts(x.tokens)
         x.begins_batch = getattr(f, "begins_batch", 0)
         x.knee = fit.knee
         return x
+
+    @staticmethod
+    def _reads(f: StepFeatures, windows: WindowedReads) -> tuple[float, float, float]:
+        """KV entries that decodes read; pairs of the prefills, and the entries these read back."""
+        kv_tokens = windows.decode_kv_tokens(f.decode_kv_tokens, f.decode_seqs)
+        prompts = f.prefill_seqs, f.prefill_tokens, f.prefill_pairs, f.prefill_kv_tokens
+        return (kv_tokens, *windows.prefill(*prompts))
 
     def _curve(self, regime: _Regime, tokens: int) -> SurfaceCurve:
         """The part that depends on tokens and decode KV only, experts and rounding included."""
@@ -260,10 +272,14 @@ class Fitted:
     def _mixed_ns(self, f: StepFeatures, bucket: int, regime: _Regime) -> tuple[int, int, int]:
         plain = type(f) is StepFeatures
         blocks = 0 if plain else getattr(f, "denoise_blocks", 0)
-        new, pairs, read = f.prefill_tokens, f.prefill_pairs, f.prefill_kv_tokens
+        kv: float = f.decode_kv_tokens
+        pairs: float = f.prefill_pairs
+        read: float = f.prefill_kv_tokens
+        if self._windows is not None:
+            kv, pairs, read = self._reads(f, self._windows)
+        new = f.prefill_tokens
         prompts, seqs, rows = f.prefill_seqs - blocks, f.decode_seqs + blocks, f.emitted_rows
         curve = self._curve(regime, self._padded(f, bucket) if bucket else new + f.decode_seqs)
-        kv = f.decode_kv_tokens
         i = bisect_right(curve.at, kv) - 1
         gpu = curve.ns[i] + curve.slopes[i] * (kv - curve.at[i])
         a = regime.gpu_line
@@ -297,6 +313,8 @@ class Fitted:
         regime = self._graph if bucket and self._graph is not None else self._eager
         x = self._point(f if self._guide is None else inside(f, regime.limits), bucket, regime.fit)
         curve = self._curve(regime, x.tokens)
+        if self._windows is not None:
+            curve = self._windows.over_contexts(curve, seqs)
         if self._guide is not None:
             curve = continued_decodes(curve, self._guide, f, regime.limits)
         rest = sum([price * term(x) for term, price in regime.fixed])
@@ -323,7 +341,7 @@ class Fitted:
 
     def _far(self, f: StepFeatures, limits: Sequence[tuple[str, int]]) -> None:
         for name, high in limits:
-            self.outside.saw(name, getattr(f, name, 0), high)
+            self.outside.record(name, getattr(f, name, 0), high)
 
     # --- the interface -------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.errors import InputError
-from blis_py.latency.hardware import GpuSpec, load_gpu
+from blis_py.hardware.gpu import GpuSpec, load_gpu
 from blis_py.models.model_shape import ModelShape, shape_from_config
 from blis_py.models.weights import Weights
 

@@ -1,4 +1,4 @@
-"""Batch sizes for which an engine captures CUDA graphs of its decode steps.
+"""Sizes for which an engine captures CUDA graphs of its decode steps, and what a batch is padded to.
 
 Rules of the engines' own defaults:
 
@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from blis_py.latency.hardware import GIB, GpuSpec
+from blis_py.hardware.gpu import GIB, GpuSpec
 
 _TRTLLM_MOST, _VLLM_MOST = 128, 512
 
@@ -39,7 +39,7 @@ class GraphSizes(NamedTuple):
 def default_sizes(
     engine: str, gpu: GpuSpec, tp: int, max_num_seqs: int, most: int | None, padded: bool
 ) -> GraphSizes:
-    """Sizes that an engine captures unless they are given.
+    """Default sizes of captured graphs by engine.
 
     Args:
         max_num_seqs: of a scheduler.

@@ -17,7 +17,7 @@ import numpy as np
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import LatencyModel, StepTime, overlapped
-from blis_py.latency.step_run import PricedRun, StepRun, run_of
+from blis_py.latency.step_run import StepRun, run_of, step_by_step
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +91,8 @@ class WithHostWork:
         if not beside_ns:  # so the faster run without it contains all steps that are needed
             ends_ns = self._bare.decode_run(features, steps, start_ns, until_ns).ends_ns()
             durations = np.diff(ends_ns, prepend=start_ns) + added_ns
-            return run_of(durations, start_ns, until_ns, rising=False)
-        ends, end_ns = [], start_ns
-        for done in range(steps):
-            end_ns += self.step_ns(features.after(done))
-            ends.append(end_ns)
-            if end_ns >= until_ns:
-                break
-        return PricedRun(ends)
+            return run_of(durations, start_ns, until_ns)
+        return step_by_step(self.step_ns, features, steps, start_ns, until_ns)
 
     def _stays_hidden(self, features: StepFeatures) -> bool:
         """Whether none of the work shows in any step of a run: no later step is half as long."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blis_py.latency.hardware import GpuSpec
+from blis_py.hardware.gpu import GpuSpec
 from blis_py.latency.kernel_profile import KernelProfile
 from blis_py.latency.layer_profile import read_layer_profile
 from blis_py.latency.operator_tables import is_operator_folder, read_operator_tables

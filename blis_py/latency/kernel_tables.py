@@ -26,8 +26,8 @@ import numpy as np
 
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS
+from blis_py.hardware.gpu import GpuSpec
 from blis_py.latency.base import FrontendDelays, StepTime
-from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.kernel_folder import load_kernel_profile
 from blis_py.latency.kernel_profile import (
     Array,
@@ -165,11 +165,11 @@ class KernelTables:
             "decodes beside a chunk": seqs if chunk else 0,
         }
         for name, value in seen.items():
-            self.outside.saw(name, value, self._limits[name])
+            self.outside.record(name, value, self._limits[name])
         if seqs and seqs <= self._limits["decodes"]:
             longest = f.max_context if self.uses_max_context else 0
             context = max(ceil(f.decode_kv_tokens / seqs), longest)
-            self.outside.saw("context of a decode", context, self._decode(seqs).longest)
+            self.outside.record("context of a decode", context, self._decode(seqs).longest)
 
     # --- the interface -------------------------------------------------------------------------------
 
@@ -201,8 +201,8 @@ class KernelTables:
         ns, skew = self._decodes_ns(seqs, features.decode_kv_tokens + grown), self._profile.skew
         if skew:
             ns += skew * (self._decodes_ns(seqs, seqs * features.max_context + grown) - ns)
-        whole = np.maximum(within_the_clock(ns, rising=False).astype(np.int64), 1)
-        run = run_of(whole, start_ns, until_ns, rising=False)
+        whole = np.maximum(within_the_clock(ns).astype(np.int64), 1)
+        run = run_of(whole, start_ns, until_ns)
         self._count_decodes(features, run.steps)  # unless it is needed
         return run
 

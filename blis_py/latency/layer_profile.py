@@ -25,7 +25,7 @@ from blis_py.files.parts import FilePart
 from blis_py.files.paths import exists, is_folder
 from blis_py.files.profiles import squeeze, stem_of
 from blis_py.files.yaml_files import load_mapping
-from blis_py.latency.hardware import GpuSpec
+from blis_py.hardware.gpu import GpuSpec
 from blis_py.latency.kernel_profile import (
     LARGEST_IN_TABLE,
     Array,

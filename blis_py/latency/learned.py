@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from blis_py.latency.hardware import GpuSpec
+from blis_py.hardware.gpu import GpuSpec
 from blis_py.models.model_shape import ModelShape
 
 KINDS = {"dense": "dense models", "sparse": "mixtures of experts"}

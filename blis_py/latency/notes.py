@@ -7,8 +7,8 @@ from typing import Any
 
 from blis_py.core.features import StepFeatures
 from blis_py.core.light_dataclass import dataclass
+from blis_py.hardware.gpu import GIVEN_LINK, GpuSpec
 from blis_py.latency.base import LatencyModel
-from blis_py.latency.hardware import GIVEN_LINK, GpuSpec
 from blis_py.models.model_shape import PRICED_AS_FULL, ModelShape
 
 
@@ -94,7 +94,7 @@ class Outside:
         self.steps += steps - min(max(inside, 0), steps)
         return True
 
-    def saw(self, name: str, value: int, measured: int) -> None:
+    def record(self, name: str, value: int, measured: int) -> None:
         """Record a value above the measured range."""
         if value > measured:
             self.farthest[name] = max(self.farthest.get(name, (0, 0)), (value, measured))
@@ -120,7 +120,7 @@ class LargestBatch:
     """Kept by batch, and not priced again: forgotten with the largest one."""
     largest: int = 0
 
-    def saw(self, seqs: int) -> None:
+    def record(self, seqs: int) -> None:
         if seqs > self.largest:
             self.largest = seqs
 

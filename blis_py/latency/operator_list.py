@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.core.light_dataclass import dataclass
+from blis_py.hardware.capacity import kv_heads_per_rank
+from blis_py.hardware.gpu import GpuSpec, load_gpu
+from blis_py.hardware.layout import Layout
 from blis_py.latency import operator_work as work
-from blis_py.latency.capacity import kv_heads_per_rank
 from blis_py.latency.graph_sizes import GraphSizes
-from blis_py.latency.hardware import GpuSpec, load_gpu
-from blis_py.latency.layout import Layout
 from blis_py.latency.operator_work import Priced
 from blis_py.latency.surfaces import Surface, Surfaces
 from blis_py.models.model_shape import ModelShape

@@ -29,8 +29,8 @@ import numpy as np
 from blis_py.errors import InputError
 from blis_py.files.csv_files import header_of, table_rows
 from blis_py.files.paths import exists
-from blis_py.latency.capacity import kv_heads_per_rank
-from blis_py.latency.hardware import GpuSpec
+from blis_py.hardware.capacity import kv_heads_per_rank
+from blis_py.hardware.gpu import GpuSpec
 from blis_py.latency.kernel_profile import (
     LARGEST_IN_TABLE,
     Array,

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.latency.hardware import GpuSpec
+from blis_py.hardware.gpu import GpuSpec
 
 Sizes = Any
 """A number, or an array of them."""

@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 from blis_py.core.features import StepFeatures
 from blis_py.core.rank_features import RankedFeatures
 from blis_py.core.request import NEVER_NS
+from blis_py.hardware.capacity import check_tp
+from blis_py.hardware.gpu import GpuSpec
+from blis_py.hardware.layout import Layout
 from blis_py.latency.base import FrontendDelays, StepTime
-from blis_py.latency.capacity import check_tp
 from blis_py.latency.engine_terms import EngineTerms, terms_of
-from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.kernel_tables import one_chunk
-from blis_py.latency.layout import Layout
 from blis_py.latency.notes import LargestBatch
 from blis_py.latency.operator_list import KernelOptions, OperatorList
 from blis_py.latency.step_run import StepRun, run_of, within_the_clock
@@ -257,7 +257,7 @@ class Operators:
     def _host_ns(self, f: StepFeatures) -> int:
         server, ranks = self._server, _ranks_of(f)
         seqs = max(rank.seqs for rank in ranks) if ranks else f.seqs
-        self.outside.saw(seqs)
+        self.outside.record(seqs)
         return int(server.gap_ns + server.gap_seq_ns * seqs - server.beyond_ns(seqs) + 0.5)
 
     def _gpu_ns(self, f: StepFeatures) -> int:
@@ -286,8 +286,8 @@ class Operators:
         else:
             seqs = features.decode_seqs
             prices = self._decode_line(seqs).values(features.decode_kv_tokens + seqs * later)
-        whole = np.maximum(within_the_clock(prices, rising=False).astype(np.int64), 1)
-        return run_of(whole + self._host_ns(features), start_ns, until_ns, rising=False)
+        whole = np.maximum(within_the_clock(prices).astype(np.int64), 1)
+        return run_of(whole + self._host_ns(features), start_ns, until_ns)
 
 
 _CHUNK_LIST = _CHUNKS.tolist()

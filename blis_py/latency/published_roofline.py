@@ -24,9 +24,9 @@ from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS
 from blis_py.errors import InputError
 from blis_py.files.profiles import squeeze
+from blis_py.hardware.gpu import GpuSpec
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.latency.decode_line import DecodeLine, run_along
-from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.step_run import StepRun
 from blis_py.latency.trained_physics import layer_kinds
 from blis_py.latency.work import distinct_experts

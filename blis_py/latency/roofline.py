@@ -22,9 +22,9 @@ in the `roofline` section of the GPU's profile, which says where they come from.
 from __future__ import annotations
 
 from blis_py.core.features import StepFeatures
+from blis_py.hardware.gpu import GpuSpec
 from blis_py.latency import work
 from blis_py.latency.base import FrontendDelays
-from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.line_model import LineModel, decode_line, dense_ns, prefill_ns
 from blis_py.latency.work import Work
 from blis_py.models.model_shape import ModelShape

@@ -8,7 +8,7 @@ from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import FrontendDelays, LatencyModel, StepTime, overlapped
 from blis_py.latency.line_model import LineModel, host_ns, rows_ns, tokens_ns
-from blis_py.latency.step_run import Ints, PricedRun, StepRun, run_of
+from blis_py.latency.step_run import Ints, StepRun, run_of, step_by_step
 
 
 def scaled(model: LatencyModel, gpu: float = 1.0, host: float = 1.0) -> LatencyModel:
@@ -77,13 +77,7 @@ class Scaled:
         first, last = (self._model.step(features.after(done)).host_ns for done in (0, steps - 1))
         if first == last and not self._hides_host:
             return run_of(self._with_host(features, steps, first), start_ns, until_ns)
-        ends, end_ns = [], start_ns
-        for done in range(steps):
-            end_ns += self.step_ns(features.after(done))
-            ends.append(end_ns)
-            if end_ns >= until_ns:
-                break
-        return PricedRun(ends)
+        return step_by_step(self.step_ns, features, steps, start_ns, until_ns)
 
     def _with_host(self, features: StepFeatures, steps: int, host_ns: int) -> Ints:
         """Durations of decode steps with a constant host time."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.core.compiled_classes import mypyc_attr
+from blis_py.core.features import StepFeatures
 
 Ints = NDArray[np.int64]
 
@@ -80,16 +81,13 @@ class PricedRun(StepRun):
         return self._ends_ns
 
 
-def within_the_clock(price: Any, longest: float = LONGEST_NS, rising: bool = True) -> Any:
+def within_the_clock(price: Any, longest: float = LONGEST_NS) -> Any:
     """Prices of consecutive steps, up to the first that is not below `longest`.
-
-    Args:
-        rising: the prices do not decrease.
 
     Raises:
         OverflowError: the first price is not below it.
     """
-    if (price[-1] if rising else price.max()) < longest:
+    if price.max() < longest:
         return price
     steps = int((~(price < longest)).argmax())
     if not steps:
@@ -97,20 +95,30 @@ def within_the_clock(price: Any, longest: float = LONGEST_NS, rising: bool = Tru
     return price[:steps]
 
 
-def run_of(ns: Ints, start_ns: int, until_ns: int, rising: bool = True) -> PricedRun:
+def run_of(ns: Ints, start_ns: int, until_ns: int) -> PricedRun:
     """Steps of these durations, up to the first that ends at `until_ns` or later. The array is modified.
-
-    Args:
-        rising: the durations do not decrease.
 
     Raises:
         OverflowError: it ends after the end of the clock.
     """
-    if start_ns + float(ns[-1] if rising else ns.max()) * len(ns) >= LONGEST_NS:
+    if start_ns + float(ns.max()) * len(ns) >= LONGEST_NS:
         rough_ends = start_ns + np.add.accumulate(ns, dtype=np.float64)
         ns = ns[: int(rough_ends.searchsorted(LONGEST_NS)) + 1]
     ns[0] += start_ns
     ends = np.add.accumulate(ns)
     if until_ns <= ends[-1]:
         ends = ends[: int(ends.searchsorted(until_ns)) + 1]
+    return PricedRun(ends)
+
+
+def step_by_step(
+    step_ns: Callable[[StepFeatures], int], features: StepFeatures, steps: int, start_ns: int, until_ns: int
+) -> PricedRun:
+    """Decode steps priced one after another, up to the first that ends at `until_ns` or later."""
+    ends, end_ns = [], start_ns
+    for done in range(steps):
+        end_ns += step_ns(features.after(done))
+        ends.append(end_ns)
+        if end_ns >= until_ns:
+            break
     return PricedRun(ends)

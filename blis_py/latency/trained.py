@@ -41,10 +41,10 @@ from typing import Literal
 from blis_py.errors import InputError
 from blis_py.files import bundled
 from blis_py.files.yaml_files import load_mapping
+from blis_py.hardware.capacity import check_tp
+from blis_py.hardware.gpu import GpuSpec
 from blis_py.latency import work
 from blis_py.latency.base import FrontendDelays
-from blis_py.latency.capacity import check_tp
-from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.learned import NOTHING_KNOWN, Learned, read_learned
 from blis_py.latency.line_model import LineModel
 from blis_py.latency.notes import LargestBatch
@@ -215,7 +215,7 @@ class Trained(LineModel):
 
     def _host_ns(self, seqs: int) -> int:
         c = self._c
-        self.outside.saw(seqs)
+        self.outside.record(seqs)
         return int(c.host_step_ns + c.host_seq_ns * seqs - self._server.beyond_ns(seqs) + 0.5)
 
 

@@ -31,9 +31,9 @@ from typing import Final, NamedTuple
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS
 from blis_py.errors import InputError
+from blis_py.hardware.gpu import GpuSpec
 from blis_py.latency.base import FrontendDelays, StepTime
 from blis_py.latency.decode_line import DecodeLine, run_along
-from blis_py.latency.hardware import GpuSpec
 from blis_py.latency.step_run import StepRun
 from blis_py.models.model_shape import ModelShape
 

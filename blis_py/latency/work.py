@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from blis_py.latency.capacity import kv_heads_per_rank
+from blis_py.hardware.capacity import kv_heads_per_rank
 from blis_py.models.model_shape import ModelShape
 
 

@@ -25,11 +25,11 @@ from blis_py.errors import InputError
 from blis_py.files.paths import is_folder
 from blis_py.latency.notes import forget
 from blis_py.ledger import kinds
+from blis_py.ledger._reproduced import differences
 from blis_py.ledger.book import Bookkeeper, InTheWay, Ledger, life_of
 from blis_py.ledger.division import Divider
 from blis_py.ledger.lines import LedgerLine, Times, add
-from blis_py.ledger.question import Question, QuestionMatch, ask, find
-from blis_py.ledger.reproduced import differences
+from blis_py.ledger.question import PER_TOKEN, Question, QuestionMatch, find, question_of
 from blis_py.ledger.what_if import (
     MeasuredEffect,
     WhatIf,
@@ -116,6 +116,7 @@ class Explanation:
             "nobody": found.no_match or None,  # former name of `no_match`
             "request": None if ledger is None else self._request(found.row, ledger),
             "share_of": self._metric,
+            "per_token": self._metric in PER_TOKEN,
             "ledger": [] if ledger is None else self._lines(ledger),
             "in_the_way": [] if ledger is None else self._in_the_way(ledger),
             "others_in_the_way": 0 if ledger is None else max(len(ledger.in_the_way) - _MAX_OTHERS, 0),
@@ -175,9 +176,10 @@ class Explanation:
 
     def _lines(self, ledger: Ledger) -> list[dict[str, Any]]:
         slowest: Times = {}
-        for one in self.slowest:
-            add(slowest, one.of(self._metric))
-        typical = {} if self.typical is None else self.typical.of(self._metric)
+        for row, one in zip(self.found.slowest, self.slowest, strict=True):
+            add(slowest, self._of(row, one))
+        typical = {} if self.typical is None else self._of(self.found.typical, self.typical)
+        own = self._of(self.found.row, ledger)
         counted = ledger.of(self._metric)
         total = sum(counted.values())
         there = [
@@ -189,13 +191,21 @@ class Explanation:
                 "what": line.value,
                 "first_token_ns": ledger.first.get(line, 0) if ledger.ttft_ns is not None else None,
                 "whole_ns": ledger.whole.get(line, 0),
-                "asked_ns": counted.get(line, 0),
+                "asked_ns": own.get(line, 0),
                 "share": counted.get(line, 0) / total if total else None,
                 "slowest_ns": slowest.get(line, 0) / len(self.slowest) if self.slowest else None,
                 "typical_ns": typical.get(line, 0) if self.typical is not None else None,
             }
             for line in there
         ]
+
+    def _of(self, row: int | None, ledger: Ledger) -> Times:
+        """The times that make up the metric of a request; for a metric per token, divided by its gaps."""
+        times = ledger.of(self._metric)
+        if self._metric not in PER_TOKEN or ledger.ttft_ns is None:
+            return times
+        gaps = max(int(self.record.emitted_tokens[row]) - 1, 1)
+        return {line: round(ns / gaps) for line, ns in times.items()}
 
     def _in_the_way(self, ledger: Ledger) -> list[dict[str, Any]]:
         def most(one: InTheWay) -> tuple[int, int, str]:
@@ -260,7 +270,7 @@ def explain(
     Raises:
         InputError: no such request, metric or class; a folder that is not a saved run; an invalid setting.
     """
-    question = ask(request, metric, slo_class)
+    question = question_of(request, metric, slo_class)
     stated: Stage = stage or (lambda what: None)
     simulation, result, saved = _resolved(run, settings)
     changes = _changes(simulation, what_if)

@@ -17,6 +17,8 @@ from blis_py.metrics.registry import METRICS, named, names
 from blis_py.metrics.slo import require_known_classes
 
 DEFAULT = "ttft.p99"
+PER_TOKEN = ("tpot", "itl")
+"""Metrics whose parts are stated per token: sums over answers of unlike lengths do not compare."""
 _STAT = r"\.(?P<stat>median|min|max|p\d+(?:\.\d+)?)"
 _RANKS = {"median": 50.0, "min": 0.0, "max": 100.0}
 _MAX_SLOWEST = 100
@@ -54,7 +56,9 @@ class Question:
         return column
 
 
-def ask(request: str | None = None, metric: str | None = None, slo_class: str | None = None) -> Question:
+def question_of(
+    request: str | None = None, metric: str | None = None, slo_class: str | None = None
+) -> Question:
     """A question from user input.
 
     Args:

@@ -135,8 +135,8 @@ def _part(progress: Progress | None, index: int, count: int) -> Progress | None:
     """Progress of one run as a part of the whole."""
     if progress is None:
         return None
-    tell = progress
-    return lambda ended, total: tell(index * total + ended, count * total)
+    report = progress
+    return lambda ended, total: report(index * total + ended, count * total)
 
 
 def measure(record: RunRecord, question: Question) -> MeasuredEffect:

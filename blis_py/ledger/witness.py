@@ -151,7 +151,7 @@ class Noting:
         """
         since_ns = self._notes.last[1].end_ns if self._notes.last else start_ns
         self._notes.last = start_ns, run
-        self._come_and_go(since_ns, run.end_ns)
+        self._arrivals_and_departures(since_ns, run.end_ns)
         for request in admitted:
             if request.id in self._names:
                 self._known[request.id] = request
@@ -180,7 +180,7 @@ class Noting:
             )
         )
 
-    def _come_and_go(self, since_ns: int, until_ns: int) -> None:
+    def _arrivals_and_departures(self, since_ns: int, until_ns: int) -> None:
         """Update the requests in question present at any time in the interval."""
         while self._coming and self._coming[-1].from_ns < until_ns:
             self._here.append(self._coming.pop())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,6 +46,22 @@ class Decisions:
 
     def __len__(self) -> int:
         return len(self.time_ns)
+
+    @classmethod
+    def merged(cls, parts: Sequence[Decisions]) -> Decisions:
+        """The decisions of several routers together. Where one had fewer candidates, -1 or NaN follow."""
+        if len(parts) == 1:
+            return parts[0]
+        widest = max(part.candidates.shape[1] for part in parts)
+        columns = {
+            column.name: np.concatenate([_widened(getattr(part, column.name), widest) for part in parts])
+            for column in fields(cls)
+            if column.name != "block_size"
+        }
+        order = np.lexsort((columns["row"], columns["time_ns"]))
+        return cls(
+            **{name: column[order] for name, column in columns.items()}, block_size=parts[0].block_size
+        )
 
     def moved(self, place: Ints) -> Decisions:
         """A copy with requests renumbered: -1 for those that are gone."""
@@ -91,3 +108,11 @@ class Decisions:
                 "cached_tokens": self.cached_blocks.ravel() * self.block_size,
             }
         )
+
+
+def _widened(column: NDArray[Any], candidates: int) -> NDArray[Any]:
+    """A column of candidates with as many of them; other columns as they are."""
+    if column.ndim == 1 or column.shape[1] == candidates:
+        return column
+    blank = np.nan if column.dtype == np.float64 else -1
+    return np.pad(column, ((0, 0), (0, candidates - column.shape[1])), constant_values=blank)

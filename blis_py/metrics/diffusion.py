@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from blis_py.metrics.columns import Column, Times, whole_ns
+from blis_py.metrics._columns import Column, Times, whole_ns
 from blis_py.metrics.distribution import Distribution, statistics
 from blis_py.metrics.groups import Rows
 from blis_py.metrics.latencies import Floats, completed_mask

@@ -59,14 +59,6 @@ class EmittedTokens:
         tokens[visit[there]] = number[there]
         return tokens
 
-    def last_tokens(self) -> Ints:
-        """Tokens emitted with the last step of each visit."""
-        tokens = np.where(self.first_step < 0, 0, self.tokens_per_step)
-        visit, step, number = self.others.T
-        there = step == self.last_step[visit]
-        tokens[visit[there]] = number[there]
-        return tokens
-
     def sizes(self, visits: Rows) -> Ints:
         """Tokens of each emitting step of one visit after another."""
         steps = self.steps()[visits]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from blis_py.errors import InputError
 from blis_py.files.cells import all_harmless
 from blis_py.metrics import csv_bytes
-from blis_py.metrics.columns import Column, Times, whole_ns
+from blis_py.metrics._columns import Column, Times, whole_ns
 from blis_py.metrics.groups import slo_classes, tenants
 from blis_py.metrics.kinds import kind_of
 from blis_py.metrics.latencies import latencies

@@ -20,12 +20,12 @@ SLO_CLASSES = tuple(sorted(CLUSTER_PRIORITY, key=lambda name: -CLUSTER_PRIORITY[
 
 def slo_classes(record: RunRecord) -> Labels:
     """The class of every request; requests without one count as `standard`, as in scheduling."""
-    return _filled(record.table.slo_class, DEFAULT_CLASS)
+    return with_default(record.table.slo_class, DEFAULT_CLASS)
 
 
 def tenants(record: RunRecord) -> Labels:
     """The tenant of every request; `default` if it has none."""
-    return _filled(record.table.tenant, "default")
+    return with_default(record.table.tenant, "default")
 
 
 def rows_by_name(labels: Labels) -> dict[str, Rows]:
@@ -34,7 +34,7 @@ def rows_by_name(labels: Labels) -> dict[str, Rows]:
     counts = np.bincount(labels.codes, minlength=len(labels.names))
     parts = np.split(order, np.cumsum(counts)[:-1])
     found = {name: rows for name, rows in zip(labels.names, parts, strict=True) if len(rows)}
-    return {name: found[name] for name in sorted(found, key=_report_order)}
+    return {name: found[name] for name in sorted(found, key=report_order)}
 
 
 def rows_by_instance(record: RunRecord) -> list[Rows]:
@@ -44,12 +44,14 @@ def rows_by_instance(record: RunRecord) -> list[Rows]:
     return [order[start:end] for start, end in pairwise(edges)]
 
 
-def _filled(labels: Labels, default: str) -> Labels:
+def with_default(labels: Labels, default: str) -> Labels:
+    """Labels with the default in place of unset ones, merged with any label of that name."""
     names = [name or default for name in labels.names]
     unique = tuple(dict.fromkeys(names))
     codes = np.array([unique.index(name) for name in names], dtype=np.int32)
     return Labels(codes[labels.codes], unique)
 
 
-def _report_order(name: str) -> tuple[int, str]:
+def report_order(name: str) -> tuple[int, str]:
+    """Sort key of SLO classes: the standard ones first, in their order."""
     return (SLO_CLASSES.index(name) if name in SLO_CLASSES else len(SLO_CLASSES), name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, Self
 
@@ -51,9 +50,9 @@ class HandOvers:
     size_bytes: Ints
 
     @classmethod
-    def of_values(cls, values: Sequence[int]) -> Self:
-        """The rows one behind the other."""
-        table = np.array(values, dtype=np.int64).reshape(-1, len(HandOver._fields))
+    def of_bytes(cls, values: bytes | bytearray) -> Self:
+        """The rows one behind the other, as 64-bit integers."""
+        table = np.frombuffer(values, dtype=np.int64).reshape(-1, len(HandOver._fields))
         return cls(**dict(zip(HandOver._fields, table.T, strict=True)))
 
     def __len__(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from blis_py.core.kinds import modules
-from blis_py.metrics.columns import Column
+from blis_py.metrics._columns import Column
 from blis_py.metrics.groups import Rows
 from blis_py.metrics.record import InstanceRecord, RunRecord
 from blis_py.requests.table import Ints

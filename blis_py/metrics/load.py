@@ -20,7 +20,7 @@ MIN = 50
 SERVICES = 5
 """Minimum length of the second half in mean service times: until the first requests end, the backlog grows in
 any case."""
-GAVE_UP = 0.01
+MAX_UNSERVED = 0.01
 """Share of client timeouts at which a cluster does not keep up, regardless of the other requests' waits."""
 BEHIND = 0.2
 """Share of the time of arrivals that requests must wait in the end for a short run to be saturated."""
@@ -59,11 +59,13 @@ def load(record: RunRecord) -> dict[str, Any]:
     served = record.outcome <= Outcome.LENGTH_CAPPED
     second = table.arrival_ns >= middle_ns
     behind = _falls_behind(record, last_ns - first_ns)
+    if behind and served.any():  # few or none may end before the last arrival
+        rates = rates[0], _rates(record, first_ns, _end_ns(record))[1]
     if not served.any() or second.sum() < MIN:
         verdict, more = (SATURATED, {}) if behind else (TOO_SHORT, _needed(rows, 2 * MIN / max(rows, 1)))
         return _load_summary(verdict, rates, None, late_s) | more
-    gave_up = np.isin(record.outcome[second], (Outcome.TIMED_OUT, Outcome.REJECTED, Outcome.EVICTED)).mean()
-    if gave_up > GAVE_UP:
+    unserved = np.isin(record.outcome[second], (Outcome.TIMED_OUT, Outcome.REJECTED, Outcome.EVICTED)).mean()
+    if unserved > MAX_UNSERVED:
         return _load_summary(SATURATED, rates, None, late_s)
     in_service_ns = float(np.median(record.finish_ns[served] - record.scheduled_ns[served]))
     if last_ns - middle_ns < SERVICES * in_service_ns:
@@ -146,11 +148,11 @@ def _low(growth: NDArray[np.float64]) -> float:
 
 def _overloaded_s(record: RunRecord) -> float:
     """Total time during which any request has waited too long for its first step, the gateway included."""
-    come = record.enqueue_ns >= 0
-    since_ns = record.enqueue_ns[come] + LATE_NS
+    queued = record.enqueue_ns >= 0
+    since_ns = record.enqueue_ns[queued] + LATE_NS
     if record.gateway_ns is not None:
-        since_ns -= np.maximum(record.gateway_ns[come], 0)
-    until_ns: Ints = np.where(record.scheduled_ns < 0, record.finish_ns, record.scheduled_ns)[come]
+        since_ns -= np.maximum(record.gateway_ns[queued], 0)
+    until_ns: Ints = np.where(record.scheduled_ns < 0, record.finish_ns, record.scheduled_ns)[queued]
     until_ns = np.where(until_ns < 0, record.end_ns, until_ns)
     late = until_ns > since_ns
     order = np.argsort(since_ns[late], kind="stable")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field, fields, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -235,12 +236,16 @@ class RunRecord:
         }
         return replace(self, table=self.table.take(rows), **moved, **columns)
 
-    def on(self, index: int) -> RunRecord:
-        """The visits to one instance, as the requests of a run of its own; see `Visits.alone`."""
-        visits = self.visits
-        there = np.flatnonzero(visits.instance == index)
+    def on(self, indices: Sequence[int]) -> RunRecord:
+        """The visits to some instances, as the requests of a run of their own; see `Visits.alone`.
+
+        Args:
+            indices: ascending.
+        """
+        visits, instances = self.visits, [self.instances[index] for index in indices]
+        there = np.flatnonzero(np.isin(visits.instance, indices))
         rows = visits.request[there]
-        return replace(self.take(rows), visits=visits.alone(there), instances=[self.instances[index]])
+        return replace(self.take(rows), visits=visits.alone(there, indices), instances=instances)
 
     def __repr__(self) -> str:
         counts = np.bincount(self.outcome, minlength=len(Outcome))

@@ -232,11 +232,6 @@ OWN_COLUMNS = tuple(metric.column_key for metric in METRICS.values())
 """Of the package itself: those that the tables of every result have."""
 
 
-def limitable() -> list[str]:
-    """Metrics that a goodput target can limit; `itl` is the request's own mean."""
-    return [metric.name for metric in METRICS.values() if metric.target]
-
-
 def paired() -> list[Metric]:
     """Metrics whose statistics are over one value per request: those that pairs of requests can compare."""
     return [metric for metric in METRICS.values() if metric.column == metric.name]

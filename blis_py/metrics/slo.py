@@ -46,9 +46,9 @@ class GoodputTargets:
 
     def under(self, other: GoodputTargets, classes: Iterable[str]) -> GoodputTargets:
         """`other`, completed by these where it has none, for these classes and the standard ones."""
-        said, known = other.limits_ns.get(ANY_CLASS, {}), {*classes, *SLO_CLASSES, ANY_CLASS}
+        stated, known = other.limits_ns.get(ANY_CLASS, {}), {*classes, *SLO_CLASSES, ANY_CLASS}
         kept = {
-            name: {dimension: limit for dimension, limit in limits.items() if dimension not in said}
+            name: {dimension: limit for dimension, limit in limits.items() if dimension not in stated}
             for name, limits in self.limits_ns.items()
             if name in known
         }
@@ -277,8 +277,8 @@ def limit_and_measured(verdict: Mapping[str, Any]) -> tuple[float, float | None,
         LookupError: a verdict on a metric that is not registered here, or of another shape.
     """
     unit = METRICS[verdict["metric"]].unit
-    said = f", {unit.name}" if unit.name and not unit.is_time else ""
-    return verdict[unit.key("limit")], verdict[unit.key("measured")], said
+    stated = f", {unit.name}" if unit.name and not unit.is_time else ""
+    return verdict[unit.key("limit")], verdict[unit.key("measured")], stated
 
 
 def parse_slos(texts: Sequence[str], *, key: str = "--slo") -> list[SloCheck]:

@@ -55,7 +55,7 @@ class _Summary:
         self.tenants = rows_by_name(tenants(record))
         self.instances = rows_by_instance(record) if record.visits.single else []
         """Rows of each instance, unless a request can be on several."""
-        self.has_pools = len({one.pool for one in record.instances}) > 1
+        self.pools = _pools(record.instances)
         self.all_rows: Rows = np.arange(len(record.table))
         self.itl = self._token_gaps()
         first = int(record.table.arrival_ns[0]) if len(record.table) else 0
@@ -122,30 +122,32 @@ class _Summary:
         return {"admission": {"rejected": sum(by_reason.values()), "by_reason": by_reason, **counted}}
 
     def _disaggregation(self) -> dict[str, Any]:
-        """Hand-overs between prefill and decode instances, and the work of each pool, if there are pools."""
+        """Hand-overs between prefill and decode instances, and what each pool did, if there are pools."""
         found: dict[str, Any] = {}
         if self.record.handovers is not None:
             found["handovers"] = self.record.handovers.summary()
-        if self.has_pools:
-            found["pools"] = {name: self._pool(name) for name in dict.fromkeys(self._pool_names())}
+        if self.pools:
+            found["pools"] = {name: self._pool(indices) for name, indices in self.pools.items()}
         return found
 
-    def _pool_names(self) -> list[str]:
-        return [one.pool for one in self.record.instances]
-
-    def _pool(self, name: str) -> dict[str, Any]:
-        """The work of one pool's instances, and their price."""
-        own = [one for one in self.record.instances if one.pool == name]
-        indices = [index for index, pool in enumerate(self._pool_names()) if pool == name]
+    def _pool(self, indices: Sequence[int]) -> dict[str, Any]:
+        """The work of one pool's instances, and the latencies of the visits to them."""
+        own = [self.record.instances[index] for index in indices]
         visits = self.record.visits
         there = np.isin(visits.instance, indices)
+        group = self._group(self._rows_of(indices)) if visits.single else self._visits_to(indices)
         return {
+            **group,
             "num_instances": len(own),
             "gpus": sum(one.gpus for one in own),
             "visits": int(there.sum()),
             "output_tokens": int(visits.emitted_tokens[there].sum()),
             **engine(own, self._lived_ns(own)),
         }
+
+    def _rows_of(self, indices: Sequence[int]) -> Rows:
+        """Rows of the requests of a pool, unless a request can be on several instances."""
+        return np.sort(np.concatenate([self.instances[index] for index in indices]))
 
     def _gateway(self) -> dict[str, Any]:
         """Waiting times at the gateway, if there is a queue."""
@@ -182,15 +184,15 @@ class _Summary:
             group = cluster if len(rows) == len(self.all_rows) else self._group(rows, index)
             parts = {**group, **engine(own, self._lived_ns(own)), **self._of_kind(rows, own)}
         else:
-            parts = self._visits_to(index) | engine(own, self._lived_ns(own))
-        return {"instance": index, **({"pool": own[0].pool} if self.has_pools else {}), **parts}
+            parts = self._visits_to([index]) | engine(own, self._lived_ns(own))
+        return {"instance": index, **({"pool": own[0].pool} if self.pools else {}), **parts}
 
-    def _visits_to(self, index: int) -> dict[str, Any]:
-        """Summary of the visits to an instance; the goodput is that of the requests that made them."""
-        part = _Summary(self.record.on(index), None, ())
+    def _visits_to(self, indices: Sequence[int]) -> dict[str, Any]:
+        """Summary of the visits to instances; the goodput is that of the requests that made them."""
+        part = _Summary(self.record.on(indices), None, ())
         part.duration_s = self.duration_s
         visits = self.record.visits
-        rows = np.unique(visits.request[visits.instance == index])
+        rows = np.unique(visits.request[np.isin(visits.instance, indices)])
         met = None if self.goodput is None else self.goodput.report(rows, self.duration_s)
         return {
             **part._group(part.all_rows),
@@ -228,6 +230,8 @@ class _Summary:
     def _token_gaps(self) -> dict[tuple[int | None, bytes], Distribution]:
         """Token gaps of every group, in one pass over the steps."""
         groups = [self.all_rows, *self.classes.values(), *self.tenants.values()]
+        if self.instances:
+            groups += [self._rows_of(indices) for indices in self.pools.values()]
         wanted: dict[tuple[int | None, bytes], Rows] = {(None, _digest(rows)): rows for rows in groups}
         wanted |= {(index, _digest(rows)): rows for index, rows in enumerate(self.instances)}
         done = [rows[self.columns.completed[rows]] for rows in wanted.values()]
@@ -288,6 +292,14 @@ class _Summary:
         if all(one.gone_ns is None and one.added_ns <= self.first_arrival_ns for one in instances):
             return self._elapsed_ns() * len(instances)
         return sum(one.lived_ns(self.first_arrival_ns, self.record.end_ns) for one in instances)
+
+
+def _pools(instances: Sequence[InstanceRecord]) -> dict[str, list[int]]:
+    """Indices of the instances of each pool; empty if there is one pool."""
+    found: dict[str, list[int]] = {}
+    for index, one in enumerate(instances):
+        found.setdefault(one.pool, []).append(index)
+    return found if len(found) > 1 else {}
 
 
 def _digest(rows: Rows) -> bytes:

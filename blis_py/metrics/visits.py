@@ -7,7 +7,7 @@ has several visits, in turn; between two of them is a gap.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import field, fields
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -132,17 +132,20 @@ class Visits:
         chosen = np.concatenate((rows, further))
         return self._chosen(chosen, requests=len(rows), request=place[self.request[chosen]])
 
-    def alone(self, chosen: Rows) -> Visits:
-        """These visits to one instance as if each were a request's only one.
+    def alone(self, chosen: Rows, instances: Sequence[int]) -> Visits:
+        """These visits as if each were a request's only one, to instances renumbered in this order.
 
         A visit that was handed over counts as completed: the instance has done its part.
+
+        Args:
+            instances: all that the visits are to, ascending.
         """
         outcome = np.where(self.outcome[chosen] == Onward.HANDED_OVER, 0, self.outcome[chosen])
         return self._chosen(
             chosen,
             requests=len(chosen),
             request=np.arange(len(chosen)),
-            instance=np.zeros(len(chosen), dtype=np.int32),
+            instance=np.searchsorted(instances, self.instance[chosen]).astype(np.int32),
             outcome=outcome.astype(np.int8),
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 from blis_py.core.light_dataclass import dataclass
 from blis_py.files.paths import is_file, is_folder
 from blis_py.files.profiles import find_profile, known_names, listed_as, stem_of
-from blis_py.models.attention_shapes import LatentAttention, LinearAttention, read_latent, read_linear
+from blis_py.models._attention_shapes import LatentAttention, LinearAttention, read_latent, read_linear
 from blis_py.models.hf_config import ConfigFile
 from blis_py.models.model_types import ModelType, understood
 from blis_py.models.weights import LayerCounts, Quantisation, Weights, unquantised
@@ -265,7 +265,7 @@ def _stored(config: ConfigFile, layers: LayerCounts) -> Quantisation:
     section = config.section(config.key("quantization_config", "compression_config"))
     if section is None:
         return unquantised(layers)
-    from blis_py.models.quantisation import read_quantisation  # imported only where needed
+    from blis_py.models._quantisation import read_quantisation  # imported only where needed
 
     return read_quantisation(section, layers)
 

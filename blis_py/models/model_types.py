@@ -288,18 +288,18 @@ def understood(config: ConfigFile, name: str) -> tuple[ConfigFile, ModelType, li
     for key, problem in NOT_MODELLED.items():
         if config.values.get(key):
             raise config.error(key, problem, _scalar(config.values[key]), _FIX)
-    said = config.text("model_type", default="")
-    if said in REFUSED_TYPES:
-        raise config.error("model_type", REFUSED_TYPES[said], said, _FIX)
-    model_type, notes = MODEL_TYPES.get(said, ANY_TYPE), []
+    stated = config.text("model_type", default="")
+    if stated in REFUSED_TYPES:
+        raise config.error("model_type", REFUSED_TYPES[stated], stated, _FIX)
+    model_type, notes = MODEL_TYPES.get(stated, ANY_TYPE), []
     if model_type is ANY_TYPE:
-        whose = f"the model_type {said!r} of {name} is not known" if said else f"{name} has no model_type"
+        whose = f"the model_type {stated!r} of {name} is not known" if stated else f"{name} has no model_type"
         notes.append(f"{whose}: priced as a decoder of grouped-query attention and gated feed-forward layers")
     unknown = sorted(key for key, value in config.values.items() if value and not _known(key, model_type))
     for key in unknown:
         if key in ANY_TYPE.reads:
             raise config.error(
-                key, f"is not known of the model_type {said!r}", _scalar(config.values[key]), _FIX
+                key, f"is not known of the model_type {stated!r}", _scalar(config.values[key]), _FIX
             )
     if unknown:
         stated = f"keys of {config.file.name} that are not known, taken to change nothing"

@@ -13,7 +13,7 @@ from blis_py.figures.run import Limit, RunView
 from blis_py.figures.timeline import TimelineFigure, timeline
 from blis_py.metrics.groups import Rows
 from blis_py.metrics.registry import METRICS
-from blis_py.pages.numbers import rounded
+from blis_py.pages._numbers import rounded
 from blis_py.pages.parts import Chart
 
 Floats = NDArray[np.float64]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from blis_py.pages.numbers import number
+from blis_py.pages._numbers import number
 from blis_py.pages.parts import Cell, Chart, Section, Table
 
 if TYPE_CHECKING:

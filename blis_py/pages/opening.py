@@ -65,7 +65,7 @@ def _run(folder: Path, explain: bool) -> Document:
 
 def _comparison_of(paths: Sequence[str | Path]) -> Document:
     from blis_py.comparison.compare import compare
-    from blis_py.pages.comparison import report
+    from blis_py.pages._comparison import report
     from blis_py.report.saved import load
 
     runs = [load(path) for path in paths]
@@ -74,13 +74,13 @@ def _comparison_of(paths: Sequence[str | Path]) -> Document:
 
 
 def _comparison(folder: Path) -> Document:
-    from blis_py.pages.comparison import report
+    from blis_py.pages._comparison import report
 
     return _checked(folder / COMPARISON, load_object(folder / COMPARISON), report)
 
 
 def _plan(folder: Path) -> Document:
-    from blis_py.pages.plan import report
+    from blis_py.pages._plan import report
 
     def text(name: str) -> str:
         return read_text(folder / name) if exists(folder / name) else ""
@@ -93,7 +93,7 @@ def _plan(folder: Path) -> Document:
 def _sweep(path: Path) -> Document:
     import pandas as pd
 
-    from blis_py.pages.sweep import report
+    from blis_py.pages._sweep import report
 
     try:
         table = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
@@ -117,7 +117,7 @@ def _settings(columns: Sequence[str]) -> list[str]:
 
 
 def _calibration(path: Path) -> Document:
-    from blis_py.pages.calibration import report
+    from blis_py.pages._calibration import report
 
     name = shlex.quote(path.name)
     command = (

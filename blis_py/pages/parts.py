@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from blis_py.pages.numbers import number
+from blis_py.pages._numbers import number
 
 Chart = dict[str, Any]
 """A specification for `assets/chart.js` or `assets/bars.js`."""

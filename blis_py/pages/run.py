@@ -9,9 +9,9 @@ from blis_py.figures.facts import cluster, foot, scheduler, step_times, workload
 from blis_py.metrics.load import CLOSED, OVERLOADED, SATURATED, STABLE
 from blis_py.metrics.registry import labels, main
 from blis_py.pages import charts
+from blis_py.pages._numbers import number, percent
 from blis_py.pages.commands import again, configuration, run_again
 from blis_py.pages.cost import cost_of
-from blis_py.pages.numbers import number, percent
 from blis_py.pages.parts import Cell, Code, Document, Section, Table, Tile, figure
 from blis_py.report.shown import ShownResult
 
@@ -248,11 +248,17 @@ _OF_POOLS = {
 
 
 def _pools(pools: Mapping[str, Any]) -> Table:
+    latencies = {
+        f"{key}.{stat}": f"{label} {stat}, ms"
+        for key, label in labels(main()).items()
+        for stat in ("p50", "p99")
+    }
+    columns = _OF_POOLS | latencies
     rows = [
-        [Cell(name), *(_of(pool, path, f"{FILE}: pools.{name}") for path in _OF_POOLS)]
+        [Cell(name), *(_of(pool, path, f"{FILE}: pools.{name}") for path in columns)]
         for name, pool in pools.items()
     ]
-    return Table("By pool", ("pool", *_OF_POOLS.values()), rows, sortable=True)
+    return Table("By pool", ("pool", *columns.values()), rows, sortable=True)
 
 
 def _slowest(instances: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

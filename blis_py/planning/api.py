@@ -12,6 +12,7 @@ from blis_py.config.layers import did_you_mean
 from blis_py.config.models import NAMES, RunConfig
 from blis_py.core.bounds import MAX_REQUESTS, MAX_RERUNS, check_count
 from blis_py.errors import InputError
+from blis_py.planning._space import LineCallback
 from blis_py.planning.axes import MAX_POINTS, Axis, Point, axis, parse_axis, read_space
 from blis_py.planning.executors import executor
 from blis_py.planning.goal import MOST_REQUESTS, Goal, parse_at_least, parse_attainment, parse_share
@@ -22,7 +23,6 @@ from blis_py.planning.plan import max_rate as find_max_rate
 from blis_py.planning.plan import plan as run_plan
 from blis_py.planning.prices import Prices
 from blis_py.planning.runner import Runner
-from blis_py.planning.space import LineCallback
 from blis_py.planning.store import Folder, Nowhere, ResultStore
 from blis_py.planning.study import Base
 from blis_py.planning.sweep import RowsCallback, Sweep
@@ -142,7 +142,7 @@ def pareto(
 
 
 def plan(
-    config: RunConfig | str | Path | None = None,
+    config: RunConfig | Base | str | Path | None = None,
     /,
     *,
     vary: Vary = (),
@@ -172,7 +172,8 @@ def plan(
         blis.plan(trace="day.csv", model="llama-3.1-8b", gpu="h100", slo="ttft.p99=500ms")
 
     Args:
-        config: as of `blis.run`, and so are the `settings`; `slo` and `goodput` give the targets.
+        config: as of `blis.run`, or common settings of studies, and so are the `settings`; `slo` and
+            `goodput` give the targets.
         vary: the settings to choose from, as of `blis.sweep`.
         space: a YAML file with `vary`, `instances`, `prices`.
         instances: numbers of instances to choose from: `"1:32"` (the default) or a list.
@@ -193,61 +194,11 @@ def plan(
         on_progress: callback with a line on the progress of the search.
 
     Raises:
-        InputError: no target, an unknown setting, or nothing that can be run.
+        InputError: no target, an unknown setting, nothing that can be run, or arguments that contradict each
+            other.
     """
     on_progress = settings.pop("told", on_progress)  # its former name
-    return chosen_plan(
-        base_of(config, settings),
-        vary=vary,
-        space=space,
-        instances=instances,
-        prices=prices,
-        attainment=attainment,
-        max_lost=max_lost,
-        at_least=at_least,
-        confidence=confidence,
-        max_rate=max_rate,
-        gpus=gpus,
-        budget=budget,
-        tune=tune,
-        most_requests=most_requests,
-        trials=trials,
-        draws=draws,
-        workers=workers,
-        dask=dask,
-        cache=cache,
-        on_progress=on_progress,
-    )
-
-
-def chosen_plan(
-    base: Base,
-    *,
-    vary: Vary = (),
-    space: str | Path | None = None,
-    instances: Sequence[int] | str | None = None,
-    prices: Mapping[str, float] | None = None,
-    attainment: str | float | None = None,
-    max_lost: str | float = 0.0,
-    at_least: Sequence[str] | str = (),
-    confidence: str | float | None = None,
-    max_rate: bool = False,
-    gpus: int | None = None,
-    budget: float | None = None,
-    tune: bool = True,
-    most_requests: int = MOST_REQUESTS,
-    trials: int = TRIALS,
-    draws: int = DRAWS,
-    workers: int | None = None,
-    dask: str | None = None,
-    cache: Cache = True,
-    on_progress: LineCallback | None = None,
-) -> Plan:
-    """`plan` for an already resolved base configuration.
-
-    Raises:
-        InputError: arguments contradict each other or belong to another kind of plan.
-    """
+    base = config if isinstance(config, Base) else base_of(config, settings)
     axes, listed, more = spanned(vary, (), space, ("instances", "prices"))
     if listed:
         raise InputError("a plan has no list of runs", key="runs", fix="use vary, or blis.sweep")
@@ -265,7 +216,7 @@ def chosen_plan(
     if max_rate:
         if sizes is not None:
             raise InputError("contradicts --max-rate", key="--instances", fix="use --gpus or --budget")
-        from blis_py.planning.rates import highest
+        from blis_py.planning._rates import highest
 
         with running(workers, dask, cache) as runner:
             if axes or gpus is not None or budget is not None:

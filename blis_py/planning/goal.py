@@ -270,7 +270,10 @@ def parse_share(text: str, *, key: str, found: str | None = None) -> float:
     except ValueError:
         share = -1.0
     if not 0 <= share <= 1:
-        raise InputError("is no share", key=key, value=found or text, fix="write 99% or 0.99")
+        meant = share if 1 < share <= 100 else 99
+        raise InputError(
+            "is no share", key=key, value=found or text, fix=f"write {meant:g}% or {meant / 100:g}"
+        )
     return share
 
 

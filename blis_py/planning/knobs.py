@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from blis_py.config.models import RunConfig
+from blis_py.planning._space import Space
 from blis_py.planning.axes import Point
 from blis_py.planning.goal import Judgement
 from blis_py.planning.job import HOPELESS, Job
 from blis_py.planning.result import Knobs
 from blis_py.planning.search import Probe, Search, SearchLine
-from blis_py.planning.space import Space
 
 _KEYS = {
     "max_num_batched_tokens": "scheduler.max_num_batched_tokens",

@@ -8,12 +8,12 @@ from typing import Any
 
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
+from blis_py.planning._space import drained
 from blis_py.planning.axes import Axis, Point, grid
 from blis_py.planning.fleets import gpus_of
 from blis_py.planning.goal import Goal, in_ms
 from blis_py.planning.job import Job, JobOutcome
 from blis_py.planning.runner import Runner
-from blis_py.planning.space import drained
 from blis_py.planning.study import Base
 
 CONCURRENCIES = tuple(2**power for power in range(10))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,7 @@ from blis_py.errors import InputError
 from blis_py.metrics.load import TOO_SHORT
 from blis_py.outputs.staging import Outputs
 from blis_py.planning import analysis
+from blis_py.planning._space import INSTANCES, LineCallback, Space, drained
 from blis_py.planning.axes import Axis, Point, axis
 from blis_py.planning.fleets import LAYOUT, devices_of, gpus_of, parts_of, price_of
 from blis_py.planning.goal import Goal
@@ -22,7 +25,6 @@ from blis_py.planning.report_text import RATE, SURE
 from blis_py.planning.result import Candidate, Knobs, PlanResult
 from blis_py.planning.runner import Runner
 from blis_py.planning.search import Probe, Search, SearchLine
-from blis_py.planning.space import INSTANCES, LineCallback, Space, drained
 from blis_py.planning.stationary import Sustained, highest_rate, sustained
 from blis_py.planning.study import Base
 from blis_py.planning.verify import Drawn, Verifier, drawn
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
 
 DEFAULT_SIZES = range(1, 33)
 DRAWS, TRIALS = 20, 64
+_OFFERED = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s")
+_PERCENTILE = re.compile(r"\.p(\d+(?:\.\d+)?)$")
+_OF_TAIL = 0.25
+"""Share of the requests beyond a percentile that the start of a closed loop may make up."""
 _NOT_CHOSEN = ("workload", "seed", "latency", *DESCRIPTIONS, "goodput", "frontend_ms")
 
 
@@ -58,7 +64,7 @@ class Plan(PlanResult):
 
     def save(self, folder: str, *, force: bool = False, plots: bool = True) -> None:
         """Write `plan.json`, `config.yaml`, `standings.csv`, server start scripts, and the picture."""
-        from blis_py.planning.files import fill
+        from blis_py.planning._files import fill
 
         with Outputs() as outputs:
             fill(outputs.folder(folder, force=force), self, plots=plots)
@@ -96,7 +102,7 @@ def plan(
     check_choices(axes)
     base.check([*axes, axis(INSTANCES, list(sizes))])
     space = Space(base, axes, sizes, prices, goal, runner, on_progress or (lambda line: None))
-    search = Search([SearchLine(cost) for cost in space.costs], sizes, space.ask)
+    search = Search([SearchLine(cost) for cost in space.costs], sizes, space.evaluate)
     verifier = Verifier(space, search, draws)
     combinations = len(space.points)
     lines = space.search(search, trials)
@@ -207,12 +213,13 @@ def examined(found: Plan, goal: Goal, runner: Runner, under: Drawn, notes: Seque
     config = best.config
     longer = found.sustained or Sustained(best.judgement, best.outcome, 1.0, False)
     rate = None
-    if config.workload.concurrency is None:
-        rate = highest_rate(config, goal, runner, longer)
     length = longer.analysed
     jobs = analysis.sensitivity(config, length) | analysis.other_models(config, length)
     names = [*jobs]
-    jobs |= {f"lever {name}": job for name, job in _levers(best, rate, length).items()}
+    if not _more_than_offered(best):
+        if config.workload.concurrency is None:
+            rate = highest_rate(config, goal, runner, longer)
+        jobs |= {f"lever {name}": job for name, job in _levers(best, rate, length).items()}
     cases = {case.name: case for case in analysis.cases_of(jobs, goal, runner)}
     pulled = [replace(c, name=n.removeprefix("lever ")) for n, c in cases.items() if n.startswith("lever")]
     return replace(
@@ -250,7 +257,37 @@ def _warnings(best: Candidate, longer: Sustained) -> list[str]:
             "the longest run is too short to tell whether the cluster keeps up: use more requests, or raise "
             "--most-requests"
         )
-    return notes
+    if more := _more_than_offered(best):
+        notes.append(f"{more}: the requests ask for no more at their rate; raise --rate, or take --max-rate")
+    return notes + _of_the_start(best)
+
+
+def _more_than_offered(best: Candidate) -> str:
+    """The throughput that is missed although every request is served without a growing backlog."""
+    missed = [each for each in best.judgement.requirements if not each.met]
+    if best.judgement.saturated or best.config.workload.concurrency is not None or not missed:
+        return ""
+    offered = all(each.what in _OFFERED for each in missed)
+    return f"{missed[0].what} {missed[0].measured or 0.0:,.4g}" if offered else ""
+
+
+def _of_the_start(best: Candidate) -> list[str]:
+    """A warning where the requests that a closed loop sends at once at its start decide a percentile."""
+    at_once, requests = best.config.workload.concurrency, int(best.outcome.facts.get("requests", 0))
+    tails = {
+        1 - float(found[1]) / 100: each.what
+        for each in best.judgement.requirements
+        if (found := _PERCENTILE.search(each.what))
+    }
+    if at_once is None or not tails or not min(tails):
+        return []
+    enough = math.ceil(at_once / (_OF_TAIL * min(tails)) / 100) * 100
+    if requests >= enough:
+        return []
+    return [
+        f"{at_once:,} of the {requests:,} requests are sent at once at the start, and count for much of "
+        f"{tails[min(tails)]}: for the steady state give --num-requests {enough}"
+    ]
 
 
 def _nothing_holds(space: Space, search: Search, lines: Sequence[int], tried: Knobs | None) -> Plan:

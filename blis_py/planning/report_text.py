@@ -29,8 +29,9 @@ def answer(plan: PlanResult) -> str:
 def lines(plan: PlanResult) -> list[str]:
     """The answer first, then its limits, certainty and provenance."""
     best = plan.best
-    lines = [f"{_verb(plan)}: {best}", f"  {_size(best)}", *_parts(best)]
-    lines += [f"  {_met(each)} {each}" for each in best.judgement.requirements if _shown(each)]
+    given = _given_load(plan)
+    lines = [f"{_verb(plan)}: {best}", f"  {_size(best, given)}", *_parts(best)]
+    lines += [f"  {_met(each)} {each}{given}" for each in best.judgement.requirements if _shown(each)]
     lines += _longer(plan)
     if best.judgement.saturated:
         lines.append("  ✗ the backlog grows: the cluster does not keep up with the load")
@@ -41,6 +42,11 @@ def lines(plan: PlanResult) -> list[str]:
     if plan.standings:
         lines.append(_searched(plan))
     return lines + [f"Note: {note}" for note in plan.notes]
+
+
+def _given_load(plan: PlanResult) -> str:
+    """The load to which figures beside a highest rate belong."""
+    return " at the load given" if plan.objective == RATE else ""
 
 
 def _shown(requirement: Requirement) -> bool:
@@ -133,7 +139,7 @@ def _verb(plan: PlanResult) -> str:
     )
 
 
-def _size(best: Candidate) -> str:
+def _size(best: Candidate, given: str = "") -> str:
     text = f"{best.gpus} GPU{'s' if best.gpus > 1 else ''}"
     if best.dollars_per_hour is None:
         return text
@@ -142,7 +148,9 @@ def _size(best: Candidate) -> str:
     total = best.dollars_per_million("total")
     if million is None or total is None:
         return text
-    return f"{text}; ${million:,.2f} per million output tokens, ${total:,.2f} per million tokens in all"
+    return (
+        f"{text}; ${million:,.2f} per million output tokens, ${total:,.2f} per million tokens in all{given}"
+    )
 
 
 def _parts(best: Candidate) -> list[str]:
@@ -187,25 +195,28 @@ def _room(plan: PlanResult) -> list[str]:
     if rate is None:
         return []
     if rate.factor is None:
-        return [f"Highest rate: none; even {100 * MIN_FACTOR:g} % of the load misses a target"]
+        more = "" if plan.objective == RATE else ", so more instances do not help"
+        return [f"Highest rate: none; even {100 * MIN_FACTOR:g} % of the load misses a target{more}"]
     if rate.per_s is None:
         return []
     over = f"over {rate.requests:,} requests, {_duration(rate.span_s)}"
     kind = "Highest rate" if rate.settled else f"Highest rate of a burst of {_duration(rate.span_s)}"
     if rate.broken is None:
         return [f"{kind}: beyond {rate.per_s:,.3g} requests/s, where the search ended ({over})"]
-    text = f"{kind}: {rate.per_s:,.3g} requests/s ({rate.factor:.2f} × {_offered(plan)}; {over})"
+    offered = _offered(plan, rate.per_s / rate.factor)
+    text = f"{kind}: {rate.per_s:,.3g} requests/s ({rate.factor:.2f} × {offered}; {over})"
     if not rate.settled:
         text += "; a longer run may hold less, give more requests"
-    return [text, f"  just above it: {rate.broken}"]
+    lines = [text, f"  just above it: {rate.broken}"]
+    if not plan.holds and plan.objective != RATE and rate.factor >= 1:
+        few = f"{plan.best.outcome.facts.get('requests', 0):,} requests"
+        lines.append(f"  the {few} given miss a target that a longer run of the same load meets: give more")
+    return lines
 
 
-def _offered(plan: PlanResult) -> str:
+def _offered(plan: PlanResult, offered: float) -> str:
     """The offered rate, and the configured one if they differ."""
-    offered = plan.best.outcome.facts.get("offered_per_s")
     typed = plan.config.workload.rate
-    if offered is None:
-        return "the load"
     if typed is None or abs(offered / typed - 1) < SAME_RATE:
         return f"the {offered:,.3g} offered"
     return f"the {offered:,.3g} offered by these requests, rate {typed:g}"
@@ -278,7 +289,7 @@ def _probability(plan: PlanResult) -> list[str]:
     assert error is not None
     held = sum(case.judgement.holds for case in plan.draws)
     lines = [
-        f"Confidence: all targets are met in {held} of {len(plan.draws)} draws "
+        f"Confidence{_given_load(plan)}: all targets are met in {held} of {len(plan.draws)} draws "
         f"({100 * plan.probability:.0f} %) of the prediction's error and of the requests",
         f"  errors drawn from {error.source}{'; too few to rely on' if error.few else ''}",
     ]

@@ -55,8 +55,8 @@ class Candidate:
             what += f" on {self.parts[0].gpu} TP{self.parts[0].tp}"
         else:
             what += f" on {gpu} TP{self.config.tp}"
-        said = ("model", "gpu", "tp", *LAYOUT_NAMES)
-        rest = {k: v for k, v in self.point.items() if k not in said and not is_count_of_pool(k)}
+        described = ("model", "gpu", "tp", *LAYOUT_NAMES)
+        rest = {k: v for k, v in self.point.items() if k not in described and not is_count_of_pool(k)}
         return what + "".join(f", {key} {value}" for key, value in rest.items())
 
 

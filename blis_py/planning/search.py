@@ -20,7 +20,7 @@ _TOGETHER = 8
 """Fewest lines with a single size tried in a round, independent of the number of workers."""
 Probe = tuple[int, int]
 """A line and a size, by index."""
-Ask = Callable[[Sequence[Probe], bool], Sequence[Judgement]]
+Evaluate = Callable[[Sequence[Probe], bool], Sequence[Judgement]]
 """Judge of probes; the flag allows an early verdict from a part of the arrivals."""
 
 
@@ -36,14 +36,14 @@ class Search:
     Args:
         lines: in order of preference among equals.
         sizes: numbers of instances, ascending.
-        ask: judges candidates.
+        evaluate: judges candidates.
 
     Attributes:
         known: all judgements so far.
     """
 
-    def __init__(self, lines: Sequence[SearchLine], sizes: Sequence[int], ask: Ask) -> None:
-        self._lines, self._sizes, self._ask = [*lines], sizes, ask
+    def __init__(self, lines: Sequence[SearchLine], sizes: Sequence[int], evaluate: Evaluate) -> None:
+        self._lines, self._sizes, self._evaluate = [*lines], sizes, evaluate
         self.known: dict[Probe, Judgement] = {}
         self._of_line: list[dict[int, Judgement]] = [{} for _ in lines]
         """All judgements so far, by line, then by size."""
@@ -141,5 +141,5 @@ class Search:
     def _judge(self, probes: Sequence[Probe], may_stop: bool) -> None:
         if not probes:
             return
-        for (line, size), judgement in zip(probes, self._ask(probes, may_stop), strict=True):
+        for (line, size), judgement in zip(probes, self._evaluate(probes, may_stop), strict=True):
             self.known[line, size] = self._of_line[line][size] = judgement

@@ -14,7 +14,7 @@ from blis_py.config.loader import pool_configs
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 from blis_py.files.profiles import squeeze
-from blis_py.latency.hardware import load_gpu
+from blis_py.hardware.gpu import load_gpu
 from blis_py.models.model_shape import load_model
 from blis_py.planning.job import JobOutcome
 from blis_py.planning.validated import CLOSED, DENSE, EXPERTS, NEW_GPU, OPEN, SATURATED, Validated, validated

@@ -9,12 +9,12 @@ from blis_py.config.models import RunConfig
 from blis_py.metrics.load import OVERLOADED, SATURATED
 from blis_py.metrics.slo import parse_slos
 from blis_py.planning import analysis
+from blis_py.planning._space import Space
 from blis_py.planning.analysis import Case
 from blis_py.planning.goal import Goal, Judgement, Requirement
 from blis_py.planning.job import JobOutcome
 from blis_py.planning.runner import Runner
 from blis_py.planning.search import Probe, Search
-from blis_py.planning.space import Space
 from blis_py.planning.stationary import Sustained, sustained
 from blis_py.planning.uncertainty import Errors, errors_of
 

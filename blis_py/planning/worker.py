@@ -184,7 +184,7 @@ def _facts(simulation: Setup) -> dict[str, object]:
     return {
         "requests": len(arrival_ns),
         "span_s": span_s,
-        "offered_per_s": (len(arrival_ns) - 1) / span_s if span_s else None,
+        "offered_per_s": simulation.offered_per_s,
         "model": simulation.config.model,
         "gpu": simulation.config.gpu,
         "tp": simulation.config.tp,

@@ -18,7 +18,7 @@ from blis_py.metrics.itl import TokenGaps
 from blis_py.metrics.latencies import Latencies, latencies
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.metrics.slo import GoodputTargets
-from blis_py.report.blis_goodput import blis_goodput
+from blis_py.report._blis_goodput import blis_goodput
 from blis_py.requests.table import Ints
 
 _OMITTED = (

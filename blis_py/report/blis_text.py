@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from blis_py.cluster.flow_control import EVICTED, SHED, TTL
 from blis_py.cluster.gateway_queue import BAND_FULL, QUEUE_FULL
 from blis_py.metrics.distribution import Distribution
-from blis_py.metrics.groups import Rows, rows_by_name
+from blis_py.metrics.groups import Rows, rows_by_name, with_default
 from blis_py.metrics.latencies import Latencies, latencies
 from blis_py.metrics.record import NOT_SERVED, Outcome, RunRecord
 from blis_py.metrics.slo import ANY_CLASS, GoodputTargets
 from blis_py.report.blis import blis_metrics, cache_hit_rate
-from blis_py.requests.table import Labels
 
 Lines = Iterator[str]
 _STANDARD = "standard"
@@ -45,7 +44,7 @@ def blis_blocks(
     blocks = []
     if len(record.instances) > 1:
         for index in range(len(record.instances)):
-            blocks.append(blis_metrics(record.on(index)) | {"instance_id": f"instance_{index}"})
+            blocks.append(blis_metrics(record.on([index])) | {"instance_id": f"instance_{index}"})
     return [*blocks, blis_metrics(record, goodput=goodput, every_class=every_class)]
 
 
@@ -139,7 +138,7 @@ def _shed(record: RunRecord, lost: Mapping[str, Rows]) -> Lines:
     rows = np.concatenate(
         [lost[name] for name in (_ADMISSION, *_GATEWAY) if name != "Gateway Queue Rejected"]
     )
-    by_class = rows_by_name(_named(record.table.slo_class, _STANDARD).take(rows))
+    by_class = rows_by_name(with_default(record.table.slo_class, _STANDARD).take(rows))
     yield from (f"  Shed ({name}): {len(own)}" for name, own in sorted(by_class.items()))
 
 
@@ -156,7 +155,7 @@ def _kv_cache(record: RunRecord, columns: Latencies, block_size: int) -> Lines:
 def _classes(record: RunRecord, columns: Latencies, limited: bool) -> Lines:
     """Latencies by class in µs, of completed requests; a request without class belongs to `default`."""
     done = np.flatnonzero(columns.completed)
-    by_class = rows_by_name(_named(record.table.slo_class, ANY_CLASS).take(done))
+    by_class = rows_by_name(with_default(record.table.slo_class, ANY_CLASS).take(done))
     if len(by_class) < 2 and not limited:
         return
     for name in sorted(by_class):
@@ -253,14 +252,6 @@ def _decisions(record: RunRecord) -> Lines:
         yield from (f"  {name}: {by_name[name]}" for name in sorted(by_name))
     yield f"Mean Regret: {float(kept.regret.mean()) if len(kept) else 0:.6f}"
     yield f"Max Regret: {float(kept.regret.max(initial=0.0)):.6f}"
-
-
-def _named(labels: Labels, default: str) -> Labels:
-    """Labels with the default in place of unset ones, merged with any label of that name."""
-    names = [name or default for name in labels.names]
-    unique = tuple(dict.fromkeys(names))
-    codes = np.array([unique.index(name) for name in names], dtype=np.int32)
-    return Labels(codes[labels.codes], unique)
 
 
 def _us(column_ns: NDArray[np.float64]) -> Distribution:

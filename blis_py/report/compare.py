@@ -131,7 +131,7 @@ def _latencies(first: str, each: Data) -> Table:
                 _figure(change["second"]),
                 _percent(change["relative"]),
                 _interval(change["interval"]),
-                _sure(change),
+                certainty(change),
             )
     return table
 
@@ -205,7 +205,8 @@ def _interval(interval: tuple[float, float] | None) -> str:
     return f"{100 * interval[0]:+,.1f} … {100 * interval[1]:+,.1f} %".replace("-", "−")
 
 
-def _sure(change: Data) -> str:
+def certainty(change: Data) -> str:
+    """Whether a change could be chance, in words."""
     if change["relative"] == 0:
         return "the same"
     return {True: "sure", False: "could be chance", None: "too few to tell"}[change["sure"]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from blis_py.report.amounts import count, ms, short
+from blis_py.report._amounts import count, ms, short
 
 
 def lines(blocks: Mapping[str, Any]) -> Iterable[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from blis_py.errors import plain
 from blis_py.metrics.registry import E2E, METRICS, shown_in
+from blis_py.report._amounts import count
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -73,7 +74,7 @@ def _parts(data: Data) -> Iterable[Any]:
 def _answer(data: Data) -> str:
     if data["value_ns"] is None:
         return plain(data["question"])
-    return f"{plain(data['question'])}: {ms(data['value_ns'])} ms, of {_count(data['requests'], 'request')}"
+    return f"{plain(data['question'])}: {ms(data['value_ns'])} ms, of {count(data['requests'], 'request')}"
 
 
 def _about(data: Data, request: Data) -> Iterable[str]:
@@ -91,13 +92,11 @@ def _about(data: Data, request: Data) -> Iterable[str]:
         if request[key] is not None
     ]
     if request["prefill_steps"]:
-        facts.append(f"prompt in {_count(request['prefill_steps'], 'step')}")
+        facts.append(f"prompt in {count(request['prefill_steps'], 'step')}")
     if request["decode_batch"] is not None:
-        facts.append(
-            f"{_count(request['decode_steps'], 'decode step')}, batch {request['decode_batch']:,.1f}"
-        )
+        facts.append(f"{count(request['decode_steps'], 'decode step')}, batch {request['decode_batch']:,.1f}")
     if request["preemptions"]:
-        facts.append(f"preempted {_count(request['preemptions'], 'time')}")
+        facts.append(f"preempted {count(request['preemptions'], 'time')}")
     if facts:
         yield " · ".join(facts)
     if request["client_wait_ns"]:
@@ -150,7 +149,8 @@ def _scope(data: Data) -> str:
     metric = METRICS[data["share_of"]]
     if not data["slowest"] or metric is E2E:
         return ""
-    return f" The slowest and the median request: {metric.own_label or metric.label} alone."
+    per = "per token" if data["per_token"] else "alone"
+    return f" The slowest and the median request: {metric.own_label or metric.label} {per}."
 
 
 def _others(data: Data) -> Table:
@@ -245,7 +245,3 @@ def _percent(change: float | None) -> str:
     if change is None:
         return ""
     return "=" if abs(change) < 0.0005 else f"{100 * change:+.1f} %".replace("-", "−")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TextIO
+from typing import Any, TextIO
 
 from blis_py.metrics.intervals import Intervals
 from blis_py.metrics.registry import main
@@ -43,7 +43,7 @@ def print_intervals(intervals: Intervals, cluster: Mapping[str, object], file: T
         table.add_column(name, justify="right")
     for name, label in _rows().items():
         if (interval := intervals.metrics.get(name)) is not None:
-            table.add_row(label, *map(_figure, (_at(cluster, name), *interval)))
+            table.add_row(label, *map(_figure, (value_at(cluster, name), *interval)))
     console.print()
     console.print(table)
     console.print(f"what differs between them: {', '.join(intervals.varied)}")
@@ -52,7 +52,8 @@ def print_intervals(intervals: Intervals, cluster: Mapping[str, object], file: T
         console.print(f"{text}: {stated}")
 
 
-def _at(values: object, path: str) -> object:
+def value_at(values: Any, path: str) -> Any:
+    """The value at a dotted path; None if there is none."""
     for name in path.split("."):
         values = values.get(name) if isinstance(values, Mapping) else None
     return values

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from blis_py.calibrate.token_times import TokenTimes
     from blis_py.figures.run import RunView
-    from blis_py.report.explore import Exploration
-    from blis_py.report.plots import Plots
+    from blis_py.report._explore import Exploration
+    from blis_py.report._plots import Plots
 
 _WIDTH = 100
 
@@ -53,7 +53,7 @@ class ShownResult(ABC):
     @property
     def plot(self) -> Plots:
         """Figures: `result.plot.ttft()`, `result.plot.timeline()`, …; `result.plot()` is the overview."""
-        from blis_py.report.plots import Plots
+        from blis_py.report._plots import Plots
 
         return Plots(self)
 
@@ -63,7 +63,7 @@ class ShownResult(ABC):
         Args:
             open_browser: open the link in a browser as well.
         """
-        from blis_py.report.explore import Exploration
+        from blis_py.report._explore import Exploration
 
         return Exploration(self.settings, open_browser=open_browser)
 

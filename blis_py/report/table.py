@@ -11,7 +11,7 @@ from blis_py.errors import plain
 from blis_py.metrics.load import CLOSED, OVERLOADED, SATURATED, STABLE
 from blis_py.metrics.registry import METRICS, shown_in
 from blis_py.metrics.slo import limit_and_measured
-from blis_py.report.amounts import count, ms, short
+from blis_py.report._amounts import count, ms, short
 from blis_py.report.kinds import LINES
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _print(
         console.print(part if index == 0 else Group("", part))
 
 
-def _short_parts(summary: Summary, width: int) -> Iterable[RenderableType]:
+def _head(summary: Summary, width: int) -> Iterable[RenderableType]:
     cluster = summary["cluster"]
     yield _load(summary["load"], cluster["requests"])
     yield _flow([*_outcomes(cluster, summary["window"]), *_throughput(cluster)], width)
@@ -66,6 +66,11 @@ def _short_parts(summary: Summary, width: int) -> Iterable[RenderableType]:
         yield _flow(_admission(summary["admission"]), width)
     if "gateway" in summary:
         yield _flow(_gateway(summary["gateway"]), width)
+
+
+def _short_parts(summary: Summary, width: int) -> Iterable[RenderableType]:
+    cluster = summary["cluster"]
+    yield from _head(summary, width)
     if "sessions" in summary:
         yield _flow(_sessions(summary["sessions"]), width)
     yield _latency_table(cluster, width)
@@ -76,12 +81,7 @@ def _short_parts(summary: Summary, width: int) -> Iterable[RenderableType]:
 def parts(summary: Summary, width: int) -> Iterable[RenderableType]:
     """The parts of the table, from top to bottom."""
     cluster = summary["cluster"]
-    yield _load(summary["load"], cluster["requests"])
-    yield _flow([*_outcomes(cluster, summary["window"]), *_throughput(cluster)], width)
-    if "admission" in summary:
-        yield _flow(_admission(summary["admission"]), width)
-    if "gateway" in summary:
-        yield _flow(_gateway(summary["gateway"]), width)
+    yield from _head(summary, width)
     if "saturation" in summary:
         yield _flow((f"{_name(name)}: {level}" for name, level in summary["saturation"].items()), width)
     if "sessions" in summary:
@@ -95,6 +95,8 @@ def parts(summary: Summary, width: int) -> Iterable[RenderableType]:
         yield _group_table("SLO class", summary["classes"], width)
     if len(summary["tenants"]) > 1:
         yield _group_table("tenant", summary["tenants"], width)
+    if "pools" in summary:
+        yield _pool_table(summary["pools"], width)
     if len(summary["instances"]) > 1:
         yield _instance_table(summary["instances"], width)
     if "routing" in summary:
@@ -132,11 +134,10 @@ def _load(load: Summary, counts: Summary) -> str:
             how = " or ".join(name for name in ("rejected", "evicted") if counts.get(name))
             kept = "the others" if counts.get("evicted") else "those let in"
             return f"[bold red]saturated[/]: {rates}, {share} are {how}; latencies are of {kept}"
-        grows = (
-            "requests wait longer and longer, or give up"
-            if growth is None
-            else f"the backlog grows by {short(growth)} per second"
-        )
+        grows = f"the backlog grows by {short(growth or 0.0)} per second"
+        if growth is None:
+            late = counts["timed_out"] / max(counts["injected"], 1)
+            grows = f"{_percent(100 * late)} give up" if late else "requests wait longer and longer"
         return f"[bold red]saturated[/]: {rates}, {grows}; latencies depend on the length of the run"
     if verdict == OVERLOADED:
         return f"[bold yellow]overloaded[/] for {_seconds(load['overloaded_s'])}, and drained: {rates}"
@@ -294,6 +295,16 @@ def _instance_table(instances: Sequence[Summary], width: int) -> Table:
             for name, pick in (("least", min), ("median", median), ("most", max))
         ]
     return _table("instance", tuple(named), rows, width)
+
+
+def _pool_table(pools: Mapping[str, Summary], width: int) -> Table:
+    """One row per pool; its latencies are those of the visits to its instances."""
+    columns: InstanceColumns = {
+        "instances": (lambda one: one["num_instances"], lambda value: f"{value:,.0f}"),
+        **_instance_columns(),
+    }
+    rows = [[name, *(show(read(one)) for read, show in columns.values())] for name, one in pools.items()]
+    return _table("pool", tuple(columns), rows, width)
 
 
 def _over(

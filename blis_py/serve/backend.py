@@ -38,7 +38,7 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class Submission:
     """One sequence to generate."""
 
     id: str
@@ -141,7 +141,7 @@ class Backend(Protocol):
 
     def token_text(self, token: int) -> str: ...
 
-    def add(self, ask: Ask, deliver: Deliver) -> str:
+    def add(self, submission: Submission, deliver: Deliver) -> str:
         """Begin a sequence; returns the name of the instance that serves it, empty if unknown.
 
         Args:

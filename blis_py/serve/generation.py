@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from blis_py.serve.backend import Ask, Backend, Piece, TokenLogprob
+from blis_py.serve._mailbox import Arrival, Mailbox
+from blis_py.serve._metrics import SequenceMetrics, ServeMetrics
+from blis_py.serve.backend import Backend, Piece, Submission, TokenLogprob
 from blis_py.serve.errors import ApiError
-from blis_py.serve.mailbox import Arrival, Mailbox
-from blis_py.serve.metrics import SequenceMetrics, ServeMetrics
 
 
 @dataclass(slots=True)
@@ -17,7 +17,7 @@ class SequenceChoice:
     """One sequence and its output so far."""
 
     index: int
-    ask: Ask
+    submission: Submission
     metrics: SequenceMetrics
     text: str = ""
     tokens: int = 0
@@ -36,21 +36,23 @@ class Generation:
     """The sequences of one request.
 
     Args:
-        asks: one for each choice.
+        submissions: one for each choice.
 
     Raises:
         ApiError: refused; then nothing is in progress.
     """
 
-    def __init__(self, backend: Backend, asks: Sequence[Ask], metrics: ServeMetrics) -> None:
+    def __init__(self, backend: Backend, submissions: Sequence[Submission], metrics: ServeMetrics) -> None:
         self._backend, self._mailbox = backend, Mailbox(backend.now_s)
         self.pod, self.completion_tokens = "", 0
         self.choices: list[SequenceChoice] = []
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
-            for index, ask in enumerate(asks):
-                self.pod = backend.add(ask, self._mailbox.slot(index)) or self.pod
-                self.choices.append(SequenceChoice(index, ask, metrics.begin(len(ask.prompt_ids))))
+            for index, submission in enumerate(submissions):
+                self.pod = backend.add(submission, self._mailbox.slot(index)) or self.pod
+                self.choices.append(
+                    SequenceChoice(index, submission, metrics.begin(len(submission.prompt_ids)))
+                )
         except BaseException:
             self.close()
             raise
@@ -114,7 +116,7 @@ class Generation:
         """Abort what is still in progress."""
         for choice in self.choices:
             if choice.finish_reason is None:
-                self._backend.abort(choice.ask.id)
+                self._backend.abort(choice.submission.id)
                 choice.finish_reason = "abort"
                 choice.metrics.ended("abort", None, self._backend.now_s())
         self.unfinished = 0

@@ -18,10 +18,10 @@ from starlette.routing import Mount, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from blis_py.errors import InputError
+from blis_py.serve._sse import TRANSPORT
 from blis_py.serve.app import make_app, starting
 from blis_py.serve.backend import Backend
 from blis_py.serve.settings import ServeSettings
-from blis_py.serve.sse import TRANSPORT
 from blis_py.serve.wallclock import loop_factory
 
 log = logging.getLogger("blis.serve")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
-from blis_py.latency.capacity import check_tp, default_max_model_len, kv_capacity
-from blis_py.latency.hardware import GpuSpec
-from blis_py.latency.layout import Layout
-from blis_py.latency.memory_overheads import OVERHEADS
+from blis_py.hardware.capacity import check_tp, default_max_model_len, kv_capacity
+from blis_py.hardware.gpu import GpuSpec
+from blis_py.hardware.layout import Layout
+from blis_py.hardware.memory_overheads import OVERHEADS
 from blis_py.models.model_shape import ModelShape
 from blis_py.setup.demand import Demand
 

@@ -38,7 +38,7 @@ class Demand:
     """Goodput targets from the workload or trace itself."""
     notes: tuple[str, ...] = ()
     """Notes for the user on how the workload was interpreted."""
-    asks_for_models: bool = False
+    requests_models: bool = False
     """Whether requests for a model other than the served one are rejected."""
     loops: Loops | None = None
     """Closed-loop clients, which wait for answers before sending more; None = none."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from blis_py.config.models import RunConfig
 from blis_py.core.bounds import MAX_KV_BLOCKS, check_count
 from blis_py.errors import InputError
-from blis_py.latency.hardware import GpuSpec, load_gpu
+from blis_py.hardware.gpu import GpuSpec, load_gpu
 from blis_py.models.model_shape import ModelShape, config_name, load_model
 from blis_py.setup.capacity import capacity
 
@@ -38,7 +38,7 @@ def deployed(config: RunConfig) -> Deployment:
     """
     profile, gpu, line, blocks = None, None, "", 0
     if config.latency.model == "fitted":
-        from blis_py.setup.measured import measured_run
+        from blis_py.setup._measured import measured_run
 
         measured = measured_run(config)
         config, shape, gpu, profile = measured.config, measured.shape, measured.gpu, measured.profile

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from blis_py.config.disaggregation import DisaggregationSection
 from blis_py.config.layers import did_you_mean
 from blis_py.config.link_kinds import LINK_KINDS
 from blis_py.config.models import PLAIN_ENGINE, RunConfig
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from blis_py.cluster.topology import Disaggregation, Link
     from blis_py.setup.pools import PoolSetup
 
+_AT_ONCE = ("sglang", "trtllm-generation-first")
+"""Hand-overs in which both instances get a request at once."""
 _OF_A_LINK = ("link", "bandwidth_gbps", "latency_ms", "efficiency", "node_gbps", "gpus_per_node", "contended")
 
 
@@ -62,8 +65,12 @@ def _check_effects(config: RunConfig, name: str) -> None:
         problem = f"needs blocks of the decode instance during the prefill, and {name} takes them after it"
         fix = "drop it, or use --handoff sglang"
         raise InputError(problem, key="disaggregation.overlap", value=given.overlap, fix=fix)
-    if name == "sglang" and given.pair_order != "decode-first":
+    if name in _AT_ONCE and given.pair_order != "decode-first":
         _no_effect("pair_order", given.pair_order, name)
+    if name != "sglang" and given.reserved_decode_tokens != DisaggregationSection.reserved_decode_tokens:
+        _no_effect("reserved_decode_tokens", given.reserved_decode_tokens, name)
+    if name != "vllm" and given.load_failure_policy != DisaggregationSection.load_failure_policy:
+        _no_effect("load_failure_policy", given.load_failure_policy, name)
 
 
 def _no_effect(key: str, value: Any, name: str) -> None:
@@ -120,27 +127,27 @@ def _link(config: RunConfig, ends: tuple[str, str], own: Mapping[str, Any]) -> L
     from blis_py.cluster.topology import Link
 
     given, name = config.disaggregation, handoff_of(config)
-    said = {key: own.get(key, getattr(given, key)) for key in _OF_A_LINK}
-    kind_name = said["link"] or ("blis" if name == "blis" else "ndr400")
+    stated = {key: own.get(key, getattr(given, key)) for key in _OF_A_LINK}
+    kind_name = stated["link"] or ("blis" if name == "blis" else "ndr400")
     if kind_name not in LINK_KINDS:
         fix = did_you_mean(str(kind_name), LINK_KINDS)
         raise InputError("unknown link", key="links.link", value=kind_name, fix=fix)
     kind = LINK_KINDS[kind_name]
     for key in ("bandwidth_gbps", "latency_ms", "efficiency", "node_gbps"):
-        value = said[key]
+        value = stated[key]
         if value is not None and (not isinstance(value, int | float) or value < 0):
             raise InputError("must be a number of at least 0", key=f"links.{key}", value=value)
-    latency_ms = kind.latency_ms if said["latency_ms"] is None else said["latency_ms"]
-    usual = kind.efficiency if said["bandwidth_gbps"] is None else 1.0
+    latency_ms = kind.latency_ms if stated["latency_ms"] is None else stated["latency_ms"]
+    usual = kind.efficiency if stated["bandwidth_gbps"] is None else 1.0
     return Link(
         from_pool=ends[0],
         to_pool=ends[1],
         latency_ns=round(latency_ms * 1e6),
-        bandwidth_gbps=said["bandwidth_gbps"] or kind.gbps,
-        efficiency=usual if said["efficiency"] is None else said["efficiency"],
-        node_gbps=said["node_gbps"],
-        gpus_per_node=said["gpus_per_node"],
-        contended=name != "blis" if said["contended"] is None else bool(said["contended"]),
+        bandwidth_gbps=stated["bandwidth_gbps"] or kind.gbps,
+        efficiency=usual if stated["efficiency"] is None else stated["efficiency"],
+        node_gbps=stated["node_gbps"],
+        gpus_per_node=stated["gpus_per_node"],
+        contended=name != "blis" if stated["contended"] is None else bool(stated["contended"]),
     )
 
 

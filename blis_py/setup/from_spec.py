@@ -96,7 +96,7 @@ def from_spec(config: RunConfig, name: str, seed: int) -> Demand:
         {name: client for name, client in clients.items() if client is not None},
         targets=targets_in_ms(spec.goodput_slo_targets, key=TARGETS, file=spec.file),
         notes=(*spec.notes, *_end_notes(end_ns)),
-        asks_for_models=True,
+        requests_models=True,
         loops=loops,
         horizon_ns=end_ns,
     )

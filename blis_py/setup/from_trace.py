@@ -69,7 +69,7 @@ def from_trace(load: WorkloadSection, trace: str, seed: int, read: Read) -> Dema
         table,
         seed,
         notes=reading.stated(),
-        asks_for_models=reading.asks_for_models,
+        requests_models=reading.requests_models,
         loops=loops,
         source=reading.chosen_as,
     )
@@ -108,7 +108,7 @@ def _in_flight(
         return table, None
     from blis_py.requests.loops import Loop, Loops
 
-    reading.tell(
+    reading.note(
         f"recorded with {limit:,} request{'s' if limit > 1 else ''} in flight: repeated as that closed loop "
         "(--as-recorded: at the recorded times)"
     )
@@ -148,11 +148,11 @@ def _think_time(load: WorkloadSection) -> ThinkTime | None:
 def _without_times(table: RequestTable, load: WorkloadSection, seed: int, reading: Reading) -> RequestTable:
     """Requests of a recording without arrival times: a Poisson process, or all at once."""
     if load.rate is not None:
-        reading.tell(f"it says nothing of times: requests come as a Poisson process at {load.rate:g}/s")
+        reading.note(f"it says nothing of times: requests come as a Poisson process at {load.rate:g}/s")
         gaps_s = stream(seed, "trace", "arrivals").exponential(1 / load.rate, len(table))
         return replace(table, arrival_ns=np.rint(np.cumsum(gaps_s) * SECOND_NS).astype(np.int64))
     if load.concurrency is None and (reading.concurrency is None or load.as_recorded):
-        reading.tell("it says nothing of times: all requests come at once; give --rate or --concurrency")
+        reading.note("it says nothing of times: all requests come at once; give --rate or --concurrency")
     return table
 
 

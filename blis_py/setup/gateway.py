@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from blis_py.config.check import NOTED, without_effect
 from blis_py.config.cluster import AdmissionSection, GatewaySection
-from blis_py.config.models import PLAIN_ENGINE, RunConfig
 
 if TYPE_CHECKING:
     from blis_py.cluster.admission_settings import AdmissionSettings
@@ -35,15 +33,6 @@ def flow_settings(settings: GatewaySection) -> FlowSettings | None:
     }
     alike = [f.name for f in fields(FlowSettings) if f.name not in in_ns]
     return FlowSettings(**{name: getattr(settings, name) for name in alike}, **in_ns)
-
-
-def useless_notes(config: RunConfig) -> list[str]:
-    """Given settings of policies that are not in use, where that is no error."""
-    return [
-        f"{key} {problem}"
-        for key, problem, _ in without_effect(config)
-        if (config.engine == PLAIN_ENGINE or key in NOTED) and (config.given is None or key in config.given)
-    ]
 
 
 def flow_notes(settings: GatewaySection) -> list[str]:

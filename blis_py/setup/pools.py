@@ -13,15 +13,15 @@ from blis_py.config.pools import PoolSection
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import extended
+from blis_py.hardware.capacity import rank_block_bytes
 from blis_py.latency.base import LatencyModel
-from blis_py.latency.capacity import rank_block_bytes
 from blis_py.latency.notes import link_notes, model_notes
 from blis_py.setup import kinds
+from blis_py.setup._weights import capacity_of
 from blis_py.setup.capacity import layout_of
 from blis_py.setup.demand import Demand
 from blis_py.setup.deployment import Deployment
 from blis_py.setup.step_times import check_delays, step_times
-from blis_py.setup.weights import capacity_of
 
 if TYPE_CHECKING:
     from blis_py.cluster.kinds import KindOfRequests

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from blis_py.config.effects import useless_notes
 from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict, pool_configs
 from blis_py.config.models import RunConfig
@@ -25,14 +26,14 @@ from blis_py.metrics.slo import (
 )
 from blis_py.requests.table import RequestTable
 from blis_py.setup import kinds
+from blis_py.setup._served import names_of, served_models, served_notes
 from blis_py.setup.capacity import kv_type_notes, longest_sequence
 from blis_py.setup.demand import Demand, horizon_ns_of
 from blis_py.setup.deployment import Deployment, deployed
 from blis_py.setup.disaggregation import disaggregation, link_notes, links
 from blis_py.setup.from_config import DEFAULT_SEED, demand
-from blis_py.setup.gateway import admission_settings, flow_notes, flow_settings, useless_notes
+from blis_py.setup.gateway import admission_settings, flow_notes, flow_settings
 from blis_py.setup.pools import PoolSetup, notes_of, weight_notes
-from blis_py.setup.served import names_of, served_models, served_notes
 from blis_py.setup.step_times import step_times
 
 if TYPE_CHECKING:
@@ -71,11 +72,11 @@ class Setup:
         return f"{type(self).__name__}({len(self.table):,} requests; {self.models})"
 
     @classmethod
-    def of(cls, config: RunConfig, ask: Callable[[RunConfig], Demand] = demand) -> Self:
+    def of(cls, config: RunConfig, demand_of: Callable[[RunConfig], Demand] = demand) -> Self:
         """Resolve a configuration.
 
         Args:
-            ask: source of a configuration's requests, for instance one with a cache.
+            demand_of: source of a configuration's requests, for instance one with a cache.
 
         Raises:
             InputError: something unknown, contradictory, or impossible (a model that does not fit).
@@ -87,7 +88,7 @@ class Setup:
         served = [(pool, deployed(own)) for pool, own in pool_configs(config)]
         config = _with_model(config, [one for _, one in served])
         sized = [longest_sequence(one.config, one.shape, one.num_kv_blocks) for _, one in served]
-        requested = ask(config)
+        requested = demand_of(config)
         if config.horizon is None and requested.horizon_ns is not None:
             config = replace(config, horizon=requested.horizon_ns // 1000)
         pools = tuple(
@@ -160,6 +161,15 @@ class Setup:
         if len(self.pools) == 1:
             return self.pools[0].capacity
         return "\n".join(f"{pool.name}: {pool.capacity}" for pool in self.pools)
+
+    @property
+    def offered_per_s(self) -> float | None:
+        """Mean arrival rate of the requests; None in closed loops, which depend on answers."""
+        arrival_ns = self.table.arrival_ns
+        span_s = (
+            float(arrival_ns[-1] - arrival_ns[0]) / 1e9 if len(arrival_ns) and self.loops is None else 0.0
+        )
+        return (len(arrival_ns) - 1) / span_s if span_s else None
 
     @property
     def basis(self) -> str:

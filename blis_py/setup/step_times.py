@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from blis_py import latency
@@ -32,7 +32,7 @@ def step_times(
     """
     published = autoregressive and served.config.engine == PLAIN_ENGINE
     model, profile = _latency_model(served, published), served.profile
-    beyond_notes = _beyond(model, table, scheduler.max_model_len)
+    beyond_notes = (*_beyond(model, table, scheduler.max_model_len), *_graph_notes(served, model))
     masks, mask_notes = _mask_prices(served, table)
     scan_ns, scan_notes = _scan_price(served, scheduler)
     if masks is not None or scan_ns:
@@ -41,7 +41,7 @@ def step_times(
         measured_on_gpu = profile is not None and profile.meta.get("device_kind") == "cuda"
         beside = scheduler.async_scheduling or measured_on_gpu
         model = with_host_work(model, masks, scan_ns, masks_beside=beside)
-    return model, (*beyond_notes, *mask_notes, *scan_notes)
+    return model, (*beyond_notes, *_of_experts(served), *mask_notes, *scan_notes)
 
 
 def check_delays(model: LatencyModel, table: RequestTable, max_model_len: int) -> None:
@@ -82,6 +82,16 @@ def _latency_model(served: Deployment, published: bool) -> LatencyModel:
     return model
 
 
+def _graph_notes(served: Deployment, model: LatencyModel) -> Iterator[str]:
+    """Settings of CUDA graphs where the price of a step does not depend on them."""
+    settings, plain = served.config.latency, LatencySection()
+    if settings.model == "trained" and not hasattr(model, "learned_on"):
+        for name in ("cuda_graphs", "cuda_graph_max_size", "cuda_graph_sizes", "cuda_graph_padding"):
+            if getattr(settings, name) != getattr(plain, name):
+                shape = f"{served.shape.name} under {settings.kernels}"
+                yield f"latency.{name} has no effect on {shape}: its steps were learned whole, with graphs"
+
+
 def _graphs(served: Deployment) -> GraphSizes | None:
     """Batch sizes for which the engine has CUDA graphs; None on a device without a datasheet."""
     config, settings = served.config, served.config.latency
@@ -97,14 +107,14 @@ def _graphs(served: Deployment) -> GraphSizes | None:
 def _has_its_own_frontend(config: RunConfig, ms: tuple[float, ...]) -> bool:
     """Whether the coefficients of the latency model say what the front end takes, before any preset."""
     settings = config.latency
-    own = next((k for k in ("linear.frontend", "alpha_coeffs") if _says(settings, k)), None)
+    own = next((k for k in ("linear.frontend", "alpha_coeffs") if _is_set(settings, k)), None)
     if own is None or from_preset(config, "frontend_ms", ms):
         return own is not None
     problem = f"disagrees with latency.{own}, which is the front end, too"
     raise InputError(problem, key="frontend_ms", value=list(ms), fix="give one of the two")
 
 
-def _says(settings: LatencySection, key: str) -> bool:
+def _is_set(settings: LatencySection, key: str) -> bool:
     """Whether these coefficients are set; three zeros leave the front end unspecified."""
     if key == "alpha_coeffs":
         return any(settings.alpha_coeffs or ())
@@ -125,11 +135,11 @@ def server_terms(config: RunConfig) -> ServerTerms | None:
     if scale == 1 and not any(gap):
         return None
     if config.latency.model != "trained":
-        said = {"step_scale": scale, "step_gap_us": gap}
+        corrections = {"step_scale": scale, "step_gap_us": gap}
         bare = LatencySection()
         given = [
             name
-            for name, value in said.items()
+            for name, value in corrections.items()
             if value != getattr(bare, name) and not from_preset(config, f"latency.{name}", value)
         ]
         if not given:
@@ -157,6 +167,13 @@ def _beyond(model: LatencyModel, table: RequestTable, max_model_len: int) -> tup
     longest = int((table.prompt_tokens + table.output_tokens).max(initial=0))
     note = beyond(min(longest, max_model_len))
     return (note,) if note else ()
+
+
+def _of_experts(served: Deployment) -> tuple[str, ...]:
+    """A note on kernels of experts for a model that has none."""
+    if served.config.latency.moe_backend == "auto" or served.shape.is_moe:
+        return ()
+    return ("latency.moe_backend has no effect on a model without experts",)
 
 
 def _mask_prices(served: Deployment, table: RequestTable) -> tuple[MaskPrices | None, tuple[str, ...]]:

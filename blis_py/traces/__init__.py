@@ -61,7 +61,7 @@ def read_trace(
         raise InputError(f"{chosen.title} has no header file", file=reading.header, fix="leave it out")
     table = in_sessions(chosen.read(found, reading), reading, path, seed)
     table = _without_answerers(table, reading)
-    _tell_order(table, reading)
+    _note_order(table, reading)
     table = table.sorted_by_arrival()
     if limit is not None:
         table = table.limited(limit)
@@ -81,17 +81,17 @@ def _part(path: Path, reading: Reading) -> Path:
 def _without_answerers(table: RequestTable, reading: Reading) -> RequestTable:
     """The table without models: those that answered the recorded requests are not requested ones."""
     names = sorted(filter(None, table.model.names))
-    if reading.asks_for_models or not names:
+    if reading.requests_models or not names:
         return table
-    reading.tell(f"it was recorded with {', '.join(names)}; its requests are for any model")
+    reading.note(f"it was recorded with {', '.join(names)}; its requests are for any model")
     return replace(table, model=Labels.constant("", len(table)))
 
 
-def _tell_order(table: RequestTable, reading: Reading) -> None:
+def _note_order(table: RequestTable, reading: Reading) -> None:
     late = int((np.diff(table.arrival_ns[~waits(table)]) < 0).sum())
     if late:
         times = "once" if late == 1 else f"{late:,} times"
-        reading.tell(f"arrivals go back in time {times}; they are played in order of time")
+        reading.note(f"arrivals go back in time {times}; they are played in order of time")
 
 
 def header_of(path: str | Path, header: str | Path | None = None) -> tuple[Path, dict[str, Any]] | None:

@@ -15,8 +15,8 @@ from blis_py.files.json_files import parse_json
 from blis_py.files.opening import read_text
 from blis_py.files.paths import is_file
 from blis_py.requests.table import RequestTable
+from blis_py.traces._json_rows import first_of, json_rows, within
 from blis_py.traces.gathered import Gathered
-from blis_py.traces.json_rows import first_of, json_rows, within
 from blis_py.traces.reading import Reading
 from blis_py.traces.tokens import Tokens
 
@@ -77,8 +77,8 @@ def read_genai_perf(path: Path, reading: Reading, document: dict[str, Any]) -> R
         output = len(chunks) if isinstance(chunks, list) else "nothing"
         where = f"{path}: experiments[{reading.part or 0}].requests[{number}]"
         gathered.add(where, number, start, length, output)
-    reading.tell("answers are as long as they had chunks: the file has no token counts")
-    tokens.tell()
+    reading.note("answers are as long as they had chunks: the file has no token counts")
+    tokens.note()
     return gathered.table()
 
 

@@ -59,7 +59,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
         )
     if NAME in columns:
         columns.refuse(repeated(columns[NAME]), "the same id as a row before", NAME)
-    reading.asks_for_models = True
+    reading.requests_models = True
     arrival_ns = columns[when]
     return RequestTable.build(
         arrival_ns - arrival_ns.min() if with_clock else arrival_ns,

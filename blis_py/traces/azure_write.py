@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 from blis_py.files.cells import all_harmless
-from blis_py.requests.table import Labels, RequestTable
+from blis_py.requests.table import RequestTable
 from blis_py.traces.azure import LABELS, NAME, RELATIVE
-from blis_py.traces.files import ROWS_AT_ONCE, writing
-
-Cells = Callable[[slice], Iterable[Any]]
+from blis_py.traces.files import ROWS_AT_ONCE, Cells, text_cells, writing
 
 
 def write(table: RequestTable, path: Path) -> None:
@@ -23,7 +19,9 @@ def write(table: RequestTable, path: Path) -> None:
         RELATIVE[2]: lambda piece: table.output_tokens[piece].tolist(),
     }
     names = (table.slo_class, table.tenant, table.client, table.model)
-    columns |= {name: _texts(labels) for name, labels in zip(LABELS, names, strict=True) if any(labels.names)}
+    columns |= {
+        name: text_cells(labels) for name, labels in zip(LABELS, names, strict=True) if any(labels.names)
+    }
     if table.request_id is not None:
         columns[NAME] = lambda piece: all_harmless(table.ids(piece))
     with writing(path) as text:
@@ -38,8 +36,3 @@ def in_seconds(time_ns: int) -> str:
     """Seconds with all significant digits, and no trailing zeros."""
     whole, fraction = divmod(time_ns, 10**9)
     return f"{whole}.{fraction:09d}".rstrip("0").rstrip(".")
-
-
-def _texts(labels: Labels) -> Cells:
-    written = Labels(labels.codes, tuple(all_harmless(labels.names)))
-    return lambda piece: written.take(piece).to_list()

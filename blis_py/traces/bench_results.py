@@ -14,8 +14,8 @@ from typing import Any
 
 from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
+from blis_py.traces._json_rows import items, json_rows
 from blis_py.traces.gathered import Gathered, seconds
-from blis_py.traces.json_rows import items, json_rows
 from blis_py.traces.reading import Reading
 
 LENGTHS = ("input_lens", "output_lens")
@@ -32,18 +32,18 @@ def read_vllm(path: Path, reading: Reading, document: dict[str, Any]) -> Request
 
 def read_vllm_lines(path: Path, reading: Reading) -> RequestTable:
     """The requests of one run of a file made with `--append-result`; `FILE#1` is the second."""
-    runs = [row for _, _, row in json_rows(path, reading)]
-    run = reading.chosen(runs, path, "runs")
-    where = f"{path}:{(reading.part or 0) + 1}"
-    return _requests(path, reading, run, where, "save it with --save-result --save-detailed")
+    return _chosen(path, reading, "save it with --save-result --save-detailed")
 
 
 def read_sglang(path: Path, reading: Reading) -> RequestTable:
     """The requests of a result of SGLang's `bench_serving`; `FILE#1` is the second run in a file."""
+    return _chosen(path, reading, "run it with --output-details")
+
+
+def _chosen(path: Path, reading: Reading, fix: str) -> RequestTable:
     runs = [row for _, _, row in json_rows(path, reading)]
     run = reading.chosen(runs, path, "runs")
-    where = f"{path}:{(reading.part or 0) + 1}"
-    return _requests(path, reading, run, where, "run it with --output-details")
+    return _requests(path, reading, run, f"{path}:{(reading.part or 0) + 1}", fix)
 
 
 def _requests(path: Path, reading: Reading, run: dict[str, Any], where: str, fix: str) -> RequestTable:

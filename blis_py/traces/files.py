@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from blis_py.files.cells import all_harmless
 from blis_py.outputs.staging import replacing
+from blis_py.requests.table import Labels
 
 ROWS_AT_ONCE = 1 << 15
 
@@ -25,3 +27,13 @@ def writing(path: Path) -> Iterator[IO[str]]:
         if path.suffix == ".gz":
             target = stack.enter_context(gzip.GzipFile(filename="", mode="wb", fileobj=target, mtime=0))
         yield stack.enter_context(io.TextIOWrapper(target, encoding="utf-8", newline=""))
+
+
+Cells = Callable[[slice], Iterable[Any]]
+"""The values of a column in some rows."""
+
+
+def text_cells(labels: Labels) -> Cells:
+    """Texts of a column that no spreadsheet takes for formulas."""
+    written = Labels(labels.codes, tuple(all_harmless(labels.names)))
+    return lambda piece: written.take(piece).to_list()

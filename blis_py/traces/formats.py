@@ -135,7 +135,7 @@ def choose(path: Path, named: str | None, reading: Reading) -> tuple[Probe, Form
         raise InputError("unknown trace format", key="format", value=named, fix=f"use {', '.join(FORMATS)}")
     found = probe(path)
     if reading.columns:
-        reading.asks_for_models = True
+        reading.requests_models = True
         return found, _mapped(found)
     if named is not None:
         return found, _as_named(found, named)

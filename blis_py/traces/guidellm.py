@@ -11,8 +11,8 @@ from typing import Any
 
 from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
+from blis_py.traces._json_rows import first_of, items, within
 from blis_py.traces.gathered import Gathered, seconds
-from blis_py.traces.json_rows import first_of, items, within
 from blis_py.traces.reading import Reading
 
 _STARTS = (("request_start_time",), ("start_time",), ("info", "timings", "request_start"))
@@ -23,7 +23,7 @@ _OUTPUTS = (("output_tokens",), ("output_metrics", "total_tokens"), ("output_met
 _STRATEGIES = (("args", "strategy"), ("config", "strategy"), ("scheduler", "strategy"))
 
 
-def _tell_strategy(benchmark: Any, reading: Reading) -> None:
+def _note_strategy(benchmark: Any, reading: Reading) -> None:
     """The strategies that keep requests in flight; `throughput` has no limit unless it is given."""
     strategy = next((found for place in _STRATEGIES if (found := within(benchmark, *place))), None)
     kind = within(strategy, "type_") or within(strategy, "type")
@@ -45,7 +45,7 @@ def read(path: Path, reading: Reading, document: dict[str, Any]) -> RequestTable
     if not isinstance(benchmarks, list) or not benchmarks:
         raise InputError("has no benchmarks", file=path, key="benchmarks")
     benchmark = reading.chosen(benchmarks, path, "benchmarks")
-    _tell_strategy(benchmark, reading)
+    _note_strategy(benchmark, reading)
     requests = within(benchmark, "requests")
     answered = within(requests, "successful")
     if not isinstance(answered, list):

@@ -124,7 +124,7 @@ def since_the_first(arrival_ns: Ints, reading: Reading) -> Ints:
     if earliest < _YEAR_NS:
         return arrival_ns
     moment = datetime.fromtimestamp(earliest / 1e9, UTC).isoformat(timespec="seconds")
-    reading.tell(f"times count from the first request, {moment}")
+    reading.note(f"times count from the first request, {moment}")
     return arrival_ns - earliest
 
 

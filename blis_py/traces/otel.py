@@ -198,11 +198,11 @@ def _think_ns(session: _Session, turn: int) -> int:
 
 
 def _content(session: _Session, turn: int) -> Content:
-    """The runs of a turn: what the turns before it said, and its own."""
+    """The runs of a turn: the texts of the turns before it, and its own."""
     runs: list[tuple[str | int, int]] = []
     for number, call in enumerate(session.calls[: turn + 1]):
-        said = sum(tokens for _, tokens in runs)
-        if call.input_tokens < said:  # a context that was cut or summarised begins anew
-            runs, said = [], 0
-        runs.append((f"{session.name}#{number}", call.input_tokens + call.output_tokens - said))
+        text_tokens = sum(tokens for _, tokens in runs)
+        if call.input_tokens < text_tokens:  # a context that was cut or summarised begins anew
+            runs, text_tokens = [], 0
+        runs.append((f"{session.name}#{number}", call.input_tokens + call.output_tokens - text_tokens))
     return tuple(runs)

@@ -101,7 +101,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
         done += len(batch)
     if not done:
         raise InputError("no requests in it", file=path, fix="give a file with at least one row")
-    reading.asks_for_models = True
+    reading.requests_models = True
     whole = {name: joined(numbers.pop(name)) for name in _NUMBERS}
     content, contents = _contents(path, coded["content"].labels())
     return RequestTable.build(

@@ -26,7 +26,7 @@ class Reading:
         bad: policy on bad rows.
         notes: notes on the recording for the user.
         chosen_as: detected format and the evidence; empty if the format was given.
-        asks_for_models: whether its models are requested ones rather than those that answered.
+        requests_models: whether its models are requested ones rather than those that answered.
         has_times: whether it has arrival times; if not, all requests arrive at once, or at a given rate.
         session_mode: `closed-loop`: turns of sessions wait for the answer before them; `fixed`: they come at
             their times; None: the latter where they have any.
@@ -48,7 +48,7 @@ class Reading:
     bad: BadRows = field(default_factory=BadRows)
     notes: list[str] = field(default_factory=list)
     chosen_as: str = ""
-    asks_for_models: bool = False
+    requests_models: bool = False
     has_times: bool = True
     session_mode: str | None = None
     think: ThinkTime | None = None
@@ -59,7 +59,7 @@ class Reading:
     concurrency: int | None = None
     paced: bool = False
 
-    def tell(self, note: str) -> None:
+    def note(self, note: str) -> None:
         self.notes.append(note)
 
     def kept_in_flight(self, concurrency: Any, *, paced: bool = False) -> None:
@@ -71,7 +71,7 @@ class Reading:
         """Note that `count` recorded requests were left out."""
         if count:
             several = "request was" if count == 1 else "requests were"
-            self.tell(f"{count:,} {several} left out: {why}")
+            self.note(f"{count:,} {several} left out: {why}")
 
     def stated(self) -> tuple[str, ...]:
         """All notes, skipped rows last."""

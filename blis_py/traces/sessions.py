@@ -30,7 +30,7 @@ def in_sessions(table: RequestTable, reading: Reading, path: Path, seed: int) ->
     """
     if reading.session_mode != CLOSED and not reading.only_pauses:
         if reading.accumulates:
-            reading.tell(
+            reading.note(
                 "every turn is played at its time with its own tokens, without the conversation before it; "
                 "--session-mode closed-loop plays the conversations"
             )
@@ -151,7 +151,7 @@ def _gaps(table: RequestTable, reading: Reading) -> Ints:
         since_ns = np.where(answered_ns > 0, answered_ns, table.arrival_ns)
     else:
         since_ns = table.arrival_ns
-        reading.tell(
+        reading.note(
             "the trace has no pauses between turns: those between their arrivals are taken, which contain "
             "the answers; --think-time-ms or --think-time-dist says otherwise"
         )

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.requests.table import RequestTable
+from blis_py.traces._json_rows import items, within
 from blis_py.traces.gathered import Gathered
-from blis_py.traces.json_rows import items, within
 from blis_py.traces.reading import Reading
 from blis_py.traces.tokens import Tokens
 
@@ -29,5 +29,5 @@ def read(path: Path, reading: Reading, document: list[Any]) -> RequestTable:
             continue
         gathered.add(f"{path}: conversation {number}", number, None, *(tokens.count(text) for text in texts))
     reading.left_out(unanswered, "a conversation without question and answer")
-    tokens.tell()
+    tokens.note()
     return gathered.table()

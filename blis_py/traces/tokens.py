@@ -24,11 +24,11 @@ class Tokens:
             return -(-len(text) // CHARACTERS_PER_TOKEN)
         return len(self._tokenizer.encode(text).ids)
 
-    def tell(self) -> None:
+    def note(self) -> None:
         """Add a note if lengths are estimates."""
         if self._tokenizer is None:
             guess = f"the file holds text: lengths are guessed at {CHARACTERS_PER_TOKEN} characters a token"
-            self._reading.tell(f"{guess}; count them with --trace-tokenizer FILE")
+            self._reading.note(f"{guess}; count them with --trace-tokenizer FILE")
 
 
 def _load(reading: Reading) -> Any:

@@ -142,7 +142,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
     """
     header = read_header(reading.header if reading.header is not None else header_beside(path))
     reading.accumulates = header.get("session_context_growth") == ACCUMULATE
-    reading.asks_for_models = True
+    reading.requests_models = True
     kinds = {name: labels() for name in (*TEXT, "content", "extra_key")}
     kinds |= {name: fractions() for name in NETWORK}
     kinds |= {**NUMBERS, "streaming": BOOLEAN, "constrained": BOOLEAN, "adapter": NO_ADAPTER}

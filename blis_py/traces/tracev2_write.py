@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -16,15 +16,12 @@ from numpy.typing import NDArray
 from blis_py.errors import InputError
 from blis_py.files.cells import all_harmless
 from blis_py.outputs.staging import Outputs
-from blis_py.requests.table import MODALITIES, Content, Ints, Labels, RequestTable
-from blis_py.traces.files import ROWS_AT_ONCE, writing
+from blis_py.requests.table import MODALITIES, Content, Ints, RequestTable
+from blis_py.traces.files import ROWS_AT_ONCE, Cells, text_cells, writing
 from blis_py.traces.tracev2_header import write_header
 
 if TYPE_CHECKING:
     from blis_py.metrics.record import RunRecord
-
-Cells = Callable[[slice], Iterable[Any]]
-"""The cells of a column for a slice of rows."""
 
 End = tuple[str, str, str]
 """Outcome of a request: status (`ok`, `timeout`, `error`), error message, finish reason."""
@@ -132,19 +129,19 @@ def _standard(table: RequestTable, measured: MeasuredColumns | None) -> dict[str
     arrival_us = _numbers(table.arrival_ns // 1000)
     columns: dict[str, Cells] = {
         "request_id": _numbers(ids),
-        "client_id": _texts(table.client),
-        "tenant_id": _texts(table.tenant),
-        "slo_class": _texts(table.slo_class),
+        "client_id": text_cells(table.client),
+        "tenant_id": text_cells(table.tenant),
+        "slo_class": text_cells(table.slo_class),
         "session_id": lambda piece: all_harmless(table.session_ids(piece)),
         "round_index": _always(0) if table.round_index is None else _numbers(table.round_index),
-        "prefix_group": _texts(table.prefix_group),
+        "prefix_group": text_cells(table.prefix_group),
         "prefix_length": _numbers(table.prefix_tokens),
         "streaming": lambda piece: _truths(table.streaming[piece]),
         "input_tokens": _numbers(table.prompt_tokens - table.prefix_tokens),
         "output_tokens": _numbers(_output_cells(table)),
         **{f"{name}_tokens": _of_modality(table, column) for column, name in enumerate(MODALITIES)},
         "reason_ratio": _always(0),
-        "model": _texts(table.model),
+        "model": text_cells(table.model),
         "deadline_us": _numbers(np.where(table.deadline_ns < 0, 0, table.deadline_ns // 1000)),
     }
     if np.any(table.slo_target_ns > 0):
@@ -208,7 +205,7 @@ def _ours(table: RequestTable) -> dict[str, Cells]:
     if constrained is not None and constrained.any():
         columns["constrained"] = lambda piece: _truths(constrained[piece])
     if table.extra_key is not None:
-        columns["extra_key"] = _texts(table.extra_key)
+        columns["extra_key"] = text_cells(table.extra_key)
     own = _own_contents(table)
     if any(own):
         columns["content"] = lambda piece: own[piece]
@@ -266,11 +263,6 @@ def _numbered(table: RequestTable) -> tuple[Ints, bool]:
 
 def _numbers(column: Ints) -> Cells:
     return lambda piece: column[piece].tolist()
-
-
-def _texts(column: Labels) -> Cells:
-    written = Labels(column.codes, tuple(all_harmless(column.names)))
-    return lambda piece: written.take(piece).to_list()
 
 
 def _always(value: Any) -> Cells:

@@ -15,8 +15,8 @@ from blis_py.core.checks import choices_of
 from blis_py.core.policies import SCHEDULERS
 from blis_py.files.profiles import known_names
 from blis_py.setup.setup import Setup
+from blis_py.ui._traffic import SHAPES
 from blis_py.ui.state import spec_of
-from blis_py.ui.traffic import SHAPES
 
 RANGE, CHOICE, TARGETS = "range", "choice", "targets"
 MAX_REQUESTS = 100_000

@@ -21,8 +21,8 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
-from blis_py.ui.lanes import SUPERSEDED, Lane
-from blis_py.ui.plans import stream
+from blis_py.ui._lanes import SUPERSEDED, Lane
+from blis_py.ui._plans import stream
 
 HOST = "127.0.0.1"
 _HEADER, _MAX_BODY = "x-blis-token", 1 << 20

@@ -21,7 +21,7 @@ from blis_py.files.paths import is_file
 from blis_py.files.profiles import known_names
 from blis_py.files.yaml_files import dump_yaml, load_mapping
 from blis_py.setup.from_config import DEFAULT_SEED
-from blis_py.ui.traffic import SHAPES, derived, plain_spec
+from blis_py.ui._traffic import SHAPES, derived, plain_spec
 
 KEYS = (
     "model",

@@ -172,7 +172,7 @@ class Desk:
         """The whole run of a state, simulated or kept."""
         key = json.dumps(state, sort_keys=True)
         found = self._results.pop(key, None)
-        if found is None or (steps and found.record.instances[0].runs is None):
+        if found is None or (steps and all(one.runs is None for one in found.record.instances)):
             found = runner(progress, steps=steps)(simulation)
         self._results[key] = found
         while len(self._results) > _KEPT:

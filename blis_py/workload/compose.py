@@ -12,11 +12,11 @@ from blis_py.workload.spec import load_spec, spec_values
 _OWN = ("aggregate_rate", "clients", "cohorts", "num_requests", "seed", "version", "goodput_slo_targets")
 """Merged keys; any other must be equal in all specs that have it."""
 
-Tell = Callable[[str], None]
+AddNote = Callable[[str], None]
 
 
 def composed(
-    paths: Sequence[Path], names: Sequence[str], scales: Sequence[float], tell: Tell
+    paths: Sequence[Path], names: Sequence[str], scales: Sequence[float], add_note: AddNote
 ) -> dict[str, Any]:
     """The spec with the clients of all specs.
 
@@ -26,7 +26,7 @@ def composed(
 
     Args:
         names: distinct names of the specs.
-        tell: callback for notes on what could not be preserved.
+        add_note: callback for notes on what could not be preserved.
 
     Raises:
         InputError: an invalid spec, or contradictory ones.
@@ -45,7 +45,7 @@ def composed(
     for source in all_sources:
         source["rate_fraction"] /= rate
     whole = {"version": "2", "seed": specs[0].get("seed", 42), "aggregate_rate": rate}
-    whole |= _count(specs, scales, tell) | _common(specs, paths) | _targets(specs, paths)
+    whole |= _count(specs, scales, add_note) | _common(specs, paths) | _targets(specs, paths)
     return whole | {kind: own for kind, own in sources.items() if own}
 
 
@@ -84,7 +84,7 @@ def _sources(spec: dict[str, Any], name: str, rate: float) -> dict[str, list[dic
     return own
 
 
-def _count(specs: Sequence[dict[str, Any]], scales: Sequence[float], tell: Tell) -> dict[str, Any]:
+def _count(specs: Sequence[dict[str, Any]], scales: Sequence[float], add_note: AddNote) -> dict[str, Any]:
     counts = [spec.get("num_requests") or 0 for spec in specs]
     if all(counts):
         # Every client keeps its rate until the first spec runs out.
@@ -93,10 +93,10 @@ def _count(specs: Sequence[dict[str, Any]], scales: Sequence[float], tell: Tell)
         shortest_s = min(lasts_s)
         if max(lasts_s) > shortest_s * 1.001:
             each = ", ".join(f"{seconds:.0f} s" for seconds in lasts_s)
-            tell(f"by their num_requests the specs last {each}; together they last {shortest_s:.0f} s")
+            add_note(f"by their num_requests the specs last {each}; together they last {shortest_s:.0f} s")
         return {"num_requests": max(round(shortest_s * sum(rates)), 1)}
     if any(counts):
-        tell("num_requests is left out: not every spec has it")
+        add_note("num_requests is left out: not every spec has it")
     return {}
 
 

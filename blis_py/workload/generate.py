@@ -16,15 +16,15 @@ from blis_py.errors import InputError
 from blis_py.requests.sessions import later_turns_last, waits
 from blis_py.requests.streams import stream
 from blis_py.requests.table import MODALITIES, Content, Ints, Labels, RequestTable, deadlines_ns
+from blis_py.workload._modalities import own_tokens
+from blis_py.workload._sending import count_of, expected_requests, first_of, joined, last_ns, sent_by
 from blis_py.workload.client import Client
 from blis_py.workload.lengths import sample
-from blis_py.workload.modalities import own_tokens
-from blis_py.workload.sending import count_of, expected_requests, first_of, joined, last_ns, sent_by
 
 if TYPE_CHECKING:
     from blis_py.requests.loops import Loop, Loops
+    from blis_py.workload._turns import Turns
     from blis_py.workload.spec import WorkloadSpec
-    from blis_py.workload.turns import Turns
 
 DEFAULT_SEED = 42
 Made = tuple[Ints, Ints, Ints, Ints | None]
@@ -64,7 +64,7 @@ def generate(
 
 def _listening(spec: WorkloadSpec) -> str:
     """The key that makes a client wait for answers."""
-    from blis_py.workload.spec_sources import sources_of
+    from blis_py.workload._spec_sources import sources_of
 
     for source in sources_of(spec.all_clients, spec.cohorts):
         if source.spec.concurrency:
@@ -247,10 +247,10 @@ def _turns(client: Client, seed: int, turns: Turns, texts: dict[Content, int]) -
     assert client.sessions is not None
     begins, of_session = _beginnings(client, seed, int(turns.session.max(initial=-1)) + 1)
     which = of_session[turns.session]
-    said = turns.history_tokens + turns.new_tokens
-    prompt = _tokens(begins)[which] + said
+    text_tokens = turns.history_tokens + turns.new_tokens
+    prompt = _tokens(begins)[which] + text_tokens
     content = np.empty(len(which), dtype=np.int64)
-    through = (said + turns.output_tokens - 1).tolist()
+    through = (text_tokens + turns.output_tokens - 1).tolist()
     for row, (begin, session) in enumerate(zip(which.tolist(), turns.session.tolist(), strict=True)):
         runs = begins[begin]
         if client.sessions.accumulate:

@@ -1,7 +1,7 @@
 """The YAML workload spec (version 2 of BLIS's): clients in open loops, or with so many requests under way.
 
-Clients and cohorts are in `spec_client.py`, when they send in `spec_lifecycle.py`, what their prompts share
-in `spec_sharing.py`.
+Clients and cohorts are in `_spec_client.py`, when they send in `_spec_lifecycle.py`, what their prompts share
+in `_spec_sharing.py`.
 
 The models carry the YAML's keys and types; what the values mean together is checked in `resolved`.
 """
@@ -16,14 +16,18 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError
 
 from blis_py.errors import InputError
 from blis_py.files.yaml_files import load_mapping
+from blis_py.workload._modalities import Multimodal
+from blis_py.workload._spec_client import ClientSpec, CohortSpec
+from blis_py.workload._spec_errors import input_error
+from blis_py.workload._spec_rates import RatePart, parts_of, rates_of
+from blis_py.workload._spec_servegen import ServeGenSpec, servegen_clients
+from blis_py.workload._spec_sharing import check_prefixes, multimodal_of, prefix_levels, sessions
+from blis_py.workload._spec_sources import RENAMED_CLASSES, check_sources, prefix_lengths, sources_of
 from blis_py.workload.client import Client
 from blis_py.workload.lengths import Lengths
-from blis_py.workload.modalities import Multimodal
 from blis_py.workload.profile import Profile
 from blis_py.workload.servegen import is_servegen
 from blis_py.workload.spec_base import Seed, Text, TimeUs, Whole, as_text, as_tuple, lengths_of
-from blis_py.workload.spec_client import ClientSpec, CohortSpec
-from blis_py.workload.spec_errors import input_error
 from blis_py.workload.spec_inference_perf import (
     InferencePerfSpec,
     inference_perf_clients,
@@ -31,10 +35,6 @@ from blis_py.workload.spec_inference_perf import (
     of_config,
 )
 from blis_py.workload.spec_kinds import KindSpec, kind_of_client
-from blis_py.workload.spec_rates import RatePart, parts_of, rates_of
-from blis_py.workload.spec_servegen import ServeGenSpec, servegen_clients
-from blis_py.workload.spec_sharing import check_prefixes, multimodal_of, prefix_levels, sessions
-from blis_py.workload.spec_sources import RENAMED_CLASSES, check_sources, prefix_lengths, sources_of
 
 SESSION_TIMEOUT_US = 300_000_000
 """Default timeout of a client with several turns (as in BLIS)."""
@@ -148,7 +148,7 @@ class WorkloadSpec(KindSpec):
             key, fix = ("--rate" if rate is not None else "aggregate_rate"), "drop one of the two"
             value = rate or self.aggregate_rate
             raise InputError("rate_profile says it", file=self._file, key=key, value=value, fix=fix)
-        from blis_py.workload.rate_files import read_rates
+        from blis_py.workload._rate_files import read_rates
 
         return read_rates((self._file.parent if self._file else Path()) / self.rate_profile)
 

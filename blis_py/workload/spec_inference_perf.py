@@ -14,11 +14,11 @@ from pydantic import BeforeValidator, Field
 
 from blis_py.core.bounds import MAX_ARRIVALS_PER_S
 from blis_py.errors import InputError
+from blis_py.workload._spec_client import MAX_MEMBERS, ClientSpec
+from blis_py.workload._spec_lifecycle import ArrivalSpec, LifecycleSpec, WindowSpec
+from blis_py.workload._spec_sharing import MultiTurnSpec, ReasoningSpec
 from blis_py.workload.sessions import MAX_ROUNDS
 from blis_py.workload.spec_base import DistributionSpec, Strict, Tokens, Whole, as_tuple
-from blis_py.workload.spec_client import MAX_MEMBERS, ClientSpec
-from blis_py.workload.spec_lifecycle import ArrivalSpec, LifecycleSpec, WindowSpec
-from blis_py.workload.spec_sharing import MultiTurnSpec, ReasoningSpec
 
 SHORTEST_S, LONGEST_S = 1e-3, 1e9
 """Limits of a stage's duration, in s."""

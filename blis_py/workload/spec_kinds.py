@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from blis_py.workload._spec_diffusion import DiffusionSpec, diffusion_of
 from blis_py.workload.client import KindOfClient
-from blis_py.workload.spec_diffusion import DiffusionSpec, diffusion_of
 
 KindSpec = DiffusionSpec
 """Keys of a client, or of all clients, that say how the model answers. A further kind adds its own here."""

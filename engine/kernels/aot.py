@@ -30,6 +30,8 @@ OPCODES = ("HGMMA", "HMMA", "LDGSTS", "UTMALDG", "LDL", "STL")
 _WAIT = "ACQBULK"
 _GLOBAL = ("LDG", "STG", "LD", "ST", "LDGSTS", "ATOM", "ATOMG", "RED", "UTMALDG", "UTMASTG")
 _PRODUCTS = ("HGMMA", "HMMA", "QGMMA")
+_ASYNCHRONOUS = re.compile(r"\bHGMMA\b")
+_ALL_DONE = re.compile(r"\bWARPGROUP\.DEPBAR\S* gsb\d, 0x0\b")
 _LABEL, _JUMP = re.compile(r"^(\.L_x?_?\d+):"), re.compile(r"\bBRA\b.*`\((\.L_x?_?\d+)\)")
 _MNEMONIC = re.compile(r"^\s+(?:/\*\w+\*/)?\s+(?:@!?U?P\w+ )?([A-Z0-9]+)[. ]", re.MULTILINE)
 
@@ -46,6 +48,8 @@ class Report:
     """Instructions before the loop over tiles."""
     tile: int = 0
     """Instructions of a turn of that loop; 0 = it has none that multiplies."""
+    idle: int = 0
+    """Those of them during which no product is under way, where products are asynchronous (wgmma)."""
     early: int = 0
     """Accesses to global memory before the wait of a kernel that is launched early; -1 = it does not wait."""
 
@@ -57,7 +61,8 @@ class Report:
     def __str__(self) -> str:
         found = " ".join(f"{name}={count}" for name, count in self.opcodes.items() if count)
         memory = f"{self.spills} spills, {self.shared_bytes} B shared"
-        loop = f", {self.prologue} + {self.tile} a tile instructions" if self.tile else ""
+        idle = f" ({self.idle} beside no product)" if self.idle else ""
+        loop = f", {self.prologue} + {self.tile} a tile instructions{idle}" if self.tile else ""
         return f"{self.registers} registers, {memory}{loop} {found}".rstrip()
 
 
@@ -85,7 +90,8 @@ def check(data: str, gpu: Gpu) -> tuple[Report, list[str]]:
     code = _disassembled("nvdisasm", "-c", kernel.asm["cubin"])
     resources = _resources(kernel.asm["cubin"])
     early = accesses_before_wait(code) if variant.constants.get("DEPENDENT") else 0
-    report = Report(*resources, kernel.metadata.shared, _opcodes(code), *tile_loop(code), early)
+    loop = tile_loop(code)
+    report = Report(*resources, kernel.metadata.shared, _opcodes(code), *loop, idle_in(code, *loop), early)
     promise = importlib.import_module(variant.module).promise(variant.kernel, variant.constants)
     return report, broken_promises(promise, report, gpu)
 
@@ -129,6 +135,24 @@ def tile_loop(code: str) -> tuple[int, int]:
     turns = [(stop - start, start) for start, stop in loops if set(_PRODUCTS) & set(opcodes[start:stop])]
     turn, start = min(turns, default=(0, 0))
     return start, turn
+
+
+def idle_in(code: str, start: int, turn: int) -> int:
+    """Instructions of a turn of a loop during which no asynchronous product is under way; 0 if it has none.
+
+    Products are under way from one turn to the next.
+    """
+    lines = [line for line in code.splitlines() if _MNEMONIC.match(line)][start : start + turn]
+    if not any(map(_ASYNCHRONOUS.search, lines)):
+        return 0
+    under_way, idle = False, 0
+    for place, line in enumerate((*lines, *lines)):
+        if _ASYNCHRONOUS.search(line):
+            under_way = True
+        elif _ALL_DONE.search(line):
+            under_way = False
+        idle += place >= turn and not under_way
+    return idle
 
 
 def _disassembled(tool: str, option: str, cubin: bytes) -> str:

@@ -67,10 +67,10 @@ class KernelCommand:
         names = [*more, *map(str, left)]
         left_s = None if options.budget_s is None else options.budget_s - (time.monotonic() - self._began_s)
         for done in each(work, items, options.jobs, left_s):
-            said = _print_row(names[done.index], done, row)
-            failures += said is None
-            if checked is not None and said is not None:
-                checked.add(digests[left[done.index - len(more)]], said)
+            printed = _print_row(names[done.index], done, row)
+            failures += printed is None
+            if checked is not None and printed is not None:
+                checked.add(digests[left[done.index - len(more)]], printed)
         spent_s = time.monotonic() - self._began_s
         before = len(self.variants) - len(left)
         earlier = f", {before} of them checked before" if before else ""
@@ -86,8 +86,8 @@ class KernelCommand:
             return None, {}
         checked, digests = CheckedRows(path), {each: digest(each, self.gpu) for each in self.variants}
         for variant, key in digests.items():
-            if said := checked.get(key):
-                print(f"{'before':6} {0:6.2f} s  {variant}: {said}", flush=True)
+            if printed := checked.get(key):
+                print(f"{'before':6} {0:6.2f} s  {variant}: {printed}", flush=True)
         return checked, digests
 
     def _variants(self) -> list[Variant]:
@@ -114,8 +114,8 @@ class KernelCommand:
 
 def _print_row(name: str, done: WorkDone, row: Callable[[Any], Row]) -> str | None:
     """Print a row; return its text, None if it has an error."""
-    said, problem = ("", done.error) if done.error else row(done.result)
-    state, what = ("FAILED", problem) if problem else ("ok", said)
+    figures, problem = ("", done.error) if done.error else row(done.result)
+    state, what = ("FAILED", problem) if problem else ("ok", figures)
     text = " ".join(what.split())
     print(f"{state:6} {done.seconds:6.2f} s  {name}: {text}", flush=True)
     return None if problem else text

@@ -77,8 +77,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line; 1 if something failed or ran out of time, 2 on bad input."""
     command = KernelCommand("engine.kernels.warm", "Compile kernels into the caches.", arguments)
 
-    def row(said: str) -> Row:
-        return said, ""
+    def row(text: str) -> Row:
+        return text, ""
 
     status = command.run(partial(make, gpu=command.gpu), row, [LIBRARY] if command.gpu.arch >= 90 else [])
     print(_cache(), file=sys.stderr, flush=True)

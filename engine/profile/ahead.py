@@ -116,7 +116,7 @@ class Leads:
         """Sleep in ns; 0 for a composition that has not been launched yet."""
         return self._ns.get(shape, 0)
 
-    def saw(self, shape: object, launching_ns: int, ahead: bool) -> None:
+    def record(self, shape: object, launching_ns: int, ahead: bool) -> None:
         """Launching took so long; where the sleep before it was too short, the next one is twice as long."""
         wanted = max(int(MARGIN * launching_ns), LEAST_NS)
         if not ahead:

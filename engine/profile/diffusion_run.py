@@ -32,14 +32,14 @@ def bench(loaded: Loaded, grid: Grid) -> tuple[Bench[Any], list[Any], Any]:
     return rounds, planned, sentinel_round(planned)
 
 
-def count_rounds(loaded: Loaded, prompts: int, path: Path, tell: Progress) -> None:
+def count_rounds(loaded: Loaded, prompts: int, path: Path, progress: Progress) -> None:
     """Counted once: the same weights give the same answers."""
     if path.exists():
         return
     small = replace(loaded, config=replace(loaded.config, enforce_eager=True, **_SMALL_CACHE))
 
     def counted(done: int, total: int) -> None:
-        tell("answering", done, total)
+        progress("answering", done, total)
 
     seed = loaded.config.seed
     answers = diffusion_rounds.count_rounds(

@@ -124,7 +124,7 @@ class StepBench:
         spared = np.array(timer.spared, dtype=np.int64)
         for name in ("total_ns", "host_ns", "sample_ns"):
             samples.table[name] = samples[name] - spared
-        self._leads.saw(shape, int(samples["launching_ns"].max()), timer.ahead)
+        self._leads.record(shape, int(samples["launching_ns"].max()), timer.ahead)
         return samples
 
     def serve(self, number: int) -> list[StepSamples]:

@@ -26,9 +26,9 @@ MAX_TOKENS = 96  # no prompt with its answer and EOS is longer
 
 @dataclass(frozen=True)
 class Task:
-    """`ask` draws a prompt, `solve` answers it, `same` compares a text with that answer."""
+    """`draw` draws a prompt, `solve` answers it, `same` compares a text with that answer."""
 
-    ask: Callable[[Random], str]
+    draw: Callable[[Random], str]
     solve: Callable[[str], str]
     same: Callable[[str, str], bool] = operator.eq
 
@@ -42,7 +42,7 @@ def letters(rng: Random, count: int) -> str:
     return "".join(rng.choices(ascii_lowercase, k=count))
 
 
-def ask_arithmetic(rng: Random) -> str:
+def draw_arithmetic(rng: Random) -> str:
     return f"{size(rng, 0, 49)}{rng.choice('+-')}{size(rng, 0, 49)}="
 
 
@@ -57,11 +57,11 @@ def body(prompt: str) -> str:
     return prompt.split(": ", 1)[1].removesuffix(" -> ")
 
 
-def ask_copy(rng: Random) -> str:
+def draw_copy(rng: Random) -> str:
     return f"copy: {letters(rng, size(rng, 1, 24))} -> "
 
 
-def ask_sort(rng: Random) -> str:
+def draw_sort(rng: Random) -> str:
     return f"sort: {letters(rng, size(rng, 2, 10))} -> "
 
 
@@ -69,7 +69,7 @@ def solve_sort(prompt: str) -> str:
     return "".join(sorted(body(prompt)))
 
 
-def ask_record(rng: Random) -> str:
+def draw_record(rng: Random) -> str:
     fields = f"name={letters(rng, rng.randint(2, 6))} age={rng.randint(1, 99)}"
     city = f" city={letters(rng, rng.randint(2, 6))}" if rng.random() < 0.5 else ""
     return f"record: {fields}{city} -> "
@@ -89,10 +89,10 @@ def same_json(answer: str, text: str) -> bool:
 
 
 TASKS = {
-    "arithmetic": Task(ask_arithmetic, solve_arithmetic),
-    "copy": Task(ask_copy, body),
-    "sort": Task(ask_sort, solve_sort),
-    "record": Task(ask_record, solve_record, same_json),
+    "arithmetic": Task(draw_arithmetic, solve_arithmetic),
+    "copy": Task(draw_copy, body),
+    "sort": Task(draw_sort, solve_sort),
+    "record": Task(draw_record, solve_record, same_json),
 }
 
 
@@ -117,7 +117,7 @@ def make(rng: Random, task: str | None = None, *, held_out: bool = True) -> tupl
     """
     chosen = TASKS[task or rng.choice(list(TASKS))]
     while True:
-        prompt = chosen.ask(rng)
+        prompt = chosen.draw(rng)
         if is_held_out(prompt) == held_out:
             return prompt, chosen.solve(prompt)
 

@@ -29,7 +29,7 @@ def test_the_default_engine_needs_between_five_and_eight_instances(
 
 
 @pytest.mark.slow
-def test_where_the_latency_models_differ_in_the_answer_the_run_says_so(
+def test_where_the_latency_models_differ_in_the_answer_the_run_reports_it(
     azure_at_four_times_its_rate: dict[str, Any],
 ) -> None:
     simulation = blis.build(**azure_at_four_times_its_rate, num_instances=7)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from blis_py.latency.memory_overheads import VLLM_OVERHEADS
+from blis_py.hardware.memory_overheads import VLLM_OVERHEADS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "accuracy"))
 

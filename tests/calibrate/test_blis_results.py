@@ -83,7 +83,7 @@ def test_runs_of_other_requests_are_still_refused(kind: str, files: Path) -> Non
         compare(measured, other)
 
 
-def test_the_header_says_the_warm_up_and_the_network_unless_flags_do(
+def test_the_header_states_the_warm_up_and_the_network_unless_flags_do(
     files: Path, calibrate: Calibrate, tmp_path: Path
 ) -> None:
     header = tmp_path / "header.yaml"

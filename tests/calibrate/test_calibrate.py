@@ -126,7 +126,7 @@ def test_gaps_follow_their_requests_when_some_are_left_out() -> None:
     assert np.isnan(taken.means()[2])
 
 
-def test_where_one_run_has_no_itl_a_note_says_so() -> None:
+def test_where_one_run_has_no_itl_a_note_reports_it() -> None:
     with_itl, without = times([0.1], [0.3], gaps=[[0.2]]), times([0.1], [0.3])
     for one, other, word in ((with_itl, without, "--record-itl"), (without, with_itl, "no ITL")):
         result = calibrate(one, other)
@@ -208,7 +208,7 @@ def test_a_simulated_run_calibrates_against_its_own_trace(
     assert again["latencies"] == printed["latencies"]
 
 
-def test_token_times_of_a_run_are_those_that_its_folder_tells(tmp_path: Path) -> None:
+def test_token_times_of_a_run_are_those_that_its_folder_states(tmp_path: Path) -> None:
     result = build(model="qwen3-8b", workload="chatbot", rate=5.0, num_requests=20).run()
     result.save(tmp_path, plots=False, itl=True)
     kept, direct = read_token_times(tmp_path), token_times(result.record, "run")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import blis_py as blis
 from blis_py.calibrate.client_autopsy import AutopsyPart, ClientAutopsy, client_autopsies, requests_in_flight
 from blis_py.calibrate.token_times import TokenTimes
+from blis_py.cli import main
 from blis_py.requests.table import Labels
 
 COUNT = 3000
@@ -99,3 +102,15 @@ def test_shares_sum_to_the_error(predicted: TokenTimes) -> None:
 
 def test_a_perfect_prediction_has_no_parts(predicted: TokenTimes) -> None:
     assert all(not one.parts for one in client_autopsies(predicted, predicted))
+
+
+def test_two_simulated_runs_have_the_autopsy_without_a_step_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Steps of a simulated run are no step log of an engine."""
+    for name, gpu in (("measured", "h200"), ("predicted", "h100")):
+        run = blis.run(model="qwen3-8b", gpu=gpu, rate=10, num_requests=60)
+        run.save(tmp_path / name, plots=False)
+    words = ["calibrate", str(tmp_path / "measured"), "--results", str(tmp_path / "predicted")]
+    assert main([*words, "--autopsy", "--format", "table"]) == 0
+    assert "What the client's times tell of the error" in capsys.readouterr().out

@@ -30,7 +30,7 @@ def bench(path: Path, **changes: Any) -> Path:
     return path
 
 
-def test_a_benchmark_of_vllm_tells_every_token_and_the_concurrency(tmp_path: Path) -> None:
+def test_a_benchmark_of_vllm_states_every_token_and_the_concurrency(tmp_path: Path) -> None:
     times = read_token_times(bench(tmp_path / "result.json"))
     assert times.sent_s.tolist() == [0.0, 1.0]
     assert times.prompt_tokens is not None
@@ -64,7 +64,7 @@ def test_a_result_without_what_is_needed_is_refused(
         read_token_times(bench(tmp_path / "result.json", **changes))
 
 
-def test_guidellm_tells_starts_ends_and_first_tokens(tmp_path: Path) -> None:
+def test_guidellm_states_starts_ends_and_first_tokens(tmp_path: Path) -> None:
     request = {
         "request_start_time": 50.0,
         "request_end_time": 51.5,

@@ -71,7 +71,7 @@ def run(seed: int) -> StepSamples:
 
 
 @pytest.mark.slow
-def test_a_fit_to_one_run_tells_the_steps_of_another() -> None:
+def test_a_fit_to_one_run_states_the_steps_of_another() -> None:
     profile = fit(run(1), bootstrap=4)
     held_out = validate(Fitted(profile), run(2))[-1]
     assert held_out.synchronous.steps > 30

@@ -42,7 +42,7 @@ def test_all_of_the_measured_time_is_in_the_prices_however_uneven_it_is() -> Non
     assert report == pytest.approx(samples["mask_ns"].sum(), rel=1e-3)
 
 
-def test_with_one_number_of_rows_nothing_tells_row_and_step_apart() -> None:
+def test_with_one_number_of_rows_row_and_step_are_not_separable() -> None:
     samples = made_up()
     one = {"constrained_rows": np.ones(len(samples), np.int64), "mask_ns": np.full(len(samples), 7_000)}
     masks = mask_prices(replace(samples, table=samples.table | one))

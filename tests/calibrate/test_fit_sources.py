@@ -13,9 +13,9 @@ from blis_py.calibrate.fit import fit
 from blis_py.calibrate.fit.imports import import_steps
 from blis_py.calibrate.fit.sources import difference, read_all, read_steps, with_model_config
 from blis_py.errors import InputError
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import build
 from blis_py.latency.fitted import Fitted
-from blis_py.latency.hardware import load_gpu
 from blis_py.models.model_shape import load_model
 from blis_py.traces.samples import write_samples
 

@@ -205,7 +205,7 @@ def test_what_cannot_be_fitted_is_refused(samples: StepSamples, message: str) ->
         fit(samples)
 
 
-def test_experts_that_were_counted_tell_how_skewed_the_routing_is() -> None:
+def test_experts_that_were_counted_state_how_skewed_the_routing_is() -> None:
     from blis_py.latency.fitted import expected_experts
     from blis_py.latency.fitted_shape import facts_of
     from blis_py.models.model_shape import load_model

@@ -88,7 +88,7 @@ def test_shared_prefixes_are_found_in_blocks_of_another_size(size: int) -> None:
         assert shared == sum(other[:1] == keys[:1] for other in log.requests["block_keys"])
 
 
-def test_who_gave_up_gives_up_again_and_is_not_among_the_completed() -> None:
+def test_a_timed_out_request_times_out_again_and_is_not_among_the_completed() -> None:
     log = record_run(chat(deadline_ns=400_000_000), dataclasses.replace(CONFIG, num_kv_blocks=80))
     reasons = log.requests["finish_reason"]
     assert 0 < reasons.count("timeout") < len(reasons)

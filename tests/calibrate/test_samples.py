@@ -60,7 +60,7 @@ def test_time_after_the_only_request_timed_out_is_idle() -> None:
     assert total_ns(log).tolist() == [10, 10]
 
 
-def test_one_who_leaves_at_the_boundary_at_which_the_next_step_begins_was_there() -> None:
+def test_a_request_that_leaves_at_the_boundary_at_which_the_next_step_begins_was_there() -> None:
     log = log_of([(0, 10), (12, 20)], [(0, 10), (0, 12), (12, 20)])
     assert total_ns(log).tolist() == [12, 8]
 

@@ -36,7 +36,7 @@ def test_a_bug_is_one_line_and_a_file_with_the_traceback(
     assert text.startswith("blis-py ")
 
 
-def test_where_no_file_can_be_written_it_says_how_to_see_the_traceback(
+def test_where_no_file_can_be_written_it_states_how_to_see_the_traceback(
     blis: Blis, small: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))

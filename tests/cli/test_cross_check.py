@@ -33,7 +33,7 @@ def test_a_row_is_what_the_run_under_that_model_comes_to() -> None:
     assert row["verdict"] == alone["load"]["verdict"]
 
 
-def test_a_row_keeps_what_the_preset_says_of_its_model_and_of_the_host() -> None:
+def test_a_row_keeps_what_the_preset_states_of_its_model_and_of_the_host() -> None:
     """The host time of vLLM 0.10 is that of `trained`; that of a cache lookup holds for every model."""
     from blis_py.sensitivity.cross_check import cross_check
 
@@ -63,7 +63,7 @@ def test_what_is_of_one_latency_model_alone_stays_with_it() -> None:
     assert section.under("roofline") == LatencySection(model="roofline", scan_us=2.0, mask_row_us=3.0)
 
 
-def test_a_model_that_does_not_apply_says_why(blis: Blis) -> None:
+def test_a_model_that_does_not_apply_states_why(blis: Blis) -> None:
     code, out, err = blis(*RUN, "--gpu", "mi300x", "--format", "table")
     assert code == 0, err
     assert "roofline does not apply: " in out

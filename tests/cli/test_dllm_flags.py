@@ -77,7 +77,7 @@ def test_a_folder_holds_everything_and_its_config_runs_again(blis: Blis, tmp_pat
     assert json.loads((tmp_path / "again" / "summary.json").read_text()) == first
 
 
-def test_the_table_tells_of_blocks(blis: Blis) -> None:
+def test_the_table_shows_blocks(blis: Blis) -> None:
     code, out, err = blis(*TINY, *SHAPE, "--format", "table", "-v")
     assert code == 0
     assert "tokens per block and round" in out

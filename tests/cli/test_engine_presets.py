@@ -16,7 +16,7 @@ SMALL = {"model": "llama-3.1-8b", "rate": 2, "num_requests": 20, "seed": 1}
 
 
 @pytest.mark.parametrize("name", names())
-def test_a_preset_makes_a_configuration_and_every_value_says_where_it_is_from(name: str) -> None:
+def test_a_preset_makes_a_configuration_and_every_value_states_where_it_is_from(name: str) -> None:
     preset = load_engine(name)
     assert preset.sources.keys() == preset.settings.keys()
     assert all(len(source) > 10 for source in preset.sources.values())
@@ -75,7 +75,7 @@ def test_without_asynchronous_scheduling_nothing_is_learnt_late() -> None:
         blis.build(late_length_stops=True, engine="blis", **SMALL)
 
 
-def test_what_a_preset_says_of_late_lengths_goes_with_its_asynchronous_scheduling() -> None:
+def test_what_a_preset_states_of_late_lengths_goes_with_its_asynchronous_scheduling() -> None:
     assert blis.build(engine="sglang", **SMALL).scheduler.late_length_stops
     config = blis.build(engine="sglang", async_scheduling=False, **SMALL).config
     assert not config.scheduler.late_length_stops
@@ -171,7 +171,7 @@ def test_a_release_that_was_not_read_is_refused(release: str) -> None:
         load_config(overrides={"engine": release})
 
 
-def test_what_a_preset_says_of_trained_steps_is_of_no_other_latency_model() -> None:
+def test_what_a_preset_states_of_trained_steps_is_of_no_other_latency_model() -> None:
     other = blis.run(engine="vllm-0.10", model="llama-3.1-8b", latency_model="roofline", num_requests=2)
     assert "a sequence" not in other.summary["models"]
 

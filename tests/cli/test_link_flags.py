@@ -49,7 +49,7 @@ def test_sixteen_gpus_of_two_servers_are_refused_or_reported(blis: Blis) -> None
     assert f"note: {text}" in err
 
 
-def test_a_gpu_known_by_its_datasheet_alone_says_so(blis: Blis) -> None:
+def test_a_gpu_known_by_its_datasheet_alone_reports_it(blis: Blis) -> None:
     code, _, err = blis(*LLAMA, "--gpu", "mi300x", "--tp", 2, "--latency-model", "trained")
     assert code == 0
     assert "note: the MI300X is known by its datasheet alone" in err

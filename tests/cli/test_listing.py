@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from blis_py.latency.hardware import known_gpus
+from blis_py.hardware.gpu import known_gpus
 from blis_py.models.model_shape import known_models
 
 Blis = Callable[..., tuple[int, str, str]]

@@ -49,6 +49,19 @@ BEYOND_THE_CLOCK = {
 """Flags of `run`, with which step times go beyond the clock."""
 
 
+END = "-- end of a command --"
+EVERY = f"""
+import sys
+import blis_py
+blis_py.run
+from blis_py.cli import main
+for line in sys.argv[1:]:
+    main(line.split())
+    print({END!r}, end="", flush=True)
+"""
+"""Command lines in one process."""
+
+
 def ended(words: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
     environment = {**os.environ, **environment}
     command = [sys.executable, *words]
@@ -93,17 +106,21 @@ def test_native_code_does_the_same(tmp_path: Path) -> None:
     mixed = "from blis_py.core import kv; from blis_py import native; print(native.activate())"
     assert output(["-c", mixed], compiled) == b"False\n"
 
-    for name, flags in BEYOND_THE_CLOCK.items():
-        flags = f"run --model qwen3-14b --timeout -1 --alpha-coeffs 1,2,3 {flags}"
-        one, other = (ended(["-m", "blis_py", *flags.split()], how) for how in (compiled, interpreted))
-        assert (one.returncode, one.stdout, one.stderr) == (2, b"", other.stderr), name
-        assert b"longer than a century" in one.stderr, name
-
-    for name, words in COMMANDS.items():
-        command = ["-m", "blis_py", *words.split()]
-        report = output(command, compiled)
+    beyond = [
+        f"run --model qwen3-14b --timeout -1 --alpha-coeffs 1,2,3 {f}" for f in BEYOND_THE_CLOCK.values()
+    ]
+    lines = ["-c", EVERY, *COMMANDS.values(), *beyond]
+    one, other = (ended(lines, how) for how in (compiled, interpreted))
+    assert (one.stdout, one.stderr) == (other.stdout, other.stderr)
+    reports = one.stdout.decode().split(END)[:-1]
+    for name, report in zip(COMMANDS, reports[: len(COMMANDS)], strict=True):
         assert json.loads(report)["cluster"]["requests"]["completed"] > 0, name
-        assert report == output(command, interpreted), name
+    assert reports[len(COMMANDS) :] == [""] * len(beyond)
+    assert one.stderr.count(b"longer than a century") == len(beyond)
+
+    command = ["-m", "blis_py", *next(iter(COMMANDS.values())).split()]
+    report = output(command, compiled)
+    assert report.decode() == reports[0]
 
     there = {"PYTHONPATH": str(ROOT)}
     for program in ("step_feature.py", "natively.py"):

@@ -196,7 +196,7 @@ def test_a_horizon_without_a_number_of_requests_takes_all_that_arrive_before_it(
     assert 150 < json.loads(out)["cluster"]["requests"]["injected"] < 250
 
 
-def test_kv_blocks_can_be_given_and_the_first_line_says_so(blis: Blis, small: tuple[str, ...]) -> None:
+def test_kv_blocks_can_be_given_and_the_first_line_reports_it(blis: Blis, small: tuple[str, ...]) -> None:
     _, out, err = blis("run", *small, "--num-kv-blocks", "600", "--verbose")
     assert err.startswith("KV capacity: 600 blocks of 16 = 9,600 tokens (as given; by its memory 15,721: ")
     scheduler: Any = json.loads(out)["scheduler"]
@@ -246,7 +246,7 @@ def test_help_and_version(blis: Blis) -> None:
 HEAVY = ("pandas", "matplotlib", "scipy", "pydantic", "rich", "torch")
 NOT_USED = (
     *("cli.completion", "cli.profile", "report.plots", "figures", "metrics.diffusion", "metrics.decisions"),
-    *("metrics.intervals", "cluster.decisions", "cluster.diffusion", "cluster.flow_settings"),
+    *("metrics.intervals", "cluster._decisions", "cluster.diffusion", "cluster.flow_settings"),
     *("cluster.saturation", "cluster.dispatch_order", "cluster.fairness", "latency.host_work"),
     *("requests.loops", "requests.think_time", "workload.prefixes", "workload.profile"),
     *("workload.sessions", "workload.turns", "traces"),
@@ -274,3 +274,20 @@ def test_the_module_runs_as_a_program_with_its_exit_code() -> None:
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: no such command 'xyzzy'")
+
+
+def test_a_rate_that_the_requests_do_not_come_at_is_named_once(blis: Blis, small: tuple[str, ...]) -> None:
+    few = ("run", "--model", "qwen3-8b", "--workload", "chat", "--rate", "17.3", "--num-requests")
+    _, _, err = blis(*few, "333", "--format", "table")
+    note = "note: these 333 requests arrive at 14/s on average; the rate of 17.3 holds over longer runs"
+    assert err.count(note) == 1
+    assert "on average" not in blis(*few, "1000", "--format", "table")[2]
+
+
+def test_a_saturated_run_says_that_requests_give_up_only_where_some_do(blis: Blis) -> None:
+    flags = ("run", "--model", "qwen3-14b", "--rate", "150", "--num-requests", "500", "--format", "table")
+    out = " ".join(blis(*flags)[1].split())
+    assert "requests/s served, requests wait longer and longer;" in out
+    assert " 0.00 requests/s served" not in out
+    impatient = " ".join(blis(*flags, "--set", "workload.timeout_s=2")[1].split())
+    assert "% give up;" in impatient

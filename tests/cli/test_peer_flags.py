@@ -84,7 +84,7 @@ def kinds() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("flag", "value"), settings())
-def test_a_flag_that_says_how_to_run_sets_that(flag: str, value: str) -> None:
+def test_a_flag_that_states_how_to_run_sets_that(flag: str, value: str) -> None:
     typed = kinds()[flag](value)
     blis_flags.refuse({flag: typed})
     ((name, key, _),) = overrides({flag: typed})
@@ -102,7 +102,7 @@ def test_a_flag_of_what_is_not_simulated_is_refused_with_the_reason(flag: str, w
 
 
 @pytest.mark.parametrize(("flag", "default"), DEFAULTS.items())
-def test_its_default_asks_for_nothing_and_is_accepted(flag: str, default: str) -> None:
+def test_its_default_changes_nothing_and_is_accepted(flag: str, default: str) -> None:
     blis_flags.refuse({flag: default})
 
 

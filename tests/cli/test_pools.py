@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 import blis_py as blis
+from blis_py.api import run as simulated
 from blis_py.config.loader import dump, load_config
 from blis_py.errors import InputError
 from blis_py.ledger.explain import explain
@@ -129,6 +130,52 @@ def test_what_makes_no_sense_is_reported_in_one_line(
         blis.run(written(tmp_path, **keys))
 
 
+APART = {"model": "qwen3-14b", "prefill_instances": 1, "decode_instances": 1, "rate": 5, "num_requests": 12}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"handoff": "vllm", "num_reserved_decode_tokens": 100},
+            "reserved_decode_tokens: has no effect with vllm",
+        ),
+        ({"handoff": "sglang", "kv_load_failure_policy": "recompute"}, "has no effect with sglang"),
+        (
+            {"handoff": "trtllm-generation-first", "pd_pair_order": "prefill-first"},
+            "pair_order: has no effect",
+        ),
+        ({"handoff": "sglang", "kv_lease_duration": 3}, "lease_s: has no effect with sglang"),
+    ],
+)
+def test_a_setting_of_another_hand_over_is_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        blis.run(**APART, **settings)
+
+
+def test_a_pool_has_the_latencies_of_the_requests_it_served(blis: Blis, tmp_path: Path) -> None:
+    run = simulated(written(tmp_path))
+    requests, pools = run.requests, run.summary["pools"]
+    for name, instances in (("big", [0]), ("small", [1, 2])):
+        own = requests[requests["instance"].isin(instances)]
+        for metric in ("ttft_ms", "e2e_ms"):
+            assert pools[name][metric]["mean"] == pytest.approx(own[metric].mean())
+        assert pools[name]["requests"]["completed"] == len(own)
+        assert pools[name]["itl_ms"]["p99"] > 0
+    _, out, _ = blis("run", "--config", tmp_path / "cluster.yaml", "--format", "table")
+    assert any(line.split()[:2] == ["pool", "instances"] for line in out.splitlines())
+
+
+def test_pools_of_a_hand_over_have_the_latencies_of_the_visits() -> None:
+    summary = blis.run(**APART, handoff="sglang").summary
+    prefill, decode = summary["pools"]["prefill"], summary["pools"]["decode"]
+    assert decode["e2e_ms"] == summary["cluster"]["e2e_ms"]
+    assert prefill["e2e_ms"]["mean"] < summary["cluster"]["ttft_ms"]["mean"] < decode["e2e_ms"]["mean"]
+    assert prefill["visits"] == decode["visits"] == prefill["requests"]["completed"] == 12
+    for pool, instance in zip((prefill, decode), summary["instances"], strict=True):
+        assert pool["itl_ms"] == instance["itl_ms"], "of one instance each"
+
+
 def test_a_flag_that_every_pool_overrides_is_refused(blis: Blis, tmp_path: Path) -> None:
     path = written(tmp_path, pools=[{"name": "a", "gpu": "h100"}, {"name": "b", "gpu": "l40s"}])
     code, _, err = blis("run", "--config", path, "--gpu", "h200")
@@ -137,7 +184,7 @@ def test_a_flag_that_every_pool_overrides_is_refused(blis: Blis, tmp_path: Path)
     assert code == 0
 
 
-def test_a_sweep_varies_what_the_pools_leave_open_and_says_so_of_the_rest(tmp_path: Path) -> None:
+def test_a_sweep_varies_what_the_pools_leave_open_and_reports_it_of_the_rest(tmp_path: Path) -> None:
     swept = blis.sweep(written(tmp_path), vary={"rate": [4, 9]}, cache=False, workers=1)
     assert swept.table["status"].tolist() == ["ok", "ok"]
     refused = blis.sweep(written(tmp_path), vary={"num_instances": [2, 3]}, cache=False, workers=1)

@@ -100,7 +100,7 @@ def test_measuring_on_keeps_the_fit_until_there_is_another(folder: Path) -> None
     assert read_meta(folder)[1] == {"rounds": 3}
 
 
-def test_fit_of_several_files_wants_to_know_where_to_write(tmp_path: Path, blis: Blis) -> None:
+def test_fit_of_several_files_requires_an_output(tmp_path: Path, blis: Blis) -> None:
     paths = [measure(tmp_path / f"{name}.csv.gz", name, seed) for seed, name in enumerate("ab")]
     code, _, err = blis("profile", "fit", *paths)
     assert code == 2
@@ -110,7 +110,7 @@ def test_fit_of_several_files_wants_to_know_where_to_write(tmp_path: Path, blis:
     assert json.loads(out)["sources"] == {"a": 120, "b": 120}
 
 
-def test_show_tells_prices_errors_and_domain(folder: Path, blis: Blis) -> None:
+def test_show_states_prices_errors_and_domain(folder: Path, blis: Blis) -> None:
     code, out, _ = blis("profile", "show", folder, "--format", "table")
     assert code == 0
     for text in (
@@ -134,7 +134,7 @@ def test_validate_scores_runs_that_were_not_fitted(folder: Path, tmp_path: Path,
     assert {"decode", "mixed", "prefill", "all"} <= set(out.split())
 
 
-def test_validate_tells_when_it_scores_what_was_fitted(folder: Path, blis: Blis) -> None:
+def test_validate_states_when_it_scores_what_was_fitted(folder: Path, blis: Blis) -> None:
     _, _, err = blis("profile", "validate", folder, "--step-log", folder / "samples.csv.gz")
     assert err == "note: the profile was fitted to a run of this name: grid\n"
 
@@ -279,3 +279,11 @@ def test_the_fitted_model_without_a_profile_is_refused(blis: Blis) -> None:
     code, _, err = blis("run", "--latency-model", "fitted", "--model", "qwen3-8b", *SMALL)
     assert code == 2
     assert "give --profile DIR" in err
+
+
+def test_a_file_that_is_not_there_is_named_before_its_kind_is_guessed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "result.json"
+    assert main(["profile", "fit", str(missing), "--model", "qwen3-14b"]) == 2
+    assert f"{missing}: no such file or folder" in capsys.readouterr().err

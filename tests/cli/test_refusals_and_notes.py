@@ -90,9 +90,7 @@ def test_a_horizon_before_the_first_arrival_of_a_workload_is_refused_in_seconds(
 
 
 @pytest.mark.parametrize("rate", ["1e-9", "1e-12"])
-def test_requests_that_take_more_than_a_century_are_refused_by_the_flag_that_asks_for_them(
-    blis: Blis, rate: str
-) -> None:
+def test_requests_that_take_more_than_a_century_are_refused_by_their_flag(blis: Blis, rate: str) -> None:
     code, _, err = blis(*RUN, "--rate", rate)
     assert code == 2
     assert err.startswith("error: --rate: so slow that the requests take more than a century")
@@ -189,7 +187,7 @@ def test_a_class_with_a_priority_works_in_specs_as_in_traces(blis: Blis, tmp_pat
         assert set(json.loads(out)["classes"]) == {"gold"}
 
 
-def test_an_unknown_class_says_how_to_make_it_known(blis: Blis, tmp_path: Path) -> None:
+def test_an_unknown_class_states_how_to_make_it_known(blis: Blis, tmp_path: Path) -> None:
     (tmp_path / "spec.yaml").write_text(SPEC)
     err = blis("run", "--model", "qwen3-14b", "--workload-spec", tmp_path / "spec.yaml")[2]
     assert "clients[0].slo_class: unknown SLO class (found 'gold')" in err

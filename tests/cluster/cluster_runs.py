@@ -22,9 +22,9 @@ from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.eviction import EVICTION_POLICIES
 from blis_py.core.policies import CACHE_AWARE
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import build
 from blis_py.latency.base import FrontendDelays, LatencyModel
-from blis_py.latency.hardware import load_gpu
 from blis_py.latency.host_work import MaskPrices, WithHostWork
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
 from blis_py.metrics.record import InstanceRecord, RunRecord

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cluster_runs import CLASSES, Row, Run, differences, linear, of_diffusion, runs, table_of
+from flow_runs import reasons
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_pool import simulate
@@ -53,11 +54,6 @@ def run(rows: list[Row], policy: str, config: SchedulerConfig = CONFIG, **given:
     )
     check(record)
     return record
-
-
-def reasons(record: RunRecord) -> list[str]:
-    """Of each request, empty where it was admitted."""
-    return [""] * len(record.table) if record.rejection is None else record.rejection.to_list()
 
 
 # -- the policies ------------------------------------------------------------------------------------
@@ -115,7 +111,7 @@ def test_what_a_budget_refuses_takes_no_tokens_out_of_the_bucket() -> None:
     assert reasons(record) == ["", OVER_BUDGET, OVER_BUDGET, ""]
 
 
-def test_between_two_reports_a_policy_knows_of_waiting_requests_what_the_latest_said() -> None:
+def test_between_two_reports_a_policy_has_the_waiting_requests_of_the_latest() -> None:
     rows = [Row(i, 20, 1000) for i in range(8)] + [
         Row(20 + 10 * i, 20, 1, slo_class="batch") for i in range(4)
     ]

@@ -73,7 +73,7 @@ def test_clients_without_a_rate_send_as_many_as_permits_at_the_start(tmp_path: P
     assert result.summary["load"]["verdict"] == CLOSED
 
 
-def test_the_verdict_is_on_those_who_do_not_wait_for_answers(tmp_path: Path) -> None:
+def test_the_verdict_is_on_requests_that_do_not_wait_for_answers(tmp_path: Path) -> None:
     """Without the users the web client's requests are offered at the same rate."""
     both = blis.run(**MODEL, workload_spec=spec(tmp_path, WEB, USERS)).summary["load"]
     assert both["verdict"] != CLOSED

@@ -167,7 +167,7 @@ def test_an_evicted_request_frees_the_permit_when_it_is_evicted() -> None:
         assert record.table.arrival_ns.tolist() == [0, 25 * US, 26 * US]
 
 
-def test_a_client_with_a_network_goes_on_when_it_hears_of_the_end() -> None:
+def test_a_client_with_a_network_goes_on_when_the_end_reaches_it() -> None:
     """At 25 us its request gives up in the queue; the response takes 2 us."""
     rows = [Row(0, 8, 50), Row(0, 8, 50, patience_us=25), Row(0, 8, 2)]
     table = replace(table_of(rows), network_ns=np.array([[2 * US, 0.0]] * 3))

@@ -38,7 +38,7 @@ def test_a_request_waits_until_another_has_ended_and_goes_a_nanosecond_later() -
     assert record.scheduled_ns.tolist() == [0, 50 * US + 1]
 
 
-def test_first_in_first_out_knows_no_classes_and_the_other_orders_put_the_urgent_first() -> None:
+def test_first_in_first_out_ignores_classes_and_the_other_orders_put_the_urgent_first() -> None:
     assert order(run(MIXED)) == [0, 1, 2, 3, 4]
     for name in ("priority", "slo-deadline", "edf"):
         assert order(run(MIXED, replace(ONE, dispatch_order=name))) == [0, 2, 4, 3, 1]
@@ -250,7 +250,7 @@ def test_ticks_dispatch_one_each() -> None:
     assert record.enqueue_ns.tolist() == [US, 2 * US, 22 * US, 36 * US]
 
 
-def test_routing_takes_its_time_and_who_is_on_the_way_counts_as_in_flight() -> None:
+def test_routing_has_a_delay_during_which_requests_count_as_in_flight() -> None:
     record = run([Row(0, 20, 5)] * 2, routing_latency_ns=4 * US)
     assert record.enqueue_ns.tolist() == [4 * US, 58 * US + 1]
     assert waits_us(record) == [0, 54.001]
@@ -267,7 +267,7 @@ def test_admission_comes_before_the_queue_and_its_refusals_take_no_place() -> No
     assert record.gateway_ns[2:].tolist() == [-1, -1]
 
 
-def test_budgets_of_tenants_count_who_waits_at_the_gateway_and_not_who_was_shed_there() -> None:
+def test_budgets_of_tenants_count_requests_queued_at_the_gateway_and_not_those_shed_there() -> None:
     """Two may be under way; the third is let in as the queue has shed one."""
     rows = [Row(i, 20, 90, slo_class="batch", tenant="acme") for i in range(2)]
     rows += [Row(2, 20, 90), Row(3, 20, 90, slo_class="batch", tenant="acme")]

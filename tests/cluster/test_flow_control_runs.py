@@ -223,7 +223,7 @@ def test_every_end_is_reported_with_its_reason(crowded: RunRecord) -> None:
     assert frame.gateway_queue_ms[2] == 0.001
 
 
-def test_the_tables_and_the_rows_of_the_peer_tell_the_wait(crowded: RunRecord) -> None:
+def test_the_tables_and_the_rows_of_the_peer_state_the_wait(crowded: RunRecord) -> None:
     for show in (print_summary, print_short):
         out = io.StringIO()
         show(summarise(crowded), out)

@@ -34,6 +34,7 @@ def token_times(record: RunRecord, row: int = 0) -> list[int]:
         ("vllm", [64, 74, 84, 94]),
         # The token of the prefill is delivered with the KV.
         ("trtllm", [53, 63, 73, 83]),
+        ("trtllm-generation-first", [53, 63, 73, 83]),
         ("sglang", [53, 63, 73, 83]),
         # The first step on the decode instance delivers two.
         ("blis", [63, 63, 73, 83]),
@@ -169,7 +170,7 @@ def ends(table: Any, handoff: str, **settings: Any) -> tuple[RunRecord, ClusterS
     return record, simulation
 
 
-@pytest.mark.parametrize("handoff", ["vllm", "trtllm", "sglang", "blis"])
+@pytest.mark.parametrize("handoff", ["vllm", "trtllm", "trtllm-generation-first", "sglang", "blis"])
 @pytest.mark.parametrize("deadline_us", [5, 29, 31, 45, 55, 60, 70])
 def test_a_client_that_gives_up_anywhere_leaves_nothing_behind(handoff: str, deadline_us: int) -> None:
     table = requests([0, 200], [20, 20], [4, 4], [deadline_us, -1])
@@ -181,7 +182,7 @@ def test_a_client_that_gives_up_anywhere_leaves_nothing_behind(handoff: str, dea
     assert simulation.handoff.under_way == 0
 
 
-@pytest.mark.parametrize("handoff", ["vllm", "trtllm", "sglang", "blis"])
+@pytest.mark.parametrize("handoff", ["vllm", "trtllm", "trtllm-generation-first", "sglang", "blis"])
 @pytest.mark.parametrize("leaves", ["prefill", "decode"])
 @pytest.mark.parametrize("at_us", [1, 31, 54])
 def test_an_instance_that_drains_finishes_what_it_has_and_goes(handoff: str, leaves: str, at_us: int) -> None:
@@ -226,7 +227,9 @@ def test_an_unknown_hand_over_is_refused() -> None:
         simulate(ONE, "dynamo")
 
 
-@pytest.mark.parametrize(("handoff", "begins_us"), [("vllm", 0), ("trtllm", 53), ("sglang", 83)])
+@pytest.mark.parametrize(
+    ("handoff", "begins_us"), [("vllm", 0), ("trtllm", 53), ("trtllm-generation-first", 53), ("sglang", 83)]
+)
 def test_kv_on_its_way_takes_a_place_of_the_decode_instance(handoff: str, begins_us: int) -> None:
     """With one place, the second takes blocks when the first has decoded; under vLLM at once."""
     table = requests([0, 0], [20, 20], [4, 4])
@@ -280,7 +283,7 @@ def test_a_decode_instance_chosen_after_the_prefill_is_chosen_once(single_step: 
     assert record.instance.tolist() == [1, 2, 1, 2]
 
 
-@pytest.mark.parametrize("handoff", ["vllm", "trtllm", "sglang", "blis"])
+@pytest.mark.parametrize("handoff", ["vllm", "trtllm", "trtllm-generation-first", "sglang", "blis"])
 @pytest.mark.parametrize("side", ["prefill", "decode"])
 @pytest.mark.parametrize("at_us", [5, 31, 52, 70])
 def test_an_instance_that_fails_takes_its_requests_and_its_kv_with_it(

@@ -62,7 +62,7 @@ def test_a_request_still_on_its_way_at_the_horizon_was_not_dispatched() -> None:
     assert differences(record, run.record(single_step=True)) == []
 
 
-def test_the_steps_table_tells_when_requests_were_preempted() -> None:
+def test_the_steps_table_states_when_requests_were_preempted() -> None:
     config = SchedulerConfig(num_kv_blocks=8, max_model_len=100, block_size=4, enable_prefix_caching=False)
     rows = [Row(arrival_us=0, prompt=4, output=15, limit=15) for _ in range(4)]
     run = Run(rows, config)

@@ -29,7 +29,9 @@ def test_requests_go_to_the_same_instances_whether_steps_are_skipped_or_not(part
 
 @pytest.mark.parametrize("async_scheduling", [False, True])
 @pytest.mark.parametrize("queued", [False, True])
-def test_a_router_sees_what_the_planned_step_overwrites(async_scheduling: bool, queued: bool) -> None:
+def test_a_router_reads_the_blocks_that_the_planned_step_overwrites(
+    async_scheduling: bool, queued: bool
+) -> None:
     """A decode takes the last free block, which held a prefix: gone as soon as the step is planned."""
     config = SchedulerConfig(
         num_kv_blocks=6, block_size=4, max_model_len=24, max_num_seqs=1, async_scheduling=async_scheduling

@@ -50,6 +50,15 @@ def test_three_overlapping_transfers_from_one_instance_are_those_worked_out_by_h
     assert transfers([(0, 60, 0, 1), (10, 30, 0, 2), (30, 10, 0, 3)]) == [100, 80, 60]
 
 
+def test_a_transfer_that_meets_no_other_takes_one_event_and_ends_alike_whether_or_not_it_does() -> None:
+    # Set-up takes 5 us. Met: the first as its bytes flow, the second before they do, the third never:
+    # 5-25 the first alone: 20 of 40. 25-45 halves: the second is done, and at 55 the first.
+    assert transfers([(0, 40, 0, 1), (20, 10, 0, 2)], latency_ns=5 * US) == [55, 45]
+    # Both flow from 5 and 8 on: 3 of 20, then 10 each until 28; 7 of the first are left.
+    assert transfers([(0, 20, 0, 1), (3, 10, 0, 2)], latency_ns=5 * US) == [35, 28]
+    assert transfers([(0, 40, 0, 1), (45, 10, 0, 2)], latency_ns=5 * US) == [45, 60]
+
+
 def test_both_ends_are_shared() -> None:
     assert transfers([(0, 20, 0, 2), (0, 20, 1, 2)]) == [40, 40], "one receiver"
     assert transfers([(0, 20, 0, 2), (0, 20, 1, 3)]) == [20, 20], "nothing in common"

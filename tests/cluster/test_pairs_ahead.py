@@ -21,7 +21,7 @@ def woken_us(monkeypatch: pytest.MonkeyPatch, handoff: str, **settings: Any) -> 
     wake = Instance.wake
 
     def noted(self: Instance, time_ns: int) -> None:
-        if self.place == 1:
+        if self.turn.place == 1:
             times.append(time_ns / US)
         wake(self, time_ns)
 
@@ -30,7 +30,7 @@ def woken_us(monkeypatch: pytest.MonkeyPatch, handoff: str, **settings: Any) -> 
     return times
 
 
-@pytest.mark.parametrize("handoff", ["vllm", "trtllm", "sglang", "blis"])
+@pytest.mark.parametrize("handoff", ["vllm", "trtllm", "trtllm-generation-first", "sglang", "blis"])
 @pytest.mark.parametrize("policy", ["round-robin", "least-loaded"])
 def test_a_decode_instance_runs_ahead_to_the_next_hand_over(
     monkeypatch: pytest.MonkeyPatch, handoff: str, policy: str
@@ -52,7 +52,7 @@ def finishes(record: RunRecord) -> tuple[list[int], list[int]]:
     return record.instance.tolist(), record.finish_ns.tolist()
 
 
-@pytest.mark.parametrize("handoff", ["vllm", "trtllm", "sglang", "blis"])
+@pytest.mark.parametrize("handoff", ["vllm", "trtllm", "trtllm-generation-first", "sglang", "blis"])
 @pytest.mark.parametrize("policy", ["round-robin", "least-loaded"])
 @pytest.mark.parametrize("latency_us", [0, 300])
 def test_it_runs_past_neither_a_prefill_under_way_nor_a_transfer(

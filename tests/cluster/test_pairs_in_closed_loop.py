@@ -30,7 +30,7 @@ def test_patience_that_ends_in_the_last_step_of_an_answer_on_the_decode_instance
     assert record.table.arrival_ns[2] == record.finish_ns[0]
 
 
-@pytest.mark.parametrize("handoff", ["vllm", "trtllm", "sglang", "blis"])
+@pytest.mark.parametrize("handoff", ["vllm", "trtllm", "trtllm-generation-first", "sglang", "blis"])
 @pytest.mark.parametrize("async_scheduling", [False, True])
 def test_turns_that_visit_two_pools_are_causal_and_each_session_ends_once(
     handoff: str, async_scheduling: bool

@@ -55,6 +55,19 @@ def test_a_request_goes_to_an_instance_of_its_model_and_without_one_anywhere(pol
     assert record.finish_ns.tolist() == single.finish_ns.tolist()
 
 
+def test_decisions_of_several_models_are_recorded_in_order_with_the_instances_of_each() -> None:
+    record = ClusterSimulation(table(), fleet("least-loaded"), record_decisions=0).run()
+    made = record.decisions
+    assert made is not None
+    served = [row for row, name in enumerate(MODELS) if name != "c"]
+    assert made.row.tolist() == served
+    assert made.instance.tolist() == record.instance[served].tolist()
+    choices = {"a": {0, 1, 3}, "b": {2}, "": {0, 1, 2, 3}}
+    for row, candidates in zip(made.row.tolist(), made.candidates.tolist(), strict=True):
+        assert {index for index in candidates if index >= 0} == choices[MODELS[row]]
+    assert ClusterSimulation(table(), fleet("random")).run().decisions is None
+
+
 def test_pools_of_several_models_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text(
         "arrival_s,input_tokens,output_tokens,model\n"

@@ -55,7 +55,7 @@ def reports(times_ns: list[int], interval_ns: int) -> list[int]:
     interval_us=st.sampled_from([0, 1, 10, 49, 50, 120, 10_000]),
     policy=st.sampled_from(["round-robin", "least-loaded", "random"]),
 )
-def test_the_router_sees_the_state_at_the_latest_report_and_its_own_counts_as_they_are(
+def test_the_router_reads_the_state_of_the_latest_report_and_its_own_counts_as_they_are(
     at_us: list[int], interval_us: int, policy: str
 ) -> None:
     """One request after the other runs for 100 µs; what the state was then is counted from the outcome."""

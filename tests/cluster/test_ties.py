@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from one_pool import simulate
 
 from blis_py.core.config import SchedulerConfig
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import build
 from blis_py.latency.base import FrontendDelays
-from blis_py.latency.hardware import load_gpu
 from blis_py.metrics.record import Outcome
 from blis_py.models.model_shape import load_model
 

@@ -68,7 +68,7 @@ def test_a_horizon_counts_the_steps_that_are_over_by_then(horizon_us: int, token
     assert record.end_ns == horizon_us * US
 
 
-def test_a_horizon_leaves_those_who_wait_queued_and_later_arrivals_out() -> None:
+def test_a_horizon_leaves_waiting_requests_queued_and_later_arrivals_out() -> None:
     one_at_a_time = SchedulerConfig(num_kv_blocks=100, max_model_len=1000, max_num_seqs=1)
     record = serve([Row(0, 1, 9, 9), Row(1, 1, 1, 1), Row(56, 1, 1, 1)], one_at_a_time, horizon_ns=55 * US)
     assert record.outcome.tolist() == [Outcome.RUNNING, Outcome.QUEUED]
@@ -84,7 +84,7 @@ def test_who_was_thrown_out_and_waits_at_the_horizon_keeps_what_it_had_emitted()
     assert record.last_token_ns.tolist() == [70 * US, 50 * US]
 
 
-def test_recorded_steps_tell_the_longest_context() -> None:
+def test_recorded_steps_state_the_longest_context() -> None:
     runs = serve([Row(0, 6, 3, 3), Row(10, 4, 9, 9)], record_steps=True).instances[0].runs
     assert runs is not None
     assert runs["max_context"][:4].tolist() == [0, 6, 7, 5]
@@ -276,7 +276,7 @@ def test_a_class_without_a_priority_is_refused_unless_it_is_given_one() -> None:
     assert serve(rows, slo_priorities={"platinum": 9}).outcome.tolist() == [Outcome.COMPLETED]
 
 
-def test_overridden_classes_change_who_goes_first() -> None:
+def test_overridden_classes_change_the_order() -> None:
     config = SchedulerConfig(num_kv_blocks=100, max_model_len=100, max_num_seqs=1, scheduler="priority-fcfs")
     rows = [Row(0, 1, 1, 1, slo_class="critical"), Row(0, 1, 1, 1, slo_class="batch")]
     assert serve(rows, config).scheduled_ns.tolist() == [0, 10 * US]

@@ -27,7 +27,7 @@ class Napper(Wakeable):
         """Whom it has wait, and how long, at each waking; itself, maybe."""
 
     def wake(self, time_ns: int) -> None:
-        self.woken.append((time_ns, self.place))
+        self.woken.append((time_ns, self.turn.place))
         if self.naps:
             who, nap_ns = self.naps.pop(0)
             self.wakeups.set(who, time_ns + nap_ns)

@@ -83,7 +83,7 @@ POOLS = [
 ]
 
 
-def test_capacities_are_those_of_the_step_times_unless_a_pool_says_otherwise() -> None:
+def test_capacities_are_those_of_the_step_times_unless_a_pool_states_otherwise() -> None:
     settings = {"model": "llama-3.1-8b", "workload": "chat", "rate": 5, "num_requests": 30}
     modelled = blis.build(pools=POOLS, capacity_weights=True, **settings)
     new, old = (pool.weight for pool in modelled.cluster().pools)

@@ -93,7 +93,7 @@ def test_an_idle_instance_goes_on_when_the_kv_is_there() -> None:
     assert notes.ends == {"A": ("finished", 1271)}
 
 
-def test_it_notes_who_gives_up_meanwhile() -> None:
+def test_it_notes_timeouts_meanwhile() -> None:
     notes, instance = simulated([Request("A", 50, 20, 2, 2, deadline_ns=400)], load_ns=1000)
     assert (notes.ends, notes.step_ends_ns, instance.in_flight) == ({"A": ("timed out", 400)}, [], 0)
 

@@ -224,7 +224,7 @@ def test_where_everything_was_zero_there_is_no_relative_change() -> None:
 # -- who got better and who paid ---------------------------------------------------------------------
 
 
-def test_groups_tell_who_paid_for_whose_gain() -> None:
+def test_groups_show_gains_and_losses() -> None:
     classes = ["critical", "batch"] * 40
     tokens = np.repeat(np.arange(1, 9) * 100, 10)
     slower = np.where(np.array(classes) == "critical", 0.5, 2.0) * 100.0
@@ -305,7 +305,7 @@ def test_one_request_is_too_few_to_tell() -> None:
     assert compared.plot() is not None
 
 
-def test_without_served_requests_the_page_says_so() -> None:
+def test_without_served_requests_the_page_reports_it() -> None:
     runs = [
         blis.run(model="qwen3-14b", num_requests=20, prompt_tokens=3000, max_model_len=64, tp=tp)
         for tp in (1, 2)
@@ -370,3 +370,10 @@ def test_what_cannot_be_compared_is_refused(folders: list[Path], tmp_path: Path,
         code, printed, said = command("compare", *arguments)
         assert (code, printed) == (2, "")
         assert complaint in said
+
+
+def test_a_change_of_a_thousandth_is_no_gain_however_sure_it_is() -> None:
+    """A group whose E2E hardly changes is judged by its TTFT."""
+    first = shown(request_id=IDS, slo_class=["critical", "batch"] * 40, e2e_ms=np.full(80, 100.0))
+    second = shown(request_id=IDS, slo_class=["critical", "batch"] * 40, e2e_ms=np.full(80, 99.9))
+    assert {group.verdict for group in groups(pairs(first, second, ("a", "b")))} == {"no sure difference"}

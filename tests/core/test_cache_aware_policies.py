@@ -33,7 +33,7 @@ def test_lpm_admits_the_longest_cached_prefix_first_and_equals_by_arrival(cache:
 
 
 @both
-def test_lpm_asks_again_after_each_admission(cache: str) -> None:
+def test_lpm_matches_again_after_each_admission(cache: str) -> None:
     machine = one_by_one("lpm", cache)
     for name, text in (("x1", "x"), ("y1", "y"), ("x2", "x"), ("y2", "y")):
         machine.add(name, [(text, 9)])

@@ -115,7 +115,7 @@ def test_with_too_few_blocks_the_last_is_preempted_and_goes_on_with_what_it_had_
     assert scheduler.kv.pool.num_free == 6
 
 
-def test_prompts_come_before_such_decodes_where_the_batch_former_says_so() -> None:
+def test_prompts_come_before_such_decodes_where_the_batch_former_requires_it() -> None:
     scheduler = machine(1, 1, batch_former="prefill-first", max_num_batched_tokens=10)
     scheduler.add(first := Request("A", 0, 10, 20, 20))
     step(scheduler)
@@ -143,7 +143,7 @@ def test_asynchronously_a_step_behind_the_last_one_is_launched_where_lengths_are
     assert scheduler.kv.pool.num_free == 100
 
 
-def test_tokens_in_flight_are_taken_back_from_who_gives_up() -> None:
+def test_tokens_in_flight_of_a_timed_out_request_are_taken_back() -> None:
     scheduler = machine(2, 2, async_scheduling=True)
     scheduler.add(one := Request("A", 0, 10, 60, 60))
     steps = []

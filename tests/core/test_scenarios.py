@@ -134,7 +134,7 @@ def test_with_priority_the_later_arrival_gives_way_among_equals() -> None:
     assert names(planned(scheduler).preempted) == ["B"]
 
 
-def test_a_preempted_request_goes_before_those_who_never_ran() -> None:
+def test_a_preempted_request_goes_before_those_that_never_ran() -> None:
     scheduler, _, _ = tight_pair(TIGHT)
     scheduler.add(request("C", 1, 1, 2))
     step = planned(scheduler)

@@ -25,6 +25,6 @@ def test_the_page_is_up_to_date(made: ModuleType) -> None:
     assert made.PAGE.read_text(encoding="utf-8") == made.page(), "run: python docs/make_settings.py"
 
 
-def test_it_tells_the_default_of_the_preset(made: ModuleType) -> None:
+def test_it_states_the_default_of_the_preset(made: ModuleType) -> None:
     row = "| `scheduler.max_num_seqs` | `--max-num-seqs` | `1024` (preset) | at least 1 | "
     assert row in made.page()

@@ -54,7 +54,7 @@ def test_page_and_schema_are_up_to_date(made: Made) -> None:
     assert made.schema_file.read_text(encoding="utf-8") == made.schema_text, fix
 
 
-def test_every_key_says_what_it_means(made: Made) -> None:
+def test_every_key_states_what_it_means(made: Made) -> None:
     for model in (made.schema, *made.schema["$defs"].values()):
         for key, what in model["properties"].items():
             assert what.get("description"), key

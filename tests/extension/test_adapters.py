@@ -41,7 +41,7 @@ def test_a_policy_keeps_each_adapter_on_its_instance(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("cache", ["hash", "radix"])
 @pytest.mark.parametrize("scorer", ["precise-prefix-cache", "prefix-affinity"])
-def test_scorers_of_prefixes_tell_adapters_apart(scorer: str, cache: str) -> None:
+def test_scorers_of_prefixes_distinguish_adapters(scorer: str, cache: str) -> None:
     """Long after the first ones, both adapters go where their own prefix is."""
     table = requests([0, 5, 500, 600, 700], [20] * 5, [9] * 5, [("s", 16)] * 5, ["x", "y", "y", "x", "y"])
     ingress = Ingress(

@@ -154,7 +154,7 @@ def test_every_flag_of_a_setting_sets_a_key_and_has_a_name_in_python() -> None:
             value = getattr(value, part)
 
 
-def test_the_help_tells_the_default_of_the_preset() -> None:
+def test_the_help_states_the_default_of_the_preset() -> None:
     report = {flag.name: meaning(flag) for flags in SETTINGS.values() for flag in flags}
     assert report["--max-num-seqs"].endswith("Default 1024 (vllm).")
     assert report["--async-scheduling"].endswith("Default on (vllm).")

@@ -206,7 +206,7 @@ def test_requests_wait_for_an_instance_that_is_to_come() -> None:
     assert (record.finish_ns // US).tolist() == [20, 120, 120]
 
 
-def test_those_who_follow_the_fleet_hear_of_every_change() -> None:
+def test_followers_of_the_fleet_are_notified_of_every_change() -> None:
     simulation, heard = ClusterSimulation(requests([0, 50], 2), of()), []
     simulation.call_at(10 * US, lambda now_ns: simulation.fleet.drain(0))
     simulation.fleet.follow(lambda index, state: heard.append((index, state)))
@@ -218,7 +218,7 @@ def test_those_who_follow_the_fleet_hear_of_every_change() -> None:
 def test_a_change_without_notice_is_refused() -> None:
     """Requests may have been dispatched ahead of their time."""
     simulation = ClusterSimulation(requests([0, 50], 2), of())
-    simulation.recorder.tell(lambda request, seen_ns: simulation.fleet.drain(1))
+    simulation.recorder.notify(lambda request, seen_ns: simulation.fleet.drain(1))
     with pytest.raises(InputError, match=r"Fleet.drain: the run looks ahead"):
         simulation.run()
 

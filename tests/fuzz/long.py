@@ -44,7 +44,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         base = scenario.build(Path(scratch) / "base")
         for name in chosen:
-            counts = _in_processes(name, base, Path(scratch), options)
+            counts = Counter(_known(options.state).get(name, {}))
+            if not counts:
+                counts = _in_processes(name, base, Path(scratch), options)
+                _remember(options.state, name, counts)
             total += counts
             print(f"{name:34} {_counts_text(counts)}", flush=True)
     print(f"{'all':34} {_counts_text(total)}")
@@ -57,10 +60,23 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="readers and commands whose name contains this")
     parser.add_argument("--keep", default="fuzz-failures", help="folder for inputs that end badly")
+    parser.add_argument("--state", type=Path, help="file of the readers and commands that are done")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--base", help=argparse.SUPPRESS)
     parser.add_argument("--start", type=int, default=0, help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def _known(state: Path | None) -> dict[str, dict[str, int]]:
+    """What earlier calls came to."""
+    return json.loads(state.read_text()) if state and state.exists() else {}
+
+
+def _remember(state: Path | None, name: str, counts: Counter[str]) -> None:
+    if state:
+        new = state.with_suffix(".new")
+        new.write_text(json.dumps(_known(state) | {name: counts}))
+        new.replace(state)
 
 
 def _counts_text(counts: Counter[str]) -> str:

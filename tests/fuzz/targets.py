@@ -17,8 +17,8 @@ from blis_py.config.policy import read_bundle
 from blis_py.figures.several import points_of
 from blis_py.files.json_files import load_object
 from blis_py.files.yaml_files import load_mapping
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency.fitted_profile import read_profile
-from blis_py.latency.hardware import load_gpu
 from blis_py.latency.layer_profile import read_layer_profile
 from blis_py.latency.operator_tables import read_operator_tables
 from blis_py.latency.trained import read_training

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import math
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from chance import fewest_right
 
 from engine.build import build_engine
 from engine.config import EngineConfig
@@ -62,16 +62,11 @@ def right(sequences: list[Sequence]) -> int:
 
 
 def fewest_expected(kind: str, count: int) -> int:
-    """Right answers that a model as good as recorded misses by chance only once in a million (binomial)."""
+    """Right answers that a model as good as recorded misses by chance only once in a million."""
     recorded = json.loads((checkpoint(kind) / "training.json").read_text())
     seen = recorded["problems_per_task"]  # what is recorded is itself a sample
     accuracy = sum((recorded["accuracy"][task] * seen + 1) / (seen + 2) for task in TASKS) / len(TASKS)
-    tail = 0.0
-    for number in range(count + 1):
-        tail += math.comb(count, number) * accuracy**number * (1 - accuracy) ** (count - number)
-        if tail > 1e-6:
-            return number
-    return count
+    return fewest_right(accuracy, count, once_in=1e6)
 
 
 def test_64_concurrent_requests_are_answered_as_well_as_in_training() -> None:

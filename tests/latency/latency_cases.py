@@ -10,10 +10,10 @@ import kernel_profiles
 from hypothesis import strategies as st
 
 from blis_py.core.features import StepFeatures
+from blis_py.hardware.gpu import GpuSpec, load_gpu
 from blis_py.latency import build
 from blis_py.latency.base import FrontendDelays, LatencyModel
 from blis_py.latency.fitted_profile import Correction, FittedProfile, RegimeFit
-from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.linear import LinearCoefficients, LinearCosts
 from blis_py.latency.trained import Coefficients, Trained, Training
 from blis_py.models.model_shape import load_model

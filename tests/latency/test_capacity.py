@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 
 from blis_py.errors import InputError
-from blis_py.latency.capacity import (
+from blis_py.hardware.capacity import (
     default_max_model_len,
     kv_capacity,
     kv_heads_per_rank,
     model_weight_bytes,
     rank_weight_bytes,
 )
-from blis_py.latency.hardware import GIB, load_gpu
-from blis_py.latency.layout import Layout
+from blis_py.hardware.gpu import GIB, load_gpu
+from blis_py.hardware.layout import Layout
 from blis_py.models.model_shape import load_model
 from blis_py.models.weights import Weights
 

@@ -111,11 +111,10 @@ def test_durations_are_summed_as_whole_numbers_are(
         assert run_of(np.array(sorted(durations)), start_ns, until_ns).ends_ns().tolist() == ends
 
 
-@pytest.mark.parametrize("rising", [True, False])
-def test_prices_are_taken_as_far_as_the_clock_can_tell_them(rising: bool) -> None:
+def test_prices_are_taken_as_far_as_the_clock_resolves_them() -> None:
     prices = np.array([1.0, 2.0, 1e18, 1e19, np.inf])
-    assert within_the_clock(prices, rising=rising).tolist() == [1.0, 2.0, 1e18]
+    assert within_the_clock(prices).tolist() == [1.0, 2.0, 1e18]
     with pytest.raises(OverflowError):
-        within_the_clock(prices[3:], rising=rising)
+        within_the_clock(prices[3:])
     with pytest.raises(OverflowError):
-        within_the_clock(np.array([np.nan]), rising=rising)
+        within_the_clock(np.array([np.nan]))

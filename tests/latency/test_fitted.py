@@ -184,7 +184,7 @@ def test_monotone_leaves_a_monotone_table_alone() -> None:
     assert np.array_equal(monotone(table), table)
 
 
-def test_the_provenance_tells_steps_device_and_error() -> None:
+def test_the_provenance_states_steps_device_and_error() -> None:
     line = Fitted(fitted_profile()).provenance
     assert line == "fitted: 100 steps measured on a GPU"
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from latency_cases import decode, prefill
 
 from blis_py.core.features import StepFeatures
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import build
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.fitted import Fitted
 from blis_py.latency.fitted_profile import FittedProfile, RegimeFit
-from blis_py.latency.hardware import load_gpu
 from blis_py.latency.notes import Outside
 from blis_py.models.model_shape import load_model
 
@@ -95,7 +95,7 @@ def test_a_run_of_steps_beyond_is_its_single_steps(seqs: int, kv: int, steps: in
     assert model.decode_run(step, steps).ends_ns().tolist() == singly
 
 
-def test_the_note_says_how_prices_go_on() -> None:
+def test_the_note_states_how_prices_go_on() -> None:
     model = fitted()
     assert isinstance(model, Fitted)
     for step in (decode(4, 400), prefill(500), decode(8, 800), decode(9, 900)):
@@ -123,8 +123,8 @@ def test_steps_that_an_overlapped_model_priced_are_counted_with_the_others() -> 
 def test_the_largest_measured_value_is_not_beyond_what_was_measured() -> None:
     outside = Outside(steps=1, priced=2000)
     for value in (256, 256, 300, 299):
-        outside.saw("decode_seqs", value, 256)
-    outside.saw("tokens", 4096, 4096)
+        outside.record("decode_seqs", value, 256)
+    outside.record("tokens", 4096, 4096)
     assert outside.farthest == {"decode_seqs": (300, 256)}
     (note,) = outside.notes()
     assert note == (

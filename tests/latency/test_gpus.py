@@ -10,8 +10,8 @@ import yaml
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
 from blis_py.files import bundled
+from blis_py.hardware.gpu import GIB, GpuSpec, known_gpus, load_gpu
 from blis_py.latency import build
-from blis_py.latency.hardware import GIB, GpuSpec, known_gpus, load_gpu
 from blis_py.latency.notes import model_notes
 from blis_py.models.model_shape import load_model
 
@@ -120,7 +120,7 @@ def test_a_datasheet_is_all_that_trained_needs(tmp_path: Path) -> None:
     assert 1.4 < slow / fast < 2
 
 
-def test_a_datasheet_without_a_link_has_a_pcie_slot_and_says_so(tmp_path: Path) -> None:
+def test_a_datasheet_without_a_link_has_a_pcie_slot_and_reports_it(tmp_path: Path) -> None:
     gpu = load_gpu(datasheet(tmp_path))
     assert (gpu.link_bytes_per_s, gpu.link_gpus) == (32e9, 8)
     assert gpu.link_source == "assumed: PCIe 4 x16, no NVLink"
@@ -130,7 +130,7 @@ def test_a_datasheet_without_a_link_has_a_pcie_slot_and_says_so(tmp_path: Path) 
     assert load_gpu(datasheet(tmp_path, link_latency_us=12)).all_reduce_overhead_ns == 12_000
 
 
-def test_roofline_says_what_a_datasheet_lacks() -> None:
+def test_roofline_states_what_a_datasheet_lacks() -> None:
     message = r"roofline needs efficiencies, which are unknown for the MI300X.*--latency-model trained"
     with pytest.raises(InputError, match=message):
         build("roofline", shape=load_model("llama-3.1-8b"), gpu=load_gpu("mi300x"))

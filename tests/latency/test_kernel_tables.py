@@ -15,9 +15,9 @@ from latency_cases import decode
 
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import build
 from blis_py.latency.base import LatencyModel
-from blis_py.latency.hardware import load_gpu
 from blis_py.models.model_shape import load_model
 
 DECODE = decode(4, 400)

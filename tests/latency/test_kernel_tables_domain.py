@@ -16,8 +16,8 @@ from latency_cases import decode
 from blis_py import api
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import build
-from blis_py.latency.hardware import load_gpu
 from blis_py.latency.kernel_profile import Curve, continued_curve, slope_beyond, value_at, weighted_sum
 from blis_py.latency.kernel_tables import KernelTables
 from blis_py.models.model_shape import load_model
@@ -244,7 +244,7 @@ def test_a_run_counts_the_steps_outside_as_single_steps_do(
     assert at_once.outside == singly.outside
 
 
-def test_a_run_tells_of_its_steps_outside(tmp_path: Path) -> None:
+def test_a_run_shows_its_steps_outside(tmp_path: Path) -> None:
     folder = write(tmp_path)
     settings: dict[str, object] = {
         "model": "llama-3.1-8b",

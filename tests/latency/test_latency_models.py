@@ -13,9 +13,9 @@ from latency_cases import decode, decode_steps, mixed_steps, models, prefill
 from blis_py.core.features import FEATURE_NAMES, StepFeatures
 from blis_py.core.request import NEVER_NS
 from blis_py.errors import InputError
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import LATENCY_MODELS, build, decode_line, fitted, linear
 from blis_py.latency.base import LatencyModel
-from blis_py.latency.hardware import load_gpu
 from blis_py.latency.line_model import LineModel
 from blis_py.models.model_shape import load_model
 

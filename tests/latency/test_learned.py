@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from blis_py import api
-from blis_py.latency.hardware import load_gpu
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency.learned import Learned, kind_of, learned_on, read_learned
 from blis_py.latency.trained import Trained, bundled_training
 from blis_py.models.model_shape import ModelShape, load_model

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from latency_cases import decode, prefill
 
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import build
 from blis_py.latency.base import FrontendDelays, StepTime
-from blis_py.latency.hardware import load_gpu
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
 from blis_py.models.model_shape import load_model
 

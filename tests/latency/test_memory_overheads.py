@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from blis_py.errors import InputError
-from blis_py.latency.capacity import KvCapacity, kv_capacity
-from blis_py.latency.hardware import GIB, load_gpu
-from blis_py.latency.memory_overheads import BLIS_OVERHEADS, VLLM_OVERHEADS, MemoryOverheads
+from blis_py.hardware.capacity import KvCapacity, kv_capacity
+from blis_py.hardware.gpu import GIB, load_gpu
+from blis_py.hardware.memory_overheads import BLIS_OVERHEADS, VLLM_OVERHEADS, MemoryOverheads
 from blis_py.models.model_shape import load_model
 
 
@@ -79,7 +79,7 @@ def test_the_utilisation_is_a_share_of_what_cuda_reports() -> None:
     assert "21.2 GiB usable (0.9 of the 23.52 that CUDA sees) - 15.0 weights" in found.describe()
 
 
-def test_the_line_tells_what_the_activations_are_for() -> None:
+def test_the_line_states_what_the_activations_are_for() -> None:
     assert (
         "1.1 activations (sampling 256 sequences) - 0.07 overhead"
         in capacity("llama-3.1-8b", "RTX 4090").describe()

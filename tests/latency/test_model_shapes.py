@@ -111,7 +111,7 @@ def test_another_precision_or_size_is_no_variant(spelling: str) -> None:
         load_model(spelling)
 
 
-def test_a_variant_is_priced_as_what_it_was_made_from_and_says_so() -> None:
+def test_a_variant_is_priced_as_what_it_was_made_from_and_reports_it() -> None:
     shape = load_model("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8")
     assert same_sizes(shape, load_model("qwen3-235b-a22b-fp8"))
     assert shape.weights.experts == 1

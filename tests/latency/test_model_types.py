@@ -62,7 +62,7 @@ def test_what_is_not_modelled_is_refused(tmp_path: Path, changes: dict[str, Any]
 
 
 @pytest.mark.parametrize("nothing", [None, 0, False, [], {}, ""])
-def test_a_key_that_says_nothing_changes_nothing(tmp_path: Path, nothing: Any) -> None:
+def test_a_key_that_states_nothing_changes_nothing(tmp_path: Path, nothing: Any) -> None:
     keys = dict.fromkeys((*NOT_MODELLED, "num_experts", "never_heard_of"), nothing)
     shape = load_model("mine", config(tmp_path, **keys))
     assert (shape, shape.notes) == (load_model("mine", config(tmp_path)), ())

@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from blis_py.hardware.capacity import model_weight_bytes
+from blis_py.hardware.gpu import load_gpu
+from blis_py.hardware.layout import Layout
 from blis_py.latency import operator_work
-from blis_py.latency.capacity import model_weight_bytes
-from blis_py.latency.hardware import load_gpu
-from blis_py.latency.layout import Layout
 from blis_py.latency.operator_list import OperatorList
 from blis_py.models.model_shape import load_model
 

@@ -8,12 +8,12 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+from test_kernel_tables import tables
 
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import build
-from blis_py.latency.base import LatencyModel
-from blis_py.latency.hardware import load_gpu
 from blis_py.models.model_shape import ModelShape, load_model
 from blis_py.models.weights import Weights
 
@@ -63,10 +63,6 @@ def write(folder: Path, tp: int = 1) -> Path:
         reduce += [f"2,{elements},{backend},{ms}" for elements in (1, 1 << 28)]
     (folder / "custom_allreduce_perf.csv").write_text("\n".join(reduce))
     return folder
-
-
-def tables(folder: Path, tp: int = 1, model: str = MODEL) -> LatencyModel:
-    return build("kernel-tables", shape=load_model(model), gpu=load_gpu("h100"), tp=tp, kernel_profile=folder)
 
 
 def decode(seqs: int, context: int) -> StepFeatures:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from blis_py.hardware.gpu import GpuSpec, load_gpu
 from blis_py.latency import operator_work as work
-from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.operator_work import LAUNCH_NS, Priced
 
 FAST = 1e40

@@ -10,12 +10,12 @@ from latency_cases import decode, prefill
 
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
+from blis_py.hardware.capacity import kv_capacity
+from blis_py.hardware.gpu import load_gpu
+from blis_py.hardware.layout import Layout
+from blis_py.hardware.memory_overheads import OVERHEADS
 from blis_py.latency import build
-from blis_py.latency.capacity import kv_capacity
 from blis_py.latency.engine_terms import EngineTerms
-from blis_py.latency.hardware import load_gpu
-from blis_py.latency.layout import Layout
-from blis_py.latency.memory_overheads import OVERHEADS
 from blis_py.latency.operators import Operators
 from blis_py.latency.surfaces import Surface, load_surfaces
 from blis_py.latency.trained import ServerTerms, Trained
@@ -120,7 +120,7 @@ def test_models_of_step_times_that_know_no_latent_attention_refuse_it(name: str)
         build(name, shape=load_model("deepseek-r1"), gpu=load_gpu("h100"), tp=8)
 
 
-def test_a_gpu_without_measured_kernels_is_priced_by_its_datasheet_and_says_so() -> None:
+def test_a_gpu_without_measured_kernels_is_priced_by_its_datasheet_and_reports_it() -> None:
     assert load_surfaces("mi300x", "sglang") is None
     model = operators("deepseek-r1", "mi300x")
     assert "sglang on h100, datasheet of MI300X" in model.provenance

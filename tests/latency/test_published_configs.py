@@ -11,8 +11,8 @@ import pytest
 from model_configs import published
 
 from blis_py.errors import InputError
+from blis_py.hardware.capacity import model_weight_bytes
 from blis_py.latency import work
-from blis_py.latency.capacity import model_weight_bytes
 from blis_py.models.model_shape import ModelShape, load_model
 
 # Billions of parameters, in all and active, as the model's name or its card says them.
@@ -252,7 +252,7 @@ def test_a_token_costs_two_flops_per_weight_it_passes_through(shared_data: Path,
 
 
 @pytest.mark.parametrize("model", BILLIONS)
-def test_notes_tell_what_is_assumed_and_nothing_else(shared_data: Path, model: str) -> None:
+def test_notes_state_what_is_assumed_and_nothing_else(shared_data: Path, model: str) -> None:
     notes = list(load(shared_data, model).notes)
     if model in WINDOWED:
         layers, tokens = WINDOWED[model]
@@ -272,7 +272,7 @@ def test_what_is_not_modelled_is_refused_by_file_and_key(shared_data: Path, mode
     assert f"{published(shared_data)[model].name}: {REFUSED[model]}" in str(error.value)
 
 
-def test_weights_are_as_large_as_vllm_says_it_has_loaded(shared_data: Path) -> None:
+def test_weights_are_as_large_as_vllm_states_it_has_loaded(shared_data: Path) -> None:
     """Within 1 %; the vision encoder of Gemma 3 makes 2 % more."""
     quantised = {"Qwen/Qwen3-235B-A22B-Instruct-2507-FP8": "Qwen/Qwen3-235B-A22B-FP8"}
     files, compared = published(shared_data), 0
@@ -288,7 +288,9 @@ def test_weights_are_as_large_as_vllm_says_it_has_loaded(shared_data: Path) -> N
     assert compared >= 5
 
 
-def test_four_bit_weights_are_as_large_as_vllm_says_it_has_loaded(shared_data: Path, tmp_path: Path) -> None:
+def test_four_bit_weights_are_as_large_as_vllm_states_it_has_loaded(
+    shared_data: Path, tmp_path: Path
+) -> None:
     """Mistral-7B has the layers of Mixtral-8x7B with one expert; TheBloke's GPTQ has groups of 128."""
     values = raw(shared_data, "mistralai/Mixtral-8x7B-v0.1") | {"model_type": "mistral"}
     dense = {key: value for key, value in values.items() if "expert" not in key}

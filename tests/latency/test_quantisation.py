@@ -11,8 +11,8 @@ import pytest
 from model_configs import config, values_of
 
 from blis_py.errors import InputError
-from blis_py.latency.capacity import kv_capacity
-from blis_py.latency.hardware import load_gpu
+from blis_py.hardware.capacity import kv_capacity
+from blis_py.hardware.gpu import load_gpu
 from blis_py.models.model_shape import ModelShape, load_model
 from blis_py.models.weights import Weights
 

@@ -9,9 +9,9 @@ import pytest
 from latency_cases import decode, prefill
 
 from blis_py.core.features import StepFeatures
+from blis_py.hardware.gpu import GpuSpec, load_gpu
 from blis_py.latency import build, work
 from blis_py.latency.base import LatencyModel
-from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.work import distinct_experts
 from blis_py.models.model_shape import ModelShape, load_model
 from blis_py.models.weights import Weights

@@ -14,8 +14,8 @@ from latency_cases import PLANTED, decode, prefill
 
 from blis_py.calibrate.train import SampleGroup, ServedRun, predict, train
 from blis_py.errors import InputError
+from blis_py.hardware.gpu import GpuSpec, load_gpu
 from blis_py.latency import build
-from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.trained import (
     COEFFICIENT_NAMES,
     Basis,

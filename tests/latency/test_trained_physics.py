@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from latency_cases import decode, prefill
 
 from blis_py.core.features import StepFeatures
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import build
 from blis_py.latency.base import LatencyModel
-from blis_py.latency.hardware import load_gpu
 from blis_py.latency.trained_physics import PUBLISHED_BETA
 from blis_py.models.model_shape import load_model
 from blis_py.models.weights import Weights

@@ -6,8 +6,8 @@ import pytest
 from latency_cases import decode, prefill
 
 from blis_py.core.features import StepFeatures
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import trained
-from blis_py.latency.hardware import load_gpu
 from blis_py.latency.trained import TILE_KEYS, TILE_ROWS, Trained
 from blis_py.models.model_shape import load_model
 

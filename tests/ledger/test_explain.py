@@ -16,7 +16,7 @@ import blis_py as blis
 from blis_py.config.loader import as_dict
 from blis_py.errors import InputError
 from blis_py.figures.ledger import ledger as drawn
-from blis_py.ledger.question import ask
+from blis_py.ledger.question import question_of
 from blis_py.ledger.what_if import candidates
 from blis_py.metrics.latencies import latencies
 from blis_py.outputs.staging import write_text
@@ -93,7 +93,7 @@ def test_the_slowest_and_the_median_request_have_ledgers_that_add_up_too(busy: R
 )
 def test_a_question_that_is_none_is_refused(question: dict[str, str], problem: str) -> None:
     with pytest.raises(InputError) as caught:
-        ask(**question)
+        question_of(**question)
     assert caught.value.problem == problem
 
 
@@ -132,6 +132,22 @@ def test_the_slowest_and_the_median_of_a_ttft_add_up_to_ttfts(busy: Result) -> N
     assert sum(line["typical_ns"] for line in lines) == explanation.typical.ttft_ns
     ttfts = [each.ttft_ns or 0 for each in explanation.slowest]
     assert sum(line["slowest_ns"] for line in lines) == pytest.approx(np.mean(ttfts))
+
+
+def test_the_columns_of_a_tpot_are_per_token_and_add_up_to_tpots(busy: Result) -> None:
+    """Otherwise the median request, with a long answer, would look slower than the slowest."""
+    explanation = blis.explain(busy, metric="tpot.p90", what_if=False)
+    lines = explanation.as_dict()["ledger"]
+    assert explanation.typical is not None
+    tpot_ms = busy.requests.set_index("request_id").tpot_ms
+    for column, requests in (
+        ("typical_ns", [explanation.typical]),
+        ("slowest_ns", explanation.slowest),
+        ("asked_ns", [explanation.ledger]),
+    ):
+        expected_ns = 1e6 * np.mean([tpot_ms[each.request] for each in requests if each is not None])
+        assert sum(line[column] for line in lines) == pytest.approx(expected_ns, rel=1e-3)
+    assert "The slowest and the median request: TPOT per token." in str(explanation)
 
 
 def test_the_share_column_names_the_metric(busy: Result) -> None:
@@ -192,7 +208,7 @@ def test_what_ifs_are_named_by_their_flags(busy: Result) -> None:
     assert report[0]["change"] == "--max-num-batched-tokens 512 --scheduler sjf instead of 1024, fcfs"
 
 
-def test_a_change_within_the_noise_says_so_and_a_large_one_does_not(busy: Result) -> None:
+def test_a_change_within_the_noise_reports_it_and_a_large_one_does_not(busy: Result) -> None:
     report = blis.explain(busy, what_if=["tp=8", "max_num_seqs=200"]).as_dict()["what_ifs"]
     better, same = report
     assert not better["noise"]
@@ -238,7 +254,7 @@ def test_a_saved_run_is_simulated_again_and_found_the_same(busy: Result, saved: 
     assert "its figures are reproduced" in str(explanation)
 
 
-def test_a_saved_run_that_comes_out_otherwise_says_so(busy: Result, tmp_path: Path) -> None:
+def test_a_saved_run_that_comes_out_otherwise_reports_it(busy: Result, tmp_path: Path) -> None:
     folder = busy.save(tmp_path / "edited", plots=False)
     config = (folder / "config.yaml").read_text()
     write_text(
@@ -256,13 +272,13 @@ def test_a_saved_run_that_comes_out_otherwise_says_so(busy: Result, tmp_path: Pa
 # -- no such request ---------------------------------------------------------------------------------
 
 
-def test_a_run_without_requests_has_a_page_that_says_so(saved: Path) -> None:
+def test_a_run_without_requests_has_a_page_that_reports_it(saved: Path) -> None:
     explanation = blis.explain(model="qwen3-14b", trace=str(saved / "trace.csv"), horizon=1)
     assert "Nothing to explain: there are no requests." in str(explanation)
     assert explanation.as_dict()["what_ifs"] == []
 
 
-def test_without_served_requests_the_page_says_what_became_of_them() -> None:
+def test_without_served_requests_the_page_states_what_became_of_them() -> None:
     explanation = blis.explain(model="qwen3-14b", num_requests=20, prompt_tokens=3000, max_model_len=64)
     assert "none of the 20 requests got an answer: 20 unservable" in str(explanation)
     one = blis.explain(
@@ -278,7 +294,7 @@ def test_without_served_requests_the_page_says_what_became_of_them() -> None:
     assert sum(one.ledger.whole.values()) == one.ledger.total_ns
 
 
-def test_a_class_without_requests_has_a_page_that_says_so(busy: Result) -> None:
+def test_a_class_without_requests_has_a_page_that_reports_it(busy: Result) -> None:
     assert "there are no requests of class critical" in str(blis.explain(busy, slo_class="critical"))
 
 
@@ -291,7 +307,7 @@ def test_one_request_has_a_page() -> None:
 
 
 @pytest.mark.parametrize("metric", ["tpot.p99", "itl.p50"])
-def test_answers_of_one_token_have_no_time_per_token_and_the_page_says_so(metric: str) -> None:
+def test_answers_of_one_token_have_no_time_per_token_and_the_page_reports_it(metric: str) -> None:
     settings = {"output_tokens": 1, "output_tokens_stdev": 0, "output_tokens_min": 1}
     explanation = blis.explain(model="qwen3-14b", num_requests=5, **settings, metric=metric)
     assert "none of the 5 requests has one: 5 completed" in str(explanation)

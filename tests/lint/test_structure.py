@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 import pytest
-from sources import ROOT, product
+from sources import ROOT, modules, product
 
 MAX_IMPORTS_IN_FUNCTIONS = {"blis_py": 315, "engine": 70}
 """An import stands in a function only where importing the file does not load the module anyway, and where it
@@ -50,6 +50,31 @@ def test_every_class_has_a_name_of_its_own() -> None:
                 found[node.name].append(f"{path}:{node.lineno}")
     several = {name: places for name, places in found.items() if len(places) > 1}
     assert not several, "one name, one meaning"
+
+
+def imports_of_private_modules(path: str, tree: ast.Module) -> Iterator[str]:
+    """Modules with an underscore that a file imports from another package than its own."""
+    for node in ast.walk(tree):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        for name in names:
+            package, private, _ = name.partition("._")
+            own = path.rpartition("/")[0].replace("/", ".")
+            if private and package.startswith(("blis_py", "engine")) and package != own:
+                yield f"{path}:{node.lineno}: {name}"
+
+
+@pytest.mark.parametrize("part", ["blis_py", "engine", "tests", "benchmarks"])
+def test_a_module_with_an_underscore_is_its_packages_own(part: str) -> None:
+    assert not [
+        line for path, tree in modules(part).items() for line in imports_of_private_modules(path, tree)
+    ]
+
+
+def test_an_import_of_a_private_module_from_elsewhere_is_seen() -> None:
+    tree = ast.parse("from blis_py.serve._sse import A\nimport blis_py.serve._sse\nimport _thread\n")
+    assert len([*imports_of_private_modules("blis_py/cli/run.py", tree)]) == 2
+    assert not [*imports_of_private_modules("blis_py/serve/app.py", tree)]
 
 
 @pytest.mark.parametrize("kind", ["diffusion"])

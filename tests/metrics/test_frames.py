@@ -112,7 +112,7 @@ def test_a_compressed_file_has_the_same_bytes_every_time(tmp_path: Path) -> None
     assert gzip.decompress(first).startswith(b"instance,start_ns,")
 
 
-def test_a_run_without_steps_says_how_to_record_them() -> None:
+def test_a_run_without_steps_states_how_to_record_them() -> None:
     run = record(table([0]), [instance([5])], [None])
     with pytest.raises(InputError, match="record_steps"):
         steps_frame(run)

@@ -63,7 +63,7 @@ def test_a_cluster_that_loses_requests_does_not_keep_up_however_long_the_rest_wa
     assert found["backlog_growth_per_s"] is None
 
 
-def test_a_run_that_is_hardly_longer_than_its_requests_says_nothing() -> None:
+def test_a_run_that_is_hardly_longer_than_its_requests_states_nothing() -> None:
     assert load(rate=4, num_requests=60)["verdict"] == TOO_SHORT
     assert load(rate=400, num_requests=90)["verdict"] == TOO_SHORT
 
@@ -98,7 +98,7 @@ def test_a_short_run_with_a_queue_of_minutes_is_saturated() -> None:
     assert found["verdict"] == SATURATED
 
 
-def test_a_run_that_is_too_short_tells_how_many_requests_would_do() -> None:
+def test_a_run_that_is_too_short_states_how_many_requests_would_do() -> None:
     found = load(rate=4, num_requests=60)
     assert found["verdict"] == TOO_SHORT
     enough = load(rate=4, num_requests=found["requests_for_verdict"])
@@ -161,7 +161,7 @@ def test_the_second_half_has_fifty_requests_of_which_one_may_come_in_the_middle(
 
 @pytest.mark.parametrize(("lost", "verdict"), [(1, STABLE), (2, SATURATED)])
 @pytest.mark.parametrize("how", [Outcome.TIMED_OUT, Outcome.REJECTED, Outcome.EVICTED])
-def test_more_than_a_hundredth_of_the_second_half_may_not_give_up(
+def test_no_more_than_a_hundredth_of_the_second_half_may_time_out(
     lost: int, verdict: str, how: Outcome
 ) -> None:
     found = made((0, 0, 0), requests=200, service_s=0.1)
@@ -192,3 +192,8 @@ def test_requests_of_closed_loops_are_counted_beside_the_verdict() -> None:
     assert assess(closed)["verdict"] == CLOSED
     assert "closed_loop_requests" not in assess(closed)
     assert assess(closed)["served_per_s"] == pytest.approx(200 / 100.1)
+
+
+def test_a_short_saturated_run_serves_what_it_served_until_its_end() -> None:
+    """Nothing ends before the last arrival, and yet 120 requests are served, in 100 + 21 + 100 s."""
+    assert assess(made((1, 5, 21)))["served_per_s"] == pytest.approx(120 / 221, rel=1e-3)

@@ -164,7 +164,7 @@ def talk_and_stranger(**settings: object) -> RunRecord:
     return run
 
 
-def test_the_summary_tells_the_ceiling_beside_the_hit_rate() -> None:
+def test_the_summary_states_the_ceiling_beside_the_hit_rate() -> None:
     cluster = summarise(talk_and_stranger())["cluster"]
     assert cluster["prefix_hit_ceiling"] == pytest.approx(64 / 198)
     keys = list(cluster)

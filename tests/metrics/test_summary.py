@@ -11,8 +11,9 @@ from record_builders import emission_times, instance, random_record, record, tab
 
 from blis_py.latency.base import FrontendDelays
 from blis_py.metrics import summarise
-from blis_py.metrics.invariants import InternalError
+from blis_py.metrics.invariants import InternalError, check
 from blis_py.metrics.record import Outcome, RunRecord
+from blis_py.requests.table import Labels
 
 MS = 1_000_000
 seeds = st.integers(0, 2**32 - 1)
@@ -220,6 +221,37 @@ def test_a_record_that_contradicts_itself_is_an_internal_error(
     getattr(tiny, column)[row] = value
     with pytest.raises(InternalError, match=message):
         summarise(tiny)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("instance", 0, "a rejected request was dispatched"),
+        ("outcome", Outcome.EVICTED, "an evicted request was never dispatched"),
+        ("outcome", Outcome.TIMED_OUT, "a rejection and its reason disagree"),
+        ("outcome", -1, "no known outcome"),
+        ("outcome", max(Outcome) + 1, "no known outcome"),
+    ],
+)
+def test_a_rejection_that_is_none_is_an_internal_error(column: str, value: int, message: str) -> None:
+    ends = np.arange(1, 5) * 10 * MS
+    outcomes = [Outcome.COMPLETED, Outcome.REJECTED]
+    run = record(table([0, 0]), [instance(ends)], [(0, [0, 1]), None], outcomes)
+    run.rejection = Labels.of(["", "full"])
+    check(run)
+    getattr(run, column)[1] = value
+    with pytest.raises(InternalError, match=message):
+        check(run)
+
+
+def test_a_request_may_be_evicted_from_the_first_instance_and_needs_a_reason() -> None:
+    ends = np.arange(1, 5) * 10 * MS
+    run = record(table([0]), [instance(ends)], [(0, [0, 1])], [Outcome.EVICTED])
+    run.rejection = Labels.of(["evicted"])
+    check(run)
+    run.rejection = None
+    with pytest.raises(InternalError, match="without a reason"):
+        check(run)
 
 
 def test_a_lost_outcome_is_an_internal_error(tiny: RunRecord) -> None:

@@ -4,10 +4,12 @@
 
 Each mutant is one change to one module of `PARTS`, in a copy of the checkout. First all tests run once, in
 an instrumented copy: which of them execute which blocks is kept beside `--out`. Then the tests that execute
-the changed place run, the closest and fastest first, until one fails, in forks of a process that has
-imported the libraries. Those that read files of the folder `shared` beside the checkout run last, so that
-one call says, too, what a stranger's clone notices. A failed test of another part counts if it fails twice;
-a mutant that only hangs, or does not import, counts neither way. What has been found is kept in `--out`
+the changed place run, whole runs of `tests/golden/battery` first, then the closest and fastest, until one
+fails, in forks of a process that has imported everything: a changed function takes the place of its original
+in memory, and only a change outside functions takes an import. Those that read files of the folder `shared`
+beside the checkout run last, so that one call says, too, what a stranger's clone notices. A failed test
+counts if it passes where nothing is changed; a mutant that only hangs, or does not import, counts neither
+way. What has been found is kept in `--out`
 after every mutant; the same call goes on from there, and `--again` tests those once more that have not been
 killed. Mutants that change nothing observable are in `equivalent.txt`, each with its reason. Prints the
 seed, the score with its 95 % interval, and the survivors.
@@ -40,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from blocks import HITS
 from operators import Mutation, compiles, mutations
-from reach import MARKS, Blocks, Reach
+from reach import MARKS, Blocks, Reach, Reached
 from selection import Selection
 from server import BROKEN, HANGS, KILLED, SURVIVES
 
@@ -58,6 +60,11 @@ SECOND_NS = 10**9
 CLOSEST = 6
 """Files of tests tried before all others."""
 TOGETHER = 20
+FIRST_RUNS = 15
+"""Runs of the battery before any other test."""
+MOST_RUNS = 60
+"""Runs of the battery for one mutant."""
+LONG_RUN_S = 0.15
 
 
 def main() -> int:
@@ -76,7 +83,7 @@ def main() -> int:
     out = Path(options.out)
     found, equivalent = _read(out), _equivalent()
     reach = Reach(out.with_suffix(".reach.jsonl"), blocks.names, ROOT)
-    campaign = Campaign(sources, blocks, reach, options.own)
+    campaign = Campaign(sources, blocks, reach, options.own, options.battery)
     if not campaign.measured(until):
         print("stopped while measuring what the tests execute; the same call goes on")
         return 0
@@ -84,7 +91,7 @@ def main() -> int:
     missing = [mutation for mutation in chosen if mutation.name not in {*done, *equivalent}]
     with ExitStack() as stack, out.open("a") as log:
         for _ in range(options.workers if missing else 0):
-            campaign.servers.put(stack.enter_context(_server(options.limit_s)))
+            campaign.servers.put(stack.enter_context(_server(options.limit_s)).warmed())
         pool = ThreadPoolExecutor(options.workers)
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # before the servers are closed
 
@@ -118,6 +125,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--stop-after-s", type=float, default=inf, help="the same call goes on from there")
     parser.add_argument("--out", default="mutants.jsonl", help="what has been found (default: mutants.jsonl)")
     parser.add_argument("--own", action="store_true", help="only tests of the mutated part: a lower bound")
+    parser.add_argument("--battery", action="store_true", help="only the whole runs: seconds, a lower bound")
     parser.add_argument("--by-hand", action="store_true", help=f"those of {BY_HAND.name} instead of a sample")
     parser.add_argument("--again", action="store_true", help="test those once more that have not been killed")
     parser.add_argument("--results", help="file of scores by seed, such as benchmarks/results/mutants.json")
@@ -216,6 +224,14 @@ class Server:
             "scratch": str(self.root.parent / "scratch"),
             **more,
         }
+        return self._answer(job)
+
+    def warmed(self) -> Server:
+        """With the package imported, to change single functions of it."""
+        self._answer({"root": str(self.root), "warm": True})
+        return self
+
+    def _answer(self, job: dict[str, object]) -> tuple[str, str]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(json.dumps(job), file=self._process.stdin, flush=True)
@@ -253,16 +269,23 @@ class Campaign:
 
     Args:
         own: only tests of the mutated part.
+        battery_only: only the whole runs of the battery.
     """
 
-    def __init__(self, sources: dict[str, bytes], blocks: Blocks, reach: Reach, own: bool) -> None:
+    def __init__(
+        self, sources: dict[str, bytes], blocks: Blocks, reach: Reach, own: bool, battery_only: bool
+    ) -> None:
         self._sources, self._blocks, self._reach, self._own = sources, blocks, reach, own
+        self._battery_only = battery_only
+        self._sound: dict[str, bool] = {}
+        """Tests that have failed, and whether they pass where nothing is changed."""
         self._selection = Selection(ROOT)
         self.servers: SimpleQueue[Server] = SimpleQueue()
 
     def measured(self, until: float) -> bool:
         """Run all tests once, in an instrumented checkout; returns whether that is done in time."""
-        files = self._reach.missing([str(path.relative_to(ROOT)) for path in self._selection.tests])
+        tests = [] if self._battery_only else [str(path.relative_to(ROOT)) for path in self._selection.tests]
+        files = self._reach.missing([*self._selection.runs, *tests])
         if not files:
             return True
         with ExitStack() as stack:
@@ -286,51 +309,78 @@ class Campaign:
         print(f"measured {file}", flush=True)
 
     def tested(self, mutation: Mutation) -> Found:
-        server, hangs = self.servers.get(), Found(SURVIVES)
+        server, unsound = self.servers.get(), set[str]()
         try:
-            with server.changed(mutation.module, mutation.applied(self._sources[mutation.module])):
-                for close, shared, tests in self._stages(mutation):
-                    verdict, test = self._failing(server, mutation.module, tests, close)
-                    if verdict in (KILLED, BROKEN):
-                        return Found(verdict, test, shared)
-                    if verdict == HANGS:
-                        hangs = Found(HANGS, test, shared)
-            return hangs
+            while True:
+                found = self._first(server, mutation, unsound)
+                if found.verdict != KILLED or self._passes_unchanged(server, found.test):
+                    return found
+                unsound.add(found.test)
         finally:
             self.servers.put(server)
 
-    def _failing(self, server: Server, module: str, tests: list[str], close: bool) -> tuple[str, str]:
-        """A test that fails, if there is one; of far ones, which may fail for other reasons, twice."""
-        while tests and not server.is_late:  # no tests would mean all of them
-            verdict, test = server.run(_files(tests), tests, module=module)
-            if close or verdict != KILLED or server.run(_files([test]), [test], module=module)[0] == KILLED:
-                return verdict, test
-            tests = tests[tests.index(test) + 1 :] if test in tests else []
-        return SURVIVES, ""
+    def _first(self, server: Server, mutation: Mutation, unsound: set[str]) -> Found:
+        """What the first test that decides says."""
+        hangs = Found(SURVIVES)
+        with server.changed(mutation.module, mutation.applied(self._sources[mutation.module])):
+            for shared, tests in self._stages(mutation):
+                chosen = [test for test in tests if test not in unsound]
+                if not chosen or server.is_late:  # no tests would mean all of them
+                    continue
+                verdict, test = server.run(_files(chosen), chosen, module=mutation.module)
+                if verdict in (KILLED, BROKEN):
+                    return Found(verdict, test, shared)
+                if verdict == HANGS:
+                    hangs = Found(HANGS, test, shared)
+        return hangs
 
-    def _stages(self, mutation: Mutation) -> Iterator[tuple[bool, bool, list[str]]]:
-        """Cheap tests before slow ones, those of the closest files first, those that read `shared` last."""
+    def _passes_unchanged(self, server: Server, test: str) -> bool:
+        if test not in self._sound:
+            used_s, server.used_s = server.used_s, 0.0
+            self._sound[test] = server.run(_files([test]), [test])[0] == SURVIVES
+            server.used_s = used_s
+        return self._sound[test]
+
+    def _stages(self, mutation: Mutation) -> Iterator[tuple[bool, list[str]]]:
+        """Some whole runs, cheap tests close by, further runs, others; what reads `shared` comes last."""
         files = self._selection.of(mutation.module, self._own)
         block, rank = self._blocks.of(mutation), {file: place for place, file in enumerate(files)}
         found = [one for one in self._reach.of(block) if not self._own or one.file in rank]
         if not found:  # executed when it is imported
+            files = [*self._selection.runs, *files]
             found = [one for file in files for one in self._reach.tests.get(file, []) if one.passes]
-        found.sort(
-            key=lambda one: (one.shared, one.cost_s > SLOW_S, rank.get(one.file, len(rank)), one.cost_s)
-        )
+        runs = sorted((one for one in found if one.file in self._selection.runs), key=_mixed)
+        yield False, [one.test for one in runs[:FIRST_RUNS]]
+        if not self._battery_only:
+            tests = [one for one in found if one.file not in self._selection.runs]
+            tests.sort(
+                key=lambda one: (one.shared, one.cost_s > SLOW_S, rank.get(one.file, len(rank)), one.cost_s)
+            )
+            close = [one for one in tests if not one.shared and one.cost_s <= SLOW_S]
+            files = list(dict.fromkeys(one.file for one in close))[:CLOSEST]
+            close = [one for one in close if one.file in files]
+            yield False, [one.test for one in close]
+        yield False, [one.test for one in runs[FIRST_RUNS:MOST_RUNS]]
+        if self._battery_only:
+            return
+        tests = [one for one in tests if one not in close]
         for shared in (False, True):
             for slow in (False, True):
-                files = dict.fromkeys(one.file for one in found if one.shared == shared)
-                for close, some in _batched(list(files)):
-                    chosen = [one for one in found if one.shared == shared and (one.cost_s > SLOW_S) == slow]
-                    yield close and not slow, shared, [one.test for one in chosen if one.file in some]
+                chosen = [one for one in tests if one.shared == shared and (one.cost_s > SLOW_S) == slow]
+                for some in _batched(list(dict.fromkeys(one.file for one in chosen))):
+                    yield shared, [one.test for one in chosen if one.file in some]
 
 
-def _batched(files: list[str]) -> Iterator[tuple[bool, set[str]]]:
+def _mixed(run: Reached) -> tuple[bool, bytes]:
+    """An order in which runs of all kinds take turns, the long ones behind."""
+    return run.cost_s > LONG_RUN_S, sha256(run.test.encode()).digest()
+
+
+def _batched(files: list[str]) -> Iterator[set[str]]:
     """The closest files, and the others in groups, since reading all of them takes its time."""
-    yield True, set(files[:CLOSEST])
+    yield set(files[:CLOSEST])
     for begin in range(CLOSEST, len(files), TOGETHER):
-        yield False, set(files[begin : begin + TOGETHER])
+        yield set(files[begin : begin + TOGETHER])
 
 
 def _files(tests: list[str]) -> list[str]:

@@ -10,6 +10,7 @@ import zlib
 from base64 import b85decode, b85encode
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib import import_module
@@ -129,6 +130,14 @@ class Recorded:
             self._all_read = self._all_read or self._reads
         self._reads = self._reads or read_before
         self._marks[:] = _union(before, inside)
+
+    @contextmanager
+    def run(self, test: str) -> Iterator[None]:
+        """Of a test that is none of pytest's."""
+        self._clear()
+        before_s = _used_s()
+        yield
+        self._found.append(Reached(test, round(_used_s() - before_s, 3), True, False, bytes(self._marks)))
 
     @pytest.hookimpl(hookwrapper=True)
     def pytest_runtest_protocol(self, item: Any) -> Iterator[None]:

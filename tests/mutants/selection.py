@@ -12,6 +12,8 @@ LEFT_OUT = (
     *("report", "serve", "soak", "ui"),
 )
 """Folders of tests that are about other things, depend on the machine's pace, or take minutes."""
+BATTERY = "tests/golden/battery"
+"""Whole runs, which need no pytest."""
 
 
 class Selection:
@@ -25,8 +27,9 @@ class Selection:
         self.tests = [
             path
             for path in sorted((root / "tests").rglob("test_*.py"))
-            if path.relative_to(root / "tests").parts[0] not in LEFT_OUT
+            if path.relative_to(root / "tests").parts[0] not in LEFT_OUT and BATTERY not in str(path)
         ]
+        self.runs = sorted(str(path.relative_to(root)) for path in (root / BATTERY / "runs").glob("*.txt"))
 
     def of(self, module: str, own: bool = False) -> list[str]:
         """Test files that import it, directly or not, those of its part first, relative to the checkout.

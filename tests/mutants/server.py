@@ -11,12 +11,14 @@ import resource
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from select import select
 from typing import Any
 
 import pytest
+from warm import Warm, forget
 
 LIBRARIES = (
     *("numpy", "pandas", "scipy.stats", "scipy.optimize", "scipy.special", "pydantic", "simpy", "yaml"),
@@ -26,6 +28,9 @@ LIBRARIES = (
 SURVIVES, KILLED, HANGS, BROKEN = "survives", "killed", "hangs", "does not import"
 TEST_LIMIT_S = 12
 """CPU time of one test, many times what it takes where nothing is changed."""
+RUN_LIMIT_S = 5
+"""The same of a run of the battery."""
+BATTERY = "tests/golden/battery"
 MEMORY_BYTES = 6 << 30
 HANGING = 1
 """Tests that hang before no others are tried."""
@@ -39,7 +44,20 @@ def main() -> None:
         except ImportError:
             continue
     for line in sys.stdin:
-        print(json.dumps(_run(json.loads(line))), flush=True)
+        job = json.loads(line)
+        print(json.dumps(_warmed(job["root"]) if "warm" in job else _run(job)), flush=True)
+
+
+WARM: list[Warm] = []
+"""The checkout's package, in memory."""
+
+
+def _warmed(root: str) -> tuple[str, str, float]:
+    """Import the package, while nothing of it is changed."""
+    sys.path[:0] = [root, str(Path(root, BATTERY))]
+    os.environ["BLIS_INTERPRETED"] = "1"
+    WARM.append(Warm(Path(root)))
+    return SURVIVES, "", 0.0
 
 
 def _run(job: dict[str, Any]) -> tuple[str, str, float]:
@@ -104,17 +122,74 @@ def _child(job: dict[str, Any], send: int) -> None:
     sys.path[:0] = [job["root"], str(Path(__file__).parent)]
     os.environ.update(job["environment"])
     sys.dont_write_bytecode = False  # compiling would take longer than the tests
-    plugins: list[object] = [Notes(send, job["tests"])]
+    if "module" in job and not _changed(job["module"]):
+        os.write(send, json.dumps([BROKEN, "", 0]).encode() + b"\n")
+    notes = Notes(send, job["tests"])
+    if job["files"][0].startswith(BATTERY):
+        _battery(job, notes)
+    else:
+        _pytest(job, notes)
+    os.write(send, b'["end", "", 0]\n')
+    os._exit(0)
+
+
+def _changed(module: str) -> bool:
+    """Whether the changed module can be imported."""
+    try:
+        if WARM and WARM[0].changed(module):
+            return True
+    except Exception:
+        pass
+    forget()
+    return _imports(module)
+
+
+def _pytest(job: dict[str, Any], notes: Notes) -> None:
+    plugins: list[object] = [notes]
     if "reach" in job:
         from reach import Recorded
 
         plugins.append(Recorded(Path(job["reach"])))
-    if "module" in job and not _imports(job["module"]):
-        os.write(send, json.dumps([BROKEN, "", 0]).encode() + b"\n")
     flags = ["-q", "--tb=no", "-p", "no:cacheprovider", "-p", "no:xdist", f"--basetemp={job['scratch']}"]
+    flags += ["-m", "not slow and not long"] if job.get("quick") else []
     pytest.main([*flags, *job["files"]], plugins)
-    os.write(send, b'["end", "", 0]\n')
-    os._exit(0)
+
+
+def _battery(job: dict[str, Any], notes: Notes) -> None:
+    """Whole runs, without pytest around them: all of a file, or those that are named."""
+    sys.path[:0] = [str(Path(job["root"], BATTERY)), str(Path(job["root"], "tests"))]
+    sys.path[2:2] = [
+        str(Path(job["root"], "tests", folder)) for folder in ("cluster", "extension", "metrics")
+    ]
+    from battery import expected, outcome, runs
+
+    prefix = f"{BATTERY}/runs/"
+    stems = tuple(f"{Path(file).stem}/" for file in job["files"])
+    tests = job["tests"] or [
+        f"{prefix}{name.replace('/', '.txt::', 1)}" for name in runs() if name.startswith(stems)
+    ]
+    recorded = None
+    if "reach" in job:
+        from reach import Recorded
+
+        recorded = Recorded(Path(job["reach"]))
+    for test in tests:
+        notes.pytest_runtest_logstart(test)
+        signal.setitimer(signal.ITIMER_VIRTUAL, TEST_LIMIT_S if recorded else RUN_LIMIT_S)
+        name = test.removeprefix(prefix).replace(".txt::", "/", 1)
+        try:
+            with recorded.run(test) if recorded else nullcontext():
+                failed = outcome(name) != expected()[name]
+        except (LimitError, MemoryError):
+            notes.note(HANGS, test)
+        except BaseException:  # whatever else it ends with is a difference
+            notes.note(KILLED, test)
+        else:
+            if failed:
+                notes.note(KILLED, test)
+    signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    if recorded:
+        recorded.pytest_sessionfinish()
 
 
 def _imports(module: str) -> bool:
@@ -143,7 +218,7 @@ class Notes:
     def __init__(self, send: int, tests: list[str]) -> None:
         self._send, self._place = send, {test: place for place, test in enumerate(tests)}
 
-    def _note(self, what: str, test: str) -> None:
+    def note(self, what: str, test: str) -> None:
         times = os.times()
         os.write(self._send, json.dumps([what, test, sum(times[:4])]).encode() + b"\n")
 
@@ -154,10 +229,10 @@ class Notes:
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
-            self._note(KILLED, report.nodeid)
+            self.note(KILLED, report.nodeid)
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self._note("started", nodeid)
+        self.note("started", nodeid)
         signal.setitimer(signal.ITIMER_VIRTUAL, TEST_LIMIT_S)
 
     @pytest.hookimpl(hookwrapper=True)
@@ -166,7 +241,7 @@ class Notes:
         report = outcome.get_result()
         if report.failed and not hasattr(report, "wasxfail"):
             at_limit = isinstance(call.excinfo.value, LimitError | MemoryError)
-            self._note(HANGS if at_limit else KILLED, report.nodeid)
+            self.note(HANGS if at_limit else KILLED, report.nodeid)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from blocks import HITS, blocks, innermost, instrumented
 from mutants import ROOT, wilson
 from operators import compiles, mutations
 from selection import Selection
+from warm import functions, same
 
 SOURCE = b'''"""Text, 1 < 2."""
 LIMIT: int = 3
@@ -110,3 +111,21 @@ def test_a_mutation_belongs_to_the_smallest_block_around_it(line: int, first: in
     found = blocks(BRANCHES)
     number = innermost(found, line)
     assert (found[number].first_line if number >= 0 else 0) == first
+
+
+def test_a_change_inside_a_function_is_told_from_one_outside() -> None:
+    """Only the first can be made in memory, wherever the lines are then."""
+    mutants = {mutation.new: mutation.applied(SOURCE) for mutation in mutations("m", SOURCE)}
+    before = compile(SOURCE, "m", "exec")
+
+    def differing(source: bytes) -> list[str] | None:
+        after = compile(source, "m", "exec")
+        if not same(before, after, but_functions=True):
+            return None
+        pairs = zip(functions(before), functions(after), strict=True)
+        return [old.co_qualname for old, new in pairs if not same(old, new)]
+
+    assert differing(mutants["max"]) == ["Part.take"]
+    assert differing(b"\n\n" + SOURCE) == []
+    assert differing(mutants["4"]) is None  # a constant of the module
+    assert differing(mutants["1"]) is None  # a default

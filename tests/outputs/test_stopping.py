@@ -184,7 +184,7 @@ def limited(file_bytes: int) -> Callable[[], None]:
 
 
 def run_limited(file_bytes: int, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """A command on a full disk, which would cut the bytecode of modules off, too, for all processes to come."""
+    """A command on a full disk, which must not cut off the bytecode of modules that others read, too."""
     return subprocess.run(
         [sys.executable, "-m", "blis_py", *map(str, arguments)],
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},

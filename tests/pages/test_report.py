@@ -172,7 +172,7 @@ def test_a_result_of_little_is_shown_as_what_it_is(settings: dict[str, object], 
     assert "-0" not in {text for _, _, text in page.cells}
 
 
-def test_an_empty_result_says_so() -> None:
+def test_an_empty_result_reports_it() -> None:
     simulation = blis.build(model="llama-3.1-8b", rate=1, num_requests=5)
     result = replace(simulation, table=simulation.table.take(slice(0, 0))).run()
     page = Page(html(report(result)))

@@ -11,8 +11,8 @@ import pytest
 from one_pool import simulate
 
 from blis_py.core.config import SchedulerConfig
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import build
-from blis_py.latency.hardware import load_gpu
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.models.model_shape import load_model
 from blis_py.traces import read_trace

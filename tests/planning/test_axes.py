@@ -42,7 +42,7 @@ def test_lists_ranges_and_values_that_are_lists() -> None:
         ("slo=ttft.p99=1s", "cannot be varied"),
     ],
 )
-def test_what_is_no_axis_is_an_error_that_says_what_to_write(text: str, message: str) -> None:
+def test_what_is_no_axis_is_an_error_that_states_what_to_write(text: str, message: str) -> None:
     with pytest.raises(InputError) as error:
         parse_axis(text)
     assert message in str(error.value)

@@ -86,6 +86,7 @@ def planned(**settings: Any) -> Plan:
         workload="chat",
         rate=4,
         num_requests=40,
+        most_requests=400,
         slo="ttft.p99=5s",
         draws=0,
         tune=False,

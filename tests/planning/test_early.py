@@ -43,7 +43,7 @@ def test_what_is_hopeless_misses_its_target_in_the_whole_run(slo: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_part_that_is_easy_says_so_and_the_whole_is_only_then_left_out() -> None:
+def test_a_part_that_is_easy_reports_it_and_the_whole_is_only_then_left_out() -> None:
     easy = Job(configure(**LOAD, rate=10, num_instances=4, slo="ttft.p99=5s tpot.p99=1s"), stops_at=(FINE,))
     assert outcome(easy).early == FINE
     assert outcome(replace(easy, stops_at=(HOPELESS,))).figures == outcome(replace(easy, stops_at=())).figures

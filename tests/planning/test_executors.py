@@ -128,7 +128,7 @@ def test_a_dask_cluster_gives_what_one_process_gives_though_a_worker_is_killed(
     assert len(list(tmp_path.rglob("*.json"))) == len(many) - 1  # all but the one that is refused
 
 
-def test_a_worker_that_sees_another_file_says_so(small: dict[str, object], tmp_path: Path) -> None:
+def test_a_worker_with_another_file_reports_it(small: dict[str, object], tmp_path: Path) -> None:
     from blis_py.api import configure
 
     spec = tmp_path / "spec.yaml"
@@ -157,7 +157,7 @@ def test_an_address_that_is_none_is_an_error(address: str) -> None:
 
 
 @pytest.mark.slow
-def test_without_dask_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_dask_the_error_states_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(InputError, match=r"pip install 'blis-py\[dask\]'"):
         executor(dask="local")

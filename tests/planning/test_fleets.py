@@ -82,12 +82,12 @@ def test_a_fleet_costs_what_its_pools_cost_one_without_instances_nothing(fleet: 
 def test_what_costs_more_than_a_fleet_that_holds_is_not_tried() -> None:
     probed: list[int] = []
 
-    def ask(probes: Sequence[Probe], _: bool) -> list[Judgement]:
+    def evaluate(probes: Sequence[Probe], _: bool) -> list[Judgement]:
         probed.extend(line for line, _ in probes)
         return [Judgement(line == 10) for line, _ in probes]
 
     lines = [SearchLine(float(30 - line)) for line in range(30)]
-    assert Search(lines, [1], ask).best() == (10, 0)
+    assert Search(lines, [1], evaluate).best() == (10, 0)
     assert sorted(probed) == list(range(6, 30)), "eight at a time, cheapest first"
 
 
@@ -105,7 +105,7 @@ def test_draws_and_levers_change_every_pool(fleet: str) -> None:
         assert after.scheduler.num_kv_blocks == round(1.25 * before.scheduler.num_kv_blocks)
 
 
-def test_a_plan_of_pools_says_how_certain_it_is_and_what_is_short(fleet: str) -> None:
+def test_a_plan_of_pools_states_how_certain_it_is_and_what_is_short(fleet: str) -> None:
     found = planned(fleet, vary={"pools.new.count": [2, 3]}, draws=3)
     assert all(case.outcome.ran or case.outcome.early for case in found.draws)
     assert {"compute", "KV", "host"} <= {lever.resource for lever in found.levers}

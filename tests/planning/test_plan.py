@@ -117,14 +117,14 @@ def test_above_the_highest_rate_a_target_is_missed_and_there_it_is_kept() -> Non
 
 
 @pytest.mark.slow
-def test_a_cluster_that_holds_at_no_rate_says_so() -> None:
+def test_a_cluster_that_holds_at_no_rate_reports_it() -> None:
     found = plan(max_rate=True, instances=None, slo="ttft.p99=1us")
     assert found.max_rate_factor is None
     assert not found.holds
 
 
 @pytest.mark.slow
-def test_where_nothing_holds_it_tells_what_the_best_does_and_what_binds() -> None:
+def test_where_nothing_holds_the_best_candidate_and_the_bottleneck_are_shown() -> None:
     found = plan(slo="tpot.p99=3ms", vary={"tp": (1, 2)}, instances="1:2")
     assert not found.holds
     assert found.best.point == {"tp": 2}
@@ -144,7 +144,7 @@ def test_memory_binds_where_memory_is_short() -> None:
 
 
 @pytest.mark.slow
-def test_the_runner_up_is_of_another_combination_and_says_why_it_lost() -> None:
+def test_the_runner_up_is_of_another_combination_and_states_why_it_lost() -> None:
     found = plan(vary={"gpu": ("h100", "l40s")}, slo="ttft.p99=300ms")
     assert found.runner_up is not None
     assert found.runner_up.judgement.holds
@@ -153,7 +153,7 @@ def test_the_runner_up_is_of_another_combination_and_says_why_it_lost() -> None:
 
 
 @pytest.mark.slow
-def test_without_a_price_it_takes_the_fewest_gpus_and_says_so() -> None:
+def test_without_a_price_it_takes_the_fewest_gpus_and_reports_it() -> None:
     found = plan(vary={"gpu": ("h100", "mi300x")}, prices={})
     assert found.objective == "GPUs"
     assert found.summary["best"]["dollars_per_hour"] is None or found.best.config.gpu == "h100"
@@ -206,7 +206,7 @@ def test_lost_requests_are_reported_and_allowed_only_where_that_is_set() -> None
 
 
 @pytest.mark.slow
-def test_without_served_requests_it_says_so_and_draws_what_there_is(tmp_path: Path) -> None:
+def test_without_served_requests_it_reports_it_and_draws_what_there_is(tmp_path: Path) -> None:
     found = plan(max_model_len=40, prompt_tokens_min=50, num_requests=20, slo="ttft.p99=5s", instances="1:2")
     assert not found.holds
     assert "100.00 % of the requests are lost" in repr(found)
@@ -305,12 +305,13 @@ def test_everything_is_in_the_folder(tmp_path: Path) -> None:
         ({"slo": "critical.ttft.p99=1s"}, "no request is held to it"),
         ({"horizon": "10s"}, "would hide the requests that are still waiting"),
         ({"attainment": "101%"}, "is no share"),
+        ({"confidence": "90"}, "write 90% or 0.9"),
         ({"attainment": "99%"}, "no request has a goodput target"),
         ({"prices": {"h100": -1}}, "is no price"),
         ({"instances": "0:4"}, "must be whole numbers from 1"),
         ({"instances": "4", "vary": {"num_instances": (1, 2)}}, "given by --instances, too"),
         ({"vary": {"tp": (3, 5)}}, "no configuration can be run: --tp: does not divide"),
-        ({"vary": {"gpu": ("h1000",)}}, "no configuration can be run"),
+        ({"vary": {"gpu": ("h1000",)}}, "unknown gpu (found"),
         ({"vary": {"prompt_tokens": (10, 20)}}, "is not for a plan to choose"),
         ({"vary": {"latency_model": ("trained", "roofline")}}, "is not for a plan to choose"),
         ({"max_rate": True}, "contradicts --max-rate"),
@@ -350,3 +351,34 @@ def test_a_plan_waits_for_requests_that_the_horizon_of_a_spec_would_cut_off(tmp_
     assert found.best.outcome.figures["requests.completed"] == 300
     assert all(run.figures["requests.completed"] == run.facts["requests"] for run in runs)
     assert found.config.drain, "the configuration that it writes does so, too"
+
+
+def test_a_start_all_at_once_that_decides_a_percentile_is_a_warning() -> None:
+    """32 of 200 requests; of 12,800 they would be a quarter of those beyond the p99."""
+    loop = {"model": "llama-3.1-8b", "concurrency": 32, "prompt_tokens": 500, "output_tokens": 20}
+    only = {"instances": [1], "draws": 0, "tune": False, "most_requests": 200}
+    found = blis.plan(**loop, num_requests=200, slo="tpot.p99=1s", **only)
+    (note,) = [note for note in found.notes if "at once" in note]
+    assert note.startswith("32 of the 200 requests are sent at once at the start")
+    assert note.endswith("count for much of tpot.p99: for the steady state give --num-requests 12800")
+    assert not any(
+        "at once" in note for note in blis.plan(**loop, num_requests=200, slo="tpot.mean=1s", **only).notes
+    )
+
+
+FEW = {"model": "llama-3.1-8b", "rate": 5, "num_requests": 60, "draws": 0, "tune": False, "most_requests": 60}
+
+
+def test_more_throughput_than_is_offered_is_no_lack_of_instances() -> None:
+    found = blis.plan(**FEW, instances=[1, 2], at_least="output_tokens_per_s=1e6")
+    assert not found.holds
+    assert found.rate is None
+    assert found.binding is None
+    (note,) = [note for note in found.notes if "ask for no more" in note]
+    assert note.startswith("output_tokens_per_s ")
+    assert note.endswith("raise --rate, or take --max-rate")
+
+
+def test_a_gpu_that_does_not_exist_is_refused_and_does_not_change_the_objective() -> None:
+    with pytest.raises(InputError, match="unknown gpu"):
+        blis.plan(**FEW, instances=[1], slo="ttft.p99=1s", vary={"gpu": ["h100", "a10g"]})

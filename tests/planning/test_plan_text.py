@@ -104,14 +104,17 @@ def test_a_duration_has_the_unit_that_makes_it_readable(seconds: float, message:
     assert f"80 requests, {message})" in report_text.answer(plan(rate=rate))
 
 
-def test_a_highest_rate_says_what_it_is_not() -> None:
+def test_a_highest_rate_states_what_it_is_not() -> None:
     def said(**changes: Any) -> str:
         rate = HighestRate(
             **{"factor": 2.0, "per_s": 120.0, "broken": judged(130), "span_s": 30.0, **changes}
         )
         return report_text.answer(plan(rate=rate)).split("\n")[3]
 
-    assert said(factor=None) == "Highest rate: none; even 1 % of the load misses a target"
+    assert (
+        said(factor=None)
+        == "Highest rate: none; even 1 % of the load misses a target, so more instances do not help"
+    )
     assert said(broken=None).endswith("beyond 120 requests/s, where the search ended (over 0 requests, 30 s)")
     assert said(settled=False) == (
         "Highest rate of a burst of 30 s: 120 requests/s (2.00 × the 60 offered; over 0 requests, 30 s); "
@@ -120,13 +123,18 @@ def test_a_highest_rate_says_what_it_is_not() -> None:
 
 
 def test_the_offered_rate_is_named_beside_the_given_one_where_they_differ_by_a_hundredth() -> None:
-    rate = HighestRate(1.0, 60.0, judged(130))
-    near, far = (plan(best=candidate(2, 80, offered_per_s=each), rate=rate) for each in (60.5, 60.7))
+    near, far = (plan(rate=HighestRate(1.0, each, judged(130))) for each in (60.5, 60.7))
     assert "the 60.5 offered;" in report_text.answer(near)
     assert "the 60.7 offered by these requests, rate 60;" in report_text.answer(far)
 
 
-def test_what_meets_no_target_says_by_what_and_without_a_price_counts_gpus() -> None:
+def test_the_offered_rate_is_that_of_the_run_at_the_highest_rate() -> None:
+    """A short run offers another rate than a long one: 75 requests/s are half of 150."""
+    text = report_text.answer(plan(rate=HighestRate(0.5, 75.0, judged(130))))
+    assert "75 requests/s (0.50 × the 150 offered by these requests, rate 60;" in text
+
+
+def test_what_meets_no_target_states_by_what_and_without_a_price_counts_gpus() -> None:
     lost = Requirement("requests lost", 0.0, 0.25, "share", -0.25)
     worst = replace(judged(130), requirements=(*judged(130).requirements, lost), saturated=True)
     best = replace(candidate(1, 130, None), judgement=worst)
@@ -234,7 +242,7 @@ def test_the_answer_of_the_prediction_itself_stands_beside_the_sure_one() -> Non
 @pytest.mark.parametrize(
     ("drawn", "message"), [(True, "unknown, no runs validate trained"), (False, "not estimated")]
 )
-def test_confidence_that_is_not_known_says_why(drawn: bool, message: str) -> None:
+def test_confidence_that_is_not_known_states_why(drawn: bool, message: str) -> None:
     assert report_text.lines(plan(drawn=drawn))[-1] == f"Confidence: {message}"
 
 
@@ -291,7 +299,7 @@ def test_the_picture_of_a_plan_shows_its_figures() -> None:
     assert {each.get_fontsize() for each in (*small, *costs.texts, *trust.texts, *levers.texts)} == {8}
 
 
-def test_the_picture_of_a_plan_without_figures_says_what_is_not_known() -> None:
+def test_the_picture_of_a_plan_without_figures_states_what_is_not_known() -> None:
     best = replace(candidate(1, 80, None), judgement=Judgement(False))
     picture = pictures.draw(plan(best=best))
     said = [" ".join(text.get_text().split()) for ax in picture.figure.axes for text in ax.texts]
@@ -301,3 +309,19 @@ def test_the_picture_of_a_plan_without_figures_says_what_is_not_known() -> None:
         "nothing was measured",
         "nothing was found that would help",
     ]
+
+
+def test_figures_beside_a_highest_rate_are_those_of_the_load_given() -> None:
+    """2 GPUs that serve ten times the load cost a tenth a token: the price below is not that of the rate."""
+    cluster = plan(objective=report_text.RATE, rate=HighestRate(10.0, 600.0, judged(130)))
+    text = report_text.answer(cluster)
+    assert "per million tokens in all at the load given" in text
+    assert "p99 TTFT 80 ms (target 100 ms) at the load given" in text
+    assert "at the load given" not in report_text.answer(plan())
+
+
+def test_a_target_missed_by_few_requests_and_met_by_many_is_no_contradiction() -> None:
+    missed = plan(best=candidate(2, 130), rate=HighestRate(1.15, 69.0, judged(130), 4.0, 320))
+    text = "  the 80 requests given miss a target that a longer run of the same load meets: give more"
+    assert text in report_text.lines(missed)
+    assert text not in report_text.lines(plan(rate=HighestRate(1.15, 69.0, judged(130), 4.0, 320)))

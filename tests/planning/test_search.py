@@ -30,7 +30,7 @@ class World:
         slack = (SIZES[size] - least) / 20 + (line % 3) / 100
         return Judgement(SIZES[size] >= least, (Requirement("x", 1.0, 1 - slack, "ms", slack),))
 
-    def ask(self, probes: Sequence[Probe], may_stop: bool) -> list[Judgement]:
+    def evaluate(self, probes: Sequence[Probe], may_stop: bool) -> list[Judgement]:
         self.probed += [(probe, may_stop) for probe in probes]
         return [self._hint(probe) if may_stop else self.judge(probe) for probe in probes]
 
@@ -68,7 +68,7 @@ def worlds(draw: st.DrawFn) -> World:
 
 
 def search_of(world: World) -> Search:
-    return Search([SearchLine(cost) for cost in world.costs], SIZES, world.ask)
+    return Search([SearchLine(cost) for cost in world.costs], SIZES, world.evaluate)
 
 
 @pytest.mark.slow
@@ -118,5 +118,8 @@ def _looks_per_line(count: int) -> float:
             return super().cost(probe)
 
     world = World([1 + 7 * line % 12 for line in range(count)], [1 + line % 13 for line in range(count)], [0])
-    assert Counted([SearchLine(float(cost)) for cost in world.costs], SIZES, world.ask).best() == world.best()
+    assert (
+        Counted([SearchLine(float(cost)) for cost in world.costs], SIZES, world.evaluate).best()
+        == world.best()
+    )
     return looks / count

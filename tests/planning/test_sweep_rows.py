@@ -15,7 +15,7 @@ def few(small: dict[str, Any]) -> dict[str, Any]:
     return small | {"num_requests": 20, "workers": 1, "cache": False}
 
 
-def test_a_row_says_the_seed_that_was_varied(few: dict[str, Any]) -> None:
+def test_a_row_states_the_seed_that_was_varied(few: dict[str, Any]) -> None:
     table = blis.sweep(vary={"seed": [1, 2]}, **few).table
     assert table["seed"].tolist() == [1, 2]
     assert [float(x) for x in table["ttft_ms.p99"]] == [

@@ -47,12 +47,14 @@ def tables(draw: st.DrawFn) -> RequestTable:
     return requests(arrivals, prompts, outputs, deadlines, texts)
 
 
+AT_ONCE = ("sglang", "trtllm-generation-first")
+"""Both instances get a request at once, so both are chosen on its arrival."""
+
+
 @st.composite
 def clusters(draw: st.DrawFn) -> dict[str, Any]:
-    handoff = draw(st.sampled_from(["vllm", "trtllm", "sglang", "blis"]))
-    order = (
-        "decode-first" if handoff == "sglang" else draw(st.sampled_from(["decode-first", "prefill-first"]))
-    )
+    handoff = draw(st.sampled_from(["vllm", "trtllm", "trtllm-generation-first", "sglang", "blis"]))
+    order = "decode-first" if handoff in AT_ONCE else draw(st.sampled_from(["decode-first", "prefill-first"]))
     drawn = {
         "handoff": handoff,
         "pair_order": order,

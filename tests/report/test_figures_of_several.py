@@ -74,7 +74,7 @@ def test_runs_that_a_sweep_refused_or_lost_are_left_out() -> None:
         several(table(row(5, status="failed")))
 
 
-def test_the_foot_says_what_all_runs_share_and_what_varies(tmp_path: Path) -> None:
+def test_the_foot_states_what_all_runs_share_and_what_varies(tmp_path: Path) -> None:
     sweep = tmp_path / "sweep.csv"
     table(row(5), row(10)).to_csv(sweep, index=False)
     assert several(sweep).foot == "scheduler fcfs · varied: workload.rate"

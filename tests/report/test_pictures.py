@@ -71,7 +71,7 @@ def test_settings_of_matplotlib_that_others_have_changed_change_no_picture(tmp_p
 
 
 @pytest.mark.parametrize("name", figures())
-def test_every_figure_says_what_was_run(name: str) -> None:
+def test_every_figure_states_what_was_run(name: str) -> None:
     figure = figures()[name](view(random_record(5, instances=2)))
     assert figure is not None
     (foot,) = [text.get_text() for text in figure.texts if "step times" in text.get_text()]

@@ -55,7 +55,7 @@ def test_the_times_of_tokens_come_back_in_microseconds(result: blis.Result, fold
     assert saved.mean() == pytest.approx(live.mean(), abs=0.001)
 
 
-def test_without_the_times_of_tokens_a_figure_says_that_it_shows_means(tmp_path: Path) -> None:
+def test_without_the_times_of_tokens_a_figure_states_that_it_shows_means(tmp_path: Path) -> None:
     blis.run(**RUN).save(tmp_path / "out", plots=False)
     (ax,) = blis.load(tmp_path / "out").plot.itl().axes
     assert ax.get_title(loc="left") == "Inter-token latency, mean of each request"

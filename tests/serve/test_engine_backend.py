@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 
 from serving import client_of, events
 
-from blis_py.serve.backend import Ask, Piece, Sampling
+from blis_py.serve.backend import Piece, Sampling, Submission
 from engine.cli.serving.backend import EngineBackend
 from engine.cli.serving.checkpoint import checkpoint_words, local_folder
 from engine.config import EngineConfig
@@ -88,14 +88,14 @@ def test_a_disconnect_frees_the_blocks_and_a_stop_ends_the_rest() -> None:
 
     async def use(client: httpx.AsyncClient, backend: EngineBackend) -> None:
         ids, params = backend.encode(PROMPT), Sampling(max_tokens=400, ignore_eos=True)
-        backend.add(Ask(id="a", prompt_ids=ids, sampling=params), pieces.append)
+        backend.add(Submission(id="a", prompt_ids=ids, sampling=params), pieces.append)
         while len(pieces) < 2:
             await asyncio.sleep(0.002)
         backend.abort("a")
         while backend.load()[0].running:
             await asyncio.sleep(0.002)
         assert backend.load()[0].kv_usage == 0
-        backend.add(Ask(id="b", prompt_ids=ids, sampling=params), others.append)
+        backend.add(Submission(id="b", prompt_ids=ids, sampling=params), others.append)
         while not others:
             await asyncio.sleep(0.002)
 

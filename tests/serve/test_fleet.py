@@ -16,7 +16,7 @@ from serving import events, with_fleet
 
 from blis_py import run
 from blis_py.metrics.record import Outcome
-from blis_py.serve.backend import Ask, Piece, Sampling
+from blis_py.serve.backend import Piece, Sampling, Submission
 from blis_py.serve.fleet.build import ServedFleet
 from blis_py.serve.fleet.live import Sight
 from blis_py.serve.settings import ServeSettings
@@ -106,7 +106,7 @@ def test_several_models_are_served_by_the_instances_of_each(tmp_path: Path) -> N
     assert result.requests.model.tolist() == ["llama-3.1-8b"] * 4 + ["qwen3-14b"] * 4
 
 
-@pytest.mark.parametrize("handoff", ["vllm", "sglang", "trtllm", "blis"])
+@pytest.mark.parametrize("handoff", ["vllm", "sglang", "trtllm", "trtllm-generation-first", "blis"])
 def test_prefill_and_decode_apart_stream_at_the_times_of_the_record(handoff: str) -> None:
     first_ns: dict[int, int] = {}
 
@@ -140,7 +140,7 @@ def test_prefill_and_decode_apart_stream_at_the_times_of_the_record(handoff: str
     assert rows.ttft_ms.tolist() == pytest.approx(seen_ms)
 
 
-@pytest.mark.parametrize("handoff", ["vllm", "sglang", "trtllm", "blis"])
+@pytest.mark.parametrize("handoff", ["vllm", "sglang", "trtllm", "trtllm-generation-first", "blis"])
 def test_a_client_that_leaves_during_a_hand_over_leaves_nothing_behind(handoff: str) -> None:
     async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
         live = fleet.backend.live
@@ -215,7 +215,9 @@ def test_a_client_that_goes_frees_what_it_held() -> None:
     async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
         backend, pieces = fleet.backend, list[Piece]()
         ids = backend.encode(PROMPT)
-        backend.add(Ask(id="gone", prompt_ids=ids, sampling=Sampling(max_tokens=10_000)), pieces.append)
+        backend.add(
+            Submission(id="gone", prompt_ids=ids, sampling=Sampling(max_tokens=10_000)), pieces.append
+        )
         while not pieces:
             await asyncio.sleep(0.001)
         assert backend.load()[0].running == 1

@@ -245,7 +245,7 @@ def test_responses_are_read_in_any_pieces(response: bytes, body: bytes | None, s
         assert asyncio.run(use()) == body
 
 
-def test_a_late_client_says_so_and_by_how_much() -> None:
+def test_a_late_client_reports_it_and_by_how_much() -> None:
     def at(late_ms: float) -> list[MeasuredRequest]:
         late_ns = int(late_ms * 1e6)
         return [

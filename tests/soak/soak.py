@@ -9,9 +9,12 @@ follows from its kind and seed, which are printed with what differs; a find beco
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import fields
 from hashlib import sha256
@@ -95,18 +98,27 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=[*KINDS], help="(default: all)")
     parser.add_argument("--native", metavar="FOLDER", help="native code to compare with")
     parser.add_argument("--digests", action="store_true", help="only print what each run came to")
+    parser.add_argument("--state", type=Path, help="file that keeps how far each kind has come")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="the longest time it goes on")
     options = parser.parse_args()
-    seeds, found = range(options.seed, options.seed + options.runs), 0
+    seeds = range(options.seed, options.seed + options.runs)
     if options.digests:
         print(kv.__file__)
         for line in digests(options.kinds, seeds):
             print(line)
         return 0
+    until_s = time.monotonic() + options.seconds
+    found, done = 0, 0
     for kind in options.kinds:
-        for seed in seeds:
+        for seed in seeds[_done(options.state, kind) :]:
+            if time.monotonic() > until_s:
+                break
             if wrong := violations(KINDS[kind](Random(seed))):
                 found += 1
                 print(f"{kind}, seed {seed}: {', '.join(wrong)}", flush=True)
+            done += 1
+            if options.state:
+                _keep(options.state, kind, seed + 1 - seeds.start)
             if (seed + 1 - seeds.start) % 100 == 0:
                 print(f"{kind}: {seed + 1 - seeds.start} of {len(seeds)}", file=sys.stderr, flush=True)
     if options.native:
@@ -115,8 +127,23 @@ def main() -> int:
             if line != other:
                 found += 1
                 print(f"in native code: {other}, interpreted: {line}", flush=True)
-    print(f"{len(options.kinds)} x {options.runs} configurations, {found} violations")
+    print(f"{done:,} configurations of {len(options.kinds)} x {options.runs:,}, {found} violations")
     return 1 if found else 0
+
+
+def _done(state: Path | None, kind: str) -> int:
+    """How many configurations of a kind an earlier call has run."""
+    return int(_known(state).get(kind, 0)) if state else 0
+
+
+def _keep(state: Path, kind: str, count: int) -> None:
+    new = state.with_suffix(".new")
+    new.write_text(json.dumps(_known(state) | {kind: count}))
+    new.replace(state)
+
+
+def _known(state: Path) -> dict[str, int]:
+    return json.loads(state.read_text()) if state.exists() else {}
 
 
 if __name__ == "__main__":

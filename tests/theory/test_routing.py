@@ -48,7 +48,7 @@ def test_chance_makes_every_instance_a_queue_of_its_own() -> None:
 
 
 @pytest.mark.slow
-def test_two_choices_do_what_mitzenmacher_says_of_many_instances() -> None:
+def test_two_choices_do_what_mitzenmacher_states_of_many_instances() -> None:
     """The share of instances with at least k requests is load^(2^k - 1); chance alone gives load^k."""
     instances, utilisation = 200, 0.7
     record = routed("power-of-two", 8_000, instances, utilisation)

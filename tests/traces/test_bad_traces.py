@@ -116,7 +116,7 @@ def test_a_wrong_tracev2_header_is_one_clear_error(tmp_path: Path, header: str, 
         assert part in text, text
 
 
-def test_a_tracev2_without_its_other_half_says_what_to_put_where(tmp_path: Path) -> None:
+def test_a_tracev2_without_its_other_half_states_what_to_put_where(tmp_path: Path) -> None:
     assert "x.yaml beside it" in message(write(tmp_path, "x.csv", f"{COLUMNS}\n{ROW}\n"))
     assert "put y.csv there" in message(write(tmp_path, "y.yaml", HEADER))
 

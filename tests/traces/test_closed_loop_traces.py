@@ -107,7 +107,7 @@ def test_at_fixed_times_every_row_is_played_as_it_stands(tmp_path: Path) -> None
     assert "without the conversation before it" in reading.notes[0]
 
 
-def test_without_growth_a_turn_says_what_its_row_says(tmp_path: Path) -> None:
+def test_without_growth_a_turn_states_what_its_row_says(tmp_path: Path) -> None:
     table, _ = read(trace(tmp_path, ROWS, HEADER))
     assert table.prompt_tokens[of_session(table, "a")].tolist() == [132, 62, 72]
 
@@ -185,7 +185,7 @@ def test_settings_that_contradict_each_other_are_refused(settings: dict[str, Any
         load_config(overrides=[(name, NAMES[name], value) for name, value in given.items()])
 
 
-def test_the_default_of_a_flag_of_blis_asks_for_nothing() -> None:
+def test_the_default_of_a_flag_of_blis_changes_nothing() -> None:
     """Its `--think-time-ms 0` leaves the pauses of the trace."""
     assert overrides({"--think-time-ms": 0.0}) == [("--think-time-ms", "workload.think_time_ms", None)]
     assert overrides({"--think-time-ms": 5.0}) == [("--think-time-ms", "workload.think_time_ms", 5.0)]

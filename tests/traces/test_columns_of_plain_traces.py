@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from blis_py.errors import InputError
-from blis_py.latency.hardware import load_gpu
+from blis_py.hardware.gpu import load_gpu
 from blis_py.latency.layer_profile import read_layer_profile
 from blis_py.models.model_shape import load_model
 from blis_py.traces import read_trace

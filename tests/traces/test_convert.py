@@ -124,7 +124,7 @@ def test_constrained_answers_are_kept_or_counted_and_merge_with_those_that_are_n
     assert sorted(both.constrained.tolist()) == [False, False, False, True]
 
 
-def test_an_unknown_ending_asks_for_the_format(tmp_path: Path) -> None:
+def test_an_unknown_ending_requires_the_format(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"which format\?"):
         writer_for(tmp_path / "x.txt", None)
     with pytest.raises(InputError, match="--to"):
@@ -188,7 +188,7 @@ def blis(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_convert_says_what_it_read_what_it_wrote_and_what_was_lost(tmp_path: Path) -> None:
+def test_convert_states_what_it_read_what_it_wrote_and_what_was_lost(tmp_path: Path) -> None:
     done = blis("convert", "mixed-slo", tmp_path / "day.csv", "--num-requests", "50")
     assert done.returncode == 0, done.stderr
     assert "lost: deadlines (of " in done.stderr

@@ -40,7 +40,7 @@ def read(path: Path, **settings: Any) -> tuple[RequestTable, Reading]:
 
 
 @pytest.mark.parametrize("format", SAMPLES)
-def test_a_file_says_by_itself_what_it_is(format: str) -> None:
+def test_a_file_states_by_itself_what_it_is(format: str) -> None:
     table, reading = read(SAMPLES[format])
     assert table.prompt_tokens.tolist() == [10, 20]
     assert table.output_tokens.tolist() == [3, 4]

@@ -89,7 +89,7 @@ def test_a_restart_of_the_server_does_not_count_backwards(tmp_path: Path) -> Non
     assert spec["num_requests"] == 31 + 30
 
 
-def test_range_data_of_prometheus_says_the_same(tmp_path: Path) -> None:
+def test_range_data_of_prometheus_states_the_same(tmp_path: Path) -> None:
     series = [
         {"metric": {"__name__": "vllm:request_success_total", "finished_reason": reason}, "values": values}
         for reason, values in (("stop", [[0, "1"], [60, "31"]]), ("length", [[0, "0"], [60, "30"]]))

@@ -53,7 +53,7 @@ def test_the_whole_run_has_the_numbers_of_summary_json(client: TestClient) -> No
     assert "--num-instances 3" in answer["command"]
 
 
-def test_a_sample_says_so_and_has_bands(client: TestClient) -> None:
+def test_a_sample_reports_it_and_has_bands(client: TestClient) -> None:
     answer = do(client, "sample", state={})
     assert answer["kind"] == "sample"
     assert "of 3,000" in answer["label"]

@@ -140,7 +140,7 @@ def test_sessions_begin_in_windows_and_go_on_after_them(tmp_path: Path) -> None:
 # -- cohorts ---------------------------------------------------------------------------------------------
 
 
-def test_a_cohort_is_so_many_clients_who_share_its_rate(tmp_path: Path) -> None:
+def test_a_cohort_is_so_many_clients_that_share_its_rate(tmp_path: Path) -> None:
     cohort = CLIENT | {"id": "team", "population": 4, "prefix_group": "doc", "prefix_length": 48}
     table = made(tmp_path, cohorts=[cohort], aggregate_rate=8, horizon=10 * S)
     assert table.client.names == ("team-0", "team-1", "team-2", "team-3")

@@ -57,7 +57,7 @@ def written(folder: Path, *clients: dict[str, Any], **top: Any) -> str:
     return str(folder / "spec.yaml")
 
 
-def test_turns_wait_for_answers_unless_the_spec_says_otherwise() -> None:
+def test_turns_wait_for_answers_unless_the_spec_states_otherwise() -> None:
     closed, loops = generate_loops(spec(chat()))
     assert loops is not None
     assert loops.later_turns

@@ -193,7 +193,7 @@ def clients(top: dict[str, Any], *own: dict[str, Any]) -> list[Any]:
     return [client.kind for client in spec.resolved()]
 
 
-def test_a_spec_says_it_for_all_clients_and_a_client_for_itself() -> None:
+def test_a_spec_states_it_for_all_clients_and_a_client_for_itself() -> None:
     common, own = clients({"kind": "diffusion", "steps": STEPS}, {}, {"block_size": 64, "commit_rounds": 0})
     assert (common.block_tokens, common.measured[0].commit_rounds) == (32, 1)
     assert (own.block_tokens, own.measured[0].commit_rounds) == (64, 0)

@@ -71,7 +71,7 @@ def test_every_system_prompt_has_its_share_and_its_text(tmp_path: Path) -> None:
     assert set(table.slo_class.to_list()) == {"standard"}
 
 
-def test_a_configuration_and_the_spec_that_says_the_same_are_the_same_requests(tmp_path: Path) -> None:
+def test_a_configuration_and_the_spec_that_states_the_same_are_the_same_requests(tmp_path: Path) -> None:
     one, other = requests(config_of(tmp_path)), requests(spec_of(tmp_path))
     assert one.arrival_ns.tolist() == other.arrival_ns.tolist()
     assert one.prefix_group.to_list() == other.prefix_group.to_list()

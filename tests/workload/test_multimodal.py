@@ -95,7 +95,7 @@ def test_turns_may_have_images_and_remember_them() -> None:
     assert table.prompt_tokens[rows].tolist() == (np.cumsum(added) + 10 * np.arange(len(rows))).tolist()
 
 
-def test_a_written_trace_says_what_prompts_consist_of(tmp_path: Path) -> None:
+def test_a_written_trace_states_what_prompts_consist_of(tmp_path: Path) -> None:
     table = made(50, client={"prefix_group": "sys", "prefix_length": 40}, **LAW)
     write(table, tmp_path / "t.yaml", tmp_path / "t.csv", mode="generated")
     again = read_trace(tmp_path / "t.csv")

@@ -44,7 +44,7 @@ def test_an_order_without_cache_lookups_costs_nothing() -> None:
     assert not any("looks waiting requests up" in note for note in run.notes)
 
 
-def test_without_a_price_it_costs_nothing_and_the_run_says_so() -> None:
+def test_without_a_price_it_costs_nothing_and_the_run_reports_it() -> None:
     text = "lpm looks waiting requests up in the prefix cache, which costs nothing here"
     assert any(text in note for note in api.build(**LPM).notes)
     for priced in ({"scan_us": 0.0}, {"engine": "vllm"}):

@@ -107,7 +107,7 @@ def test_asynchronous_scheduling_hides_masks_that_fit_beside_a_step() -> None:
     assert mean_tpot_ms(slow) > mean_tpot_ms(free) + 1
 
 
-def test_masks_without_a_price_cost_nothing_and_the_run_says_so() -> None:
+def test_masks_without_a_price_cost_nothing_and_the_run_reports_it() -> None:
     free, run = api.run(**LOAD), api.run(**LOAD, structured_output_ratio=0.5)
     assert mean_tpot_ms(run) == mean_tpot_ms(free)
     assert any("constrained by a grammar, which costs nothing here" in note for note in run.notes)
@@ -115,7 +115,7 @@ def test_masks_without_a_price_cost_nothing_and_the_run_says_so() -> None:
     assert not any("grammar" in note for note in priced.notes)
 
 
-def test_block_diffusion_knows_no_structured_outputs() -> None:
+def test_block_diffusion_has_no_structured_outputs() -> None:
     with pytest.raises(InputError, match="block diffusion knows no structured outputs"):
         api.build(model="llada2.0-mini", workload="diffusion-tiny", structured_output_ratio=0.5)
 

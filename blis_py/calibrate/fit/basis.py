@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from blis_py.core.features import FEATURE_NAMES, is_whole
 from blis_py.latency.fitted import expected_experts
 from blis_py.latency.fitted_terms import GPU_TERMS, HOST_TERMS, TERMS, StepPoint
+from blis_py.latency.windowed_reads import windowed_reads
 from blis_py.models.model_shape import ModelShape
 from blis_py.traces.samples import KIND_NAMES, StepSamples, joined, medians
 
@@ -101,6 +102,11 @@ def rows_of(samples: StepSamples, shape: ModelShape | None, experts_in_use: floa
     x.prefill_seqs = c["prefill_seqs"] - blocks
     for name in ("prefill_tokens", "prefill_pairs", "prefill_kv_tokens", "emitted_rows"):
         setattr(x, name, c[name])
+    reads = windowed_reads(samples.meta, shape)
+    if reads is not None:
+        names = ("prefill_seqs", "prefill_tokens", "prefill_pairs", "prefill_kv_tokens")
+        x.decode_kv_tokens = reads.decode_kv_tokens(c["decode_kv_tokens"], c["decode_seqs"])
+        x.prefill_pairs, x.prefill_kv_tokens = reads.prefill(*(c[name] for name in names))
     x.begins_batch = c["begins_batch"]
     x.active_experts = _experts(c["active_experts"], x.tokens, shape, experts_in_use)
     x.knee = 0

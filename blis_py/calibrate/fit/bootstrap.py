@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.calibrate.fit.solve import Solution, nonnegative
+from blis_py.calibrate.fit._solve import Solution, nonnegative
 from blis_py.core.features import StepFeatures
 from blis_py.latency.fitted import Fitted
 from blis_py.latency.fitted_profile import Prices

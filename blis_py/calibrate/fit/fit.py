@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.calibrate.fit._residual import correct, gpu_ns
+from blis_py.calibrate.fit._solve import Solution, search, solve, solve_within
 from blis_py.calibrate.fit.accuracy import accuracy
 from blis_py.calibrate.fit.basis import (
     Rows,
@@ -20,10 +22,8 @@ from blis_py.calibrate.fit.basis import (
 )
 from blis_py.calibrate.fit.bootstrap import draw_groups, redraw
 from blis_py.calibrate.fit.masks import mask_prices
-from blis_py.calibrate.fit.residual import correct, gpu_ns
 from blis_py.calibrate.fit.scans import QUEUED, scan_price_ns, without_scans
 from blis_py.calibrate.fit.sharing import SHARED, repeated_read_ns
-from blis_py.calibrate.fit.solve import Solution, search, solve, solve_within
 from blis_py.errors import InputError
 from blis_py.latency.fitted_profile import REGIMES, Accuracy, Correction, FittedProfile, RegimeFit
 from blis_py.latency.fitted_shape import shape_of

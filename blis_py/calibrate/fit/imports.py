@@ -15,8 +15,8 @@ from blis_py.errors import InputError
 from blis_py.files.cells import meant
 from blis_py.files.csv_files import table_rows
 from blis_py.files.paths import is_folder
+from blis_py.hardware.gpu import GpuSpec, load_gpu
 from blis_py.latency.fitted_shape import facts_of
-from blis_py.latency.hardware import GpuSpec, load_gpu
 from blis_py.latency.kernel_tables import KernelTables
 from blis_py.models.model_shape import ModelShape, config_name, load_model
 from blis_py.traces.samples import SCHEMA, Column, StepSamples, samples_from

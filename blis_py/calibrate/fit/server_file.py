@@ -24,7 +24,7 @@ def engine_file(
         given: settings of the server with which the runs were simulated, by configuration key.
     """
 
-    def said(*names: str) -> str:
+    def source_of(*names: str) -> str:
         stated = "; ".join(f"{name} {fit.numbers[name].described()}" for name in names)
         return f"fitted to {fit.requests:,} requests of {fit.source}; 90 % intervals: {stated}"
 
@@ -34,9 +34,9 @@ def engine_file(
     settings = {**settings, **(given or {})}
     sources = {**sources, **dict.fromkeys(given or {}, "given when the server was fitted")}
     fitted = {
-        "frontend_ms": ([number["frontend_ms"], *behind], said("frontend_ms")),
-        "latency.step_scale": (number["step_scale"], said("step_scale")),
-        "latency.step_gap_us": (gaps, said("gap_us", "gap_seq_us")),
+        "frontend_ms": ([number["frontend_ms"], *behind], source_of("frontend_ms")),
+        "latency.step_scale": (number["step_scale"], source_of("step_scale")),
+        "latency.step_gap_us": (gaps, source_of("gap_us", "gap_seq_us")),
     }
     kept = {key: (value, sources[key]) for key, value in settings.items() if key not in fitted}
     entries = {key: {"value": value, "source": source} for key, (value, source) in {**kept, **fitted}.items()}

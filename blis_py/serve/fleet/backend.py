@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from blis_py.core.slo import CLUSTER_PRIORITY
 from blis_py.errors import InputError
 from blis_py.metrics.record import Outcome, RunRecord
-from blis_py.serve.backend import Ask, Deliver, EngineLoad, Piece, Timing, TokenLogprob
+from blis_py.serve.backend import Deliver, EngineLoad, Piece, Submission, Timing, TokenLogprob
 from blis_py.serve.chat import PLAIN_TEMPLATE
 from blis_py.serve.errors import ApiError
-from blis_py.serve.fleet.answers import Answers, MadeUpAnswer
+from blis_py.serve.fleet._answers import Answers, MadeUpAnswer
+from blis_py.serve.fleet._tokens import FleetTokenizer
 from blis_py.serve.fleet.failures import Failures, FailureSettings
 from blis_py.serve.fleet.kv_events import KVEvents
 from blis_py.serve.fleet.live import LiveCluster, LiveRequest
 from blis_py.serve.fleet.prefixes import PrefixBook
-from blis_py.serve.fleet.tokens import FleetTokenizer
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -101,36 +101,36 @@ class FleetBackend:
 
     # -- requests --------------------------------------------------------------------------------------
 
-    def add(self, ask: Ask, deliver: Deliver) -> str:
+    def add(self, submission: Submission, deliver: Deliver) -> str:
         """Send a request to the simulated cluster.
 
         Raises:
             ApiError: 400: an unknown class, or an id in progress; 503: the record is full, or the request was
                 refused.
         """
-        self.failures.refuse(ask.headers)
+        self.failures.refuse(submission.headers)
         self._check_room()
-        slo_class = ask.headers.get("x-slo-class", "")
+        slo_class = submission.headers.get("x-slo-class", "")
         if slo_class and slo_class not in CLUSTER_PRIORITY:
             known = ", ".join(CLUSTER_PRIORITY)
             raise ApiError(400, f"unknown class {slo_class!r}: use one of {known}", "X-SLO-Class")
-        if ask.id in self._answering:
+        if submission.id in self._answering:
             raise ApiError(400, "a request of this id is in progress", "X-Request-Id")
-        prompt = ask.prompt_ids
-        answer = self.answers.answer(prompt, ask.sampling, self.max_model_len - len(prompt))
-        answering = _Answering(self, ask, answer, deliver, self.failures.breaks_after(len(answer)))
-        self._answering[ask.id] = answering
-        name = f"{ask.id}#{self.live.source.rows}" if ask.id in self._names else ask.id
+        prompt = submission.prompt_ids
+        answer = self.answers.answer(prompt, submission.sampling, self.max_model_len - len(prompt))
+        answering = _Answering(self, submission, answer, deliver, self.failures.breaks_after(len(answer)))
+        self._answering[submission.id] = answering
+        name = f"{submission.id}#{self.live.source.rows}" if submission.id in self._names else submission.id
         self._names.add(name)
         answering.live = self.live.add(
             name,
             len(prompt),
             len(answer),
-            ask.sampling.max_tokens or 0,
+            submission.sampling.max_tokens or 0,
             self._book.content([*prompt, *answer.ids]),
             slo_class,
-            ask.priority,
-            ask.model,
+            submission.priority,
+            submission.model,
             answering.tokens,
             answering.ended,
         )
@@ -248,10 +248,15 @@ class _Answering:
     """One answer on its way."""
 
     def __init__(
-        self, fleet: FleetBackend, ask: Ask, answer: MadeUpAnswer, deliver: Deliver, breaks_after: int
+        self,
+        fleet: FleetBackend,
+        submission: Submission,
+        answer: MadeUpAnswer,
+        deliver: Deliver,
+        breaks_after: int,
     ) -> None:
-        self._fleet, self._ask, self._answer, self._deliver = fleet, ask, answer, deliver
-        self._breaks_after, self._logprobs = breaks_after, ask.sampling.logprobs
+        self._fleet, self._submission, self._answer, self._deliver = fleet, submission, answer, deliver
+        self._breaks_after, self._logprobs = breaks_after, submission.sampling.logprobs
         self._delivered = 0
         self.live: LiveRequest | None = None
         self.added = False
@@ -269,13 +274,13 @@ class _Answering:
             piece.logprobs = [_logprob(text, self._logprobs) for text in pieces]
         self._deliver(piece)
         if self._breaks_after and end >= self._breaks_after:
-            self._fleet.abort(self._ask.id)
+            self._fleet.abort(self._submission.id)
             self._deliver(Piece(finish_reason="error", error="injected: the answer has broken off"))
 
     def ended(self, why: str) -> None:
         """End the answer."""
         fleet, live = self._fleet, self.live
-        fleet.forget(self._ask.id)
+        fleet.forget(self._submission.id)
         if why:
             self._deliver(Piece(finish_reason="error", error=why, status=503))
         else:

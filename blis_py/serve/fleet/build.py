@@ -12,13 +12,13 @@ from blis_py.errors import InputError
 from blis_py.files.opening import read_text
 from blis_py.result import Result
 from blis_py.serve.chat import PLAIN_TEMPLATE
-from blis_py.serve.fleet.admin import admin_routes
-from blis_py.serve.fleet.answers import Answers
+from blis_py.serve.fleet._admin import admin_routes
+from blis_py.serve.fleet._answers import Answers
+from blis_py.serve.fleet._tokens import FleetTokenizer, ModelTokenizer, PieceTokenizer
 from blis_py.serve.fleet.backend import FleetBackend, FleetSettings
 from blis_py.serve.fleet.failures import FailureSettings
 from blis_py.serve.fleet.kv_events import BlockHashes, KVEvents
 from blis_py.serve.fleet.live import LiveCluster, empty_table
-from blis_py.serve.fleet.tokens import FleetTokenizer, ModelTokenizer, PieceTokenizer
 from blis_py.setup import kinds
 from blis_py.setup.demand import Demand
 from blis_py.setup.from_config import DEFAULT_SEED

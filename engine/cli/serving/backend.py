@@ -19,7 +19,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from blis_py.errors import InputError
-from blis_py.serve.backend import Ask, Deliver, EngineLoad, Piece, Sampling, Timing, TokenLogprob
+from blis_py.serve.backend import Deliver, EngineLoad, Piece, Sampling, Submission, Timing, TokenLogprob
 from blis_py.serve.errors import INTERNAL, ApiError
 from engine.cli.serving.checkpoint import CheckpointWords
 from engine.cli.serving.recorder import ForgetfulLog, ServingRecorder, ServingRounds
@@ -44,7 +44,7 @@ _SAMPLING = tuple(field.name for field in fields(Sampling) if field.name != "str
 class _EngineRequest:
     """A sequence in the engine."""
 
-    ask: Ask
+    submission: Submission
     deliver: Deliver
     name: str
     """In the engine, where names are not used twice."""
@@ -163,11 +163,11 @@ class EngineBackend:
     def _begin(self, entry: _EngineRequest, params: SamplingParams, engine: Engine) -> None:
         if entry.over:
             return
-        ask = entry.ask
-        more = {} if ask.priority is None else {"priority": ask.priority}
+        submission = entry.submission
+        more = {} if submission.priority is None else {"priority": submission.priority}
         try:
             entry.sequence = engine.add_request(
-                ask.prompt_ids,
+                submission.prompt_ids,
                 params,
                 request_id=entry.name,
                 on_delta=lambda delta: self._on_delta(entry, delta),
@@ -196,7 +196,7 @@ class EngineBackend:
             if piece.finish_reason is not None:
                 self._forget(entry)
                 if piece.finish_reason == "error":
-                    log.error("request %s has failed: %s", entry.ask.id, delta.error)
+                    log.error("request %s has failed: %s", entry.submission.id, delta.error)
             entry.deliver(piece)
 
     def _refuse(self, entry: _EngineRequest, error: InputError) -> None:
@@ -214,22 +214,24 @@ class EngineBackend:
 
     def _forget(self, entry: _EngineRequest) -> None:
         entry.over = True
-        self._requests.pop(entry.ask.id, None)
+        self._requests.pop(entry.submission.id, None)
 
-    def add(self, ask: Ask, deliver: Deliver) -> str:
+    def add(self, submission: Submission, deliver: Deliver) -> str:
         """Send a request to the engine.
 
         Raises:
             ApiError: 400: the id is in progress, or the request does not fit the engine.
         """
-        if ask.id in self._requests:
+        if submission.id in self._requests:
             raise ApiError(400, "a request of this id is in progress", "X-Request-Id")
         try:
-            params = _params(ask.sampling, self._autoregressive)
+            params = _params(submission.sampling, self._autoregressive)
         except InputError as error:
             raise ApiError(400, str(error), error.key) from error
         self._number += 1
-        entry = self._requests[ask.id] = _EngineRequest(ask, deliver, f"{ask.id}-{self._number}")
+        entry = self._requests[submission.id] = _EngineRequest(
+            submission, deliver, f"{submission.id}-{self._number}"
+        )
         if params.structured_outputs is None:
             self._commands.put(lambda engine: self._begin(entry, params, engine))
         else:
@@ -345,7 +347,7 @@ def _piece(entry: _EngineRequest, delta: OutputDelta, name: Callable[[int], str]
     sequence = entry.sequence
     piece = Piece(delta.text, delta.token_ids)
     start, entry.delivered = entry.delivered, entry.delivered + len(delta.token_ids)
-    if entry.ask.sampling.logprobs is not None and sequence is not None and delta.token_ids:
+    if entry.submission.sampling.logprobs is not None and sequence is not None and delta.token_ids:
         piece.logprobs = _logprobs(sequence, start, entry.delivered, name)
     if delta.finish_reason is not None:
         piece.finish_reason, piece.stop_reason = delta.finish_reason, delta.stop_reason

@@ -69,10 +69,10 @@ def build_library() -> None:
 def run(command: list[str]) -> str:
     """Run a compiler in the kernels' folder; returns its output, or raises BuildError with it."""
     done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=False)
-    said = done.stdout + done.stderr
+    output = done.stdout + done.stderr
     if done.returncode:
-        raise BuildError(f"{command[0]} failed with status {done.returncode}:\n{said.strip()[-4000:]}")
-    return said
+        raise BuildError(f"{command[0]} failed with status {done.returncode}:\n{output.strip()[-4000:]}")
+    return output
 
 
 def _names() -> list[str]:

@@ -26,6 +26,7 @@ from engine.kernels.promise import Promise
 from engine.kernels.triton.attention_tiles import (
     LOG2_E,
     attend,
+    attend_ahead,
     context_of,
     load_queries,
     nothing_seen,
@@ -118,8 +119,12 @@ def _prefill(
     SPLIT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    AHEAD: tl.constexpr,
 ):
-    """One tile of rows and one KV head, over all keys of its sequence or, with SPLIT, over a share."""
+    """One tile of rows and one KV head, over all keys of its sequence or, with SPLIT, over a share.
+
+    AHEAD: compute the scores of the next tile of keys beside the softmax of this one.
+    """
     # The last tiles of a sequence see the most keys: start with those.
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     head = tl.program_id(1)
@@ -153,10 +158,11 @@ def _prefill(
             seq, head, k_cache, v_cache, block_tables, stride_table, seq_len, PAGE_SIZE, HEAD_DIM
         )
         softmax = nothing_seen(BLOCK_M, HEAD_DIM)
-        for masked in tl.static_range(2):
-            softmax = attend(
-                full if masked else start,
-                stop if masked else full,
+        if AHEAD:
+            softmax = attend_ahead(
+                start,
+                full,
+                stop,
                 softmax,
                 queries,
                 context,
@@ -168,8 +174,25 @@ def _prefill(
                 HEAD_DIM,
                 BLOCK_N,
                 WINDOW,
-                MASKED=masked == 1,
             )
+        else:
+            for masked in tl.static_range(2):
+                softmax = attend(
+                    full if masked else start,
+                    stop if masked else full,
+                    softmax,
+                    queries,
+                    context,
+                    begins,
+                    limits,
+                    scale_log2,
+                    NUM_KV_HEADS,
+                    PAGE_SIZE,
+                    HEAD_DIM,
+                    BLOCK_N,
+                    WINDOW,
+                    MASKED=masked == 1,
+                )
 
         num_heads = NUM_KV_HEADS * GROUP
         if SPLIT:
@@ -221,14 +244,15 @@ def _merge(
     tl.store(target, result.to(out.dtype.element_ty), mask=dims < HEAD_DIM)
 
 
-def _config(block_m: int, block_n: int, num_warps: int, num_stages: int) -> Any:
-    return triton.Config({"BLOCK_M": block_m, "BLOCK_N": block_n}, num_warps=num_warps, num_stages=num_stages)
+def _config(block_m: int, block_n: int, num_warps: int, num_stages: int, ahead: bool = False) -> Any:
+    sizes = {"BLOCK_M": block_m, "BLOCK_N": block_n, "AHEAD": ahead}
+    return triton.Config(sizes, num_warps=num_warps, num_stages=num_stages)
 
 
 _KEY = ["GROUP", "HEAD_DIM", "PAGE_SIZE", "MASK_BLOCK", "WINDOW", "SINKS", "SPLIT"]
 # The pipeline also prefetches page numbers: 3 stages hold one tile of keys and values ahead, 5 hold two.
 CONFIGS = {
-    "wide": [_config(128, 64, 8, 5), _config(128, 64, 8, 3), _config(64, 64, 4, 3)],
+    "wide": [_config(128, 64, 8, 3, ahead=True), _config(128, 64, 8, 5), _config(64, 64, 4, 3)],
     "narrow": [_config(64, 64, 4, 5)],
     "small": [_config(16, 64, 4, 5)],
     "wide d256": [_config(128, 32, 8, 3), _config(64, 64, 8, 3)],

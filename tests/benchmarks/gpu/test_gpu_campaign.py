@@ -85,7 +85,7 @@ def test_a_part_whose_time_is_over_is_ended_and_the_next_one_begins(
     assert "begun" in (tmp_path / "out" / "log.txt").read_text()
 
 
-def test_a_job_ends_within_its_time_and_says_what_it_did_not_begin(
+def test_a_job_ends_within_its_time_and_states_what_it_did_not_begin(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Every part takes all the time that it is given, and as long to end as one can."""
@@ -223,7 +223,7 @@ def test_a_campaign_that_is_killed_leaves_what_it_found_and_goes_on_later(
     assert lines == ["first", "second"], "the first part was not run again"
 
 
-def test_a_terminated_campaign_ends_its_part_and_says_so(driven: Any, tmp_path: Path) -> None:
+def test_a_terminated_campaign_ends_its_part_and_reports_it(driven: Any, tmp_path: Path) -> None:
     one = driven(slow=True)
     pid = wait_for(tmp_path / "pid")
     one.send_signal(signal.SIGTERM)

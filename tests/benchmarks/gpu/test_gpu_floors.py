@@ -9,9 +9,14 @@ from typing import Any
 import pytest
 import torch
 from floors import active_experts, forward_bytes
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from engine.build import build_engine
+from engine.config import EngineConfig
 from engine.models.config import ModelConfig, find_config, load_model_config
 from engine.models.weights import build_model, weight_bytes
+from engine.sampling_params import SamplingParams
+from engine.tiny import checkpoint
 
 BF16 = torch.bfloat16
 
@@ -68,3 +73,39 @@ def test_experts_in_use_are_those_of_random_choices() -> None:
         chosen = scores.topk(8, dim=-1).indices.flatten(1)
         counted = sum(len(row.unique()) for row in chosen) / len(chosen)
         assert active_experts(config, tokens) == pytest.approx(counted, rel=0.02)
+
+
+class WeightReads(TorchDispatchMode):
+    """Bytes of a model's weights that operations read, every time they do."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self._weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+        self.read = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        aliases = [returned.alias_info for returned in func._schema.returns if returned.alias_info]
+        if all(alias.is_write for alias in aliases):  # no view
+            rows = func in (torch.ops.aten.embedding.default, torch.ops.aten.index_select.default)
+            for tensor in (each for each in args if isinstance(each, torch.Tensor)):
+                if tensor.untyped_storage().data_ptr() in self._weights:
+                    self.read += out.nbytes if rows else tensor.nbytes
+        return out
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_decode_step_of_the_engine_reads_as_many_bytes_of_weights_as_its_floor(batch: int) -> None:
+    settings = EngineConfig(model=str(checkpoint("ar")), device="cpu", num_kv_blocks=40)
+    engine = build_engine(settings)
+    for _ in range(batch):
+        engine.add_request([1, 2, 3], SamplingParams(temperature=0, ignore_eos=True, max_tokens=9))
+    engine.step()
+    model = engine.executor.forward.model
+    with WeightReads(model) as reads:
+        engine.step()
+    assert engine.recorder.log().steps["decode_seqs"] == [0, batch]
+    dtype = next(model.parameters()).dtype
+    assert reads.read == forward_bytes(load_model_config(str(checkpoint("ar"))), dtype, batch, 0)

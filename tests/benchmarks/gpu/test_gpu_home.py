@@ -71,7 +71,7 @@ def profile(out: Path, visits: int, fold: bool = True) -> None:
         store.fold()
 
 
-def test_where_nothing_was_measured_every_table_says_so() -> None:
+def test_where_nothing_was_measured_every_table_reports_it() -> None:
     text = gpu_tables.draw(gpu_tables.Results())
     assert text.count(gpu_tables.NOTHING) == len(gpu_tables.TABLES)
     assert "Nothing has been measured on a GPU yet." in text
@@ -134,7 +134,7 @@ def test_of_several_profiles_of_a_model_the_longest_counts(
     assert "kept what is there" in capsys.readouterr().out
 
 
-def test_a_profile_too_short_to_fit_is_kept_and_says_why(
+def test_a_profile_too_short_to_fit_is_kept_and_states_why(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measured(tmp_path / "out")

@@ -15,7 +15,7 @@ def keys(out: Path) -> list[str]:
     return [row["key"] for row in read_rows(out) if "key" in row]
 
 
-def test_a_row_is_on_disk_when_it_has_been_measured_and_says_where_that_was(tmp_path: Path) -> None:
+def test_a_row_is_on_disk_when_it_has_been_measured_and_states_where_that_was(tmp_path: Path) -> None:
     rows = Rows(tmp_path, "ops", H200)
     assert not (tmp_path / RESULTS).exists(), "nothing has been measured yet"
     rows.add("one", {"us": 3.5})

@@ -53,7 +53,7 @@ def test_every_algorithm_and_combination_of_the_switches_answers(capsys: pytest.
         assert json_of(capsys, "generate", *MODEL, *flags)["token_ids"]
 
 
-def test_throughput_tells_of_rounds(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_throughput_shows_rounds(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     parameters = tmp_path / "algorithm.yaml"
     parameters.write_text("tokens_per_step: 16\n")
     sizes = ["--num-prompts", "5", "--input-len", "40", "--output-len", "56", "--max-num-seqs", "2"]

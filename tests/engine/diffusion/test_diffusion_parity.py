@@ -156,7 +156,7 @@ def test_another_batch_is_noticed() -> None:
     assert parity.identical < parity.steps
 
 
-def test_the_log_says_what_every_round_did() -> None:
+def test_the_log_states_what_every_round_did() -> None:
     engine = stub_engine("LowConfidence", max_num_seqs=2)
     sequences = [engine.add_request([1] * 70, params(40)), engine.add_request([2], params(9))]
     run_all(engine)
@@ -197,7 +197,7 @@ def test_a_log_of_another_engine_is_refused() -> None:
         replay_steps(log)
 
 
-def test_blis_parity_compares_rounds_and_says_where_they_part(
+def test_blis_parity_compares_rounds_and_states_where_they_part(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = busy_run(4, 15).recorder.log()

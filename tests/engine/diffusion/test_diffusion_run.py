@@ -270,7 +270,7 @@ def test_wrong_rounds_mode_and_costs_are_found() -> None:
     assert host[0] > host[1] + 10**6
 
 
-def test_a_request_that_gave_up_does_not_keep_a_rerun_from_ending() -> None:
+def test_a_timed_out_request_does_not_keep_a_rerun_from_ending() -> None:
     table = RequestTable.build(
         np.zeros(6, dtype=np.int64),
         np.full(6, 10),

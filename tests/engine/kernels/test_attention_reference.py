@@ -85,7 +85,7 @@ def test_a_whole_prompt_is_torchs_causal_attention() -> None:
     torch.testing.assert_close(batch.attend(), expected.transpose(0, 1))
 
 
-def test_a_block_of_queries_sees_all_of_its_own_block() -> None:
+def test_a_block_of_queries_attends_to_all_of_its_own_block() -> None:
     """Changing the last key of a block changes the first query of that block, and no query before it."""
     before = make_batch([(64, 64)], mask_block=32)
     changed = make_batch([(64, 64)], mask_block=32)

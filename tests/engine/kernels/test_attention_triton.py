@@ -148,6 +148,29 @@ def test_a_plan_under_a_window_has_the_tiles_of_the_window() -> None:
     assert plan_decodes(lengths, 4, 2, 64)[0, 6] == 2 * (8 + 1 + 0 + 1)
 
 
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("kind", [{}, {"mask_block": 32}, {"window": 40, "sinks": True}])
+def test_every_configuration_attends_alike(
+    number: int, kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engine.kernels.triton import prefill_attention as prefill
+    from engine.kernels.triton.autotune import FirstConfig
+
+    configs = prefill.CONFIGS["wide"]
+    assert [config.kwargs["AHEAD"] for config in configs] == [True, False, False]
+    configured = FirstConfig(prefill.KERNELS["wide"].fn, configs[number])
+    monkeypatch.setattr(prefill, "KERNELS", dict.fromkeys(prefill.KERNELS, configured))
+    lengths = [(70, 70), (20, 300), (5, 0), (33, 129)]
+    for splits in (1, 3):
+        batch = make_batch(lengths, num_decodes=0, heads=3, kv_heads=1, **kind)
+        out = torch.full(batch.q.shape, torch.nan)
+        caches = (batch.k_cache, batch.v_cache)
+        prefill.prefill_attention(
+            batch.q, *caches, batch.meta, batch.scale, out, splits, batch.window, batch.sinks
+        )
+        torch.testing.assert_close(out.double(), naive(batch), atol=3e-6, rtol=1e-5)
+
+
 def test_prompt_tails_are_cut_inside_a_block() -> None:
     check([(45, 45), (32, 96), (32, 77), (64, 130)], mask_block=32)
 

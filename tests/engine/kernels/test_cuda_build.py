@@ -120,7 +120,7 @@ def test_a_library_that_does_not_load_here_and_cannot_be_built_is_named_in_the_w
         assert not library.available()
 
 
-def test_a_failing_build_says_why_and_leaves_nothing_behind(
+def test_a_failing_build_states_why_and_leaves_nothing_behind(
     empty_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "compiler", lambda: "/bin/false")

@@ -12,7 +12,7 @@ from engine.kernels.op import OPS
 KERNELS = [(name, backend) for name, op in OPS.items() for backend in op.kernels]
 
 
-def test_every_op_says_what_it_computes() -> None:
+def test_every_op_states_what_it_computes() -> None:
     assert len(OPS) >= 11
     for name, op in OPS.items():
         assert inspect.getdoc(op.reference), name

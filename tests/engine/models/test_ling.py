@@ -146,5 +146,5 @@ def test_the_router_bias_and_the_groups_change_the_outcome(tmp_path: Path) -> No
     assert differing(ungrouped, part) > 5
 
 
-def test_llada2_is_block_diffusion_of_32_tokens_unless_its_config_says_otherwise() -> None:
+def test_llada2_is_block_diffusion_of_32_tokens_unless_its_config_states_otherwise() -> None:
     assert load_model_config("llada2.0-mini").mask_block == 32

@@ -195,7 +195,7 @@ def test_an_unsupported_config_is_refused_by_file_and_key(
     assert str(tmp_path) in str(error.value)
 
 
-def test_quantised_weights_are_refused_wherever_the_config_says_so(tmp_path: Path) -> None:
+def test_quantised_weights_are_refused_wherever_the_config_has_them(tmp_path: Path) -> None:
     folder = config(tmp_path)
     (tmp_path / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "FP8"}}')
     with pytest.raises(InputError, match=r"hf_quant_config\.json: quantization: quantised weights of this"):

@@ -51,7 +51,7 @@ def test_every_run_is_another_and_no_two_of_their_steps_are_one_shape() -> None:
     assert len(set(shapes)) == len(shapes)
 
 
-def test_the_engine_that_is_measured_notices_nothing() -> None:
+def test_the_measured_engine_is_not_affected() -> None:
     bench = bench_of()
     bench.visit(Shape("decode", (40, 5, 300), steps=2))
     bench.serve(0)

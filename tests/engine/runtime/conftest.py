@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from functools import partial
 
 import pytest
@@ -13,3 +14,13 @@ def prepared_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     on_device = partial(BatchBuilder, on_device=request.param == "device")
     monkeypatch.setattr("engine.build.BatchBuilder", on_device)
     return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Flags of a tiny model with random weights on the CPU."""
+    from test_engine_real_model import CONFIG
+
+    folder = tmp_path_factory.mktemp("tiny-qwen3")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return ["--model", str(folder), "--load-format", "dummy", "--device", "cpu", "--num-kv-blocks", "200"]

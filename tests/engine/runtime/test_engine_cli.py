@@ -8,18 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_engine_real_model import _CONFIG
 
 from blis_py.calibrate.parity import replay_steps
 from blis_py.cli import main
 from blis_py.traces.steplog import read_step_log
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    folder: Path = tmp_path_factory.mktemp("tiny-qwen3")
-    (folder / "config.json").write_text(json.dumps(_CONFIG))
-    return ["--model", str(folder), "--load-format", "dummy", "--device", "cpu", "--num-kv-blocks", "100"]
 
 
 def json_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
@@ -39,7 +31,7 @@ def test_generate_prints_one_line_of_json_per_prompt(
     assert all(len(row["token_ids"]) == 4 for row in rows)
 
 
-def test_a_stream_tells_step_by_step_what_generate_tells_at_the_end(
+def test_a_stream_gives_step_by_step_what_generate_gives_at_the_end(
     model: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = [
@@ -106,9 +98,9 @@ def test_a_replay_as_fast_as_possible_waits_for_no_arrival(
     assert result["duration"] < 1000
 
 
-def test_info_tells_what_would_run(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_info_states_what_would_run(model: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     facts = json_of(capsys, "info", *model, "--block-size", "32")
-    assert (facts["kv_blocks"], facts["kv_tokens"], facts["dtype"]) == (100, 3200, "float32")
+    assert (facts["kv_blocks"], facts["kv_tokens"], facts["dtype"]) == (200, 6400, "float32")
     assert facts["attention_norm_mlp"] == "reference"
 
 
@@ -142,7 +134,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert captured.err.count("\n") == 1
 
 
-def test_without_torch_it_says_what_to_install(
+def test_without_torch_it_states_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import blis_py.cli.engine

@@ -86,7 +86,7 @@ def test_a_kernel_is_counted_once_and_earlier_listeners_still_get_it(knobs: Simp
     assert heard == [False, True]
 
 
-def test_a_triton_that_does_not_tell_is_no_error(
+def test_a_triton_without_the_figure_is_no_error(
     knobs: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del knobs.listener

@@ -103,7 +103,7 @@ def test_sizes_reach_as_far_as_a_batch() -> None:
     assert default_sizes(100) == (16, 32, 48, 64, 96)
 
 
-def test_captured_batches_do_not_depend_on_who_was_in_them() -> None:
+def test_captured_batches_do_not_depend_on_the_requests_in_them() -> None:
     """The same graph: many decodes and a prompt, then prompts alone."""
     engine = captured(max_num_seqs=16)
     greedy = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)

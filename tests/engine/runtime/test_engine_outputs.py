@@ -184,7 +184,7 @@ def test_a_sequence_ends_at_the_longest_length_there_is() -> None:
     assert (len(sequence.output_ids), sequence.finish_reason) == (24, "length")
 
 
-def test_the_lm_head_sees_only_rows_that_emit() -> None:
+def test_the_lm_head_reads_only_rows_that_emit() -> None:
     class Counting(StubModel):
         rows = 0
 

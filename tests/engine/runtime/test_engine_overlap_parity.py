@@ -68,7 +68,7 @@ def test_played_back_step_by_step_an_overlapped_run_is_another() -> None:
     assert replay_steps(log).share < 0.5
 
 
-def test_its_log_tells_when_forwards_ran_and_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+def test_its_log_states_when_forwards_ran_and_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     engine = busy_run(2, 12, num_kv_blocks=24, clock=WallClock(), async_scheduling=True)
     log = engine.recorder.log()
     write_step_log(log, tmp_path / "steps.csv")

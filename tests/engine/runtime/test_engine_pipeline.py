@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from stub_engine import run_all, stub_engine
-from test_engine_real_model import _CONFIG
 
 from blis_py.calibrate.parity import replay_steps
 from blis_py.cli import main
@@ -17,13 +16,6 @@ from blis_py.traces.steplog import StepLog, read_step_log
 from engine.clock import WallClock
 from engine.pipeline import pipeline, summary
 from engine.sampling_params import SamplingParams
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    folder: Path = tmp_path_factory.mktemp("tiny-qwen3")
-    (folder / "config.json").write_text(json.dumps(_CONFIG))
-    return ["--model", str(folder), "--load-format", "dummy", "--device", "cpu", "--num-kv-blocks", "100"]
 
 
 def log_of(steps: int, **settings: Any) -> StepLog:

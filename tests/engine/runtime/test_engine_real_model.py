@@ -17,7 +17,7 @@ from engine.config import EngineConfig
 from engine.llm import LLM, RequestOutput, generate
 from engine.sampling_params import SamplingParams
 
-_CONFIG = {
+CONFIG = {
     "architectures": ["Qwen3ForCausalLM"],
     "model_type": "qwen3",
     "hidden_size": 64,
@@ -40,7 +40,7 @@ _CONFIG = {
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder: Path = tmp_path_factory.mktemp("tiny-qwen3")
-    (folder / "config.json").write_text(json.dumps(_CONFIG))
+    (folder / "config.json").write_text(json.dumps(CONFIG))
     return str(folder)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 import yaml
 from stub_engine import StubModel, expected, stub_engine
-from test_engine_real_model import _CONFIG
 
 from blis_py.api import replay
 from blis_py.calibrate.parity import replay_steps
@@ -62,7 +60,7 @@ def test_an_open_loop_sends_at_the_times_of_the_table() -> None:
     assert observer.counts() == {"injected": 12, "ok": 12}
 
 
-def test_a_step_knows_all_that_arrived_before_it_began() -> None:
+def test_a_step_includes_all_that_arrived_before_it_began() -> None:
     table, prompts = workload(count=30, gap_ns=7_000)
     engine = stub_engine()
     serve(engine, table, prompts)
@@ -126,7 +124,7 @@ def test_a_refused_request_gives_its_place_in_a_closed_loop_to_the_next() -> Non
     assert observer.counts() == {"injected": 4, "ok": 2, "refused": 2}
 
 
-def test_a_run_that_was_broken_off_says_which_requests_have_no_end(tmp_path: Path) -> None:
+def test_a_run_that_was_broken_off_states_which_requests_have_no_end(tmp_path: Path) -> None:
     table, _ = workload(count=3)
     observer = ObservedColumns(table)
     observer.sent(0, 0)
@@ -153,13 +151,6 @@ def test_answers_are_no_part_of_what_prompts_share() -> None:
 
 
 # -- the command -------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    folder: Path = tmp_path_factory.mktemp("run-qwen3")
-    (folder / "config.json").write_text(json.dumps(_CONFIG))
-    return ["--model", str(folder), "--load-format", "dummy", "--device", "cpu", "--num-kv-blocks", "200"]
 
 
 LOAD = ["--num-requests", "14", "--rate", "40", "--prompt-tokens", "60", "--prompt-tokens-max", "90"]
@@ -367,7 +358,7 @@ def test_a_run_that_is_broken_off_replaces_nothing_and_loses_nothing(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x", "x.broken-off"]
 
 
-def test_the_folder_of_a_run_says_what_belongs_to_it(model: list[str], tmp_path: Path) -> None:
+def test_the_folder_of_a_run_states_what_belongs_to_it(model: list[str], tmp_path: Path) -> None:
     run = ["engine", "run", *model, *LOAD, "--no-warm-up", "--clock", "cpu", "--out", str(tmp_path / "x")]
     assert main(run) == 0
     check_complete(tmp_path / "x")

@@ -177,7 +177,7 @@ def test_a_client_may_abort_and_read_the_text_from_its_callback(overlapped: bool
 
 
 @BOTH_LOOPS
-def test_shutdown_ends_who_is_unfinished_tells_them_and_joins_the_thread(overlapped: bool) -> None:
+def test_shutdown_ends_unfinished_requests_with_an_error_and_joins_the_thread(overlapped: bool) -> None:
     engine = engine_with(overlapped=overlapped)
     lines: list[OutputDelta] = []
     sequence = engine.add_request(PROMPTS[0], GREEDY, on_delta=lines.append)
@@ -204,7 +204,7 @@ def test_an_engine_that_is_forgotten_leaves_no_thread() -> None:
     assert not worker.is_alive()
 
 
-def test_a_thread_that_broke_down_says_so_and_is_not_waited_for() -> None:
+def test_a_thread_that_broke_down_reports_it_and_is_not_waited_for() -> None:
     thread = OutputThread()
 
     def breaks() -> None:

@@ -39,7 +39,7 @@ def test_a_form_can_stand_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert 100 <= int(row["text"]) <= 999
 
 
-def test_run_constrains_a_share_of_the_requests_and_tells(tmp_path: Path) -> None:
+def test_run_constrains_a_share_of_the_requests_and_reports_it(tmp_path: Path) -> None:
     pytest.importorskip("xgrammar")
     form = ["--regex", "[a-c ]+", "--constrained-share", "0.5"]
     assert main(["engine", "run", *TINY, *LOAD, *form, "--out", str(tmp_path / "run")]) == 0
@@ -55,7 +55,7 @@ def test_run_constrains_a_share_of_the_requests_and_tells(tmp_path: Path) -> Non
     assert trace.constrained.tolist() == [bool(one) for one in log.requests["constrained"]]
 
 
-def test_a_run_without_a_form_says_nothing_of_forms(tmp_path: Path) -> None:
+def test_a_run_without_a_form_states_nothing_of_forms(tmp_path: Path) -> None:
     assert main(["engine", "run", *TINY, *LOAD, "--out", str(tmp_path / "run")]) == 0
     assert "structured_outputs" not in yaml.safe_load((tmp_path / "run" / "run.yaml").read_text())
     assert "mask_ns" not in read_step_log(tmp_path / "run" / "steps.csv.gz").steps
@@ -88,7 +88,7 @@ def test_a_form_that_does_not_compile_is_reported_before_anything_is_served(
     assert not (tmp_path / "run").exists()
 
 
-def test_block_diffusion_knows_no_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_block_diffusion_has_no_form_of_outputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     diffusion = ["--model", str(checkpoint("diffusion")), "--device", "cpu", "--num-kv-blocks", "64"]
     assert main(["engine", "generate", *diffusion, "--prompt", "1+1=", "--regex", "a"]) == 2
     assert "is not there for block diffusion" in capsys.readouterr().err

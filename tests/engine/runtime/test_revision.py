@@ -60,7 +60,7 @@ def test_without_a_repository_a_file_or_the_environment_knows(
     assert prefix(copy) == "v2"
 
 
-def test_a_checkout_is_its_commit_and_says_whether_files_were_changed_since(copy: Path) -> None:
+def test_a_checkout_is_its_commit_and_states_whether_files_were_changed_since(copy: Path) -> None:
     found = commit(copy)
     (copy / "REVISION").write_text("of some export")
     assert prefix(copy) == found

@@ -52,7 +52,7 @@ def test_transformers_reads_the_committed_model_and_greedily_gives_right_answers
     assert right >= fewest_right(MINIMUM["ar"], problems * len(TASKS))
 
 
-def test_the_diffusion_checkpoint_says_how_it_is_decoded() -> None:
+def test_the_diffusion_checkpoint_states_how_it_is_decoded() -> None:
     config = json.loads((checkpoint("diffusion") / "config.json").read_text())
     assert config["architectures"] == ["Qwen3ForCausalLM"]
     assert config["block_diffusion"] == {"block_size": 32, "mask_token_id": MASK}

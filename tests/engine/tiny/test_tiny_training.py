@@ -72,7 +72,7 @@ def test_a_saved_model_is_the_model_that_is_loaded(tmp_path: Path) -> None:
 
 @torch.inference_mode()
 @pytest.mark.parametrize("mask_block", [1, BLOCK])
-def test_a_position_sees_its_own_block_and_earlier_ones_only(mask_block: int) -> None:
+def test_a_position_attends_to_its_own_block_and_earlier_ones_only(mask_block: int) -> None:
     model, changed_at = random_model(), 40
     ids = torch.randint(256, (1, 80), generator=torch.Generator().manual_seed(2))
     changed = ids.clone()

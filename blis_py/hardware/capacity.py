@@ -1,0 +1,285 @@
+"""KV capacity: the number of KV blocks that fit beside the model, per tensor-parallel rank.
+
+    blocks = floor((memory*utilisation - weights/tp - activations - overhead) / KV bytes of a block)
+
+Activations and overhead are an engine's own (`memory_overheads`). Weights are counted as the checkpoint
+stores them, within 1 % of what vLLM reports to have loaded; an encoder of images would come on top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+from typing import NamedTuple
+
+from blis_py.errors import InputError
+from blis_py.hardware.gpu import GIB, GpuSpec
+from blis_py.hardware.layout import Layout
+from blis_py.hardware.memory_overheads import BLIS_OVERHEADS, MemoryOverheads
+from blis_py.models.model_shape import ModelShape
+
+_TP_DEGREES = (1, 2, 4, 8, 16, 32)
+_FEWER_SEQS = (512, 256, 128, 64, 32)
+_USEFUL_TOKENS = 2048
+"""Minimum number of tokens for which a suggestion leaves room."""
+
+
+class KvCapacity(NamedTuple):
+    """Breakdown of a rank's memory, and the KV blocks that remain. Bytes are per rank."""
+
+    model: str
+    gpu: str
+    tp: int
+    gpu_memory_utilization: float
+    block_size: int
+    memory_bytes: int
+    """Memory to which the utilisation applies."""
+    memory_basis: str
+    """Origin of that figure; empty for the datasheet."""
+    usable_bytes: int
+    """Memory times utilisation."""
+    weight_bytes: int
+    activation_bytes: int
+    activation_basis: str
+    """Reason for the activation memory; empty for a constant."""
+    overhead_bytes: int
+    block_bytes: int
+    """Keys and values of one block on one rank."""
+    blocks: int
+    """Zero or negative if the model does not fit."""
+
+    @property
+    def kv_bytes(self) -> int:
+        """Memory left for KV, before rounding down to blocks."""
+        return self.usable_bytes - self.weight_bytes - self.activation_bytes - self.overhead_bytes
+
+    @property
+    def tokens(self) -> int:
+        return self.blocks * self.block_size
+
+    def describe(self) -> str:
+        """A one-line summary for a report."""
+        memory = activations = ""
+        if self.memory_basis:
+            share = f"{self.gpu_memory_utilization:g} of the {self.memory_bytes / GIB:.2f}"
+            memory = f" ({share} {self.memory_basis})"
+        if self.activation_basis:
+            activations = f" ({self.activation_basis})"
+        gib = [f"{part / GIB:.1f}" for part in (self.usable_bytes, self.weight_bytes, self.activation_bytes)]
+        return (
+            f"KV capacity: {self.blocks:,} blocks of {self.block_size} = {self.tokens:,} tokens "
+            f"({self.model} on {self.gpu} TP{self.tp}, per GPU {gib[0]} GiB usable{memory} "
+            f"- {gib[1]} weights - {gib[2]} activations{activations} "
+            f"- {self.overhead_bytes / GIB:.2f} overhead "
+            f"= {self.kv_bytes / GIB:.1f} GiB)"
+        )
+
+
+class _Plan(NamedTuple):
+    """Inputs of the capacity."""
+
+    shape: ModelShape
+    gpu: GpuSpec
+    tp: int
+    block_size: int
+    utilization: float
+    tokens: int
+    seqs: int
+    overheads: MemoryOverheads
+    layout: Layout
+
+
+def kv_capacity(
+    shape: ModelShape,
+    gpu: GpuSpec,
+    tp: int = 1,
+    *,
+    block_size: int = 16,
+    gpu_memory_utilization: float = 0.9,
+    max_num_batched_tokens: int = 2048,
+    max_num_seqs: int = 256,
+    overheads: MemoryOverheads = BLIS_OVERHEADS,
+    layout: Layout | None = None,
+) -> KvCapacity:
+    """KV blocks of one instance of `tp` GPUs.
+
+    Args:
+        max_num_batched_tokens, max_num_seqs: limits of a step, for which the engine reserves memory.
+        overheads: the engine's memory beyond weights and KV.
+        layout: division of the `tp` GPUs, if it is not tensor parallelism alone.
+
+    Raises:
+        InputError: `tp` does not divide the model, a setting is out of range, or the model does not fit (the
+            message suggests a fix).
+    """
+    layout = layout or Layout(tp)
+    check_tp(shape, layout.attention_tp)
+    if block_size < 1:
+        raise InputError("must be at least 1", key="--block-size", value=block_size)
+    if not 0 < gpu_memory_utilization <= 1:
+        fix = "give a fraction above 0, at most 1"
+        raise InputError(
+            "not a fraction", key="--gpu-memory-utilization", value=gpu_memory_utilization, fix=fix
+        )
+    tokens, seqs = max_num_batched_tokens, max_num_seqs
+    plan = _Plan(shape, gpu, tp, block_size, gpu_memory_utilization, tokens, seqs, overheads, layout)
+    capacity = _budget(plan)
+    if capacity.blocks < 1:
+        raise _does_not_fit(plan, capacity)
+    return capacity
+
+
+def check_tp(shape: ModelShape, tp: int) -> None:
+    """Check that a TP degree does not split a head. KV heads fewer than `tp` are replicated.
+
+    Raises:
+        InputError: it does.
+    """
+    if tp < 1:
+        raise InputError("must be at least 1", key="--tp", value=tp)
+    if not _divides(shape, tp):
+        fits = ", ".join(str(degree) for degree in _TP_DEGREES if _divides(shape, degree))
+        problem = f"does not divide the {shape.heads} heads and {shape.kv_heads} KV heads of {shape.name}"
+        raise InputError(problem, key="--tp", value=tp, fix=f"use one of {fits}")
+
+
+def kv_heads_per_rank(shape: ModelShape, tp: int) -> int:
+    """At least one: KV heads are replicated if there are fewer of them than ranks."""
+    return ceil(shape.kv_heads / tp)
+
+
+def rank_block_bytes(shape: ModelShape, layout: Layout, block_size: int) -> int:
+    """Contents of a block on one rank, replicated heads included."""
+    token_bytes, _ = _kv_bytes(shape, layout, BLIS_OVERHEADS, 0)
+    return token_bytes * block_size
+
+
+def model_weight_bytes(shape: ModelShape) -> float:
+    """Bytes of the whole model's weights: every matrix in its own format, unquantised parts in that of the
+    activations. Biases are left out."""
+    w = shape.weights
+    sparse_layer = shape.shared_parameters * w.shared + shape.experts * shape.expert_parameters * w.experts
+    linear = (
+        shape.cached_layers * shape.attention_parameters * w.attention
+        + (shape.layers - shape.cached_layers) * shape.linear_parameters * w.linear
+        + (shape.layers - shape.moe_layers) * shape.dense_ffn_parameters * w.dense
+        + shape.moe_layers * sparse_layer
+    )
+    routers = shape.moe_layers * shape.router_parameters
+    head = 0 if shape.tied_embeddings else shape.embedding_parameters * w.head
+    return linear + head + (shape.embedding_parameters + routers + shape.norm_parameters) * shape.dtype_bytes
+
+
+def rank_weight_bytes(shape: ModelShape, layout: Layout) -> float:
+    """Weights of one rank: attention, shared experts and embeddings are replicated with it."""
+    whole = model_weight_bytes(shape)
+    w, sparse = shape.weights, shape.moe_layers
+    copies = sparse * layout.redundant_experts * shape.expert_parameters * w.experts / layout.gpus
+    if layout.attention_dp == 1:
+        return whole / layout.gpus + copies
+    routed = sparse * shape.experts * shape.expert_parameters * w.experts
+    dense = (shape.layers - sparse) * shape.dense_ffn_parameters * w.dense
+    return (routed + dense) / layout.gpus + copies + (whole - routed - dense) / layout.attention_tp
+
+
+def _kv_bytes(shape: ModelShape, layout: Layout, overheads: MemoryOverheads, seqs: int) -> tuple[int, float]:
+    """Bytes that a rank caches for a token, and for windows and states of `seqs` sequences.
+
+    A latent cache is as large on every rank. Where the allocator groups layers by their window, windowed
+    ones keep no more than the window.
+    """
+    tp, size = layout.attention_tp, shape.kv_dtype_bytes
+    if shape.latent is not None:
+        return shape.cached_layers * shape.kv_elements * size, 0.0
+    layer = kv_heads_per_rank(shape, tp) * 2 * shape.head_dim * size
+    windowed = shape.windowed_layers if overheads.windows_apart else 0
+    held = seqs * windowed * shape.sliding_window * layer
+    if shape.linear is not None:
+        held += seqs * shape.linear.sequence_bytes // tp
+    return (shape.cached_layers - windowed) * layer, float(held)
+
+
+def default_max_model_len(shape: ModelShape, blocks: int, block_size: int) -> int:
+    """The model's longest sequence (RoPE scaling applied), capped to the capacity of the KV blocks."""
+    return min(shape.max_position_embeddings, blocks * block_size)
+
+
+def _divides(shape: ModelShape, tp: int) -> bool:
+    return shape.heads % tp == 0 and (shape.kv_heads % tp == 0 or tp % shape.kv_heads == 0)
+
+
+def _budget(plan: _Plan) -> KvCapacity:
+    shape, gpu, tp, block_size, utilization, tokens, seqs, overheads, layout = plan
+    memory, basis = gpu.memory_bytes, ""
+    if overheads.visible_memory:
+        memory = gpu.visible_memory_bytes
+        basis = "that CUDA sees" if gpu.visible_known else "that CUDA is assumed to see"
+    usable = memory * utilization
+    weights = rank_weight_bytes(shape, layout) + overheads.rope_bytes(shape)
+    activations = overheads.activations(shape, tp, tokens, seqs)
+    overhead = (overheads.single_gpu_gib if tp == 1 else overheads.rank_gib) * GIB
+    token_bytes, held_bytes = _kv_bytes(shape, layout, overheads, min(seqs, tokens))
+    block_bytes = token_bytes * block_size
+    kv_bytes = usable - weights - activations.bytes - overhead
+    if overheads.share_of_free:
+        free = memory - weights - activations.bytes - overhead
+        usable, kv_bytes = free * utilization + (memory - free), free * utilization
+    # Windows and states come out of the same pool, of no more sequences than it has room for: each is assumed
+    # to take at least as much of it by its length.
+    held_bytes = min(held_bytes, max(kv_bytes, 0) / 2)
+    kv_bytes -= held_bytes
+    return KvCapacity(
+        model=shape.name,
+        gpu=gpu.name,
+        tp=tp,
+        gpu_memory_utilization=utilization,
+        block_size=block_size,
+        memory_bytes=memory,
+        memory_basis=basis,
+        usable_bytes=int(usable),
+        weight_bytes=int(weights),
+        activation_bytes=int(activations.bytes),
+        activation_basis=activations.basis,
+        overhead_bytes=int(overhead + held_bytes),
+        block_bytes=block_bytes,
+        blocks=int(kv_bytes // block_bytes),
+    )
+
+
+def _does_not_fit(plan: _Plan, found: KvCapacity) -> InputError:
+    needed = found.weight_bytes + found.activation_bytes + found.overhead_bytes
+    problem = (
+        f"{found.model} does not fit on {found.gpu} at TP{found.tp}: each GPU needs {needed / GIB:.1f} GiB "
+        f"before any KV, {found.usable_bytes / GIB:.1f} GiB are usable"
+    )
+    ways = _ways_to_fit(plan)
+    return InputError(
+        problem, fix="try " + " or ".join(ways) if ways else "use a larger GPU or a smaller model"
+    )
+
+
+def _ways_to_fit(plan: _Plan) -> list[str]:
+    """Single changes that would leave useful room."""
+
+    def fits(changed: _Plan) -> bool:
+        return _budget(changed).tokens >= _USEFUL_TOKENS
+
+    ways, shape = [], plan.shape
+    degrees = [tp for tp in _TP_DEGREES if tp > plan.tp and _divides(shape, tp)]
+    wider = {tp: plan._replace(tp=tp, layout=plan.layout._replace(gpus=tp)) for tp in degrees}
+    tp = next((tp for tp in degrees if fits(wider[tp])), None)
+    if tp is not None:
+        ways.append(f"--tp {tp}")
+    fractions = [percent / 100 for percent in range(50, 96) if percent / 100 > plan.utilization]
+    fraction = next((fraction for fraction in fractions if fits(plan._replace(utilization=fraction))), None)
+    if fraction is not None:
+        ways.append(f"--gpu-memory-utilization {fraction:.2f}")
+    seqs = next((n for n in _FEWER_SEQS if n < plan.seqs and fits(plan._replace(seqs=n))), None)
+    if seqs is not None:
+        ways.append(f"--max-num-seqs {seqs}")
+    for dtype, size in (("FP8", 1.0), ("4-bit", 0.5)):
+        smaller = replace(shape, weights=shape.weights.at_most(size))
+        if smaller != shape and fits(plan._replace(shape=smaller)):
+            ways.append(f"a checkpoint with {dtype} weights")
+            break
+    return ways

@@ -1,0 +1,165 @@
+"""The report of a comparison: what differs, how surely, who gains and who loses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from blis_py.metrics.load import SATURATED
+from blis_py.metrics.registry import METRICS, labels
+from blis_py.pages import charts
+from blis_py.pages._numbers import change, number, percent
+from blis_py.pages.parts import Cell, Chart, Code, Document, Section, Table
+from blis_py.report.compare import STATISTICS, WHOLE, certainty
+from blis_py.report.shown import ShownResult
+
+FILE = "compare.json"
+_METRICS = ("ttft", "tpot", "e2e")
+
+
+def report(found: Mapping[str, Any], runs: Sequence[ShownResult] = (), command: str = "") -> Document:
+    """The report of a comparison.
+
+    Args:
+        found: `Comparison.as_dict()`.
+        runs: the runs themselves, for their distributions.
+        command: that makes the same comparison.
+    """
+    pictures = distributions(found["runs"], runs)
+    sections = [
+        Section("differs", "What differs", tables=[settings_table(found)]),
+        Section("answer", "The answer", charts=pictures, tables=[whole_table(found)]),
+        *(_pairwise(found["runs"][0], each) for each in found["compared"]),
+        Section(
+            "provenance",
+            "Where the numbers are from",
+            [
+                "Requests are matched by name; intervals are of the same pairs, drawn again in blocks of "
+                "consecutive arrivals (95 %). Sure: zero is outside of the interval.",
+                "Figures of whole runs are those of each run's summary.json.",
+            ],
+            codes=[Code("The same comparison again", command)] if command else (),
+        ),
+    ]
+    names = " and ".join(found["runs"])
+    return Document(
+        names, "Comparison", _matched(found), verdict(found), _findings(found), sections, {FILE: found}
+    )
+
+
+def verdict(found: Mapping[str, Any]) -> Cell:
+    """The sure changes of E2E and TTFT in a sentence."""
+    sure = [
+        f"{each['run']}: {_label(metric)} {name} {change(figures[name]['relative'])}"
+        for each in found["compared"]
+        for metric, figures in each["metrics"].items()
+        for name in ("p50", "p99")
+        if metric in ("ttft_ms", "e2e_ms") and figures[name]["sure"] and figures[name]["relative"]
+    ]
+    if not sure:
+        return Cell("No difference in TTFT or E2E that chance could not explain.", tone="warn")
+    return Cell(f"Against {found['runs'][0]}: {'; '.join(sure)}.")
+
+
+def _findings(found: Mapping[str, Any]) -> list[Cell]:
+    lines = [
+        Cell(f"{name}: {load}", tone="bad" if load == SATURATED else "")
+        for name, load in zip(found["runs"], found["verdicts"], strict=True)
+        if load
+    ]
+    return lines + [Cell(str(each["note"]), tone="warn") for each in found["compared"] if each["note"]]
+
+
+def _matched(found: Mapping[str, Any]) -> str:
+    return "; ".join(f"{each['pairs']:,} requests in both" for each in found["compared"])
+
+
+def settings_table(found: Mapping[str, Any]) -> Table:
+    """Settings with different values."""
+    rows = [[Cell(row["key"]), *(Cell(str(value)) for value in row["values"])] for row in found["settings"]]
+    caption = "Settings that differ" if rows else "The runs have the same settings"
+    texts = frozenset(range(1, 1 + len(found["runs"])))
+    return Table(caption, ("setting", *found["runs"]), rows, texts)
+
+
+def whole_table(found: Mapping[str, Any]) -> Table:
+    """Figures without pairs."""
+    rows = [
+        [
+            Cell(WHOLE[row["figure"]]),
+            *(Cell(number(value), value, f"{FILE}: whole") for value in row["values"]),
+        ]
+        for row in found["whole"]
+    ]
+    return Table("The whole runs", ("figure", *found["runs"]), rows)
+
+
+def distributions(names: Sequence[str], runs: Sequence[ShownResult]) -> list[Chart]:
+    """One chart per latency with a curve for each run."""
+    found = []
+    for metric in _METRICS if runs else ():
+        own = [charts.distribution(run.view, metric) for run in runs]
+        series = [
+            {**one["series"][0], "name": name} for name, one in zip(names, own, strict=True) if one["series"]
+        ]
+        found.append({**own[0], "title": METRICS[metric].title, "series": series})
+    return found
+
+
+def _pairwise(first: str, each: Mapping[str, Any]) -> Section:
+    title = f"{each['run']} against {first}"
+    return Section(f"against-{each['run']}", title, tables=list(pair_tables(first, each)))
+
+
+def pair_tables(first: str, each: Mapping[str, Any]) -> Iterator[Table]:
+    """Latencies with intervals, and groups."""
+    rows = [
+        [
+            Cell(f"{_label(metric)} {name}, ms"),
+            Cell(number(one["first"]), one["first"], f"{FILE}: {metric}.{name}"),
+            Cell(number(one["second"]), one["second"], f"{FILE}: {metric}.{name}"),
+            Cell(change(one["relative"]), one["relative"], tone=_tone(one)),
+            Cell(_interval(one["interval"])),
+            Cell(certainty(one)),
+        ]
+        for metric, figures in each["metrics"].items()
+        for name in STATISTICS
+        if (one := figures[name])
+    ]
+    headings = ("latency", first, each["run"], "change", "95 % interval", "sure?")
+    yield Table("Latencies of the same requests", headings, rows, frozenset({5}), sortable=True)
+    shown = [each["everybody"], *each["groups"]]
+    yield Table(
+        "Who gains, who loses",
+        ("group", "requests", "mean TTFT", "mean E2E", "better", "worse", "verdict"),
+        [_group(group) for group in shown],
+        frozenset({6}),
+        sortable=True,
+    )
+
+
+def _group(group: Mapping[str, Any]) -> list[Cell]:
+    ttft, e2e = ((group.get(key) or {}).get("relative") for key in ("ttft_ms", "e2e_ms"))
+    return [
+        Cell(str(group["name"])),
+        Cell(f"{group['requests']:,}", group["requests"]),
+        Cell(change(ttft), ttft),
+        Cell(change(e2e), e2e),
+        Cell(percent(group["better"]), group["better"]),
+        Cell(percent(group["worse"]), group["worse"]),
+        Cell(str(group["verdict"])),
+    ]
+
+
+def _label(metric: str) -> str:
+    return labels().get(metric, metric)
+
+
+def _tone(one: Mapping[str, Any]) -> str:
+    if not one["sure"] or not one["relative"]:
+        return ""
+    return "good" if one["relative"] < 0 else "bad"
+
+
+def _interval(interval: Sequence[float] | None) -> str:
+    return "" if interval is None else f"{change(interval[0])} … {change(interval[1])}"

@@ -1,0 +1,118 @@
+"""The combination of settings with the highest rate, on so many GPUs or dollars an hour."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from blis_py.config.models import RunConfig
+from blis_py.errors import InputError
+from blis_py.planning._space import INSTANCES, drained
+from blis_py.planning.axes import Axis, Point, grid
+from blis_py.planning.fleets import device_of
+from blis_py.planning.goal import Goal
+from blis_py.planning.job import Job
+from blis_py.planning.plan import Plan, candidate_of, check_choices, examined
+from blis_py.planning.prices import Prices
+from blis_py.planning.report_text import RATE
+from blis_py.planning.result import Rated, Standing
+from blis_py.planning.runner import Runner
+from blis_py.planning.stationary import highest_rate, sustained
+from blis_py.planning.study import Base
+from blis_py.planning.verify import Drawn, drawn
+
+
+def highest(
+    base: Base,
+    axes: Sequence[Axis],
+    runner: Runner,
+    *,
+    goal: Goal,
+    prices: Prices,
+    gpus: int | None = None,
+    budget: float | None = None,
+    draws: int = 0,
+) -> Plan:
+    """The plan for the combination with the highest rate.
+
+    Args:
+        gpus, budget: GPUs, or dollars per hour, of each combination; None = the configured instances.
+
+    Raises:
+        InputError: no combination can be run, or contradictory settings.
+    """
+    if gpus is not None and budget is not None:
+        raise InputError("contradicts --gpus", key="--budget", fix="drop one of the two")
+    check_choices(axes)
+    base.check(axes)
+    rated: list[Rated] = []
+    standings: list[Standing] = []
+    for point in grid(axes):
+        try:
+            found = _rated(base, axes, point, runner, goal, prices, gpus, budget)
+        except InputError as error:
+            standings.append(Standing(point, None, False, None, None, str(error)))
+            continue
+        rated.append(found)
+        standings.append(_standing(found))
+    if not rated:
+        raise InputError(f"no configuration can be run: {standings[0].why}")
+    rated.sort(key=lambda each: -(each.rate.per_s or 0.0))
+    best = rated[0].candidate
+    longer = sustained(best.config, goal, runner, best.outcome)
+    under = drawn(best.config, goal, runner, draws, longer) if best.judgement.holds else Drawn()
+    answer = Plan(best, RATE, longer, standings=tuple(standings), lines=len(standings), rated=tuple(rated))
+    return examined(answer, goal, runner, under, [])
+
+
+def _rated(
+    base: Base,
+    axes: Sequence[Axis],
+    point: Point,
+    runner: Runner,
+    goal: Goal,
+    prices: Prices,
+    gpus: int | None,
+    budget: float | None,
+) -> Rated:
+    config = _sized(drained(base.config(point, axes)), prices, gpus, budget)
+    goal.check(config)
+    if config.workload.concurrency is not None:
+        raise InputError("a closed loop has no rate", key="--concurrency", fix="use blis sweep")
+    outcome = runner.run([Job(config)])[0]
+    if not outcome.ran:
+        raise InputError(str(outcome.refused or outcome.failed))
+    found = candidate_of(point, config, prices, goal, outcome)
+    return Rated(found, highest_rate(config, goal, runner, sustained(config, goal, runner, outcome)))
+
+
+def _sized(config: RunConfig, prices: Prices, gpus: int | None, budget: float | None) -> RunConfig:
+    """The configuration with as many instances as GPUs or money allow."""
+    if gpus is None and budget is None:
+        return config
+    if config.all_pools:
+        fix = "drop it: each layout has its number of instances"
+        raise InputError("contradicts the pools", key="--gpus" if budget is None else "--budget", fix=fix)
+    if config.given is not None and INSTANCES in config.given:
+        raise InputError("is given by --num-instances, too", key="--gpus", fix="drop one of the two")
+    count = gpus
+    if budget is not None:
+        price = prices.of(device_of(config))
+        if price is None:
+            raise InputError(f"no price is known for {device_of(config)}", key="--budget", fix="add --price")
+        count = int(budget / price.per_hour + 1e-9)
+    instances = (count or 0) // config.tp
+    if not instances:
+        raise InputError(f"too few for an instance of {config.tp} GPUs", key="--gpus", value=count)
+    return replace(config, num_instances=instances)
+
+
+def _standing(found: Rated) -> Standing:
+    best, rate = found.candidate, found.rate
+    text = "" if rate.per_s is None else f"{rate.per_s:,.3g} requests/s"
+    why = (
+        f"{text}; just above: {rate.broken}"
+        if rate.broken is not None
+        else text or "misses a target at any rate"
+    )
+    return Standing(best.point, best.instances, False, None, best.dollars_per_hour or float(best.gpus), why)

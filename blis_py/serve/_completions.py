@@ -1,0 +1,194 @@
+"""`/v1/completions` and `/v1/chat/completions`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import JSONResponse, Response
+
+from blis_py.errors import plain
+from blis_py.serve._doorkeeper import Doorkeeper
+from blis_py.serve._params import max_tokens_of, sampling
+from blis_py.serve._sse import DONE, Disconnected, Events, EventStream, Write, unless_disconnected
+from blis_py.serve._wording import ChatWording, Usage, Wording
+from blis_py.serve.backend import Backend, Sampling, Submission
+from blis_py.serve.chat import chat_prompt
+from blis_py.serve.errors import INTERNAL, ApiError, error_body
+from blis_py.serve.generation import DeliveredPiece, Generation
+from blis_py.serve.schema import ChatBody, CompletionBody, GenerationBody
+from blis_py.serve.settings import ServeSettings
+
+log = logging.getLogger("blis.serve")
+Prompts = list[list[int]]
+_MOST_NAMES = 100
+
+
+class Completions:
+    """Both endpoints in front of one backend."""
+
+    def __init__(self, backend: Backend, settings: ServeSettings, door: Doorkeeper) -> None:
+        self._backend, self._settings, self._door = backend, settings, door
+        self._unknown: set[str] = set()
+        """Fields without effect that have been named in the log."""
+
+    def router(self) -> APIRouter:
+        router = APIRouter(tags=["OpenAI"])
+        router.add_api_route("/v1/completions", self.completions, methods=["POST"], response_model=None)
+        router.add_api_route("/v1/chat/completions", self.chat, methods=["POST"], response_model=None)
+        return router
+
+    async def completions(self, body: CompletionBody, request: Request) -> Response:
+        """Complete one prompt or several.
+
+        Raises:
+            ApiError: 400: a parameter is not served, or does not fit.
+        """
+        self._door.check_model(body.model)
+        if body.suffix:
+            raise ApiError(400, "is not served", "suffix")
+        if body.best_of not in (None, 1, body.n):
+            raise ApiError(400, "must equal n", "best_of")
+        prompts = self._prompts(body)
+        echoes = self._texts(body, prompts) if body.echo else []
+        wording = Wording(_id("cmpl", request), int(time.time()), self._name(body), echoes)
+        return await self._respond(body, prompts, request, wording)
+
+    async def chat(self, body: ChatBody, request: Request) -> Response:
+        """Answer a conversation."""
+        self._door.check_model(body.model)
+        text = chat_prompt(
+            body.chat_template or self._backend.chat_template,
+            body.messages,
+            tools=body.tools,
+            add_generation_prompt=body.add_generation_prompt is not False and not body.continue_final_message,
+            variables={**self._backend.template_variables, **(body.chat_template_kwargs or {})},
+        )
+        ids = self._backend.encode(text, bool(body.add_special_tokens))
+        echoes = [str(body.messages[-1].get("content") or "")] * (body.n or 1) if body.echo else []
+        wording = ChatWording(_id("chatcmpl", request), int(time.time()), self._name(body), echoes)
+        return await self._respond(body, [ids], request, wording)
+
+    async def _respond(
+        self, body: GenerationBody, prompts: Prompts, request: Request, wording: Wording
+    ) -> Response:
+        generation = self._begin(body, prompts, request, wording.id)
+        headers = {"x-inference-pod": generation.pod} if generation.pod else {}
+        headers["X-Request-Id"] = wording.id.partition("-")[2]
+        if body.stream:
+            events = self._events(body, generation, wording, len(prompts))
+            return EventStream(events, headers, generation.close)
+        try:
+            choices = await unless_disconnected(request.receive, generation.result())
+        except Disconnected:
+            return Response(status_code=499)
+        finally:
+            generation.close()
+        used = Usage(choices, len(prompts)).body(generation.completion_tokens)
+        return JSONResponse(wording.whole(choices, used), headers=headers)
+
+    def _begin(self, body: GenerationBody, prompts: Prompts, request: Request, name: str) -> Generation:
+        """Hand the sequences of a request to the backend."""
+        each = body.n or 1
+        if len(prompts) * each > self._settings.max_choices:
+            problem = f"asks for {len(prompts) * each} sequences, more than {self._settings.max_choices}"
+            raise ApiError(400, problem, "n")
+        self._door.check_queue()
+        self._name_unknown(body)
+        limit = max_tokens_of(body, self._settings.default_max_tokens)
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        submissions = []
+        for number, prompt in enumerate(prompts):
+            params = sampling(body, self._backend, len(prompt), limit)
+            for choice in range(each):
+                own = name if len(prompts) * each == 1 else f"{name}-{number * each + choice}"
+                submissions.append(
+                    Submission(
+                        id=own,
+                        prompt_ids=prompt,
+                        sampling=_of_choice(params, choice),
+                        model=self._name(body),
+                        priority=body.priority,
+                        headers=headers,
+                    )
+                )
+        return Generation(self._backend, submissions, self._door.metrics)
+
+    def _name_unknown(self, body: GenerationBody) -> None:
+        """Log fields that have no effect here, each once."""
+        for name in (body.model_extra or {}).keys() - self._unknown:
+            if len(self._unknown) < _MOST_NAMES:
+                self._unknown.add(name)
+                log.warning("requests have a field that has no effect here: %s", plain(name))
+
+    def _events(self, body: GenerationBody, generation: Generation, wording: Wording, prompts: int) -> Events:
+        options = body.stream_options
+        always = bool(options and options.continuous_usage_stats)
+        at_end = bool(options and options.include_usage)
+        fixed = ',"usage":null' if at_end and not always else ""
+        usage = Usage(generation.choices, prompts)
+
+        def used(count: int) -> str:
+            return f',"usage":{usage.text(count)}' if always else fixed
+
+        def chunks_of(together: list[DeliveredPiece]) -> str:
+            return "".join(
+                wording.chunks(choice, piece, used(count))
+                for choice, piece, count in together
+                if piece.finish_reason not in ("error", "timeout")
+            )
+
+        async def events(write: Write) -> None:
+            try:
+                await generation.follow(lambda together: write(chunks_of(together).encode()))
+                end = wording.last(usage.text(generation.completion_tokens)) if at_end else ""
+            except ApiError as error:
+                end = f"data: {json.dumps(error.body)}\n\n"
+            except Exception:
+                log.exception("a stream has failed")
+                end = f"data: {json.dumps(error_body(500, INTERNAL))}\n\n"
+            write(end.encode() + DONE)
+
+        return events
+
+    def _name(self, body: GenerationBody) -> str:
+        return body.model or self._backend.models[0]
+
+    def _prompts(self, body: CompletionBody) -> Prompts:
+        given = body.prompt
+        if isinstance(given, str):
+            return [self._encoded(given, body)]
+        if not given:
+            raise ApiError(400, "must not be empty", "prompt")
+        if isinstance(given[0], int):
+            return [[int(token) for token in given if isinstance(token, int)]]
+        return [one if isinstance(one, list) else self._encoded(str(one), body) for one in given]
+
+    def _encoded(self, text: str, body: CompletionBody) -> list[int]:
+        return self._backend.encode(text, body.add_special_tokens is not False)
+
+    def _texts(self, body: CompletionBody, prompts: Prompts) -> Sequence[str]:
+        """The text of the prompt of each choice."""
+        given: Any = [body.prompt] if isinstance(body.prompt, str) else body.prompt
+        if given and isinstance(given[0], int):
+            given = [given]
+        texts = [one if isinstance(one, str) else self._backend.decode(one) for one in given]
+        return [text for text in texts for _ in range(body.n or 1)]
+
+
+def _id(kind: str, request: Request) -> str:
+    """The id of a response: the client's own, if it gives one."""
+    given = request.headers.get("x-request-id", "")
+    own = given if given.isascii() and given.isprintable() and 0 < len(given) <= 200 else uuid.uuid4().hex
+    return f"{kind}-{own}"
+
+
+def _of_choice(params: Sampling, choice: int) -> Sampling:
+    """The parameters of one of several choices: each has a seed of its own."""
+    return params if not choice or params.seed is None else replace(params, seed=params.seed + choice)

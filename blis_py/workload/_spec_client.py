@@ -1,0 +1,102 @@
+"""Sources of requests in the YAML workload spec: clients, and cohorts of many of them.
+
+Their times of day are in `_spec_lifecycle.py`, what their prompts share in `_spec_sharing.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from blis_py.core.bounds import MAX_REQUESTS
+from blis_py.workload._spec_lifecycle import ArrivalSpec, DiurnalSpec, DrainSpec, LifecycleSpec, SpikeSpec
+from blis_py.workload._spec_sharing import MultimodalSpec, PrefixSpec, ReasoningSpec
+from blis_py.workload.spec_base import DistributionSpec, Share, Strict, Text, TimeUs, Tokens, Whole, as_tuple
+from blis_py.workload.spec_kinds import KindSpec
+
+MAX_MEMBERS = 100_000
+
+
+class NetworkSpec(Strict):
+    """Network distance of clients: their latencies, and when their next requests reach the cluster."""
+
+    rtt_ms: Annotated[float, Field(ge=0, le=3.6e6, allow_inf_nan=False)] = 0.0
+    """Round trip between client and cluster."""
+    bandwidth_mbps: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
+    """Of the client's line, Mbit/s both ways, with 4 bytes for a token; 0: a token takes no time."""
+
+
+class ClientSpec(KindSpec):
+    """One source of requests, or with `reasoning.multi_turn` of sessions.
+
+    With `concurrency` (absent or 0: an open loop) no more of its requests are under way, and each, once
+    answered, leaves its place to the next after `think_time_us`. With a rate (`rate_fraction`, `arrival`)
+    those that are due wait for a place; without one the next is sent as soon as there is one.
+    Times in us; `timeout` is patience from sending, 0: endless; absent: endless, or 300 s with several turns.
+    """
+
+    id: Text = ""
+    """Its name in results; absent: `client_N`."""
+    tenant_id: Text = ""
+    """Whom it belongs to."""
+    slo_class: str = ""
+    """How urgent it is: `critical`, `standard`, `batch`, `sheddable`, `background`, or a class that a policy
+    defines; absent: as `standard`."""
+    model: str = ""
+    """Which model it asks for."""
+    rate_fraction: Share | None = None
+    """Its share of `aggregate_rate`, in proportion to those of all who send at some time when it does."""
+    arrival: ArrivalSpec | None = None
+    """How its requests are spaced."""
+    concurrency: Annotated[Whole, Field(le=MAX_REQUESTS)] = 0
+    """A closed loop: so many requests under way, at most; 0: an open loop."""
+    think_time_us: TimeUs = 0
+    """In a closed loop, the pause between an answer and the next request."""
+    input_distribution: DistributionSpec
+    """Prompt tokens, beside prefixes."""
+    output_distribution: DistributionSpec
+    """Output tokens."""
+    multimodal: MultimodalSpec | None = None
+    """What prompts consist of, instead of `input_distribution`."""
+    prefix_group: Text = ""
+    """All prompts of a group begin with the same tokens."""
+    prefix_length: Tokens = 0
+    """How many those are; 50 where no client of the group says it."""
+    prefixes: Annotated[tuple[PrefixSpec, ...], BeforeValidator(as_tuple)] = ()
+    """Nested texts in front of prompts, the outermost first; instead of a prefix group."""
+    reasoning: ReasoningSpec | None = None
+    """Sessions of several turns."""
+    network: NetworkSpec | None = None
+    """How far away it is; absent: at the cluster's door."""
+    lifecycle: LifecycleSpec | None = None
+    """When it sends; absent: at all times."""
+    closed_loop: bool | None = None
+    """Whether the turns of a session wait for the answer before them; absent: they do."""
+    streaming: bool = False
+    """Noted in traces; without effect on times."""
+    timeout: TimeUs | None = None
+    """Patience in us from sending; 0: endless; absent: endless, or 300 s with several turns."""
+    slo_target_us: TimeUs | None = None
+    """The latency it aims at, noted in traces."""
+    structured_output_ratio: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of its answers that a grammar constrains."""
+
+
+class CohortSpec(ClientSpec):
+    """`population` identical clients, who share the cohort's rate and are called `ID-0`, `ID-1`, ...
+
+    With `prefix_sharing: per_member` each has a prefix group of its own. At most one of `diurnal`, `spike`,
+    `drain` and `lifecycle` says when they send.
+    """
+
+    population: Annotated[Whole, Field(ge=1, le=MAX_MEMBERS)]
+    """How many members it has."""
+    prefix_sharing: Literal["", "shared", "per_member"] = ""
+    """`per_member`: prefix groups `GROUP-0`, `GROUP-1`, ...; otherwise they share one."""
+    diurnal: DiurnalSpec | None = None
+    """The rate rises and falls with the hours of a day."""
+    spike: SpikeSpec | None = None
+    """They send during it only."""
+    drain: DrainSpec | None = None
+    """They send less and less."""

@@ -1,0 +1,101 @@
+"""The release: what a wheel may contain, and what is not done twice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "release"))
+
+import release
+
+WHOLE = ("blis_py/__init__.py", "blis_py/py.typed", "engine/__init__.py", "blis_py-1.dist-info/METADATA")
+
+
+def wheel(folder: Path, *names: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    place = folder / "blis_py-1-cp311-cp311-linux_x86_64.whl"
+    with zipfile.ZipFile(place, "w") as file:
+        for name in names:
+            file.writestr(name, "")
+    return place
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        ((*WHOLE, "tests/test_x.py"), "installs blis_py, engine, tests"),
+        ((*WHOLE, "engine/tiny/checkpoints/ar/model.safetensors"), "has checkpoints"),
+        (tuple(name for name in WHOLE if "typed" not in name), "no py.typed"),
+    ],
+)
+def test_a_wheel_installs_two_packages_with_types_and_without_checkpoints(
+    names: tuple[str, ...], problem: str, tmp_path: Path
+) -> None:
+    assert release.contents(wheel(tmp_path, *WHOLE)) == []
+    (found,) = release.contents(wheel(tmp_path, *names))
+    assert problem in found
+
+
+class Machine:
+    """Interpreters, one of which may be unable to build; counts what is built."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, out: Path, broken: str = "") -> None:
+        self.built: list[str] = []
+        self.broken, self.out = broken, out
+        patch.setattr(release, "_path", lambda python: python)
+        patch.setattr(release, "_sources", lambda: "sources")
+        patch.setattr(release, "build", self.build)
+        patch.setattr(release, "run", lambda scratch, wheel: "digest")
+        patch.setattr(release, "_call", lambda *words, **more: "")
+        self.patch = patch
+
+    def build(self, python: str, out: Path) -> Path:
+        if self.broken:
+            self.broken = ""
+            raise subprocess.CalledProcessError(1, ["pip", "wheel"])
+        self.built.append(python)
+        return wheel(out, *WHOLE)
+
+    def release(self, *pythons: str) -> int:
+        self.patch.setattr(sys, "argv", ["release", "--out", str(self.out), "--python", *pythons])
+        return release.main()
+
+
+def test_what_was_built_of_the_same_sources_is_not_built_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    machine = Machine(monkeypatch, tmp_path / "dist")
+    assert machine.release("a") == machine.release("a") == 0
+    assert len(machine.built) == 1
+    monkeypatch.setattr(release, "_sources", lambda: "others")
+    assert machine.release("a") == 0
+    assert len(machine.built) == 2
+
+
+def test_a_wheel_that_is_gone_is_built_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine = Machine(monkeypatch, tmp_path / "dist")
+    machine.release("a")
+    for file in (tmp_path / "dist").glob("*.whl"):
+        file.unlink()
+    assert machine.release("a") == 0
+    assert len(machine.built) == 2
+
+
+def test_where_one_interpreter_cannot_build_the_others_do_and_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = Machine(monkeypatch, tmp_path / "dist", broken="a")
+    assert machine.release("a", "b") == 1
+    assert len(machine.built) == 1
+    assert "error: a: pip wheel: exit code 1" in capsys.readouterr().err
+
+
+def test_runs_that_differ_are_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine, digests = Machine(monkeypatch, tmp_path / "dist"), iter("xy")
+    monkeypatch.setattr(release, "run", lambda scratch, wheel: next(digests))
+    assert machine.release("a", "b") == 1
