@@ -6,11 +6,11 @@ import pytest
 
 from blis_py.core.features import StepFeatures
 from blis_py.core.rank_features import RankedFeatures
+from blis_py.hardware.gpu import load_gpu
+from blis_py.hardware.layout import Layout
 from blis_py.latency import build
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.graph_sizes import GraphSizes, default_sizes
-from blis_py.latency.hardware import load_gpu
-from blis_py.latency.layout import Layout
 from blis_py.models.model_shape import load_model
 
 
