@@ -54,7 +54,6 @@ _SWITCHES = (
     "--enable-dbo",
     "--enable-eplb",
     "--enable-lora",
-    "--enforce-eager",
     "--no-enable-chunked-prefill",
     "--use-beam-search",
 )

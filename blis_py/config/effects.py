@@ -26,10 +26,14 @@ _OF_FORMERS = {
     "prompt_wait_share": "in-flight",
 }
 """Settings of batch formers."""
-_OF_TRAINED = ("kernels", "moe_backend", "fused_norms")
+_OF_TRAINED = (
+    *("kernels", "moe_backend", "fused_norms"),
+    *("cuda_graphs", "cuda_graph_max_size", "cuda_graph_sizes", "cuda_graph_padding"),
+)
 _NOTED = {
     *("routing.scorers", "link_gbps", "memory", "scheduler.gpu_memory_utilization", "drain"),
-    *("latency.moe_backend", "latency.fused_norms", "attention_dp_timeout_iters"),
+    *(f"latency.{name}" for name in _OF_TRAINED if name != "kernels"),
+    *("attention_dp_timeout_iters", "scheduler.rank_choice"),
     *(f"scheduler.{name}" for name in _OF_FORMERS),
 }
 """A note as flags, too: commands documented by BLIS, and those of servers, have them."""
@@ -123,6 +127,8 @@ def _of_instances(config: RunConfig) -> Useless:
             yield f"scheduler.{name}", problem, f"{fix}, or drop it"
     if config.attention_dp_timeout_iters and config.attention_dp == 1:
         yield "attention_dp_timeout_iters", "has no effect without attention DP", "give --attention-dp"
+    if config.attention_dp == 1 and scheduler.rank_choice != SchedulerSection.rank_choice:
+        yield "scheduler.rank_choice", "has no effect without attention DP", "give --attention-dp"
     if config.link_gbps is not None and config.tp == 1:
         yield "link_gbps", "has no effect on instances of one GPU", "drop it"
     if scheduler.num_kv_blocks is not None:

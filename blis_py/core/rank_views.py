@@ -37,7 +37,8 @@ class RankedPool(BlockPool):
         self._ranks, self._book = ranks, book
         self.total = sum(rank.kv.pool.total for rank in ranks)
         self.most_used = 0
-        """Most blocks in use at one time, by steps that have been launched."""
+        """Most blocks in use at one time, by launched steps; a rank alone may have had more for requests that
+        it preempted at once."""
 
     @property
     def in_use(self) -> int:
@@ -46,7 +47,9 @@ class RankedPool(BlockPool):
 
     @property
     def least_free(self) -> int:
-        return self.total - self.most_used
+        self._book()
+        pools = [rank.kv.pool for rank in self._ranks]
+        return self.total - max(self.most_used, *(pool.total - pool.least_free for pool in pools))
 
     @property
     def in_use_ticks(self) -> int:

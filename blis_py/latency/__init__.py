@@ -63,11 +63,14 @@ def _trained(
 
 
 def _needs_operators(shape: ModelShape, gpu: GpuSpec, layout: Layout, kernels: str) -> bool:
-    """Whether `trained` prices operator by operator: everything but dense models under vLLM, on whose servers
-    its formula was learned, in 16 bits, and in 8 before Blackwell, where servers are closer to operators."""
+    """Whether `trained` prices operator by operator: everything but dense models without windows under vLLM,
+    on whose servers its formula was learned, in 16 bits, and in 8 before Blackwell, where servers are closer
+    to operators."""
     from blis_py.latency.surfaces import surface_file
 
-    if not shape.is_plain or shape.moe_layers or kernels != "vllm" or layout != Layout(layout.gpus):
+    if not shape.is_plain or shape.windowed_layers or shape.moe_layers:
+        return True
+    if kernels != "vllm" or layout != Layout(layout.gpus):
         return True
     if shape.weights.dense >= 2 or shape.weights.arithmetic == "int8":
         return False

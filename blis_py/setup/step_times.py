@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from blis_py import latency
@@ -32,7 +32,7 @@ def step_times(
     """
     published = autoregressive and served.config.engine == PLAIN_ENGINE
     model, profile = _latency_model(served, published), served.profile
-    beyond_notes = _beyond(model, table, scheduler.max_model_len)
+    beyond_notes = (*_beyond(model, table, scheduler.max_model_len), *_graph_notes(served, model))
     masks, mask_notes = _mask_prices(served, table)
     scan_ns, scan_notes = _scan_price(served, scheduler)
     if masks is not None or scan_ns:
@@ -80,6 +80,16 @@ def _latency_model(served: Deployment, published: bool) -> LatencyModel:
     if ms is not None and not _has_its_own_frontend(served.config, ms):
         model.frontend = frontend_of(ms).plus(model.frontend) if model.name == "trained" else frontend_of(ms)
     return model
+
+
+def _graph_notes(served: Deployment, model: LatencyModel) -> Iterator[str]:
+    """Settings of CUDA graphs where the price of a step does not depend on them."""
+    settings, plain = served.config.latency, LatencySection()
+    if settings.model == "trained" and not hasattr(model, "learned_on"):
+        for name in ("cuda_graphs", "cuda_graph_max_size", "cuda_graph_sizes", "cuda_graph_padding"):
+            if getattr(settings, name) != getattr(plain, name):
+                shape = f"{served.shape.name} under {settings.kernels}"
+                yield f"latency.{name} has no effect on {shape}: its steps were learned whole, with graphs"
 
 
 def _graphs(served: Deployment) -> GraphSizes | None:

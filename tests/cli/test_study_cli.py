@@ -121,7 +121,7 @@ def test_a_plan_is_json_for_a_pipe_and_words_for_a_terminal(blis: Blis, tmp_path
         ((*PLAN, "--max-rate"), "contradicts --max-rate"),
         ((*PLAN[:-2], "--max-rate", "--concurrency", "4"), "a closed loop has no rate"),
         ((*PLAN, "--max-lost", "2"), "is no share"),
-        ((*PLAN, "--enforce-eager"), "cannot be honoured"),
+        ((*PLAN, "--enable-eplb"), "cannot be honoured"),
     ],
 )
 def test_bad_flags_are_one_line(blis: Blis, arguments: tuple[str, ...], message: str | None) -> None:

@@ -6,16 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from cluster_runs import Run, differences, runs
+from cluster_runs import Row, Run, differences, runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blis_py.cluster import autoregressive_kind
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.counters import Counters
-from blis_py.core.rank_choice import RANK_CHOICES
+from blis_py.core.rank_choice import RANK_CHOICES, RankLoad
 from blis_py.core.ranks import RankedScheduler
+from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
+from blis_py.errors import InputError
 from blis_py.metrics.invariants import check
 
 
@@ -57,3 +59,52 @@ def test_a_group_of_one_rank_is_a_scheduler(run: Run) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(autoregressive_kind, "scheduler_of", group)
         assert differences(alone, run.record(record_steps=True)) == []
+
+
+def test_requests_stay_on_the_rank_they_were_given() -> None:
+    """In turn, each rank computes one of two prompts; a third waits for its own rank's slot, not for any."""
+    config = SchedulerConfig(
+        num_kv_blocks=100, max_model_len=1000, max_num_seqs=2, ranks=2, rank_choice="round-robin"
+    )
+    rows = [Row(0, 4, 40, 40), Row(0, 4, 4, 4), Row(0, 4, 4, 4), Row(0, 4, 4, 4)]
+    record = Run(rows, config).record()
+    scheduled = record.scheduled_ns.tolist()
+    assert scheduled[0] == scheduled[1] == 0
+    assert scheduled[3] == 4 * 10_000, "behind the second, on the second rank"
+    assert scheduled[2] == 40 * 10_000, "behind the first, though the other rank is free"
+
+
+@pytest.mark.parametrize(
+    ("choice", "chosen"),
+    [("round-robin", 1), ("least-queued", 2), ("total-tokens", 0), ("balanced-tokens", 0)],
+)
+def test_a_policy_chooses_by_what_it_sees(choice: str, chosen: int) -> None:
+    loads = [load(1, 1, 10), load(0, 3, 500), load(0, 2, 90)]
+    request = Request("new", 0, 8, 8, 8)
+    assert RANK_CHOICES[choice](loads, request, 1) == chosen
+
+
+def load(waiting: int, running: int, prompt_tokens: int) -> RankLoad:
+    found = RankLoad()
+    found.waiting, found.running, found.prompt_tokens = waiting, running, prompt_tokens
+    return found
+
+
+def test_prompts_wait_until_every_rank_has_one() -> None:
+    config = SchedulerConfig(
+        num_kv_blocks=100, max_model_len=1000, max_num_seqs=8, ranks=2, rank_choice="round-robin"
+    )
+    rows = [Row(0, 4, 90, 90), Row(0, 4, 90, 90), Row(15, 4, 4, 4), Row(155, 4, 4, 4), Row(305, 4, 4, 4)]
+
+    def scheduled(steps: int) -> list[int]:
+        balanced = replace(config, batch_former="in-flight", rank_balance_steps=steps)
+        return (Run(rows, balanced).record().scheduled_ns // 10_000).tolist()
+
+    assert scheduled(0) == [0, 0, 2, 16, 31]
+    assert scheduled(50) == [0, 0, 16, 16, 81], "until the other rank has one; the last for as long as it may"
+
+
+def test_a_group_needs_something_for_every_rank() -> None:
+    config = SchedulerConfig(num_kv_blocks=3, max_model_len=1000, ranks=4)
+    with pytest.raises(InputError, match="num_kv_blocks: leaves nothing for each of 4 ranks"):
+        Run([Row(0, 4, 4, 4)], config).record()
