@@ -44,7 +44,7 @@ def main() -> int:
     sources, runs = _sources(), []
     for python in found:
         try:
-            done = _done(python, options.out, sources) or released(python, options.out, sources)
+            done = released(python, options.out, sources)
         except subprocess.CalledProcessError as error:
             problems.append(f"{python}: {' '.join(error.cmd)}: exit code {error.returncode}")
             continue
@@ -60,14 +60,19 @@ def main() -> int:
 
 
 def released(python: str, out: Path, sources: str) -> Entry:
-    """A wheel that this interpreter built and ran, in an environment that has nothing else."""
-    with tempfile.TemporaryDirectory() as scratch:
-        _call(python, "-m", "venv", f"{scratch}/venv")
-        wheel = build(f"{scratch}/venv/bin/python", out)
-        done = {"sources": sources, "wheel": wheel.name, "digest": _digest(wheel), "run": run(scratch, wheel)}
-    known = _known(out)
-    _state(out).write_text(json.dumps(known | {python: done}, indent=1) + "\n", encoding="utf-8")
-    return done
+    """A wheel that this interpreter builds and runs, in an environment that has nothing else; what is done
+    already is not done again."""
+    entry = _done(python, out, sources)
+    if entry is None or not entry["run"]:
+        with tempfile.TemporaryDirectory() as scratch:
+            _call(python, "-m", "venv", f"{scratch}/venv")
+            if entry is None:
+                wheel = build(f"{scratch}/venv/bin/python", out)
+                entry = {"sources": sources, "wheel": wheel.name, "digest": _digest(wheel), "run": ""}
+                _keep(python, out, entry)
+            entry["run"] = run(scratch, out / entry["wheel"])
+            _keep(python, out, entry)
+    return entry
 
 
 def build(python: str, out: Path) -> Path:
@@ -111,12 +116,17 @@ def run(scratch: str, wheel: Path) -> str:
 
 
 def _done(python: str, out: Path, sources: str) -> Entry | None:
-    """What an earlier call came to, if it was of the same sources and its wheel is still there."""
+    """What an earlier call came to, if it was of the same sources and its wheel is still there; without a run
+    if it was stopped before that."""
     done = _known(out).get(python)
     if done is None or done["sources"] != sources:
         return None
     wheel = out / done["wheel"]
     return done if wheel.exists() and _digest(wheel) == done["digest"] else None
+
+
+def _keep(python: str, out: Path, entry: Entry) -> None:
+    _state(out).write_text(json.dumps(_known(out) | {python: entry}, indent=1) + "\n", encoding="utf-8")
 
 
 def _known(out: Path) -> dict[str, Entry]:

@@ -186,6 +186,24 @@ bias (the median with its sign), and the share of points within 20 %. How a step
 and how well](models.md). Recorded runs, single steps and our own engine: [trust](trust.md).
 """
 
+ADOPTED = """\
+Rules that hold for all rows, from an engine's source, a table or physics, taken up after errors of these
+points had been looked at; none of them knows a row or a configuration:
+
+- Terms by kind of model, linear attention apart from plain experts: its prompts are launched several times as
+  slowly under SGLang. The term was learned on H200 and on B200 apart, and came out the same.
+- A term for prompts of weights with block scales: SGLang's kernels for them became faster between the
+  versions that served (0.5.5 to 0.5.9) and the one that was measured (0.5.14).
+- Small products in block FP8 without the time of launching them, which some tables hold.
+- Kernels of experts that a server is set to by name, by the table of whichever engine measured them.
+- Launching beside Grace, by SGLang's own table of its attention module on GB200 and B200.
+- Attention over prompts with a latent cache under SGLang on Hopper, by the kernel that it calls there.
+- With replicated attention, tokens in NVFP4 are gathered in 4 bits.
+- Static FP8 scales applied within norms and activations that vLLM compiles.
+- Queues and KV blocks of the ranks of attention DP, and decodes without a CUDA graph of their size.
+- Searches for the terms begin where launching binds, and groups with few configurations have more points.
+"""
+
 
 def page(of: Sequence[Outcome], history: Sequence[dict[str, object]], said: str) -> str:
     priced = [o for o in of if o.errors]
@@ -205,6 +223,7 @@ def page(of: Sequence[Outcome], history: Sequence[dict[str, object]], said: str)
         "By GPU": table("GPU", by(sound, lambda o: o.point.gpu)),
         "By requests in flight": table("in flight", by(sound, _in_flight)),
         "Learned on, or not": table("configuration", by(sound, _learned_label)),
+        "Adopted after errors were seen": ADOPTED.splitlines(),
         "Each model family left out": left_out(sound),
         "Tails, where they were measured": tails([o for o in sound if o.point.source != "silicon"]),
         "By configuration": table("configuration", by(sound, _configuration)),

@@ -1,6 +1,6 @@
 """Learn the operator surfaces of `trained`: how far each kind of kernel stays below the datasheet's roofline.
 
-    python benchmarks/accuracy/train_operators.py ../shared/data [--only b200-sglang]
+    python benchmarks/accuracy/train_operators.py ../shared/data [--only b200]
 
 Reads the measured kernel tables (NVIDIA AIConfigurator, Apache-2.0) and writes `profiles/operators`: for each
 GPU, engine, kind of operator and number format the logarithm of measured over roofline time, multilinear in
@@ -13,11 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from blis_py.hardware.gpu import GpuSpec, load_gpu
 from blis_py.latency import operator_work as work
@@ -33,6 +35,8 @@ SYSTEMS = {
     "b300": "b300_sxm",
     "gb300": "gb300",
 }
+MODULES = {"sglang": "sglang_0.5.10"}
+"""Versions whose tables hold the attention of a layer with its launches from Python, outside a graph."""
 VERSIONS = {
     "vllm": ("vllm_0.24.0", "vllm_0.14.0"),
     "sglang": ("sglang_0.5.14",),
@@ -44,7 +48,12 @@ MOST_ROWS = 40_000
 SMOOTHING = 0.02
 KNOTS = {
     "gemm": ((0, 3, 5, 6, 7, 8, 10, 12, 15), (8, 10, 11, 12, 13, 14, 16), (8, 10, 11, 12, 13, 14, 16)),
-    "experts": ((-3, 1, 4, 6, 8, 10, 12, 15, 18), (0, 3, 5, 7, 9), (11, 12, 13), (6, 8, 9, 10, 12)),
+    "experts": (
+        (-3, 1, 3, 4, 5, 6, 7, 8, 10, 12, 15, 18),
+        (0, 3, 5, 7, 9),
+        (11, 12, 13),
+        (6, 8, 9, 10, 12),
+    ),
     "context": ((0, 4, 7, 9, 10, 11, 12, 13, 14, 17), (0, 2, 4, 6, 8, 10), (0, 2, 4)),
     "decode": ((0, 2, 4, 6, 8, 10), (0, 6, 8, 10, 12, 14, 17), (0, 2, 4), (0, 2, 4)),
     "mla_context": ((0, 4, 7, 9, 10, 11, 12, 14), (0, 2, 4, 6, 8), (2, 4, 5, 6, 7)),
@@ -76,6 +85,17 @@ class Tables:
         ]
         self.names = [folder.name for folder in self._folders if folder.is_dir()]
 
+    @property
+    def launch_ns(self) -> float:
+        """Host time to launch the attention of a layer: what it takes for a few tokens; 0 = not measured."""
+        version = MODULES.get(self.engine, "")
+        folder = self._data / "kernels_more" / f"{SYSTEMS[self._gpu]}_{version}"
+        path = folder / "wideep_context_mla_perf.csv.gz"
+        if not version or not path.exists():
+            return 0.0
+        rows = pd.read_csv(path)
+        return float(rows[(rows.batch_size == 1) & (rows.isl <= 64)].latency.median()) * 1e6
+
     def all_engines(self) -> list[Tables]:
         """The tables of the same GPU under every engine."""
         return [Tables(self._data, self._gpu, engine) for engine in VERSIONS]
@@ -83,12 +103,14 @@ class Tables:
     def read(self, name: str) -> Rows:
         """A table; empty if there is none. Keys measured repeatedly have their mean, those measured with
         several kernels the fastest."""
-        for folder in self._folders:
-            path = folder / f"{name}.csv.gz"
-            if path.exists():
-                rows = pd.read_csv(path)
-                return rows[rows["latency"] > 0]
-        return pd.DataFrame()
+        paths = (folder / f"{name}.csv.gz" for folder in self._folders)
+        return next((_table(path) for path in paths if path.exists()), pd.DataFrame())
+
+
+@cache
+def _table(path: Path) -> Rows:
+    rows = pd.read_csv(path)
+    return rows[rows["latency"] > 0]
 
 
 def reduced(rows: Rows, keys: list[str]) -> Rows:
@@ -123,13 +145,19 @@ def _by(rows: Rows, name: str, default: str) -> Iterator[tuple[str, Rows]]:
 def _gemms(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
     """The fastest of all engines' measurements: some tables hold the time to launch a product from Python,
     which no captured graph takes (small block-FP8 ones of vLLM: 60 to 260 us), or quantisation as well."""
-    rows = pd.concat([each.read("gemm_perf") for each in tables.all_engines()])
+    rows = pd.concat([each.read("gemm_perf").assign(engine=each.engine) for each in tables.all_engines()])
     rows = rows[(rows.n >= 64) & (rows.k >= 128) & (rows.n <= 51200) & (rows.k <= 51200)]
     for form, part in _by(rows, "gemm_dtype", "bfloat16"):
         if form in work.WEIGHT_BYTES:
-            one = reduced(part.fillna(""), ["m", "n", "k"])
+            one = reduced(_captured(part).fillna(""), ["m", "n", "k"])
             m, n, k = (_column(one, key) for key in "mnk")
             yield f"gemm/{form}", work.gemm(gpu, form, m, n, k), _ns(one)
+
+
+def _captured(rows: Rows) -> Rows:
+    """Without small products of engines whose fastest one takes more than twice that of another engine."""
+    least = rows.groupby("engine")["latency"].transform("min")
+    return rows[(least <= 2.0 * least.min()) | (rows.latency > 4.0 * least)]
 
 
 def _experts(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
@@ -139,6 +167,10 @@ def _experts(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
     own = own[~own.kernel_source.str.contains("nongated")] if "kernel_source" in own else own
     rows = pd.concat([own, _not_in(own, pd.concat(others))])
     yield from _of_experts(rows, gpu, "")
+    if tables.engine == "sglang":
+        formats = own.moe_dtype.isin(("fp8_block", "nvfp4"))
+        named = own[formats & own.kernel_source.str.contains("trtllm")]
+        yield from _of_experts(named, gpu, "@trtllm") if len(named) else ()
     if tables.engine == "trtllm":
         nvfp4 = own[own.moe_dtype == "nvfp4"]
         for kernel, part in (("cutlass", "cutlass"), ("trtllm", "min_latency")):
@@ -205,8 +237,13 @@ def _attention(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
 
 
 def _mla(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
+    """SGLang calls the kernels of others for prompts (FlashAttention's, TensorRT-LLM's): the fastest of all
+    engines' measurements. Its own ones on Hopper are of a kernel that takes more than twice as long as the
+    whole module in another of its tables."""
     for phase, length in (("context", "isl"), ("generation", "step")):
-        rows = tables.read(f"{phase}_mla_perf")
+        shared = phase == "context" and tables.engine == "sglang"
+        names = tables.all_engines() if shared else [tables]
+        rows = pd.concat([_from_engine(each, f"{phase}_mla_perf") for each in names])
         for form, part in _by(rows, "kv_cache_dtype", "bfloat16") if len(rows) else ():
             if form not in work.KV_BYTES:
                 continue
@@ -225,6 +262,12 @@ def _mla(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
             work.absorb(gpu, _column(one, "num_tokens"), _column(one, "num_heads")),
             _ns(one),
         )
+
+
+def _from_engine(tables: Tables, name: str) -> Rows:
+    """A table whose kernels are told apart by its engine, too."""
+    rows = tables.read(name)
+    return rows.assign(kernel_source=tables.engine + " " + rows.get("kernel_source", ""))
 
 
 def _linear(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
@@ -280,20 +323,18 @@ def fit(priced: Priced, ns: NDArray[np.float64], knots: tuple[tuple[float, ...],
     sizes = [len(axis) for axis in axes]
     count = int(np.prod(sizes))
     target = np.log(ns / base)
-    gram, right = np.zeros((count, count)), np.zeros(count)
     corners = [
         (np.ravel_multi_index(np.broadcast_arrays(*place), sizes), np.broadcast_to(weight, target.shape))
         for place, weight in corners_of(axes, where)
     ]
-    for i, weight in corners:
-        right += np.bincount(i, weight * target, count)
-        for j, other in corners:
-            flat = np.bincount(i * count + j, weight * other, count * count)
-            gram += flat.reshape(count, count)
+    rows = np.tile(np.arange(len(target)), len(corners))
+    places, weights = (np.concatenate([corner[i] for corner in corners]) for i in (0, 1))
+    design = csr_array((weights, (rows, places)), shape=(len(target), count))
+    gram, right = (design.T @ design).toarray(), design.T @ target
     gram += _roughness(sizes) * SMOOTHING * len(target) / count
     gram[np.diag_indices(count)] += 1e-6
     found = np.linalg.solve(gram, right)
-    error = sum(weight * found[i] for i, weight in corners) - target
+    error = design @ found - target
     percent = [round(float(value) * 100) for value in found]
     return {
         "knots": [list(map(float, axis)) for axis in knots],
@@ -323,13 +364,13 @@ def _roughness(sizes: list[int]) -> NDArray[np.float64]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("data", type=Path)
-    parser.add_argument("--only", help="for example b200-sglang")
+    parser.add_argument("--only", default="", help="for example b200, or b200-sglang")
     parser.add_argument("--kind", default="", choices=("", "experts"), help="learn these surfaces alone")
     options = parser.parse_args()
     OUT.mkdir(exist_ok=True)
     for gpu in SYSTEMS:
         for engine in VERSIONS:
-            if options.only in (None, f"{gpu}-{engine}"):
+            if f"{gpu}-{engine}".startswith(options.only):
                 write(options.data, gpu, engine, options.kind)
 
 
@@ -344,6 +385,8 @@ def write(data: Path, gpu: str, engine: str, kind: str) -> None:
     lines = ",\n".join(f"{json.dumps(name)}: {entry}" for name, entry in entries.items())
     source = f"AIConfigurator 095f58a (Apache-2.0): {', '.join(tables.names)}"
     head = f'"gpu": "{gpu}", "engine": "{engine}", "source": "{source}"'
+    if tables.launch_ns:
+        head += f', "launch_ns": {tables.launch_ns:.0f}'
     path.write_text(f'{{{head}, "surfaces": {{\n{lines}\n}}}}\n', encoding="utf-8")
 
 

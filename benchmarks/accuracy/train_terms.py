@@ -5,9 +5,9 @@
 Each group of points (engine; dense, sparse or MLA; Hopper or Blackwell) has one set of terms:
 factors of the kernels' sum for decodes and for steps with prompts, a time per step, and the front end. They
 are found by Gauss-Newton on logarithms of TTFT and TPOT over an even sample of the group's configurations,
-with slopes by differences where it begins, large residuals weighted down and every term drawn
-towards none. No term belongs to a model or a row. The terms that the others show without a model family stand
-in `benchmarks/results`, for the column of the accuracy page in which every family is left out.
+with slopes by differences in every round, large residuals weighted down more from round to round, and every
+term drawn towards none. No term belongs to a model or a row. The terms that the others show without a model
+family stand in `benchmarks/results`, for the column of the accuracy page in which every family is left out.
 
 Points that contradict themselves, or that another run contradicts, are left out. A TTFT more than eight times
 off does not count: memory was full, where it depends on the last block of a capacity.
@@ -22,7 +22,7 @@ import argparse
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -52,13 +52,15 @@ from blis_py.setup.step_times import server_terms  # noqa: E402
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "profiles" / "operators" / "terms.yaml"
 WITHOUT = ROOT / "benchmarks" / "results" / "terms_without.yaml"
-EACH, MOST_IN_FLIGHT, ROUNDS = 3, 64, 3
-"""Points of a configuration that are simulated, requests in flight of them, and rounds."""
+EACH, OF_A_GROUP, MOST_IN_FLIGHT = 3, 12, 64
+"""Points of a configuration that are simulated, more where a group has less than so many, and requests in
+flight of them."""
 LONGEST = np.log(8.0)
 """Residuals beyond this are of memory that was full, and do not count."""
 NAMES = (
     "decode_scale",
     "prefill_scale",
+    "prefill_block_scale",
     "prefill_step_ns",
     "decode_step_ns",
     "launch_layer_ns",
@@ -67,11 +69,16 @@ NAMES = (
 )
 METRICS = ("ttft.mean", "tpot.mean")
 Values = NDArray[np.float64]
-PRIOR = np.array([0.15, 0.4, 10e6, 1e6, 2e6, 20e6, 0.5e6])
+FACTORS = 3
+"""Terms that are factors; the first ones."""
+PRIOR = np.array([0.15, 0.4, 0.4, 10e6, 1e6, 2e6, 20e6, 0.5e6])
 """Spread of each term around none: of logarithms for the factors, in ns for the others."""
-STARTS = [np.array([0.0, 0.2, 1e6, 0.1e6, launch, 10e6, 0.1e6]) for launch in (1e6, 2e6)]
-STEPS = np.array([0.05, 0.1, 2e6, 0.2e6, 0.2e6])
-"""Where searches begin, and differences by which slopes of the terms of steps are taken."""
+STARTS = [np.array([0.0, 0.2, 0.0, 1e6, 0.1e6, launch, 10e6, 0.1e6]) for launch in (3e6, 0.5e6)]
+STEPS = np.array([0.05, 0.1, 0.1, 2e6, 0.2e6, 0.2e6])
+"""Where searches begin, and differences by which slopes of the terms of steps are taken. Launches begin where
+they bound most steps, and where they bound few: a bound has no slope on the other side."""
+SCALES, STEPS_EACH = (2.0, 1.0, 0.5), 2
+"""Size of residuals beyond which they are weighted down, by round, and steps with the slopes of a round."""
 
 
 @dataclass(frozen=True)
@@ -96,17 +103,20 @@ class Case:
         """Of both logarithms, here `base`, over every term."""
         found = np.zeros((2, len(NAMES)))
         for i, step in enumerate(STEPS):
+            if NAMES[i] == "prefill_block_scale" and not self.point.shape().weights.block_scales:
+                continue
             other = values.copy()
             other[i] += step
             found[:, i] = (self.look(other) - base) / step
         ttft_ns = np.exp(base[0]) * self.point.measured["ttft.mean"] * 1e6
-        found[0, 5:] = 1.0 / ttft_ns, self.point.concurrency / ttft_ns
+        found[0, len(STEPS) :] = 1.0 / ttft_ns, self.point.concurrency / ttft_ns
         return found
 
 
 def terms_from(values: NDArray[np.float64]) -> EngineTerms:
-    decode, prefill, *ns = (float(value) for value in values)
-    return EngineTerms(np.exp(decode), np.exp(prefill), **dict(zip(NAMES[2:], ns, strict=True)))
+    found = [*np.exp(values[:FACTORS]), *values[FACTORS:]]
+    terms: dict[str, Any] = dict(zip(NAMES, map(float, found), strict=True))
+    return EngineTerms(**terms)
 
 
 def samples(data: Path) -> dict[str, list[Point]]:
@@ -120,15 +130,22 @@ def samples(data: Path) -> dict[str, list[Point]]:
             continue
         seen.add(same)
         configurations[point.alike[:-3]].append(point)
-    found: dict[str, list[Point]] = defaultdict(list)
+    groups: dict[str, list[list[Point]]] = defaultdict(list)
     for of_one in configurations.values():
         of_one.sort(key=lambda p: (p.prompt_tokens, p.output_tokens, p.concurrency))
         small = [point for point in of_one if point.concurrency <= MOST_IN_FLIGHT] or of_one[:1]
         try:
-            found[_group(of_one[0])] += small[:: max(1, len(small) // EACH)]
+            groups[_group(of_one[0])].append(small)
         except NotExpressed:
             continue
-    return dict(found)
+    return {name: list(_evenly(of_each)) for name, of_each in groups.items()}
+
+
+def _evenly(configurations: Sequence[list[Point]]) -> Iterator[Point]:
+    """Points of each configuration of a group."""
+    each = max(EACH, -(-OF_A_GROUP // len(configurations)))
+    for of_one in configurations:
+        yield from of_one[:: max(1, len(of_one) // each)]
 
 
 def cases(of: Sequence[Point]) -> list[Case]:
@@ -177,9 +194,9 @@ class Fit:
         """The terms that the other families show; slopes as they are with all."""
         values = self.values
         keep = np.repeat([case.point.family != family for case in self.of], 2)
-        for _ in range(2 * ROUNDS):
+        for _ in range(2 * len(SCALES)):
             logs = self.logs + self.slopes @ (values - self.values)
-            values = improved(values, logs, self.slopes, shares(self.of) * keep)
+            values = improved(values, logs, self.slopes, shares(self.of) * keep, SCALES[-1])
         return values
 
     def loss(self) -> float:
@@ -201,31 +218,37 @@ def shares(of: Sequence[Case]) -> Values:
     return np.repeat([counts[case.point.family] ** -0.5 for case in of], 2)
 
 
-def improved(values: Values, logs: Values, slopes: Values, share: Values) -> Values:
-    """One step of Gauss-Newton."""
+def improved(values: Values, logs: Values, slopes: Values, share: Values, scale: float) -> Values:
+    """One step of Gauss-Newton.
+
+    Args:
+        scale: size of residuals beyond which they are weighted down.
+    """
     weights = share * np.count_nonzero(share) / share.sum() / np.maximum(np.abs(logs), 0.1)
-    weights /= 1.0 + (logs / 0.5) ** 2
+    weights /= 1.0 + (logs / scale) ** 2
     weights[np.abs(logs) > LONGEST] = 0.0
     spread = 1.0 / PRIOR**2
     left = slopes.T @ (weights[:, None] * slopes) + np.diag(spread)
     found: Values = values + np.linalg.solve(left, -slopes.T @ (weights * logs) - spread * values)
-    found[2:] = np.maximum(found[2:], 0.0)
+    found[FACTORS:] = np.maximum(found[FACTORS:], 0.0)
     return found
 
 
 def learn(of: Sequence[Case]) -> Fit:
-    """The better of two searches: a bound has no slope on the other side."""
-    return min((search(of, start) for start in STARTS), key=Fit.loss)
+    """The best that the searches visit."""
+    high, low = STARTS
+    return min((*visited(of, high, SCALES), *visited(of, low, SCALES[1:])), key=Fit.loss)
 
 
-def search(of: Sequence[Case], values: Values) -> Fit:
-    """Gauss-Newton with the slopes of the beginning."""
-    logs = [case.look(values) for case in of]
-    slopes = np.concatenate([case.slopes(values, base) for case, base in zip(of, logs, strict=True)])
-    for _ in range(ROUNDS):
-        values = improved(values, np.concatenate(logs), slopes, shares(of))
+def visited(of: Sequence[Case], values: Values, scales: Sequence[float]) -> Iterator[Fit]:
+    """Gauss-Newton, with the slopes of every round."""
+    for scale in scales:
         logs = [case.look(values) for case in of]
-    return Fit(of, values, np.concatenate(logs), slopes)
+        slopes = np.concatenate([case.slopes(values, base) for case, base in zip(of, logs, strict=True)])
+        for _ in range(STEPS_EACH):
+            values = improved(values, np.concatenate(logs), slopes, shares(of), scale)
+            logs = [case.look(values) for case in of]
+            yield Fit(of, values, np.concatenate(logs), slopes)
 
 
 def main() -> None:

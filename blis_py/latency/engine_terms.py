@@ -28,6 +28,9 @@ class EngineTerms:
     decode_scale: float = 1.0
     prefill_scale: float = 1.0
     decode_step_ns: float = 0.0
+    prefill_block_scale: float = 1.0
+    """A further factor of steps with prompts where weights have block scales: kernels of that format changed
+    more than others between the versions that were measured and those that served."""
     prefill_step_ns: float = 0.0
     launch_layer_ns: float = 0.0
     """Host time to launch the kernels of a layer in a step with prompts, which no CUDA graph holds. The step
@@ -64,19 +67,26 @@ def kind_of(shape: ModelShape) -> str:
 
 
 def terms_of(engine: str, gpu: GpuSpec, shape: ModelShape) -> EngineTerms:
-    """The terms of an engine on a GPU of this generation, for dense or sparse models."""
-    top, name = _file(), group_of(engine, gpu, shape)
-    if name not in top["groups"]:
-        name = name.replace("-mla-", "-sparse-")
+    """The terms of an engine on a GPU of this generation, for models of this kind, or the nearest learned."""
+    top = _file()
+    name = next((name for name in _nearest(engine, gpu, shape) if name in top["groups"]), "")
     values = top["groups"].get(name, {})
     return EngineTerms(**values, learned=tuple(top["learned_on"].get(name, ())))
 
 
 def group_of(engine: str, gpu: GpuSpec, shape: ModelShape) -> str:
     """Name of the terms that apply."""
-    generation = "blackwell" if gpu.fp4_flops else "hopper"
-    kind = "mla" if shape.latent and shape.moe_layers else "sparse" if shape.moe_layers else "dense"
-    return f"{engine}-{kind}-{generation}"
+    return next(_nearest(engine, gpu, shape))
+
+
+def _nearest(engine: str, gpu: GpuSpec, shape: ModelShape) -> Iterator[str]:
+    """Names of terms, those of the nearest servers first. The same code launches a kind of model on another
+    generation of GPUs; launching latent or linear attention says nothing of launching plain one."""
+    generations = ("blackwell", "hopper") if gpu.fp4_flops else ("hopper", "blackwell")
+    plain = "sparse" if shape.moe_layers else "dense"
+    kind = "hybrid" if shape.linear else "mla" if shape.latent and shape.moe_layers else plain
+    for of_kind in dict.fromkeys((kind, plain)):
+        yield from (f"{engine}-{of_kind}-{generation}" for generation in generations)
 
 
 @cache

@@ -75,6 +75,7 @@ class OperatorList:
             self._kernel = "cutlass" if layout.attention_dp > 1 else "trtllm"
         self._fused = options.fused_norms and layout.attention_tp > 1
         self._kernels_quantise = trtllm
+        self._compiled = bool(learned) and learned[0].engine == "vllm"
         self._learned = learned
         self._heads = shape.heads / layout.attention_tp
         self._kv_heads = kv_heads_per_rank(shape, layout.attention_tp)
@@ -211,7 +212,7 @@ class OperatorList:
         """A feed-forward of three matrices."""
         form = self._form(weight_bytes)
         ns = self._normed_gemm(form, tokens, 2 * width, self._shape.hidden)
-        ns = ns + self._fed_gemm(form, tokens, self._shape.hidden, width)
+        ns = ns + self._fed_gemm(form, tokens, self._shape.hidden, width, self._compiled)
         return ns + self._move(tokens, 2 * width)
 
     def _sparse(self, tokens: Array) -> Array:
@@ -219,8 +220,9 @@ class OperatorList:
         form, top_k = self._expert_form, shape.experts_per_token
         width = shape.moe_intermediate / layout.expert_tp
         local = layout.experts_per_group(shape)
-        names = [f"experts/{form}@{self._kernel}/{self._routing}"]
-        names += [f"experts/{other}/{self._routing}" for other in _ALIKE[form]]
+        named = f"experts/{form}@{self._kernel}/{self._routing}"
+        plain = [f"experts/{other}/{self._routing}" for other in _ALIKE[form]]
+        names = [named] if self._has_here(named) else plain
         ns = self._ns(
             names,
             lambda gpu: work.experts(gpu, form, tokens, shape.hidden, width, top_k, local, layout.ep),
@@ -234,10 +236,15 @@ class OperatorList:
 
     def _exchange(self, tokens: Array) -> Array:
         """Sum of a layer's outputs over the ranks; with replicated attention, tokens to all ranks first and
-        sums back, or only to the ranks of their experts and back, whichever is faster."""
+        sums back, or only to the ranks of their experts and back, whichever is faster. The way there takes
+        half of an all-reduce, less in 4 bits, in which engines quantise tokens before they gather them."""
         layout, shape = self._layout, self._shape
         ns = self.all_reduce(layout.gpus, tokens)
-        if layout.attention_dp == 1 or layout.ep == 1:
+        if layout.attention_dp == 1:
+            return ns
+        if self._expert_form == "nvfp4":
+            ns = ns * (0.5 + 0.5 * work.WEIGHT_BYTES["nvfp4"] / 2.0)
+        if layout.ep == 1:
             return ns
         rank_tokens = np.ceil(tokens / layout.attention_dp)
         for kind in ("all_to_all/ll", "all_to_all/ht"):
@@ -256,13 +263,20 @@ class OperatorList:
         return self._product(form, m, n, k) + self._quantised(form, m, k)
 
     def _normed_gemm(self, form: str, m: Array, n: float, k: float) -> Array:
-        """The same after a norm, which an all-reduce may hold, quantisation with static scales included."""
+        """The same after a norm, which an all-reduce may hold. Static scales are applied there, too, and
+        always by vLLM, whose compiler joins the two."""
+        if form == "fp8" and self._compiled:
+            return self._product(form, m, n, k)
         quantised = self._quantised(form, m, k)
         return self._product(form, m, n, k) + (self._unfused(m, quantised) if form == "fp8" else quantised)
 
-    def _fed_gemm(self, form: str, m: Array, n: float, k: float) -> Array:
-        """The same after attention or an activation, which quantise themselves in TensorRT-LLM."""
-        fed = form == "fp8" and self._kernels_quantise
+    def _fed_gemm(self, form: str, m: Array, n: float, k: float, joined: bool = False) -> Array:
+        """The same after attention or an activation, which quantise themselves in TensorRT-LLM.
+
+        Args:
+            joined: a compiler makes one kernel of the activation and static quantisation.
+        """
+        fed = form == "fp8" and (self._kernels_quantise or joined)
         return self._product(form, m, n, k) + (0.0 if fed else self._quantised(form, m, k))
 
     def _product(self, form: str, m: Array, n: float, k: float) -> Array:
@@ -307,6 +321,10 @@ class OperatorList:
                 if learned.has(name):
                     return learned.gpu, learned.of[name]
         return None
+
+    def _has_here(self, name: str) -> bool:
+        """Whether a kernel was measured on this GPU, or the one that stands in for it, under any engine."""
+        return any(of.has(name) for of in self._learned if of.gpu == self._learned[0].gpu)
 
     # --- number formats ----------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ from blis_py.latency.kernel_tables import one_chunk
 from blis_py.latency.notes import LargestBatch
 from blis_py.latency.operator_list import KernelOptions, OperatorList
 from blis_py.latency.step_run import StepRun, run_of, within_the_clock
-from blis_py.latency.surfaces import Surfaces, load_surfaces
+from blis_py.latency.surfaces import Surfaces, launching, load_surfaces
 from blis_py.latency.trained import ServerTerms
 from blis_py.models.model_shape import ModelShape
 
@@ -47,6 +47,9 @@ _GRAPH_TOKENS = {"vllm": 512}
 graphs, `max_cudagraph_capture_size`)."""
 _RELATED = {True: "b200", False: "h100"}
 """Measured GPU whose efficiencies apply to others, by whether these multiply in 4 bits."""
+_SERVERS = {True: "b200", False: "h200"}
+"""GPU of most servers that the terms were learned on; hosts of others launch as much faster or slower as was
+measured."""
 _TOKENS = np.unique(np.concatenate([np.arange(1, 17), np.round(2 ** np.arange(4, 20, 0.25))])).astype(float)
 _CHUNKS = np.concatenate([[0.0], 2.0 ** np.arange(0, 19)])
 _PASTS = np.concatenate([[0.0], 2.0 ** np.arange(6, 21)])
@@ -118,8 +121,11 @@ class Operators:
         self.frontend = FrontendDelays(
             before_enqueue_ns=int(self._terms.first_token_ns), behind_seq_ns=int(self._terms.first_seq_ns)
         )
+        blocks = shape.weights.block_scales
+        self._prefill_scale = self._terms.prefill_scale * (self._terms.prefill_block_scale if blocks else 1.0)
+        hosts = launching(gpu.name, engine, _SERVERS[bool(gpu.fp4_flops)])
+        self._launch_ns = self._terms.launch_layer_ns * hosts * shape.layers
         self._sparse = shape.moe_layers > 0
-        self._launch_ns = self._terms.launch_layer_ns * shape.layers
         self._dp = layout.attention_dp
         self._graphs = options.graphs if options else None
         if self._graphs is not None and not self._graphs.sizes:
@@ -226,7 +232,7 @@ class Operators:
         else:
             tokens = most_tokens = f.tokens
             ns = self._group.value(tokens) + self._rank_ns(f, self._dp)
-        ns *= terms.prefill_scale
+        ns *= self._prefill_scale
         if most_tokens > self._graph_tokens:
             ns = max(ns, self._launch_ns)
         return (ns + terms.prefill_step_ns) * self._server.scale

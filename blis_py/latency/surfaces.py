@@ -71,6 +71,8 @@ class Surfaces:
     source: str
     of: dict[str, Surface]
     """By kind of operator and number format, as `gemm/fp8`."""
+    launch_ns: float = 0.0
+    """Host time to launch the attention of a layer for one token of a prompt; 0 = not measured."""
 
     def has(self, name: str) -> bool:
         return name in self.of
@@ -101,7 +103,8 @@ def read_surfaces(path: Path) -> Surfaces:
     top = load_object(path)
     try:
         of = {name: _surface(entry) for name, entry in top["surfaces"].items()}
-        return Surfaces(str(top["gpu"]), str(top["engine"]), str(top["source"]), of)
+        launch_ns = float(top.get("launch_ns", 0.0))
+        return Surfaces(str(top["gpu"]), str(top["engine"]), str(top["source"]), of, launch_ns)
     except (KeyError, TypeError, ValueError) as error:
         fix = "write it with benchmarks/accuracy/train_operators.py"
         raise InputError("no operator surfaces", file=path, value=str(error), fix=fix) from None
@@ -111,3 +114,9 @@ def _surface(entry: dict[str, Any]) -> Surface:
     knots = tuple(np.array(axis, dtype=float) for axis in entry["knots"])
     logs = np.array(entry["percent"], dtype=float) / 100.0
     return Surface(knots, logs.reshape([len(axis) for axis in knots]))
+
+
+def launching(gpu: str, engine: str, reference: str) -> float:
+    """Host time to launch a layer beside a GPU, over that beside a reference; 1 where it was not measured."""
+    here, there = (load_surfaces(name, engine) for name in (gpu, reference))
+    return here.launch_ns / there.launch_ns if here and there and here.launch_ns and there.launch_ns else 1.0

@@ -245,11 +245,11 @@ def test_help_and_version(blis: Blis) -> None:
 
 HEAVY = ("pandas", "matplotlib", "scipy", "pydantic", "rich", "torch")
 NOT_USED = (
-    *("cli.completion", "cli.profile", "report.plots", "figures", "metrics.diffusion", "metrics.decisions"),
+    *("cli.completion", "cli.profile", "report._plots", "figures", "metrics.diffusion", "metrics.decisions"),
     *("metrics.intervals", "cluster._decisions", "cluster.diffusion", "cluster.flow_settings"),
     *("cluster.saturation", "cluster.dispatch_order", "cluster.fairness", "latency.host_work"),
     *("requests.loops", "requests.think_time", "workload.prefixes", "workload.profile"),
-    *("workload.sessions", "workload.turns", "traces"),
+    *("workload.sessions", "workload._turns", "traces"),
 )
 """Of this package, what the smallest run of generated requests has no use for."""
 

@@ -15,8 +15,9 @@ from blis_py.hardware.gpu import load_gpu
 from blis_py.hardware.layout import Layout
 from blis_py.hardware.memory_overheads import OVERHEADS
 from blis_py.latency import build
-from blis_py.latency.engine_terms import EngineTerms
-from blis_py.latency.operators import Operators
+from blis_py.latency.engine_terms import EngineTerms, terms_of
+from blis_py.latency.operator_list import OperatorList
+from blis_py.latency.operators import Operators, surfaces_for
 from blis_py.latency.surfaces import Surface, load_surfaces
 from blis_py.latency.trained import ServerTerms, Trained
 from blis_py.models.model_shape import load_model
@@ -226,3 +227,61 @@ def test_fused_norms_take_no_time_beside_an_all_reduce_and_none_off_alone() -> N
     assert 0.2e6 < saved < 2e6
     assert priced(4, False).step_ns(many) == priced(4, True).step_ns(many)
     assert priced(1, False).step_ns(few) == priced(1, True).step_ns(few)
+
+
+def test_a_host_launches_as_slowly_as_it_was_measured() -> None:
+    """SGLang's attention module was timed with its launches, on Grace and on x86; that of others was not."""
+    terms = EngineTerms(launch_layer_ns=2e6)
+    for engine, slower in (("sglang", 1.63), ("trtllm", 1.0)):
+        x86, grace = (
+            operators("deepseek-r1", gpu, Layout(4), engine).with_terms(terms) for gpu in ("b200", "gb200")
+        )
+        assert grace.step_ns(prefill(16)) / x86.step_ns(prefill(16)) == pytest.approx(slower, rel=0.05)
+        assert grace.step_ns(decode(4, 4000)) == pytest.approx(x86.step_ns(decode(4, 4000)), rel=0.1)
+
+
+def test_the_term_of_block_scales_is_that_of_prompts_of_models_with_such_weights() -> None:
+    slower = EngineTerms(prefill_block_scale=1.5)
+    for name, factor in (("deepseek-r1", 1.5), ("deepseek-v3.1-nvfp4", 1.0)):
+        plain = operators(name, "b200").with_terms(EngineTerms())
+        scaled = plain.with_terms(slower)
+        assert scaled.step_ns(prefill(8192)) == pytest.approx(factor * plain.step_ns(prefill(8192)), rel=1e-6)
+        assert scaled.step_ns(decode(8, 8000)) == plain.step_ns(decode(8, 8000))
+
+
+def test_a_kind_of_model_that_was_not_learned_on_is_not_launched_like_another_kind() -> None:
+    """Under SGLang only hybrid and latent attention was seen on Blackwell: plain experts have the terms of
+    Hopper, and a note."""
+    b200, h200 = load_gpu("b200"), load_gpu("h200")
+    plain, hybrid = load_model("gpt-oss-120b"), load_model("qwen3.5-397b-a17b")
+    assert terms_of("sglang", b200, plain) == terms_of("sglang", h200, plain)
+    assert terms_of("sglang", b200, hybrid) != terms_of("sglang", b200, plain)
+    assert terms_of("vllm", b200, hybrid) == terms_of("vllm", b200, plain), "no hybrid model was seen there"
+    assert "not learned on together" in operators("gpt-oss-120b", "b200", Layout(1)).beyond()
+
+
+def test_a_kernel_of_experts_chosen_by_name_is_priced_by_whichever_engine_measured_it() -> None:
+    def priced(backend: str) -> float:
+        shape, gpu = load_model("deepseek-v3.1-nvfp4"), load_gpu("b200")
+        layout = Layout(4, 4, 4)
+        model = build(
+            "trained", shape=shape, gpu=gpu, tp=4, layout=layout, kernels="sglang", moe_backend=backend
+        )
+        return model.step_ns(prefill(32768))
+
+    assert priced("flashinfer_cutlass") == priced("cutlass") != priced("flashinfer_trtllm")
+    assert priced("of-no-table") == priced("auto")
+
+
+def test_vllm_quantises_to_static_fp8_within_norms_and_activations() -> None:
+    """Its compiler joins them; the output of attention is quantised by a kernel of its own."""
+    shape, gpu, tokens = load_model("llama-3.1-70b-fp8"), load_gpu("b200"), np.array([4.0])
+    own, _ = surfaces_for(gpu, "vllm")
+    joined, apart = (
+        OperatorList(shape, gpu, Layout(1), [replace(own[0], engine=engine), *own[1:]])
+        for engine in ("vllm", "sglang")
+    )
+    kernel_ns = apart.of_attention(tokens) - joined.of_attention(tokens)
+    assert 80 * 1e3 < kernel_ns[0] < 80 * 4e3, "one kernel of each layer, between 1 and 4 us"
+    saved_ns = apart.of_feed_forward(tokens) - joined.of_feed_forward(tokens)
+    assert saved_ns[0] == pytest.approx(2 * kernel_ns[0], rel=0.2)

@@ -8,6 +8,7 @@ from latency_cases import decode
 from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import build
 from blis_py.latency.decode_line import SCALAR_STEPS, DecodeLine, run_along
+from blis_py.latency.engine_terms import EngineTerms
 from blis_py.latency.fitted_surface import FittedSurface
 from blis_py.latency.graph_sizes import GraphSizes
 from blis_py.latency.notes import Outside, domain_notes
@@ -85,3 +86,7 @@ def test_a_fitted_gap_per_sequence_grows_up_to_the_batches_it_was_seen_with(mode
         stated = domain_notes(fitted)
         assert ("steps of up to 30 sequences" in " ".join(stated)) == (seqs > 8)
     assert gaps == pytest.approx([5.8e4, 6.6e4, 6.6e4], abs=2)
+
+
+def test_what_was_not_learned_of_an_engine_costs_nothing() -> None:
+    assert EngineTerms() == EngineTerms(1, 1, 0, 0, 0, 0, 0, ())

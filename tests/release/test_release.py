@@ -77,6 +77,20 @@ def test_what_was_built_of_the_same_sources_is_not_built_again(
     assert len(machine.built) == 2
 
 
+def test_a_wheel_whose_run_was_stopped_is_only_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine = Machine(monkeypatch, tmp_path / "dist")
+
+    def stopped(scratch: str, wheel: Path) -> str:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(release, "run", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            machine.release("a")
+    assert machine.release("a") == 0
+    assert len(machine.built) == 1
+
+
 def test_a_wheel_that_is_gone_is_built_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     machine = Machine(monkeypatch, tmp_path / "dist")
     machine.release("a")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from hashlib import sha256
 from random import Random
 from typing import Any
 
+import numpy as np
 from cluster_runs import LATENCIES, Run, table_of
 from kv_tier import Tier
 from ledger_runs import DENOISING, denoising
@@ -150,3 +152,18 @@ KINDS: dict[str, Callable[[Random], Configuration]] = {
     "two-pools": two_pools,
     "fleet": changing_fleet,
 }
+
+
+def digest(record: RunRecord) -> str:
+    """Of everything that `differences` compares."""
+    found = sha256()
+    for part in (record, record.visits, record.visits.emission, *record.instances):
+        for column in fields(part):
+            value = getattr(part, column.name)
+            if isinstance(value, np.ndarray):
+                found.update(value.tobytes())
+            elif isinstance(value, int):
+                found.update(f"{column.name} {value} ".encode())
+    for instance in record.instances:
+        found.update(instance.step_ends.at(np.arange(instance.step_ends.steps)).tobytes())
+    return found.hexdigest()[:16]

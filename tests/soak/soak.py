@@ -16,8 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import fields
-from hashlib import sha256
 from pathlib import Path
 from random import Random
 
@@ -32,14 +30,12 @@ if __name__ == "__main__":
 
     native.activate()
 
-import numpy as np
 from cluster_runs import differences
-from configurations import KINDS, Configuration
+from configurations import KINDS, Configuration, digest
 from ledger_runs import all_ledgers, check_sums
 
 from blis_py.core import kv
 from blis_py.metrics.invariants import InternalError, check
-from blis_py.metrics.record import RunRecord
 
 
 def violations(configuration: Configuration) -> list[str]:
@@ -56,21 +52,6 @@ def violations(configuration: Configuration) -> list[str]:
     except (AssertionError, InternalError) as error:
         return [f"{type(error).__name__}: {error}"]
     return []
-
-
-def digest(record: RunRecord) -> str:
-    """Of everything that `differences` compares."""
-    found = sha256()
-    for part in (record, record.visits, record.visits.emission, *record.instances):
-        for column in fields(part):
-            value = getattr(part, column.name)
-            if isinstance(value, np.ndarray):
-                found.update(value.tobytes())
-            elif isinstance(value, int):
-                found.update(f"{column.name} {value} ".encode())
-    for instance in record.instances:
-        found.update(instance.step_ends.at(np.arange(instance.step_ends.steps)).tobytes())
-    return found.hexdigest()[:16]
 
 
 def digests(kinds: list[str], seeds: range) -> Iterator[str]:

@@ -151,7 +151,7 @@ def test_two_tabs_do_not_cancel_each_other(client: TestClient) -> None:
         assert all("tiles" in answer.result(60) for answer in answers)
 
 
-@pytest.mark.parametrize("module", ["lanes", "plans"])
+@pytest.mark.parametrize("module", ["_lanes", "_plans"])
 def test_worker_processes_can_use_native_code(module: str) -> None:
     """What they import first imports none of the modules that may be compiled."""
     program = (

@@ -20,13 +20,13 @@ for folder in ("latency", "soak", "ledger", "fuzz", "cluster", "extension"):
 
 def drawn(kind: str, seed: str) -> Iterator[str]:
     """A configuration of `make soak`, and what its record says."""
-    from configurations import KINDS
+    from configurations import KINDS, digest
 
     from blis_py.metrics.invariants import check
 
     record = KINDS[kind](Random(int(seed))).record()
     check(record)
-    yield text_of(record)
+    yield digest(record)
 
 
 def steps(which: str) -> Iterator[str]:
@@ -66,13 +66,14 @@ def steps(which: str) -> Iterator[str]:
 def served(which: str) -> Iterator[str]:
     """A small cluster whose steps that latency model prices."""
     from cluster_runs import table_of
+    from configurations import digest
     from latency_cases import models
     from one_pool import simulate
     from routed_runs import routed
 
     run = routed(Random(7))
     record = simulate(table_of(run.rows), scheduler=run.config, latency=models()[int(which)], num_instances=2)
-    yield text_of(record)
+    yield digest(record)
 
 
 def read(name: str) -> Iterator[str]:
@@ -105,8 +106,6 @@ def text_of(value: Any, depth: int = 0) -> str:
     if is_dataclass(value) and depth < 9:
         shown = (f"{each.name}={text_of(getattr(value, each.name), depth + 1)}" for each in fields(value))
         return f"{type(value).__name__}({', '.join(shown)})"
-    if hasattr(value, "at") and hasattr(value, "steps"):
-        return text_of(value.at(np.arange(value.steps)))
     names = sorted(name for name in getattr(value, "__dict__", {}) if not name.startswith("__"))
     if depth > 9 or not names or callable(value):
         return type(value).__name__
