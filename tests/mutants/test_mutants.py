@@ -113,7 +113,7 @@ def test_a_mutation_belongs_to_the_smallest_block_around_it(line: int, first: in
     assert (found[number].first_line if number >= 0 else 0) == first
 
 
-def test_a_change_inside_a_function_is_distinguished_from_one_outside() -> None:
+def test_a_change_inside_a_function_differs_from_one_outside() -> None:
     """Only the first can be made in memory, wherever the lines are then."""
     mutants = {mutation.new: mutation.applied(SOURCE) for mutation in mutations("m", SOURCE)}
     before = compile(SOURCE, "m", "exec")
