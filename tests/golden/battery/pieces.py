@@ -33,14 +33,14 @@ def steps(which: str) -> Iterator[str]:
     """Step times of a latency model, alone and in runs of decodes, and its notes."""
     from latency_cases import decode, models, prefill
 
-    from blis_py.core.features import StepFeatures
+    from blis_py.core.features import FEATURES, StepFeatures
     from blis_py.latency.base import overlapped
 
     model = models()[int(which)]
     yield f"{model.name} {model.provenance} {model.frontend} {model.uses_max_context}"
     mixed = [
         StepFeatures(
-            **{name: getattr(prefill(tokens, cached), name) for name in StepFeatures.__slots__}
+            **{name: getattr(prefill(tokens, cached), name) for name in FEATURES}
             | {"decode_seqs": seqs, "decode_kv_tokens": seqs * 100, "emitted_rows": seqs + 1}
         )
         for tokens, cached, seqs in ((1, 0, 1), (77, 0, 3), (300, 200, 40), (5000, 900, 260))
@@ -58,7 +58,8 @@ def steps(which: str) -> Iterator[str]:
             cut = each.decode_run(features, steps, 1000, half_ns)
             first = run.first(4)
             yield f"{cut.steps} {cut.end_ns} {first.steps} {first.end_ns} {run.until(half_ns).steps}"
-            yield f"{run.then(run.end_ns + 5).ends_ns().tolist()}"
+            more = run.then(run.end_ns + 5)
+            yield f"{more.steps} {more.end_ns}"
     notes = getattr(model, "notes", None)
     yield f"{notes() if callable(notes) else notes}"
 
