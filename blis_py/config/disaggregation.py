@@ -83,7 +83,7 @@ class DisaggregationSection:
         metavar="NAME",
     )
     """Whose hand-over: `vllm`, `sglang`, `trtllm`, `trtllm-generation-first`, `blis`, or an installed one;
-    null = `blis` with that engine preset, else `vllm`."""
+    null = that of the engine preset, else `vllm`."""
     decider: str | None = setting(
         None,
         flag="--pd-decider",

@@ -8,22 +8,24 @@ from typing import TYPE_CHECKING, Any
 from blis_py.config.disaggregation import DisaggregationSection
 from blis_py.config.layers import did_you_mean
 from blis_py.config.link_kinds import LINK_KINDS
-from blis_py.config.models import PLAIN_ENGINE, RunConfig
+from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 
 if TYPE_CHECKING:
     from blis_py.cluster.topology import Disaggregation, Link
     from blis_py.setup.pools import PoolSetup
 
+_OWN = ("blis", "sglang", "trtllm")
+"""Engines, and presets of their releases, with a hand-over of that name."""
 _AT_ONCE = ("sglang", "trtllm-generation-first")
 """Hand-overs in which both instances get a request at once."""
 _OF_A_LINK = ("link", "bandwidth_gbps", "latency_ms", "efficiency", "node_gbps", "gpus_per_node", "contended")
 
 
 def handoff_of(config: RunConfig) -> str:
-    """Hand-over by engine."""
-    own = "blis" if config.engine == PLAIN_ENGINE else "vllm"
-    return config.disaggregation.handoff or own
+    """Hand-over as given, else that of the engine whose preset the run has."""
+    engine = config.engine.partition("-")[0]
+    return config.disaggregation.handoff or (engine if engine in _OWN else "vllm")
 
 
 def disaggregation(config: RunConfig) -> Disaggregation | None:

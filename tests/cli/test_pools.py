@@ -14,6 +14,7 @@ from blis_py.api import run as simulated
 from blis_py.config.loader import dump, load_config
 from blis_py.errors import InputError
 from blis_py.ledger.explain import explain
+from blis_py.setup.disaggregation import handoff_of
 
 Blis = Callable[..., tuple[int, str, str]]
 POOLS: list[dict[str, Any]] = [
@@ -164,6 +165,16 @@ def test_a_pool_has_the_latencies_of_the_requests_it_served(blis: Blis, tmp_path
         assert pools[name]["itl_ms"]["p99"] > 0
     _, out, _ = blis("run", "--config", tmp_path / "cluster.yaml", "--format", "table")
     assert any(line.split()[:2] == ["pool", "instances"] for line in out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("engine", "own"),
+    [("vllm", "vllm"), ("vllm-0.10", "vllm"), ("sglang", "sglang"), ("trtllm", "trtllm"), ("blis", "blis")],
+)
+def test_the_hand_over_is_that_of_the_engine_unless_given(engine: str, own: str) -> None:
+    config = blis.build(**APART, engine=engine).config
+    assert handoff_of(config) == own
+    assert handoff_of(blis.build(**APART, engine=engine, handoff="vllm").config) == "vllm"
 
 
 def test_pools_of_a_hand_over_have_the_latencies_of_the_visits() -> None:
