@@ -89,4 +89,4 @@ def test_a_fitted_gap_per_sequence_grows_up_to_the_batches_it_was_seen_with(mode
 
 
 def test_what_was_not_learned_of_an_engine_costs_nothing() -> None:
-    assert EngineTerms() == EngineTerms(1, 1, 0, 0, 0, 0, 0, ())
+    assert EngineTerms() == EngineTerms(1, 1, 0, 1, 0, 0, 0, 0, ())

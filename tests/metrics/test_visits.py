@@ -77,7 +77,7 @@ def test_what_is_taken_keeps_its_visits(seed: int) -> None:
 @given(seeds)
 def test_every_visit_is_of_one_instance(seed: int) -> None:
     run, _ = random_visits(seed, 9)
-    alone = [run.on(index) for index in range(3)]
+    alone = [run.on([index]) for index in range(3)]
     assert sum(len(one.table) for one in alone) == len(run.visits)
     assert sum(int(one.emitted_tokens.sum()) for one in alone) == run.emitted_tokens.sum()
 
