@@ -32,6 +32,8 @@ SETTINGS = ("scheduler", "schedulers")
 """Parts of a summary without results."""
 LEFT_OUT = ("complete.json", "config.yaml")
 """Files without results."""
+NAME_OF_A_CACHED_RUN = 64
+"""Length of a digest of a configuration and of the program: the name of an entry that a plan keeps."""
 NOT_A_TIE = 1 + 3e-11
 """Moves averages off the middle between two roundings, where the machine's last bit would decide."""
 
@@ -95,7 +97,8 @@ def _commands(line: str, place: Path) -> Iterator[str]:
         if code:
             yield f"exit {code}: {named(err.getvalue())[:90]!r}"
     for path in sorted(place.rglob("*")):
-        if path.suffix in KINDS and path.name not in LEFT_OUT:
+        kept = len(path.stem) == NAME_OF_A_CACHED_RUN
+        if path.suffix in KINDS and path.name not in LEFT_OUT and not kept:
             yield from _condensed(str(path.relative_to(place)), named(path.read_text(encoding="utf-8")))
 
 
