@@ -105,6 +105,7 @@ def openings(path: str, tree: ast.Module) -> Iterator[str]:
                 yield f"{path}:{getattr(node, 'lineno', 1)}: {first}"
 
 
+@pytest.mark.slow
 def test_docstrings_open_with_a_noun_phrase_or_an_imperative() -> None:
     assert not [line for path, tree in product().items() for line in openings(path, tree)]
 

@@ -64,6 +64,7 @@ def imports_of_private_modules(path: str, tree: ast.Module) -> Iterator[str]:
                 yield f"{path}:{node.lineno}: {name}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["blis_py", "engine", "tests", "benchmarks"])
 def test_a_module_with_an_underscore_is_its_packages_own(part: str) -> None:
     assert not [
