@@ -265,7 +265,7 @@ def _mla(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
 
 
 def _from_engine(tables: Tables, name: str) -> Rows:
-    """A table whose kernels are told apart by its engine, too."""
+    """A table whose kernels depend on its engine, too."""
     rows = tables.read(name)
     return rows.assign(kernel_source=tables.engine + " " + rows.get("kernel_source", ""))
 

@@ -4,7 +4,7 @@ pins them anew.
 A line of `runs/*.txt` is a name and command lines, with `{in}`, `{formats}` and `{out}` for folders, or
 `call PIECE ...` for one of `pieces.py`. Of each file that a run leaves, and of what it prints,
 `expected/*.txt` keeps a digest and the means of its numbers, in nine digits: enough to see what has changed.
-A change there is a change of results. It is right only if it is meant, and whoever reviews it looks at every
+A change there is a change of results. It is right only if it is meant; a reviewer looks at every
 line that the command prints.
 """
 
