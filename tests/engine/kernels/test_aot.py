@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from engine.kernels.aot import Report, broken_promises, idle_in, tile_loop
+from engine.kernels.aot import Report, broken_promises, idle_in, summary, tile_loop
 from engine.kernels.gpu import HOPPER
 from engine.kernels.promise import Promise
 
@@ -179,3 +179,15 @@ def test_the_interpreter_has_nothing_to_compile() -> None:
     )
     assert done.returncode == 2
     assert "unset TRITON_INTERPRET" in done.stderr
+
+
+def test_a_summary_has_a_line_for_each_kernel_with_the_most_registers_of_its_variants() -> None:
+    rows = [
+        ("_decode", "164 registers, 0 spills, 71688 B shared"),
+        ("_merge", "18 registers, 0 spills, 0 B shared"),
+        ("_decode", "168 registers, 0 spills, 72192 B shared, 956 + 503 a tile instructions HMMA=32"),
+    ]
+    assert summary(rows).splitlines() == [
+        "decode                   2 variants, at most 168 registers, 0 spills",
+        "merge                    1 variants, at most 18 registers, 0 spills",
+    ]
