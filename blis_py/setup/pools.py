@@ -24,7 +24,7 @@ from blis_py.setup.deployment import Deployment
 from blis_py.setup.step_times import check_delays, step_times
 
 if TYPE_CHECKING:
-    from blis_py.cluster.kinds import KindOfRequests
+    from blis_py.cluster.instances.kinds import KindOfRequests
     from blis_py.cluster.topology import Pool
 
 

@@ -37,9 +37,9 @@ from blis_py.setup.pools import PoolSetup, notes_of, weight_notes
 from blis_py.setup.step_times import step_times
 
 if TYPE_CHECKING:
-    from blis_py.cluster.closed_loop import ClosedLoops
-    from blis_py.cluster.kinds import KindOfRequests
-    from blis_py.cluster.observer import Observer
+    from blis_py.cluster.ingress.closed_loop import ClosedLoops
+    from blis_py.cluster.instances.kinds import KindOfRequests
+    from blis_py.cluster.recording.observer import Observer
     from blis_py.cluster.topology import Cluster
     from blis_py.requests.loops import Loops
 
@@ -293,7 +293,7 @@ class Setup:
         load = self.config.workload
         if load.concurrency is None and self.loops is None:
             return self.table
-        from blis_py.cluster.closed_loop import ClosedLoop, ClosedLoops
+        from blis_py.cluster.ingress.closed_loop import ClosedLoop, ClosedLoops
 
         if self.loops is not None:
             return ClosedLoops(self.table, self.loops)

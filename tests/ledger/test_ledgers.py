@@ -16,8 +16,8 @@ from ledger_runs import DENOISING, ENDED, all_ledgers, check_sums, denoising, qu
 from one_pool import simulate
 from two_visits import handed_over
 
-from blis_py.cluster.closed_loop import ClosedLoop
 from blis_py.cluster.flow_settings import FlowSettings
+from blis_py.cluster.ingress.closed_loop import ClosedLoop
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import StepFeatures
 from blis_py.latency.base import FrontendDelays, StepTime
