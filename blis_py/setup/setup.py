@@ -26,8 +26,8 @@ from blis_py.metrics.slo import (
 )
 from blis_py.requests.table import RequestTable
 from blis_py.setup import kinds
+from blis_py.setup._capacity import kv_type_notes, longest_sequence
 from blis_py.setup._served import names_of, served_models, served_notes
-from blis_py.setup.capacity import kv_type_notes, longest_sequence
 from blis_py.setup.demand import Demand, horizon_ns_of
 from blis_py.setup.deployment import Deployment, deployed
 from blis_py.setup.disaggregation import disaggregation, link_notes, links

@@ -258,8 +258,8 @@ NOT_USED = (
         "cluster.ingress.fairness",
         "latency.host_work",
     ),
-    *("requests.loops", "requests.think_time", "workload.prefixes", "workload.profile"),
-    *("workload.sessions", "workload._turns", "traces"),
+    *("requests.loops", "requests.think_time", "workload._prefixes", "workload.profile"),
+    *("workload._sessions", "workload._turns", "traces"),
 )
 """Of this package, what the smallest run of generated requests has no use for."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from blis_py.cluster.extensions import named
+from blis_py.cluster.routing._weighted import Weighted
 from blis_py.cluster.routing.router import (
     AlwaysBusiest,
     LeastLoaded,
@@ -15,7 +16,6 @@ from blis_py.cluster.routing.router import (
     round_robin,
 )
 from blis_py.cluster.routing.scorers import DEFAULT_PROFILE, GROUP, SCORERS, MakeScorer
-from blis_py.cluster.routing.weighted import Weighted
 
 POLICY_GROUP = "blis_py.routing_policies"
 """Entry point group of routing policies."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from blis_py.core._fifo import FifoQueue
 from blis_py.core.blocks import BlockPool, CacheChanges
-from blis_py.core.fifo import FifoQueue
 from blis_py.core.kv import KVCache
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler

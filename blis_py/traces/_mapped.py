@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from blis_py.core.bounds import LAST_NS, MAX_TOKENS
 from blis_py.errors import InputError
 from blis_py.requests.table import Ints, Labels, RequestTable
+from blis_py.traces._gathered import FAILED
 from blis_py.traces.columns import Columns, read_columns
-from blis_py.traces.gathered import FAILED
 from blis_py.traces.kinds import BadCells, TraceKind, integers, labels, repeated, texts
 from blis_py.traces.reading import Reading
 

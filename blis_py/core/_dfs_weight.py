@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from blis_py.core.cache_aware import CacheAwareQueue, by_arrival
+from blis_py.core._cache_aware import CacheAwareQueue, by_arrival
 from blis_py.core.radix_node import Node
 from blis_py.core.request import Request
 
