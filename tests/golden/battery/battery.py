@@ -34,6 +34,8 @@ LEFT_OUT = ("complete.json", "config.yaml")
 """Files without results."""
 NAME_OF_A_CACHED_RUN = 64
 """Length of a digest of a configuration and of the program: the name of an entry that a plan keeps."""
+LONGEST = 700
+"""Characters of a line of a piece; of longer ones a digest follows."""
 NOT_A_TIE = 1 + 3e-11
 """Moves averages off the middle between two roundings, where the machine's last bit would decide."""
 
@@ -152,12 +154,16 @@ def _digest(value: Any) -> str:
     return sha256(json.dumps(value).encode()).hexdigest()[:6]
 
 
-def _called(piece: str, *arguments: str) -> Iterator[str]:
-    from pieces import PIECES
+def _called(name: str, *arguments: str) -> Iterator[str]:
+    from pieces import DRAWN, piece
 
-    text = "\n".join(PIECES[piece](*arguments))
-    for name, folder in FOLDERS.items():
-        text = text.replace(str(folder), f"{{{name}}}")
+    text = "\n".join(piece(name)(*arguments))
+    for folder_name, folder in FOLDERS.items():
+        text = text.replace(str(folder), f"{{{folder_name}}}")
+    if name in DRAWN:
+        for line in text.splitlines():
+            yield line if len(line) < LONGEST else f"{line[:LONGEST]} #{_digest(line)}"
+        return
     yield f"{len(text.splitlines())} lines of {len(text)} characters #{_digest(text)}"
 
 
