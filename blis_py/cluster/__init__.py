@@ -10,7 +10,7 @@ from types import ModuleType
 
 _PUBLIC = {
     "ingress": ("admission", "closed_loop", "dispatch_order", "fairness", "saturation", "source"),
-    "instances": ("diffusion_run", "fleet", "handoff", "handoffs", "instance", "kinds", "network", "outlet"),
+    "instances": ("fleet", "handoff", "handoffs", "instance", "kinds", "network", "outlet"),
     "recording": ("observer", "recorder"),
     "routing": ("deciders", "policies", "router", "scorers", "signals"),
     "time": ("clock", "events", "lookahead", "wakeups"),

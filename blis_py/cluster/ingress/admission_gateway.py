@@ -1,4 +1,4 @@
-"""The entrance of a cluster with an admission policy."""
+"""Gateway with an admission policy."""
 
 from __future__ import annotations
 

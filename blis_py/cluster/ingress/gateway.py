@@ -1,4 +1,4 @@
-"""The entrance of a cluster that admits every request."""
+"""Gateway that admits every request."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class Instance(Wakeable):
     """A simulated instance, an endless loop: begin a step, let its time pass, end it.
 
     The loop keeps its own time and yields to the simulation clock only where an external event may still
-    reach it: beyond the outlook.
+    reach it: beyond the lookahead.
 
     Args:
         scheduler: a new scheduler, driven by this instance only.

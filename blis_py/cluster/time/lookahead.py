@@ -52,7 +52,7 @@ class Lookahead:
         """The same of the parts alone, without the hand-overs between instances."""
 
     def over(self, *parts: LookaheadSource) -> None:
-        """Set the parts that bound the outlook from now on."""
+        """Set the parts that bound the lookahead from now on."""
         self._parts = parts
         self.look()
 
@@ -62,12 +62,12 @@ class Lookahead:
         return self.dispatches_ahead or self.until_ns != NOT_AT_ALL_NS
 
     def narrow(self, until_ns: int) -> None:
-        """Bound the outlook for a later read of instance state; holds until `look`."""
+        """Bound the lookahead for a later read of instance state; holds until `look`."""
         if not self.none_ahead:
             self.until_ns = self.parts_until_ns = min(until_ns, self.end_ns)
 
     def look(self) -> None:
-        """Recompute the outlook after a change."""
+        """Recompute the lookahead after a change."""
         if self.none_ahead:
             return
         until_ns = self.end_ns

@@ -1,6 +1,6 @@
-"""Wake-up times of sleeping instances, beneath SimPy's event queue.
+"""Wake-up times of instances, beneath SimPy's event queue.
 
-Until the outlook ends no instance state is read. So only the first of many wake-ups is a SimPy event; the
+Until the lookahead ends no instance state is read. So only the first of many wake-ups is a SimPy event; the
 others follow at once, while SimPy's clock stands still.
 """
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 class Turn:
-    """The turn of a sleeper in the timeline. A class of its own, without subclasses: compiled code compares
-    thousands of them."""
+    """The turn of a wakeable in the queue of wake-ups. A class of its own, without subclasses: compiled code
+    compares thousands of them."""
 
     def __init__(self, wakeable: Wakeable, place: int) -> None:
         self.wakeable = wakeable
         self.place = place
-        """Its index in the timeline."""
+        """Its index in that queue."""
         self.wakes_ns = NEVER_NS
 
 
@@ -44,7 +44,7 @@ class Wakeable:
 
 
 class _FirstWakeup(Call):
-    """The call for the first sleeper."""
+    """The call for the first wakeable."""
 
     def __init__(self, wakeups: WakeupQueue) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class _FirstWakeup(Call):
 
 
 class WakeupQueue:
-    """Queue of sleepers by time, ties in the order in which they were added.
+    """Queue of wakeables by time, ties in the order in which they were added.
 
     Other SimPy events of the same nanosecond come first: an arrival at the end of a step is seen by the next
     step.
@@ -66,8 +66,8 @@ class WakeupQueue:
         self._lookahead = lookahead
         self._turns: list[Turn] = []
         self._first: list[Turn] = []
-        """A tournament tree: at each node the earliest sleeper below it. Node 1 is the root, the children of
-        node i are 2 i and 2 i + 1, and the second half of the list holds the sleepers themselves."""
+        """A tournament tree: at each node the earliest wakeable below it. Node 1 is the root, the children of
+        node i are 2 i and 2 i + 1, and the second half of the list holds the wakeables themselves."""
         self._call = _FirstWakeup(self)
         self._call_ns = NEVER_NS
         """The time for which it is scheduled."""
@@ -76,13 +76,13 @@ class WakeupQueue:
         """Time and index of the latest wake-up."""
 
     def add(self, wakeable: Wakeable) -> Turn:
-        """Add a sleeper."""
+        """Add a wakeable."""
         turn = Turn(wakeable, len(self._turns))
         self._turns.append(turn)
         return turn
 
     def set(self, wakeable: Wakeable, time_ns: int) -> None:
-        """Set the wake-up time of a sleeper, replacing the previous one."""
+        """Set the wake-up time of a wakeable, replacing the previous one."""
         turn = wakeable.turn
         turn.wakes_ns = time_ns
         self._replay(turn)
@@ -90,11 +90,11 @@ class WakeupQueue:
             self._schedule(time_ns)
 
     def has_passed(self, wakeable: Wakeable, time_ns: int) -> bool:
-        """Whether its turn at that time has passed: a sleeper behind it has been woken then."""
+        """Whether its turn at that time has passed: a wakeable behind it has been woken then."""
         return self._woken_ns == time_ns and wakeable.turn.place < self._woken_place
 
     def precedes(self, wakeable: Wakeable, time_ns: int) -> bool:
-        """Whether nothing precedes the turn at that time of the sleeper that is awake now."""
+        """Whether nothing precedes the turn at that time of the wakeable that is awake now."""
         if self._lookahead.none_ahead or self._events.earliest_ns <= time_ns:
             return False
         first, place = self._first, wakeable.turn.place
@@ -109,7 +109,7 @@ class WakeupQueue:
         return True
 
     def pass_until(self, time_ns: int) -> None:
-        """Wake every sleeper whose time is not later."""
+        """Wake every wakeable whose time is not later."""
         if self._first:
             time_ns = min(time_ns, NEVER_NS - 1)
             self._passing = True
@@ -120,18 +120,18 @@ class WakeupQueue:
                 self._schedule(self._first[1].wakes_ns)
 
     def called(self, now_ns: int) -> None:
-        """Wake the sleepers whose time has come, and those that need no event of their own."""
+        """Wake the wakeables whose time has come, and those that need no event of their own."""
         self._call_ns = NEVER_NS
         if self._first[1].wakes_ns <= now_ns:
             self._passing = True
-            self._wake(self._first[1])  # a single sleeper: its effects may precede the others of this time
+            self._wake(self._first[1])  # a single wakeable: its effects may precede the others of this time
             if not self._lookahead.none_ahead:
                 self._pass_until_next()
             self._passing = False
         self.pass_until(self._lookahead.until_ns)
 
     def _pass_until_next(self) -> None:
-        """Wake sleepers up to the next event of the queue, which need no event of their own."""
+        """Wake wakeables up to the next event of the queue, which need no event of their own."""
         events, lookahead = self._events, self._lookahead
         while True:
             turn = self._first[1]
@@ -146,8 +146,8 @@ class WakeupQueue:
             self._wake(turn)
 
     def _wake(self, turn: Turn) -> None:
-        """Wake the first sleeper. Most set their next time meanwhile, which replays their matches; for the
-        others this is done here. Comparisons in between read `NEVER_NS` from the sleeper itself."""
+        """Wake the first wakeable. Most set their next time meanwhile, which replays their matches; for the
+        others this is done here. Comparisons in between read `NEVER_NS` from the wakeable itself."""
         time_ns, turn.wakes_ns = turn.wakes_ns, NEVER_NS
         if time_ns != self._woken_ns:
             self._woken_ns, self._woken_place = time_ns, turn.place
@@ -158,7 +158,7 @@ class WakeupQueue:
             self._replay(turn)
 
     def _replay(self, turn: Turn) -> None:
-        """Replay the matches of a sleeper whose time changed, up to the first whose winner stays."""
+        """Replay the matches of a wakeable whose time changed, up to the first whose winner stays."""
         first, count = self._first, len(self._turns)
         if len(first) != 2 * count:
             self._first = first = [turn] * count + self._turns
