@@ -360,7 +360,7 @@ class Campaign:
             files = list(dict.fromkeys(one.file for one in close))[:CLOSEST]
             close = [one for one in close if one.file in files]
             yield False, [one.test for one in close]
-        yield False, [one.test for one in runs[FIRST_RUNS:MOST_RUNS]]
+        yield False, [one.test for one in sorted(runs[FIRST_RUNS:], key=_cost_s)[: MOST_RUNS - FIRST_RUNS]]
         if self._battery_only:
             return
         tests = [one for one in tests if one not in close]
@@ -374,6 +374,10 @@ class Campaign:
 def _mixed(run: Reached) -> tuple[bool, bytes]:
     """An order in which runs of all kinds take turns, the long ones behind."""
     return run.cost_s > LONG_RUN_S, sha256(run.test.encode()).digest()
+
+
+def _cost_s(run: Reached) -> float:
+    return run.cost_s
 
 
 def _batched(files: list[str]) -> Iterator[set[str]]:
