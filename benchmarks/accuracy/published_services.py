@@ -11,9 +11,9 @@ Assumed for all: two halves of a batch take turns, so that a layer takes the lon
 exchange; an even load of experts (EPLB); kernels of SGLang's tables on H100 (an H800 differs in its links
 alone); no time beyond kernels. Exchanges over nodes are those that DeepEP publishes for H800 (its README):
 low latency for decodes, in proportion to the tokens of a rank; for prompts its bandwidths, a token going to
-four nodes once, in FP8 there and in 16 bits back. The latent cache and attention over it are in 16 bits in both
-services: DeepSeek's overview says that core attention and the way back use BF16. In the first run DeepSeek's
-cache was in FP8, and kernels were learned on rows that have no place in their tables; `FIRST_RUN` is what came out.
+four nodes once, in FP8 there and in 16 bits back. The latent cache and attention over it are in 16 bits in
+both services: DeepSeek's overview says that core attention and the way back use BF16. In the first run its
+cache was in FP8, and kernels were learned on rows that have no place in their tables: `FIRST_RUN`.
 """
 
 from __future__ import annotations
