@@ -36,6 +36,7 @@ _ALIKE = {
 """Formats whose surface stands in for one that was not measured."""
 
 
+_DISPATCH = "all_to_all/deepep"
 _FUSED_TOKENS = 2048
 """Tokens up to which an all-reduce is fused with what follows it (`max_token_num` of FlashInfer's)."""
 
@@ -75,6 +76,7 @@ class OperatorList:
             self._kernel = "cutlass" if layout.attention_dp > 1 else "trtllm"
         self._fused = options.fused_norms and layout.attention_tp > 1
         self._kernels_quantise = trtllm
+        self._sglang = bool(learned) and learned[0].engine == "sglang"
         self._compiled = bool(learned) and learned[0].engine == "vllm"
         self._learned = learned
         self._heads = shape.heads / layout.attention_tp
@@ -96,11 +98,16 @@ class OperatorList:
             ns = ns + 2.0 * shape.layers * self.all_reduce(tp, tokens * (2.0 / shape.hidden))
         return ns
 
-    def of_feed_forward(self, tokens: Array) -> Array:
-        """Dense and sparse feed-forward layers with their exchange, for the tokens of all ranks."""
+    def of_feed_forward(self, tokens: Array, prompts: bool = False) -> Array:
+        """Dense and sparse feed-forward layers with their exchange, for the tokens of all ranks.
+
+        Args:
+            prompts: whether tokens of prompts are among them.
+        """
         ns = self.of_computed(tokens)
         if self._layout.gpus > 1:
-            ns = ns + self._shape.layers * self._exchange(tokens)
+            exchange = 2.0 * self.all_reduce(self._layout.gpus, tokens) if prompts and self.gathers_prompts else self._exchange(tokens)
+            ns = ns + self._shape.layers * exchange
         return ns
 
     def of_computed(self, tokens: Array) -> Array:
@@ -186,6 +193,19 @@ class OperatorList:
 
     # --- operators ---------------------------------------------------------------------------------
 
+    @property
+    def dispatches(self) -> bool:
+        """Whether DeepEP brings tokens to their experts."""
+        return self._kernel == "deepep" and self._layout.ep > 1 and self._has_here(_DISPATCH)
+
+    @property
+    def gathers_prompts(self) -> bool:
+        """Whether steps with prompts gather the tokens of replicated attention by an all-reduce over a buffer
+        with room for all, and the sums of experts by another: SGLang's `DpPaddingMode.SUM_LEN`. Its kernels
+        by CUTLASS gather tokens quantised to 4 bits, and scatter the sums."""
+        quantised = self._kernel == "cutlass" and self._expert_form == "nvfp4"
+        return self._sglang and self._layout.attention_dp > 1 and not quantised and not self.dispatches
+
     def _projections(self, tokens: Array) -> Array:
         shape, heads, gemm = self._shape, self._heads, self._gemm
         form, latent = self._input_form, shape.latent
@@ -239,6 +259,10 @@ class OperatorList:
         sums back, or only to the ranks of their experts and back, whichever is faster. The way there takes
         half of an all-reduce, less in 4 bits, in which engines quantise tokens before they gather them."""
         layout, shape = self._layout, self._shape
+        rank_tokens = np.ceil(tokens / layout.attention_dp)
+        if self.dispatches:
+            sent = work.all_to_all(self._gpu, rank_tokens, shape.hidden, shape.experts_per_token)
+            return self._over_link([_DISPATCH], sent)
         ns = self.all_reduce(layout.gpus, tokens)
         if layout.attention_dp == 1:
             return ns
@@ -246,7 +270,6 @@ class OperatorList:
             ns = ns * (0.5 + 0.5 * work.WEIGHT_BYTES["nvfp4"] / 2.0)
         if layout.ep == 1:
             return ns
-        rank_tokens = np.ceil(tokens / layout.attention_dp)
         for kind in ("all_to_all/ll", "all_to_all/ht"):
             if any(learned.has(kind) for learned in self._learned):
                 sent = work.all_to_all(self._gpu, rank_tokens, shape.hidden, shape.experts_per_token)
