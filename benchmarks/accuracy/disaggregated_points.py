@@ -32,10 +32,16 @@ BLOCK_TOKENS = 16
 """Of SGLang's preset."""
 NO_FLAGS = "launch settings are not published"
 NO_WIDTH = "several layouts fit its label"
-EXPERT_KERNELS = ("trtllm", "flashinfer_trtllm", "cutlass", "flashinfer_cutlass", "deepgemm", "triton")
+EXPERT_KERNELS = (
+    "trtllm",
+    "flashinfer_trtllm",
+    "cutlass",
+    "flashinfer_cutlass",
+    "deepgemm",
+    "deepep",
+    "triton",
+)
 """Of those that servers are set to; kernels of others were not measured."""
-DEEPEP = "deepep normal"
-"""Its mode for prompts, the one that was measured."""
 GENERATED = "read (settings of the config file)"
 """Status of servers whose config file Dynamo's generator wrote: decodes have padded CUDA graphs for batches up
 to `max_batch_size` (`gen_yaml.py`, ai-dynamo/dynamo, `components/backends/trtllm/performance_sweeps`)."""
@@ -134,9 +140,8 @@ class Apart:
     def _shares(self, flags: dict[str, Any], side: Side) -> dict[str, Any]:
         """The flags, limits as those of one replica of attention."""
         flags.pop("attention_dp_timeout_iters", None)
-        layout, said = side.layout, flags.pop("moe_backend", "")
-        kernels = said.partition(" ")[0]
-        if kernels in EXPERT_KERNELS or said == DEEPEP:
+        layout, kernels = side.layout, flags.pop("moe_backend", "").partition(" ")[0]
+        if kernels in EXPERT_KERNELS:
             flags["moe_backend"] = kernels
         if side is self.decode and side.flags.get("status") == GENERATED and self.of.engine == "trtllm":
             flags |= {"cuda_graph_padding": True, "cuda_graph_max_size": flags["max_num_seqs"]}

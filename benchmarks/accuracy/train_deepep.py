@@ -1,4 +1,5 @@
-"""Learn the operator surfaces of prompts under DeepEP: the experts and their exchange.
+"""Learn the operator surfaces of DeepEP: experts and their exchange, for prompts (mode normal) and decodes
+(low latency).
 
     python benchmarks/accuracy/train_deepep.py ../shared/data
 
@@ -31,28 +32,35 @@ NAMES = {**ROUTINGS, "uniform": "balanced"}
 
 
 def measured(folder: Path, system: str, gpu: GpuSpec) -> Iterator[Measured]:
-    yield from _experts(pd.read_csv(folder / f"{system}_{EXPERTS}" / "wideep_context_moe_perf.csv.gz"), gpu)
-    yield from _exchange(pd.read_csv(folder / f"{system}_{EXCHANGE}" / "wideep_deepep_normal_perf.csv.gz"), gpu)
+    def read(version: str, name: str) -> pd.DataFrame:
+        return pd.read_csv(folder / f"{system}_{version}" / f"wideep_{name}_perf.csv.gz")
+
+    yield from _experts(read(EXPERTS, "context_moe"), gpu, "deepep")
+    yield from _experts(read(EXPERTS, "generation_moe"), gpu, "deepep-ll")
+    ways = ["dispatch_transmit_us", "combine_transmit_us"]
+    yield _exchange(read(EXCHANGE, "deepep_normal"), gpu, "deepep", ways)
+    ways = ["dispatch_avg_t_us", "combine_avg_t_us"]
+    yield _exchange(read(EXCHANGE, "deepep_ll"), gpu, "deepep-ll", ways)
 
 
-def _experts(rows: pd.DataFrame, gpu: GpuSpec) -> Iterator[Measured]:
-    """DeepGEMM's products of contiguous groups, for the tokens of all ranks."""
+def _experts(rows: pd.DataFrame, gpu: GpuSpec, mode: str) -> Iterator[Measured]:
+    """DeepGEMM's products of contiguous or masked groups, for the tokens of all ranks."""
     for distribution, part in rows.groupby("distribution"):
         if distribution not in NAMES:
             continue
         one = part.groupby(["num_tokens", "moe_ep_size"], as_index=False)["latency"].mean()
         tokens, ep = (one[key].to_numpy(float) for key in ("num_tokens", "moe_ep_size"))
         priced = work.experts(gpu, "fp8_block", tokens, HIDDEN, WIDTH, TOP_K, COUNT / ep, ep)
-        yield f"experts/fp8_block@deepep/{NAMES[distribution]}", priced, one["latency"].to_numpy(float) * 1e6
+        yield f"experts/fp8_block@{mode}/{NAMES[distribution]}", priced, one["latency"].to_numpy(float) * 1e6
 
 
-def _exchange(rows: pd.DataFrame, gpu: GpuSpec) -> Iterator[Measured]:
-    """Dispatch and combine (mode normal), each with as many multiprocessors as suit it."""
-    keys, ways = ["num_token", "hidden_size"], ["dispatch_transmit_us", "combine_transmit_us"]
+def _exchange(rows: pd.DataFrame, gpu: GpuSpec, mode: str, ways: list[str]) -> Measured:
+    """Dispatch and combine, each with as many multiprocessors as suit it."""
+    keys = ["num_token", "hidden_size"]
     one = rows[rows.num_topk == TOP_K].groupby(keys, as_index=False)[ways].min()
     tokens, hidden = (one[key].to_numpy(float) for key in keys)
     ns = one[ways].sum(axis=1).to_numpy(float) * 1e3
-    yield "all_to_all/deepep", work.all_to_all(gpu, tokens, hidden, TOP_K), ns
+    return f"all_to_all/{mode}", work.all_to_all(gpu, tokens, hidden, TOP_K), ns
 
 
 def main() -> None:

@@ -36,7 +36,6 @@ _ALIKE = {
 """Formats whose surface stands in for one that was not measured."""
 
 
-_DISPATCH = "all_to_all/deepep"
 _FUSED_TOKENS = 2048
 """Tokens up to which an all-reduce is fused with what follows it (`max_token_num` of FlashInfer's)."""
 
@@ -104,18 +103,17 @@ class OperatorList:
         Args:
             prompts: whether tokens of prompts are among them.
         """
-        ns = self.of_computed(tokens)
+        ns = self.of_computed(tokens, prompts)
         if self._layout.gpus > 1:
-            exchange = 2.0 * self.all_reduce(self._layout.gpus, tokens) if prompts and self.gathers_prompts else self._exchange(tokens)
-            ns = ns + self._shape.layers * exchange
+            ns = ns + self._shape.layers * self._exchange(tokens, prompts)
         return ns
 
-    def of_computed(self, tokens: Array) -> Array:
+    def of_computed(self, tokens: Array, prompts: bool = False) -> Array:
         """The same without the exchange."""
         shape = self._shape
         dense = shape.layers - shape.moe_layers
         ns = dense * self._gated(tokens, shape.intermediate / self._layout.gpus, shape.weights.dense)
-        return ns + shape.moe_layers * self._sparse(tokens) if shape.moe_layers else ns
+        return ns + shape.moe_layers * self._sparse(tokens, prompts) if shape.moe_layers else ns
 
     def of_rows(self, rows: Array) -> Array:
         """LM head and sampling for the sequences of a rank that emit a token."""
@@ -196,10 +194,19 @@ class OperatorList:
     @property
     def dispatches(self) -> bool:
         """Whether DeepEP brings tokens to their experts."""
-        return self._kernel == "deepep" and self._layout.ep > 1 and self._has_here(_DISPATCH)
+        return self._kernel == "deepep" and self._layout.ep > 1 and self._has_here("all_to_all/deepep")
 
     @property
-    def gathers_prompts(self) -> bool:
+    def tells_prompts(self) -> bool:
+        """Whether feed-forward layers take another time where tokens of prompts are among the others."""
+        return self.dispatches or self._gathers
+
+    def _of_mode(self, prompts: bool) -> str:
+        """Kernel of experts; DeepEP has two modes (`--deepep-mode auto`)."""
+        return "deepep-ll" if self.dispatches and not prompts else self._kernel
+
+    @property
+    def _gathers(self) -> bool:
         """Whether steps with prompts gather the tokens of replicated attention by an all-reduce over a buffer
         with room for all, and the sums of experts by another: SGLang's `DpPaddingMode.SUM_LEN`. Its kernels
         by CUTLASS gather tokens quantised to 4 bits, and scatter the sums."""
@@ -235,12 +242,12 @@ class OperatorList:
         ns = ns + self._fed_gemm(form, tokens, self._shape.hidden, width, self._compiled)
         return ns + self._move(tokens, 2 * width)
 
-    def _sparse(self, tokens: Array) -> Array:
+    def _sparse(self, tokens: Array, prompts: bool) -> Array:
         shape, layout = self._shape, self._layout
         form, top_k = self._expert_form, shape.experts_per_token
         width = shape.moe_intermediate / layout.expert_tp
         local = layout.experts_per_group(shape)
-        named = f"experts/{form}@{self._kernel}/{self._routing}"
+        named = f"experts/{form}@{self._of_mode(prompts)}/{self._routing}"
         plain = [f"experts/{other}/{self._routing}" for other in _ALIKE[form]]
         names = [named] if self._has_here(named) else plain
         ns = self._ns(
@@ -254,7 +261,7 @@ class OperatorList:
             ns = ns + self._gated(rank_tokens, shared, shape.weights.shared)
         return ns
 
-    def _exchange(self, tokens: Array) -> Array:
+    def _exchange(self, tokens: Array, prompts: bool) -> Array:
         """Sum of a layer's outputs over the ranks; with replicated attention, tokens to all ranks first and
         sums back, or only to the ranks of their experts and back, whichever is faster. The way there takes
         half of an all-reduce, less in 4 bits, in which engines quantise tokens before they gather them."""
@@ -262,8 +269,10 @@ class OperatorList:
         rank_tokens = np.ceil(tokens / layout.attention_dp)
         if self.dispatches:
             sent = work.all_to_all(self._gpu, rank_tokens, shape.hidden, shape.experts_per_token)
-            return self._over_link([_DISPATCH], sent)
+            return self._over_link([f"all_to_all/{self._of_mode(prompts)}"], sent)
         ns = self.all_reduce(layout.gpus, tokens)
+        if prompts and self._gathers:
+            return 2.0 * ns
         if layout.attention_dp == 1:
             return ns
         if self._expert_form == "nvfp4":
