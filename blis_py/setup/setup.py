@@ -26,8 +26,8 @@ from blis_py.metrics.slo import (
 )
 from blis_py.requests.table import RequestTable
 from blis_py.setup import kinds
+from blis_py.setup._capacity import kv_type_notes, longest_sequence
 from blis_py.setup._served import names_of, served_models, served_notes
-from blis_py.setup.capacity import kv_type_notes, longest_sequence
 from blis_py.setup.demand import Demand, horizon_ns_of
 from blis_py.setup.deployment import Deployment, deployed
 from blis_py.setup.disaggregation import disaggregation, link_notes, links
@@ -37,9 +37,9 @@ from blis_py.setup.pools import PoolSetup, notes_of, weight_notes
 from blis_py.setup.step_times import step_times
 
 if TYPE_CHECKING:
-    from blis_py.cluster.closed_loop import ClosedLoops
-    from blis_py.cluster.kinds import KindOfRequests
-    from blis_py.cluster.observer import Observer
+    from blis_py.cluster.ingress.closed_loop import ClosedLoops
+    from blis_py.cluster.instances.kinds import KindOfRequests
+    from blis_py.cluster.recording.observer import Observer
     from blis_py.cluster.topology import Cluster
     from blis_py.requests.loops import Loops
 
@@ -293,7 +293,7 @@ class Setup:
         loops = self.closed_loops()
         if loops is None:
             return self.table
-        from blis_py.cluster.closed_loop import ClosedLoops
+        from blis_py.cluster.ingress.closed_loop import ClosedLoops
 
         return ClosedLoops(self.table, loops)
 
