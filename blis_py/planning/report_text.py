@@ -192,7 +192,7 @@ def _begun(plan: PlanResult, longer: Sustained) -> str:
     """The reason why candidates are judged by a longer run than given."""
     facts = plan.best.outcome.facts
     requests, at_once = facts["requests"], facts["at_once"]
-    text = f"judged over {requests:,} requests, {longer.begun:.3g} × those given"
+    text = f"judged over {requests:,} requests of this load"
     if not at_once:
         return text
     return f"{text}: of fewer, the {at_once:,} sent at once at the start would decide the tail"
