@@ -25,7 +25,19 @@ MODELS = (
     *("minimax-m2.5", "qwen3-32b-fp8", "deepseek-v2-lite", "llama-4-maverick", "qwen3.5-27b"),
 )
 PRICED: Values = {
-    "gpu": ("h100", "h200", "b200", "gb200", "a100-80", "l40s", "mi300x", "rtx-4090", "rtx-pro-6000"),
+    "gpu": (
+        "h100",
+        "h200",
+        "b200",
+        "gb200",
+        "a100-80",
+        "l40s",
+        "mi300x",
+        "rtx-4090",
+        "rtx-pro-6000",
+        "l4",
+        "a10g",
+    ),
     "+layout": (
         *(
             {"tp": 1},

@@ -91,6 +91,8 @@ PIECES: dict[str, Callable[..., Iterator[str]]] = {
 DRAWN = {
     "runs": "draws",
     "figures": "drawn_figures",
+    "logs": "drawn_traces",
+    "scraped": "drawn_traces",
     "prices": "drawn_prices",
     "tables": "drawn_prices",
     "hostile": "drawn_files",
