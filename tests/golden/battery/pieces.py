@@ -95,6 +95,7 @@ DRAWN = {
     "scraped": "drawn_traces",
     "prices": "drawn_prices",
     "tables": "drawn_prices",
+    "launched": "drawn_prices",
     "hostile": "drawn_files",
     "texts": "drawn_files",
     "written": "drawn_files",
