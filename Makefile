@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 COMPILER := $(CURDIR)/$(VENV)/compiler
 native = (test -d $(COMPILER) || $(PIP) --target $(COMPILER) mypy setuptools) && \
 	PYTHONPATH=$(COMPILER) $(BIN)/python -m blis_py.native
-NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core cluster latency metrics)))
+NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core cluster cluster/* latency metrics)))
 
 # What `make check` tests: the simulator, its theory and invariants, every command once, and how code is written.
 CHECKED := $(addprefix tests/,core cluster metrics latency workload traces files ledger outputs properties theory \

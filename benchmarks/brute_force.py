@@ -1,13 +1,14 @@
-"""Plans against brute force: ten small spaces, every cheaper combination of settings and sizes run by itself.
+"""Plans against brute force: thirteen small spaces, every cheaper combination of settings and sizes run.
 
     python benchmarks/brute_force.py [--only 0 3] [--out FILE] [--known FILE]
 
 Models, GPUs, targets and kinds of load differ. A space has the numbers of instances, what the plan varies,
 and the settings that cost nothing (token budget, sequences, scheduler, router). Brute force runs the
 candidates from the cheapest to the most expensive, each at sixteen times the length, and takes the first that
-meets all targets; the plan's answer must cost the same or less. What the plan says of its answer and of its
-highest rate is run again at twenty times the length. Takes many minutes. Whatever was run is kept in
-`--known` and not run again; a row goes to `results/brute_force.json` when its case is complete.
+meets all targets; the plan's answer must cost the same or less. A closed loop is run at the longer length
+only, since its start decides the shorter one. What the plan says of its answer and of its highest rate is run
+again at twenty times the length. Takes many minutes. Whatever was run is kept in `--known` and not run again;
+a row goes to `results/brute_force.json` when its case is complete.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ RESULTS = Path(__file__).resolve().parent / "results" / "brute_force.json"
 PRICES = {"h100": 3.0, "h200": 4.0, "l40s": 1.2, "a100-80": 2.0}
 CHAT = {"prompt_tokens": 500, "output_tokens": 100}
 LONG = {"prompt_tokens": 3000, "prompt_tokens_max": 12000, "output_tokens": 80}
+SPEC, TRACE = "workloads/mixed-slo.yaml", "../shared/data/azure_2023/azure2023_conv.csv"
+CLASSES = "critical.ttft.p95=300ms standard.ttft.p95=1s batch.e2e.p95=120s"
 CASES: list[dict[str, Any]] = [
     {"model": "llama-3.1-8b", **CHAT, "rate": 20, "slo": "ttft.p99=200ms"},
     {"model": "llama-3.1-8b", **LONG, "rate": 6, "slo": "tpot.p99=40ms"},
@@ -42,6 +45,9 @@ CASES: list[dict[str, Any]] = [
     {"model": "qwen3-30b-a3b", **CHAT, "rate": 20, "slo": "tpot.p99=20ms"},
     {"model": "llama-3.1-8b", **CHAT, "arrival": "gamma", "cv": 3, "rate": 15, "slo": "ttft.p99=300ms"},
     {"model": "qwen3-14b", "workload": "chat", "rate": 15, "slo": "ttft.p95=300ms tpot.p95=40ms"},
+    {"model": "qwen3-14b", "workload_spec": SPEC, "rate": 6, "slo": CLASSES},
+    {"model": "llama-3.1-8b", "trace": TRACE, "limit": 150, "rate": 25, "slo": "ttft.p95=150ms"},
+    {"model": "llama-3.1-8b", **CHAT, "concurrency": 48, "slo": "ttft.p90=60ms"},
 ]
 COUNT, SIZES = 150, range(1, 7)
 TOLERANCE = 0.08
@@ -72,7 +78,7 @@ def candidates(case: dict[str, Any]) -> list[tuple[float, dict[str, Any]]]:
     for values in itertools.product(*vary.values()):
         point = dict(zip(vary, values, strict=True))
         for size in SIZES:
-            config = blis.build(**given, **point, num_requests=COUNT, num_instances=size).config
+            config = blis.build(**counted(given), **point, num_instances=size).config
             knobs = values_of(config)
             for chosen in itertools.product(*([now, *others] for now, others in knobs.values())):
                 settings = dict(zip(knobs, chosen, strict=True))
@@ -81,9 +87,14 @@ def candidates(case: dict[str, Any]) -> list[tuple[float, dict[str, Any]]]:
     return sorted(found, key=lambda each: each[0])
 
 
+def counted(case: dict[str, Any]) -> dict[str, Any]:
+    """A case with its number of requests; a trace has its own."""
+    return case if "trace" in case else case | {"num_requests": COUNT}
+
+
 def cheapest(case: dict[str, Any], known: Known) -> tuple[float, dict[str, Any]] | None:
     """The cheapest of all candidates, each at sixteen times the length."""
-    given = {key: value for key, value in case.items() if key != "vary"} | {"num_requests": COUNT}
+    given = counted({key: value for key, value in case.items() if key != "vary"})
     with running(1, None, False) as runner:
         for cost, settings in candidates(case):
             key = json.dumps([given, settings])
@@ -98,7 +109,7 @@ def _holds(runner: Any, settings: dict[str, Any]) -> bool:
         config = blis.build(**settings).config
     except InputError:
         return False
-    for length in (1.0, 16.0):
+    for length in (16.0,) if "concurrency" in settings else (1.0, 16.0):
         (outcome,) = runner.run([Job(config, Variation(length=length), stops_at=(HOPELESS,))])
         if outcome.early or not outcome.ran or not all(each["met"] for each in outcome.slo):
             return False
@@ -108,8 +119,7 @@ def _holds(runner: Any, settings: dict[str, Any]) -> bool:
 def row(number: int, known: Known) -> dict[str, Any]:
     case = CASES[number]
     plan = blis.plan(
-        **case,
-        num_requests=COUNT,
+        **counted(case),
         instances=list(SIZES),
         prices=PRICES,
         draws=0,

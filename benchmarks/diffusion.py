@@ -36,7 +36,7 @@ from provenance import provenance
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from blis_py.cluster.diffusion_run import run_alone
+from blis_py.cluster.instances.diffusion_run import run_alone
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.diffusion_request import DiffusionRequest

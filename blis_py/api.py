@@ -22,7 +22,7 @@ from blis_py.result import Result
 from blis_py.setup.setup import Progress, Setup
 
 if TYPE_CHECKING:
-    from blis_py.cluster.observer import Observer
+    from blis_py.cluster.recording.observer import Observer
 
 _LISTS = ("slo", "goodput")
 """Settings that are lists of short texts and may be given as one text: `slo="ttft.p99=500ms

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from blis_py.cluster.diffusion import DiffusionInstance
-from blis_py.cluster.diffusion_record import RunLog
-from blis_py.cluster.events import EventQueue
-from blis_py.cluster.lookahead import Lookahead
-from blis_py.cluster.wakeups import WakeupQueue
+from blis_py.cluster.instances.diffusion import DiffusionInstance
+from blis_py.cluster.recording.diffusion_record import RunLog
+from blis_py.cluster.time.events import EventQueue
+from blis_py.cluster.time.lookahead import Lookahead
+from blis_py.cluster.time.wakeups import WakeupQueue
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_config import DiffusionConfig

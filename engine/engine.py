@@ -7,8 +7,9 @@ The twins `run_sync` and `run_overlapped` stand side by side. In the first, host
 second, the scheduling side (CPU-S) plans step n + 1 and hands it to the launching side (CPU-L) before the
 outcome of step n is read, which hides host work behind device work.
 
-The simulator's instances (`blis_py.cluster.autoregressive`, `blis_py.cluster.overlapped`) are their twins:
-the same `Scheduler` forms the same batches there, and a latency model supplies their times.
+The simulator's instances (`blis_py.cluster.instances.autoregressive`,
+`blis_py.cluster.instances.overlapped`) are their twins: the same `Scheduler` forms the same batches there,
+and a latency model supplies their times.
 """
 
 from __future__ import annotations
@@ -147,9 +148,7 @@ class LLMEngine(EngineSteps):
         emitters, tick = batch.emitters, self.scheduler.tick
         emitted, stopped = self._emit(emitters, outcome)
         if stopped or emitters.first_end <= tick + 1:
-            both = zip(emitters.sequences, emitters.ends, strict=True)
-            ending = [s.request for s, end in both if end == tick + 1 or s.finish_reason]
-            publish(self.scheduler, self._sequences, ending)
+            publish(self.scheduler, self._sequences, emitters.ending(tick + 1, stopped))
         ended = self.scheduler.finish(step, stopped=stopped)
         return emitted, self._over(step, batch, outcome, ended, self.timer, self._mask)
 

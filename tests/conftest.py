@@ -57,7 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     from blis_py import native
 
-    native.activate()
+    if not native.activate() and native.current():
+        raise pytest.UsageError("a conftest.py has imported the inner loop before native code was activated")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -69,11 +70,21 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """A part is some folders."""
+    return (collection_path.is_dir() and not _in_part(collection_path, config)) or None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Folders named on the command line are collected in any case; those of the other part are deselected."""
+    others = [item for item in items if not _in_part(item.path, config)]
+    if others:
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if _in_part(item.path, config)]
+
+
+def _in_part(path: Path, config: pytest.Config) -> bool:
     part = config.getoption("--part")
-    place = collection_path.relative_to(Path(__file__).parent).parts
-    if part == "all" or not place or not collection_path.is_dir():
-        return None
-    return (place[0] in NATIVELY) != (part == "native") or None
+    place = path.relative_to(Path(__file__).parent).parts
+    return part == "all" or not place or (place[0] in NATIVELY) == (part == "native")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from inspect import signature
 from typing import Any
 
+from blis_py.cluster.ingress.source import Source
 from blis_py.cluster.simulation import ClusterSimulation
 from blis_py.cluster.simulation import simulate as simulate_cluster
-from blis_py.cluster.source import Source
 from blis_py.cluster.topology import Cluster
 from blis_py.metrics.record import RunRecord
 from blis_py.requests.table import RequestTable

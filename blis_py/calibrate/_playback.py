@@ -9,9 +9,9 @@ import numpy as np
 
 from blis_py.calibrate.composition import Composition
 from blis_py.calibrate.recorded import RecordedRun, requests_table, step_durations
-from blis_py.cluster.instance import Instance
-from blis_py.cluster.recorder import Recorder
-from blis_py.cluster.wakeups import WakeupQueue
+from blis_py.cluster.instances.instance import Instance
+from blis_py.cluster.recording.recorder import Recorder
+from blis_py.cluster.time.wakeups import WakeupQueue
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.latency.base import FrontendDelays, LatencyModel, StepTime

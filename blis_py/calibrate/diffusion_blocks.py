@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 
 from blis_py.calibrate.recorded import RecordedRun, request_ids
-from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
-from blis_py.cluster.kinds import KindOfRequests
+from blis_py.cluster.instances.diffusion import BlockDiffusion, DiffusionCosts
+from blis_py.cluster.instances.kinds import KindOfRequests
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.errors import InputError
 from blis_py.traces.steplog import StepLog

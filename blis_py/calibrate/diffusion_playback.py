@@ -13,12 +13,12 @@ from blis_py.calibrate.composition import Composition
 from blis_py.calibrate.diffusion import RoundComposition, without_outcome
 from blis_py.calibrate.diffusion_blocks import RecordedBlocks, diffusion_config, rounds_of_each
 from blis_py.calibrate.recorded import Lengths, RecordedRun, recorded_requests, scheduler_config
-from blis_py.cluster.diffusion import DiffusionCosts, DiffusionInstance, RoundEvents
-from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
-from blis_py.cluster.events import EventQueue
-from blis_py.cluster.lookahead import Lookahead
-from blis_py.cluster.recorder import Recorder
-from blis_py.cluster.wakeups import WakeupQueue
+from blis_py.cluster.instances.diffusion import DiffusionCosts, DiffusionInstance, RoundEvents
+from blis_py.cluster.recording.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
+from blis_py.cluster.recording.recorder import Recorder
+from blis_py.cluster.time.events import EventQueue
+from blis_py.cluster.time.lookahead import Lookahead
+from blis_py.cluster.time.wakeups import WakeupQueue
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_request import BatchOutcome, Commit, DenoiseBatch, DiffusionRequest

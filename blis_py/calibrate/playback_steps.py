@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from blis_py.calibrate._playback import MeasuredTimes, Playback, ready_times
 from blis_py.calibrate.composition import Composition
 from blis_py.calibrate.recorded import Lengths, RecordedRun, recorded_requests, scheduler_config
-from blis_py.cluster.autoregressive import AutoregressiveInstance, StepEvents
-from blis_py.cluster.events import EventQueue
-from blis_py.cluster.instance_log import InstanceLog
-from blis_py.cluster.lookahead import Lookahead
-from blis_py.cluster.overlapped import OverlappedInstance
-from blis_py.cluster.recorder import Recorder
-from blis_py.cluster.wakeups import WakeupQueue
+from blis_py.cluster.instances.autoregressive import AutoregressiveInstance, StepEvents
+from blis_py.cluster.instances.overlapped import OverlappedInstance
+from blis_py.cluster.recording.instance_log import InstanceLog
+from blis_py.cluster.recording.recorder import Recorder
+from blis_py.cluster.time.events import EventQueue
+from blis_py.cluster.time.lookahead import Lookahead
+from blis_py.cluster.time.wakeups import WakeupQueue
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import SELDOM, further_names
 from blis_py.core.request import Request, Status

@@ -61,7 +61,7 @@ def traced(flags: Flags, window: Window | None, pools: list[tuple[str, int]]) ->
     if window is None:
         yield None
         return
-    from blis_py.cluster.trace_observer import TraceObserver
+    from blis_py.cluster.recording.trace_observer import TraceObserver
     from blis_py.outputs.perfetto import PerfettoWriter
     from blis_py.outputs.staging import replacing
 

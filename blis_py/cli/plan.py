@@ -57,7 +57,7 @@ _PLAN = (
     Flag("--gpus", int, "", "With --max-rate: GPUs of each combination."),
     Flag("--budget", float, "", "With --max-rate: dollars an hour of each combination.", metavar="DOLLARS"),
     Flag("--no-tuning", bool, "", "Do not try token budget, sequences, scheduler, router around the winner."),
-    Flag("--most-requests", int, "", "Requests of the longest run. Default 10,000."),
+    Flag("--most-requests", int, "", "Requests of the longest run. Default 10,000; of closed loops 50,000."),
     Flag("--disaggregate", str, "", "auto: as many instances with prefill and decode apart, compared."),
     Flag("--trials", int, "", "Combinations to try, of more than three settings with more. Default 64."),
     Flag("--draws", int, "", "Runs under the errors of the prediction; 0 = none. Default 20."),

@@ -14,37 +14,37 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from blis_py.cluster._early_ends import EarlyEnds
-from blis_py.cluster._model_dispatcher import ModelDispatcher
-from blis_py.cluster.autoregressive_kind import Autoregressive
-from blis_py.cluster.clock import SimClock
-from blis_py.cluster.dispatcher import Dispatcher, Progress
-from blis_py.cluster.events import Action
-from blis_py.cluster.fleet import Fleet, Membership
-from blis_py.cluster.fleet_events import FleetEvents
-from blis_py.cluster.fleet_view import FleetView
-from blis_py.cluster.ingress import IngressParts
-from blis_py.cluster.instance import Instance
-from blis_py.cluster.kinds import Kind, KindOfRequests
-from blis_py.cluster.lookahead import Lookahead, LookaheadSource
-from blis_py.cluster.observer import Observer
-from blis_py.cluster.outlet import NoLookahead, Outlet
-from blis_py.cluster.policies import policy
-from blis_py.cluster.rng import Rng
-from blis_py.cluster.router import CountedTurns, Router, RouterSetup
-from blis_py.cluster.signals import Signals
-from blis_py.cluster.source import RequestFactory, Send, Source, TableSource
+from blis_py.cluster.ingress.early_ends import EarlyEnds
+from blis_py.cluster.ingress.parts import IngressParts
+from blis_py.cluster.ingress.source import RequestFactory, Send, Source, TableSource
+from blis_py.cluster.instances.autoregressive_kind import Autoregressive
+from blis_py.cluster.instances.fleet import Fleet, Membership
+from blis_py.cluster.instances.fleet_view import FleetView
+from blis_py.cluster.instances.instance import Instance
+from blis_py.cluster.instances.kinds import Kind, KindOfRequests
+from blis_py.cluster.instances.outlet import NoLookahead, Outlet
+from blis_py.cluster.recording.observer import Observer
+from blis_py.cluster.routing.dispatcher import Dispatcher, Progress
+from blis_py.cluster.routing.model_dispatcher import ModelDispatcher
+from blis_py.cluster.routing.policies import policy
+from blis_py.cluster.routing.rng import Rng
+from blis_py.cluster.routing.router import CountedTurns, Router, RouterSetup
+from blis_py.cluster.routing.signals import Signals
+from blis_py.cluster.time.clock import SimClock
+from blis_py.cluster.time.events import Action
+from blis_py.cluster.time.fleet_events import FleetEvents
+from blis_py.cluster.time.lookahead import Lookahead, LookaheadSource
+from blis_py.cluster.time.wakeups import WakeupQueue
 from blis_py.cluster.topology import Cluster, Pool
-from blis_py.cluster.wakeups import WakeupQueue
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
 from blis_py.metrics.record import INSTANCE_FAILED, RunRecord
 from blis_py.requests.table import RequestTable
 
 if TYPE_CHECKING:
-    from blis_py.cluster._decisions import DecisionLog
-    from blis_py.cluster._pairing import Pairing
-    from blis_py.cluster.handoff import HandOff
+    from blis_py.cluster.instances.handoff import HandOff
+    from blis_py.cluster.routing.decisions import DecisionLog
+    from blis_py.cluster.routing.pairing import Pairing
     from blis_py.metrics.decisions import Decisions
 
 _Kind = TypeVar("_Kind", bound=Dispatcher)
@@ -234,7 +234,7 @@ class ClusterSimulation:
         """A log of a router's decisions, if they are recorded."""
         if self._kept_candidates is None:
             return None
-        from blis_py.cluster._decisions import DecisionLog
+        from blis_py.cluster.routing.decisions import DecisionLog
 
         log = DecisionLog(signals, router, self._kept_candidates, len(self.source.table))
         self._logs.append(log)
@@ -242,8 +242,8 @@ class ClusterSimulation:
 
     def _pair(self, handoff: HandOff, everywhere: Dispatcher) -> Pairing:
         """Connect the hand-over between the two sides."""
-        from blis_py.cluster._pairing import Pairing
-        from blis_py.cluster.pair_dispatcher import PairDispatcher
+        from blis_py.cluster.routing.pair_dispatcher import PairDispatcher
+        from blis_py.cluster.routing.pairing import Pairing
 
         def routing_of(pools: Sequence[Pool]) -> tuple[Signals, Router]:
             return self._routing(FleetView(self.fleet, [pool.name for pool in pools]), pools[0])
@@ -383,7 +383,7 @@ def _handoff(cluster: Cluster) -> HandOff | None:
     """The hand-over between the pools of a cluster."""
     if cluster.disaggregation is None:
         return None
-    from blis_py.cluster.handoffs import handoff
+    from blis_py.cluster.instances.handoffs import handoff
 
     return handoff(cluster.disaggregation)
 
@@ -391,7 +391,7 @@ def _handoff(cluster: Cluster) -> HandOff | None:
 def _dispatcher_type(handoff: HandOff | None) -> type[Dispatcher]:
     if handoff is None:
         return Dispatcher
-    from blis_py.cluster.pair_dispatcher import PairDispatcher
+    from blis_py.cluster.routing.pair_dispatcher import PairDispatcher
 
     return PairDispatcher
 

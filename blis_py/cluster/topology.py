@@ -117,9 +117,9 @@ class Disaggregation:
     """Prefill and decode of a request on different instances."""
 
     handoff: str = "vllm"
-    """Whose hand-over, see `blis_py.cluster.handoffs.HANDOFFS`."""
+    """Whose hand-over, see `blis_py.cluster.instances.handoffs.HANDOFFS`."""
     decider: str = "always"
-    """Which requests, see `blis_py.cluster.deciders.DECIDERS`."""
+    """Which requests, see `blis_py.cluster.routing.deciders.DECIDERS`."""
     threshold_tokens: int = 16
     """Of the decider `prefix-threshold`: prompt tokens that the decode instance does not have cached."""
     load_threshold: int = 1

@@ -206,8 +206,8 @@ def _check_sessions(load: WorkloadSection, layers: Layers) -> None:
 
 def _check_routing(routing: RoutingSection, layers: Layers) -> None:
     from blis_py.cluster.extensions import find, names
-    from blis_py.cluster.policies import POLICY_GROUP, ROUTING_POLICIES
-    from blis_py.cluster.scorers import GROUP, SCORERS
+    from blis_py.cluster.routing.policies import POLICY_GROUP, ROUTING_POLICIES
+    from blis_py.cluster.routing.scorers import GROUP, SCORERS
 
     if find(ROUTING_POLICIES, POLICY_GROUP, routing.policy) is None:
         fix = did_you_mean(routing.policy, names(ROUTING_POLICIES, POLICY_GROUP))
@@ -226,8 +226,8 @@ def _check_routing(routing: RoutingSection, layers: Layers) -> None:
 
 
 def _check_admission(admission: AdmissionSection, layers: Layers) -> None:
-    from blis_py.cluster.admission import ADMISSION_GROUP, ADMISSION_POLICIES
     from blis_py.cluster.extensions import find, names
+    from blis_py.cluster.ingress.admission import ADMISSION_GROUP, ADMISSION_POLICIES
 
     chosen = admission.policy
     if find(ADMISSION_POLICIES, ADMISSION_GROUP, chosen) is None:
@@ -255,8 +255,8 @@ def _check_gateway(gateway: GatewaySection, layers: Layers) -> None:
 
 def _check_parts(gateway: GatewaySection, layers: Layers) -> None:
     """Check that named components exist; defaults do."""
-    from blis_py.cluster import dispatch_order, fairness, saturation
     from blis_py.cluster.extensions import find, names
+    from blis_py.cluster.ingress import dispatch_order, fairness, saturation
 
     tables: tuple[tuple[str, Any, str], ...] = (
         ("saturation_detector", saturation.SATURATION_DETECTORS, saturation.DETECTOR_GROUP),

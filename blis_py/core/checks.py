@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import MISSING, fields
 from typing import Any
 
-from blis_py.core.caches import PREFIX_CACHES
+from blis_py.core._caches import PREFIX_CACHES
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.eviction import EVICTION_POLICIES
 from blis_py.core.policies import CACHE_AWARE, PREEMPTION_POLICIES, SCHEDULERS

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from blis_py.core.caches import build_cache
+from blis_py.core._caches import build_cache
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.counters import Counters
 from blis_py.core.deadlines import Deadlines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from blis_py.core.cache_aware import CacheAwareQueue
+from blis_py.core._cache_aware import CacheAwareQueue
 from blis_py.core.request import Request
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from blis_py.core._dfs_weight import DfsWeight
+from blis_py.core._fifo import FifoQueue
+from blis_py.core._hrrn import HighestResponseRatio
 from blis_py.core.config import SchedulerConfig
-from blis_py.core.dfs_weight import DfsWeight
-from blis_py.core.fifo import FifoQueue
-from blis_py.core.hrrn import HighestResponseRatio
 from blis_py.core.lpm import LongestPrefixMatch
 from blis_py.core.queues import AgingQueue, SortedQueue, WaitingQueue
 from blis_py.core.request import Request

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from blis_py.core._rank_views import RankedKV, RankedPool, RankQueues
 from blis_py.core.compiled_classes import mypyc_attr
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.counters import Counters
@@ -21,7 +22,6 @@ from blis_py.core.features import StepFeatures
 from blis_py.core.kv_source import KVSource
 from blis_py.core.rank_choice import RANK_CHOICES, RankLoad
 from blis_py.core.rank_features import RankedFeatures
-from blis_py.core.rank_views import RankedKV, RankedPool, RankQueues
 from blis_py.core.request import NEVER_NS, FinishReason, Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Prefills, Step

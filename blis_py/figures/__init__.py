@@ -13,13 +13,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from blis_py.figures._at_a_glance import overview
+    from blis_py.figures._composition import batch
+    from blis_py.figures._heat_map import instances
+    from blis_py.figures._hits import hit_rate
+    from blis_py.figures._load_curve import throughput_latency
     from blis_py.figures.agreement import predicted_measured
-    from blis_py.figures.at_a_glance import overview
-    from blis_py.figures.composition import batch
     from blis_py.figures.distributions import latency_cdf, one_latency
-    from blis_py.figures.heat_map import instances
-    from blis_py.figures.hits import hit_rate
-    from blis_py.figures.load_curve import throughput_latency
     from blis_py.figures.over_time import state_over_time
     from blis_py.figures.run import RunView
     from blis_py.figures.saving import save_plots
@@ -48,17 +48,17 @@ _HOMES = {
     "Picture": "style",
     "RunView": "run",
     "autopsy": "waterfall",
-    "batch": "composition",
-    "hit_rate": "hits",
-    "instances": "heat_map",
+    "batch": "_composition",
+    "hit_rate": "_hits",
+    "instances": "_heat_map",
     "latency_cdf": "distributions",
     "one_latency": "distributions",
-    "overview": "at_a_glance",
+    "overview": "_at_a_glance",
     "pareto": "trade",
     "predicted_measured": "agreement",
     "save_plots": "saving",
     "state_over_time": "over_time",
-    "throughput_latency": "load_curve",
+    "throughput_latency": "_load_curve",
 }
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from blis_py.figures.at_a_glance import overview
-from blis_py.figures.composition import batch
+from blis_py.figures._at_a_glance import overview
+from blis_py.figures._composition import batch
+from blis_py.figures._heat_map import instances
+from blis_py.figures._hits import hit_rate
+from blis_py.figures._load_curve import throughput_latency
 from blis_py.figures.distributions import latency_cdf, one_latency
-from blis_py.figures.heat_map import instances
-from blis_py.figures.hits import hit_rate
-from blis_py.figures.load_curve import throughput_latency
 from blis_py.figures.over_time import state_over_time
 from blis_py.figures.run import RunView
 from blis_py.figures.style import Picture

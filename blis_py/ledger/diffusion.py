@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
-from blis_py.cluster.diffusion import BlockDiffusion
-from blis_py.cluster.kinds import KindOfRequests
+from blis_py.cluster.instances.diffusion import BlockDiffusion
+from blis_py.cluster.instances.kinds import KindOfRequests
 from blis_py.core.diffusion_features import DiffusionFeatures
 from blis_py.core.diffusion_request import BatchOutcome, Commit, DenoiseBatch, DiffusionRequest
 from blis_py.core.features import StepFeatures

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from blis_py.cluster.kinds import KindOfRequests
+from blis_py.cluster.instances.kinds import KindOfRequests
 from blis_py.core.features import StepFeatures
 from blis_py.core.kinds import modules
 from blis_py.ledger.division import PrefillChunk

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from blis_py.api import Simulation
-from blis_py.cluster.kinds import KindOfRequests
+from blis_py.cluster.instances.kinds import KindOfRequests
 from blis_py.config.disaggregation import ROLES
 from blis_py.config.layers import did_you_mean
 from blis_py.config.loader import as_dict, load_config

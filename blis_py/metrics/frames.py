@@ -15,10 +15,10 @@ from blis_py.errors import InputError
 from blis_py.files.cells import all_harmless
 from blis_py.metrics import csv_bytes
 from blis_py.metrics._columns import Column, Times, whole_ns
+from blis_py.metrics._network import client_latencies_ns
 from blis_py.metrics.groups import slo_classes, tenants
 from blis_py.metrics.kinds import kind_of
 from blis_py.metrics.latencies import latencies
-from blis_py.metrics.network import client_latencies_ns
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.metrics.registry import METRICS, Floats, Metric
 from blis_py.metrics.visits import Onward, Role

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from blis_py.metrics._network import client_latencies_ns
 from blis_py.metrics.distribution import PERCENTILE_METHOD, Distribution, statistics
 from blis_py.metrics.groups import Rows, rows_by_instance, rows_by_name, slo_classes, tenants
 from blis_py.metrics.invariants import check
@@ -15,7 +16,6 @@ from blis_py.metrics.itl import TokenGaps
 from blis_py.metrics.kinds import kind_of
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.load import load
-from blis_py.metrics.network import client_latencies_ns
 from blis_py.metrics.record import InstanceRecord, Outcome, RunRecord
 from blis_py.metrics.registry import METRICS, Metric
 from blis_py.metrics.sessions import session_summary

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
+from blis_py.observe._journal import NAME as JOURNAL
+from blis_py.observe._journal import MeasurementJournal
+from blis_py.observe._server import counting, model_of, rtt_ms, scrape
 from blis_py.observe.driver import Driver, MeasuredRequest, Style
 from blis_py.observe.findings import late_note, latencies_ms, lateness, summary, write
 from blis_py.observe.http import HttpClient, HttpError, Target
-from blis_py.observe.journal import NAME as JOURNAL
-from blis_py.observe.journal import MeasurementJournal
 from blis_py.observe.prompts import Counting, WordedPrompts
-from blis_py.observe.server import counting, model_of, rtt_ms, scrape
 from blis_py.requests.loops import Loops
 from blis_py.requests.table import RequestTable
 from blis_py.serve.wallclock import loop_factory

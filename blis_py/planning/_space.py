@@ -12,11 +12,12 @@ from blis_py.planning._suggest import MAX_AXES, suggested
 from blis_py.planning.axes import Axis, Point, axis, grid
 from blis_py.planning.fleets import devices_of, gpus_of, parts_of, price_of, unpriced
 from blis_py.planning.goal import Goal, Judgement
-from blis_py.planning.job import FINE, HOPELESS, Job, JobOutcome
+from blis_py.planning.job import FINE, HOPELESS, Job, JobOutcome, Variation
 from blis_py.planning.prices import Prices
 from blis_py.planning.result import Candidate, Standing
 from blis_py.planning.runner import Runner
 from blis_py.planning.search import Probe, Search
+from blis_py.planning.steady import steady_length
 from blis_py.planning.study import Base
 
 INSTANCES = "num_instances"
@@ -47,6 +48,8 @@ class Space:
                 for gpu in each.values:
                     load_gpu(str(gpu))  # an unknown name is a slip, and would have no price
         self.points = grid(axes)
+        self.at = Variation()
+        """The workload of all candidates: longer than given where a closed loop is judged by its start."""
         self._outcomes: dict[Probe, JobOutcome] = {}
         self._holding: dict[Probe, float] = {}
         """Costs of candidates that pass, or seem to after a part."""
@@ -122,7 +125,7 @@ class Space:
             config = self._config(probe)
             if isinstance(config, RunConfig):
                 stops = (HOPELESS, FINE) if may_stop and not self.goal.attainment else ()
-                jobs[probe] = Job(config, stops_at=stops, max_lost=self.goal.max_lost)
+                jobs[probe] = Job(config, self.at, stops_at=stops, max_lost=self.goal.max_lost)
             else:
                 self._outcomes[probe] = JobOutcome(refused=config)
         where = list(jobs)
@@ -132,8 +135,18 @@ class Space:
             self._compare(where[index])
             self.on_progress(self._progress())
 
-        self.runner.run(list(jobs.values()), note)
+        found = self.runner.run(list(jobs.values()), note)
+        if self._extended(found):
+            return self.evaluate(probes, may_stop)
         return [self.goal.judge(self._outcomes[probe]) for probe in probes]
+
+    def _extended(self, found: Sequence[JobOutcome]) -> bool:
+        """Whether candidates are judged by longer runs than these from now on."""
+        length = max((steady_length(outcome, self.goal) for outcome in found if outcome.ran), default=1.0)
+        if self.at.length > 1 or length <= 1:
+            return False
+        self.at = Variation(length=length)
+        return True
 
     def _compare(self, probe: Probe) -> None:
         """Keep the cheapest passing candidates; an early verdict is provisional until a whole run."""

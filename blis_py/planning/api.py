@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from blis_py.errors import InputError
 from blis_py.planning._space import LineCallback
 from blis_py.planning.axes import MAX_POINTS, Axis, Point, axis, parse_axis, read_space
 from blis_py.planning.executors import executor
-from blis_py.planning.goal import MOST_REQUESTS, Goal, parse_at_least, parse_attainment, parse_share
+from blis_py.planning.goal import Goal, parse_at_least, parse_attainment, parse_share
 from blis_py.planning.pareto import Pareto
 from blis_py.planning.pareto import pareto as find_pareto
 from blis_py.planning.plan import DRAWS, TRIALS, Plan
@@ -157,7 +158,7 @@ def plan(
     gpus: int | None = None,
     budget: float | None = None,
     tune: bool = True,
-    most_requests: int = MOST_REQUESTS,
+    most_requests: int | None = None,
     trials: int = TRIALS,
     draws: int = DRAWS,
     workers: int | None = None,
@@ -187,7 +188,7 @@ def plan(
         gpus, budget: with `max_rate`, the GPUs or the dollars per hour that each combination may use.
         tune: whether to try settings that cost nothing around the winner.
         most_requests: of the longest run; a shorter workload is extended up to that until the answer no
-            longer changes.
+            longer changes. None = 10,000, or 50,000 where the start of a closed loop has to count for little.
         trials: combinations to try where there are more of them, of more than three settings.
         draws: runs with other step times, for the probability; 0 = none.
         workers, dask, cache: as of `blis.sweep`.
@@ -203,11 +204,13 @@ def plan(
     if listed:
         raise InputError("a plan has no list of runs", key="runs", fix="use vary, or blis.sweep")
     least = parse_at_least([at_least] if isinstance(at_least, str) else at_least)
-    goal = Goal(_attainment(attainment), _share(max_lost), least, most_requests, unlimited=max_rate)
+    goal = Goal(_attainment(attainment), _share(max_lost), least, unlimited=max_rate)
+    if most_requests is not None:
+        check_count(most_requests, least=1, most=MAX_REQUESTS, key="--most-requests")
+        goal = replace(goal, most_requests=most_requests, most_in_loops=most_requests)
     sure = None if confidence is None else parse_share(str(confidence), key="--confidence")
     chosen = _prices(more.get("prices"), space) | dict(prices or {})
     check_count(draws, least=0, most=MAX_RERUNS, key="--draws")
-    check_count(most_requests, least=1, most=MAX_REQUESTS, key="--most-requests")
     check_count(trials, least=1, most=MAX_POINTS, key="--trials")
     sizes = _instances(instances if instances is not None else more.get("instances"))
     if not max_rate and (gpus is not None or budget is not None):

@@ -104,7 +104,7 @@ def outcome_from(values: dict[str, Any]) -> JobOutcome:
     _all(
         [found.verdict, *(facts[name] for name in ("capacity", "models", "provenance")), *facts["notes"]], str
     )
-    _all([facts["requests"], facts["span_s"]], (int, float))
+    _all([facts["requests"], facts["at_once"], facts["span_s"]], (int, float))
     _all([facts["offered_per_s"]], (int, float, NoneType))
     if not found.ran or found.early not in (None, HOPELESS, FINE):
         raise ValueError("no outcome of a run")

@@ -67,9 +67,12 @@ class _Trials:
         return None
 
     def _judged(self, probe: Probe, cases: Sequence[Point]) -> list[Judgement]:
-        lost = self._space.goal.max_lost
-        jobs = [Job(self._space.changed(probe, each), stops_at=(HOPELESS,), max_lost=lost) for each in cases]
-        return [self._space.goal.judge(outcome) for outcome in self._space.runner.run(jobs)]
+        space = self._space
+        jobs = [
+            Job(space.changed(probe, each), space.at, stops_at=(HOPELESS,), max_lost=space.goal.max_lost)
+            for each in cases
+        ]
+        return [space.goal.judge(outcome) for outcome in space.runner.run(jobs)]
 
     def _changed(self, probe: Probe, changes: Point) -> Iterator[Point]:
         """The changes so far with one setting changed further."""

@@ -30,33 +30,46 @@ def longer(config: RunConfig, length: float, demand_of: Callable[[RunConfig], De
     demand = demand_of(config)
     if length <= 1:
         return demand
-    wanted = math.ceil(len(demand.table) * length)
+    wanted = math.ceil(round(len(demand.table) * length, 6))
     if config.workload.trace is None:
         further = demand_of(replace(config, workload=replace(config.workload, num_requests=wanted)))
         if len(further.table) >= _ENOUGH * wanted:
             return further
-    return _repeated(demand, math.ceil(length))
+    return _repeated(demand, math.ceil(length), config.workload.concurrency is not None)
 
 
-def _repeated(demand: Demand, copies: int) -> Demand:
+def _repeated(demand: Demand, copies: int, in_loop: bool) -> Demand:
+    """
+    Args:
+        in_loop: whether all requests are sent by a closed loop that is not among those of the demand.
+    """
     loops, table = demand.loops, demand.table
     if loops is None:
-        return replace(demand, table=repeated(table, copies))
-    if not loops.only_turns or loops.at_most is not None:
+        return replace(demand, table=repeated(table, copies, in_loop=in_loop))
+    if loops.at_most is not None:
+        return demand
+    if len(loops.parts) == 1 and not loops.later_turns:
+        table = repeated(table, copies, in_loop=True)
+        whole = replace(loops.parts[0], rows=slice(0, len(table)))
+        return replace(demand, table=table, loops=replace(loops, parts=[whole]))
+    if not loops.only_turns:
         return demand
     table = later_turns_last(repeated(table, copies))
     begun = Loop(slice(0, len(table) - int(waits(table).sum())))
     return replace(demand, table=table, loops=replace(loops, parts=[begun]))
 
 
-def repeated(table: RequestTable, copies: int) -> RequestTable:
+def repeated(table: RequestTable, copies: int, *, in_loop: bool = False) -> RequestTable:
     """The requests of a table, over and over, one period apart.
 
     Sessions and texts of each copy are its own, so that no copy finds the previous one's in a prefix cache;
     texts that recur over most of the recording are shared by all.
+
+    Args:
+        in_loop: whether a closed loop sends them; otherwise requests that arrive at once stay as they are.
     """
     rows, span_ns = len(table), int(table.arrival_ns.max(initial=0) - table.arrival_ns.min(initial=0))
-    if copies <= 1 or rows < 2 or not span_ns:
+    if copies <= 1 or rows < 2 or not (span_ns or in_loop):
         return table
     period_ns = round(span_ns * rows / (rows - 1))
     many = table.take(np.tile(np.arange(rows), copies))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -26,6 +24,7 @@ from blis_py.planning.result import Candidate, Knobs, PlanResult
 from blis_py.planning.runner import Runner
 from blis_py.planning.search import Probe, Search, SearchLine
 from blis_py.planning.stationary import Sustained, highest_rate, sustained
+from blis_py.planning.steady import is_steady, requests_needed
 from blis_py.planning.study import Base
 from blis_py.planning.verify import Drawn, Verifier, drawn
 
@@ -35,9 +34,6 @@ if TYPE_CHECKING:
 DEFAULT_SIZES = range(1, 33)
 DRAWS, TRIALS = 20, 64
 _OFFERED = ("requests_per_s", "output_tokens_per_s", "total_tokens_per_s")
-_PERCENTILE = re.compile(r"\.p(\d+(?:\.\d+)?)$")
-_OF_TAIL = 0.25
-"""Share of the requests beyond a percentile that the start of a closed loop may make up."""
 _NOT_CHOSEN = ("workload", "seed", "latency", *DESCRIPTIONS, "goodput", "frontend_ms")
 
 
@@ -232,7 +228,7 @@ def examined(found: Plan, goal: Goal, runner: Runner, under: Drawn, notes: Seque
         error=under.errors,
         simulated=runner.done,
         known=runner.found,
-        notes=(*notes, *_warnings(best, longer)),
+        notes=(*notes, *_warnings(best, longer, goal)),
     )
 
 
@@ -249,7 +245,7 @@ def _levers(best: Candidate, rate: Any, length: float) -> dict[str, Job]:
     return analysis.levers(best.config, at, own)
 
 
-def _warnings(best: Candidate, longer: Sustained) -> list[str]:
+def _warnings(best: Candidate, longer: Sustained, goal: Goal) -> list[str]:
     """Warnings from the best candidate's own runs."""
     notes = list(best.outcome.facts.get("notes", ()))
     if longer.outcome.verdict == TOO_SHORT:
@@ -259,7 +255,7 @@ def _warnings(best: Candidate, longer: Sustained) -> list[str]:
         )
     if more := _more_than_offered(best):
         notes.append(f"{more}: the requests ask for no more at their rate; raise --rate, or take --max-rate")
-    return notes + _of_the_start(best)
+    return notes + _of_the_start(longer, goal)
 
 
 def _more_than_offered(best: Candidate) -> str:
@@ -271,22 +267,15 @@ def _more_than_offered(best: Candidate) -> str:
     return f"{missed[0].what} {missed[0].measured or 0.0:,.4g}" if offered else ""
 
 
-def _of_the_start(best: Candidate) -> list[str]:
-    """A warning where the requests that a closed loop sends at once at its start decide a percentile."""
-    at_once, requests = best.config.workload.concurrency, int(best.outcome.facts.get("requests", 0))
-    tails = {
-        1 - float(found[1]) / 100: each.what
-        for each in best.judgement.requirements
-        if (found := _PERCENTILE.search(each.what))
-    }
-    if at_once is None or not tails or not min(tails):
-        return []
-    enough = math.ceil(at_once / (_OF_TAIL * min(tails)) / 100) * 100
-    if requests >= enough:
+def _of_the_start(longer: Sustained, goal: Goal) -> list[str]:
+    """A warning where the start of a closed loop decides a target and the workload cannot be longer."""
+    at_once, needed = longer.outcome.facts.get("at_once", 0), requests_needed(longer.outcome, goal)
+    if not at_once or is_steady(longer.outcome, goal):
         return []
     return [
-        f"{at_once:,} of the {requests:,} requests are sent at once at the start, and count for much of "
-        f"{tails[min(tails)]}: for the steady state give --num-requests {enough}"
+        f"{at_once:,} of the {longer.requests:,} requests are sent at once at the start and count for much "
+        f"of the latencies: this is the answer for such a start; the steady state, from {needed:,} requests, "
+        "may need fewer instances: raise --most-requests"
     ]
 
 
@@ -300,8 +289,14 @@ def _nothing_holds(space: Space, search: Search, lines: Sequence[int], tried: Kn
     search.whole([(line, last) for line in able])
     nearest = max(((line, last) for line in able), key=lambda probe: (search.known[probe].slack, -probe[0]))
     best = replace(space.candidate(nearest), judgement=search.known[nearest])
+    length = space.at.length
     found = Plan(
-        best, space.objective, standings=space.standings(search, lines), lines=len(space.points), knobs=tried
+        best,
+        space.objective,
+        None if length == 1 else Sustained(best.judgement, best.outcome, length, True, length),
+        standings=space.standings(search, lines),
+        lines=len(space.points),
+        knobs=tried,
     )
     return examined(found, space.goal, space.runner, Drawn(), space.notes(best))
 

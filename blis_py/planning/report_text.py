@@ -10,7 +10,7 @@ from blis_py.planning.analysis import CHANGE, Case
 from blis_py.planning.goal import Judgement, Requirement
 from blis_py.planning.goal import as_dict as judgement_dict
 from blis_py.planning.result import Candidate, Knobs, PlanResult, Standing
-from blis_py.planning.stationary import MIN_FACTOR, HighestRate
+from blis_py.planning.stationary import MIN_FACTOR, HighestRate, Sustained
 
 RATE, LOST = "requests per second", "requests lost"
 SURE = 0.9
@@ -176,14 +176,26 @@ def _lost(best: Candidate) -> str:
 def _longer(plan: PlanResult) -> list[str]:
     """The configuration over longer durations, and a cheaper one that only survives the burst."""
     longer, lines = plan.sustained, []
-    if longer is not None and longer.length > 1:
+    if longer is not None and longer.begun > 1:
+        lines = [f"  {_begun(plan, longer)}"]
+    if longer is not None and longer.length > longer.begun:
         over = f"over {longer.length:g} × the duration ({longer.requests:,} requests)"
-        lines = [f"  {over}: {_tightest(longer.judgement)}"]
+        lines += [f"  {over}: {_tightest(longer.judgement)}"]
         if not longer.settled and longer.judgement.holds:
-            lines[0] += ", not yet stationary"
+            lines[-1] += ", not yet stationary"
     if plan.burst is not None:
         lines.append(f"  {plan.burst} meets the targets only for a burst of this length")
     return lines
+
+
+def _begun(plan: PlanResult, longer: Sustained) -> str:
+    """The reason why a closed loop is judged by a longer run than given."""
+    facts = plan.best.outcome.facts
+    requests, at_once = facts["requests"], facts["at_once"]
+    text = f"judged over {requests:,} requests, {longer.begun:.3g} × those given"
+    if not at_once:
+        return f"{text}: few sessions say little of their steady state"
+    return f"{text}: of fewer, the {at_once:,} sent at once at the start would decide the tail"
 
 
 def _tightest(judgement: Judgement) -> str:

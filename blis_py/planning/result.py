@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from blis_py.config.models import RunConfig
 from blis_py.planning import analysis
@@ -153,8 +153,15 @@ class PlanResult:
 
     @property
     def config(self) -> RunConfig:
-        """Configuration of the best candidate: `blis.run(plan.config)` repeats its run."""
-        return self.best.config
+        """Configuration of the best candidate: `blis.run(plan.config)` repeats its run.
+
+        A generated closed loop has as many requests as its steady state needs.
+        """
+        config, begun = self.best.config, self.sustained is not None and self.sustained.begun > 1
+        if not begun or config.workload.trace is not None:
+            return config
+        requests = self.best.outcome.facts["requests"]
+        return replace(config, workload=replace(config.workload, num_requests=requests))
 
     @property
     def short(self) -> Lever | None:

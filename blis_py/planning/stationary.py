@@ -10,14 +10,13 @@ from blis_py.metrics.load import TOO_SHORT
 from blis_py.planning.goal import Goal, Judgement
 from blis_py.planning.job import HOPELESS, Job, JobOutcome, Variation
 from blis_py.planning.runner import Runner
+from blis_py.planning.steady import LEAST_REQUESTS, is_steady
 
 RESOLUTION = 0.03
 """Relative precision of the highest rate."""
 MAX_FACTOR, MIN_FACTOR = 100.0, 0.01
 ANALYSED_REQUESTS = 3000
 """Of each run of an analysis, unless the workload has more."""
-LEAST_REQUESTS = 2000
-"""Fewest requests of a run from which a percentile is taken for stationary."""
 _GROWTH, _LEAST_GROWTH = 4, 2
 """Factor from one tried duration to the next; the last one may be shorter, up to the longest run."""
 _CLOSE = 0.05
@@ -38,6 +37,8 @@ class Sustained:
     """Multiple of the workload's duration at which this is the judgement."""
     settled: bool
     """Whether a longer run would not change it; False: the workload cannot be extended far enough."""
+    begun: float = 1.0
+    """The multiple from which it is judged: in a closed loop, the start must count for little."""
 
     @property
     def requests(self) -> int:
@@ -46,7 +47,8 @@ class Sustained:
     @property
     def analysed(self) -> float:
         """The duration for analyses that compare many runs: long enough for a p99, and no longer."""
-        return max(min(self.length, self.length * ANALYSED_REQUESTS / max(self.requests, 1)), 1.0)
+        least = max(self.begun, self.length * ANALYSED_REQUESTS / max(self.requests, 1))
+        return max(min(self.length, least), 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +69,16 @@ class HighestRate:
     """Whether a longer run gives the same rate; False: it is the rate of a burst of this length."""
 
 
-def sustained(config: RunConfig, goal: Goal, runner: Runner, first: JobOutcome) -> Sustained:
+def sustained(
+    config: RunConfig, goal: Goal, runner: Runner, first: JobOutcome, begun: float = 1.0
+) -> Sustained:
     """The judgement at four, sixteen, … times the duration, until it fails or no longer changes, or the
     longest run is reached.
 
     Args:
-        first: the outcome of the workload as it is.
+        first: the outcome at `begun` times the duration of the workload.
     """
-    found = Sustained(goal.judge(first), first, 1.0, False)
+    found = Sustained(goal.judge(first), first, begun, is_steady(first, goal), begun)
     while found.judgement.holds and 0 < found.requests * _LEAST_GROWTH <= goal.most_requests:
         length = found.length * min(_GROWTH, goal.most_requests / found.requests)
         outcome = runner.run([Job(config, Variation(length=length))])[0]
@@ -83,7 +87,7 @@ def sustained(config: RunConfig, goal: Goal, runner: Runner, first: JobOutcome) 
             return found
         enough = outcome.facts["requests"] >= LEAST_REQUESTS and outcome.verdict != TOO_SHORT
         settled = enough and _alike(found.judgement, judgement)
-        found = Sustained(judgement, outcome, length, settled)
+        found = Sustained(judgement, outcome, length, settled, begun)
         if settled:
             break
     return found

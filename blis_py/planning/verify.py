@@ -12,7 +12,6 @@ from blis_py.planning import analysis
 from blis_py.planning._space import Space
 from blis_py.planning.analysis import Case
 from blis_py.planning.goal import Goal, Judgement, Requirement
-from blis_py.planning.job import JobOutcome
 from blis_py.planning.runner import Runner
 from blis_py.planning.search import Probe, Search
 from blis_py.planning.stationary import Sustained, sustained
@@ -85,7 +84,7 @@ class Verifier:
         space = self._space
         if probe not in self._sustained:
             self._sustained[probe] = sustained(
-                space.config(probe), space.goal, space.runner, self._whole(probe)
+                space.config(probe), space.goal, space.runner, space.outcome(probe), space.at.length
             )
         return self._sustained[probe]
 
@@ -108,9 +107,6 @@ class Verifier:
                 break
             size -= 1
         return space.config((line, size)).instances
-
-    def _whole(self, probe: Probe) -> JobOutcome:
-        return self._space.outcome(probe)
 
     def _refuted(self, probe: Probe, confidence: float | None) -> Judgement | None:
         """The judgement of the examination that a candidate fails; None if it passes."""

@@ -181,9 +181,12 @@ def _facts(simulation: Setup) -> dict[str, object]:
     arrival_ns = simulation.table.arrival_ns
     comes = len(arrival_ns) > 0 and simulation.loops is None  # closed loops depend on answers
     span_s = float(arrival_ns[-1] - arrival_ns[0]) / 1e9 if comes else 0.0
+    loops = simulation.closed_loops()
     return {
         "requests": len(arrival_ns),
         "span_s": span_s,
+        "closed": loops is not None,
+        "at_once": 0 if loops is None else loops.at_once(simulation.table),
         "offered_per_s": simulation.offered_per_s,
         "model": simulation.config.model,
         "gpu": simulation.config.gpu,

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.cluster.flow_control import EVICTED, SHED, TTL
-from blis_py.cluster.gateway_queue import BAND_FULL, QUEUE_FULL
+from blis_py.cluster.ingress.flow_control import EVICTED, SHED, TTL
+from blis_py.cluster.ingress.gateway_queue import BAND_FULL, QUEUE_FULL
 from blis_py.metrics.distribution import Distribution
 from blis_py.metrics.groups import Rows, rows_by_name, with_default
 from blis_py.metrics.latencies import Latencies, latencies

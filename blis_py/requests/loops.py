@@ -51,6 +51,17 @@ class Loops:
         """Whether only the later turns of sessions wait."""
         return self.later_turns and all(loop.permits is None for loop in self.parts)
 
+    def at_once(self, table: RequestTable) -> int:
+        """Requests sent at the start of the run, by clients that then wait for their answers."""
+        count = 0
+        for loop in self.parts:
+            if loop.permits is None or (self.as_blis and loop.think_ns):
+                continue
+            due_ns = table.arrival_ns[loop.rows]
+            ready = int((due_ns == due_ns[:1]).sum()) if loop.paced else len(due_ns)
+            count += min(loop.permits, ready)
+        return count if self.at_most is None else min(count, self.at_most)
+
     def limited(self, count: int) -> Loops:
         """A copy with at most `count` requests."""
         return replace(self, at_most=count if self.at_most is None else min(count, self.at_most))

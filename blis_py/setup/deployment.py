@@ -10,7 +10,7 @@ from blis_py.core.bounds import MAX_KV_BLOCKS, check_count
 from blis_py.errors import InputError
 from blis_py.hardware.gpu import GpuSpec, load_gpu
 from blis_py.models.model_shape import ModelShape, config_name, load_model
-from blis_py.setup.capacity import capacity
+from blis_py.setup._capacity import capacity
 
 if TYPE_CHECKING:
     from blis_py.latency.fitted_profile import FittedProfile

@@ -16,7 +16,7 @@ from blis_py.files.yaml_files import load_mapping
 from blis_py.setup.demand import Demand
 
 if TYPE_CHECKING:
-    from blis_py.cluster.diffusion import BlockDiffusion
+    from blis_py.cluster.instances.diffusion import BlockDiffusion
     from blis_py.workload.diffusion import DiffusionClient, MeasuredSteps
 
 
@@ -72,7 +72,7 @@ def simulated(
             raise InputError(problem, file=demand.recorded_kind[1], fix=fix)
         _refuse_idle(settings)
         return None
-    from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
+    from blis_py.cluster.instances.diffusion import BlockDiffusion, DiffusionCosts
     from blis_py.core.diffusion_config import DiffusionConfig, check_diffusion_config
     from blis_py.workload.diffusion import table_rounds
 

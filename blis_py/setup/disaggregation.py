@@ -32,8 +32,8 @@ def disaggregation(config: RunConfig) -> Disaggregation | None:
     """The hand-over as cluster data; None if no pool is for prefill or decode alone."""
     if not config.is_disaggregated:
         return None
-    from blis_py.cluster.deciders import decider
-    from blis_py.cluster.handoffs import HANDOFFS, handoff
+    from blis_py.cluster.instances.handoffs import HANDOFFS, handoff
+    from blis_py.cluster.routing.deciders import decider
     from blis_py.cluster.topology import Disaggregation
 
     given, name = config.disaggregation, handoff_of(config)

@@ -11,7 +11,7 @@ from blis_py.core.kinds import modules
 from blis_py.setup.demand import Demand
 
 if TYPE_CHECKING:
-    from blis_py.cluster.kinds import KindOfRequests
+    from blis_py.cluster.instances.kinds import KindOfRequests
 
 
 class KindInSetup(Protocol):

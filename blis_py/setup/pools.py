@@ -17,14 +17,14 @@ from blis_py.hardware.capacity import rank_block_bytes
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.notes import link_notes, model_notes
 from blis_py.setup import kinds
+from blis_py.setup._capacity import layout_of
 from blis_py.setup._weights import capacity_of
-from blis_py.setup.capacity import layout_of
 from blis_py.setup.demand import Demand
 from blis_py.setup.deployment import Deployment
 from blis_py.setup.step_times import check_delays, step_times
 
 if TYPE_CHECKING:
-    from blis_py.cluster.kinds import KindOfRequests
+    from blis_py.cluster.instances.kinds import KindOfRequests
     from blis_py.cluster.topology import Pool
 
 

@@ -26,8 +26,8 @@ from blis_py.metrics.slo import (
 )
 from blis_py.requests.table import RequestTable
 from blis_py.setup import kinds
+from blis_py.setup._capacity import kv_type_notes, longest_sequence
 from blis_py.setup._served import names_of, served_models, served_notes
-from blis_py.setup.capacity import kv_type_notes, longest_sequence
 from blis_py.setup.demand import Demand, horizon_ns_of
 from blis_py.setup.deployment import Deployment, deployed
 from blis_py.setup.disaggregation import disaggregation, link_notes, links
@@ -37,9 +37,9 @@ from blis_py.setup.pools import PoolSetup, notes_of, weight_notes
 from blis_py.setup.step_times import step_times
 
 if TYPE_CHECKING:
-    from blis_py.cluster.closed_loop import ClosedLoops
-    from blis_py.cluster.kinds import KindOfRequests
-    from blis_py.cluster.observer import Observer
+    from blis_py.cluster.ingress.closed_loop import ClosedLoops
+    from blis_py.cluster.instances.kinds import KindOfRequests
+    from blis_py.cluster.recording.observer import Observer
     from blis_py.cluster.topology import Cluster
     from blis_py.requests.loops import Loops
 
@@ -290,18 +290,24 @@ class Setup:
 
     def _source(self) -> RequestTable | ClosedLoops:
         """The requests as an open-loop table, or as closed loops."""
-        load = self.config.workload
-        if load.concurrency is None and self.loops is None:
+        loops = self.closed_loops()
+        if loops is None:
             return self.table
-        from blis_py.cluster.closed_loop import ClosedLoop, ClosedLoops
+        from blis_py.cluster.ingress.closed_loop import ClosedLoops
 
-        if self.loops is not None:
-            return ClosedLoops(self.table, self.loops)
-        assert load.concurrency is not None
+        return ClosedLoops(self.table, loops)
+
+    def closed_loops(self) -> Loops | None:
+        """The closed loops of the requests: those of the workload, or one of `--concurrency`."""
+        load = self.config.workload
+        if self.loops is not None or load.concurrency is None:
+            return self.loops
+        from blis_py.requests.loops import Loop, Loops
+
         as_blis = load.closed_loops == "blis"
         think_ns = round((load.think_time_ms or 0.0) * 1e6)
         paced = load.rate is not None or load.trace is not None or not as_blis
-        return ClosedLoop(self.table, load.concurrency, think_ns, paced=paced, as_blis=as_blis)
+        return Loops([Loop(slice(0, len(self.table)), load.concurrency, think_ns, paced)], as_blis=as_blis)
 
 
 def _with_model(config: RunConfig, served: Sequence[Deployment]) -> RunConfig:

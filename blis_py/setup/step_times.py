@@ -15,7 +15,7 @@ from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, LatencyModel
 from blis_py.latency.graph_sizes import GraphSizes, default_sizes
 from blis_py.requests.table import RequestTable
-from blis_py.setup.capacity import layout_of
+from blis_py.setup._capacity import layout_of
 from blis_py.setup.deployment import Deployment
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from blis_py.requests.sessions import waits
 from blis_py.requests.streams import stream
 from blis_py.requests.table import Labels, RequestTable
 from blis_py.traces import tracev2
+from blis_py.traces._sessions import in_sessions
 from blis_py.traces.formats import choose
 from blis_py.traces.reading import Reading
-from blis_py.traces.sessions import in_sessions
 
 _YAML = (".yaml", ".yml")
 

@@ -15,8 +15,8 @@ from blis_py.files.json_files import parse_json
 from blis_py.files.opening import read_text
 from blis_py.files.paths import is_file
 from blis_py.requests.table import RequestTable
+from blis_py.traces._gathered import Gathered
 from blis_py.traces._json_rows import first_of, json_rows, within
-from blis_py.traces.gathered import Gathered
 from blis_py.traces.reading import Reading
 from blis_py.traces.tokens import Tokens
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from blis_py.core.bounds import LAST_NS, MAX_TOKENS
 from blis_py.files.csv_files import header_of
 from blis_py.requests.table import Ints, RequestTable
+from blis_py.traces._gathered import FAILED
 from blis_py.traces.columns import read_columns
-from blis_py.traces.gathered import FAILED
 from blis_py.traces.kinds import SECONDS, BadCells, TraceKind, integers, labels, repeated, texts
 from blis_py.traces.reading import Reading
 

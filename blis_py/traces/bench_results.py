@@ -14,8 +14,8 @@ from typing import Any
 
 from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
+from blis_py.traces._gathered import Gathered, seconds
 from blis_py.traces._json_rows import items, json_rows
-from blis_py.traces.gathered import Gathered, seconds
 from blis_py.traces.reading import Reading
 
 LENGTHS = ("input_lens", "output_lens")

@@ -69,13 +69,13 @@ FORMATS: dict[str, Format] = {
         "BurstGPT trace",
         "csv",
         (("Timestamp", "Request tokens", "Response tokens"),),
-        "mapped:read_burstgpt",
+        "_mapped:read_burstgpt",
     ),
     "splitwise": Format(
         "splitwise-sim trace",
         "csv",
         (("arrival_timestamp", "prompt_size", "token_size"),),
-        "mapped:read_splitwise",
+        "_mapped:read_splitwise",
     ),
     "mooncake": Format(
         "Mooncake trace", "jsonl", (("timestamp", "input_length", "output_length"),), "mooncake:read"
@@ -171,5 +171,5 @@ def _mapped(found: Probe) -> Format:
         raise InputError(
             "only tables have columns", file=found.path, key="--columns", value=found.looks, fix=fix
         )
-    reader = "mapped:read" if found.kind == "csv" else "parquet:read_mapped"
+    reader = "_mapped:read" if found.kind == "csv" else "parquet:read_mapped"
     return Format("table", found.kind, ((),), reader)

@@ -11,8 +11,8 @@ from typing import Any
 
 from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
+from blis_py.traces._gathered import Gathered, seconds
 from blis_py.traces._json_rows import first_of, items, within
-from blis_py.traces.gathered import Gathered, seconds
 from blis_py.traces.reading import Reading
 
 _STARTS = (("request_start_time",), ("start_time",), ("info", "timings", "request_start"))

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.requests.table import RequestTable
+from blis_py.traces._gathered import Gathered, seconds
 from blis_py.traces._json_rows import first_of, within
-from blis_py.traces.gathered import Gathered, seconds
 from blis_py.traces.reading import Reading
 
 _INPUTS = (("input_tokens",), ("request_metrics", "text", "input_tokens"))

@@ -17,9 +17,9 @@ import numpy as np
 from blis_py.core.bounds import LAST_NS
 from blis_py.errors import InputError
 from blis_py.requests.table import Content, RequestTable
+from blis_py.traces._gathered import Gathered
 from blis_py.traces._gathered_turns import GatheredTurns, check_session
 from blis_py.traces._json_rows import json_rows
-from blis_py.traces.gathered import Gathered
 from blis_py.traces.reading import Reading
 
 BLOCK_TOKENS = 16

@@ -22,8 +22,8 @@ from blis_py.errors import InputError
 from blis_py.files.json_files import parse_json
 from blis_py.files.opening import reading as opened
 from blis_py.requests.table import Content, Ints, RequestTable
+from blis_py.traces._gathered import FAILED
 from blis_py.traces._gathered_turns import GatheredTurns, check_session
-from blis_py.traces.gathered import FAILED
 from blis_py.traces.reading import Reading
 
 BLOCK_TOKENS = 512

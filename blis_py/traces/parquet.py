@@ -19,10 +19,10 @@ from blis_py.errors import InputError
 from blis_py.files.parquet_files import open_parquet, pyarrow
 from blis_py.outputs.staging import replacing
 from blis_py.requests.table import Content, Ints, Labels, RequestTable
+from blis_py.traces._gathered import FAILED
+from blis_py.traces._mapped import LABELS, UNITS_NS, check_roles, since_the_first
 from blis_py.traces.files import ROWS_AT_ONCE
-from blis_py.traces.gathered import FAILED
 from blis_py.traces.kinds import joined, without_room
-from blis_py.traces.mapped import LABELS, UNITS_NS, check_roles, since_the_first
 from blis_py.traces.reading import Reading
 from blis_py.traces.tracev2 import runs_of
 

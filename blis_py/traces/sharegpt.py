@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.requests.table import RequestTable
+from blis_py.traces._gathered import Gathered
 from blis_py.traces._json_rows import items, within
-from blis_py.traces.gathered import Gathered
 from blis_py.traces.reading import Reading
 from blis_py.traces.tokens import Tokens
 

@@ -31,10 +31,10 @@ from blis_py.files.json_files import parse_json
 from blis_py.files.opening import reading as opened
 from blis_py.files.parquet_files import is_parquet
 from blis_py.requests.table import MODALITIES, Content, Ints, Labels, RequestTable
+from blis_py.traces._sessions import CLOSED
 from blis_py.traces.columns import Columns, read_columns
 from blis_py.traces.kinds import BadCells, Mask, TraceKind, fractions, integers, integers_or, labels, repeated
 from blis_py.traces.reading import Reading
-from blis_py.traces.sessions import CLOSED
 from blis_py.traces.tracev2_header import ACCUMULATE, read_header
 from blis_py.traces.tracev2_write import write
 

@@ -131,7 +131,7 @@ def serve(
     os.nice(niceness)
     gc.disable()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from blis_py.ui.work import Desk
+    from blis_py.ui._work import Desk
 
     desk = Desk(base, folder)
 

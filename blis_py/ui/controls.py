@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from blis_py.cluster.policies import ROUTING_POLICIES
+from blis_py.cluster.routing.policies import ROUTING_POLICIES
 from blis_py.config.described import field_of
 from blis_py.config.engine import names as engines
 from blis_py.config.loader import as_dict

@@ -10,9 +10,9 @@ from pydantic import Field
 
 from blis_py.errors import InputError
 from blis_py.workload._modalities import OTHERS, Multimodal
+from blis_py.workload._prefixes import PrefixLevel
+from blis_py.workload._sessions import MAX_ROUNDS, Sessions
 from blis_py.workload.lengths import Lengths
-from blis_py.workload.prefixes import PrefixLevel
-from blis_py.workload.sessions import MAX_ROUNDS, Sessions
 from blis_py.workload.spec_base import DistributionSpec, Strict, Text, Tokens, Whole, lengths_of
 
 MAX_TEXTS = 1_000_000

@@ -10,10 +10,10 @@ from blis_py.errors import InputError
 from blis_py.requests.streams import stream
 from blis_py.requests.table import Ints
 from blis_py.workload._modalities import own_tokens
+from blis_py.workload._sessions import Sessions
 from blis_py.workload.arrivals import arrivals_until
 from blis_py.workload.client import Client
 from blis_py.workload.lengths import sample
-from blis_py.workload.sessions import Sessions
 
 LONGEST_PAUSE_NS = 30 * 86_400 * 10**9
 """Longest pause between two turns, one month; sums of many longer ones could overflow."""

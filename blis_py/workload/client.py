@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from blis_py.workload._modalities import Multimodal
+    from blis_py.workload._prefixes import PrefixLevel
+    from blis_py.workload._sessions import Sessions
     from blis_py.workload.arrivals import Arrivals
     from blis_py.workload.lengths import Lengths
-    from blis_py.workload.prefixes import PrefixLevel
-    from blis_py.workload.sessions import Sessions
 
 
 class KindOfClient(Protocol):

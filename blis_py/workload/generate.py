@@ -262,7 +262,7 @@ def _turns(client: Client, seed: int, turns: Turns, texts: dict[Content, int]) -
 def _beginnings(client: Client, seed: int, count: int) -> tuple[list[Content], NDArray[np.intp]]:
     """Distinct prompt prefixes of a client, and the index of each of `count` requests' prefix."""
     if client.prefixes:
-        from blis_py.workload.prefixes import beginnings
+        from blis_py.workload._prefixes import beginnings
 
         return beginnings(client.prefixes, client.draws, seed, count)
     group = ((client.prefix_group, client.prefix_tokens),) if client.prefix_tokens else ()

@@ -14,10 +14,10 @@ from pydantic import BeforeValidator, Field
 
 from blis_py.core.bounds import MAX_ARRIVALS_PER_S
 from blis_py.errors import InputError
+from blis_py.workload._sessions import MAX_ROUNDS
 from blis_py.workload._spec_client import MAX_MEMBERS, ClientSpec
 from blis_py.workload._spec_lifecycle import ArrivalSpec, LifecycleSpec, WindowSpec
 from blis_py.workload._spec_sharing import MultiTurnSpec, ReasoningSpec
-from blis_py.workload.sessions import MAX_ROUNDS
 from blis_py.workload.spec_base import DistributionSpec, Strict, Tokens, Whole, as_tuple
 
 SHORTEST_S, LONGEST_S = 1e-3, 1e9

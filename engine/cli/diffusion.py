@@ -12,8 +12,8 @@ from blis_py.latency.base import FrontendDelays
 from engine.cli.options import engine_config
 
 if TYPE_CHECKING:
-    from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
-    from blis_py.cluster.instance_log import InstanceLog
+    from blis_py.cluster.recording.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
+    from blis_py.cluster.recording.instance_log import InstanceLog
     from blis_py.requests.table import RequestTable
     from engine.config import EngineConfig
     from engine.diffusion.engine import DiffusionEngine
@@ -114,7 +114,7 @@ def throughput(engine: DiffusionEngine) -> dict[str, Any]:
 
 def recorders(engine: DiffusionEngine, table: RequestTable) -> tuple[DiffusionRecorder, DiffusionInstanceLog]:
     """Those of the simulator."""
-    from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
+    from blis_py.cluster.recording.diffusion_recorder import DiffusionInstanceLog, DiffusionRecorder
 
     core = engine.scheduler
     recorder = DiffusionRecorder(table, FrontendDelays(), core.diffusion.block_tokens)
@@ -123,7 +123,7 @@ def recorders(engine: DiffusionEngine, table: RequestTable) -> tuple[DiffusionRe
 
 def note_round(log: InstanceLog, start_ns: int, end_ns: int) -> bool:
     """Note a round; `False` where steps are none."""
-    from blis_py.cluster.diffusion_recorder import DiffusionInstanceLog
+    from blis_py.cluster.recording.diffusion_recorder import DiffusionInstanceLog
 
     if not isinstance(log, DiffusionInstanceLog):
         return False

@@ -9,8 +9,8 @@ from engine.cli import diffusion
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from blis_py.cluster.instance_log import InstanceLog
-    from blis_py.cluster.recorder import Recorder
+    from blis_py.cluster.recording.instance_log import InstanceLog
+    from blis_py.cluster.recording.recorder import Recorder
     from blis_py.requests.table import RequestTable
     from engine.diffusion.settings import DllmSettings
     from engine.kinds import Engine, EngineInBlocks

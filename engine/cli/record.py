@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blis_py.cluster.instance_log import InstanceLog
-from blis_py.cluster.recorder import Recorder
+from blis_py.cluster.recording.instance_log import InstanceLog
+from blis_py.cluster.recording.recorder import Recorder
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request
 from blis_py.core.step import Step

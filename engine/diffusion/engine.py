@@ -1,6 +1,6 @@
 """The engine for block diffusion: the scheduler core on a real clock, with forwards and steps in the middle.
 
-Twin of `blis_py.cluster.diffusion`: the same `DiffusionScheduler` forms the same batches there.
+Twin of `blis_py.cluster.instances.diffusion`: the same `DiffusionScheduler` forms the same batches there.
 """
 
 from __future__ import annotations

@@ -246,10 +246,20 @@ def test_help_and_version(blis: Blis) -> None:
 HEAVY = ("pandas", "matplotlib", "scipy", "pydantic", "rich", "torch")
 NOT_USED = (
     *("cli.completion", "cli.profile", "report._plots", "figures", "metrics.diffusion", "metrics.decisions"),
-    *("metrics.intervals", "cluster._decisions", "cluster.diffusion", "cluster.flow_settings"),
-    *("cluster.saturation", "cluster.dispatch_order", "cluster.fairness", "latency.host_work"),
-    *("requests.loops", "requests.think_time", "workload.prefixes", "workload.profile"),
-    *("workload.sessions", "workload._turns", "traces"),
+    *(
+        "metrics.intervals",
+        "cluster.routing.decisions",
+        "cluster.instances.diffusion",
+        "cluster.flow_settings",
+    ),
+    *(
+        "cluster.ingress.saturation",
+        "cluster.ingress.dispatch_order",
+        "cluster.ingress.fairness",
+        "latency.host_work",
+    ),
+    *("requests.loops", "requests.think_time", "workload._prefixes", "workload.profile"),
+    *("workload._sessions", "workload._turns", "traces"),
 )
 """Of this package, what the smallest run of generated requests has no use for."""
 

@@ -11,13 +11,13 @@ import numpy as np
 from hypothesis import strategies as st
 from one_pool import simulate
 
-from blis_py.cluster.admission import ADMISSION_POLICIES, AdmissionSettings
-from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
-from blis_py.cluster.dispatch_order import DISPATCH_ORDERS
-from blis_py.cluster.fairness import FAIRNESS_POLICIES
 from blis_py.cluster.flow_settings import FlowSettings
-from blis_py.cluster.policies import ROUTING_POLICIES
-from blis_py.cluster.scorers import SCORERS
+from blis_py.cluster.ingress.admission import ADMISSION_POLICIES, AdmissionSettings
+from blis_py.cluster.ingress.dispatch_order import DISPATCH_ORDERS
+from blis_py.cluster.ingress.fairness import FAIRNESS_POLICIES
+from blis_py.cluster.instances.diffusion import BlockDiffusion, DiffusionCosts
+from blis_py.cluster.routing.policies import ROUTING_POLICIES
+from blis_py.cluster.routing.scorers import SCORERS
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.eviction import EVICTION_POLICIES

@@ -7,7 +7,7 @@ from typing import Any
 
 from cluster_runs import Row, Run
 
-from blis_py.cluster.scorers import SCORERS
+from blis_py.cluster.routing.scorers import SCORERS
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.policies import CACHE_AWARE
 

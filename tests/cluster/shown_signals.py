@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Self
 
-from blis_py.cluster.fleet import Follower, MemberState
+from blis_py.cluster.instances.fleet import Follower, MemberState
 from blis_py.core.request import Request
 
 

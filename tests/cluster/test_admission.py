@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_pool import simulate
 
-from blis_py.cluster.admission import (
+from blis_py.cluster.ingress.admission import (
     ADMISSION_POLICIES,
     NO_TOKENS,
     OVER_BUDGET,
@@ -27,7 +27,7 @@ from blis_py.cluster.admission import (
     AdmissionSettings,
     GaieLegacy,
 )
-from blis_py.cluster.closed_loop import ClosedLoop
+from blis_py.cluster.ingress.closed_loop import ClosedLoop
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.request import Request
 from blis_py.metrics import summarise
@@ -152,7 +152,7 @@ def test_requests_that_come_in_several_chunks_are_decided_about_as_if_in_one(
     delays = {"admission_latency_ns": 3 * US, "routing_latency_ns": routing_us * US}
     options: dict[str, Any] = {"tier_shed_threshold": 5, "num_instances": 2, **delays, **LIVE}
     whole = run(rows, "tier-shed", **options)
-    monkeypatch.setattr("blis_py.cluster.source.CHUNK", 4)
+    monkeypatch.setattr("blis_py.cluster.ingress.source.CHUNK", 4)
     assert differences(whole, run(rows, "tier-shed", **options)) == []
     assert 5 < (whole.outcome == Outcome.REJECTED).sum() < 55
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blis_py.cluster.affinity import AffinityIndex
+from blis_py.cluster.routing.affinity import AffinityIndex
 from blis_py.core.request import Request
 
 SIZE, CAPACITY, INSTANCES = 10, 7, 3

@@ -12,16 +12,16 @@ from apart import simulate as simulate_apart
 from cluster_runs import Row, linear, table_of
 from one_pool import simulate
 
-from blis_py.cluster.admission import ADMISSION_POLICIES
 from blis_py.cluster.admission_settings import AdmissionSettings
-from blis_py.cluster.deciders import DECIDERS
-from blis_py.cluster.dispatch_order import DISPATCH_ORDERS
-from blis_py.cluster.fairness import FAIRNESS_POLICIES
 from blis_py.cluster.flow_settings import FlowSettings
-from blis_py.cluster.policies import ROUTING_POLICIES
-from blis_py.cluster.router import RouterSetup
-from blis_py.cluster.saturation import SATURATION_DETECTORS
-from blis_py.cluster.scorers import SCORERS
+from blis_py.cluster.ingress.admission import ADMISSION_POLICIES
+from blis_py.cluster.ingress.dispatch_order import DISPATCH_ORDERS
+from blis_py.cluster.ingress.fairness import FAIRNESS_POLICIES
+from blis_py.cluster.ingress.saturation import SATURATION_DETECTORS
+from blis_py.cluster.routing.deciders import DECIDERS
+from blis_py.cluster.routing.policies import ROUTING_POLICIES
+from blis_py.cluster.routing.router import RouterSetup
+from blis_py.cluster.routing.scorers import SCORERS
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.request import Request
 

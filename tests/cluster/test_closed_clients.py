@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from one_pool import simulate
 
 import blis_py as blis
-from blis_py.cluster.closed_loop import ClosedLoops
+from blis_py.cluster.ingress.closed_loop import ClosedLoops
 from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
 from blis_py.metrics.load import CLOSED

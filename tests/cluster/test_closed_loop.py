@@ -10,9 +10,9 @@ from cluster_runs import Row, linear, table_of
 from one_pool import simulate
 
 import blis_py as blis
-from blis_py.cluster.closed_loop import ClosedLoop
-from blis_py.cluster.diffusion import BlockDiffusion
 from blis_py.cluster.flow_settings import FlowSettings
+from blis_py.cluster.ingress.closed_loop import ClosedLoop
+from blis_py.cluster.instances.diffusion import BlockDiffusion
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.errors import InputError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from blis_py.cluster.decode_horizon import DecodeHorizon
+from blis_py.cluster.instances.decode_horizon import DecodeHorizon
 from blis_py.core.request import NEVER_NS
 
 FRONT_END_NS, STEP_ENDS_NS = 30, 700

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blis_py.cluster.diffusion import DiffusionCosts
-from blis_py.cluster.diffusion_record import DiffusionRun
-from blis_py.cluster.diffusion_run import run_alone
+from blis_py.cluster.instances.diffusion import DiffusionCosts
+from blis_py.cluster.instances.diffusion_run import run_alone
+from blis_py.cluster.recording.diffusion_record import DiffusionRun
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.diffusion_request import DiffusionRequest

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from simpy import Event
 
-from blis_py.cluster.clock import SimClock
-from blis_py.cluster.events import CHANGES, STEP_ENDS, ActionCall, EventQueue
+from blis_py.cluster.time.clock import SimClock
+from blis_py.cluster.time.events import CHANGES, STEP_ENDS, ActionCall, EventQueue
 
 
 def test_a_call_scheduled_again_happens_once_at_its_new_time() -> None:

@@ -11,13 +11,13 @@ from flow_runs import CONFIG, ONE, STEP_NS, US, order, reasons, run, waits_us
 from one_pool import simulate
 
 from blis_py.cluster.admission_settings import AdmissionSettings
-from blis_py.cluster.dispatch_order import DISPATCH_ORDERS, DispatchOrder
-from blis_py.cluster.fairness import FAIRNESS_POLICIES
-from blis_py.cluster.flow_control import EVICTED, TTL
 from blis_py.cluster.flow_settings import FlowSettings
-from blis_py.cluster.gateway_queue import BAND_FULL, QUEUE_FULL
-from blis_py.cluster.saturation import SATURATION_DETECTORS
-from blis_py.cluster.signals import Signals
+from blis_py.cluster.ingress.dispatch_order import DISPATCH_ORDERS, DispatchOrder
+from blis_py.cluster.ingress.fairness import FAIRNESS_POLICIES
+from blis_py.cluster.ingress.flow_control import EVICTED, TTL
+from blis_py.cluster.ingress.gateway_queue import BAND_FULL, QUEUE_FULL
+from blis_py.cluster.ingress.saturation import SATURATION_DETECTORS
+from blis_py.cluster.routing.signals import Signals
 from blis_py.latency.base import FrontendDelays
 from blis_py.metrics import summarise
 from blis_py.metrics.record import Outcome

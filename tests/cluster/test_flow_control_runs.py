@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from one_pool import simulate
 from test_sessions_in_closed_loop import played
 
-from blis_py.cluster.closed_loop import ClosedLoop
-from blis_py.cluster.flow_control import EVICTED
 from blis_py.cluster.flow_settings import FlowSettings
-from blis_py.cluster.gateway_queue import QUEUE_FULL
+from blis_py.cluster.ingress.closed_loop import ClosedLoop
+from blis_py.cluster.ingress.flow_control import EVICTED
+from blis_py.cluster.ingress.gateway_queue import QUEUE_FULL
 from blis_py.metrics import summarise
 from blis_py.metrics.frames import requests_frame
 from blis_py.metrics.invariants import InternalError, check

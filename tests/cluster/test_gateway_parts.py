@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from blis_py.cluster.dispatch_order import Waiting, by_patience, by_target
-from blis_py.cluster.evictable import Evictable
 from blis_py.cluster.flow_settings import FlowSettings
-from blis_py.cluster.gateway_queue import GatewayQueue
+from blis_py.cluster.ingress.dispatch_order import Waiting, by_patience, by_target
+from blis_py.cluster.ingress.gateway_queue import GatewayQueue
+from blis_py.cluster.instances.evictable import Evictable
 from blis_py.core.request import NEVER_NS, Request
 
 

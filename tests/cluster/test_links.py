@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from apart import US, cluster
 
-from blis_py.cluster.events import EventQueue
-from blis_py.cluster.fleet import Member
-from blis_py.cluster.network import Network, Transfer
+from blis_py.cluster.instances.fleet import Member
+from blis_py.cluster.instances.network import Network, Transfer
+from blis_py.cluster.time.events import EventQueue
 from blis_py.cluster.topology import Link
 
 

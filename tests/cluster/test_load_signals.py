@@ -9,7 +9,7 @@ import pytest
 from cluster_runs import Row, linear, table_of
 from one_pool import simulate
 
-from blis_py.cluster.diffusion import BlockDiffusion
+from blis_py.cluster.instances.diffusion import BlockDiffusion
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.latency.base import FrontendDelays

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from apart import US, requests, simulate
 
-from blis_py.cluster.instance import Instance
+from blis_py.cluster.instances.instance import Instance
 from blis_py.metrics.record import Outcome, RunRecord
 
 

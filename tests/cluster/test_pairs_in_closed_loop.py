@@ -8,7 +8,7 @@ from apart import US, cluster, requests
 from cluster_runs import Row
 from test_sessions_in_closed_loop import conversations, source
 
-from blis_py.cluster.closed_loop import ClosedLoop
+from blis_py.cluster.ingress.closed_loop import ClosedLoop
 from blis_py.cluster.simulation import ClusterSimulation
 from blis_py.metrics.invariants import check
 from blis_py.metrics.record import Outcome

@@ -10,7 +10,7 @@ from cluster_runs import Row, Run, differences, runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blis_py.cluster import autoregressive_kind
+from blis_py.cluster.instances import autoregressive_kind
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.counters import Counters
 from blis_py.core.rank_choice import RANK_CHOICES, RankLoad

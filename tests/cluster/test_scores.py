@@ -10,8 +10,8 @@ import pytest
 from cluster_runs import Row, linear, table_of
 from one_pool import simulate
 
-from blis_py.cluster.router import PowerOfTwo
-from blis_py.cluster.scorers import DEFAULT_PROFILE, by_instance
+from blis_py.cluster.routing.router import PowerOfTwo
+from blis_py.cluster.routing.scorers import DEFAULT_PROFILE, by_instance
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.request import Request
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from one_pool import simulate
 
 from blis_py.cluster.admission_settings import AdmissionSettings
-from blis_py.cluster.closed_loop import ClosedLoops
-from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
+from blis_py.cluster.ingress.closed_loop import ClosedLoops
+from blis_py.cluster.instances.diffusion import BlockDiffusion, DiffusionCosts
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.latency.base import FrontendDelays

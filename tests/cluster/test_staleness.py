@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_pool import simulate
 
-from blis_py.cluster.policies import ROUTING_POLICIES
-from blis_py.cluster.router import RouterSetup
+from blis_py.cluster.routing.policies import ROUTING_POLICIES
+from blis_py.cluster.routing.router import RouterSetup
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.request import Request
 from blis_py.metrics.decisions import Decisions

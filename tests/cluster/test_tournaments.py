@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blis_py.cluster.events import EventQueue
-from blis_py.cluster.fleet import MemberState
-from blis_py.cluster.least_load import LeastLoad
-from blis_py.cluster.lookahead import Lookahead
-from blis_py.cluster.wakeups import Wakeable, WakeupQueue
+from blis_py.cluster.instances.fleet import MemberState
+from blis_py.cluster.routing.least_load import LeastLoad
+from blis_py.cluster.time.events import EventQueue
+from blis_py.cluster.time.lookahead import Lookahead
+from blis_py.cluster.time.wakeups import Wakeable, WakeupQueue
 from blis_py.core.request import NEVER_NS
 
 

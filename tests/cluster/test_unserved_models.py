@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from one_pool import simulate
 
 from blis_py.cluster.admission_settings import AdmissionSettings
-from blis_py.cluster.closed_loop import ClosedLoop
-from blis_py.cluster.policies import ROUTING_POLICIES
+from blis_py.cluster.ingress.closed_loop import ClosedLoop
+from blis_py.cluster.routing.policies import ROUTING_POLICIES
 from blis_py.core.config import SchedulerConfig
 from blis_py.metrics import summarise
 from blis_py.metrics.invariants import check

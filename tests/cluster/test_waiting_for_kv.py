@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from blis_py.cluster.autoregressive import AutoregressiveInstance
-from blis_py.cluster.events import EventQueue
-from blis_py.cluster.instance import Instance
-from blis_py.cluster.lookahead import Lookahead
-from blis_py.cluster.overlapped import OverlappedInstance
-from blis_py.cluster.wakeups import WakeupQueue
+from blis_py.cluster.instances.autoregressive import AutoregressiveInstance
+from blis_py.cluster.instances.instance import Instance
+from blis_py.cluster.instances.overlapped import OverlappedInstance
+from blis_py.cluster.time.events import EventQueue
+from blis_py.cluster.time.lookahead import Lookahead
+from blis_py.cluster.time.wakeups import WakeupQueue
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.kv_source import Supply
 from blis_py.core.request import NEVER_NS, Request

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from blis_py.cluster.instance_log import InstanceLog
-from blis_py.cluster.recorder import Recorder
+from blis_py.cluster.recording.instance_log import InstanceLog
+from blis_py.cluster.recording.recorder import Recorder
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
@@ -33,7 +33,7 @@ class Pair:
     """A prefill and a decode instance, and what is recorded of them.
 
     Args:
-        observer: see `blis_py.cluster.observer`.
+        observer: see `blis_py.cluster.recording.observer`.
         emission: of both instances.
     """
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from examples import GUIDES, ROOT, Runner, examples, lines_of, matches, refreshed
 
-from blis_py.cluster.admission import ADMISSION_POLICIES
-from blis_py.cluster.policies import ROUTING_POLICIES
-from blis_py.cluster.scorers import SCORERS
+from blis_py.cluster.ingress.admission import ADMISSION_POLICIES
+from blis_py.cluster.routing.policies import ROUTING_POLICIES
+from blis_py.cluster.routing.scorers import SCORERS
 from blis_py.core.policies import SCHEDULERS
 
 IDS = [guide.name for guide in GUIDES]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from small_runs import requests, spec
 
-from blis_py.cluster.router import RouterSetup
+from blis_py.cluster.routing.router import RouterSetup
 from blis_py.cluster.simulation import simulate
 from blis_py.cluster.topology import Cluster, Ingress, Pool
 from blis_py.core.request import Request

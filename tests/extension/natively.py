@@ -17,7 +17,7 @@ import test_unlike_instances as unlike
 import two_tokens
 from small_runs import requests
 
-from blis_py.cluster.policies import ROUTING_POLICIES
+from blis_py.cluster.routing.policies import ROUTING_POLICIES
 from blis_py.metrics.record import RunRecord
 
 

@@ -9,7 +9,7 @@ import pytest
 from adapters import ByAdapter, run
 from small_runs import US, requests, spec
 
-from blis_py.cluster.policies import ROUTING_POLICIES
+from blis_py.cluster.routing.policies import ROUTING_POLICIES
 from blis_py.cluster.simulation import simulate
 from blis_py.cluster.topology import Cluster, Ingress, Pool
 from blis_py.metrics.invariants import check

@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 from simpy import Environment, Event
 
-from blis_py.cluster import extensions, policies
-from blis_py.cluster.admission import ADMISSION_POLICIES, AdmissionSetup
-from blis_py.cluster.policies import ROUTING_POLICIES
-from blis_py.cluster.router import RouterSetup
-from blis_py.cluster.scorers import SCORERS, Known, Scores, of_load
+from blis_py.cluster import extensions
+from blis_py.cluster.ingress import admission
+from blis_py.cluster.ingress.admission import ADMISSION_POLICIES, AdmissionSetup
+from blis_py.cluster.ingress.source import RequestFactory, Send
+from blis_py.cluster.routing import policies
+from blis_py.cluster.routing.policies import ROUTING_POLICIES
+from blis_py.cluster.routing.router import RouterSetup
+from blis_py.cluster.routing.scorers import SCORERS, Known, Scores, of_load
 from blis_py.cluster.simulation import simulate
-from blis_py.cluster.source import RequestFactory, Send
 from blis_py.cluster.topology import Cluster
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import StepFeatures
@@ -166,10 +168,10 @@ def test_installed_packages_bring_policies_and_scorers(monkeypatch: pytest.Monke
     monkeypatch.setattr(extensions, "entry_points", entry_points)
     monkeypatch.setattr(policies, "ROUTING_POLICIES", {**ROUTING_POLICIES})
     monkeypatch.setattr(policies, "SCORERS", {**SCORERS})
-    monkeypatch.setattr(policies, "ADMISSION_POLICIES", {**ADMISSION_POLICIES})
-    assert policies.admission_policy("short") is NoLongPrompts
+    monkeypatch.setattr(admission, "ADMISSION_POLICIES", {**ADMISSION_POLICIES})
+    assert admission.admission_policy("short") is NoLongPrompts
     with pytest.raises(InputError, match="gaie-legacy, short"):
-        policies.admission_policy("shorts")
+        admission.admission_policy("shorts")
     assert policies.policy("by-prompt") is ByPrompt
     assert policies.scorer("mine") is mine
     with pytest.raises(InputError, match="always-busiest, by-prompt"):

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blis_py.cluster.fleet import MemberState
-from blis_py.cluster.policies import ROUTING_POLICIES
-from blis_py.cluster.router import RouterSetup
-from blis_py.cluster.scorers import SCORERS
+from blis_py.cluster.instances.fleet import MemberState
+from blis_py.cluster.routing.policies import ROUTING_POLICIES
+from blis_py.cluster.routing.router import RouterSetup
+from blis_py.cluster.routing.scorers import SCORERS
 from blis_py.cluster.simulation import ClusterSimulation, simulate
 from blis_py.cluster.topology import Cluster, Ingress, InstanceSpec, Link, Pool
 from blis_py.core.config import SchedulerConfig

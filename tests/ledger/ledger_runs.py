@@ -9,7 +9,7 @@ import numpy as np
 from cluster_runs import differences
 from one_pool import simulate
 
-from blis_py.cluster.diffusion import BlockDiffusion, DiffusionCosts
+from blis_py.cluster.instances.diffusion import BlockDiffusion, DiffusionCosts
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.latency.base import FrontendDelays, LatencyModel

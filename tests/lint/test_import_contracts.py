@@ -19,13 +19,13 @@ FORBIDDEN = {
         "The core is plain Python",
     ),
     "the simulator needs the engine": (
-        "cluster/router.py",
+        "cluster/routing/router.py",
         "def late() -> None:\n    from engine.config import EngineConfig\n\n    EngineConfig",
         "without the engine and without torch",
     ),
     "step times know the cluster, for a type": (
         "latency/base.py",
-        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from blis_py.cluster import router",
+        "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from blis_py.cluster import routing",
         "A part knows those below it",
     ),
     "two modules know each other": (

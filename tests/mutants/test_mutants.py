@@ -54,14 +54,14 @@ def test_the_interval_holds_the_share_and_narrows(killed: int, of: int) -> None:
 
 
 def test_tests_of_the_same_part_come_first_and_those_that_do_not_import_it_not_at_all() -> None:
-    found = Selection(ROOT).of("blis_py.cluster.evictable")
+    found = Selection(ROOT).of("blis_py.cluster.instances.evictable")
     assert found[0] == "tests/cluster/test_gateway_parts.py"
     assert "tests/oracles/test_closed_loop_oracle.py" in found
     assert "tests/mutants/test_mutants.py" not in found
     assert all(Path(ROOT, name).exists() for name in found)
     assert all(
         name.startswith("tests/cluster/")
-        for name in Selection(ROOT).of("blis_py.cluster.evictable", own=True)
+        for name in Selection(ROOT).of("blis_py.cluster.instances.evictable", own=True)
     )
 
 

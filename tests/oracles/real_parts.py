@@ -11,12 +11,17 @@ from naive_routing import Known
 from one_pool import simulate
 from shown_signals import ShownSignals
 
-from blis_py.cluster.admission import ADMISSION_POLICIES, AdmissionSettings, AdmissionSetup, TenantBudgets
 from blis_py.cluster.flow_settings import FlowSettings
-from blis_py.cluster.policies import weighted
-from blis_py.cluster.rng import Rng
-from blis_py.cluster.router import RouterSetup
-from blis_py.cluster.saturation import SATURATION_DETECTORS
+from blis_py.cluster.ingress.admission import (
+    ADMISSION_POLICIES,
+    AdmissionSettings,
+    AdmissionSetup,
+    TenantBudgets,
+)
+from blis_py.cluster.ingress.saturation import SATURATION_DETECTORS
+from blis_py.cluster.routing.policies import weighted
+from blis_py.cluster.routing.rng import Rng
+from blis_py.cluster.routing.router import RouterSetup
 from blis_py.core.request import Request
 from blis_py.metrics.record import RunRecord
 from blis_py.requests.table import Labels, RequestTable

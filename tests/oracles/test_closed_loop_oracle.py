@@ -11,7 +11,7 @@ from cluster_runs import LATENCIES, Row, table_of
 from naive_closed_loop import NaiveLoop, sending_times, turn_time
 from one_pool import simulate
 
-from blis_py.cluster.closed_loop import ClosedLoops
+from blis_py.cluster.ingress.closed_loop import ClosedLoops
 from blis_py.core.config import SchedulerConfig
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.requests.loops import Loop, Loops

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from naive_diffusion import BLOCK, Dream, NaiveDiffusion
 from real_parts import simulated
 
-from blis_py.cluster.diffusion import BlockDiffusion
+from blis_py.cluster.instances.diffusion import BlockDiffusion
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts

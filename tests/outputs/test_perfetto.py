@@ -13,7 +13,7 @@ import pytest
 
 import blis_py as blis
 from blis_py.cli import main
-from blis_py.cluster.trace_observer import TraceObserver
+from blis_py.cluster.recording.trace_observer import TraceObserver
 from blis_py.outputs import protobuf
 from blis_py.outputs.perfetto import PerfettoWriter, Window
 from blis_py.traces.perfetto import MEASURED, StepTrace

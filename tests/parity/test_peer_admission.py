@@ -20,14 +20,14 @@ import pytest
 from test_peer_routing import Recorded, View, forced, index_of, made, off_by_more_than_1_us
 
 from blis_py.api import Simulation
-from blis_py.cluster.admission import (
+from blis_py.cluster.ingress.admission import (
     ADMISSION_POLICIES,
     OVER_BUDGET,
     AdmissionSetup,
     AlwaysAdmit,
     TenantBudgets,
 )
-from blis_py.cluster.policies import ROUTING_POLICIES
+from blis_py.cluster.routing.policies import ROUTING_POLICIES
 from blis_py.config.loader import load_config
 from blis_py.config.models import NAMES
 from blis_py.metrics.record import Outcome, RunRecord

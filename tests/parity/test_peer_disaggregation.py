@@ -19,10 +19,10 @@ from blis_py.api import Simulation
 from blis_py.cli.configure import configure
 from blis_py.cli.parser import parse
 from blis_py.cli.replay import GROUPS
-from blis_py.cluster.deciders import DECIDERS
-from blis_py.cluster.policies import ROUTING_POLICIES
-from blis_py.cluster.router import RouterSetup
-from blis_py.cluster.signals import Signals
+from blis_py.cluster.routing.deciders import DECIDERS
+from blis_py.cluster.routing.policies import ROUTING_POLICIES
+from blis_py.cluster.routing.router import RouterSetup
+from blis_py.cluster.routing.signals import Signals
 from blis_py.cluster.topology import Disaggregation
 from blis_py.core.request import Request
 from blis_py.metrics.invariants import check

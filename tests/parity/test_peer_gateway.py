@@ -18,12 +18,12 @@ import pytest
 from test_peer_routing import NAMES, Recorded, View, forced, index_of, made, off_by_more_than_1_us
 
 from blis_py.api import Simulation, build
-from blis_py.cluster.dispatch_order import Waiting
-from blis_py.cluster.flow_control import TTL
 from blis_py.cluster.flow_settings import FlowSettings
-from blis_py.cluster.gateway_queue import BAND_FULL, QUEUE_FULL, GatewayQueue
-from blis_py.cluster.policies import ROUTING_POLICIES
-from blis_py.cluster.saturation import Concurrency, Utilization
+from blis_py.cluster.ingress.dispatch_order import Waiting
+from blis_py.cluster.ingress.flow_control import TTL
+from blis_py.cluster.ingress.gateway_queue import BAND_FULL, QUEUE_FULL, GatewayQueue
+from blis_py.cluster.ingress.saturation import Concurrency, Utilization
+from blis_py.cluster.routing.policies import ROUTING_POLICIES
 from blis_py.core.slo import CLUSTER_PRIORITY
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.setup.gateway import flow_settings

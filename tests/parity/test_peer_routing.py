@@ -19,12 +19,12 @@ import pytest
 from shown_signals import ShownSignals
 
 from blis_py.api import Simulation, build
-from blis_py.cluster.least_load import LeastLoad
-from blis_py.cluster.policies import ROUTING_POLICIES, weighted
-from blis_py.cluster.rng import Rng
-from blis_py.cluster.router import AlwaysBusiest, RouterSetup
-from blis_py.cluster.scorers import DEFAULT_PROFILE
-from blis_py.cluster.source import RequestFactory
+from blis_py.cluster.ingress.source import RequestFactory
+from blis_py.cluster.routing.least_load import LeastLoad
+from blis_py.cluster.routing.policies import ROUTING_POLICIES, weighted
+from blis_py.cluster.routing.rng import Rng
+from blis_py.cluster.routing.router import AlwaysBusiest, RouterSetup
+from blis_py.cluster.routing.scorers import DEFAULT_PROFILE
 from blis_py.core.request import Request
 from blis_py.metrics.record import RunRecord
 from blis_py.requests.table import RequestTable

@@ -353,19 +353,6 @@ def test_a_plan_waits_for_requests_that_the_horizon_of_a_spec_would_cut_off(tmp_
     assert found.config.drain, "the configuration that it writes does so, too"
 
 
-def test_a_start_all_at_once_that_decides_a_percentile_is_a_warning() -> None:
-    """32 of 200 requests; of 12,800 they would be a quarter of those beyond the p99."""
-    loop = {"model": "llama-3.1-8b", "concurrency": 32, "prompt_tokens": 500, "output_tokens": 20}
-    only = {"instances": [1], "draws": 0, "tune": False, "most_requests": 200}
-    found = blis.plan(**loop, num_requests=200, slo="tpot.p99=1s", **only)
-    (note,) = [note for note in found.notes if "at once" in note]
-    assert note.startswith("32 of the 200 requests are sent at once at the start")
-    assert note.endswith("count for much of tpot.p99: for the steady state give --num-requests 12800")
-    assert not any(
-        "at once" in note for note in blis.plan(**loop, num_requests=200, slo="tpot.mean=1s", **only).notes
-    )
-
-
 FEW = {"model": "llama-3.1-8b", "rate": 5, "num_requests": 60, "draws": 0, "tune": False, "most_requests": 60}
 
 

@@ -16,8 +16,8 @@ from routed_runs import routed
 from small_runs import random_requests, spec
 from test_prefill_and_decode import FromPrefill, HandOver
 
-from blis_py.cluster.diffusion import BlockDiffusion
-from blis_py.cluster.policies import ROUTING_POLICIES
+from blis_py.cluster.instances.diffusion import BlockDiffusion
+from blis_py.cluster.routing.policies import ROUTING_POLICIES
 from blis_py.cluster.simulation import ClusterSimulation
 from blis_py.cluster.topology import Cluster, Ingress, Pool
 from blis_py.core.request import Request

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from blis_py.calibrate.client_autopsy import requests_in_flight
 from blis_py.calibrate.token_times import Seconds, TokenTimes, token_times
-from blis_py.cluster.closed_loop import ClosedLoop
+from blis_py.cluster.ingress.closed_loop import ClosedLoop
 from blis_py.cluster.simulation import simulate
 from blis_py.cluster.topology import Cluster
 from blis_py.errors import InputError

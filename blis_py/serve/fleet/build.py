@@ -139,7 +139,7 @@ def _live(setup: Setup, options: FleetOptions, table: RequestTable, rounds: Live
     given = setup.options(options.record_steps)
     if rounds is None:
         return LiveCluster(setup.cluster(), given, table, options.speedup)
-    from blis_py.cluster.diffusion import BlockDiffusion
+    from blis_py.cluster.instances.diffusion import BlockDiffusion
     from blis_py.serve.fleet.blocks import BlockTap
 
     assert isinstance(setup.kind, BlockDiffusion)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_py.cluster.clock import SimClock
+from blis_py.cluster.ingress.source import RequestFactory, Send
 from blis_py.cluster.simulation import ClusterSimulation
-from blis_py.cluster.source import RequestFactory, Send
+from blis_py.cluster.time.clock import SimClock
 from blis_py.core.request import FINISHED, NEVER_NS, Request
 from blis_py.core.slo import CLUSTER_PRIORITY
 from blis_py.core.step import Step

@@ -94,18 +94,138 @@ def attend(
     """
     peak, total, acc = softmax
     for index in range(first, last):
-        offsets, tokens = _gather(context, index * BLOCK_N, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N)
-        real = tokens < context.length
-        keys = _load_tile(context.k + offsets, real, queries.dtype, HEAD_DIM, MASKED)
-        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee")
-        if MASKED:
-            seen = tokens[None, :] < limits
-            if WINDOW:
-                seen = seen & (tokens[None, :] >= begins)
-            scores = tl.where(seen, scores, float("-inf"))
-        values = _load_tile(context.v + offsets, real, queries.dtype, HEAD_DIM, MASKED)
-        peak, total, acc = _softmax_step(scores, peak, total, acc, values, scale_log2)
+        scores = _scores(index, queries, context, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N, MASKED)
+        peak, total, acc = _tile_step(
+            index,
+            scores,
+            Softmax(peak, total, acc),
+            queries.dtype,
+            context,
+            begins,
+            limits,
+            scale_log2,
+            NUM_KV_HEADS,
+            PAGE_SIZE,
+            HEAD_DIM,
+            BLOCK_N,
+            WINDOW,
+            MASKED,
+        )
     return Softmax(peak, total, acc)
+
+
+@triton.jit
+def attend_ahead(
+    first,
+    full,
+    last,
+    softmax,
+    queries,
+    context,
+    begins,
+    limits,
+    scale_log2,
+    NUM_KV_HEADS: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    WINDOW: tl.constexpr,
+):
+    """`attend` from tile `first` to before `full` without a mask and from there to before `last` with one,
+    the scores of the next tile being computed beside the softmax of this one.
+
+    In `attend` the tensor cores wait for the exponentials. Here the next product is launched before them, at
+    the price of registers for one more tile of scores.
+    """
+    peak, total, acc = softmax
+    if first < last:
+        scores = _scores(first, queries, context, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N, False)
+        edge = tl.minimum(full, last - 1)
+        for masked in tl.static_range(2):
+            for index in range(edge if masked else first, last - 1 if masked else edge):
+                later = _scores(
+                    index + 1, queries, context, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N, False
+                )
+                peak, total, acc = _tile_step(
+                    index,
+                    scores,
+                    Softmax(peak, total, acc),
+                    queries.dtype,
+                    context,
+                    begins,
+                    limits,
+                    scale_log2,
+                    NUM_KV_HEADS,
+                    PAGE_SIZE,
+                    HEAD_DIM,
+                    BLOCK_N,
+                    WINDOW,
+                    MASKED=masked == 1,
+                )
+                scores = later
+        peak, total, acc = _tile_step(
+            last - 1,
+            scores,
+            Softmax(peak, total, acc),
+            queries.dtype,
+            context,
+            begins,
+            limits,
+            scale_log2,
+            NUM_KV_HEADS,
+            PAGE_SIZE,
+            HEAD_DIM,
+            BLOCK_N,
+            WINDOW,
+            MASKED=True,
+        )
+    return Softmax(peak, total, acc)
+
+
+@triton.jit
+def _scores(
+    index,
+    queries,
+    context,
+    NUM_KV_HEADS: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Scores `[M, N]` of a tile of keys. Those of tokens behind the sequence's end are meaningless."""
+    offsets, tokens = _gather(context, index * BLOCK_N, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N)
+    real = tokens < context.length
+    keys = _load_tile(context.k + offsets, real, queries.dtype, HEAD_DIM, MASKED)
+    return tl.dot(queries, tl.trans(keys), input_precision="ieee")
+
+
+@triton.jit
+def _tile_step(
+    index,
+    scores,
+    softmax,
+    dtype: tl.constexpr,
+    context,
+    begins,
+    limits,
+    scale_log2,
+    NUM_KV_HEADS: tl.constexpr,
+    PAGE_SIZE: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    WINDOW: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """The running softmax with a tile whose scores are there; see `attend`."""
+    offsets, tokens = _gather(context, index * BLOCK_N, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N)
+    if MASKED:
+        seen = tokens[None, :] < limits
+        if WINDOW:
+            seen = seen & (tokens[None, :] >= begins)
+        scores = tl.where(seen, scores, float("-inf"))
+    values = _load_tile(context.v + offsets, tokens < context.length, dtype, HEAD_DIM, MASKED)
+    return _softmax_step(scores, softmax.peak, softmax.total, softmax.acc, values, scale_log2)
 
 
 @triton.jit
@@ -220,114 +340,3 @@ def _inside(real, HEAD_DIM: tl.constexpr):
     if padded_head_dim(HEAD_DIM) != HEAD_DIM:
         inside = inside & (tl.arange(0, padded_head_dim(HEAD_DIM)) < HEAD_DIM)[None, :]
     return inside
-
-
-@triton.jit
-def attend_ahead(
-    first,
-    full,
-    last,
-    softmax,
-    queries,
-    context,
-    begins,
-    limits,
-    scale_log2,
-    NUM_KV_HEADS: tl.constexpr,
-    PAGE_SIZE: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    WINDOW: tl.constexpr,
-):
-    """`attend` from tile `first` to before `full` without a mask and from there to before `last` with one,
-    the scores of the next tile being computed beside the softmax of this one.
-
-    In `attend` the tensor cores wait for the exponentials. Here the next product is launched before them, at
-    the price of registers for one more tile of scores.
-    """
-    peak, total, acc = softmax
-    if first < last:
-        scores = _scores(first, queries, context, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N)
-        edge = tl.minimum(full, last - 1)
-        for masked in tl.static_range(2):
-            for index in range(edge if masked else first, last - 1 if masked else edge):
-                later = _scores(index + 1, queries, context, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N)
-                peak, total, acc = _tile_step(
-                    index,
-                    scores,
-                    Softmax(peak, total, acc),
-                    queries.dtype,
-                    context,
-                    begins,
-                    limits,
-                    scale_log2,
-                    NUM_KV_HEADS,
-                    PAGE_SIZE,
-                    HEAD_DIM,
-                    BLOCK_N,
-                    WINDOW,
-                    MASKED=masked == 1,
-                )
-                scores = later
-        peak, total, acc = _tile_step(
-            last - 1,
-            scores,
-            Softmax(peak, total, acc),
-            queries.dtype,
-            context,
-            begins,
-            limits,
-            scale_log2,
-            NUM_KV_HEADS,
-            PAGE_SIZE,
-            HEAD_DIM,
-            BLOCK_N,
-            WINDOW,
-            MASKED=True,
-        )
-    return Softmax(peak, total, acc)
-
-
-@triton.jit
-def _scores(
-    index,
-    queries,
-    context,
-    NUM_KV_HEADS: tl.constexpr,
-    PAGE_SIZE: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-):
-    """Scores `[M, N]` of a tile of keys. Those of tokens behind the sequence's end are meaningless."""
-    offsets, tokens = _gather(context, index * BLOCK_N, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N)
-    real = tokens < context.length
-    keys = _load_tile(context.k + offsets, real, queries.dtype, HEAD_DIM, MASKED=False)
-    return tl.dot(queries, tl.trans(keys), input_precision="ieee")
-
-
-@triton.jit
-def _tile_step(
-    index,
-    scores,
-    softmax,
-    dtype: tl.constexpr,
-    context,
-    begins,
-    limits,
-    scale_log2,
-    NUM_KV_HEADS: tl.constexpr,
-    PAGE_SIZE: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    WINDOW: tl.constexpr,
-    MASKED: tl.constexpr,
-):
-    """The running softmax with a tile whose scores are there; see `attend`."""
-    offsets, tokens = _gather(context, index * BLOCK_N, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N)
-    values = _load_tile(context.v + offsets, tokens < context.length, dtype, HEAD_DIM, MASKED)
-    if MASKED:
-        seen = tokens[None, :] < limits
-        if WINDOW:
-            seen = seen & (tokens[None, :] >= begins)
-        scores = tl.where(seen, scores, float("-inf"))
-    return _softmax_step(scores, softmax.peak, softmax.total, softmax.acc, values, scale_log2)

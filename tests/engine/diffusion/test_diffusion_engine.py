@@ -20,7 +20,7 @@ from stub_blocks import (
     stub_engine,
 )
 
-from blis_py.cluster.diffusion_run import run_alone
+from blis_py.cluster.instances.diffusion_run import run_alone
 from blis_py.core.diffusion_request import DiffusionRequest
 from blis_py.core.token_keys import token_keys
 from blis_py.errors import InputError

@@ -21,7 +21,7 @@ from blis_py.calibrate.read_times import read_token_times
 from blis_py.calibrate.recorded import scheduler_config
 from blis_py.calibrate.rerun import measured_times, replay_record, rerun
 from blis_py.cli import main
-from blis_py.cluster.diffusion import DiffusionCosts
+from blis_py.cluster.instances.diffusion import DiffusionCosts
 from blis_py.core.diffusion_features import DiffusionFeatures
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays, StepTime

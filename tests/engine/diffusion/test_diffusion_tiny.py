@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from chance import fewest_right
 
-from blis_py.cluster.diffusion_run import run_alone
+from blis_py.cluster.instances.diffusion_run import run_alone
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.diffusion_request import DiffusionRequest
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts

@@ -34,6 +34,8 @@ LEFT_OUT = ("complete.json", "config.yaml")
 """Files without results."""
 NAME_OF_A_CACHED_RUN = 64
 """Length of a digest of a configuration and of the program: the name of an entry that a plan keeps."""
+LONGEST = 700
+"""Characters of a line of a piece; of longer ones a digest follows."""
 NOT_A_TIE = 1 + 3e-11
 """Moves averages off the middle between two roundings, where the machine's last bit would decide."""
 
@@ -90,19 +92,19 @@ def _commands(line: str, place: Path) -> Iterator[str]:
         for name, folder in folders.items():
             command = command.replace(f"{{{name}}}", str(folder))
         out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _described_pictures():
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), described_pictures():
             code = main(shlex.split(command))
         if not (place / "run" / "summary.json").exists():  # else the same once more
-            yield from _condensed("out", named(out.getvalue()))
+            yield from condensed("out", named(out.getvalue()))
         if code:
             yield f"exit {code}: {named(err.getvalue())[:90]!r}"
     for path in sorted(place.rglob("*")):
         kept = len(path.stem) == NAME_OF_A_CACHED_RUN
         if path.suffix in KINDS and path.name not in LEFT_OUT and not kept:
-            yield from _condensed(str(path.relative_to(place)), named(path.read_text(encoding="utf-8")))
+            yield from condensed(str(path.relative_to(place)), named(path.read_text(encoding="utf-8")))
 
 
-def _condensed(name: str, text: str) -> Iterator[str]:
+def condensed(name: str, text: str) -> Iterator[str]:
     if not text:
         return
     if text.startswith(("{", "[")):
@@ -152,17 +154,21 @@ def _digest(value: Any) -> str:
     return sha256(json.dumps(value).encode()).hexdigest()[:6]
 
 
-def _called(piece: str, *arguments: str) -> Iterator[str]:
-    from pieces import PIECES
+def _called(name: str, *arguments: str) -> Iterator[str]:
+    from pieces import DRAWN, piece
 
-    text = "\n".join(PIECES[piece](*arguments))
-    for name, folder in FOLDERS.items():
-        text = text.replace(str(folder), f"{{{name}}}")
+    text = "\n".join(piece(name)(*arguments))
+    for folder_name, folder in FOLDERS.items():
+        text = text.replace(str(folder), f"{{{folder_name}}}")
+    if name in DRAWN:
+        for line in text.splitlines():
+            yield line if len(line) < LONGEST else f"{line[:LONGEST]} #{_digest(line)}"
+        return
     yield f"{len(text.splitlines())} lines of {len(text)} characters #{_digest(text)}"
 
 
 @contextlib.contextmanager
-def _described_pictures() -> Iterator[None]:
+def described_pictures() -> Iterator[None]:
     """Instead of drawing: a text with everything that a picture shows."""
     from blis_py.figures.style import Picture
 
@@ -185,6 +191,8 @@ def _shown(picture: Any) -> Iterator[str]:
     yield " ".join(text.get_text() for text in picture.texts)
     for ax in picture.axes:
         titles = [ax.get_title(loc) for loc in ("left", "center", "right")]
+        grids = [line.get_visible() for axis in (ax.xaxis, ax.yaxis) for line in axis.get_gridlines()[:1]]
+        yield f"{grids} {[(name, spine.get_visible()) for name, spine in ax.spines.items()]}"
         yield f"{titles} {ax.get_xlabel()} {ax.get_ylabel()} {ax.get_xscale()} {ax.get_yscale()}"
         yield _numbers([ax.get_xlim(), ax.get_ylim(), ax.get_xticks(), ax.get_yticks()])
         ticks = (*ax.get_xticklabels(), *ax.get_yticklabels())

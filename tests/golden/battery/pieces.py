@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
+from importlib import import_module
 from itertools import product
 from pathlib import Path
 from random import Random
-from typing import Any
-
-import numpy as np
 
 TESTS = Path(__file__).parents[2]
 for folder in ("latency", "soak", "ledger", "fuzz", "cluster", "extension"):
@@ -79,6 +76,7 @@ def served(which: str) -> Iterator[str]:
 
 def read(name: str) -> Iterator[str]:
     """What a reader makes of a file of the scenario."""
+    from shown import text_of
     from targets import READERS
 
     yield text_of(READERS[name.replace("_", " ")].read(Path(__file__).parent / "inputs" / "scenario"))
@@ -90,25 +88,19 @@ PIECES: dict[str, Callable[..., Iterator[str]]] = {
     "served": served,
     "read": read,
 }
+DRAWN = {
+    "runs": "draws",
+    "figures": "drawn_figures",
+    "prices": "drawn_prices",
+    "tables": "drawn_prices",
+    "hostile": "drawn_files",
+    "texts": "drawn_files",
+    "written": "drawn_files",
+    "plans": "drawn_plans",
+    "searched": "drawn_plans",
+}
+"""Modules of further pieces. Each of their lines is kept by itself."""
 
 
-def text_of(value: Any, depth: int = 0) -> str:
-    """All that an object holds, in an order of its own."""
-    if isinstance(value, float | np.floating):
-        return f"{float(value) * (1 + 3e-11):.9g}"
-    if isinstance(value, np.ndarray):
-        return text_of(value.tolist(), depth)
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {text_of(inner, depth + 1)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(text_of(inner, depth + 1) for inner in value) + "]"
-    if isinstance(value, str | int | bool | bytes | np.integer) or value is None:
-        return str(value)
-    if is_dataclass(value) and depth < 9:
-        shown = (f"{each.name}={text_of(getattr(value, each.name), depth + 1)}" for each in fields(value))
-        return f"{type(value).__name__}({', '.join(shown)})"
-    names = sorted(name for name in getattr(value, "__dict__", {}) if not name.startswith("__"))
-    if depth > 9 or not names or callable(value):
-        return type(value).__name__
-    inside = (f"{name}={text_of(getattr(value, name), depth + 1)}" for name in names)
-    return f"{type(value).__name__}({', '.join(inside)})"
+def piece(name: str) -> Callable[..., Iterator[str]]:
+    return PIECES[name] if name in PIECES else getattr(import_module(DRAWN[name]), name)

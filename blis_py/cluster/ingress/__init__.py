@@ -1,0 +1,1 @@
+"""What requests pass before routing: sources, gateway, admission and flow control."""

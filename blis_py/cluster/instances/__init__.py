@@ -1,0 +1,1 @@
+"""Instances, the fleet of a run, and hand-overs between instances."""

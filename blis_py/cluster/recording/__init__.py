@@ -1,0 +1,1 @@
+"""Records of a run: visits, steps and observers of every step."""

@@ -1,0 +1,1 @@
+"""From the gateway to an instance: signals, routers, scorers and dispatchers."""

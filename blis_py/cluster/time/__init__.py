@@ -1,0 +1,1 @@
+"""Simulated time: the event queue, the lookahead and wake-ups."""
