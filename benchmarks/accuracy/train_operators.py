@@ -237,8 +237,8 @@ def _of_experts(rows: Rows, gpu: GpuSpec, kernel: str) -> Iterator[Measured]:
 
 
 def _of_models(name: str, one: Rows, priced: Priced) -> Iterator[Measured]:
-    """Curves over the tokens, for sizes and routings of bundled models. A kernel chosen by name needs none: its
-    surface holds no other kernel.
+    """Curves over the tokens, for sizes and routings of bundled models. A kernel chosen by name needs none:
+    its surface holds no other kernel.
     """
     routing = name.rpartition("/")[2]
     keys = ["hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"]
