@@ -1,14 +1,14 @@
-"""Plans against brute force: thirteen small spaces, every cheaper combination of settings and sizes run by itself.
+"""Plans against brute force: thirteen small spaces, every cheaper combination of settings and sizes run.
 
     python benchmarks/brute_force.py [--only 0 3] [--out FILE] [--known FILE]
 
 Models, GPUs, targets and kinds of load differ. A space has the numbers of instances, what the plan varies,
 and the settings that cost nothing (token budget, sequences, scheduler, router). Brute force runs the
 candidates from the cheapest to the most expensive, each at sixteen times the length, and takes the first that
-meets all targets; the plan's answer must cost the same or less. A closed loop is run at the longer length only,
-since its start decides the shorter one. What the plan says of its answer and of its
-highest rate is run again at twenty times the length. Takes many minutes. Whatever was run is kept in
-`--known` and not run again; a row goes to `results/brute_force.json` when its case is complete.
+meets all targets; the plan's answer must cost the same or less. A closed loop is run at the longer length
+only, since its start decides the shorter one. What the plan says of its answer and of its highest rate is run
+again at twenty times the length. Takes many minutes. Whatever was run is kept in `--known` and not run again;
+a row goes to `results/brute_force.json` when its case is complete.
 """
 
 from __future__ import annotations

@@ -123,6 +123,8 @@ class BatchBuilder:
         self._pages: NDArray[np.int32] = np.zeros((seqs, self.tables.host.shape[1]), dtype=np.int32)
         """Pages of the sequences that decode, in the order of the batch; of no use where the device gathers
         them itself."""
+        self._rows_of_pages: Ints | None = None
+        """The slots they were gathered for."""
         self._gathered = torch.from_numpy(self._pages).to(device)
         self._reached = self._gathered
         """The part of them that the latest batch needed."""
@@ -139,11 +141,9 @@ class BatchBuilder:
             Indices of those whose token goes to a new page: `new_page` must be called for each.
         """
         if rows is not self._rows:
-            self._next[:, self._rows] = self._decoding
+            for known, latest in zip(self._next, self._decoding, strict=True):
+                known[self._rows] = latest
             self._rows, self._decoding = rows, self._next.take(rows, axis=1)
-            if self._relay is None:
-                used = self.tables.used
-                self._pages[: len(rows), :used] = self.tables.host[rows, :used]
         due: list[int] = (self._decoding[1] & self._mask == 0).nonzero()[0].tolist()
         return due
 
@@ -179,11 +179,18 @@ class BatchBuilder:
             self._write_decodes(layout.host)
         host, on_host = layout.host, self._relay is None
         if on_host:
+            self._gather_pages()
             host.tokens[:, :count] = decoding
         np.add(decoding, _ONE_FURTHER, out=decoding)
         if on_host:
             host.seq_lens[:count] = decoding[1]
         return layout
+
+    def _gather_pages(self) -> None:
+        """Pages of the decodes side by side, unless they are there."""
+        if self._rows is not self._rows_of_pages:
+            self._rows_of_pages, used = self._rows, self.tables.used
+            self._pages[: len(self._rows), :used] = self.tables.host[:, :used].take(self._rows, axis=0)
 
     def _write_decodes(self, host: Arrays) -> None:
         """Rows of the decodes, and the padding behind them."""
@@ -217,15 +224,12 @@ class BatchBuilder:
             padded: fill up with nothing to this size: decodes and prompts without tokens, and a last prompt
                 with those of the padding. Rows of logits are padded, too.
         """
-        decodes, prefill_rows = len(self._rows), np.array(slots, dtype=np.int64)
-        rows = np.concatenate((self._rows, prefill_rows))
-        lengths = np.ones(len(rows), dtype=np.int64)
-        lengths[decodes:] = [len(chunk) for chunk in chunks]
-        begins = np.concatenate((self._decoding[1], np.array(starts, dtype=np.int64)))
-        ends = np.cumsum(lengths)
-        emitting = np.concatenate((np.ones(decodes, dtype=bool), np.array(emits, dtype=bool)))
-        emitted = ends[emitting] - 1
-        tokens, count = int(ends[-1]), len(emitted)
+        decodes, rows = len(self._rows), np.array(slots, dtype=np.int64)
+        lengths = np.array([len(chunk) for chunk in chunks], dtype=np.int64)
+        begins, ends = np.array(starts, dtype=np.int64), lengths.cumsum() + decodes
+        after = begins + lengths
+        emitting = [index for index, complete in enumerate(emits) if complete]
+        tokens, count = int(ends[-1]), decodes + len(emitting)
         place = padded or PaddedMix(tokens, decodes, len(slots))
         size = place.decodes + place.prompts
         layout = self._staging.layout(place.tokens, size, size if padded else count)
@@ -236,33 +240,39 @@ class BatchBuilder:
         host.tokens[:, tokens:] = _PADDING
         np.concatenate(chunks, out=host.tokens[0, decodes:tokens])
         # Token i of a sequence whose tokens begin at row `first` stands at position `begin + i`.
-        shifts = np.repeat((ends - lengths - begins)[decodes:], lengths[decodes:])
+        shifts = np.repeat(ends - lengths - begins, lengths)
         positions = np.subtract(self._counting[decodes:tokens], shifts, out=host.tokens[1, decodes:tokens])
-        of_each = np.repeat(prefill_rows, lengths[decodes:])
-        self._places(of_each, positions, out=host.tokens[2, decodes:tokens])
-        host.emit[:count], host.emit_rows[:count] = emitted, rows[emitting]
+        self._places(np.repeat(rows, lengths), positions, out=host.tokens[2, decodes:tokens])
+        host.emit[:decodes], host.emit_rows[:decodes] = self._counting[:decodes], self._rows
+        host.emit[decodes:count], host.emit_rows[decodes:count] = ends[emitting] - 1, rows[emitting]
         host.emit[count:], host.emit_rows[count:] = 0, self.padding_row
-        self._write_sequences(host, place, rows, ends, begins + lengths)
         self._decoding += _ONE_FURTHER
-        self._next[1:, prefill_rows] = host.tokens[1:, ends[decodes:] - 1] + 1
+        self._write_sequences(host, place, rows, ends, after)
+        self._next[1][rows], self._next[2][rows] = after, host.tokens[2, ends - 1] + 1
         return layout
 
     def _write_sequences(self, host: Arrays, place: PaddedMix, rows: Ints, ends: Ints, after: Ints) -> None:
-        """Slots, rows and lengths of the sequences, decodes and prompts in their places, the others empty."""
+        """Slots, rows and lengths of the sequences, decodes and prompts in their places, the others empty.
+
+        Args:
+            rows: slots of the prompts; `ends`, the rows behind them; `after`, tokens in the cache after this
+                step.
+        """
         decodes, first = len(self._rows), place.decodes
-        last = first + len(rows) - decodes
+        last = first + len(rows)
         host.rows[decodes:], host.seq_lens[decodes:] = self.padding_row, 0
-        host.rows[:decodes], host.rows[first:last] = rows[:decodes], rows[decodes:]
-        host.seq_lens[:decodes], host.seq_lens[first:last] = after[:decodes], after[decodes:]
+        host.rows[:decodes], host.rows[first:last] = self._rows, rows
+        host.seq_lens[:decodes], host.seq_lens[first:last] = self._decoding[1], after
         host.query_start[:decodes] = self._counting[:decodes]
         host.query_start[decodes : first + 1] = decodes
-        host.query_start[first + 1 : last + 1] = ends[decodes:]
+        host.query_start[first + 1 : last + 1] = ends
         host.query_start[last + 1 :] = ends[-1]
         host.query_start[-1] = place.tokens
 
     def _places(self, slots: Ints, positions: Ints, out: Ints) -> None:
         """Cache slots for keys and values of these positions of the sequences in these slots."""
-        pages = self.tables.host[slots, positions >> self._shift].astype(np.int64)
+        host = self.tables.host
+        pages = host.take(slots * host.shape[1] + (positions >> self._shift)).astype(np.int64)
         np.add(pages << self._shift, positions & self._mask, out=out)
 
     def send(self, layout: StagingLayout) -> Inputs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, field
@@ -49,8 +50,8 @@ def emit(emitters: Emitters, outcome: StepOutcome, complete: bool = True) -> tup
         here = [i for i, s in enumerate(sequences) if s.request.status is not Status.FINISHED]
         emitted = Emitted([sequences[i] for i in here], [tokens[i] for i in here], here)
         outputs = [outputs[i] for i in here]
-    for output, token in zip(outputs, emitted.tokens, strict=True):
-        output.append(token)
+    assert len(outputs) == len(emitted.tokens)
+    deque(map(list.append, outputs, emitted.tokens), maxlen=0)
     if outcome.logprobs is not None:
         note_logprobs(outcome.logprobs, emitted)
     if not (emitters.watched or (emitters.stop_ids and not emitters.stop_ids.isdisjoint(tokens))):
@@ -97,7 +98,7 @@ def publish(scheduler: Scheduler, sequence_of: Mapping[Request, Sequence], endin
         else:
             scheduler.block_table(request)
         sequence, named = sequence_of[request], len(request.block_keys) * kv.block_size
-        computed = sequence.tokens(named, request.prompt_tokens + len(sequence.output_ids) - 1).tolist()
+        computed = sequence.computed(named)
         parent = request.block_keys[-1] if named else b""
         assert isinstance(parent, bytes)
         request.block_keys = [*request.block_keys, *token_keys(computed, kv.block_size, parent)]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Ordered
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from blis_py.core.request import Request, Status
+from blis_py.core.request import DECODING, Request
 from engine.sequence import Roster, Sequence
 from engine.staging_buffer import Ints
 
@@ -36,14 +37,17 @@ class Emitters:
     ends: list[int] = field(default_factory=list)
     """`[R]` step-counter values at which each reaches its token limit."""
     requests: list[Request] = field(default_factory=list)
+    serials: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """`[R]` serial numbers of the sequences."""
 
     @classmethod
     def of(cls, sequences: list[Sequence], rows: Ints, tick: int) -> Emitters:
         """Emitters of the step with index `tick`."""
-        requests, decoding = [sequence.request for sequence in sequences], Status.DECODING
-        ends = [r.finish_tick if r.status is decoding else tick + r.target - r.generated for r in requests]
+        requests = [sequence.request for sequence in sequences]
+        ends = [r.finish_tick if r.status is DECODING else tick + r.target - r.generated for r in requests]
         outputs = [sequence.output_ids for sequence in sequences]
-        return cls._made(sequences, outputs, rows, ends, requests)
+        serials = np.array([sequence.serial for sequence in sequences], dtype=np.int64)
+        return cls._made(sequences, outputs, rows, ends, requests, serials)
 
     @classmethod
     def _made(
@@ -53,6 +57,7 @@ class Emitters:
         rows: Ints,
         ends: list[int],
         requests: list[Request],
+        serials: Ints,
         before: Emitters | None = None,
     ) -> Emitters:
         """
@@ -72,6 +77,7 @@ class Emitters:
             special and False in [sequence.stream is None for sequence in sequences],
             ends,
             requests,
+            serials,
         )
 
     def followed_by(self, others: Emitters) -> Emitters:
@@ -87,20 +93,29 @@ class Emitters:
             self.delivered or others.delivered,
             self.ends + others.ends,
             self.requests + others.requests,
+            np.concatenate((self.serials, others.serials)),
         )
+
+    def ending(self, end: int, stopped: Ordered[Request]) -> list[Request]:
+        """Those that end with this step: at step-counter value `end`, or because they have stopped."""
+        both = zip(self.requests, self.ends, strict=True)
+        if not stopped:
+            return [request for request, own_end in both if own_end == end]
+        over = set(stopped)
+        return [request for request, own_end in both if own_end == end or request in over]
 
     def only(self, roster: Roster) -> Emitters | None:
         """The emitters in the roster; None if it has others, or another order.
 
         A sequence that emits in one step decodes in the next, in the same slot, unless it has left. So these
-        are the decodes, found without a walk over all of them.
+        are the decodes.
         """
-        left, requests = set(self.requests).difference(roster), list(self.requests)
-        gone = sorted(map(requests.index, left))
-        sequences, outputs, ends = list(self.sequences), list(self.outputs), list(self.ends)
+        requests, sequences = list(self.requests), list(self.sequences)
+        outputs, ends, here = list(self.outputs), list(self.ends), np.ones(len(self.rows), dtype=bool)
+        gone = [index for index, request in enumerate(requests) if request.status is not DECODING]
         for index in reversed(gone):
             del sequences[index], outputs[index], ends[index], requests[index]
         if requests != roster:
             return None
-        rows = np.delete(self.rows, gone) if gone else self.rows
-        return Emitters._made(sequences, outputs, rows, ends, requests, self)
+        here[gone] = False
+        return Emitters._made(sequences, outputs, self.rows[here], ends, requests, self.serials[here], self)

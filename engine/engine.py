@@ -148,9 +148,7 @@ class LLMEngine(EngineSteps):
         emitters, tick = batch.emitters, self.scheduler.tick
         emitted, stopped = self._emit(emitters, outcome)
         if stopped or emitters.first_end <= tick + 1:
-            both = zip(emitters.sequences, emitters.ends, strict=True)
-            ending = [s.request for s, end in both if end == tick + 1 or s.finish_reason]
-            publish(self.scheduler, self._sequences, ending)
+            publish(self.scheduler, self._sequences, emitters.ending(tick + 1, stopped))
         ended = self.scheduler.finish(step, stopped=stopped)
         return emitted, self._over(step, batch, outcome, ended, self.timer, self._mask)
 

@@ -97,6 +97,8 @@ class Sampler:
         self._plan: SamplingPlan | None = None
         self._columns = SamplingColumns()
         self._counts = TokenCounts(device)
+        self._anywhere = torch.zeros(0, dtype=torch.int64, device=device)
+        """Positions where none matters."""
 
     def plan(self, emitters: Emitters) -> SamplingPlan:
         """On the host: what sampling for these sequences needs."""
@@ -141,7 +143,7 @@ class Sampler:
     def _collect(self, emitters: Emitters) -> SamplingPlan:
         """All that goes to the device for it goes in one copy."""
         sequences = emitters.sequences
-        columns = self._columns.of(sequences, emitters.rows)
+        columns = self._columns.of(sequences, emitters.rows, emitters.serials)
         needs = int(np.bitwise_or.reduce(columns.needs))
         penalised, entrants = self._penalised(sequences, columns.rows_that(PENALISED, needs))
         held_back = _held_back(sequences, columns.rows_that(HELD_BACK, needs))
@@ -158,7 +160,9 @@ class Sampler:
             found.with_logprobs, found.logprobs_index = wanted, next(parts)
             found.most_logprobs = max(sequences[row].params.logprobs or 0 for row in wanted)
         if not needs & RANDOM:
-            found.greedy = found.at(torch.zeros_like(found.seeds), all_greedy=True)
+            if self._anywhere.shape != found.seeds.shape:
+                self._anywhere = torch.zeros_like(found.seeds)
+            found.greedy = found.at(self._anywhere, all_greedy=True)
         return found
 
     def _penalised(
@@ -189,6 +193,8 @@ class Sampler:
 
 def _held_back(sequences: Ordered[Sequence], rows: list[int]) -> tuple[NDArray[Any], ...]:
     """Arrays of `HeldBack`, empty without any: output token `min_tokens` is the first that may end one."""
+    if not rows:
+        return ()
     held = [
         (row, token, len(sequences[row].prompt_ids) + sequences[row].params.min_tokens - 1)
         for row in rows

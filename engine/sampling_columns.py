@@ -39,20 +39,23 @@ class SamplingColumns:
     """The parameters and the seed of the request in each slot, as of the last batch it was in."""
 
     def __init__(self) -> None:
-        self._owners: list[tuple[SamplingParams, int] | None] = []
-        """`Sequence.sampling` of the sequence that was in each slot last."""
+        self._owners = np.zeros(0, dtype=np.int64)
+        """Serial number of the sequence that was in each slot last; -1 = none was."""
         self._columns = _empty()
 
-    def of(self, sequences: Ordered[Sequence], slots: NDArray[np.int64]) -> SamplingRows:
-        """Those of the sequences in these slots."""
-        numbers, owners = slots.tolist(), self._owners
-        if numbers and max(numbers) >= len(owners):
-            self._grow(max(numbers) + 1)
-        for slot, sequence in zip(numbers, sequences, strict=True):
-            if owners[slot] is not sequence.sampling:
-                self._write(slot, *sequence.sampling)
-                owners[slot] = sequence.sampling
-        return _map(lambda column: column[slots], self._columns)
+    def of(
+        self, sequences: Ordered[Sequence], slots: NDArray[np.int64], serials: NDArray[np.int64]
+    ) -> SamplingRows:
+        """Those of the sequences in these slots, which have these serial numbers."""
+        try:
+            changed = self._owners[slots] != serials
+        except IndexError:
+            self._grow(int(slots.max()) + 1)
+            changed = self._owners[slots] != serials
+        for index in changed.nonzero()[0].tolist():
+            self._write(slots[index], sequences[index].params, sequences[index].seed)
+        self._owners[slots] = serials
+        return _map(lambda column: column.take(slots), self._columns)
 
     def _write(self, slot: int, params: SamplingParams, seed: int) -> None:
         columns = self._columns
@@ -64,7 +67,7 @@ class SamplingColumns:
     def _grow(self, slots: int) -> None:
         more = max(slots, _FIRST_SLOTS, 2 * len(self._owners)) - len(self._owners)
         self._columns = _map(lambda column: np.pad(column, (0, more)), self._columns)
-        self._owners += [None] * more
+        self._owners = np.pad(self._owners, (0, more), constant_values=-1)
 
 
 def needs_of(params: SamplingParams) -> int:

@@ -133,7 +133,7 @@ _FLAGS = ("include_stop_str_in_output", "ignore_eos", "detokenize")
 
 
 def _check_number(key: str, value: object) -> None:
-    if value is None and key in _ABSENT:
+    if type(value) is int or (value is None and key in _ABSENT):
         return
     allowed = Real if key in _FRACTIONS else Integral
     if isinstance(value, bool) or not isinstance(value, allowed):
@@ -143,6 +143,8 @@ def _check_number(key: str, value: object) -> None:
 
 def _items(key: str, values: Any, kind: type, name: str) -> tuple[Any, ...]:
     """The items of a list, all of one type."""
+    if values == ():
+        return ()
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise InputError(f"must be a list, each item {name}", key=key, value=values)
     items = tuple(values)

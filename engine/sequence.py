@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Ordered
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from engine.output_text import OutputText
 from engine.sampling_params import SamplingParams
 
 NO_SLOT = -1
+_serials = count()
 
 _REASONS = {FinishReason.TIMEOUT: "timeout", FinishReason.ABORT: "abort"}
 
@@ -55,8 +57,8 @@ class Sequence:
         "prompt",
         "prompt_ids",
         "request",
-        "sampling",
         "seed",
+        "serial",
         "slot",
         "stop_ids",
         "stop_reason",
@@ -85,8 +87,8 @@ class Sequence:
         self.prompt_ids: NDArray[np.int64] = np.asarray(prompt_ids, dtype=np.int64)
         self.params = params
         self.seed = seed
-        self.sampling = (params, seed)
-        """Its sampling parameters in column form, compared by `is`."""
+        self.serial = next(_serials)
+        """A number that no other sequence of this process has."""
         self.stop_ids = stop_ids
         self.output_text: OutputText | None = None
         """The text, if the engine itself decodes it to search for stop strings."""
@@ -116,8 +118,13 @@ class Sequence:
         prompt = self.prompt_ids
         if end <= len(prompt):
             return prompt[start:end]
-        emitted = self.output_ids[max(start - len(prompt), 0) : end - len(prompt)]
-        return np.concatenate((prompt[start:], np.array(emitted, dtype=np.int64)))
+        emitted = np.array(self.output_ids[max(start - len(prompt), 0) : end - len(prompt)], dtype=np.int64)
+        return emitted if start >= len(prompt) else np.concatenate((prompt[start:], emitted))
+
+    def computed(self, start: int) -> list[int]:
+        """Tokens from position `start` on whose keys and values are in the cache: all but the last."""
+        emitted = self.output_ids[max(start - len(self.prompt_ids), 0) : -1]
+        return [*self.prompt_ids[start:].tolist(), *emitted]
 
     def stops_at(self, token: int) -> bool:
         """Whether `token`, the latest one, ends the sequence; records the reason.

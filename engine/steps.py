@@ -13,7 +13,7 @@ from typing import Unpack
 import numpy as np
 import torch
 
-from blis_py.core.request import Request
+from blis_py.core.request import DECODING, Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
 from blis_py.errors import InputError
@@ -94,7 +94,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
         """
         calm = not (step.prefills or step.preempted)
         if not (calm and self._calm and step.features.decode_seqs == len(self._decoding)):
-            decoding = Roster(self.scheduler.decoding)
+            decoding = Roster([r for r in self.scheduler.running if r.status is DECODING])
             if decoding != self._decoding:
                 self._decoding = decoding
         self._calm = calm
@@ -243,7 +243,9 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
         return self.grammars.begin(params, stop_ids)
 
     def _seed(self, params: SamplingParams, number: int) -> int:
-        return _mix(self._own_seed, number) if params.seed is None else params.seed
+        if params.seed is not None:
+            return params.seed
+        return _mix(self._own_seed, number) if params.temperature else 0  # greedy: it draws no numbers
 
     def _held(self, sequence: Sequence) -> None:
         self._calm = False

@@ -32,8 +32,19 @@ BLOCK_TOKENS = 16
 """Of SGLang's preset."""
 NO_FLAGS = "launch settings are not published"
 NO_WIDTH = "several layouts fit its label"
-EXPERT_KERNELS = ("trtllm", "flashinfer_trtllm", "cutlass", "deepgemm", "triton")
+EXPERT_KERNELS = (
+    "trtllm",
+    "flashinfer_trtllm",
+    "cutlass",
+    "flashinfer_cutlass",
+    "deepgemm",
+    "deepep",
+    "triton",
+)
 """Of those that servers are set to; kernels of others were not measured."""
+GENERATED = "read (settings of the config file)"
+"""Status of servers whose config file Dynamo's generator wrote: decodes have padded CUDA graphs for batches up
+to `max_batch_size` (`gen_yaml.py`, ai-dynamo/dynamo, `components/backends/trtllm/performance_sweeps`)."""
 REDUNDANT_EXPERTS = 32
 """What the recipes set where the groups do not divide a model's experts."""
 
@@ -132,6 +143,8 @@ class Apart:
         layout, kernels = side.layout, flags.pop("moe_backend", "").partition(" ")[0]
         if kernels in EXPERT_KERNELS:
             flags["moe_backend"] = kernels
+        if side is self.decode and side.flags.get("status") == GENERATED and self.of.engine == "trtllm":
+            flags |= {"cuda_graph_padding": True, "cuda_graph_max_size": flags["max_num_seqs"]}
         if side.flags.get("async_scheduling") == "off":
             flags["async_scheduling"] = False
         if self.of.engine == "sglang":  # it divides its limits among the replicas

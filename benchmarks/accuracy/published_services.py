@@ -11,7 +11,9 @@ Assumed for all: two halves of a batch take turns, so that a layer takes the lon
 exchange; an even load of experts (EPLB); kernels of SGLang's tables on H100 (an H800 differs in its links
 alone); no time beyond kernels. Exchanges over nodes are those that DeepEP publishes for H800 (its README):
 low latency for decodes, in proportion to the tokens of a rank; for prompts its bandwidths, a token going to
-four nodes once, in FP8 there and in 16 bits back. The KV cache is in FP8 for DeepSeek, in 16 bits for SGLang.
+four nodes once, in FP8 there and in 16 bits back. The latent cache and attention over it are in 16 bits in
+both services: DeepSeek's overview says that core attention and the way back use BF16. In the first run its
+cache was in FP8, and kernels were learned on rows that have no place in their tables: `FIRST_RUN`.
 """
 
 from __future__ import annotations
@@ -43,6 +45,13 @@ NORMAL_GB_PER_S = {16: (43, 43), 32: (58, 57), 64: (51, 50)}
 """Ranks -> bandwidth of a rank's network card in dispatch and combine (DeepEP)."""
 NODES_OF_A_TOKEN = 4
 GOAL = 0.25
+FIRST_RUN = {
+    "DeepSeek prefill, EP32": 0.447,
+    "DeepSeek decode, EP144": -0.836,
+    "SGLang prefill, EP32": 0.091,
+    "SGLang decode, EP72": -0.287,
+}
+"""Errors of the first run."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +68,7 @@ class Group:
     """Cached tokens before a prompt's computed ones, or context of a decode."""
     length: int = 0
     """Computed tokens of a prompt; 0 = decodes."""
-    kv_bytes: int = 1
+    kv_bytes: int = 2
     speed: float = 0.0
     """Published tokens/s of a user, instead of a number of sequences: as many as are that fast."""
 
@@ -76,8 +85,8 @@ GROUPS = (
     Group("DeepSeek decode, EP144", 144, 14_800, 0, 4989, speed=21.0),
     # Prompts of 2,000 tokens (published); 16,384 tokens of a rank in a step, 256 sequences that decode,
     # answers of 100 tokens, on average half done (assumed).
-    Group("SGLang prefill, EP32", 32, 52_300, 16384, 0, 2000, kv_bytes=2),
-    Group("SGLang decode, EP72", 72, 22_300, 256, 2050, kv_bytes=2),
+    Group("SGLang prefill, EP32", 32, 52_300, 16384, 0, 2000),
+    Group("SGLang decode, EP72", 72, 22_300, 256, 2050),
 )
 
 
@@ -132,7 +141,8 @@ def main() -> None:
     for group in GROUPS:
         found = per_node(group)
         error = found / group.published_per_node - 1
-        rows.append({"group": group.name, "tokens_per_s_and_node": round(found), "error": round(error, 3)})
+        figures = {"tokens_per_s_and_node": round(found), "error": round(error, 3)}
+        rows.append({"group": group.name, **figures, "first_run": FIRST_RUN[group.name]})
         published = f"published {group.published_per_node:,.0f}"
         print(f"{group.name}: {found:,.0f} tokens/s a node, {published}: {error:+.1%}")
     RESULT.write_text(json.dumps({"goal": GOAL, "groups": rows}, indent=1) + "\n", encoding="utf-8")

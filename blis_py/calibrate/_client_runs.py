@@ -5,7 +5,7 @@
     a table     CSV with when each request was sent, its lengths, TTFT and E2E latency: columns `arrival_s`,
                 `input_tokens`, `output_tokens`, `ttft_ms`, `e2e_ms` in any usual spelling and unit (our own
                 `requests.csv` is one); `prompt_slot` or `prompt_id`, where rows of the same number sent the
-                same prompt
+                same prompt; `instance`, the instance that served the request
 
 Requests are identified by their position in order of sending.
 """
@@ -32,6 +32,7 @@ _TTFT, _E2E, _TPOT = ("ttft", "time_to_first_token"), ("e2e", "e2el", "latency",
 _PROMPT = ("prompt_tokens", "input_tokens", "prompt_len", "input_len", "num_prefill_tokens")
 _OUTPUT = ("output_tokens", "output_len", "generated_tokens", "num_decode_tokens")
 _SAME = ("prompt_slot", "prompt_id")
+_INSTANCE = ("instance", "instance_id", "handled_by", "replica", "pod", "backend", "server")
 _UNITS = {"_s": 1.0, "_ms": 1e-3, "_us": 1e-6, "_ns": 1e-9}
 _MAX_S, _MAX_TOKENS = 1e9, 2**31
 _FORMATS = (
@@ -72,7 +73,8 @@ def read_table(path: Path) -> TokenTimes:
     names = header_of(path)
     sent, ttft, e2e = (_timed(names, stems) for stems in (_SENT, _TTFT, _E2E))
     tpot = _timed(names, _TPOT)
-    prompt, output, same = (_named(names, spellings) for spellings in (_PROMPT, _OUTPUT, _SAME))
+    spelt = (_PROMPT, _OUTPUT, _SAME, _INSTANCE)
+    prompt, output, same, instance = (_named(names, spellings) for spellings in spelt)
     for what, found in (("when it was sent", sent), ("TTFT", ttft), ("output tokens", output)):
         if found is None:
             raise InputError(f"no column says the {what} of a request", file=path, fix=f"give {_FORMATS}")
@@ -83,11 +85,14 @@ def read_table(path: Path) -> TokenTimes:
     assert ttft is not None
     assert output is not None
     wanted = [sent[0], ttft[0], last[0], output, *(name for name in (prompt, same) if name)]
-    rows, bad = [], 0
-    for line, cells in table_rows(path, wanted):
+    rows, served_by, bad = [], [], 0
+    for line, cells in table_rows(path, [*wanted, *([instance] if instance else [])]):
         if "" in cells[:3]:
             bad += 1
             continue
+        if instance:
+            cells, by = cells[:-1], cells[-1]
+            served_by.append(by)
         rows.append([_number(cell, f"{path}:{line}", name) for name, cell in zip(wanted, cells, strict=True)])
     if not rows:
         raise InputError("no request has latencies", file=path)
@@ -102,6 +107,7 @@ def read_table(path: Path) -> TokenTimes:
         tokens,
         prompt=next(extra).astype(np.int64) if prompt else None,
         same=next(extra).astype(np.int64) if same else None,
+        instance=Labels.of(served_by) if instance else None,
         incomplete=bad,
     )
 
@@ -210,6 +216,7 @@ def _times(
     *,
     prompt: Ints | None = None,
     same: Ints | None = None,
+    instance: Labels | None = None,
     incomplete: int = 0,
     gaps: Sequence[Seconds] | None = None,
     concurrency: int | None = None,
@@ -242,6 +249,7 @@ def _times(
         gaps=ragged,
         prompt_tokens=sorted_(prompt),
         same_prompt=sorted_(same),
+        instance=None if instance is None else instance.take(order),
         concurrency=concurrency,
     )
 

@@ -37,6 +37,8 @@ class TokenTimes:
     """`None` = not known."""
     same_prompt: Ints | None = None
     """Requests with the same number have the same prompt; `None` = not known."""
+    instance: Labels | None = None
+    """The instance that served each request; `None` = not known."""
     concurrency: int | None = None
     """For a closed loop: maximum number of requests in flight; `None` = unknown."""
     read_as: str = ""
@@ -66,6 +68,7 @@ class TokenTimes:
             gaps=self.gaps.take(rows) if self.gaps is not None else None,
             prompt_tokens=self.prompt_tokens[rows] if self.prompt_tokens is not None else None,
             same_prompt=self.same_prompt[rows] if self.same_prompt is not None else None,
+            instance=self.instance.take(rows) if self.instance is not None else None,
         )
 
 

@@ -76,7 +76,16 @@ class LatencySection:
     """Whose kernels `trained` prices: those of this engine, as far as they were measured."""
     moe_backend: str = setting(
         "auto",
-        choices=("auto", "trtllm", "flashinfer_trtllm", "cutlass", "deepgemm", "triton"),
+        choices=(
+            "auto",
+            "trtllm",
+            "flashinfer_trtllm",
+            "cutlass",
+            "flashinfer_cutlass",
+            "deepgemm",
+            "deepep",
+            "triton",
+        ),
         flag="--moe-backend",
         aliases=("--moe-runner-backend",),
         help="Kernels of experts that the server is set to.",

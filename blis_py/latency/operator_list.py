@@ -75,6 +75,7 @@ class OperatorList:
             self._kernel = "cutlass" if layout.attention_dp > 1 else "trtllm"
         self._fused = options.fused_norms and layout.attention_tp > 1
         self._kernels_quantise = trtllm
+        self._sglang = bool(learned) and learned[0].engine == "sglang"
         self._compiled = bool(learned) and learned[0].engine == "vllm"
         self._learned = learned
         self._heads = shape.heads / layout.attention_tp
@@ -96,19 +97,23 @@ class OperatorList:
             ns = ns + 2.0 * shape.layers * self.all_reduce(tp, tokens * (2.0 / shape.hidden))
         return ns
 
-    def of_feed_forward(self, tokens: Array) -> Array:
-        """Dense and sparse feed-forward layers with their exchange, for the tokens of all ranks."""
-        ns = self.of_computed(tokens)
+    def of_feed_forward(self, tokens: Array, prompts: bool = False) -> Array:
+        """Dense and sparse feed-forward layers with their exchange, for the tokens of all ranks.
+
+        Args:
+            prompts: whether tokens of prompts are among them.
+        """
+        ns = self.of_computed(tokens, prompts)
         if self._layout.gpus > 1:
-            ns = ns + self._shape.layers * self._exchange(tokens)
+            ns = ns + self._shape.layers * self._exchange(tokens, prompts)
         return ns
 
-    def of_computed(self, tokens: Array) -> Array:
+    def of_computed(self, tokens: Array, prompts: bool = False) -> Array:
         """The same without the exchange."""
         shape = self._shape
         dense = shape.layers - shape.moe_layers
         ns = dense * self._gated(tokens, shape.intermediate / self._layout.gpus, shape.weights.dense)
-        return ns + shape.moe_layers * self._sparse(tokens) if shape.moe_layers else ns
+        return ns + shape.moe_layers * self._sparse(tokens, prompts) if shape.moe_layers else ns
 
     def of_rows(self, rows: Array) -> Array:
         """LM head and sampling for the sequences of a rank that emit a token."""
@@ -186,6 +191,28 @@ class OperatorList:
 
     # --- operators ---------------------------------------------------------------------------------
 
+    @property
+    def dispatches(self) -> bool:
+        """Whether DeepEP brings tokens to their experts."""
+        return self._kernel == "deepep" and self._layout.ep > 1 and self._has_here("all_to_all/deepep")
+
+    @property
+    def tells_prompts(self) -> bool:
+        """Whether feed-forward layers take another time where tokens of prompts are among the others."""
+        return self.dispatches or self._gathers
+
+    def _of_mode(self, prompts: bool) -> str:
+        """Kernel of experts; DeepEP has two modes (`--deepep-mode auto`)."""
+        return "deepep-ll" if self.dispatches and not prompts else self._kernel
+
+    @property
+    def _gathers(self) -> bool:
+        """Whether steps with prompts gather the tokens of replicated attention by an all-reduce over a buffer
+        with room for all, and the sums of experts by another: SGLang's `DpPaddingMode.SUM_LEN`. Its kernels
+        by CUTLASS gather tokens quantised to 4 bits, and scatter the sums."""
+        quantised = self._kernel == "cutlass" and self._expert_form == "nvfp4"
+        return self._sglang and self._layout.attention_dp > 1 and not quantised and not self.dispatches
+
     def _projections(self, tokens: Array) -> Array:
         shape, heads, gemm = self._shape, self._heads, self._gemm
         form, latent = self._input_form, shape.latent
@@ -215,12 +242,12 @@ class OperatorList:
         ns = ns + self._fed_gemm(form, tokens, self._shape.hidden, width, self._compiled)
         return ns + self._move(tokens, 2 * width)
 
-    def _sparse(self, tokens: Array) -> Array:
+    def _sparse(self, tokens: Array, prompts: bool) -> Array:
         shape, layout = self._shape, self._layout
         form, top_k = self._expert_form, shape.experts_per_token
         width = shape.moe_intermediate / layout.expert_tp
         local = layout.experts_per_group(shape)
-        named = f"experts/{form}@{self._kernel}/{self._routing}"
+        named = f"experts/{form}@{self._of_mode(prompts)}/{self._routing}"
         plain = [f"experts/{other}/{self._routing}" for other in _ALIKE[form]]
         names = [named] if self._has_here(named) else plain
         ns = self._ns(
@@ -234,19 +261,24 @@ class OperatorList:
             ns = ns + self._gated(rank_tokens, shared, shape.weights.shared)
         return ns
 
-    def _exchange(self, tokens: Array) -> Array:
+    def _exchange(self, tokens: Array, prompts: bool) -> Array:
         """Sum of a layer's outputs over the ranks; with replicated attention, tokens to all ranks first and
         sums back, or only to the ranks of their experts and back, whichever is faster. The way there takes
         half of an all-reduce, less in 4 bits, in which engines quantise tokens before they gather them."""
         layout, shape = self._layout, self._shape
+        rank_tokens = np.ceil(tokens / layout.attention_dp)
+        if self.dispatches:
+            sent = work.all_to_all(self._gpu, rank_tokens, shape.hidden, shape.experts_per_token)
+            return self._over_link([f"all_to_all/{self._of_mode(prompts)}"], sent)
         ns = self.all_reduce(layout.gpus, tokens)
+        if prompts and self._gathers:
+            return 2.0 * ns
         if layout.attention_dp == 1:
             return ns
         if self._expert_form == "nvfp4":
             ns = ns * (0.5 + 0.5 * work.WEIGHT_BYTES["nvfp4"] / 2.0)
         if layout.ep == 1:
             return ns
-        rank_tokens = np.ceil(tokens / layout.attention_dp)
         for kind in ("all_to_all/ll", "all_to_all/ht"):
             if any(learned.has(kind) for learned in self._learned):
                 sent = work.all_to_all(self._gpu, rank_tokens, shape.hidden, shape.experts_per_token)

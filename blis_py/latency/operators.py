@@ -42,6 +42,8 @@ Array = NDArray[np.float64]
 _Load = tuple[int, float]
 """Decodes of a rank, and the sum of their contexts."""
 ENGINES = ("vllm", "sglang", "trtllm")
+_LIBRARIES = ("deepep",)
+"""Whose kernels engines call where they are set to."""
 _GRAPH_TOKENS = {"vllm": 512}
 """Tokens up to which CUDA graphs hold the layers of a step with prompts, too (vllm/config/vllm.py: piecewise
 graphs, `max_cudagraph_capture_size`)."""
@@ -121,8 +123,6 @@ class Operators:
         self.frontend = FrontendDelays(
             before_enqueue_ns=int(self._terms.first_token_ns), behind_seq_ns=int(self._terms.first_seq_ns)
         )
-        blocks = shape.weights.block_scales
-        self._prefill_scale = self._terms.prefill_scale * (self._terms.prefill_block_scale if blocks else 1.0)
         hosts = launching(gpu.name, engine, _SERVERS[bool(gpu.fp4_flops)])
         self._launch_ns = self._terms.launch_layer_ns * hosts * shape.layers
         self._sparse = shape.moe_layers > 0
@@ -131,8 +131,12 @@ class Operators:
         if self._graphs is not None and not self._graphs.sizes:
             self._graph_tokens = 0
         self._list = operators = OperatorList(shape, gpu, layout, learned, options)
+        blocks = shape.weights.block_scales and not operators.dispatches
+        self._prefill_scale = self._terms.prefill_scale * (self._terms.prefill_block_scale if blocks else 1.0)
         self._rank = _Line.of(_TOKENS, operators.of_attention(_TOKENS))
-        self._group = _Line.of(_TOKENS, operators.of_feed_forward(_TOKENS))
+        self._group = self._mixed_group = _Line.of(_TOKENS, operators.of_feed_forward(_TOKENS))
+        if operators.tells_prompts:
+            self._mixed_group = _Line.of(_TOKENS, operators.of_feed_forward(_TOKENS, prompts=True))
         self._rows = _Line.of(_TOKENS, operators.of_rows(_TOKENS))
         grid = operators.of_chunk(_CHUNKS[:, None], _PASTS[None, :])
         self._chunks = [_Line.of(_PASTS, line) for line in grid]
@@ -228,10 +232,10 @@ class Operators:
         if ranks:
             tokens = sum(max(rank.tokens, 1) for rank in ranks)
             most_tokens = max(rank.tokens for rank in ranks)
-            ns = self._group.value(tokens) + max(self._rank_ns(rank) for rank in ranks if rank.tokens)
+            ns = self._mixed_group.value(tokens) + max(self._rank_ns(rank) for rank in ranks if rank.tokens)
         else:
             tokens = most_tokens = f.tokens
-            ns = self._group.value(tokens) + self._rank_ns(f, self._dp)
+            ns = self._mixed_group.value(tokens) + self._rank_ns(f, self._dp)
         ns *= self._prefill_scale
         if most_tokens > self._graph_tokens:
             ns = max(ns, self._launch_ns)
@@ -306,9 +310,9 @@ def _ranks_of(f: StepFeatures) -> Sequence[StepFeatures]:
 
 def surfaces_for(gpu: GpuSpec, engine: str) -> tuple[Sequence[Surfaces], bool]:
     """Surfaces in order of preference, and whether the first ones are of this GPU: the engine's own, those of
-    other engines, those of a related GPU."""
+    other engines and libraries, those of a related GPU."""
     name = gpu.name
-    engines = [engine, *(other for other in ENGINES if other != engine)]
+    engines = [engine, *(other for other in ENGINES if other != engine), *_LIBRARIES]
     own = [found for each in engines if (found := load_surfaces(name, each))]
     related = _RELATED[bool(gpu.fp4_flops)]
     others = [found for each in engines if (found := load_surfaces(related, each))]

@@ -189,7 +189,7 @@ def _longer(plan: PlanResult) -> list[str]:
 
 
 def _begun(plan: PlanResult, longer: Sustained) -> str:
-    """Why a closed loop is judged by a longer run than given."""
+    """The reason why a closed loop is judged by a longer run than given."""
     facts = plan.best.outcome.facts
     requests, at_once = facts["requests"], facts["at_once"]
     text = f"judged over {requests:,} requests, {longer.begun:.3g} × those given"

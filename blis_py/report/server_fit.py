@@ -18,7 +18,8 @@ _WORDS = {
 
 def server_fit_lines(fit: ServerFit) -> Iterator[str]:
     """The numbers with their intervals, and the errors without and with them."""
-    yield f"{fit.requests:,} requests of {fit.source}"
+    logs = "taken as served by one instance" if fit.instances == 1 else f"served by {fit.instances} instances"
+    yield f"{fit.requests:,} requests of {fit.source}, {logs}"
     yield f"{'':28}{'fitted':>10}   90% interval"
     for name, words in _WORDS.items():
         number = fit.numbers[name]

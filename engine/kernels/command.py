@@ -97,8 +97,10 @@ class KernelCommand:
         options, found = self.options, dict[Any, None]()
         for name, model in _models(options.model):
             pages = [size for size in options.block_size or (0,) if size % model.mask_block == 0]
-            for block_size, dtype in product(pages, options.dtype):
-                settings = _settings(options, model) | {"block_size": block_size}
+            # A diffusion engine has no cache in float8.
+            caches = options.kv_cache_dtype if model.mask_block == 1 else ["auto"]
+            for block_size, dtype, cache in product(pages, options.dtype, caches):
+                settings = _settings(options, model) | {"block_size": block_size, "kv_cache_dtype": cache}
                 config = EngineConfig(model=name, device="cuda", dtype=dtype, **settings)
                 found |= dict.fromkeys(variants(model, config, self.gpu))
         try:
@@ -138,7 +140,7 @@ def _models(names: Sequence[str]) -> list[tuple[str, ModelConfig]]:
 
 def _settings(options: argparse.Namespace, model: ModelConfig) -> dict[str, Any]:
     """Settings of an engine of this model: those given, and defaults for the model."""
-    names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "kv_cache_dtype")
+    names = ("max_num_seqs", "max_num_batched_tokens", "max_model_len")
     given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     if options.dependent_launch and model.mask_block == 1:
         given["dependent_launch"] = True
@@ -159,7 +161,7 @@ def _parser(program: str, what: str, resumes: bool) -> argparse.ArgumentParser:
     add("--dtype", nargs="+", choices=("bfloat16", "float16"), default=["bfloat16"], help="Default bfloat16.")
     for name in ("--max-num-seqs", "--max-num-batched-tokens", "--max-model-len"):
         add(name, type=int, help="Of the engine. Default its own.")
-    add("--kv-cache-dtype", choices=("auto", "fp8"), help="Of the engine. Default its own.")
+    add("--kv-cache-dtype", nargs="+", choices=("auto", "fp8"), default=["auto"], help="Default auto.")
     add("--dependent-launch", action="store_true", help="Kernels that are launched early, too.")
     add("--only", default="", help="Variants whose row this regular expression is found in.")
     if resumes:

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 
 from blis_py.api import build, run
+from blis_py.calibrate.fit.by_instance import by_instance
 from blis_py.calibrate.fit.server import ServerFit, fit_server
 from blis_py.calibrate.fit.server_file import engine_file
+from blis_py.calibrate.read_times import read_token_times
 from blis_py.calibrate.token_times import TokenTimes, token_times
 from blis_py.cli import main
 from blis_py.config.engine import load_engine
 from blis_py.errors import InputError
+from blis_py.report.server_fit import server_fit_lines
 from blis_py.requests.table import Labels
 from blis_py.setup.setup import Setup
 
@@ -162,3 +165,52 @@ def test_steps_do_not_take_the_flags_of_a_server(capsys: pytest.CaptureFixture[s
     folder = str(Path(__file__).resolve().parents[2] / "docs" / "recorded" / "tiny-profile")
     assert main(["profile", "fit", folder, "--gpu", "h100"]) == 2
     assert "--gpu: goes with what a client measured" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def cluster() -> TokenTimes:
+    """The log of two planted servers behind a router."""
+    result = run(
+        model="llama-3.1-8b", seed=7, timeout=None, num_instances=2, **(SERVER | LOAD | {"rate": 12})
+    )
+    record = result.record
+    names = Labels.of(f"pod-{instance}" for instance in record.instance.tolist())
+    return replace(token_times(record, "cluster.csv"), gaps=None, instance=names)
+
+
+def test_the_log_of_a_cluster_is_one_run_of_each_instance(cluster: TokenTimes) -> None:
+    """As the log of one instance it has twice the load, and the step times come out too short."""
+    fit = fit_server(build(model="llama-3.1-8b"), cluster)
+    assert fit.instances == 2
+    assert fit.requests == 300
+    assert fit.numbers["step_scale"].value == pytest.approx(1.3, rel=0.03)
+    assert next(server_fit_lines(fit)) == "300 requests of cluster.csv, served by 2 instances"
+    as_one = fit_server(build(model="llama-3.1-8b"), replace(cluster, instance=None))
+    assert next(server_fit_lines(as_one)) == "300 requests of cluster.csv, taken as served by one instance"
+    assert as_one.numbers["step_scale"].value < fit.numbers["step_scale"].value
+
+
+def test_several_instances_that_a_log_does_not_name_are_refused(cluster: TokenTimes) -> None:
+    setup = build(model="llama-3.1-8b", num_instances=2)
+    with pytest.raises(InputError, match="does not say which of the 2 instances served a request"):
+        fit_server(setup, replace(cluster, instance=None))
+    logs, notes = by_instance([cluster], 2)
+    assert [log.source for log in logs] == ["cluster.csv instance pod-0", "cluster.csv instance pod-1"]
+    assert notes == []
+
+
+def test_an_instance_with_few_requests_is_left_out_with_a_note(cluster: TokenTimes) -> None:
+    assert cluster.instance is not None
+    names = Labels.of(["a"] * 260 + ["b"] * 40)
+    logs, (note,) = by_instance([replace(cluster, instance=names)], 1)
+    assert [len(log.request_id) for log in logs] == [260]
+    assert note == "cluster.csv: left out, with fewer than 100 requests: b"
+
+
+def test_the_instance_of_each_request_is_read_from_a_table(tmp_path: Path) -> None:
+    rows = "".join(f"{i},100,5,30,90,pod-{i % 2}\n" for i in range(4))
+    path = tmp_path / "log.csv"
+    path.write_text(f"arrival_s,input_tokens,output_tokens,ttft_ms,e2e_ms,pod\n{rows}")
+    found = read_token_times(path)
+    assert found.instance is not None
+    assert found.instance.to_list() == ["pod-0", "pod-1", "pod-0", "pod-1"]

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fit_cases import HOST, HOST_SEQ, KV, PAIR, PROMPT, STEP, TOKEN, made_up
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from blis_py.calibrate.fit import fit
 from blis_py.calibrate.fit.accuracy import validate
@@ -47,6 +49,22 @@ def test_prompts_read_what_their_queries_see(past: int, new: int) -> None:
         assert found == pytest.approx(prompts * read(past, new))
         assert cached == pytest.approx(prompts * (past / 4 + 3 / 4 * min(past, WINDOW)))
     assert READS.prefill(0, 0, 0, 0) == (0, 0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 300), st.integers(0, 500)), min_size=1, max_size=6))
+def test_unequal_contexts_count_at_most_a_window_too_much_and_never_too_little(
+    prompts: list[tuple[int, int]],
+) -> None:
+    new, past = np.array(prompts).T
+    within = (past / 4 + 3 / 4 * np.minimum(past, WINDOW)).sum()
+    whole = (new * past + new * (new + 1) / 2).sum()
+    pairs, cached = READS.prefill(len(new), new.sum(), whole, past.sum())
+    too_much = pairs - sum(read(before, tokens) for tokens, before in prompts)
+    assert -1e-6 <= too_much <= SHARE * WINDOW * new.sum()
+    decoded = READS.decode_kv_tokens(past.sum(), len(past))
+    for entries in (cached, decoded):
+        assert -1e-6 <= entries - within <= SHARE * WINDOW * len(past)
 
 
 def test_a_fit_on_a_gpu_counts_what_is_read() -> None:

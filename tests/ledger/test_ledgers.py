@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ledger_runs import DENOISING, ENDED, all_ledgers, check_sums, denoising, queueing_ns
 from one_pool import simulate
+from test_ranks import ranked_runs
 from two_visits import handed_over
 
 from blis_py.cluster.flow_settings import FlowSettings
@@ -45,6 +46,17 @@ def test_every_ledger_adds_up_to_the_nanosecond(run: Run, overlap: bool, eos_sha
             delay_ns = int(record.scheduled_ns[row] - record.table.arrival_ns[row])
             waited_ns = queueing_ns(ledger)
             assert waited_ns >= delay_ns if overlap else waited_ns == delay_ns
+
+
+@settings(max_examples=40, deadline=None)
+@given(ranked_runs())
+def test_ledgers_add_up_where_ranks_step_together(run: Run) -> None:
+    """Each rank has a queue and KV blocks of its own; a step takes as long as the slowest."""
+    record, ledgers = all_ledgers(run.record, LATENCIES[run.latency])
+    check_sums(record, ledgers)
+    for row, ledger in enumerate(ledgers):
+        if ledger.outcome in ENDED:
+            assert queueing_ns(ledger) == record.scheduled_ns[row] - record.table.arrival_ns[row]
 
 
 @pytest.mark.slow

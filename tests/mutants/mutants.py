@@ -57,6 +57,8 @@ HANGS_S = 120
 REACH_LIMIT_S = 3600
 SLOW_S = 0.25
 SECOND_NS = 10**9
+CONSTANTS = "tests/core/test_constants.py"
+"""What notices most changes outside functions."""
 CLOSEST = 6
 """Files of tests tried before all others."""
 TOGETHER = 20
@@ -347,6 +349,7 @@ class Campaign:
         block, rank = self._blocks.of(mutation), {file: place for place, file in enumerate(files)}
         found = [one for one in self._reach.of(block) if not self._own or one.file in rank]
         if not found:  # executed when it is imported
+            yield False, [one.test for one in self._reach.tests.get(CONSTANTS, [])]
             files = [*self._selection.runs, *files]
             found = [one for file in files for one in self._reach.tests.get(file, []) if one.passes]
         runs = sorted((one for one in found if one.file in self._selection.runs), key=_mixed)
@@ -360,7 +363,7 @@ class Campaign:
             files = list(dict.fromkeys(one.file for one in close))[:CLOSEST]
             close = [one for one in close if one.file in files]
             yield False, [one.test for one in close]
-        yield False, [one.test for one in runs[FIRST_RUNS:MOST_RUNS]]
+        yield False, [one.test for one in sorted(runs[FIRST_RUNS:], key=_cost_s)[: MOST_RUNS - FIRST_RUNS]]
         if self._battery_only:
             return
         tests = [one for one in tests if one not in close]
@@ -374,6 +377,10 @@ class Campaign:
 def _mixed(run: Reached) -> tuple[bool, bytes]:
     """An order in which runs of all kinds take turns, the long ones behind."""
     return run.cost_s > LONG_RUN_S, sha256(run.test.encode()).digest()
+
+
+def _cost_s(run: Reached) -> float:
+    return run.cost_s
 
 
 def _batched(files: list[str]) -> Iterator[set[str]]:

@@ -68,7 +68,9 @@ class Selection:
     def _read(self, path: Path) -> list[Path]:
         tree = ast.parse(path.read_bytes())
         found: list[Path | None] = []
-        found += self._named(tree) if "import_module" in path.read_text(encoding="utf-8") else []
+        text = path.read_text(encoding="utf-8")
+        found += self._named(tree) if "import_module" in text else []
+        found += self._modules.values() if "walk_packages" in text else []
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
                 found += [self._place(alias.name) for alias in node.names]

@@ -13,7 +13,7 @@ Runs of one server differ from each other by more than a run tells: three of Lla
 So a change is shrunk toward the preset by 1 - (scatter/change)^4, and one below the scatter is none; of n
 runs the scatter is a sqrt(n)-th. A number that then differs from the preset by less than the fit converges to
 is the preset's. Several runs count by their information, the inverse of that scatter's
-variance and their own.
+variance and their own. A log that names the instances of its requests is one run of each.
 
 Errors are those of whole simulations before and after. Held-out errors are of four parts of the run in turn,
 predicted with numbers from the other three. Intervals are of fits to resampled slices (90 %).
@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import lsq_linear
 
+from blis_py.calibrate.fit.by_instance import by_instance
 from blis_py.calibrate.fit.server_runs import (
     GROUPS,
     NAMES,
@@ -99,6 +100,8 @@ class ServerFit:
     held_out_before: Mapping[str, float]
     in_flight: int = 0
     """Largest number of requests in flight, up to which a gap per sequence is known."""
+    instances: int = 1
+    """Instances that the runs are logs of, each fitted as a run of its own."""
     notes: tuple[str, ...] = ()
 
 
@@ -118,16 +121,19 @@ def fit_server(
     if not isinstance(setup.latency, Trained | Operators):
         fix = "drop --latency-model"
         raise InputError("only trained step times can be fitted to a server", key="--latency-model", fix=fix)
-    runs, notes = [], []
-    for one in [measured] if isinstance(measured, TokenTimes) else measured:
+    given = [measured] if isinstance(measured, TokenTimes) else measured
+    logs, notes = by_instance(given, setup.config.instances)
+    runs = []
+    for one in logs:
         if len(one.request_id) > MAX:
             notes.append(
                 f"only the first {MAX:,} of {len(one.request_id):,} requests of {one.source} were used"
             )
             one = one.take(np.argsort(one.sent_s, kind="stable")[:MAX])
         runs.append(ServerRun.of(setup, one, skip_first_s))
-        if one.same_prompt is None and setup.scheduler.prefix_cache != "none":
-            notes.append(f"{one.source} does not say which prompts share a prefix: all are computed in full")
+    if setup.scheduler.prefix_cache != "none":
+        unsaid = "does not say which prompts share a prefix: all are computed in full"
+        notes += [f"{one.source} {unsaid}" for one in given if one.same_prompt is None]
     run = ServerRuns(runs)
     begin = runs[0].numbers_of(setup)
     first = run.times(begin)
@@ -162,7 +168,7 @@ def fit_server(
         )
     values = [FittedServer.of(*map(float, row)) for row in zip(numbers, low, high, strict=True)]
     return ServerFit(
-        source=", ".join(one.measured.source for one in runs),
+        source=", ".join(one.source for one in given),
         requests=sum(int(one.counted.sum()) for one in runs),
         numbers=dict(zip(NAMES, values, strict=True)),
         before=run.errors(first),
@@ -170,6 +176,7 @@ def fit_server(
         held_out=_sizes(held, weights),
         held_out_before=_sizes(run.misses(first), weights),
         in_flight=run.in_flight,
+        instances=max(len(logs) // len(given), 1),
         notes=tuple(notes),
     )
 

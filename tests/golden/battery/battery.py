@@ -92,19 +92,19 @@ def _commands(line: str, place: Path) -> Iterator[str]:
         for name, folder in folders.items():
             command = command.replace(f"{{{name}}}", str(folder))
         out, err = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), _described_pictures():
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), described_pictures():
             code = main(shlex.split(command))
         if not (place / "run" / "summary.json").exists():  # else the same once more
-            yield from _condensed("out", named(out.getvalue()))
+            yield from condensed("out", named(out.getvalue()))
         if code:
             yield f"exit {code}: {named(err.getvalue())[:90]!r}"
     for path in sorted(place.rglob("*")):
         kept = len(path.stem) == NAME_OF_A_CACHED_RUN
         if path.suffix in KINDS and path.name not in LEFT_OUT and not kept:
-            yield from _condensed(str(path.relative_to(place)), named(path.read_text(encoding="utf-8")))
+            yield from condensed(str(path.relative_to(place)), named(path.read_text(encoding="utf-8")))
 
 
-def _condensed(name: str, text: str) -> Iterator[str]:
+def condensed(name: str, text: str) -> Iterator[str]:
     if not text:
         return
     if text.startswith(("{", "[")):
@@ -168,7 +168,7 @@ def _called(name: str, *arguments: str) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _described_pictures() -> Iterator[None]:
+def described_pictures() -> Iterator[None]:
     """Instead of drawing: a text with everything that a picture shows."""
     from blis_py.figures.style import Picture
 
@@ -191,6 +191,8 @@ def _shown(picture: Any) -> Iterator[str]:
     yield " ".join(text.get_text() for text in picture.texts)
     for ax in picture.axes:
         titles = [ax.get_title(loc) for loc in ("left", "center", "right")]
+        grids = [line.get_visible() for axis in (ax.xaxis, ax.yaxis) for line in axis.get_gridlines()[:1]]
+        yield f"{grids} {[(name, spine.get_visible()) for name, spine in ax.spines.items()]}"
         yield f"{titles} {ax.get_xlabel()} {ax.get_ylabel()} {ax.get_xscale()} {ax.get_yscale()}"
         yield _numbers([ax.get_xlim(), ax.get_ylim(), ax.get_xticks(), ax.get_yticks()])
         ticks = (*ax.get_xticklabels(), *ax.get_yticklabels())

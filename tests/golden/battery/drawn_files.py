@@ -98,13 +98,18 @@ def _changed(parser: str, count: int) -> Iterator[str]:
 def written(first: str, count: str) -> Iterator[str]:
     """Requests of random runs in every format that is written, what each loses, and read again."""
     from blis_py.api import build
+    from blis_py.planning.longer import repeated, resampled
     from blis_py.traces import read_trace
+    from blis_py.traces.compose import distinct_names, merged
     from blis_py.traces.convert import WRITERS, losses
 
     for seed in range(int(first), int(first) + int(count)):
         rng = Random(f"written {seed}")
         table = build(**settings_of(rng.choice(("one", "one", "diffusion")), rng)).table
-        yield f"{seed} {digest(table)}"
+        other = table.scaled(rng.choice((0.5, 2.0)))
+        merged_names = distinct_names(("x/a.csv", "y/a.csv"))
+        parts = (table, repeated(table, 3), resampled(table, seed), merged((table, other), merged_names))
+        yield f"{seed} {' '.join(map(digest, parts))}"
         with tempfile.TemporaryDirectory() as place:
             for name, writer in WRITERS.items():
                 file = Path(place, f"t{writer.suffixes[0]}")

@@ -193,7 +193,7 @@ def _traffic(rng: Random) -> dict[str, Any]:
         "prefix_tokens": rng.choice((0, 50)),
         "eos_share": rng.choice((0.0, 0.4)),
         "structured_output_ratio": rng.choice((0.0, 0.5)),
-        "num_requests": 40,
+        "num_requests": rng.choice((40, 40, 120)),
         "max_model_len": 640,
     }
     if name == "closed":

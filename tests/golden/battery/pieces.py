@@ -90,12 +90,14 @@ PIECES: dict[str, Callable[..., Iterator[str]]] = {
 }
 DRAWN = {
     "runs": "draws",
+    "figures": "drawn_figures",
     "prices": "drawn_prices",
     "tables": "drawn_prices",
     "hostile": "drawn_files",
     "texts": "drawn_files",
     "written": "drawn_files",
     "plans": "drawn_plans",
+    "searched": "drawn_plans",
 }
 """Modules of further pieces. Each of their lines is kept by itself."""
 
