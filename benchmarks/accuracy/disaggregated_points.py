@@ -147,6 +147,8 @@ class Apart:
             flags |= {"cuda_graph_padding": True, "cuda_graph_max_size": flags["max_num_seqs"]}
         if side.flags.get("async_scheduling") == "off":
             flags["async_scheduling"] = False
+        if "load-balance-method=round_robin" in side.flags.get("other_flags", ""):
+            flags["rank_choice"] = "round-robin"
         if self.of.engine == "sglang":  # it divides its limits among the replicas
             for name in ("max_num_batched_tokens", "max_num_seqs"):
                 if name in flags:
