@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from blis_py.core.light_dataclass import dataclass
 from blis_py.errors import InputError
+from blis_py.files.opening import read_text
 from blis_py.files.profiles import find_profile, known_names
-from blis_py.files.yaml_files import load_mapping
+from blis_py.files.yaml_files import mapping_of
 
 GIB = 1 << 30
 
@@ -161,7 +163,8 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
     """
     path = Path(name_or_path)
     is_file = path.suffix in (".yaml", ".yml")
-    return _read(path if is_file else find_profile("gpus", str(name_or_path)))
+    path = path if is_file else find_profile("gpus", str(name_or_path))
+    return _read(path, read_text(path))
 
 
 def known_gpus() -> list[str]:
@@ -169,8 +172,9 @@ def known_gpus() -> list[str]:
     return known_names("gpus")
 
 
-def _read(path: Path) -> GpuSpec:
-    top = _section(load_mapping(path), _REQUIRED, path, "", _OPTIONAL)
+@lru_cache(maxsize=64)
+def _read(path: Path, text: str) -> GpuSpec:
+    top = _section(mapping_of(text, path), _REQUIRED, path, "", _OPTIONAL)
     tflops = _section(top["dense_tflops"], ("fp16",), path, "dense_tflops.", _TFLOPS[1:])
     flops = {
         key: _number({key: 0.0, **tflops}, key, path, "dense_tflops.", zero=key != "fp16") * 1e12

@@ -149,6 +149,7 @@ RANKS: Values = {
     "ep": (4,),
     "cuda_graphs": (True, False),
 }
+PAIR = {"prefill_instances": 1, "decode_instances": 2}
 CLUSTERS: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
     "one": ({}, {}),
     "routed": ({}, {"ROUTING": 0.35}),
@@ -158,6 +159,10 @@ CLUSTERS: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
         {"POOLS": 0.2, "ROUTING": 0.05, "GATEWAY": 0.03},
     ),
     "ranks": ({"model": "qwen3-30b-a3b", "tp": 4, "attention_dp": 4}, {"RANKS": 0.4}),
+    "ranked-pools": (
+        {**PAIR, "model": "qwen3-30b-a3b", "tp": 4, "attention_dp": 4},
+        {"POOLS": 0.15, "RANKS": 0.3},
+    ),
     "diffusion": ({}, {"DIFFUSION": 0.35, "ROUTING": 0.05}),
 }
 """Fixed settings of each kind, and how often a setting of a table is drawn; of `ENGINE` it is 0.12."""

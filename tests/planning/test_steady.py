@@ -1,4 +1,4 @@
-"""A closed loop is sized for its steady state, not for the moment when all its clients start."""
+"""A load is sized for its steady state, not for few requests of it or the moment when all clients start."""
 
 from __future__ import annotations
 
@@ -119,3 +119,11 @@ def test_a_replayed_benchmark_of_a_closed_loop_is_repeated(report: Path) -> None
 def test_a_trace_under_a_limit_of_concurrency_is_repeated(report: Path) -> None:
     config = configure(model="llama-3.1-8b", trace=str(report), concurrency=1)
     assert len(varied(Job(config, Variation(length=2.0))).table) == 6
+
+
+def test_few_generated_requests_are_a_sample_and_recorded_ones_are_what_they_are() -> None:
+    generated = JobOutcome(facts={"generated": True, "at_once": 0, "requests": 150})
+    assert steady_length(generated, Goal()) == pytest.approx(2_000 / 150)
+    assert steady_length(generated, Goal(most_requests=300)) == 2
+    assert steady_length(JobOutcome(facts={"generated": False, "requests": 150}), Goal()) == 1
+    assert not is_steady(JobOutcome(facts={"generated": True, "requests": 9_000}), Goal())
