@@ -190,7 +190,7 @@ def _experts(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
             yield from _of_experts(named, gpu, f"@{kernel}") if len(named) else ()
         both = pd.concat(others)
         fast = both[both.kernel_source.str.contains("trtllm") & (both.moe_dtype == "fp8_block")]
-        yield from _of_experts(fast, gpu, "@trtllm") if len(fast) else ()
+        yield from _of_experts(fast, gpu, "@trtllm", curves=True) if len(fast) else ()
 
 
 def _not_in(own: Rows, others: Rows) -> Rows:
@@ -218,7 +218,7 @@ def _divided(rows: Rows) -> Rows:
     return rows[~(np.array(wrong) & (rows.moe_ep_size > 1))]
 
 
-def _of_experts(rows: Rows, gpu: GpuSpec, kernel: str) -> Iterator[Measured]:
+def _of_experts(rows: Rows, gpu: GpuSpec, kernel: str, curves: bool = False) -> Iterator[Measured]:
     pairs = list(zip(rows.hidden_size, rows.inter_size, strict=True))
     odd = [h in UNGATED[0] or pair in UNGATED[1] for (h, _), pair in zip(pairs, pairs, strict=True)]
     rows = rows[~np.array(odd)]
@@ -233,12 +233,12 @@ def _of_experts(rows: Rows, gpu: GpuSpec, kernel: str) -> Iterator[Measured]:
             priced = work.experts(gpu, form, tokens, hidden, inter / tp, top_k, count / ep, ep, even)
             name = f"experts/{form}{kernel}/{ROUTINGS[distribution]}"
             yield name, priced, _ns(one)
-            yield from () if kernel else _of_models(name, one, priced)
+            yield from _of_models(name, one, priced) if curves or not kernel else ()
 
 
 def _of_models(name: str, one: Rows, priced: Priced) -> Iterator[Measured]:
-    """Curves over the tokens, for sizes and routings of bundled models. A kernel chosen by name needs none:
-    its surface holds no other kernel.
+    """Curves over the tokens, for sizes and routings of bundled models. A kernel chosen by name needs none
+    where its surface holds no other kernel and the largest batches.
     """
     routing = name.rpartition("/")[2]
     keys = ["hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"]

@@ -260,7 +260,8 @@ class OperatorList:
         sizes = sizes_of(shape.hidden, width, local, shape.experts, top_k)
         named = f"experts/{form}@{self._of_mode(prompts)}/{self._routing}"
         plain = [f"experts/{other}/{self._routing}" for other in _ALIKE[form]]
-        names = [named] if self._has_here(named) else [f"{plain[0]}/{sizes}", *plain]
+        names = [named] if self._has_here(named) else plain
+        names = [f"{names[0]}/{sizes}", *names]
         ns = self._ns(
             names,
             lambda gpu: work.experts(gpu, form, tokens, shape.hidden, width, top_k, local, layout.ep),
