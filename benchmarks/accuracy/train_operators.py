@@ -43,7 +43,7 @@ VERSIONS = {
     "trtllm": ("trtllm_1.3.0rc20",),
 }
 """Versions of the tables; the second one supplies what the first one lacks."""
-MOST_ROWS = 40_000
+MAX_ROWS = 40_000
 """Of a surface; more are thinned out evenly."""
 SMOOTHING = 0.02
 KNOTS = {
@@ -317,7 +317,7 @@ def _all_to_alls(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
 
 def fit(priced: Priced, ns: NDArray[np.float64], knots: tuple[tuple[float, ...], ...]) -> dict[str, object]:
     """Logarithms at the knots, in hundredths."""
-    thin = slice(None, None, max(1, len(ns) // MOST_ROWS))
+    thin = slice(None, None, max(1, len(ns) // MAX_ROWS))
     base, ns = np.broadcast_to(priced.ns, ns.shape)[thin], ns[thin]
     where = [np.broadcast_to(axis, (len(priced.ns),))[thin] for axis in priced.at]
     axes = [np.array(axis, dtype=float) for axis in knots]

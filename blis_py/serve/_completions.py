@@ -27,7 +27,7 @@ from blis_py.serve.settings import ServeSettings
 
 log = logging.getLogger("blis.serve")
 Prompts = list[list[int]]
-_MOST_NAMES = 100
+_MAX_NAMES = 100
 
 
 class Completions:
@@ -123,7 +123,7 @@ class Completions:
     def _name_unknown(self, body: GenerationBody) -> None:
         """Log fields that have no effect here, each once."""
         for name in (body.model_extra or {}).keys() - self._unknown:
-            if len(self._unknown) < _MOST_NAMES:
+            if len(self._unknown) < _MAX_NAMES:
                 self._unknown.add(name)
                 log.warning("requests have a field that has no effect here: %s", plain(name))
 
