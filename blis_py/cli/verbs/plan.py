@@ -144,12 +144,18 @@ _WITH_PARETO = (
     "--budget",
     "--out",
     "--disaggregate",
+    "--price",
+    "--max-lost",
+    "--at-least",
+    "--no-tuning",
+    "--trials",
+    "--draws",
 )
 
 
 def _pareto(flags: Flags, style: str) -> None:
     """Operating points of all combinations."""
-    from blis_py.planning.api import running, spanned
+    from blis_py.planning.api import limited, running, spanned
     from blis_py.planning.goal import Goal
     from blis_py.planning.pareto import pareto
 
@@ -158,7 +164,8 @@ def _pareto(flags: Flags, style: str) -> None:
             raise InputError("does not apply to --pareto", key=name, fix="drop it")
     axes, _, _ = spanned(flags.get("--vary", ()), (), flags.get("--space"))
     with under_way(), running(flags.get("--workers"), flags.get("--dask"), cache_of(flags)) as runner:
-        found = pareto(base_of(flags), axes, runner, Goal(unlimited=True))
+        goal = limited(Goal(unlimited=True), flags.get("--most-requests"))
+        found = pareto(base_of(flags), axes, runner, goal)
     if style == "json":
         from blis_py.result import to_json
 
