@@ -179,9 +179,7 @@ METRICS: dict[str, Metric] = {
         Metric(
             *("ttft", "TTFT", "Time to first token", _ttft_ns),
             reached="first_token_ns",
-            shown=Places(
-                groups=_P50_AND_P99, notebook=_P50_AND_P99, models=_P50_AND_P99, disagreement=_ENDS
-            ),
+            shown=Places(groups=_P50_AND_P99, notebook=_P50_AND_P99, models=_P50_AND_P99, disagreement=_ENDS),
         ),
         Metric(
             *("tpot", "TPOT", "Time per output token, by request", _tpot_ns),
