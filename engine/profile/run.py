@@ -20,8 +20,8 @@ from engine.clock import clock_facts
 from engine.config import EngineConfig
 from engine.models import load_model_config
 from engine.profile import kinds
+from engine.profile._loaded import Loaded
 from engine.profile.campaign import Bench, Progress, measure, no_progress
-from engine.profile.loaded import Loaded
 from engine.profile.measure import StepBench
 from engine.profile.plan import plan, sentinel
 from engine.profile.provenance import device_name, machine, model_facts
