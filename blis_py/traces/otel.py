@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from blis_py.core.bounds import LAST_NS, MAX_TOKENS
 from blis_py.errors import InputError
 from blis_py.files.json_files import parse_json
 from blis_py.files.opening import read_text
@@ -64,9 +65,9 @@ def read_spans(path: Path) -> tuple[RequestTable, list[str]]:
         raise InputError(f"{len(spans):,} spans, none of which calls a model", file=path, fix=fix)
     sessions = _sessions(calls)
     names = len({call.session for call in calls})
-    found = f"{len(sessions):,} sessions of {names:,} conversations"
+    counts = f"{len(sessions):,} sessions of {names:,} conversations"
     notes = [
-        f"{len(calls):,} calls of {len(spans):,} spans, in {found}",
+        f"{len(calls):,} calls of {len(spans):,} spans, in {counts}",
         "a turn's prompt begins with the prompt and the answer before it, as far as it is long enough",
         "time between two turns, tools included, is think time",
     ]
@@ -103,7 +104,7 @@ def _within(node: Any) -> Iterator[Mapping[str, Any]]:
 def _call(path: Path, span: Mapping[str, Any]) -> _Call | None:
     """The call of a model that a span is; None for other spans."""
     attributes = _attributes(span["attributes"])
-    prompt, output = _count(attributes, _INPUT), _count(attributes, _OUTPUT)
+    prompt, output = _count(path, attributes, _INPUT), _count(path, attributes, _OUTPUT)
     if prompt is None or output is None:
         return None
     begin_ns, end_ns = (_time_ns(path, span, side) for side in ("start", "end"))
@@ -111,7 +112,7 @@ def _call(path: Path, span: Mapping[str, Any]) -> _Call | None:
     trace = span.get("traceId") or span.get("trace_id") or (context or {}).get("trace_id") or ""
     session = next((str(attributes[name]) for name in _SESSION if attributes.get(name)), str(trace))
     model = next((str(attributes[name]) for name in _MODEL if attributes.get(name)), "")
-    limit = _count(attributes, _LIMIT) or 0
+    limit = _count(path, attributes, _LIMIT) or 0
     if end_ns < begin_ns:
         raise InputError("a span ends before it begins", file=path, key=str(span.get("spanId", "")))
     return _Call(begin_ns, end_ns, session, max(prompt, 1), max(output, 1), model, max(limit, 0))
@@ -121,21 +122,24 @@ def _attributes(given: Any) -> dict[str, Any]:
     """Attributes by name, from either form."""
     if isinstance(given, Mapping):
         return dict(given)
-    found = {}
+    attributes = {}
     for one in given if isinstance(given, list) else ():
         if isinstance(one, Mapping) and isinstance(one.get("value"), Mapping):
-            found[str(one.get("key"))] = next(iter(one["value"].values()), None)
-    return found
+            attributes[str(one.get("key"))] = next(iter(one["value"].values()), None)
+    return attributes
 
 
-def _count(attributes: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+def _count(path: Path, attributes: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
     for name in names:
         value = attributes.get(name)
         if isinstance(value, int | float | str) and not isinstance(value, bool):
             try:
-                return int(float(value))
+                count = int(float(value))
             except (ValueError, OverflowError):
                 continue
+            if count > MAX_TOKENS:
+                raise InputError(f"more than {MAX_TOKENS:,} tokens", file=path, key=name, value=value)
+            return count
     return None
 
 
@@ -143,9 +147,13 @@ def _time_ns(path: Path, span: Mapping[str, Any], side: str) -> int:
     value = span.get(f"{side}TimeUnixNano", span.get(f"{side}_time"))
     try:
         if isinstance(value, str) and not value.isdecimal():
-            return int(np.datetime64(value.removesuffix("Z"), "ns").astype(np.int64))
-        return int(value)
-    except (TypeError, ValueError):
+            time_ns = int(np.datetime64(value.removesuffix("Z"), "ns").astype(np.int64))
+        else:
+            time_ns = int(value)
+        if abs(time_ns) > LAST_NS:
+            raise ValueError
+        return time_ns
+    except (TypeError, ValueError, OverflowError):
         raise InputError(f"no {side} time", file=path, key=str(span.get("spanId", "")), value=value) from None
 
 

@@ -66,7 +66,8 @@ FIRST_RUNS = 15
 """Runs of the battery before any other test."""
 MOST_RUNS = 60
 """Runs of the battery for one mutant."""
-LONG_RUN_S = 0.15
+LONG_RUN_S = 0.4
+THOROUGH = ("random.txt", "drawn.txt")
 
 
 def main() -> int:
@@ -374,9 +375,10 @@ class Campaign:
                     yield shared, [one.test for one in chosen if one.file in some]
 
 
-def _mixed(run: Reached) -> tuple[bool, bytes]:
-    """An order in which runs of all kinds take turns, the long ones behind."""
-    return run.cost_s > LONG_RUN_S, sha256(run.test.encode()).digest()
+def _mixed(run: Reached) -> tuple[bool, bool, bytes]:
+    """Runs of which everything is compared, then all others; kinds take turns, the long ones come last."""
+    is_thorough = run.file.endswith(THOROUGH)
+    return run.cost_s > LONG_RUN_S, not is_thorough, sha256(run.test.encode()).digest()
 
 
 def _cost_s(run: Reached) -> float:

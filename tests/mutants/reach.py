@@ -177,6 +177,14 @@ def _used_s() -> float:
     return sum(os.times()[:4])
 
 
+def _places(names: list[str]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        found.setdefault(name, []).append(place)
+        found.setdefault(name.partition("#")[0], []).append(place)
+    return found
+
+
 class Reach:
     """What all tests execute, kept in a file: a line for each file of tests, below one with the blocks.
 
@@ -191,13 +199,15 @@ class Reach:
         self._out, self._root, self._names = out, root, names
         self._written: list[str] = []
         self.tests: dict[str, list[Reached]] = {}
-        self._by_name: dict[str, list[Reached]] = {}
+        self._places: dict[str, dict[str, list[int]]] = {}
+        """By file, the places of blocks and of whole functions in its tests' hits."""
+        places: dict[str, list[int]] = {}
         for line in out.read_text().splitlines() if out.exists() else ():
             file, key, found = json.loads(line)
             if not file:
-                self._written = found
+                self._written, places = found, _places(found)
             elif (root / file).exists() and key == self._key(file):
-                self._keep(file, found, self._written)
+                self._keep(file, found, places)
 
     def missing(self, files: list[str]) -> list[str]:
         return [file for file in files if file not in self.tests]
@@ -208,20 +218,21 @@ class Reach:
                 print(json.dumps(["", "", self._names]), file=log)
                 self._written = self._names
             print(json.dumps([file, self._key(file), found]), file=log, flush=True)
-        self._keep(file, found, self._names)
+        self._keep(file, found, _places(self._names))
 
     def of(self, block: str) -> list[Reached]:
         """The passing tests that execute a block, or if none does, its function."""
-        function = block.partition("#")[0]
-        found = self._by_name.get(block) or self._by_name.get(function) or []
-        return [one for one in found if one.file in self.tests and one.passes]
+        return self._with(block) or self._with(block.partition("#")[0])
 
-    def _keep(self, file: str, found: list[list[Any]], names: list[str]) -> None:
-        self.tests[file] = [Reached.read(*one) for one in found]
-        for one in self.tests[file]:
-            hit = [name for name, mark in zip(names, one.hits, strict=True) if mark]
-            for name in (*hit, *{name.partition("#")[0] for name in hit}):
-                self._by_name.setdefault(name, []).append(one)
+    def _with(self, name: str) -> list[Reached]:
+        found = []
+        for file, tests in self.tests.items():
+            places = self._places[file].get(name, ())
+            found += [one for one in tests if one.passes and any(one.hits[place] for place in places)]
+        return found
+
+    def _keep(self, file: str, found: list[list[Any]], places: dict[str, list[int]]) -> None:
+        self.tests[file], self._places[file] = [Reached.read(*one) for one in found], places
 
     def _key(self, file: str) -> str:
         return sha256((self._root / file).read_bytes()).hexdigest()[:16]

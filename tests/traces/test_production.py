@@ -158,3 +158,16 @@ def test_what_are_no_spans_is_refused_in_one_line(tmp_path: Path, text: str) -> 
     (tmp_path / "spans.json").write_text(text)
     with pytest.raises(InputError):
         read_spans(tmp_path / "spans.json")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"gen_ai.usage.input_tokens": 10**30}, {"start": "1" + "0" * 30}, {"start": float("inf")}],
+)
+def test_counts_and_times_beyond_all_bounds_are_refused(tmp_path: Path, changed: dict[str, object]) -> None:
+    attributes = {"gen_ai.usage.input_tokens": 7, "gen_ai.usage.output_tokens": 3, **changed}
+    start = attributes.pop("start", 1)
+    one = {"start_time": start, "end_time": 2, "attributes": attributes}
+    (tmp_path / "spans.json").write_text(json.dumps([one]))
+    with pytest.raises(InputError):
+        read_spans(tmp_path / "spans.json")

@@ -8,27 +8,37 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from random import Random
-from shutil import copytree
+from shutil import copy, copytree
 
-from drawing import digest
+from drawing import digest, kept
 from draws import settings_of
 from mutate import mutated
 from shown import text_of
-from targets import READERS
+from targets import READERS, Reader
 
 from blis_py.errors import InputError
+from blis_py.traces.otel import read_spans
+from blis_py.traces.prometheus import read_metrics
 
 INPUTS = Path(__file__).parent / "inputs"
+READ = {
+    **READERS,
+    "metrics of a server": Reader("metrics.txt", lambda folder: read_metrics(folder / "metrics.txt")),
+    "spans": Reader("spans.json", lambda folder: read_spans(folder / "spans.json")),
+    "lines of spans": Reader("spans.jsonl", lambda folder: read_spans(folder / "spans.jsonl")),
+}
 FORMATS = Path(__file__).parents[2] / "traces" / "formats"
 
 
 def hostile(reader: str, count: str) -> Iterator[str]:
     """What a reader makes of changed files: what it reads, or how it refuses."""
-    named, found = READERS[reader.replace("_", " ")], []
+    named, found = READ[reader.replace("_", " ")], []
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "s")
         copytree(INPUTS / "scenario", folder)
         copytree(FORMATS, folder / "formats")
+        for name in ("metrics.txt", "spans.json", "spans.jsonl"):
+            copy(INPUTS / name, folder)
         file = folder / named.file
         good = file.read_bytes()
         for seed in range(int(count)):
@@ -105,7 +115,8 @@ def written(first: str, count: str) -> Iterator[str]:
 
     for seed in range(int(first), int(first) + int(count)):
         rng = Random(f"written {seed}")
-        table = build(**settings_of(rng.choice(("one", "one", "diffusion")), rng)).table
+        settings = settings_of(rng.choice(("one", "one", "diffusion")), rng)
+        (table,) = kept(settings, rng, lambda given, _: iter([build(**given).table]))[-1:]
         other = table.scaled(rng.choice((0.5, 2.0)))
         merged_names = distinct_names(("x/a.csv", "y/a.csv"))
         parts = (table, repeated(table, 3), resampled(table, seed), merged((table, other), merged_names))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from shutil import copytree
@@ -16,6 +17,7 @@ from drawing import Values, digest, drawn, kept
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
+from blis_py.latency.notes import domain_notes
 
 SCENARIO = Path(__file__).parent / "inputs" / "scenario"
 
@@ -25,7 +27,19 @@ MODELS = (
     *("minimax-m2.5", "qwen3-32b-fp8", "deepseek-v2-lite", "llama-4-maverick", "qwen3.5-27b"),
 )
 PRICED: Values = {
-    "gpu": ("h100", "h200", "b200", "gb200", "a100-80", "l40s", "mi300x", "rtx-4090", "rtx-pro-6000"),
+    "gpu": (
+        "h100",
+        "h200",
+        "b200",
+        "gb200",
+        "a100-80",
+        "l40s",
+        "mi300x",
+        "rtx-4090",
+        "rtx-pro-6000",
+        "l4",
+        "a10g",
+    ),
     "+layout": (
         *(
             {"tp": 1},
@@ -97,6 +111,36 @@ def tables(kind: str, first: str, count: str) -> Iterator[str]:
                 yield f"{seed} refused: {error}".replace(place, "")
 
 
+def launched(first: str, count: str) -> Iterator[str]:
+    """Small clusters whose host launches kernels beside the GPU, which is at times the slower of both."""
+    from cluster_runs import table_of
+    from configurations import digest as of_record
+    from one_pool import simulate
+    from routed_runs import routed
+
+    from blis_py.latency import build
+    from blis_py.models.model_shape import load_model
+
+    for seed in range(int(first), int(first) + int(count)):
+        rng = Random(f"launched {seed}")
+        with tempfile.TemporaryDirectory() as place:
+            folder = copytree(SCENARIO / "fitted", Path(place, "fitted"))
+            _scale(folder / "profile.yaml", rng)
+            tree = yaml.safe_load((folder / "profile.yaml").read_text(encoding="utf-8"))
+            for regime in tree["fit"]["regimes"].values():
+                speed = rng.choice((0.02, 1.0))
+                regime["gpu"] = {key: price * speed for key, price in regime["gpu"].items()}
+                regime["launching"] = {"step": rng.uniform(1e4, 3e6), "seqs": rng.uniform(0, 9000)}
+                drawn_prices = list(regime["launching"].values())
+                regime["launching_draws"] = [drawn_prices for _ in regime["gpu_draws"]]
+            (folder / "profile.yaml").write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
+            model = build("fitted", shape=load_model("qwen3-0.6b"), gpu=None, profile=folder)
+        run = routed(rng)
+        config = replace(run.config, async_scheduling=True)
+        record = simulate(table_of(run.rows[:40]), scheduler=config, latency=model, num_instances=2)
+        yield f"{seed} {of_record(record)} {digest(domain_notes(model))}"
+
+
 def _scale(file: Path, rng: Random) -> None:
     if file.suffix == ".csv":
         with file.open(newline="") as lines:
@@ -114,7 +158,6 @@ def _scale(file: Path, rng: Random) -> None:
 
 def _times(plain: LatencyModel, rng: Random) -> Iterator[str]:
     from blis_py.latency.base import overlapped
-    from blis_py.latency.notes import domain_notes
 
     for model in (plain, overlapped(plain)):
         alone, mixed, runs = [], [], []
@@ -130,10 +173,14 @@ def _times(plain: LatencyModel, rng: Random) -> Iterator[str]:
 
 def _features(rng: Random, has_prompts: bool) -> StepFeatures:
     prompts = rng.choice((1, 2, 7)) if has_prompts else 0
-    tokens = prompts * rng.choice((1, 17, 300, 2000))
-    past = prompts * rng.choice((0, 0, 64, 5000))
-    seqs = rng.choice((0, 1, 3, 16, 70, 300)) if has_prompts else rng.choice((1, 2, 8, 33, 130, 500))
-    context = rng.choice((1, 40, 900, 6000))
+    tokens = prompts * rng.choice((1, 16, 17, 128, 256, 300, 512, 2000, 2048, 4096))
+    past = prompts * rng.choice((0, 0, 0, 64, 1024, 5000))
+    seqs = (
+        rng.choice((0, 1, 3, 16, 64, 70, 256, 300))
+        if has_prompts
+        else rng.choice((1, 2, 8, 33, 64, 130, 256, 257, 500, 512))
+    )
+    context = rng.choice((1, 40, 128, 900, 1024, 4096, 6000))
     pairs = tokens * past // max(1, prompts) + tokens * (tokens + 1) // 2 // max(1, prompts)
     return StepFeatures(
         prefill_seqs=prompts,

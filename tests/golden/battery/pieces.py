@@ -91,8 +91,11 @@ PIECES: dict[str, Callable[..., Iterator[str]]] = {
 DRAWN = {
     "runs": "draws",
     "figures": "drawn_figures",
+    "logs": "drawn_traces",
+    "scraped": "drawn_traces",
     "prices": "drawn_prices",
     "tables": "drawn_prices",
+    "launched": "drawn_prices",
     "hostile": "drawn_files",
     "texts": "drawn_files",
     "written": "drawn_files",
