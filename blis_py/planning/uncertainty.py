@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from blis_py.config.loader import pool_configs
 from blis_py.config.models import RunConfig
@@ -234,7 +234,7 @@ def _of_fitted(profile: str, count: int) -> Errors | None:
         return None
     worst = max(known, key=lambda each: each.mape)
     parts = [(count - index - 0.5) / count for index in range(count)]
-    errors: Any = norm.ppf(parts, worst.bias, worst.mape * math.sqrt(math.pi / 2))
+    errors: Any = ndtri(parts) * (worst.mape * math.sqrt(math.pi / 2)) + worst.bias
     draws = tuple(Draw(1 / (1 + max(float(error), -0.9))) for error in np.asarray(errors))
     return Errors(draws, f"cross-validation of the profile: {100 * worst.mape:.1f} % mean error", 0)
 
