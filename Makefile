@@ -108,13 +108,15 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/pytest -q tests/lint/test_words.py tests/lint/test_structure.py tests/lint/test_docstrings.py
 
-# Every Triton kernel in every variant that an engine of a bundled model can launch, compiled for an H100 or H200 and
-# checked for spills, shared memory and instructions. No GPU is needed, but many minutes: it goes on where it was
-# stopped. AOT='--budget-s 280' for a part of it, --model, --only and others for a selection.
+# Every Triton kernel in every variant that an engine of a bundled model can launch, with either kind of KV cache, and
+# those of architectures that have no bundled model, compiled for an H100 or H200 and checked for spills, shared memory
+# and instructions. No GPU is needed, but an hour or two: it goes on where it was stopped. AOT='--budget-s 280' for a
+# part of it, --model, --only and others for a selection.
 aot: $(VENV)/.installed-dev
 	@mkdir -p out
 	$(BIN)/python -m engine.kernels.aot --target cuda:90 --block-size 16 32 64 128 256 --dtype bfloat16 float16 \
-		--dependent-launch --checked out/aot.jsonl $(AOT)
+		--kv-cache-dtype auto fp8 --dependent-launch --also tests/engine/kernels/architectures/*.json \
+		--checked out/aot.jsonl $(AOT)
 
 bench: $(VENV)/.native
 	$(BIN)/python benchmarks/speed.py

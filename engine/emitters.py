@@ -34,7 +34,7 @@ class Emitters:
     """Whether some of them are constrained by a grammar."""
     delivered: bool = False
     """Whether some of them deliver text or tokens as they are emitted."""
-    ends: list[int] = field(default_factory=list)
+    ends: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """`[R]` step-counter values at which each reaches its token limit."""
     requests: list[Request] = field(default_factory=list)
     serials: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -47,7 +47,7 @@ class Emitters:
         ends = [r.finish_tick if r.status is DECODING else tick + r.target - r.generated for r in requests]
         outputs = [sequence.output_ids for sequence in sequences]
         serials = np.array([sequence.serial for sequence in sequences], dtype=np.int64)
-        return cls._made(sequences, outputs, rows, ends, requests, serials)
+        return cls._made(sequences, outputs, rows, np.array(ends, dtype=np.int64), requests, serials)
 
     @classmethod
     def _made(
@@ -55,7 +55,7 @@ class Emitters:
         sequences: list[Sequence],
         outputs: list[list[int]],
         rows: Ints,
-        ends: list[int],
+        ends: Ints,
         requests: list[Request],
         serials: Ints,
         before: Emitters | None = None,
@@ -70,7 +70,7 @@ class Emitters:
             sequences,
             outputs,
             rows,
-            min(ends, default=NEVER),
+            int(ends.min(initial=NEVER)),
             frozenset().union(*{sequence.stop_ids for sequence in sequences}) if stops else frozenset(),
             special and True in [sequence.watched for sequence in sequences],
             special and False in [sequence.grammar is None for sequence in sequences],
@@ -91,18 +91,17 @@ class Emitters:
             self.watched or others.watched,
             self.constrained or others.constrained,
             self.delivered or others.delivered,
-            self.ends + others.ends,
+            np.concatenate((self.ends, others.ends)),
             self.requests + others.requests,
             np.concatenate((self.serials, others.serials)),
         )
 
     def ending(self, end: int, stopped: Ordered[Request]) -> list[Request]:
         """Those that end with this step: at step-counter value `end`, or because they have stopped."""
-        both = zip(self.requests, self.ends, strict=True)
-        if not stopped:
-            return [request for request, own_end in both if own_end == end]
-        over = set(stopped)
-        return [request for request, own_end in both if own_end == end or request in over]
+        over, stopping = self.ends == end, set(stopped)
+        if stopping:
+            over |= np.array([request in stopping for request in self.requests])
+        return [self.requests[index] for index in over.nonzero()[0].tolist()]
 
     def only(self, roster: Roster) -> Emitters | None:
         """The emitters in the roster; None if it has others, or another order.
@@ -111,11 +110,12 @@ class Emitters:
         are the decodes.
         """
         requests, sequences = list(self.requests), list(self.sequences)
-        outputs, ends, here = list(self.outputs), list(self.ends), np.ones(len(self.rows), dtype=bool)
+        outputs, here = list(self.outputs), np.ones(len(self.rows), dtype=bool)
         gone = [index for index, request in enumerate(requests) if request.status is not DECODING]
         for index in reversed(gone):
-            del sequences[index], outputs[index], ends[index], requests[index]
+            del sequences[index], outputs[index], requests[index]
         if requests != roster:
             return None
         here[gone] = False
-        return Emitters._made(sequences, outputs, self.rows[here], ends, requests, self.serials[here], self)
+        rows, ends, serials = self.rows[here], self.ends[here], self.serials[here]
+        return Emitters._made(sequences, outputs, rows, ends, requests, serials, self)

@@ -15,7 +15,15 @@ from engine.emitters import Emitters
 from engine.kernels.sampling import SamplingTensors, logprobs, sample
 from engine.outcome import SampledLogprobs, StepOutcome
 from engine.penalties import Entrant, TokenCounts
-from engine.sampling_columns import FILTERED, HELD_BACK, LOGPROBS, PENALISED, RANDOM, SamplingColumns
+from engine.sampling_columns import (
+    FILTERED,
+    HELD_BACK,
+    LOGPROBS,
+    PENALISED,
+    RANDOM,
+    SamplingColumns,
+    greedy_rows,
+)
 from engine.sequence import Sequence
 from engine.upload import upload
 
@@ -97,8 +105,8 @@ class Sampler:
         self._plan: SamplingPlan | None = None
         self._columns = SamplingColumns()
         self._counts = TokenCounts(device)
-        self._anywhere = torch.zeros(0, dtype=torch.int64, device=device)
-        """Positions where none matters."""
+        self._greedy: SamplingPlan | None = None
+        """That of the latest batch in which nothing but the most likely tokens was wanted."""
 
     def plan(self, emitters: Emitters) -> SamplingPlan:
         """On the host: what sampling for these sequences needs."""
@@ -143,11 +151,13 @@ class Sampler:
     def _collect(self, emitters: Emitters) -> SamplingPlan:
         """All that goes to the device for it goes in one copy."""
         sequences = emitters.sequences
-        columns = self._columns.of(sequences, emitters.rows, emitters.serials)
-        needs = int(np.bitwise_or.reduce(columns.needs))
-        penalised, entrants = self._penalised(sequences, columns.rows_that(PENALISED, needs))
-        held_back = _held_back(sequences, columns.rows_that(HELD_BACK, needs))
-        wanted = columns.rows_that(LOGPROBS, needs)
+        needs = self._columns.needs(sequences, emitters.rows, emitters.serials)
+        if not needs:
+            return self._all_greedy(len(sequences))
+        columns = self._columns.of(emitters.rows)
+        penalised, entrants = self._penalised(sequences, columns.rows_that(PENALISED))
+        held_back = _held_back(sequences, columns.rows_that(HELD_BACK))
+        wanted = columns.rows_that(LOGPROBS)
         index = (np.array(wanted, dtype=np.int64),) if wanted else ()
         parts = iter(upload(self.device, *columns[:5], *penalised, *held_back, *index))
         temperature, top_k, top_p, min_p, seeds = islice(parts, 5)
@@ -160,10 +170,17 @@ class Sampler:
             found.with_logprobs, found.logprobs_index = wanted, next(parts)
             found.most_logprobs = max(sequences[row].params.logprobs or 0 for row in wanted)
         if not needs & RANDOM:
-            if self._anywhere.shape != found.seeds.shape:
-                self._anywhere = torch.zeros_like(found.seeds)
-            found.greedy = found.at(self._anywhere, all_greedy=True)
+            found.greedy = found.at(torch.zeros_like(found.seeds), all_greedy=True)
         return found
+
+    def _all_greedy(self, rows: int) -> SamplingPlan:
+        """The plan of a batch in which nothing but the most likely token of every row is wanted."""
+        plan = self._greedy
+        if plan is None or len(plan.seeds) != rows:
+            temperature, top_k, top_p, min_p, seeds = upload(self.device, *greedy_rows(rows)[:5])
+            plan = self._greedy = SamplingPlan(temperature, top_k, top_p, min_p, seeds, filtered=False)
+            plan.greedy = plan.at(plan.seeds, all_greedy=True)
+        return plan
 
     def _penalised(
         self, sequences: Ordered[Sequence], index: list[int]
@@ -193,8 +210,6 @@ class Sampler:
 
 def _held_back(sequences: Ordered[Sequence], rows: list[int]) -> tuple[NDArray[Any], ...]:
     """Arrays of `HeldBack`, empty without any: output token `min_tokens` is the first that may end one."""
-    if not rows:
-        return ()
     held = [
         (row, token, len(sequences[row].prompt_ids) + sequences[row].params.min_tokens - 1)
         for row in rows

@@ -29,9 +29,9 @@ class SamplingRows(NamedTuple):
     seeds: NDArray[np.int64]
     needs: NDArray[np.uint8]
 
-    def rows_that(self, need: int, all_needs: int) -> list[int]:
-        """Rows of the requests that need this; `all_needs` are those of the batch."""
-        rows: list[int] = np.flatnonzero(self.needs & need).tolist() if need & all_needs else []
+    def rows_that(self, need: int) -> list[int]:
+        """Rows of the requests that need this."""
+        rows: list[int] = np.flatnonzero(self.needs & need).tolist()
         return rows
 
 
@@ -43,10 +43,10 @@ class SamplingColumns:
         """Serial number of the sequence that was in each slot last; -1 = none was."""
         self._columns = _empty()
 
-    def of(
+    def needs(
         self, sequences: Ordered[Sequence], slots: NDArray[np.int64], serials: NDArray[np.int64]
-    ) -> SamplingRows:
-        """Those of the sequences in these slots, which have these serial numbers."""
+    ) -> int:
+        """All that any of these sequences needs, which are in these slots and have these serial numbers."""
         try:
             changed = self._owners[slots] != serials
         except IndexError:
@@ -55,6 +55,10 @@ class SamplingColumns:
         for index in changed.nonzero()[0].tolist():
             self._write(slots[index], sequences[index].params, sequences[index].seed)
         self._owners[slots] = serials
+        return int(np.bitwise_or.reduce(self._columns.needs.take(slots)))
+
+    def of(self, slots: NDArray[np.int64]) -> SamplingRows:
+        """Those of the sequences in these slots, whose needs have been looked up."""
         return _map(lambda column: column.take(slots), self._columns)
 
     def _write(self, slot: int, params: SamplingParams, seed: int) -> None:
@@ -92,6 +96,12 @@ def _map(change: Callable[[NDArray[Any]], NDArray[Any]], columns: SamplingRows) 
         seeds=change(columns.seeds),
         needs=change(columns.needs),
     )
+
+
+def greedy_rows(count: int) -> SamplingRows:
+    """Rows of so many requests without needs; their seeds do not matter."""
+    off, ones, counts = np.zeros(count, np.float32), np.ones(count, np.float32), np.zeros(count, np.int32)
+    return SamplingRows(off, counts, ones, off, np.zeros(count, np.int64), np.zeros(count, np.uint8))
 
 
 def _empty() -> SamplingRows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,8 +11,9 @@ from blis_py.config.layers import did_you_mean
 from blis_py.config.models import DEFAULT_ENGINE, RunConfig
 from blis_py.errors import InputError
 from blis_py.files.bundled import root
+from blis_py.files.opening import read_text
 from blis_py.files.paths import expanded, is_file
-from blis_py.files.yaml_files import load_mapping
+from blis_py.files.yaml_files import load_mapping, mapping_of
 from blis_py.hardware.gpu import load_gpu
 
 LARGE_GPU_BYTES = 70 << 30
@@ -65,11 +66,18 @@ def load_engine(name: str) -> EnginePreset:
     """
     preset = _preset_of(name)
     path = root("profiles") / "engines" / f"{preset}.yaml"
-    if preset not in names():
+    is_bundled = preset in names()
+    if not is_bundled:
         path = expanded(name, key="--engine")
         if not is_file(path):
             raise InputError("no such engine", key="--engine", value=name, fix=did_you_mean(name, names()))
-    values = load_mapping(path)
+    return _read(path, read_text(path), name if is_bundled else "")
+
+
+@lru_cache(maxsize=64)
+def _read(path: Path, text: str, bundled_as: str) -> EnginePreset:
+    """The preset in a text, and the name of a bundled one; a study loads the same one three times a run."""
+    values = mapping_of(text, path)
     title, entries = values.pop("title", None), values.pop("settings", None)
     releases = tuple(map(str, values.pop("releases", ())))
     not_priced = dict(values.pop("not_priced", {}))
@@ -86,9 +94,9 @@ def load_engine(name: str) -> EnginePreset:
         settings[str(key)], sources[str(key)] = entry["value"], str(entry["source"])
         if "small_gpu" in entry:
             small[str(key)] = entry["small_gpu"]
-    named = _RELEASE.fullmatch(name)
-    if preset in names() and named is not None:
-        title = f"{title.split()[0]} {name.partition('-')[2]}"
+    named = _RELEASE.fullmatch(bundled_as)
+    if named is not None:
+        title = f"{title.split()[0]} {bundled_as.partition('-')[2]}"
     left_out = "" if named is None else not_priced.get(f"{named[2]}.{named[3]}", "")
     return EnginePreset(path, title, settings, small, sources, releases, left_out)
 

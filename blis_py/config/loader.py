@@ -118,9 +118,21 @@ def _pool_config(config: RunConfig, pool: PoolSection) -> RunConfig:
     if "model" in overrides or "model_config" in overrides:
         base = replace(base, model=None, model_config=None)
     try:
-        return load_config(overrides=overrides, base=base)
+        own = load_config(overrides=overrides, base=base)
     except InputError as error:
         raise of_pool(error, f".{pool.name}") from error
+    return _of_phase(own, pool, config)
+
+
+def _of_phase(own: RunConfig, pool: PoolSection, config: RunConfig) -> RunConfig:
+    """The configuration of a pool's instances with what its engine does otherwise in one phase alone: ranks
+    of SGLang's prefill follow the random number of the hand-over (`server_args.py`,
+    `_handle_load_balance_method`)."""
+    handoff = config.disaggregation.handoff or config.engine.partition("-")[0]
+    given = own.given is None or "scheduler.rank_choice" in own.given
+    if pool.role != "prefill" or handoff != "sglang" or own.attention_dp == 1 or given:
+        return own
+    return replace(own, scheduler=replace(own.scheduler, rank_choice="follow-bootstrap-room"))
 
 
 def _known_of(

@@ -84,12 +84,13 @@ class Batching(SchedulerSettings):
         "least-queued",
         choices="rank_choice",
         flag="--load-balance-method",
-        help="With --attention-dp, the rank of a new request: least-queued, round-robin, total-requests, "
-        "total-tokens or balanced-tokens.",
+        help="With --attention-dp, the rank of a new request: least-queued, round-robin, "
+        "follow-bootstrap-room, total-requests, total-tokens or balanced-tokens.",
     )
     """With attention DP, the rank that a new request goes to: the one with the smallest 4 * waiting + running
-    (vLLM), in turn, with the fewest requests or the fewest prompt tokens (SGLang), or with the fewest prompt
-    tokens of those with room for an equal share of the requests (TensorRT-LLM)."""
+    (vLLM), in turn, with the fewest requests or the fewest prompt tokens (SGLang), by the random number of
+    the hand-over (SGLang's prefill, where decode is apart), or with the fewest prompt tokens of those with
+    room for an equal share of the requests (TensorRT-LLM)."""
     max_num_seqs: int = setting(
         256,
         least=1,

@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 
 from blis_py.core.request import Request
 
+_MASK = 2**64 - 1
+"""Of SplitMix64, here the generator of those numbers."""
+
 
 class RankLoad:
     """State of a rank as a policy reads it."""
@@ -28,6 +31,14 @@ class RankLoad:
 def round_robin(loads: Sequence[RankLoad], request: Request, turn: int) -> int:
     """In turn (SGLang's default)."""
     return turn % len(loads)
+
+
+def follow_bootstrap_room(loads: Sequence[RankLoad], request: Request, turn: int) -> int:
+    """At random: by the number that a router draws for the hand-over of a request (SGLang's prefill)."""
+    room = (request.row + 1) * 0x9E3779B97F4A7C15 & _MASK
+    room = (room ^ room >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    room = (room ^ room >> 27) * 0x94D049BB133111EB & _MASK
+    return (room ^ room >> 31) % len(loads)
 
 
 def least_queued(loads: Sequence[RankLoad], request: Request, turn: int) -> int:
@@ -62,6 +73,7 @@ RankChoice = Callable[[Sequence[RankLoad], Request, int], int]
 """From the ranks' loads, a request and the number of requests before it to the index of a rank."""
 RANK_CHOICES: dict[str, RankChoice] = {
     "round-robin": round_robin,
+    "follow-bootstrap-room": follow_bootstrap_room,
     "least-queued": least_queued,
     "total-requests": total_requests,
     "total-tokens": total_tokens,

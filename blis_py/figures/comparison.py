@@ -37,7 +37,7 @@ Data = Mapping[str, Any]
 
 _MAX_GROUPS = 22
 _TAIL = (
-    *((1.0, "0"), (0.5, "p50"), (0.1, "p90"), (0.01, "p99")),
+    *((0.5, "p50"), (0.1, "p90"), (0.01, "p99")),
     *((0.001, "p99.9"), (0.0001, "p99.99")),
 )
 """Shares of slower requests, and their names."""

@@ -69,7 +69,7 @@ def _resolvers() -> dict[str, list[tuple[str, Any]]]:
     }
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
     """Quotes text that this loader, or another, would not read as text."""
 
 
@@ -103,7 +103,12 @@ def load_mapping(path: Path) -> dict[str, Any]:
     Raises:
         InputError: not readable, not YAML (with the line), or not a mapping.
     """
-    data = parse_yaml(read_text(path), path)
+    return mapping_of(read_text(path), path)
+
+
+def mapping_of(text: str, path: Path) -> dict[str, Any]:
+    """The mapping in the text of a YAML file; raises as `load_mapping`."""
+    data = parse_yaml(text, path)
     if not isinstance(data, dict):
         raise InputError("must be a mapping (key: value)", file=path, fix="write one `key: value` per line")
     return data

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from blis_py.core.light_dataclass import dataclass
 from blis_py.errors import InputError
+from blis_py.files.opening import read_text
 from blis_py.files.profiles import find_profile, known_names
-from blis_py.files.yaml_files import load_mapping
+from blis_py.files.yaml_files import mapping_of
 
 GIB = 1 << 30
 
@@ -74,7 +76,7 @@ class GpuSpec:
         """A copy with another link, which joins any number of GPUs."""
         return replace(self, link_bytes_per_s=gb_per_s * 1e9, link_gpus=MAX_LINKED, link_source=GIVEN_LINK)
 
-    def require_roofline(self, who: str) -> None:
+    def require_roofline(self, model: str) -> None:
         """Check that the roofline section exists, beyond the datasheet.
 
         Args:
@@ -85,7 +87,7 @@ class GpuSpec:
         """
         if not self.has_roofline:
             fix = "use --latency-model trained, or add a `roofline` section to a GPU file of your own"
-            problem = f"{who} needs efficiencies, which are unknown for the {self.name}"
+            problem = f"{model} needs efficiencies, which are unknown for the {self.name}"
             raise InputError(problem, key="roofline", fix=fix)
 
     @property
@@ -161,7 +163,8 @@ def load_gpu(name_or_path: str | Path) -> GpuSpec:
     """
     path = Path(name_or_path)
     is_file = path.suffix in (".yaml", ".yml")
-    return _read(path if is_file else find_profile("gpus", str(name_or_path)))
+    path = path if is_file else find_profile("gpus", str(name_or_path))
+    return _read(path, read_text(path))
 
 
 def known_gpus() -> list[str]:
@@ -169,8 +172,9 @@ def known_gpus() -> list[str]:
     return known_names("gpus")
 
 
-def _read(path: Path) -> GpuSpec:
-    top = _section(load_mapping(path), _REQUIRED, path, "", _OPTIONAL)
+@lru_cache(maxsize=64)
+def _read(path: Path, text: str) -> GpuSpec:
+    top = _section(mapping_of(text, path), _REQUIRED, path, "", _OPTIONAL)
     tflops = _section(top["dense_tflops"], ("fp16",), path, "dense_tflops.", _TFLOPS[1:])
     flops = {
         key: _number({key: 0.0, **tflops}, key, path, "dense_tflops.", zero=key != "fp16") * 1e12
@@ -261,8 +265,8 @@ def _number(
         raise InputError("must be a number", file=path, key=prefix + key, value=value)
     if not (0 <= value <= most) or (value == 0 and not zero):
         limit = f" and at most {most:g}" if most < 1e9 else ""
-        wanted = f"must be {'at least' if zero else 'above'} 0{limit}"
-        raise InputError(wanted, file=path, key=prefix + key, value=value)
+        bound = f"must be {'at least' if zero else 'above'} 0{limit}"
+        raise InputError(bound, file=path, key=prefix + key, value=value)
     if 0 < value < _MIN:
         raise InputError("is far too small", file=path, key=prefix + key, value=value, fix="check the unit")
     return float(value)

@@ -49,7 +49,7 @@ class Space:
                     load_gpu(str(gpu))  # an unknown name is a slip, and would have no price
         self.points = grid(axes)
         self.at = Variation()
-        """The workload of all candidates: longer than given where a closed loop is judged by its start."""
+        """The workload of all candidates: longer than given where few would decide (see `steady`)."""
         self._outcomes: dict[Probe, JobOutcome] = {}
         self._holding: dict[Probe, float] = {}
         """Costs of candidates that pass, or seem to after a part."""

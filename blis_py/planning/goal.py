@@ -44,7 +44,7 @@ class Requirement:
 
     def __str__(self) -> str:
         if self.unit == "ms":
-            text = "is never reached" if self.measured is None else in_ms(self.measured)
+            text = "is never reached" if self.measured is None else in_ms(self.measured, self.limit)
             return f"{self.title} {text} (target {in_ms(self.limit, self.measured)})"
         if self.unit == "per s":
             text = "none" if self.measured is None else f"{self.measured:,.4g}"

@@ -179,22 +179,22 @@ def _longer(plan: PlanResult) -> list[str]:
     if longer is not None and longer.begun > 1:
         lines = [f"  {_begun(plan, longer)}"]
     if longer is not None and longer.length > longer.begun:
-        over = f"over {longer.length:g} × the duration ({longer.requests:,} requests)"
+        over = f"over {longer.length / longer.begun:.3g} × the duration ({longer.requests:,} requests)"
         lines += [f"  {over}: {_tightest(longer.judgement)}"]
-        if not longer.settled and longer.judgement.holds:
-            lines[-1] += ", not yet stationary"
+    if lines and longer is not None and not longer.settled and longer.judgement.holds:
+        lines[-1] += ", not yet stationary"
     if plan.burst is not None:
         lines.append(f"  {plan.burst} meets the targets only for a burst of this length")
     return lines
 
 
 def _begun(plan: PlanResult, longer: Sustained) -> str:
-    """The reason why a closed loop is judged by a longer run than given."""
+    """The reason why candidates are judged by a longer run than given."""
     facts = plan.best.outcome.facts
     requests, at_once = facts["requests"], facts["at_once"]
-    text = f"judged over {requests:,} requests, {longer.begun:.3g} × those given"
+    text = f"judged over {requests:,} requests of this load"
     if not at_once:
-        return f"{text}: few sessions say little of their steady state"
+        return text
     return f"{text}: of fewer, the {at_once:,} sent at once at the start would decide the tail"
 
 

@@ -155,7 +155,7 @@ class PlanResult:
     def config(self) -> RunConfig:
         """Configuration of the best candidate: `blis.run(plan.config)` repeats its run.
 
-        A generated closed loop has as many requests as its steady state needs.
+        A generated workload has as many requests as candidates were judged by.
         """
         config, begun = self.best.config, self.sustained is not None and self.sustained.begun > 1
         if not begun or config.workload.trace is not None:

@@ -1,7 +1,8 @@
-"""Length of a run from which a closed loop is judged in its steady state instead of at its start.
+"""Length of a run from which a candidate is judged by the load, not by the few requests that were given.
 
-The clients of a closed loop send their first requests at once. Of a short run these are so many that they
-decide its percentiles, which then depend on the number of requests and not on the load.
+A generated workload of few requests is a sample: one burst of it decides a percentile. And the clients of a
+closed loop send their first requests at once: of a short run these are so many that its percentiles depend on
+the number of requests and not on the load.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ _PERCENTILE = re.compile(r"p(\d+(?:\.\d+)?)")
 
 
 def requests_needed(outcome: JobOutcome, goal: Goal) -> int:
-    """Fewest requests at which the start of a closed loop no longer decides a target; 0 of an open loop."""
+    """Fewest requests at which neither chance nor the start of a closed loop decides a target; 0 of an open
+    loop that was recorded, which is what it is."""
     if not outcome.facts.get("closed"):
-        return 0
+        return LEAST_REQUESTS if outcome.facts.get("generated") else 0
     tails = [tail for each in outcome.slo if (tail := _tail(each["stat"]))]
     tails += [1 - share for share in goal.attainment.values() if share < 1]
     of_start: float = outcome.facts["at_once"] / (_OF_TAIL * min(tails, default=_MEAN))
@@ -33,14 +35,16 @@ def requests_needed(outcome: JobOutcome, goal: Goal) -> int:
 
 def steady_length(outcome: JobOutcome, goal: Goal) -> float:
     """Factor on the number of requests to reach the steady state, as far as a run may be that long."""
-    needed = min(requests_needed(outcome, goal), goal.most_in_loops)
+    closed = outcome.facts.get("closed")
+    needed = min(requests_needed(outcome, goal), goal.most_in_loops if closed else goal.most_requests)
     requests: int = outcome.facts.get("requests", 0)
     return max(needed / max(requests, 1), 1.0)
 
 
 def is_steady(outcome: JobOutcome, goal: Goal) -> bool:
     """Whether a run of a closed loop is long enough; False of an open loop."""
-    return bool(0 < requests_needed(outcome, goal) <= outcome.facts["requests"])
+    closed = outcome.facts.get("closed", False)
+    return bool(closed and requests_needed(outcome, goal) <= outcome.facts["requests"])
 
 
 def _tail(stat: str) -> float | None:

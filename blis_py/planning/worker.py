@@ -185,6 +185,7 @@ def _facts(simulation: Setup) -> dict[str, object]:
     return {
         "requests": len(arrival_ns),
         "span_s": span_s,
+        "generated": simulation.config.workload.trace is None,
         "closed": loops is not None,
         "at_once": 0 if loops is None else loops.at_once(simulation.table),
         "offered_per_s": simulation.offered_per_s,

@@ -47,7 +47,8 @@ def truncated(params: Params, rng: np.random.Generator, count: int) -> Floats:
 
 def exponential(params: Params, rng: np.random.Generator, count: int) -> Floats:
     """Exponential with the given mean."""
-    return params["mean"] * rng.standard_exponential(count)
+    with np.errstate(over="ignore"):
+        return params["mean"] * rng.standard_exponential(count)
 
 
 def lognormal(params: Params, rng: np.random.Generator, count: int) -> Floats:

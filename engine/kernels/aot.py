@@ -33,6 +33,7 @@ _PRODUCTS = ("HGMMA", "HMMA", "QGMMA")
 _ASYNCHRONOUS = re.compile(r"\bHGMMA\b")
 _ALL_DONE = re.compile(r"\bWARPGROUP\.DEPBAR\S* gsb\d, 0x0\b")
 _LABEL, _JUMP = re.compile(r"^(\.L_x?_?\d+):"), re.compile(r"\bBRA\b.*`\((\.L_x?_?\d+)\)")
+_REGISTERS = re.compile(r"(\d+) registers, (\d+) spills")
 _MNEMONIC = re.compile(r"^\s+(?:/\*\w+\*/)?\s+(?:@!?U?P\w+ )?([A-Z0-9]+)[. ]", re.MULTILINE)
 
 
@@ -178,7 +179,23 @@ def main(arguments: Sequence[str]) -> int:
         report, problems = result
         return f"{report}", "; ".join(problems)
 
-    return command.run(partial(check, gpu=command.gpu), row)
+    code = command.run(partial(check, gpu=command.gpu), row)
+    print(summary([(variant.kernel, text) for variant, text in command.rows.items()]), flush=True)
+    return code
+
+
+def summary(rows: Sequence[tuple[str, str]]) -> str:
+    """A line for each kernel: its variants, the most registers of one, and spills, from the text of each."""
+    facts: dict[str, list[tuple[int, int]]] = {}
+    for kernel, text in rows:
+        found = _REGISTERS.match(text)
+        assert found is not None, text
+        facts.setdefault(kernel, []).append((int(found[1]), int(found[2])))
+    return "\n".join(
+        f"{kernel.lstrip('_'):20} {len(of_each):5} variants, at most {max(of_each)[0]} registers, "
+        f"{sum(spills for _, spills in of_each)} spills"
+        for kernel, of_each in sorted(facts.items())
+    )
 
 
 if __name__ == "__main__":

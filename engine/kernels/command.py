@@ -43,6 +43,8 @@ class KernelCommand:
         if os.environ.get("TRITON_INTERPRET") == "1":
             _refuse("unset TRITON_INTERPRET: the interpreter has nothing to compile")
         self._began_s = time.monotonic()
+        self.rows: dict[Variant, str] = {}
+        """Text on each variant that was processed without an error, now or before."""
         self.options = _parser(program, what, resumes).parse_args(arguments)
         try:
             if self.options.jobs < 1:
@@ -69,8 +71,11 @@ class KernelCommand:
         for done in each(work, items, options.jobs, left_s):
             printed = _print_row(names[done.index], done, row)
             failures += printed is None
-            if checked is not None and printed is not None:
-                checked.add(digests[left[done.index - len(more)]], printed)
+            if printed is not None and done.index >= len(more):
+                variant = left[done.index - len(more)]
+                self.rows[variant] = printed
+                if checked is not None:
+                    checked.add(digests[variant], printed)
         spent_s = time.monotonic() - self._began_s
         before = len(self.variants) - len(left)
         earlier = f", {before} of them checked before" if before else ""
@@ -87,6 +92,7 @@ class KernelCommand:
         checked, digests = CheckedRows(path), {each: digest(each, self.gpu) for each in self.variants}
         for variant, key in digests.items():
             if printed := checked.get(key):
+                self.rows[variant] = printed
                 print(f"{'before':6} {0:6.2f} s  {variant}: {printed}", flush=True)
         return checked, digests
 
@@ -95,9 +101,9 @@ class KernelCommand:
         from engine.variants import variants
 
         options, found = self.options, dict[Any, None]()
-        for name, model in _models(options.model):
+        for name, model in _models(options.model, options.also):
             pages = [size for size in options.block_size or (0,) if size % model.mask_block == 0]
-            # A diffusion engine has no cache in float8.
+            # Answers in blocks have no cache in float8.
             caches = options.kv_cache_dtype if model.mask_block == 1 else ["auto"]
             for block_size, dtype, cache in product(pages, options.dtype, caches):
                 settings = _settings(options, model) | {"block_size": block_size, "kv_cache_dtype": cache}
@@ -123,17 +129,17 @@ def _print_row(name: str, done: WorkDone, row: Callable[[Any], Row]) -> str | No
     return None if problem else text
 
 
-def _models(names: Sequence[str]) -> list[tuple[str, ModelConfig]]:
-    """The named models; by default the tiny ones and the bundled ones that the engine serves."""
+def _models(names: Sequence[str], more: Sequence[str]) -> list[tuple[str, ModelConfig]]:
+    """The named models, by default the tiny ones and the bundled ones that the engine serves, and `more`."""
     from engine.models.config import load_model_config
 
     tiny = map(str, checkpoints())
     found = []
-    for name in names or (*tiny, *known_models()):
+    for name in (*(names or (*tiny, *known_models())), *more):
         try:
             found.append((name, load_model_config(name)))
         except InputError:
-            if names:
+            if names or name in more:
                 raise
     return found
 
@@ -154,6 +160,7 @@ def _parser(program: str, what: str, resumes: bool) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=f"python -m {program}", description=what)
     add = parser.add_argument
     add("--model", nargs="+", default=[], help="Folders or bundled models. Default all bundled ones.")
+    add("--also", nargs="+", default=[], help="Folders or bundled models beside those of --model.")
     add("--target", default="", help="As in cuda:90. Default the GPU that is present.")
     add("--jobs", type=int, default=os.cpu_count() or 1, help="Processes. Default one per processor.")
     add("--budget-s", type=float, help="What is not done after so many seconds has failed.")

@@ -55,6 +55,14 @@ def test_no_other_format_takes_the_file_for_its_own(format: str) -> None:
     assert [name for name, other in FORMATS.items() if other.misses(found) is None] == [format]
 
 
+@pytest.mark.parametrize("format", SAMPLES)
+def test_a_file_under_the_name_of_another_format_is_one_clear_error(format: str) -> None:
+    """But SGLang's rows have all that vLLM's have."""
+    for other in FORMATS.keys() - {format, *(("vllm", "vllm-lines") if format == "sglang" else ())}:
+        with pytest.raises(InputError, match="leave --trace-format out, or name the format of the file"):
+            read_trace(SAMPLES[format], format=other)
+
+
 def test_a_result_on_a_single_line_is_read_too(tmp_path: Path) -> None:
     content = json.loads(SAMPLES["vllm"].read_text())
     (tmp_path / "r.json").write_text(json.dumps(content))

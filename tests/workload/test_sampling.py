@@ -125,6 +125,22 @@ def test_heavy_tails_stay_below_the_ceiling() -> None:
     assert drawn.min() >= 10
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("exponential", {"mean": 1e308}),
+        ("gaussian", {"mean": 1e308, "std_dev": 1e308}),
+        ("lognormal", {"mu": 1e308, "sigma": 1.0}),
+        ("pareto_lognormal", {"alpha": 1e-300, "xm": 1e308, "mu": 0.0, "sigma": 1.0, "mix_weight": 1.0}),
+    ],
+)
+def test_lengths_beyond_all_numbers_are_the_ceiling_without_a_warning(
+    name: str, parameters: dict[str, float]
+) -> None:
+    assert MAX_TOKENS in sample(Lengths(name, parameters), stream(1, name), 50)
+
+
 @given(st.sampled_from(sorted(DISTRIBUTIONS)), st.integers(0, 50), st.integers(0, 50))
 def test_a_larger_sample_extends_a_smaller_one(name: str, count: int, more: int) -> None:
     small = sample(DISTRIBUTIONS[name], stream(9, name), count)

@@ -258,8 +258,14 @@ CONFIGS = {
     "wide d256": [_config(128, 32, 8, 3), _config(64, 64, 8, 3)],
     "narrow d256": [_config(64, 64, 8, 3)],
     "small d256": [_config(16, 32, 4, 5)],
+    "wide d256 float8": [_config(128, 16, 8, 3), _config(64, 32, 8, 3)],
+    "narrow d256 float8": [_config(64, 32, 8, 3)],
 }
-_OF_FLOAT8 = {"small": "small d256"}
+_OF_FLOAT8 = {
+    "small": "small d256",
+    "wide d256": "wide d256 float8",
+    "narrow d256": "narrow d256 float8",
+}
 """Tiles of fewer keys for a cache in float8, which is converted in registers."""
 KERNELS = {name: autotuned(configs, _KEY)(_prefill) for name, configs in CONFIGS.items()}
 

@@ -18,19 +18,22 @@ from typing import Any
 
 import pytest
 
-from engine.kernels.aot import Report, broken_promises, idle_in, tile_loop
+from engine.kernels.aot import Report, broken_promises, idle_in, summary, tile_loop
 from engine.kernels.gpu import HOPPER
 from engine.kernels.promise import Promise
 
 TINY, TINY_DIFFUSION = "engine/tiny/checkpoints/ar", "engine/tiny/checkpoints/diffusion"
 EXPERTS = "moe_gate.*BLOCK_M=(16|128)|moe_down.*BLOCK_M=64|moe_combine"
 FLOAT8 = "attention_decode |prefill_attention_prefill.*(BLOCK_M=16|BLOCK_M=128)|store"
+GEMMA = str(Path(__file__).with_name("architectures") / "gemma-3-1b.json")
+WIDE = "prefill_attention_prefill.*SPLIT=False.*BLOCK_M=(64|128)"
 PARTS = {
     "head dim 32": ["--model", TINY],
     "head dim 32, diffusion": ["--model", TINY_DIFFUSION, "--only", "prefill|denoise"],
     "head dim 128": ["--model", "qwen3-8b", "--only", "attention|qkv|norm"],
     "head dim 128, diffusion": ["--model", "llada2.0-mini", "--only", "prefill"],
     "float8 cache": ["--model", "qwen3-8b", "--kv-cache-dtype", "fp8", "--only", FLOAT8],
+    "float8 cache, head dim 256": ["--model", GEMMA, "--kv-cache-dtype", "fp8", "--only", WIDE],
     "experts": ["--model", "qwen3-30b-a3b", "--only", EXPERTS],
     "two pages": ["--model", "qwen3-8b", "--only", "attention_decode ", "--block-size", "16", "64"],
     "prompts": ["--model", "qwen3-8b", "--only", "prefill_attention_prefill.*SPLIT=False.*BLOCK_M=128"],
@@ -179,3 +182,15 @@ def test_the_interpreter_has_nothing_to_compile() -> None:
     )
     assert done.returncode == 2
     assert "unset TRITON_INTERPRET" in done.stderr
+
+
+def test_a_summary_has_a_line_for_each_kernel_with_the_most_registers_of_its_variants() -> None:
+    rows = [
+        ("_decode", "164 registers, 0 spills, 71688 B shared"),
+        ("_merge", "18 registers, 0 spills, 0 B shared"),
+        ("_decode", "168 registers, 0 spills, 72192 B shared, 956 + 503 a tile instructions HMMA=32"),
+    ]
+    assert summary(rows).splitlines() == [
+        "decode                   2 variants, at most 168 registers, 0 spills",
+        "merge                    1 variants, at most 18 registers, 0 spills",
+    ]

@@ -40,9 +40,12 @@ def test_keys_and_values_are_stored_rounded(name: backend.Backend) -> None:
         assert not rows[1].any()
 
 
-@pytest.mark.parametrize("name", ["reference", "triton"])
-def test_attention_is_that_over_the_stored_values(name: backend.Backend) -> None:
-    batch = make_batch(LENGTHS, head_dim=64, page_size=64)
+@pytest.mark.parametrize(
+    ("name", "head_dim"), [("reference", 64), ("reference", 256), ("triton", 64), ("triton", 256)]
+)
+def test_attention_is_that_over_the_stored_values(name: backend.Backend, head_dim: int) -> None:
+    lengths = LENGTHS if head_dim == 64 else [(1, 30), (70, 100), (20, 40)]
+    batch = make_batch(lengths, head_dim=head_dim, page_size=64)
     caches = {part: as_fp8(getattr(batch, part).nan_to_num(nan=7.0)) for part in ("k_cache", "v_cache")}
     exact = replace(batch, **{part: cache.float() for part, cache in caches.items()})
     with backend.force(name):
