@@ -177,7 +177,8 @@ class Sampler:
         """The plan of a batch in which nothing but the most likely token of every row is wanted."""
         plan = self._greedy
         if plan is None or len(plan.seeds) != rows:
-            plan = self._greedy = SamplingPlan(*upload(self.device, *greedy_rows(rows)[:5]), filtered=False)
+            temperature, top_k, top_p, min_p, seeds = upload(self.device, *greedy_rows(rows)[:5])
+            plan = self._greedy = SamplingPlan(temperature, top_k, top_p, min_p, seeds, filtered=False)
             plan.greedy = plan.at(plan.seeds, all_greedy=True)
         return plan
 

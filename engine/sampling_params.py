@@ -143,7 +143,7 @@ def _check_number(key: str, value: object) -> None:
 
 def _items(key: str, values: Any, kind: type, name: str) -> tuple[Any, ...]:
     """The items of a list, all of one type."""
-    if values == ():
+    if isinstance(values, tuple) and not values:
         return ()
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise InputError(f"must be a list, each item {name}", key=key, value=values)

@@ -190,7 +190,6 @@ def _experts(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
             yield from _of_experts(named, gpu, f"@{kernel}") if len(named) else ()
         both = pd.concat(others)
         fast = both[both.kernel_source.str.contains("trtllm") & (both.moe_dtype == "fp8_block")]
-        fast = fast[fast.moe_ep_size == 1]  # else all tokens went to the measured rank: balanced above skewed
         yield from _of_experts(fast, gpu, "@trtllm", curves=True) if len(fast) else ()
 
 

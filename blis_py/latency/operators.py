@@ -247,16 +247,13 @@ class Operators:
         return found
 
     def _loads(self, f: StepFeatures) -> tuple[list[_Load], int]:
-        """Decodes of ranks, the longest contexts of those with as many, and the tokens of all ranks."""
+        """Decodes of ranks with their contexts, and the tokens of all ranks."""
         ranks = _ranks_of(f)
         if not ranks:
             on_rank = ceil(f.decode_seqs / self._dp)
             return [(on_rank, f.decode_kv_tokens * (on_rank / f.decode_seqs))], f.decode_seqs
-        longest: dict[int, float] = {}
-        for rank in ranks:
-            seqs = rank.decode_seqs
-            longest[seqs] = max(longest.get(seqs, 0.0), float(rank.decode_kv_tokens))
-        return list(longest.items()), sum(max(rank.decode_seqs, 1) for rank in ranks)
+        loads = [(rank.decode_seqs, float(rank.decode_kv_tokens)) for rank in ranks]
+        return loads, sum([seqs or 1 for seqs, _ in loads])
 
     def _fixed_ns(self, tokens: int, rank_tokens: float, rank_rows: int) -> float:
         ns = self._rank.value(rank_tokens) + self._group.value(tokens)

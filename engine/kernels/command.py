@@ -103,7 +103,7 @@ class KernelCommand:
         options, found = self.options, dict[Any, None]()
         for name, model in _models(options.model, options.also):
             pages = [size for size in options.block_size or (0,) if size % model.mask_block == 0]
-            # A diffusion engine has no cache in float8.
+            # Answers in blocks have no cache in float8.
             caches = options.kv_cache_dtype if model.mask_block == 1 else ["auto"]
             for block_size, dtype, cache in product(pages, options.dtype, caches):
                 settings = _settings(options, model) | {"block_size": block_size, "kv_cache_dtype": cache}

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from engine.kernels import backend
+from engine.kernels.fp8 import as_fp8
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "engine" / "kernels"))
 from attention_cases import Batch, make_batch
@@ -42,6 +43,19 @@ SHAPES: dict[str, tuple[list[tuple[int, int]], dict[str, Any]]] = {
         [(32, 64 + 32 * index) for index in range(40)],
         {"mask_block": 32, "num_decodes": 0},
     ),
+    "window and sinks, groups of 8, d64": (
+        [*MANY, (300, 300), (512, 2000), (2, 77)],
+        {"heads": 64, "head_dim": 64, "page_size": 64, "window": 128, "sinks": True},
+    ),
+    "window, d256": (
+        [*MANY, (700, 700), (100, 3000)],
+        {"heads": 8, "kv_heads": 4, "head_dim": 256, "page_size": 64, "window": 512},
+    ),
+    "float8 cache": ([*MANY, (300, 300), (512, 2000), (2, 77)], {"page_size": 64, "float8": True}),
+    "float8 cache, window, d256": (
+        [*MANY, (700, 700), (100, 3000), (20, 40)],
+        {"heads": 8, "kv_heads": 4, "head_dim": 256, "page_size": 64, "window": 512, "float8": True},
+    ),
     "diffusion prompts with tails": ([(77, 77), (500, 1013), (32, 5000)], {"mask_block": 32, "head_dim": 64}),
 }
 
@@ -55,11 +69,15 @@ def batch_of(lengths: list[tuple[int, int]], shape: dict[str, Any], seed: int = 
         "device": "cuda",
         **shape,
     }
-    return make_batch(lengths, seed=seed, **settings)
+    float8 = settings.pop("float8", False)
+    batch = make_batch(lengths, seed=seed, **settings)
+    if not float8:
+        return batch
+    return replace(batch, k_cache=as_fp8(batch.k_cache), v_cache=as_fp8(batch.v_cache))
 
 
 def oracle(batch: Batch) -> torch.Tensor:
-    """The torch reference in float64, which is checked against the definition on the CPU."""
+    """The torch reference in float64 over what is stored; the CPU checks it against the definition."""
     exact = replace(batch, q=batch.q.double(), k_cache=batch.k_cache.double(), v_cache=batch.v_cache.double())
     with backend.force("reference"):
         return exact.attend()

@@ -22,6 +22,7 @@ from engine.kernels import (
     sample,
     swiglu,
 )
+from engine.kernels.fp8 import FP8, LARGEST
 from engine.kernels.prepare import DecodeInputs, DecodeState, prepare_decodes
 
 Tensor = torch.Tensor
@@ -100,6 +101,24 @@ def test_qk_norm_rope_store_in_bf16(
         return q, k_cache, v_cache
 
     torch.testing.assert_close(run(), reference(run), equal_nan=True, **BF16)
+
+
+def test_keys_and_values_are_stored_in_float8() -> None:
+    tokens, heads, kv_heads, head_dim, page_size = 53, 8, 2, 128, 64
+    qkv = randn(tokens, (heads + 2 * kv_heads) * head_dim, scale=100)
+    angles = torch.rand(tokens, head_dim // 2, device="cuda") * 6
+    positions, cos_sin = torch.arange(tokens, device="cuda"), torch.cat([angles.cos(), angles.sin()], dim=1)
+    slots = torch.randperm(4 * page_size, device="cuda")[:tokens]
+
+    def stored() -> tuple[Tensor, Tensor]:
+        caches = [torch.zeros(4, kv_heads, page_size, head_dim, device="cuda", dtype=FP8) for _ in range(2)]
+        qk_norm_rope_store(qkv, cos_sin, positions, slots, *caches, None)
+        return caches[0].float(), caches[1].float()
+
+    (keys, values), (expected_keys, expected_values) = stored(), reference(stored)
+    assert torch.equal(values, expected_values)
+    assert values.abs().max() == LARGEST
+    torch.testing.assert_close(keys, expected_keys, rtol=0.13, atol=0.1)  # a last place of float8
 
 
 def test_keys_and_values_are_stored_beyond_2_to_the_31_elements() -> None:

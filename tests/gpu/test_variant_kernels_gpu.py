@@ -1,4 +1,4 @@
-"""Kernels that are taken if chosen: launched early, or of other libraries for prompts with nothing cached."""
+"""Kernels that are taken if chosen: launched early, of other libraries for fresh prompts, over float8."""
 
 from __future__ import annotations
 
@@ -50,3 +50,11 @@ def test_other_kernels_for_prompts_answer_as_well(backend: str, overlap: bool) -
     )
     prompts = problems(48, "chosen")
     assert right(run(other, prompts)) >= right(run(plain, prompts)) - 4
+
+
+@pytest.mark.parametrize("eager", [False, True], ids=["captured", "eager"])
+def test_a_cache_in_float8_answers_as_well(eager: bool) -> None:
+    plain, small = (build(kv_cache_dtype=kind, enforce_eager=eager) for kind in ("auto", "fp8"))
+    assert next(iter(small.executor.forward.kv))[0].dtype == torch.float8_e4m3fn
+    prompts = problems(48, "chosen")
+    assert right(run(small, prompts)) >= right(run(plain, prompts)) - 4

@@ -9,6 +9,7 @@ import pytest
 from latency_cases import decode, prefill
 
 from blis_py.core.features import StepFeatures
+from blis_py.core.rank_features import RankedFeatures
 from blis_py.errors import InputError
 from blis_py.hardware.capacity import kv_capacity
 from blis_py.hardware.gpu import load_gpu
@@ -95,6 +96,21 @@ def test_ranks_with_requests_of_their_own_wait_for_the_busiest() -> None:
         for n in (1, 8)
     )
     assert model.step_ns(one) < model.step_ns(eight) < 3 * model.step_ns(one)
+
+
+@pytest.mark.parametrize(
+    "loads",
+    [
+        [(4, 4_000), (4, 9_000), (0, 0), (1, 100)],  # one is the slowest all along
+        [(9, 1_000), (3, 9_100), (3, 9_000), (0, 0)],  # the one with more sequences overtakes
+        [(2, 30), (2, 20), (2, 10), (1, 4)],  # past many points of their lines
+    ],
+)
+def test_a_run_of_ranks_ends_where_their_single_steps_end(loads: list[tuple[int, int]]) -> None:
+    model = operators("deepseek-v3.1-nvfp4", layout=Layout(4, 4, 4), engine="trtllm")
+    step = RankedFeatures([decode(seqs, tokens) if seqs else StepFeatures() for seqs, tokens in loads])
+    ends = np.cumsum([model.step_ns(step.after(done)) for done in range(400)])
+    assert model.decode_run(step, 400).ends_ns().tolist() == ends.tolist()
 
 
 def test_experts_distributed_or_split_are_priced_apart() -> None:
