@@ -78,12 +78,12 @@ class Result(ShownResult):
         bars = {} if self.intervals is None else {"intervals": self.intervals.as_dict()}
         checked = {} if self.cross_check is None else {"cross_check": self.cross_check}
         fitness = {} if self.fitness_weights is None else {"fitness": self.fitness}
-        found = {} if self.saturation is None else {"saturation": self.saturation.final}
+        saturation = {} if self.saturation is None else {"saturation": self.saturation.final}
         return {
             **heading,
             **self.simulation.schedulers(),
             **self._numbers,
-            **found,
+            **saturation,
             **bars,
             **checked,
             **fitness,
@@ -167,10 +167,10 @@ class Result(ShownResult):
             "every_class": bool(self.config.goodput),
         }
         fitness = None if self.fitness_weights is None else self.fitness
-        found = blis_blocks(self.record, **targets)
+        summaries = blis_blocks(self.record, **targets)
         if self.saturation is not None:
-            found[-1]["saturation"] = self.saturation.final
-        blocks = (f"=== Simulation Metrics ===\n{to_json(one)}" for one in found)
+            summaries[-1]["saturation"] = self.saturation.final
+        blocks = (f"=== Simulation Metrics ===\n{to_json(one)}" for one in summaries)
         return "".join(
             (
                 *blocks,

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING
 from pathlib import Path
 
-from blis_py.cli.options import SETTINGS
+from blis_py.cli.flags.options import SETTINGS
 from blis_py.config.described import bounds_of, field_of, meanings
 from blis_py.config.engine import usual_settings
 from blis_py.config.models import SECTIONS, RunConfig

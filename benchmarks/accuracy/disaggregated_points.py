@@ -43,8 +43,9 @@ EXPERT_KERNELS = (
 )
 """Of those that servers are set to; kernels of others were not measured."""
 GENERATED = "read (settings of the config file)"
-"""Status of servers whose config file Dynamo's generator wrote: decodes have padded CUDA graphs for batches up
-to `max_batch_size` (`gen_yaml.py`, ai-dynamo/dynamo, `components/backends/trtllm/performance_sweeps`)."""
+"""Status of servers whose config file Dynamo's generator wrote: decodes have padded CUDA graphs for batches
+up to `max_batch_size`, and the prefill side runs without overlap (`gen_yaml.py`, ai-dynamo/dynamo,
+`components/backends/trtllm/performance_sweeps`)."""
 REDUNDANT_EXPERTS = 32
 """What the recipes set where the groups do not divide a model's experts."""
 
@@ -143,8 +144,10 @@ class Apart:
         layout, kernels = side.layout, flags.pop("moe_backend", "").partition(" ")[0]
         if kernels in EXPERT_KERNELS:
             flags["moe_backend"] = kernels
-        if side is self.decode and side.flags.get("status") == GENERATED and self.of.engine == "trtllm":
+        if side.flags.get("status") == GENERATED and side is self.decode:
             flags |= {"cuda_graph_padding": True, "cuda_graph_max_size": flags["max_num_seqs"]}
+        elif side.flags.get("status") == GENERATED:
+            flags["async_scheduling"] = False
         if side.flags.get("async_scheduling") == "off":
             flags["async_scheduling"] = False
         if "load-balance-method=round_robin" in side.flags.get("other_flags", ""):

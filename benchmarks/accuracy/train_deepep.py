@@ -3,8 +3,8 @@
 
     python benchmarks/accuracy/train_deepep.py ../shared/data
 
-Reads SGLang's tables of wide expert parallelism (NVIDIA AIConfigurator, Apache-2.0), measured with the sizes of
-DeepSeek-V3, and writes `profiles/operators/GPU-deepep.json`; see `train_operators.py`.
+Reads SGLang's tables of wide expert parallelism (NVIDIA AIConfigurator, Apache-2.0), measured with the sizes
+of DeepSeek-V3, and writes `profiles/operators/GPU-deepep.json`; see `train_operators.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 from train_operators import KNOTS, OUT, ROUTINGS, SYSTEMS, Measured, fit
 
@@ -63,26 +62,24 @@ def _exchange(rows: pd.DataFrame, gpu: GpuSpec, mode: str, ways: list[str]) -> M
     return f"all_to_all/{mode}", work.all_to_all(gpu, tokens, hidden, TOP_K), ns
 
 
+def write(folder: Path, name: str, system: str) -> None:
+    """The file of one GPU."""
+    lines = []
+    for kind, priced, ns in measured(folder, system, load_gpu(name)):
+        entry = fit(priced, ns, OWN_KNOTS[kind.partition("/")[0]])
+        print(f"{name} {kind}: {entry['rows']} rows, {entry['error_percent']} %")
+        lines.append(f"{json.dumps(kind)}: {json.dumps(entry, separators=(',', ':'))}")
+    source = f"AIConfigurator 095f58a (Apache-2.0): {system}_{EXPERTS}, {system}_{EXCHANGE}"
+    head = json.dumps({"gpu": name, "engine": "deepep", "source": source})
+    text = ",\n".join(lines)
+    (OUT / f"{name}-deepep.json").write_text(f'{head[:-1]}, "surfaces": {{\n{text}\n}}}}\n', encoding="utf-8")
+
+
 def main() -> None:
-    data = Path(sys.argv[1])
+    folder = Path(sys.argv[1]) / "kernels_more"
     for name, system in SYSTEMS.items():
-        folder = data / "kernels_more"
-        if not (folder / f"{system}_{EXCHANGE}").is_dir():
-            continue
-        surfaces = {}
-        for kind, priced, ns in measured(folder, system, load_gpu(name)):
-            where = np.broadcast_arrays(*priced.at)
-            surfaces[kind] = entry = fit(
-                work.Priced(priced.ns, tuple(where)), ns, OWN_KNOTS[kind.partition("/")[0]]
-            )
-            print(f"{name} {kind}: {entry['rows']} rows, {entry['error_percent']} %")
-        source = f"AIConfigurator 095f58a (Apache-2.0): {system}_{EXPERTS}, {system}_{EXCHANGE}"
-        head = {"gpu": name, "engine": "deepep", "source": source}
-        lines = ",\n".join(
-            f"{json.dumps(kind)}: {json.dumps(entry, separators=(',', ':'))}" for kind, entry in surfaces.items()
-        )
-        text = json.dumps(head)[:-1] + f', "surfaces": {{\n{lines}\n}}}}\n'
-        (OUT / f"{name}-deepep.json").write_text(text, encoding="utf-8")
+        if (folder / f"{system}_{EXCHANGE}").is_dir():
+            write(folder, name, system)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,9 @@
 Reads the measured kernel tables (NVIDIA AIConfigurator, Apache-2.0) and writes `profiles/operators`: for each
 GPU, engine, kind of operator and number format the logarithm of measured over roofline time, multilinear in
 the logarithms of an operator's sizes. Its values at a few knots are a ridge regression over all rows; no
-row is stored. It prints the mean absolute error of each surface.
+row is stored. Experts of the sizes of bundled models have a curve over the tokens besides: an engine has
+several kernels for experts, and which one runs depends on the sizes. It prints the mean absolute error of
+each surface.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from scipy.sparse import csr_array
 from blis_py.hardware.gpu import GpuSpec, load_gpu
 from blis_py.latency import operator_work as work
 from blis_py.latency.operator_work import Priced
-from blis_py.latency.surfaces import corners_of
+from blis_py.latency.surfaces import corners_of, sizes_of
+from blis_py.models.model_shape import known_models, load_model
 
 OUT = Path(__file__).resolve().parents[2] / "profiles" / "operators"
 SYSTEMS = {
@@ -46,6 +49,16 @@ VERSIONS = {
 MOST_ROWS = 40_000
 """Of a surface; more are thinned out evenly."""
 SMOOTHING = 0.02
+FEWEST_OF_A_CURVE = 10
+"""Token counts measured for experts of one size; below, the surface of all sizes has to do."""
+MOST_GPUS = 8
+"""Of a curve for experts whose matrices are split."""
+CURVE_KNOTS = (-3, 0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 17)
+"""Of the curves of `experts`: logarithms of pairs of a token and an expert on a rank."""
+LARGEST_BATCH, ALIKE = 16384, 0.8
+"""Tokens at which the work of a group of experts shows, and its share that cannot be that of two groups."""
+MOST_HEADS_OF_A_KV_HEAD = 16
+"""Of models with grouped queries. For more heads TensorRT-LLM has another kernel, up to ten times slower."""
 KNOTS = {
     "gemm": ((0, 3, 5, 6, 7, 8, 10, 12, 15), (8, 10, 11, 12, 13, 14, 16), (8, 10, 11, 12, 13, 14, 16)),
     "experts": (
@@ -114,16 +127,13 @@ def _table(path: Path) -> Rows:
 
 
 def reduced(rows: Rows, keys: list[str]) -> Rows:
+    """Mean of repeated measurements, and the fastest kernel. Tables of a single kernel do not name it."""
     keys = [key for key in keys if key in rows]
     if "kernel_source" in rows:
+        rows = rows.fillna({"kernel_source": ""})
         rows = rows.groupby([*keys, "kernel_source"], as_index=False)["latency"].mean()
         return rows.groupby(keys, as_index=False)["latency"].min()
     return rows.groupby(keys, as_index=False)["latency"].mean()
-
-
-def measured(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
-    for source in (_gemms, _experts, _attention, _mla, _linear, _all_reduces, _all_to_alls):
-        yield from source(tables, gpu)
 
 
 def _ns(rows: Rows) -> NDArray[np.float64]:
@@ -149,7 +159,7 @@ def _gemms(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
     rows = rows[(rows.n >= 64) & (rows.k >= 128) & (rows.n <= 51200) & (rows.k <= 51200)]
     for form, part in _by(rows, "gemm_dtype", "bfloat16"):
         if form in work.WEIGHT_BYTES:
-            one = reduced(_captured(part).fillna(""), ["m", "n", "k"])
+            one = reduced(_captured(part), ["m", "n", "k"])
             m, n, k = (_column(one, key) for key in "mnk")
             yield f"gemm/{form}", work.gemm(gpu, form, m, n, k), _ns(one)
 
@@ -162,8 +172,10 @@ def _captured(rows: Rows) -> Rows:
 
 def _experts(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
     """By format and routing; kernels that servers are told to use by name stand apart, as `nvfp4@cutlass`."""
-    own = tables.read("moe_perf")
-    others = [each.read("moe_perf") for each in tables.all_engines() if each.engine != tables.engine]
+    own, *others = (
+        _divided(each.read("moe_perf"))
+        for each in (tables, *(other for other in tables.all_engines() if other.engine != tables.engine))
+    )
     own = own[~own.kernel_source.str.contains("nongated")] if "kernel_source" in own else own
     rows = pd.concat([own, _not_in(own, pd.concat(others))])
     yield from _of_experts(rows, gpu, "")
@@ -178,8 +190,7 @@ def _experts(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
             yield from _of_experts(named, gpu, f"@{kernel}") if len(named) else ()
         both = pd.concat(others)
         fast = both[both.kernel_source.str.contains("trtllm") & (both.moe_dtype == "fp8_block")]
-        fast = fast[fast.moe_ep_size == 1]  # else all tokens went to the measured rank: balanced above skewed
-        yield from _of_experts(fast, gpu, "@trtllm") if len(fast) else ()
+        yield from _of_experts(fast, gpu, "@trtllm", curves=True) if len(fast) else ()
 
 
 def _not_in(own: Rows, others: Rows) -> Rows:
@@ -190,8 +201,24 @@ def _not_in(own: Rows, others: Rows) -> Rows:
     return others[[tuple(row) not in there for row in others[keys].astype(str).to_numpy()]]
 
 
-def _of_experts(rows: Rows, gpu: GpuSpec, kernel: str) -> Iterator[Measured]:
-    rows = rows.fillna({"moe_tp_size": 1, "moe_ep_size": 1})
+def _divided(rows: Rows) -> Rows:
+    """Without rows of experts in groups where two groups take as long as one under even load: kernels that
+    choose the experts themselves sent all tokens of the benchmark to the measured rank (TensorRT-LLM's, with
+    DeepSeek's groups of experts)."""
+    if not len(rows):
+        return rows
+    rows = rows.fillna({"moe_tp_size": 1, "moe_ep_size": 1, "kernel_source": ""})
+    keys = ["kernel_source", "moe_dtype", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size"]
+    even = rows[(rows.distribution == "balanced") & (rows.num_tokens == LARGEST_BATCH)]
+    ms = even.pivot_table(index=keys, columns="moe_ep_size", values="latency")
+    if not {1, 2} <= set(ms.columns):
+        return rows
+    alike = set(ms.index[ms[2] > ALIKE * ms[1]])
+    wrong = [key in alike for key in rows[keys].itertuples(index=False, name=None)]
+    return rows[~(np.array(wrong) & (rows.moe_ep_size > 1))]
+
+
+def _of_experts(rows: Rows, gpu: GpuSpec, kernel: str, curves: bool = False) -> Iterator[Measured]:
     pairs = list(zip(rows.hidden_size, rows.inter_size, strict=True))
     odd = [h in UNGATED[0] or pair in UNGATED[1] for (h, _), pair in zip(pairs, pairs, strict=True)]
     rows = rows[~np.array(odd)]
@@ -202,27 +229,57 @@ def _of_experts(rows: Rows, gpu: GpuSpec, kernel: str) -> Iterator[Measured]:
                 continue
             one = reduced(_served(part), keys)
             tokens, hidden, inter, top_k, count, tp, ep = (_column(one, key, 1.0) for key in keys)
-            priced = work.experts(gpu, form, tokens, hidden, inter / tp, top_k, count / ep, ep)
-            yield f"experts/{form}{kernel}/{ROUTINGS[distribution]}", priced, _ns(one)
+            even = distribution == "balanced"
+            priced = work.experts(gpu, form, tokens, hidden, inter / tp, top_k, count / ep, ep, even)
+            name = f"experts/{form}{kernel}/{ROUTINGS[distribution]}"
+            yield name, priced, _ns(one)
+            yield from _of_models(name, one, priced) if curves or not kernel else ()
+
+
+def _of_models(name: str, one: Rows, priced: Priced) -> Iterator[Measured]:
+    """Curves over the tokens, for sizes and routings of bundled models. A kernel chosen by name needs none
+    where its surface holds no other kernel and the largest batches.
+    """
+    routing = name.rpartition("/")[2]
+    keys = ["hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"]
+    for sizes, rows in one.reset_index(drop=True).groupby(keys):
+        hidden, inter, top_k, count, tp, ep = map(float, sizes)
+        usual = len(rows) >= FEWEST_OF_A_CURVE and (tp == 1 or tp * ep <= MOST_GPUS)
+        if usual and (hidden, inter, top_k, count, routing) in experts_of_models():
+            at = rows.index.to_numpy()
+            curve = Priced(np.broadcast_to(priced.ns, len(one))[at], (priced.at[0][at],))
+            yield f"{name}/{sizes_of(hidden, inter / tp, count / ep, count, top_k)}", curve, _ns(rows)
+
+
+@cache
+def experts_of_models() -> frozenset[tuple[float, float, float, float, str]]:
+    """Hidden size, width, experts of a token and of a layer, and routing of every bundled model."""
+    shapes = [load_model(name) for name in known_models()]
+    return frozenset(
+        (shape.hidden, shape.moe_intermediate, shape.experts_per_token, shape.experts, shape.routing)
+        for shape in shapes
+        if shape.moe_layers
+    )
 
 
 def _served(rows: Rows) -> Rows:
-    """Without the Triton kernel wherever experts of these sizes were measured with another one, too."""
+    """Without the Triton kernel wherever experts of these sizes and division were measured with another one,
+    too."""
     if "kernel_source" not in rows:
         return rows
     triton = rows.kernel_source.str.contains("triton")
-    keys = [key for key in ("hidden_size", "inter_size", "num_experts", "moe_tp_size") if key in rows]
+    keys = ["hidden_size", "inter_size", "num_experts", "moe_tp_size", "moe_ep_size"]
     sizes = rows[keys].astype(str).agg("-".join, axis=1)
     return rows[~(triton & sizes.isin(set(sizes[~triton])))]
 
 
 def _attention(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
     for phase, length in (("context", "isl"), ("generation", "step")):
-        plain = tables.read(f"{phase}_attention_perf")
-        plain["head_dim"], plain["window_size"] = 128, 0
+        plain = tables.read(f"{phase}_attention_perf").assign(head_dim=128, window_size=0)
         rows = pd.concat([plain, tables.read(f"{phase}_attention_other_perf")])
         rows = rows[rows.head_dim.isin((64, 128, 256)) & rows.window_size.isin((0, 128))]
         rows = rows[rows.num_heads % rows.num_key_value_heads == 0]
+        rows = rows[rows.num_heads <= MOST_HEADS_OF_A_KV_HEAD * rows.num_key_value_heads]
         for (dim, window, form), part in rows.groupby(["head_dim", "window_size", "kv_cache_dtype"]):
             if form not in work.KV_BYTES:
                 continue
@@ -312,11 +369,25 @@ def _all_to_alls(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
         yield f"all_to_all/{kind}", work.all_to_all(gpu, tokens, hidden, top_k), _ns(both)
 
 
+SOURCES = {
+    "gemm": _gemms,
+    "experts": _experts,
+    "attention": _attention,
+    "mla": _mla,
+    "linear": _linear,
+    "all_reduce": _all_reduces,
+    "all_to_all": _all_to_alls,
+}
+"""Kinds of operators -> their rows."""
+
+
 # --- the regression ----------------------------------------------------------------------------------
 
 
 def fit(priced: Priced, ns: NDArray[np.float64], knots: tuple[tuple[float, ...], ...]) -> dict[str, object]:
     """Logarithms at the knots, in hundredths."""
+    if not len(ns):
+        raise ValueError("no rows to learn from")
     thin = slice(None, None, max(1, len(ns) // MOST_ROWS))
     base, ns = np.broadcast_to(priced.ns, ns.shape)[thin], ns[thin]
     where = [np.broadcast_to(axis, (len(priced.ns),))[thin] for axis in priced.at]
@@ -366,7 +437,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("data", type=Path)
     parser.add_argument("--only", default="", help="for example b200, or b200-sglang")
-    parser.add_argument("--kind", default="", choices=("", "experts"), help="learn these surfaces alone")
+    parser.add_argument("--kind", default="", choices=("", *SOURCES), help="learn these surfaces alone")
     options = parser.parse_args()
     OUT.mkdir(exist_ok=True)
     for gpu in SYSTEMS:
@@ -378,17 +449,27 @@ def main() -> None:
 def write(data: Path, gpu: str, engine: str, kind: str) -> None:
     tables, spec = Tables(data, gpu, engine), load_gpu(gpu)
     path = OUT / f"{gpu}-{engine}.json"
-    surfaces = json.loads(path.read_text())["surfaces"] if kind else {}
-    for name, priced, ns in _experts(tables, spec) if kind == "experts" else measured(tables, spec):
-        surfaces[name] = entry = fit(priced, ns, KNOTS[name.partition("/")[0]])
-        print(f"{gpu}-{engine} {name}: {entry['rows']} rows, {entry['error_percent']} %", flush=True)
+    before = json.loads(path.read_text()) if kind else {}
+    surfaces, curves = before.get("surfaces", {}), before.get("curves", {})
+    if kind in ("", "experts"):
+        curves = {}
+    for source in [SOURCES[kind]] if kind else SOURCES.values():
+        for name, priced, ns in source(tables, spec):
+            if len(priced.at) == 1 and source is _experts:
+                curves[name] = fit(priced, ns, (CURVE_KNOTS,))["percent"]
+                continue
+            surfaces[name] = entry = fit(priced, ns, KNOTS[name.partition("/")[0]])
+            print(f"{gpu}-{engine} {name}: {entry['rows']} rows, {entry['error_percent']} %", flush=True)
     entries = {name: json.dumps(entry, separators=(",", ":")) for name, entry in surfaces.items()}
     lines = ",\n".join(f"{json.dumps(name)}: {entry}" for name, entry in entries.items())
     source = f"AIConfigurator 095f58a (Apache-2.0): {', '.join(tables.names)}"
     head = f'"gpu": "{gpu}", "engine": "{engine}", "source": "{source}"'
     if tables.launch_ns:
         head += f', "launch_ns": {tables.launch_ns:.0f}'
-    path.write_text(f'{{{head}, "surfaces": {{\n{lines}\n}}}}\n', encoding="utf-8")
+    head += f', "curve_knots": {json.dumps(CURVE_KNOTS)}'
+    bent = ",\n".join(f"{json.dumps(name)}: {json.dumps(curve)}" for name, curve in curves.items())
+    text = f'{{{head}, "surfaces": {{\n{lines}\n}}, "curves": {{\n{bent}\n}}}}\n'
+    path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Learn what a step takes beyond its kernels, by engine and kind of model, from closed loops.
 
-    python benchmarks/accuracy/train_terms.py ../shared/data [--seconds 240] [--part 1/2]
+    python benchmarks/accuracy/train_terms.py ../shared/data [--seconds 240] [--part 1/2] [--near]
 
 Each group of points (engine; dense, sparse or MLA; Hopper or Blackwell) has one set of terms:
 factors of the kernels' sum for decodes and for steps with prompts, a time per step, and the front end. They
@@ -234,10 +234,26 @@ def improved(values: Values, logs: Values, slopes: Values, share: Values, scale:
     return found
 
 
-def learn(of: Sequence[Case]) -> Fit:
-    """The best that the searches visit."""
+def learn(of: Sequence[Case], near: Values | None = None) -> Fit:
+    """The best that the searches visit.
+
+    Args:
+        near: search from these terms alone, as after a small change of the kernels.
+    """
+    if near is not None:
+        return min(visited(of, near, SCALES[-2:]), key=Fit.loss)
     high, low = STARTS
     return min((*visited(of, high, SCALES), *visited(of, low, SCALES[1:])), key=Fit.loss)
+
+
+def present(name: str) -> Values | None:
+    """The terms of a group as they stand in the file; None if it has none."""
+    top: dict[str, Any] = yaml.safe_load(OUT.read_text())
+    if name not in top["groups"]:
+        return None
+    values = np.array([top["groups"][name][key] for key in NAMES])
+    values[:FACTORS] = np.log(values[:FACTORS])
+    return values
 
 
 def visited(of: Sequence[Case], values: Values, scales: Sequence[float]) -> Iterator[Fit]:
@@ -256,12 +272,13 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long; run again")
     parser.add_argument("--part", default="1/1", help="2/2: the second of two runs beside each other")
+    parser.add_argument("--near", action="store_true", help="search from the present terms alone")
     options = parser.parse_args()
     part, parts = (int(text) for text in options.part.split("/"))
     end, of_groups = time.monotonic() + options.seconds, samples(options.data)
     for name in sorted(of_groups)[part - 1 :: parts]:
         if time.monotonic() < end and name not in learned():
-            keep(name, cases(of_groups[name]))
+            keep(name, cases(of_groups[name]), present(name) if options.near else None)
     known = learned()
     if missing := sorted(of_groups.keys() - known.keys()):
         print(f"{', '.join(missing)}: not learned yet; run again")
@@ -291,9 +308,9 @@ def learned() -> dict[str, Any]:
     return dict(map(json.loads, lines))
 
 
-def keep(name: str, of: Sequence[Case]) -> None:
+def keep(name: str, of: Sequence[Case], near: Values | None = None) -> None:
     """Learn a group and keep what it shows."""
-    found = _shown(name, learn(of)) if of else {"families": []}
+    found = _shown(name, learn(of, near)) if of else {"families": []}
     with kept("terms").open("a") as file:
         file.write(json.dumps([name, found]) + "\n")
 

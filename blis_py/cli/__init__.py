@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from blis_py.cli._dispatch import dispatch
-from blis_py.cli.verbs import BLIS
+from blis_py.cli.program import BLIS
 from blis_py.errors import InputError
 from blis_py.outputs.stopping import INTERRUPTED, TERMINATED, Terminated
 from blis_py.version import __version__

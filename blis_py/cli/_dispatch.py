@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from blis_py.cli.flag import spelled
-from blis_py.cli.parser import HELP, parse, unknown_flag
-from blis_py.cli.verbs import Command, Program, command_of
+from blis_py.cli.flags.flag import spelled
+from blis_py.cli.flags.parser import HELP, parse, unknown_flag
+from blis_py.cli.program import Command, Program, command_of
 from blis_py.errors import InputError
 
 
@@ -18,7 +18,7 @@ def dispatch(program: Program, arguments: Sequence[str]) -> int:
     """
     name, *words = arguments or HELP
     if name in HELP:
-        from blis_py.cli.help import program_help
+        from blis_py.cli.flags.help import program_help
 
         verbs = ((verb, entry.what) for verb, entry in program.verbs.items())
         print(program_help(program.name, program.what, verbs, program.flags), end="")
@@ -39,7 +39,7 @@ def run(name: str, command: Command, words: Sequence[str]) -> int:
     if flags is None:
         from inspect import getdoc
 
-        from blis_py.cli.help import help_text
+        from blis_py.cli.flags.help import help_text
 
         print(help_text(name, getdoc(command.run) or "", command.groups), end="")
         return 0

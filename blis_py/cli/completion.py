@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from blis_py.cli.flag import spelled
-from blis_py.cli.verbs import BLIS, Program, command_of
+from blis_py.cli.flags.flag import spelled
+from blis_py.cli.program import BLIS, Program, command_of
 from blis_py.errors import InputError
 from blis_py.outputs.staging import write_text
 

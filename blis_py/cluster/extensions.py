@@ -29,11 +29,11 @@ def named(table: MutableMapping[str, T], group: str, name: str, what: str, *, ke
     Raises:
         InputError: neither the table nor an installed package has it.
     """
-    found = find(table, group, name)
-    if found is None:
+    component = find(table, group, name)
+    if component is None:
         fix = f"use one of {', '.join(names(table, group))}"
         raise InputError(f"unknown {what}", key=key or what.replace(" ", "_"), value=name, fix=fix)
-    return found
+    return component
 
 
 def names(table: Iterable[str], group: str) -> list[str]:

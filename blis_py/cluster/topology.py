@@ -199,11 +199,11 @@ class Cluster:
     @property
     def groups(self) -> list[tuple[Pool, ...]]:
         """Pools by the model that they serve."""
-        found: dict[tuple[str, frozenset[str]], list[Pool]] = {}
+        pools_of: dict[tuple[str, frozenset[str]], list[Pool]] = {}
         for pool in self.pools:
             key = ("", frozenset[str]()) if pool.models is None else (pool.spec.model, pool.models)
-            found.setdefault(key, []).append(pool)
-        return [tuple(pools) for pools in found.values()]
+            pools_of.setdefault(key, []).append(pool)
+        return [tuple(pools) for pools in pools_of.values()]
 
     @property
     def pairs(self) -> list[tuple[Pool, ...]]:

@@ -49,38 +49,42 @@ class Group:
         return "no sure difference" if known else "too few to tell"
 
 
-def groups(found: Pairs) -> list[Group]:
+def groups(paired: Pairs) -> list[Group]:
     """A group for every class, tenant and tenth of the prompt lengths.
 
     Uninformative ones are left out: a criterion with a single group, and tenants that coincide with the
     classes.
     """
-    by = {"class": _labels(found, "slo_class"), "tenant": _labels(found, "tenant"), "prompt": _tenths(found)}
+    by = {
+        "class": _labels(paired, "slo_class"),
+        "tenant": _labels(paired, "tenant"),
+        "prompt": _tenths(paired),
+    }
     if {rows.tobytes() for _, rows in by["class"]} == {rows.tobytes() for _, rows in by["tenant"]}:
         del by["tenant"]
     stated = []
     for kind, parts in by.items():
         if len(parts) > 1:
-            stated += [_group(found, kind, name, rows) for name, rows in parts]
+            stated += [_group(paired, kind, name, rows) for name, rows in parts]
     return stated
 
 
-def overall(found: Pairs) -> Group:
-    return _group(found, "all", "all requests", np.ones(len(found), dtype=np.bool_))
+def overall(paired: Pairs) -> Group:
+    return _group(paired, "all", "all requests", np.ones(len(paired), dtype=np.bool_))
 
 
 Part = tuple[str, NDArray[np.bool_]]
 
 
-def _labels(found: Pairs, column: str) -> list[Part]:
-    labels = found.first[column].astype(str).to_numpy(dtype=object)
+def _labels(paired: Pairs, column: str) -> list[Part]:
+    labels = paired.first[column].astype(str).to_numpy(dtype=object)
     names = sorted(set(labels.tolist()), key=report_order)
     return [(name, labels == name) for name in names]
 
 
-def _tenths(found: Pairs) -> list[Part]:
+def _tenths(paired: Pairs) -> list[Part]:
     """Deciles of prompt length; equal lengths stay together, so there may be fewer than ten."""
-    tokens = found.first["prompt_tokens"].to_numpy()
+    tokens = paired.first["prompt_tokens"].to_numpy()
     if not len(tokens):
         return []
     inner = np.percentile(tokens, np.linspace(0, 100, _DECILES + 1)[1:-1])
@@ -95,15 +99,15 @@ def _named(tokens: NDArray[np.int64], place: NDArray[np.intp]) -> Iterator[Part]
         yield (f"{low:,} tokens" if low == high else f"{low:,} to {high:,} tokens"), rows
 
 
-def _group(found: Pairs, by: str, name: str, rows: NDArray[np.bool_]) -> Group:
-    done = found.completed()
+def _group(paired: Pairs, by: str, name: str, rows: NDArray[np.bool_]) -> Group:
+    done = paired.completed()
     means = {}
     for metric, statistic in shown_in("compared"):
-        one, other = (values[rows] for values in found.values(metric.key))
+        one, other = (values[rows] for values in paired.values(metric.key))
         there = ~(np.isnan(one) | np.isnan(other))
         if there.any():
             means[metric.key] = changes(one[there], other[there], (statistic,))[statistic]
-    one, other = (values[rows] for values in found.values(E2E.key))
+    one, other = (values[rows] for values in paired.values(E2E.key))
     there = ~(np.isnan(one) | np.isnan(other)) & (one > 0)
     with np.errstate(over="ignore"):
         change = other[there] / one[there] - 1

@@ -82,8 +82,8 @@ def pairs(first: ShownPair, second: ShownPair, names: tuple[str, str]) -> Pairs:
     common = one.index[one.index.isin(other.index)]
     fewer = min(len(one), len(other))
     if len(common) < max(_MOSTLY * fewer, 1):
-        found = f"{len(common):,} of {fewer:,} requests" if len(common) else "no request"
-        raise _unrelated(names, f"{found} of one {'are' if len(common) > 1 else 'is'} in the other")
+        matched = f"{len(common):,} of {fewer:,} requests" if len(common) else "no request"
+        raise _unrelated(names, f"{matched} of one {'are' if len(common) > 1 else 'is'} in the other")
     left = (len(one) - len(common), len(other) - len(common))
     one, other = one.loc[common], other.loc[common]
     _check_same(one, other, names)

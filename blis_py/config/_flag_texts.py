@@ -48,17 +48,17 @@ def pairs(
     """
 
     def pairs_of(name: str, text: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        pairs: dict[str, Any] = {}
         for part in text.split(","):
             label, between, value = (piece.strip() for piece in part.partition(sign))
             try:
                 known = read(value)
             except ValueError:
                 between = ""
-            if not between or not label or label in found:
+            if not between or not label or label in pairs:
                 raise InputError(f"must give {what}", key=name, value=text, fix=f"write {example}")
-            found[label] = known
-        return found
+            pairs[label] = known
+        return pairs
 
     return pairs_of
 

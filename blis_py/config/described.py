@@ -93,14 +93,14 @@ def _bounds(field: Field[Any]) -> list[str]:
     limits = field.metadata
     if choices := choices_of(limits):
         return [" | ".join(sorted(choices))]
-    found = []
+    bounds = []
     if limits.get("least") is not None:
-        found.append(f"at least {limits['least']:g}")
+        bounds.append(f"at least {limits['least']:g}")
     if limits.get("above") is not None:
-        found.append(f"above {limits['above']:g}")
+        bounds.append(f"above {limits['above']:g}")
     if limits.get("most") is not None and limits["most"] < _BEYOND_SENSE:
-        found.append(f"at most {limits['most']:,}")
-    return found
+        bounds.append(f"at most {limits['most']:,}")
+    return bounds
 
 
 def bounds_of(key: str) -> str:
@@ -124,13 +124,13 @@ def _default(field: Field[Any], default: Any) -> str:
 
 def meanings(model: type) -> dict[str, str]:
     """The docstring below each field in the source, else its help."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for field in fields(model):
         spelling = field.metadata.get("spelling")
-        found[field.name] = spelling.help if spelling else ""
+        texts[field.name] = spelling.help if spelling else ""
     for base in reversed(model.__mro__):
-        found |= _all_meanings(base.__module__).get(base.__name__, {})
-    return found
+        texts |= _all_meanings(base.__module__).get(base.__name__, {})
+    return texts
 
 
 @cache
@@ -144,13 +144,13 @@ def _all_meanings(module: str) -> dict[str, dict[str, str]]:
 
 
 def _below(node: ast.ClassDef) -> dict[str, str]:
-    found = {}
+    texts = {}
     for statement, after in zip(node.body, node.body[1:], strict=False):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             value = after.value if isinstance(after, ast.Expr) else None
             if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                found[statement.target.id] = " ".join(value.value.split()).replace("null", "None")
-    return found
+                texts[statement.target.id] = " ".join(value.value.split()).replace("null", "None")
+    return texts
 
 
 def _first_line(model: Any) -> str:

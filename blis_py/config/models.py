@@ -400,23 +400,23 @@ def _names() -> dict[str, str]:
         **{f"{key}.": section for key, section in SECTIONS.items()},
         "": RunConfig,
     }
-    found: dict[str, str] = {}
+    key_of: dict[str, str] = {}
     for section in ("scheduler.", "workload."):
-        found |= {f.name: f"{section}{f.name}" for f in fields(extended(by_key[section]))}
+        key_of |= {f.name: f"{section}{f.name}" for f in fields(extended(by_key[section]))}
     for name in KIND_SECTIONS:
-        found |= {f"{name}_{f.name}": f"{name}.{f.name}" for f in fields(extended(SECTIONS[name]))}
-    del found["policy"], found["timeout_s"]
-    known = set(found.values())
+        key_of |= {f"{name}_{f.name}": f"{name}.{f.name}" for f in fields(extended(SECTIONS[name]))}
+    del key_of["policy"], key_of["timeout_s"]
+    known = set(key_of.values())
     for prefix, model in by_key.items():
         for each in fields(extended(model)):
             key = f"{prefix}{each.name}"
             spelling = each.metadata.get("spelling")
             if not prefix:
                 if each.name != "given":
-                    found[each.name] = key
+                    key_of[each.name] = key
             elif spelling is not None and key not in known:
-                found[spelling.flag.removeprefix("--").replace("-", "_")] = key
-    return found | {"linear": "latency.linear", "slo_priorities": "admission.slo_priorities"} | _CHOSEN
+                key_of[spelling.flag.removeprefix("--").replace("-", "_")] = key
+    return key_of | {"linear": "latency.linear", "slo_priorities": "admission.slo_priorities"} | _CHOSEN
 
 
 _CHOSEN = {"scheduler": "scheduler.policy", "workload": "workload", "workload_spec": "workload.spec"}

@@ -84,21 +84,21 @@ def _full_pool(pool: PoolSection, full: Callable[[str, Any], Any]) -> PoolSectio
 
 def named_files(config: RunConfig) -> dict[str, Path]:
     """The user's files and folders named in a configuration, by key."""
-    found = {}
+    files = {}
     for pool in config.pools:
         values = {"gpu": pool.gpu, **{f"latency.{key}": value for key, value in pool.latency.items()}}
         for key, name in {"engine": pool.engine, **values}.items():
             if name and key in _IS_FILE and _IS_FILE[key](name):
-                found[f"pools.{pool.name}.{key}"] = full_path(name, key=key)
+                files[f"pools.{pool.name}.{key}"] = full_path(name, key=key)
     for key, is_own in _IS_FILE.items():
         value: Any = config
         for part in key.split("."):
             value = getattr(value, part)
         if value and is_own(value):
-            found[key] = full_path(value, key=key)
-    if config.model and "model_config" not in found and is_folder(expanded(config.model)):
-        found["model"] = full_path(config.model)
-    return found
+            files[key] = full_path(value, key=key)
+    if config.model and "model_config" not in files and is_folder(expanded(config.model)):
+        files["model"] = full_path(config.model)
+    return files
 
 
 def workload_source(name: str) -> str:

@@ -14,14 +14,14 @@ from blis_py.core.settings import Spelling, extended
 @cache
 def _spellings() -> dict[str, Spelling]:
     """The spelling of every setting that has one, by dotted key."""
-    found = {}
+    spellings = {}
     models: dict[str, type[Any]] = {"": RunConfig, **{f"{name}.": each for name, each in SECTIONS.items()}}
     for prefix, model in models.items():
         for each in fields(extended(model)):
             spelling: Spelling | None = each.metadata.get("spelling")
             if spelling is not None:
-                found[f"{prefix}{each.name}"] = spelling
-    return found
+                spellings[f"{prefix}{each.name}"] = spelling
+    return spellings
 
 
 def as_typed(key: str, value: Any) -> str:

@@ -40,10 +40,10 @@ class AdmissionRule:
         self._block_size = config.block_size
         self._blocks = config.num_kv_blocks
 
-    def admits(self, request: Request, wanted: int) -> bool:
+    def admits(self, request: Request, uncached_tokens: int) -> bool:
         """
         Args:
-            wanted: tokens of its prompt that are not cached.
+            uncached_tokens: tokens of its prompt that are not cached.
         """
         return True
 
@@ -61,7 +61,7 @@ class GuaranteedNoEvict(AdmissionRule):
         self._held: dict[Request, int] = {}
         self._reserved = 0
 
-    def admits(self, request: Request, wanted: int) -> bool:
+    def admits(self, request: Request, uncached_tokens: int) -> bool:
         self._update()
         loads = self._instance.loads
         loading = [] if loads is None else loads.requests
@@ -99,12 +99,12 @@ class NewTokenRatio(AdmissionRule):
         super().__init__(config, instance)
         self._since_tick = 0
 
-    def admits(self, request: Request, wanted: int) -> bool:
+    def admits(self, request: Request, uncached_tokens: int) -> bool:
         instance, self.varies = self._instance, False
         if not instance.running:
             return True
         free = instance.kv.pool.num_free * self._block_size
-        needed = wanted + min(_limit(request), self._LONGEST)
+        needed = uncached_tokens + min(_limit(request), self._LONGEST)
         passed = instance.tick - self._since_tick
         ratio = max(self._LEAST, self._INITIAL - (self._INITIAL - self._LEAST) * passed / self._STEPS)
         if needed + ratio * self._LONGEST * len(instance.running) < free:

@@ -70,9 +70,9 @@ class BatchFormer:
         """
         raise NotImplementedError
 
-    def first_tokens(self, wanted: int, budget: int) -> int:
-        """Tokens that a waiting request lacking `wanted` tokens computes in its first step."""
-        return min(wanted, min(self._chunk, budget))
+    def first_tokens(self, uncomputed: int, budget: int) -> int:
+        """Tokens that a waiting request lacking `uncomputed` tokens computes in its first step."""
+        return min(uncomputed, min(self._chunk, budget))
 
     # -- running requests ----------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class BatchFormer:
             if request in granted or request.status is ENDING:
                 i += 1
                 continue
-            tokens = self._wanted(request, budget)
+            tokens = self._chunk_of(request, budget)
             while not self._allocate(request, tokens, tick):
                 if self._free_ending():
                     continue
@@ -146,7 +146,7 @@ class BatchFormer:
         self._stall_all_but(granted, order, tick)
         return budget
 
-    def _wanted(self, request: Request, budget: int) -> int:
+    def _chunk_of(self, request: Request, budget: int) -> int:
         """Tokens the request may compute in this step. Never beyond max_model_len, since lengths are
         capped."""
         if request.status is not PREFILLING:
@@ -243,10 +243,10 @@ class RunningFirst(BatchFormer):
         chunks: Prefills = []
         prefilling, last_decode = self._running.prefilling, self._running.decoding.last_seq
         for request in prefilling:
-            wanted = min(self._lacking(request), self._chunk)
-            if wanted > budget and next(iter(prefilling)).seq < last_decode:
+            uncomputed = min(self._lacking(request), self._chunk)
+            if uncomputed > budget and next(iter(prefilling)).seq < last_decode:
                 return None  # a decode behind this prefill would have no budget left
-            tokens = min(wanted, budget)
+            tokens = min(uncomputed, budget)
             free -= self._kv.shortfall(request, tokens)
             if free < 0:
                 return None
@@ -274,9 +274,9 @@ class PrefillFirst(BatchFormer):
             budget = self._admit(step, prefills, life, budget, now_ns)
         self._serve_running(step, prefills, life, budget, tick)
 
-    def first_tokens(self, wanted: int, budget: int) -> int:
-        tokens = super().first_tokens(wanted, budget)
-        return 0 if tokens < wanted and budget < self._budget else tokens
+    def first_tokens(self, uncomputed: int, budget: int) -> int:
+        tokens = super().first_tokens(uncomputed, budget)
+        return 0 if tokens < uncomputed and budget < self._budget else tokens
 
     def _prompts(self) -> list[Request]:
         """Requests with an unfinished prompt."""
@@ -286,7 +286,7 @@ class PrefillFirst(BatchFormer):
 
     def _continue_prefills(self, prompts: list[Request], prefills: Prefills, budget: int) -> int:
         for request in prompts:
-            tokens = self._wanted(request, budget)
+            tokens = self._chunk_of(request, budget)
             if tokens and self._kv.extend(request, tokens):
                 prefills.append((request, tokens))
                 budget -= tokens
@@ -325,8 +325,8 @@ class PrefillOnly(PrefillFirst):
         """Whether a step has work other than decode steps of requests whose KV has come from elsewhere."""
         return any(not request.continues for request, _ in prefills)
 
-    def first_tokens(self, wanted: int, budget: int) -> int:
-        return min(wanted, min(self._chunk, budget))
+    def first_tokens(self, uncomputed: int, budget: int) -> int:
+        return min(uncomputed, min(self._chunk, budget))
 
     def _looks(self, tick: int) -> bool:
         """Whether new requests are received before this step."""
@@ -385,10 +385,10 @@ class InFlight(RunningFirst):
                 return True
         return False
 
-    def first_tokens(self, wanted: int, budget: int) -> int:
-        if wanted <= budget:
-            return wanted
-        return budget if wanted > self._budget else 0
+    def first_tokens(self, uncomputed: int, budget: int) -> int:
+        if uncomputed <= budget:
+            return uncomputed
+        return budget if uncomputed > self._budget else 0
 
 
 def _not_ending(order: list[Request]) -> list[Request]:

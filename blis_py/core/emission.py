@@ -51,11 +51,11 @@ class Bursts:
 
     def emissions(self, prefills: Iterable[tuple[Request, int]], step: int) -> dict[Request, int] | None:
         """Tokens that a step emits for each request, except for those with one."""
-        found: dict[Request, int] = {}
+        tokens_of: dict[Request, int] = {}
         for request, rows in prefills:
             if request.bursting:
                 left = max(request.target - request.generated, 1)
                 tokens = max(min(self.emission.tokens(request, step, rows), rows, left), 1)
                 if tokens > 1:
-                    found[request] = tokens
-        return found or None
+                    tokens_of[request] = tokens
+        return tokens_of or None

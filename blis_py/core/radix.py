@@ -83,18 +83,18 @@ class RadixTree:
     def match(self, keys: Keys, limit: int, extra_key: Hashable = None) -> Match:
         """The longest cached prefix of `keys[:limit]`. A lookup does not count as a use."""
         node = self.root(extra_key)
-        inside = found = 0
-        while found < limit:
-            child = node.children.get(keys[found])
+        inside = matched = 0
+        while matched < limit:
+            child = node.children.get(keys[matched])
             if child is None:
                 break
             node, run = child, child.keys
-            end = found + len(run)
-            if end > limit or run != keys[found:end]:
-                inside = _common(run, keys[found : min(end, limit)])
-                return Match(node, inside, found + inside, node.version)
-            found, inside = end, len(run)
-        return Match(node, inside, found, node.version)
+            end = matched + len(run)
+            if end > limit or run != keys[matched:end]:
+                inside = _common(run, keys[matched : min(end, limit)])
+                return Match(node, inside, matched + inside, node.version)
+            matched, inside = end, len(run)
+        return Match(node, inside, matched, node.version)
 
     def holds(self, match: Match, keys: Keys, limit: int) -> bool:
         """Whether matching the same keys again would give the same result.

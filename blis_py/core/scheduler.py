@@ -186,10 +186,12 @@ class Scheduler(StepProgress):
     # -- supplied by the kind of request ----------------------------------------------------------
 
     def _first_tokens(self, request: Request, cached: int, budget: int) -> int:
-        wanted = request.prompt_tokens + request.generated - cached
-        if self._rule is not None and not (self._is_loaded(request) or self._rule.admits(request, wanted)):
+        uncomputed = request.prompt_tokens + request.generated - cached
+        if self._rule is not None and not (
+            self._is_loaded(request) or self._rule.admits(request, uncomputed)
+        ):
             return 0
-        return self._former.first_tokens(wanted, budget)
+        return self._former.first_tokens(uncomputed, budget)
 
     def _is_loaded(self, request: Request) -> bool:
         """Whether the admission rule has let the request take its blocks before its KV came."""

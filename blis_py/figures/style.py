@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -90,8 +91,12 @@ _FOOT_SIZE, _FOOT_LINE, _FOOT_CHARACTERS = 8.0, 0.16, 145
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Apply the house style within the block, overriding matplotlib's current settings."""
-    with matplotlib.rc_context(_STYLE):
+    """Apply the house style within the block, overriding matplotlib's current settings.
+
+    Names may have characters that the font lacks: a box stands for them, without a warning.
+    """
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         yield
 
 

@@ -69,7 +69,7 @@ def _resolvers() -> dict[str, list[tuple[str, Any]]]:
     }
 
 
-class _Dumper(yaml.SafeDumper):
+class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
     """Quotes text that this loader, or another, would not read as text."""
 
 

@@ -246,11 +246,11 @@ def _budget(plan: _Plan) -> KvCapacity:
     )
 
 
-def _does_not_fit(plan: _Plan, found: KvCapacity) -> InputError:
-    needed = found.weight_bytes + found.activation_bytes + found.overhead_bytes
+def _does_not_fit(plan: _Plan, capacity: KvCapacity) -> InputError:
+    needed = capacity.weight_bytes + capacity.activation_bytes + capacity.overhead_bytes
     problem = (
-        f"{found.model} does not fit on {found.gpu} at TP{found.tp}: each GPU needs {needed / GIB:.1f} GiB "
-        f"before any KV, {found.usable_bytes / GIB:.1f} GiB are usable"
+        f"{capacity.model} does not fit on {capacity.gpu} at TP{capacity.tp}: each GPU needs "
+        f"{needed / GIB:.1f} GiB before any KV, {capacity.usable_bytes / GIB:.1f} GiB are usable"
     )
     ways = _ways_to_fit(plan)
     return InputError(

@@ -76,7 +76,7 @@ class GpuSpec:
         """A copy with another link, which joins any number of GPUs."""
         return replace(self, link_bytes_per_s=gb_per_s * 1e9, link_gpus=MAX_LINKED, link_source=GIVEN_LINK)
 
-    def require_roofline(self, who: str) -> None:
+    def require_roofline(self, model: str) -> None:
         """Check that the roofline section exists, beyond the datasheet.
 
         Args:
@@ -87,7 +87,7 @@ class GpuSpec:
         """
         if not self.has_roofline:
             fix = "use --latency-model trained, or add a `roofline` section to a GPU file of your own"
-            problem = f"{who} needs efficiencies, which are unknown for the {self.name}"
+            problem = f"{model} needs efficiencies, which are unknown for the {self.name}"
             raise InputError(problem, key="roofline", fix=fix)
 
     @property
@@ -265,8 +265,8 @@ def _number(
         raise InputError("must be a number", file=path, key=prefix + key, value=value)
     if not (0 <= value <= most) or (value == 0 and not zero):
         limit = f" and at most {most:g}" if most < 1e9 else ""
-        wanted = f"must be {'at least' if zero else 'above'} 0{limit}"
-        raise InputError(wanted, file=path, key=prefix + key, value=value)
+        bound = f"must be {'at least' if zero else 'above'} 0{limit}"
+        raise InputError(bound, file=path, key=prefix + key, value=value)
     if 0 < value < _MIN:
         raise InputError("is far too small", file=path, key=prefix + key, value=value, fix="check the unit")
     return float(value)

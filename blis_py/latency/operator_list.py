@@ -19,7 +19,7 @@ from blis_py.hardware.layout import Layout
 from blis_py.latency import operator_work as work
 from blis_py.latency.graph_sizes import GraphSizes
 from blis_py.latency.operator_work import Priced
-from blis_py.latency.surfaces import Surface, Surfaces
+from blis_py.latency.surfaces import Surface, Surfaces, sizes_of
 from blis_py.models.model_shape import ModelShape
 
 Array = NDArray[np.float64]
@@ -70,9 +70,12 @@ class OperatorList:
         options = options or KernelOptions()
         self._shape, self._gpu, self._layout, self._routing = shape, gpu, layout, shape.routing
         self._kernel = options.moe_backend.removeprefix("flashinfer_")
-        trtllm = bool(learned) and learned[0].engine == "trtllm"
+        engine = learned[0].engine if learned else ""
+        trtllm = engine == "trtllm"
         if options.moe_backend == "auto" and trtllm:
             self._kernel = "cutlass" if layout.attention_dp > 1 else "trtllm"
+        elif options.moe_backend == "auto" and engine == "sglang" and gpu.fp4_flops:
+            self._kernel = "trtllm"  # server_args.py: on sm100, without DeepEP
         self._fused = options.fused_norms and layout.attention_tp > 1
         self._kernels_quantise = trtllm
         self._sglang = bool(learned) and learned[0].engine == "sglang"
@@ -93,8 +96,8 @@ class OperatorList:
         ns = ns + full * self._move(tokens, (self._heads + 2 * self._kv_heads) * shape.head_dim)
         if tp > 1:
             ns = ns + shape.layers * self.all_reduce(tp, tokens)
-        if tp > 1 and shape.norm_over_heads:
-            ns = ns + 2.0 * shape.layers * self.all_reduce(tp, tokens * (2.0 / shape.hidden))
+        if shape.norm_over_heads:
+            ns = ns + shape.layers * self._norm_over_heads(tokens)
         return ns
 
     def of_feed_forward(self, tokens: Array, prompts: bool = False) -> Array:
@@ -227,6 +230,13 @@ class OperatorList:
         ns = ns + (gemm(form, tokens, queries, up) if up else 0.0)
         return ns + gemm(out_form, tokens, shape.hidden, heads * latent.value_dim)
 
+    def _norm_over_heads(self, tokens: Array) -> Array:
+        """Queries and keys normalised over the heads of all ranks: mean squares, their sums over the ranks,
+        and a pass that scales."""
+        tp, width = self._layout.attention_tp, (self._heads + self._kv_heads) * self._shape.head_dim
+        ns = 2.0 * self._move(tokens, width)
+        return ns + 2.0 * self.all_reduce(tp, tokens * (2.0 / self._shape.hidden)) if tp > 1 else ns
+
     def _linear_projections(self, tokens: Array) -> Array:
         linear, shape, tp = self._shape.linear, self._shape, self._layout.attention_tp
         if linear is None:
@@ -247,15 +257,18 @@ class OperatorList:
         form, top_k = self._expert_form, shape.experts_per_token
         width = shape.moe_intermediate / layout.expert_tp
         local = layout.experts_per_group(shape)
+        sizes = sizes_of(shape.hidden, width, local, shape.experts, top_k)
         named = f"experts/{form}@{self._of_mode(prompts)}/{self._routing}"
         plain = [f"experts/{other}/{self._routing}" for other in _ALIKE[form]]
         names = [named] if self._has_here(named) else plain
+        names = [f"{names[0]}/{sizes}", *names]
         ns = self._ns(
             names,
             lambda gpu: work.experts(gpu, form, tokens, shape.hidden, width, top_k, local, layout.ep),
         )
         rank_tokens = np.ceil(tokens / layout.attention_dp)
         ns = ns + self._gemm("bfloat16", rank_tokens, shape.experts, shape.hidden)
+        ns = ns + self._move(rank_tokens, shape.experts)  # choice of the experts
         if shape.shared_intermediate:
             shared = shape.shared_intermediate / layout.attention_tp
             ns = ns + self._gated(rank_tokens, shared, shape.weights.shared)
@@ -351,7 +364,7 @@ class OperatorList:
         for learned in self._learned:
             for name in names:
                 if learned.has(name):
-                    return learned.gpu, learned.of[name]
+                    return learned.gpu, learned.named(name)
         return None
 
     def _has_here(self, name: str) -> bool:

@@ -56,16 +56,26 @@ def gemm(gpu: GpuSpec, form: str, m: Sizes, n: Sizes, k: Sizes) -> Priced:
 
 
 def experts(
-    gpu: GpuSpec, form: str, tokens: Sizes, hidden: Sizes, width: Sizes, top_k: Sizes, local: Sizes, ep: Sizes
+    gpu: GpuSpec,
+    form: str,
+    tokens: Sizes,
+    hidden: Sizes,
+    width: Sizes,
+    top_k: Sizes,
+    local: Sizes,
+    ep: Sizes,
+    even: bool = False,
 ) -> Priced:
     """
     Args:
         tokens: of all ranks that share the experts.
         width: of an expert on one rank.
         local: experts of the rank; `ep` times as many in all.
+        even: as many tokens for each expert, as in tables of balanced routing; otherwise tokens choose
+            independently, and few of them leave experts unused whose weights are not read.
     """
     pairs = tokens * top_k / ep
-    used = local * (1.0 - (1.0 - top_k / (local * ep)) ** tokens)
+    used = np.minimum(local, pairs) if even else local * (1.0 - (1.0 - top_k / (local * ep)) ** tokens)
     moved = used * 3.0 * hidden * width * WEIGHT_BYTES[form]
     moved = moved + np.minimum(tokens, pairs) * 4.0 * hidden + pairs * 6.0 * width
     ns = _roofline(gpu, form, 6.0 * pairs * hidden * width, moved)

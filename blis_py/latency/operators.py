@@ -17,6 +17,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from math import ceil
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -73,6 +74,10 @@ class _Line(NamedTuple):
     def value(self, where: float) -> float:
         i = max(bisect_right(self.at, where) - 1, 0)
         return self.ns[i] + self.slopes[i] * (where - self.at[i])
+
+    def straight(self, low: float, high: float) -> bool:
+        """Whether no point lies in between."""
+        return bisect_right(self.at, low) == bisect_right(self.at, high)
 
     def values(self, where: Array) -> Array:
         at, ns, slopes = np.asarray(self.at), np.asarray(self.ns), np.asarray(self.slopes)
@@ -141,6 +146,10 @@ class Operators:
         grid = operators.of_chunk(_CHUNKS[:, None], _PASTS[None, :])
         self._chunks = [_Line.of(_PASTS, line) for line in grid]
         self._decodes: dict[int, _Line] = {}
+        self._own: dict[int, float] = {}
+        """Part of a rank that decodes, without attention, by its sequences."""
+        self._fixed: dict[tuple[int, int], tuple[float, bool]] = {}
+        """See `_ranked_fixed`."""
 
     def beyond(self, longest_tokens: int = 0) -> str:
         """The part of the run outside what was learned, in one line; may be empty."""
@@ -187,28 +196,64 @@ class Operators:
         Args:
             tokens: of all ranks, without padding.
         """
-        most = max(seqs for seqs, _ in loads)
-        replayed, eager = self._replayed(most)
-        group = tokens if eager or self._sparse else replayed * self._dp
-        fixed = self._fixed_ns(group, replayed, most)
-        attention = np.zeros_like(steps)
+        fixed, eager = self._ranked_fixed(max(seqs for seqs, _ in loads), tokens)
+        return self._scaled(self._slowest(loads, steps) + fixed, eager)
+
+    def _ranked_decode_step_ns(self, ranks: Sequence[StepFeatures]) -> float:
+        """The first of them."""
+        tokens, most, slowest = 0, 0, 0.0
+        for rank in ranks:
+            seqs = rank.decode_seqs
+            tokens += seqs or 1
+            if seqs:
+                ns = self._list_decodes(seqs).value(rank.decode_kv_tokens)
+                if ns > slowest:
+                    slowest = ns
+                if seqs > most:
+                    most = seqs
+        fixed, eager = self._ranked_fixed(most, tokens)
+        ns = self._terms.decode_scale * (slowest + fixed)
+        if eager:
+            ns = max(ns, self._launch_ns)
+        return (ns + self._terms.decode_step_ns) * self._server.scale
+
+    def _ranked_fixed(self, most: int, tokens: int) -> tuple[float, bool]:
+        """A step without its attention, and whether it is eager.
+
+        Args:
+            most: decodes of the busiest rank.
+        """
+        found = self._fixed.get((most, tokens))
+        if found is None:
+            replayed, eager = self._replayed(most)
+            group = tokens if eager or self._sparse else replayed * self._dp
+            found = self._fixed[most, tokens] = self._fixed_ns(group, replayed, most), eager
+        return found
+
+    def _slowest(self, loads: Sequence[_Load], steps: Array) -> Array:
+        """Attention of the slowest rank. Between two points of their lines, the rank that is the slowest in
+        the first and in the last step is so in all of them."""
+        ends, straight, last = [], True, float(steps[-1])
         for seqs, kv_tokens in loads:
             if seqs:
-                line = self._list_decodes(seqs)
-                attention = np.maximum(attention, line.values(kv_tokens + seqs * steps))
-        return self._scaled(attention + fixed, eager)
+                line, end = self._list_decodes(seqs), kv_tokens + seqs * last
+                straight = straight and line.straight(kv_tokens, end)
+                ends.append((line.value(kv_tokens), line.value(end), line, seqs, kv_tokens))
+        first, longest = max(ends, key=_AT_FIRST), max(end for _, end, *_ in ends)
+        slowest = [first] if straight and first[1] >= longest else ends
+        found = np.zeros_like(steps)
+        for _, _, line, seqs, kv_tokens in slowest:
+            found = np.maximum(found, line.values(kv_tokens + seqs * steps))
+        return found
 
     def _loads(self, f: StepFeatures) -> tuple[list[_Load], int]:
-        """Decodes of ranks, the longest contexts of those with as many, and the tokens of all ranks."""
+        """Decodes of ranks with their contexts, and the tokens of all ranks."""
         ranks = _ranks_of(f)
         if not ranks:
             on_rank = ceil(f.decode_seqs / self._dp)
             return [(on_rank, f.decode_kv_tokens * (on_rank / f.decode_seqs))], f.decode_seqs
-        longest: dict[int, float] = {}
-        for rank in ranks:
-            seqs = rank.decode_seqs
-            longest[seqs] = max(longest.get(seqs, 0.0), float(rank.decode_kv_tokens))
-        return list(longest.items()), sum(max(rank.decode_seqs, 1) for rank in ranks)
+        loads = [(rank.decode_seqs, float(rank.decode_kv_tokens)) for rank in ranks]
+        return loads, sum([seqs or 1 for seqs, _ in loads])
 
     def _fixed_ns(self, tokens: int, rank_tokens: float, rank_rows: int) -> float:
         ns = self._rank.value(rank_tokens) + self._group.value(tokens)
@@ -230,24 +275,45 @@ class Operators:
     def _mixed_ns(self, f: StepFeatures) -> float:
         ranks, terms = _ranks_of(f), self._terms
         if ranks:
-            tokens = sum(max(rank.tokens, 1) for rank in ranks)
-            most_tokens = max(rank.tokens for rank in ranks)
-            ns = self._mixed_group.value(tokens) + max(self._rank_ns(rank) for rank in ranks if rank.tokens)
+            tokens, most_tokens, ns = 0, 0, 0.0
+            for rank in ranks:
+                own = rank.tokens
+                tokens += own or 1
+                if own:
+                    rank_ns = self._rank_ns(rank)
+                    if rank_ns > ns:
+                        ns = rank_ns
+                    if own > most_tokens:
+                        most_tokens = own
+            ns += self._mixed_group.value(tokens)
         else:
             tokens = most_tokens = f.tokens
-            ns = self._mixed_group.value(tokens) + self._rank_ns(f, self._dp)
+            ns = self._mixed_group.value(tokens) + self._shared_ns(f)
         ns *= self._prefill_scale
         if most_tokens > self._graph_tokens:
             ns = max(ns, self._launch_ns)
         return (ns + terms.prefill_step_ns) * self._server.scale
 
-    def _rank_ns(self, f: StepFeatures, dp: int = 1) -> float:
-        """A rank's share of a step with prompts.
+    def _rank_ns(self, f: StepFeatures) -> float:
+        """A rank's own part of a step with prompts."""
+        decodes, rows = f.decode_seqs, f.emitted_rows
+        if not f.prefill_seqs and rows == decodes:
+            own = self._own.get(decodes)
+            if own is None:
+                own = self._own[decodes] = self._rank.value(decodes) + self._rows.value(rows)
+            return own + self._list_decodes(decodes).value(f.decode_kv_tokens)
+        ns = self._rank.value(f.prefill_tokens + decodes) + (self._rows.value(rows) if rows else 0.0)
+        if f.prefill_seqs:
+            ns += self._chunk_ns(*one_chunk(f.prefill_tokens, f.prefill_pairs))
+        if decodes:
+            ns += self._list_decodes(decodes).value(f.decode_kv_tokens)
+        return ns
 
-        Args:
-            dp: ranks among which the sequences of the step are divided.
-        """
-        prompts, decodes, ns = f.prefill_seqs, f.decode_seqs, 0.0
+    def _shared_ns(self, f: StepFeatures) -> float:
+        """The same of a rank among which the sequences of a step are divided."""
+        dp, prompts, decodes = self._dp, f.prefill_seqs, f.decode_seqs
+        if dp == 1:
+            return self._rank_ns(f)
         share = ceil(prompts / dp) / prompts if prompts else 0.0
         on_rank, rows = ceil(decodes / dp), ceil(f.emitted_rows / dp)
         ns = self._rank.value(f.prefill_tokens * share + on_rank) + (self._rows.value(rows) if rows else 0.0)
@@ -265,8 +331,9 @@ class Operators:
         return line
 
     def _host_ns(self, f: StepFeatures) -> int:
-        server, ranks = self._server, _ranks_of(f)
-        seqs = max(rank.seqs for rank in ranks) if ranks else f.seqs
+        server, seqs = self._server, f.seqs
+        if ranks := _ranks_of(f):
+            seqs = max([rank.seqs for rank in ranks])
         self.outside.record(seqs)
         return int(server.gap_ns + server.gap_seq_ns * seqs - server.beyond_ns(seqs) + 0.5)
 
@@ -276,6 +343,9 @@ class Operators:
         if not f.decode_seqs:
             return 1
         if self._dp > 1:
+            ranks = _ranks_of(f)
+            if ranks:
+                return max(int(self._ranked_decode_step_ns(ranks)), 1)
             return max(int(self._ranked_decode_ns(*self._loads(f), np.zeros(1))[0]), 1)
         return max(int(self._decode_line(f.decode_seqs).value(f.decode_kv_tokens)), 1)
 
@@ -301,6 +371,7 @@ class Operators:
 
 
 _CHUNK_LIST = _CHUNKS.tolist()
+_AT_FIRST = itemgetter(0)
 
 
 def _ranks_of(f: StepFeatures) -> Sequence[StepFeatures]:

@@ -1,14 +1,15 @@
 """Efficiency of operators: measured over roofline time, as a function of an operator's sizes.
 
 A surface is multilinear between a few knots on logarithmic axes and constant beyond the last ones. The files
-in `profiles/operators` hold one surface for each kind of operator and number format of a GPU and an engine;
-`benchmarks/accuracy/train_operators.py` learns them.
+in `profiles/operators` hold one surface for each kind of operator and number format of a GPU and an engine,
+and a curve over the tokens for experts of the sizes of every bundled model, whose kernels differ from size to
+size; `benchmarks/accuracy/train_operators.py` learns them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -39,6 +40,8 @@ class Surface:
         return ns
 
     def at(self, where: Sequence[Array]) -> Array:
+        """At the first of these coordinates; a curve has one knot axis alone."""
+        where = where[: len(self.knots)]
         shape = np.broadcast_shapes(*(np.shape(axis) for axis in where))
         total = np.zeros(shape)
         for place, weight in corners_of(self.knots, where):
@@ -73,9 +76,28 @@ class Surfaces:
     """By kind of operator and number format, as `gemm/fp8`."""
     launch_ns: float = 0.0
     """Host time to launch the attention of a layer for one token of a prompt; 0 = not measured."""
+    curve_knots: tuple[float, ...] = ()
+    curves: dict[str, list[int]] = field(default_factory=dict)
+    """By kind, format, routing and `sizes_of`: logarithms in hundredths at `curve_knots`."""
 
     def has(self, name: str) -> bool:
-        return name in self.of
+        return name in self.of or name in self.curves
+
+    def named(self, name: str) -> Surface:
+        """The surface or curve of this name."""
+        if name in self.of:
+            return self.of[name]
+        return Surface((np.array(self.curve_knots),), np.array(self.curves[name], dtype=float) / 100.0)
+
+
+def sizes_of(hidden: float, width: float, local: float, experts: float, top_k: float) -> str:
+    """Name of experts of these sizes on a rank.
+
+    Args:
+        width: of an expert on the rank.
+        local: experts of the rank.
+    """
+    return f"{hidden:g}x{width:g},{local:g}of{experts:g},{top_k:g}"
 
 
 def surface_file(gpu: str, engine: str) -> Path:
@@ -104,7 +126,9 @@ def read_surfaces(path: Path) -> Surfaces:
     try:
         of = {name: _surface(entry) for name, entry in top["surfaces"].items()}
         launch_ns = float(top.get("launch_ns", 0.0))
-        return Surfaces(str(top["gpu"]), str(top["engine"]), str(top["source"]), of, launch_ns)
+        knots = tuple(map(float, top.get("curve_knots", ())))
+        curves = top.get("curves", {})
+        return Surfaces(str(top["gpu"]), str(top["engine"]), str(top["source"]), of, launch_ns, knots, curves)
     except (KeyError, TypeError, ValueError) as error:
         fix = "write it with benchmarks/accuracy/train_operators.py"
         raise InputError("no operator surfaces", file=path, value=str(error), fix=fix) from None

@@ -90,7 +90,7 @@ class NotingRounds(Noting):
         rounds = self._rounds_of[request.row][len(request.rounds_per_block)]
         return LedgerLine.RIDING if not self._fdfo and self._round > rounds else LedgerLine.DECODE
 
-    def _wanted(self, prompt_tokens: int) -> int:
+    def _prompt_tokens(self, prompt_tokens: int) -> int:
         return prompt_tokens // self._block * self._block or self._block
 
     def _least_tokens(self) -> int:

@@ -88,8 +88,8 @@ class Explanation:
         return text_of(self.as_dict())
 
     def __repr__(self) -> str:
-        who = "no match" if self.ledger is None else self.ledger.request
-        return f"Explanation({self.question.in_words()}: {who})"
+        answer = "no match" if self.ledger is None else self.ledger.request
+        return f"Explanation({self.question.in_words()}: {answer})"
 
     def plot(self) -> Picture:
         """The ledger and the what-ifs as a picture."""
@@ -327,12 +327,12 @@ def _check_names(record: RunRecord) -> None:
     Raises:
         InputError: several requests have the same name.
     """
-    seen: set[str] = set()
+    names: set[str] = set()
     for name in record.table.ids():
-        if name in seen:
+        if name in names:
             fix = "give every request of the trace an id of its own"
             raise InputError("several requests have this id, so none can be followed", value=name, fix=fix)
-        seen.add(name)
+        names.add(name)
 
 
 def _changes(simulation: Simulation, what_if: bool | Sequence[str]) -> list[WhatIfChange]:

@@ -199,7 +199,7 @@ class Noting:
     ) -> dict[str, LedgerLine]:
         computing = {request.id for request, _ in prefills}
         doing: dict[str, LedgerLine] = {}
-        door: AdmissionState | None = None
+        state: AdmissionState | None = None
         for one in self._here:
             request = self._known.get(one.request)
             if request is not None:
@@ -211,8 +211,8 @@ class Noting:
                     LedgerLine.RUNNING_STEP if start_ns < one.from_ns else LedgerLine.COMPOSED_STEP
                 )
             else:
-                door = door or self._door(prefills, admitted, preempted)
-                doing[one.request] = door.refuses(self._wanted(one.prompt_tokens))
+                state = state or self._admission_state(prefills, admitted, preempted)
+                doing[one.request] = state.refuses(self._prompt_tokens(one.prompt_tokens))
         return doing
 
     def _line_of(self, request: Request, computing: set[str]) -> LedgerLine | None:
@@ -230,11 +230,11 @@ class Noting:
     def _decoding(self, request: Request) -> LedgerLine:
         return LedgerLine.DECODE
 
-    def _wanted(self, prompt_tokens: int) -> int:
+    def _prompt_tokens(self, prompt_tokens: int) -> int:
         """Tokens that a request lacks before its first answer."""
         return prompt_tokens
 
-    def _door(
+    def _admission_state(
         self, prefills: Sequence[tuple[Request, int]], admitted: Sequence[Request], preempted: bool
     ) -> AdmissionState:
         config, scheduler = self._config, self._scheduler

@@ -69,14 +69,14 @@ class Decisions:
 
     def summary(self) -> dict[str, Any]:
         """Summary statistics of the decisions."""
-        found, missed = int(self.found_blocks.sum()), int(self.missed_blocks.sum())
+        hits, missed = int(self.found_blocks.sum()), int(self.missed_blocks.sum())
         return {
             "decisions": len(self),
             "unique_targets": len(np.unique(self.instance)),
             "mean_regret": float(self.regret.mean()) if len(self) else 0.0,
             "max_regret": float(self.regret.max(initial=0.0)),
-            "cached_tokens_at_target": found * self.block_size,
-            "cached_tokens_at_best": (found + missed) * self.block_size,
+            "cached_tokens_at_target": hits * self.block_size,
+            "cached_tokens_at_best": (hits + missed) * self.block_size,
         }
 
     def frame(self, ids: list[str]) -> pd.DataFrame:

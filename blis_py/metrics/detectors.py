@@ -216,8 +216,8 @@ class Saturation:
         return {"final": dict(sorted(self.final.items())), "trace": trace}
 
 
-def _most_often(found: Sequence[Finding]) -> str:
-    counts = {level: sum(one.level == level for one in found) for level in LEVELS}
+def _most_often(findings: Sequence[Finding]) -> str:
+    counts = {level: sum(one.level == level for one in findings) for level in LEVELS}
     return max(LEVELS, key=lambda level: (counts[level], LEVELS.index(level)))
 
 

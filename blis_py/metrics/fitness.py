@@ -57,15 +57,15 @@ def fitness(record: RunRecord, weights: Mapping[str, float]) -> dict[str, float]
         "throughput": (int(done.sum()), _REQUESTS_PER_S),
         "tokens_per_sec": (int(record.emitted_tokens[done].sum()), _TOKENS_PER_S),
     }
-    found = {}
+    scores = {}
     for name in sorted(weights):
         if name in rates:
             count, half = rates[name]
             rate = count / span_s if span_s else 0.0
-            found[name] = rate / (rate + half)
+            scores[name] = rate / (rate + half)
             continue
         stat, _, latency = name.partition("_")
         column = columns.column(latency)
         known = column[~np.isnan(column)]
-        found[name] = 1 / (1 + _STATS[stat](Distribution.of(known)) / _MS) if len(known) else 0.0
-    return {"score": sum(weights[name] * value for name, value in found.items()), **found}
+        scores[name] = 1 / (1 + _STATS[stat](Distribution.of(known)) / _MS) if len(known) else 0.0
+    return {"score": sum(weights[name] * value for name, value in scores.items()), **scores}

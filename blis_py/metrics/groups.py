@@ -33,8 +33,8 @@ def rows_by_name(labels: Labels) -> dict[str, Rows]:
     order = np.argsort(labels.codes, kind="stable")
     counts = np.bincount(labels.codes, minlength=len(labels.names))
     parts = np.split(order, np.cumsum(counts)[:-1])
-    found = {name: rows for name, rows in zip(labels.names, parts, strict=True) if len(rows)}
-    return {name: found[name] for name in sorted(found, key=report_order)}
+    rows_of = {name: rows for name, rows in zip(labels.names, parts, strict=True) if len(rows)}
+    return {name: rows_of[name] for name in sorted(rows_of, key=report_order)}
 
 
 def rows_by_instance(record: RunRecord) -> list[Rows]:

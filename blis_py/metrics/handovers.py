@@ -69,10 +69,10 @@ class HandOvers:
 
     def of(self, row: int) -> HandOver | None:
         """The hand-over of a request; None if it had none."""
-        found = np.flatnonzero(self.request == row)
-        if not len(found):
+        places = np.flatnonzero(self.request == row)
+        if not len(places):
             return None
-        return HandOver(*(int(getattr(self, field.name)[found[0]]) for field in fields(self)))
+        return HandOver(*(int(getattr(self, field.name)[places[0]]) for field in fields(self)))
 
     @property
     def reservation_ns(self) -> Ints:

@@ -50,21 +50,21 @@ class TokenGaps:
         """
         where = instances or [None] * len(groups)
         all_steps = sum(self._num_steps)
-        found: dict[int, Distribution] = {}
+        distributions: dict[int, Distribution] = {}
         tallies: dict[int, Tally] = {}
-        seen: dict[int, dict[bytes, _Seen]] = {}
+        visits_of: dict[int, dict[bytes, _SharedVisits]] = {}
         for place, (rows, instance) in enumerate(zip(groups, where, strict=True)):
             steps = all_steps if instance is None else self._num_steps[instance]
             if int((self._outputs[rows] - 1).sum()) < steps // 8:
-                found[place] = Distribution.of(self.of_each(rows)[0])
+                distributions[place] = Distribution.of(self.of_each(rows)[0])
             else:
-                tallies[place] = self._look_at(rows, seen)
-        for index in sorted(seen):
-            self._count(index, [*seen[index].values()])
-        found |= {place: tally.distribution() for place, tally in tallies.items()}
-        return [found[place] for place in range(len(groups))]
+                tallies[place] = self._look_at(rows, visits_of)
+        for index in sorted(visits_of):
+            self._count(index, [*visits_of[index].values()])
+        distributions |= {place: tally.distribution() for place, tally in tallies.items()}
+        return [distributions[place] for place in range(len(groups))]
 
-    def _look_at(self, rows: Rows, seen: dict[int, dict[bytes, _Seen]]) -> Tally:
+    def _look_at(self, rows: Rows, visits_of: dict[int, dict[bytes, _SharedVisits]]) -> Tally:
         """A tally for a group's gaps, and registration of what to count for it on each instance.
 
         Sets of visits that several groups share on an instance are counted once.
@@ -72,7 +72,9 @@ class TokenGaps:
         tally, visits = Tally(), self._emitting(rows)
         for index, places in by_instance(self._visits.instance[visits]):
             own = visits[places]
-            seen.setdefault(index, {}).setdefault(own.tobytes(), _Seen(own)).tallies.append(tally)
+            visits_of.setdefault(index, {}).setdefault(own.tobytes(), _SharedVisits(own)).tallies.append(
+                tally
+            )
         _, gap_ns = self._apart(visits)
         tally.add(gap_ns, np.ones(len(gap_ns), dtype=np.int64))
         return tally
@@ -82,7 +84,7 @@ class TokenGaps:
         visits, _ = self._visits.of(rows)
         return visits[self._emission.first_step[visits] >= 0]
 
-    def _count(self, index: int, views: Sequence[_Seen]) -> None:
+    def _count(self, index: int, views: Sequence[_SharedVisits]) -> None:
         """Add the gaps seen on one instance."""
         for view in views:
             stalled = view.prepare(self._emission)
@@ -207,7 +209,7 @@ class TokenGaps:
         return since_ns + np.repeat(self._record.first_token_ns[rows] - since_ns[firsts], counts), counts
 
 
-class _Seen:
+class _SharedVisits:
     """Number of visits, out of a set of visits to one instance, that saw each step's gap."""
 
     def __init__(self, visits: Rows) -> None:

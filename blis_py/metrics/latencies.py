@@ -44,7 +44,7 @@ class Latencies(NamedTuple):
 
 def latencies(record: RunRecord) -> Latencies:
     """The latency columns of a run."""
-    found = {f"{metric.column}_ns": metric.of(record) for metric in METRICS.values()}
-    own = {name: found.pop(name) for name in Latencies._fields if name in found}
-    more = {name.removesuffix("_ns"): values for name, values in found.items()}
+    columns = {f"{metric.column}_ns": metric.of(record) for metric in METRICS.values()}
+    own = {name: columns.pop(name) for name in Latencies._fields if name in columns}
+    more = {name.removesuffix("_ns"): values for name, values in columns.items()}
     return Latencies(completed=completed_mask(record), **own, more=more)

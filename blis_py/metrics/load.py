@@ -97,9 +97,9 @@ def _falls_behind(record: RunRecord, span_ns: int) -> bool:
 
 def _needed(rows: int, factor: float) -> dict[str, int]:
     """About how many requests would suffice for a verdict, in two significant digits."""
-    wanted = rows * factor * 1.1
-    digits = max(math.floor(math.log10(max(wanted, 1.0))) - 1, 0)
-    return {"requests_for_verdict": math.ceil(wanted / 10**digits) * 10**digits}
+    needed = rows * factor * 1.1
+    digits = max(math.floor(math.log10(max(needed, 1.0))) - 1, 0)
+    return {"requests_for_verdict": math.ceil(needed / 10**digits) * 10**digits}
 
 
 def _load_summary(

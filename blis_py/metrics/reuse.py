@@ -114,13 +114,13 @@ def _next_uses(paths: _Pieces, order: list[int]) -> list[list[int]]:
     gains nothing.
     """
     coming: dict[int, int] = {}
-    found = []
+    uses = []
     for at in range(len(order) - 1, -1, -1):
         findable, rest = paths.of_kind(order[at])
-        found.append([coming.get(piece, _NEVER) for piece in findable + rest])
+        uses.append([coming.get(piece, _NEVER) for piece in findable + rest])
         coming.update(dict.fromkeys(findable, at))
         coming.update(dict.fromkeys(rest, _NEVER))
-    return found[::-1]
+    return uses[::-1]
 
 
 def _kinds(table: RequestTable, block_size: int) -> tuple[list[tuple[int, int]], Ints]:

@@ -53,16 +53,18 @@ def session_summary(record: RunRecord, columns: Latencies) -> dict[str, Any]:
     session, rounds = record.table.session, record.table.round_index
     if session is None or not (session >= 0).any():
         return {}
-    found, unsent = _sessions(record, session), record.unsent_turns
-    over = found.last_ns >= 0
+    sessions, unsent = _sessions(record, session), record.unsent_turns
+    over = sessions.last_ns >= 0
     stated: dict[str, Any] = {
-        "sessions": len(found.first_ns),
+        "sessions": len(sessions.first_ns),
         "turns": int((session >= 0).sum()),
-        "broken_off": int((found.failed > 0).sum()),
+        "broken_off": int((sessions.failed > 0).sum()),
     }
     if unsent is not None:
         stated |= {"cancelled_turns": unsent.cancelled, "turns_not_reached": unsent.not_reached}
-    stated["duration_ms"] = statistics(Distribution.of((found.last_ns - found.first_ns)[over].astype(float)))
+    stated["duration_ms"] = statistics(
+        Distribution.of((sessions.last_ns - sessions.first_ns)[over].astype(float))
+    )
     if rounds is not None:
         for name, rows in (("first", rounds == 0), ("later", rounds > 0)):
             ttft_ns = columns.ttft_ns[rows & (session >= 0)]

@@ -92,7 +92,7 @@ def parse_goodput(pairs: Iterable[str], *, key: str = "--goodput") -> GoodputTar
         if metric.name in limits:
             raise InputError(f"{name} is limited twice", key=key, value=pair, fix="give one limit")
         unit = "" if number[-1:].isalpha() or not metric.unit.is_time else "ms"
-        limits[metric.name] = _limit(number + unit, metric.unit, key=key, found=pair)
+        limits[metric.name] = _limit(number + unit, metric.unit, key=key, given=pair)
     return GoodputTargets({ANY_CLASS: limits} if limits else {})
 
 
@@ -116,7 +116,7 @@ def parse_class_targets(metric: str, text: str, *, key: str | None = None) -> Go
             raise InputError("not CLASS=DURATION", key=key, value=pair, fix=fix)
         if name in limits:
             raise InputError(f"class {name} is limited twice", key=key, value=text, fix="give one limit")
-        limits[name] = {metric: _limit(duration, METRICS[metric].unit, key=key, found=pair)}
+        limits[name] = {metric: _limit(duration, METRICS[metric].unit, key=key, given=pair)}
     return GoodputTargets(limits)
 
 
@@ -169,7 +169,7 @@ def parse_slo(text: str, *, key: str = "--slo") -> SloCheck:
         text=text,
         metric=metric.name,
         stat=stat,
-        limit_ns=_limit(found["limit"], metric.unit, key=key, found=text),
+        limit_ns=_limit(found["limit"], metric.unit, key=key, given=text),
         slo_class=found["slo_class"],
     )
 
@@ -286,23 +286,23 @@ def parse_slos(texts: Sequence[str], *, key: str = "--slo") -> list[SloCheck]:
     return [parse_slo(text, key=key) for text in texts]
 
 
-def _limit(text: str, unit: Unit, *, key: str, found: str) -> float:
+def _limit(text: str, unit: Unit, *, key: str, given: str) -> float:
     """A limit from text: of a time in ns, else in the unit, whose name may follow."""
     if unit.is_time:
-        return _positive_ns(text, key=key, found=found)
+        return _positive_ns(text, key=key, given=given)
     number = re.fullmatch(rf"(\d+(?:\.\d*)?|\.\d+)(?:{re.escape(unit.name)})?", text)
     if number is None or not (limit := float(number[1]) * unit.scale) > 0:
         fix = f"write it like 0.5{unit.name}"
-        raise InputError("the limit must be a positive number", key=key, value=found, fix=fix)
+        raise InputError("the limit must be a positive number", key=key, value=given, fix=fix)
     return limit
 
 
-def _positive_ns(text: str, *, key: str, found: str) -> int:
+def _positive_ns(text: str, *, key: str, given: str) -> int:
     fix = "write it like 500us, 250ms or 2s"
     match = re.fullmatch(_DURATION, text)
     if match is None:
-        raise InputError("the limit must be a positive time", key=key, value=found, fix=fix)
+        raise InputError("the limit must be a positive time", key=key, value=given, fix=fix)
     try:
         return clock_ns(float(match["number"]), _UNIT_NS[match["unit"]], key=key, least_ns=1)
     except InputError as error:
-        raise InputError(f"the limit {error.problem}", key=key, value=found, fix=fix) from None
+        raise InputError(f"the limit {error.problem}", key=key, value=given, fix=fix) from None

@@ -104,8 +104,10 @@ class _Summary:
 
     def _at_clients(self) -> dict[str, Any]:
         """Latencies including network time, for remote clients."""
-        seen = client_latencies_ns(self.record, self.columns)
-        return {f"{name}_ms": statistics(Distribution.of(ns[~np.isnan(ns)])) for name, ns in seen.items()}
+        latencies = client_latencies_ns(self.record, self.columns)
+        return {
+            f"{name}_ms": statistics(Distribution.of(ns[~np.isnan(ns)])) for name, ns in latencies.items()
+        }
 
     def _admission(self) -> dict[str, Any]:
         """Rejections by reason, class and tenant, if there are any."""
@@ -123,12 +125,12 @@ class _Summary:
 
     def _disaggregation(self) -> dict[str, Any]:
         """Hand-overs between prefill and decode instances, and what each pool did, if there are pools."""
-        found: dict[str, Any] = {}
+        parts: dict[str, Any] = {}
         if self.record.handovers is not None:
-            found["handovers"] = self.record.handovers.summary()
+            parts["handovers"] = self.record.handovers.summary()
         if self.pools:
-            found["pools"] = {name: self._pool(indices) for name, indices in self.pools.items()}
-        return found
+            parts["pools"] = {name: self._pool(indices) for name, indices in self.pools.items()}
+        return parts
 
     def _pool(self, indices: Sequence[int]) -> dict[str, Any]:
         """The work of one pool's instances, and the latencies of the visits to them."""
@@ -232,11 +234,11 @@ class _Summary:
         groups = [self.all_rows, *self.classes.values(), *self.tenants.values()]
         if self.instances:
             groups += [self._rows_of(indices) for indices in self.pools.values()]
-        wanted: dict[tuple[int | None, bytes], Rows] = {(None, _digest(rows)): rows for rows in groups}
-        wanted |= {(index, _digest(rows)): rows for index, rows in enumerate(self.instances)}
-        done = [rows[self.columns.completed[rows]] for rows in wanted.values()]
-        found = TokenGaps(self.record).distributions(done, [instance for instance, _ in wanted])
-        return dict(zip(wanted, found, strict=True))
+        rows_of: dict[tuple[int | None, bytes], Rows] = {(None, _digest(rows)): rows for rows in groups}
+        rows_of |= {(index, _digest(rows)): rows for index, rows in enumerate(self.instances)}
+        done = [rows[self.columns.completed[rows]] for rows in rows_of.values()]
+        distributions = TokenGaps(self.record).distributions(done, [instance for instance, _ in rows_of])
+        return dict(zip(rows_of, distributions, strict=True))
 
     def _samples(self, metric: Metric, rows: Rows, instance: int | None = None) -> Distribution:
         if metric.per_token:
@@ -249,10 +251,10 @@ class _Summary:
         require_known_classes((c.slo_class for c in self.slo if c.slo_class), self.classes)
         empty: Rows = np.zeros(0, dtype=np.intp)
         answers = []
-        for wanted in self.slo:
-            rows = self.classes.get(wanted.slo_class, empty) if wanted.slo_class else self.all_rows
-            measured = self._samples(METRICS[wanted.metric], rows).stat(wanted.stat)
-            answers.append(verdict(wanted, measured, len(rows)))
+        for target in self.slo:
+            rows = self.classes.get(target.slo_class, empty) if target.slo_class else self.all_rows
+            measured = self._samples(METRICS[target.metric], rows).stat(target.stat)
+            answers.append(verdict(target, measured, len(rows)))
         return answers
 
     def _per_unit(self, throughput: Mapping[str, float]) -> dict[str, float]:
@@ -296,10 +298,10 @@ class _Summary:
 
 def _pools(instances: Sequence[InstanceRecord]) -> dict[str, list[int]]:
     """Indices of the instances of each pool; empty if there is one pool."""
-    found: dict[str, list[int]] = {}
+    indices_of: dict[str, list[int]] = {}
     for index, one in enumerate(instances):
-        found.setdefault(one.pool, []).append(index)
-    return found if len(found) > 1 else {}
+        indices_of.setdefault(one.pool, []).append(index)
+    return indices_of if len(indices_of) > 1 else {}
 
 
 def _digest(rows: Rows) -> bytes:
@@ -360,8 +362,8 @@ def _prefix_hit_ceiling(record: RunRecord) -> float | None:
 
 def counts(labels: Labels, rows: Rows) -> dict[str, int]:
     """Number of rows per label, the most frequent first; unlabelled rows are left out."""
-    found = np.bincount(labels.codes[rows], minlength=len(labels.names)).tolist()
-    named = [(name, count) for name, count in zip(labels.names, found, strict=True) if name and count]
+    numbers = np.bincount(labels.codes[rows], minlength=len(labels.names)).tolist()
+    named = [(name, count) for name, count in zip(labels.names, numbers, strict=True) if name and count]
     return dict(sorted(named, key=lambda item: (-item[1], item[0])))
 
 

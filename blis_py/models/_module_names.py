@@ -122,9 +122,9 @@ def _covers(name: str, module: str, from_start: bool = False) -> bool:
     parts = module.split(".")
     if _is_glob(name):
         return any(fnmatchcase(".".join(parts[:end]), name) for end in range(1, len(parts) + 1))
-    wanted = name.split(".")
-    starts = (0,) if from_start else range(len(parts) - len(wanted) + 1)
-    return any(parts[start : start + len(wanted)] == wanted for start in starts)
+    listed = name.split(".")
+    starts = (0,) if from_start else range(len(parts) - len(listed) + 1)
+    return any(parts[start : start + len(listed)] == listed for start in starts)
 
 
 def _is_glob(name: str) -> bool:

@@ -161,14 +161,14 @@ def digests() -> dict[str, str]:
 
 def digest(file: Path) -> str:
     """Digest of one file of the translation; empty where it cannot be read."""
-    found = sha256()
+    hashed = sha256()
     try:
         with file.open("rb", buffering=0) as stream:
             while piece := stream.read(_PIECE_BYTES):
-                found.update(piece)
+                hashed.update(piece)
     except OSError:
         return ""
-    return found.hexdigest()
+    return hashed.hexdigest()
 
 
 class _Finder:

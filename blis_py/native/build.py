@@ -109,8 +109,8 @@ def _install(library: Path, home: Path) -> dict[str, str]:
 
 def _tidy_up(home: Path, files: Iterable[str]) -> None:
     """Remove files of a former translation: a wheel contains whatever is there."""
-    wanted = {home / file for file in files}
-    for path in [path for path in home.rglob("*") if path.suffix in (".so", ".pyd") and path not in wanted]:
+    current = {home / file for file in files}
+    for path in [path for path in home.rglob("*") if path.suffix in (".so", ".pyd") and path not in current]:
         with suppress(OSError):  # on some systems a file in use cannot be deleted
             path.unlink()
 

@@ -31,18 +31,18 @@ class MeasurementJournal:
         Raises:
             InputError: there is one and it is not to be resumed, or it is of something else.
         """
-        found: list[MeasuredRequest] = []
+        requests: list[MeasuredRequest] = []
         if self._path.exists():
             if not resume:
                 fix = "add --resume, or choose another --out"
                 raise InputError("an interrupted measurement is there", file=self._path, key="--out", fix=fix)
-            found = self._read()
+            requests = self._read()
         else:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self._path.open("a", encoding="utf-8")
-        if not found and not self._path.stat().st_size:
+        if not requests and not self._path.stat().st_size:
             self._write(self._identity)
-        return found
+        return requests
 
     def _read(self) -> list[MeasuredRequest]:
         lines = self._path.read_text(encoding="utf-8").splitlines()

@@ -30,7 +30,7 @@ async def fetch(client: HttpClient, method: str, path: str, body: dict[str, Any]
     return whole
 
 
-async def model_of(client: HttpClient, wanted: str | None) -> str:
+async def model_of(client: HttpClient, name: str | None) -> str:
     """The model to name in requests.
 
     Raises:
@@ -44,11 +44,11 @@ async def model_of(client: HttpClient, wanted: str | None) -> str:
     except (ValueError, KeyError, TypeError):
         body = plain(got.body[:200].decode(errors="replace"))
         problem = f"status {got.status} of /v1/models: {body}"
-        if wanted is not None and got.status == 404:
-            return wanted
+        if name is not None and got.status == 404:
+            return name
         raise InputError(problem, key="--server-url", fix="name a server of the OpenAI API") from None
-    if wanted is not None:
-        return wanted
+    if name is not None:
+        return name
     if not names:
         raise InputError("the server serves no model", key="--model", fix="name one")
     return names[0]

@@ -55,12 +55,12 @@ class WordedPrompts:
     def numbers(self, row: int) -> list[int]:
         """The prompt as ids, or as the numbers of its words."""
         table, content = self._table, int(self._table.content[row])
-        wanted = self._length(int(table.prompt_tokens[row]))
-        found: list[int] = []
+        prompt_tokens = self._length(int(table.prompt_tokens[row]))
+        prompt: list[int] = []
         for name, tokens in table.contents[content] if content >= 0 else ():
-            found += self._segment(str(name), self._length(tokens))
-        found = found[:wanted]
-        return found + self._drawn(f"row {row}", wanted - len(found))
+            prompt += self._segment(str(name), self._length(tokens))
+        prompt = prompt[:prompt_tokens]
+        return prompt + self._drawn(f"row {row}", prompt_tokens - len(prompt))
 
     def more(self, row: int, tokens: int) -> list[int]:
         """Further content of a later turn."""

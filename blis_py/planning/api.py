@@ -126,6 +126,7 @@ def pareto(
     /,
     *,
     vary: Vary = (),
+    most_requests: int | None = None,
     workers: int | None = None,
     dask: str | None = None,
     cache: Cache = True,
@@ -136,10 +137,12 @@ def pareto(
     Args:
         config, vary, workers, dask, cache, settings: as of `blis.sweep`; points that miss an `slo` are not on
             the front.
+        most_requests: of the longest run, for targets in the steady state; None = 50,000.
     """
     axes, _, _ = spanned(vary)
     with running(workers, dask, cache) as runner:
-        return find_pareto(base_of(config, settings), axes, runner, Goal(unlimited=True))
+        goal = limited(Goal(unlimited=True), most_requests)
+        return find_pareto(base_of(config, settings), axes, runner, goal)
 
 
 def plan(
@@ -204,10 +207,7 @@ def plan(
     if listed:
         raise InputError("a plan has no list of runs", key="runs", fix="use vary, or blis.sweep")
     least = parse_at_least([at_least] if isinstance(at_least, str) else at_least)
-    goal = Goal(_attainment(attainment), _share(max_lost), least, unlimited=max_rate)
-    if most_requests is not None:
-        check_count(most_requests, least=1, most=MAX_REQUESTS, key="--most-requests")
-        goal = replace(goal, most_requests=most_requests, most_in_loops=most_requests)
+    goal = limited(Goal(_attainment(attainment), _share(max_lost), least, unlimited=max_rate), most_requests)
     sure = None if confidence is None else parse_share(str(confidence), key="--confidence")
     chosen = _prices(more.get("prices"), space) | dict(prices or {})
     check_count(draws, least=0, most=MAX_RERUNS, key="--draws")
@@ -248,6 +248,14 @@ def plan(
             knobs=tune,
             on_progress=on_progress,
         )
+
+
+def limited(goal: Goal, most_requests: int | None) -> Goal:
+    """The goal with runs of at most so many requests; None = as it is."""
+    if most_requests is None:
+        return goal
+    check_count(most_requests, least=1, most=MAX_REQUESTS, key="--most-requests")
+    return replace(goal, most_requests=most_requests, most_in_loops=most_requests)
 
 
 def _attainment(given: str | float | None) -> dict[str, float]:

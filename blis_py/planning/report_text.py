@@ -179,7 +179,7 @@ def _longer(plan: PlanResult) -> list[str]:
     if longer is not None and longer.begun > 1:
         lines = [f"  {_begun(plan, longer)}"]
     if longer is not None and longer.length > longer.begun:
-        over = f"over {longer.length:g} × the duration ({longer.requests:,} requests)"
+        over = f"over {longer.length / longer.begun:.3g} × the duration ({longer.requests:,} requests)"
         lines += [f"  {over}: {_tightest(longer.judgement)}"]
     if lines and longer is not None and not longer.settled and longer.judgement.holds:
         lines[-1] += ", not yet stationary"

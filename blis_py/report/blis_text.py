@@ -118,8 +118,8 @@ def _lost(record: RunRecord) -> dict[str, Rows]:
     if why is None:
         return dict.fromkeys(counters, np.zeros(0, dtype=np.intp))
     of_code = np.array([counters.index(_counter_of(name)) if name else -1 for name in why.names])
-    found = of_code[why.codes]
-    return {name: np.flatnonzero(found == index) for index, name in enumerate(counters)}
+    labels = of_code[why.codes]
+    return {name: np.flatnonzero(labels == index) for index, name in enumerate(counters)}
 
 
 def _counter_of(why: str) -> str:

@@ -215,8 +215,8 @@ def _routing(routing: Summary, cluster: Summary) -> Iterable[str]:
     yield f"[bold]{count(routing['decisions'], 'routing decision')}[/]"
     yield f"{routing['unique_targets']:,} of {count(cluster['num_instances'], 'instance')} chosen"
     yield f"regret {routing['mean_regret']:.3g} mean, {routing['max_regret']:.3g} most"
-    found, best = routing["cached_tokens_at_target"], routing["cached_tokens_at_best"]
-    yield f"{found:,} cached tokens where requests went, {best:,} where most were"
+    hits, best = routing["cached_tokens_at_target"], routing["cached_tokens_at_best"]
+    yield f"{hits:,} cached tokens where requests went, {best:,} where most were"
 
 
 def _goodput(goodput: Summary) -> Iterable[str]:

@@ -119,18 +119,18 @@ def _figures(own: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[str]:
 
 def _compared_figures(summary: Mapping[str, Any]) -> Figures:
     """Values and units of figures, by name."""
-    found: Figures = {}
+    figures: Figures = {}
     for verdict in summary["slo"]:
         of_class = f"{verdict['slo_class']} " if verdict["slo_class"] else ""
         metric, (_, value, _) = METRICS[verdict["metric"]], limit_and_measured(verdict)
         if value:
-            found[f"{of_class}{metric.label} {verdict['stat']}"] = value, metric.unit
+            figures[f"{of_class}{metric.label} {verdict['stat']}"] = value, metric.unit
     if summary["slo"]:
-        return found
+        return figures
     for metric, stat in shown_in("disagreement"):
         if value := summary["cluster"][metric.key][stat]:
-            found[f"{metric.label} {stat}"] = value, metric.unit
-    return found
+            figures[f"{metric.label} {stat}"] = value, metric.unit
+    return figures
 
 
 def _amount(value: float, unit: Unit) -> str:

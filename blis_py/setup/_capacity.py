@@ -67,15 +67,15 @@ def kv_type_notes(
     in_flight = limit or 0 if loops is None else sum(loop.permits or 0 for loop in loops.parts)
     permits = in_flight / instances
     each = table.prompt_tokens.mean() + table.output_tokens.mean() / 2
-    wanted = min(permits, settings.max_num_seqs * config.attention_dp) * each
+    held_tokens = min(permits, settings.max_num_seqs * config.attention_dp) * each
     room = num_kv_blocks * settings.block_size
     narrow = shape.kv_dtype_bytes == 1
     other, name, otherwise = (room / 2, "8", "16") if narrow else (room * 2, "16", "8")
-    if (wanted <= room) == (wanted <= other):
+    if (held_tokens <= room) == (held_tokens <= other):
         return []
     return [
-        f"the type of the KV cache decides: the requests in flight hold about {wanted:,.0f} tokens at once, "
-        f"{room:,} fit in {name} bits, {other:,.0f} in {otherwise} (--kv-cache-dtype)"
+        f"the type of the KV cache decides: the requests in flight hold about {held_tokens:,.0f} tokens at "
+        f"once, {room:,} fit in {name} bits, {other:,.0f} in {otherwise} (--kv-cache-dtype)"
     ]
 
 

@@ -84,13 +84,13 @@ def _shape(config: RunConfig, profile: FittedProfile) -> ModelShape:
     elif config.model is None and config.model_config is None:
         problem = "the profile does not describe its model"
         raise InputError(problem, file=profile.file, key="model_config", fix="give --model or --model-config")
-    wanted = _wanted(config)
+    model = _named_model(config)
     if own is not None:
-        require_same(own, wanted, profile.file)
-    return wanted
+        require_same(own, model, profile.file)
+    return model
 
 
-def _wanted(config: RunConfig) -> ModelShape:
+def _named_model(config: RunConfig) -> ModelShape:
     """The model named in the run: bundled, a configuration file, or a checkpoint folder."""
     return load_model(config.model or config_name(str(config.model_config)), config.model_config)
 

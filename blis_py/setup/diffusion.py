@@ -47,8 +47,8 @@ def scheduler(config: RunConfig, scheduler: SchedulerConfig) -> SchedulerConfig:
     Raises:
         InputError: asynchronous scheduling is demanded.
     """
-    wanted = scheduler.async_scheduling
-    if wanted and not from_preset(config, "scheduler.async_scheduling", wanted):
+    overlapped = scheduler.async_scheduling
+    if overlapped and not from_preset(config, "scheduler.async_scheduling", overlapped):
         fix = "drop it: FDFO with re-looping saves the time between rounds instead"
         raise InputError("has no meaning for block diffusion", key="scheduler.async_scheduling", fix=fix)
     return replace(scheduler, async_scheduling=False, late_length_stops=False)

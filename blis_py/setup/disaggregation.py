@@ -157,17 +157,17 @@ def link_notes(config: RunConfig, pools: Sequence[PoolSetup]) -> list[str]:
     """Notes for the user on the hand-over."""
     if not config.is_disaggregated:
         return []
-    found, between = [], links(config, pools)
+    notes, between = [], links(config, pools)
     for link in between:
         gbps = (link.bandwidth_gbps or 0) * link.efficiency
         line = f"{link.from_pool} to {link.to_pool}: {gbps:g} GB/s per GPU after {link.latency_ns / 1e6:g} ms"
-        found.append(line)
+        notes.append(line)
     tp_of = {pool.name: pool.config.tp for pool in pools}
     tps = [{tp_of[link.from_pool], tp_of[link.to_pool]} for link in between]
     unlike = set[int]().union(*(both for both in tps if len(both) > 1))
     if unlike:
-        found.append(
+        notes.append(
             f"KV goes between TP {' and '.join(map(str, sorted(unlike)))}: priced as the bytes that the "
             "receiving side holds, its conversion as nothing"
         )
-    return found
+    return notes

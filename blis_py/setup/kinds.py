@@ -63,8 +63,8 @@ def simulated(
     demand: Demand, config: RunConfig, schedulers: Sequence[SchedulerConfig]
 ) -> KindOfRequests | None:
     """The kind of requests as the simulation needs it; `None` = autoregressive."""
-    found = [kind.simulated(demand, config, schedulers) for kind in KINDS.values()]
-    return next((kind for kind in found if kind is not None), None)
+    kinds = [kind.simulated(demand, config, schedulers) for kind in KINDS.values()]
+    return next((kind for kind in kinds if kind is not None), None)
 
 
 def _of(demand: Demand) -> KindInSetup:

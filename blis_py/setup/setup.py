@@ -331,6 +331,6 @@ def _targets_of(config: RunConfig, requested: Demand, targets: GoodputTargets) -
     """Goodput targets including those of the requests, for classes that occur."""
     classes = requested.table.slo_class.names
     targets = requested.targets.under(targets, classes)
-    wanted = [*targets.limits_ns, *(c.slo_class for c in parse_slos(config.slo) if c.slo_class)]
-    require_known_classes(wanted, classes)
+    named = [*targets.limits_ns, *(c.slo_class for c in parse_slos(config.slo) if c.slo_class)]
+    require_known_classes(named, classes)
     return targets

@@ -84,11 +84,11 @@ def engine(metrics: Metrics, window_s: float) -> tuple[dict[str, Any], list[str]
     else:
         gpu, remarks = _fitted(itl, steps, generated, prompts * (1 - hit))
         notes += remarks
-    found: dict[str, Any] = {"latency": {"model": "linear", "linear": {"gpu": gpu}}}
+    settings: dict[str, Any] = {"latency": {"model": "linear", "linear": {"gpu": gpu}}}
     blocks, size = metrics.labels.get("num_gpu_blocks", ""), metrics.labels.get("block_size", "")
     if blocks.isdecimal() and size.isdecimal():
-        found["scheduler"] = {"num_kv_blocks": int(blocks), "block_size": int(size)}
-    return found, notes
+        settings["scheduler"] = {"num_kv_blocks": int(blocks), "block_size": int(size)}
+    return settings, notes
 
 
 def _fitted(
@@ -102,10 +102,10 @@ def _fitted(
     n = steps[usable]
     columns = np.column_stack((np.ones(len(n)), generated[usable] / n, computed[usable] / n))
     weights = np.sqrt(n)[:, None]
-    found, _ = nnls(columns * weights, itl[usable] * weights[:, 0])
-    error = float(np.abs(columns @ found / itl[usable] - 1).mean())
+    coefficients, _ = nnls(columns * weights, itl[usable] * weights[:, 0])
+    error = float(np.abs(columns @ coefficients / itl[usable] - 1).mean())
     names = ("step", "decode_seqs", "prefill_tokens")
-    gpu = {name: float(value * 1e9) for name, value in zip(names, found, strict=True) if value > 0}
+    gpu = {name: float(value * 1e9) for name, value in zip(names, coefficients, strict=True) if value > 0}
     return gpu, [f"step times are fitted to {usable.sum()} windows, with a mean error of {error:.1%}"]
 
 
@@ -125,14 +125,14 @@ def _edges(metrics: Metrics, window_s: float) -> list[int]:
 
 def _grown(series: Sequence[float]) -> Floats:
     """A counter without its resets, from 0 at the first sample."""
-    total, before, found = 0.0, math.nan, []
+    total, before, totals = 0.0, math.nan, []
     for value in series:
         if not math.isnan(value):
             if not math.isnan(before):
                 total += value - before if value >= before else value
             before = value
-        found.append(total)
-    return np.array(found)
+        totals.append(total)
+    return np.array(totals)
 
 
 def _increase(metrics: Metrics, edges: Sequence[int], names: Sequence[str]) -> Floats | None:

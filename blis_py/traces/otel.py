@@ -65,9 +65,9 @@ def read_spans(path: Path) -> tuple[RequestTable, list[str]]:
         raise InputError(f"{len(spans):,} spans, none of which calls a model", file=path, fix=fix)
     sessions = _sessions(calls)
     names = len({call.session for call in calls})
-    found = f"{len(sessions):,} sessions of {names:,} conversations"
+    counts = f"{len(sessions):,} sessions of {names:,} conversations"
     notes = [
-        f"{len(calls):,} calls of {len(spans):,} spans, in {found}",
+        f"{len(calls):,} calls of {len(spans):,} spans, in {counts}",
         "a turn's prompt begins with the prompt and the answer before it, as far as it is long enough",
         "time between two turns, tools included, is think time",
     ]
@@ -122,11 +122,11 @@ def _attributes(given: Any) -> dict[str, Any]:
     """Attributes by name, from either form."""
     if isinstance(given, Mapping):
         return dict(given)
-    found = {}
+    attributes = {}
     for one in given if isinstance(given, list) else ():
         if isinstance(one, Mapping) and isinstance(one.get("value"), Mapping):
-            found[str(one.get("key"))] = next(iter(one["value"].values()), None)
-    return found
+            attributes[str(one.get("key"))] = next(iter(one["value"].values()), None)
+    return attributes
 
 
 def _count(path: Path, attributes: Mapping[str, Any], names: tuple[str, ...]) -> int | None:

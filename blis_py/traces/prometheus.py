@@ -41,13 +41,13 @@ class Metrics:
     def buckets(self, *names: str) -> dict[float, list[float]]:
         """Cumulative counts by upper bound, of the first of these histograms that is there."""
         for name in names:
-            found = {
+            series_of = {
                 float(le): series
                 for (own, le), series in self.values.items()
                 if own == f"{name}_bucket" and le
             }
-            if found:
-                return dict(sorted(found.items()))
+            if series_of:
+                return dict(sorted(series_of.items()))
         return {}
 
 

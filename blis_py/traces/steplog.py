@@ -343,8 +343,8 @@ def _read_csv(path: Path, kinds: dict[str, Kind]) -> tuple[dict[str, Any], dict[
     return meta, table
 
 
-def _check_columns(path: Path, found: Sequence[str], kinds: dict[str, Kind]) -> None:
-    check_header(found, path, needed=tuple(kinds), others=True, line=2)
+def _check_columns(path: Path, columns: Sequence[str], kinds: dict[str, Kind]) -> None:
+    check_header(columns, path, needed=tuple(kinds), others=True, line=2)
 
 
 # -- Parquet ---------------------------------------------------------------------------------------
@@ -382,9 +382,9 @@ def _of_parquet(path: Path, name: str, kind: Kind, value: Any) -> Any:
     """A Parquet value, checked against its column type."""
     if kind == "ints" and (value is None or isinstance(value, list)):
         return None if value is None else tuple([_of_parquet(path, name, "int", each) for each in value])
-    wanted: Any = {"int": int, "float": float, "text": str}.get(kind)
-    too_large = wanted is int and type(value) is int and not -_LARGEST <= value <= _LARGEST
-    if type(value) is not wanted or too_large:
+    type_of_kind: Any = {"int": int, "float": float, "text": str}.get(kind)
+    too_large = type_of_kind is int and type(value) is int and not -_LARGEST <= value <= _LARGEST
+    if type(value) is not type_of_kind or too_large:
         raise InputError("not what belongs here", file=path, key=name, value=value, fix="record it again")
     return value
 

@@ -110,8 +110,10 @@ def _check_keys(path: Path, values: Mapping[str, Any], keys: Keys, inside: str =
         if expected is str and not isinstance(value, (dict, list)):
             continue
         if isinstance(value, bool) or not isinstance(value, expected):
-            wanted = {int: "a whole number", NUMBER: "a number", str: "text", dict: "a mapping"}[expected]
-            raise InputError(f"must be {wanted}", file=path, key=where, value=value)
+            expectation = {int: "a whole number", NUMBER: "a number", str: "text", dict: "a mapping"}[
+                expected
+            ]
+            raise InputError(f"must be {expectation}", file=path, key=where, value=value)
         if nested is not None:
             _check_keys(path, value, nested, f"{where}.")
 

@@ -114,18 +114,18 @@ def _slots(spec: ServeGenSpec, seed: int, file: Path | None) -> Iterator[_Slot]:
 
 def _windows_of(chunk: Chunk, slots: Sequence[_Slot], spec: ServeGenSpec) -> list[tuple[Sends, int, int]]:
     """The client's windows in the run: arrivals, start and end in us."""
-    found = []
+    rows = []
     for slot in slots:
         for sends in chunk.sends:
             if slot.name:
                 if sends.start_s == slot.day_s:
-                    found.append((sends, slot.begin_us, slot.begin_us + slot.length_us))
+                    rows.append((sends, slot.begin_us, slot.begin_us + slot.length_us))
                 continue
             begin_us = max(round((sends.start_s - slot.day_s) * 1e6), 0)
             end_us = min(round((sends.start_s + _WINDOW_S - slot.day_s) * 1e6), slot.length_us)
             if begin_us < end_us:
-                found.append((sends, begin_us, end_us))
-    return found
+                rows.append((sends, begin_us, end_us))
+    return rows
 
 
 def _client(chunk: Chunk, windows: Sequence[tuple[Sends, int, int]], slo_class: str) -> ClientSpec:

@@ -116,15 +116,15 @@ def _sends(trace: Path) -> Iterator[Sends]:
 
 def _lengths(dataset: Path) -> list[tuple[float, tuple[Weights, Weights]]]:
     """Windows with lengths; empty ones, without requests, are left out."""
-    found = []
+    rows = []
     for start, window in load_object(dataset).items():
         where = f"{dataset}: {start}"
         if not isinstance(window, Mapping) or not _is_number(start):
             raise InputError("not a window of lengths", file=where, fix="{second: {input_tokens: ..., ...}}")
         prompt, output = (_weights(window.get(side), where, side) for side in _SIDES)
         if prompt and output:
-            found.append((float(start), (prompt, output)))
-    return sorted(found, key=lambda one: one[0])
+            rows.append((float(start), (prompt, output)))
+    return sorted(rows, key=lambda one: one[0])
 
 
 def _weights(histogram: Any, where: str, key: str) -> Weights:

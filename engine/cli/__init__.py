@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blis_py.cli.verbs import Program, Verb
+from blis_py.cli.program import Program, Verb
 
 PROGRAM = Program(
     "blis engine",

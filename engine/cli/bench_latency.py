@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from blis_py.cli.flag import Flag, Flags
+from blis_py.cli.flags.flag import Flag, Flags
 from blis_py.requests.table import RequestTable
 from engine.cli.bench_throughput import OUTPUT, complete, finish
 from engine.cli.options import ENGINE, engine_config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from blis_py.cli.flag import Flag, Flags
+from blis_py.cli.flags.flag import Flag, Flags
 from blis_py.cli.progress import Progress
 from engine.cli.bench_throughput import OUTPUT, finish
 from engine.cli.served import FORM, LOAD, SERVED, make_ready, measuring

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from blis_py.cli.flag import Flag, Flags
+from blis_py.cli.flags.flag import Flag, Flags
 from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
 from blis_py.outputs.staging import Outputs

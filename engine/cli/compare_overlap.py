@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from blis_py.cli.flag import Flag, Flags
+from blis_py.cli.flags.flag import Flag, Flags
 from blis_py.errors import InputError
 from blis_py.traces.steplog import StepLog
 from engine.cli.options import say

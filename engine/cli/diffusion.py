@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_py.cli.flag import Flag, Flags
+from blis_py.cli.flags.flag import Flag, Flags
 from blis_py.core.diffusion_request import DenoiseBatch
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays

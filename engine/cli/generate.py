@@ -7,7 +7,7 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-from blis_py.cli.flag import Flag, Flags
+from blis_py.cli.flags.flag import Flag, Flags
 from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
 from blis_py.files.opening import read_text

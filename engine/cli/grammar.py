@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_py.cli.flag import Flag, Flags
+from blis_py.cli.flags.flag import Flag, Flags
 from blis_py.errors import InputError
 from blis_py.files.opening import read_text
 

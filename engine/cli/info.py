@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from blis_py.cli.flag import Flags
-from blis_py.cli.formats import FORMAT, format_of
+from blis_py.cli.flags.flag import Flags
+from blis_py.cli.flags.formats import FORMAT, format_of
 from engine.cli import kinds
 from engine.cli.options import ENGINE
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from blis_py.cli.flag import Flag, Flags
-from blis_py.cli.registered import flags_of
+from blis_py.cli.flags.flag import Flag, Flags
+from blis_py.cli.flags.registered import flags_of
 from blis_py.core.settings import extended
 from blis_py.errors import InputError
 from blis_py.latency.fitted_profile import read_meta

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from blis_py.cli.flag import Flag, Flags
+from blis_py.cli.flags.flag import Flag, Flags
 from blis_py.errors import InputError
 from engine.cli.options import ENGINE, engine_config, say
 

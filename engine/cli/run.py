@@ -11,9 +11,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from blis_py.cli import perfetto
-from blis_py.cli.flag import Flag, Flags
-from blis_py.cli.formats import FORMAT, format_of
+from blis_py.cli.flags import perfetto
+from blis_py.cli.flags.flag import Flag, Flags
+from blis_py.cli.flags.formats import FORMAT, format_of
 from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
 from blis_py.outputs.exchange import undisturbed

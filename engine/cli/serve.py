@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from blis_py.cli.flag import Flag, Flags
-from blis_py.cli.serve import SERVER, require_extra, server_settings
+from blis_py.cli.flags.flag import Flag, Flags
+from blis_py.cli.verbs.serve import SERVER, require_extra, server_settings
 from engine.cli import kinds
 from engine.cli.options import ENGINE, STEP_LOG
 

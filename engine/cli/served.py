@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from blis_py.cli.flag import Flag, Flags
-from blis_py.cli.options import TRACE, WORKLOAD
+from blis_py.cli.flags.flag import Flag, Flags
+from blis_py.cli.flags.options import TRACE, WORKLOAD
 from blis_py.errors import InputError
 from engine.cli import kinds
 from engine.cli.grammar import STRUCTURED, chosen, structured_outputs
@@ -69,7 +69,7 @@ def make_ready(flags: Flags, *, at_once: bool = False) -> Ready:
     Raises:
         InputError: unusable workload, model or settings.
     """
-    from blis_py.cli.configure import configure
+    from blis_py.cli.flags.configure import configure
     from blis_py.setup.from_config import requests
     from engine.synthetic import as_prompted, synthetic_prompts
 

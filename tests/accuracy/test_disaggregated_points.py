@@ -121,6 +121,21 @@ def test_what_cannot_be_expressed_has_a_reason(
         found.predict()
 
 
+def test_generated_servers_pad_decodes_to_cuda_graphs_and_prefill_without_overlap(tmp_path: Path) -> None:
+    generated = {"status": "read (settings of the config file)", "async_scheduling": "", "moe_backend": ""}
+    prefill, decode = point(tmp_path, None, generated).settings()["pools"]
+    assert decode["latency"] == {"cuda_graph_padding": True, "cuda_graph_max_size": 64}
+    assert prefill["scheduler"]["async_scheduling"] is False
+    assert "async_scheduling" not in decode["scheduler"]
+
+
+def test_ranks_are_chosen_as_the_server_was_set_to(tmp_path: Path) -> None:
+    in_turn = "prefill load-balance-method=round_robin | decode prefill-round-robin-balance"
+    prefill, decode = point(tmp_path, None, {"other_flags": in_turn}).settings()["pools"]
+    assert prefill["scheduler"]["rank_choice"] == "round-robin"
+    assert "rank_choice" not in decode["scheduler"]
+
+
 def test_limits_of_sglang_are_divided_among_its_replicas(tmp_path: Path) -> None:
     found = point(tmp_path, {"backend": "sglang"}, {"backend": "sglang"})
     prefill, _ = found.settings()["pools"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from blis_py.cli import run
+from blis_py.cli.verbs import run
 
 Blis = Callable[..., tuple[int, str, str]]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from blis_py.cli import main
-from blis_py.cli.verbs import BLIS
+from blis_py.cli.program import BLIS
 
 Blis = Callable[..., tuple[int, str, str]]
 SMALL = "--model llama-3.1-8b --num-requests 20 --rate 8 --output-tokens 30 --output-tokens-stdev 9"

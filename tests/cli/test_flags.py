@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from blis_py import api
-from blis_py.cli.configure import configure
-from blis_py.cli.parser import parse
-from blis_py.cli.run import GROUPS
+from blis_py.cli.flags.configure import configure
+from blis_py.cli.flags.parser import parse
+from blis_py.cli.verbs.run import GROUPS
 from blis_py.config.models import RunConfig
 
 Blis = Callable[..., tuple[int, str, str]]
@@ -42,7 +42,7 @@ def given(*arguments: str) -> RunConfig:
     from blis_py.cli import main
 
     seen: list[RunConfig] = []
-    with patch("blis_py.cli.run.execute", lambda flags: seen.append(configure(flags))):
+    with patch("blis_py.cli.verbs.run.execute", lambda flags: seen.append(configure(flags))):
         assert main(["run", "--model", "qwen3-14b", *arguments]) == 0
     return seen[0]
 

@@ -245,7 +245,14 @@ def test_help_and_version(blis: Blis) -> None:
 
 HEAVY = ("pandas", "matplotlib", "scipy", "pydantic", "rich", "torch")
 NOT_USED = (
-    *("cli.completion", "cli.profile", "report._plots", "figures", "metrics.diffusion", "metrics.decisions"),
+    *(
+        "cli.completion",
+        "cli.verbs.profile",
+        "report._plots",
+        "figures",
+        "metrics.diffusion",
+        "metrics.decisions",
+    ),
     *(
         "metrics.intervals",
         "cluster.routing.decisions",

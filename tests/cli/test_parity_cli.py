@@ -125,7 +125,7 @@ def test_a_difference_is_reported_and_is_a_failure_only_where_all_steps_are_requ
 
 
 def test_what_is_nearly_everything_is_not_called_everything(log_file: Path, blis: Blis) -> None:
-    from blis_py.cli.parity import _percent
+    from blis_py.cli.verbs.parity import _percent
 
     assert _percent(0.99999) == "99.99 %"
     assert _percent(1.0) == "100 %"

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blis_py.cli.flag import Flag, Group, spelled
-from blis_py.cli.help import help_text
-from blis_py.cli.parser import parse
-from blis_py.cli.run import GROUPS
-from blis_py.cli.verbs import BLIS, Command, Program, command_of
+from blis_py.cli.flags.flag import Flag, Group, spelled
+from blis_py.cli.flags.help import help_text
+from blis_py.cli.flags.parser import parse
+from blis_py.cli.program import BLIS, Command, Program, command_of
+from blis_py.cli.verbs.run import GROUPS
 from blis_py.errors import InputError
 
 WORDS = {int: "7", float: "2.5", str: "some text", list[str]: "a=b"}

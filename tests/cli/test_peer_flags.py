@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from test_bad_input import PEER_FLAGS
 
-from blis_py.cli import blis_flags, replay, run
-from blis_py.cli.configure import overrides
+from blis_py.cli.flags import blis_flags
+from blis_py.cli.flags.configure import overrides
+from blis_py.cli.verbs import replay, run
 from blis_py.errors import InputError
 from blis_py.metrics.fitness import COMPONENTS
 

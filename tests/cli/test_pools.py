@@ -11,7 +11,7 @@ import yaml
 
 import blis_py as blis
 from blis_py.api import run as simulated
-from blis_py.config.loader import dump, load_config
+from blis_py.config.loader import dump, load_config, pool_configs
 from blis_py.errors import InputError
 from blis_py.ledger.explain import explain
 from blis_py.setup.disaggregation import handoff_of
@@ -281,3 +281,24 @@ def test_a_sweep_varies_the_number_of_instances_of_a_pool(tmp_path: Path) -> Non
     found = blis.sweep(written(tmp_path), vary={"pools.small.count": [1, 2], "pools.big.gpu": ["h100"]})
     assert found.table["pools.small.count"].tolist() == [1, 2]
     assert found.table["num_instances"].tolist() == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("more", "ranks"),
+    [
+        ({"engine": "sglang"}, "follow-bootstrap-room"),
+        ({"engine": "sglang", "rank_choice": "total-tokens"}, "total-tokens"),
+        ({"engine": "sglang", "handoff": "trtllm"}, "round-robin"),
+        ({"engine": "trtllm"}, "balanced-tokens"),
+    ],
+)
+def test_ranks_of_a_prefill_pool_of_sglang_are_chosen_at_random(more: dict[str, str], ranks: str) -> None:
+    """By the number of the hand-over, as SGLang has it unless told otherwise; those of decode in turn."""
+    sides = {"disaggregation.prefill_instances": 1, "disaggregation.decode_instances": 1}
+    keys = {"handoff": "disaggregation.handoff", "rank_choice": "scheduler.rank_choice"}
+    given = {keys.get(name, name): value for name, value in more.items()}
+    common = {"model": "qwen3-30b-a3b", "tp": 4, "attention_dp": 4, "ep": 4}
+    config = load_config(overrides={**common, **sides, **given})
+    prefill, decode = (own for _, own in pool_configs(config))
+    assert prefill.scheduler.rank_choice == ranks
+    assert decode.scheduler.rank_choice == config.scheduler.rank_choice

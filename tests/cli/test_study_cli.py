@@ -153,3 +153,12 @@ def test_processes_are_gone_when_the_command_is_stopped(tmp_path: Path) -> None:
         assert process.wait(timeout=60) == 143
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)
+
+
+@pytest.mark.parametrize(
+    "flag", [("--draws", "3"), ("--price", "h100=2"), ("--no-tuning",), ("--trials", "9")]
+)
+def test_what_a_pareto_front_has_no_use_for_is_refused(blis: Blis, flag: tuple[str, ...]) -> None:
+    code, _, err = blis("plan", "--pareto", "--model", "llama-3.1-8b", *flag)
+    assert code == 2
+    assert f"{flag[0]}: does not apply to --pareto" in err

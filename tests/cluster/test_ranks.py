@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from cluster_runs import Row, Run, differences, runs
 from hypothesis import given, settings
@@ -84,10 +85,26 @@ def test_a_policy_chooses_by_what_it_sees(choice: str, chosen: int) -> None:
     assert RANK_CHOICES[choice](loads, request, 1) == chosen
 
 
+def with_row(row: int) -> Request:
+    request = Request(f"r{row}", 0, 8, 8, 8)
+    request.row = row
+    return request
+
+
 def load(waiting: int, running: int, prompt_tokens: int) -> RankLoad:
     found = RankLoad()
     found.waiting, found.running, found.prompt_tokens = waiting, running, prompt_tokens
     return found
+
+
+def test_ranks_by_bootstrap_rooms_are_random_and_the_same_in_every_run() -> None:
+    choose, loads = RANK_CHOICES["follow-bootstrap-room"], [RankLoad() for _ in range(8)]
+    rooms = [choose(loads, with_row(row), 4000 - row) for row in range(4000)]
+    assert rooms == [choose(loads, with_row(row), 0) for row in range(4000)], "by the request alone"
+    shares = np.bincount(rooms, minlength=8) / 4000
+    assert shares == pytest.approx(np.full(8, 1 / 8), rel=0.15)
+    in_a_row = np.mean(np.diff(rooms) == 0)
+    assert in_a_row == pytest.approx(1 / 8, rel=0.2), "not in turn"
 
 
 def test_prompts_wait_until_every_rank_has_one() -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from blis_py.cli.configure import overrides
-from blis_py.cli.help import meaning
-from blis_py.cli.options import SETTINGS
-from blis_py.cli.registered import flags_of
+from blis_py.cli.flags.configure import overrides
+from blis_py.cli.flags.help import meaning
+from blis_py.cli.flags.options import SETTINGS
+from blis_py.cli.flags.registered import flags_of
 from blis_py.config.loader import load_config
 from blis_py.config.models import NAMES, SECTIONS, RunConfig
 from blis_py.core.config import SchedulerConfig, SchedulerSettings

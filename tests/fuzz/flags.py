@@ -7,8 +7,8 @@ from random import Random
 
 from mutate import NUMBERS, TEXTS
 
-from blis_py.cli.flag import Flag
-from blis_py.cli.options import COMMON, WORKLOAD
+from blis_py.cli.flags.flag import Flag
+from blis_py.cli.flags.options import COMMON, WORKLOAD
 
 _FLAGS: tuple[Flag, ...] = tuple(flag for _, flags in COMMON for flag in flags) + WORKLOAD
 _NOT = ("--config", "--out", "--metrics-path", "--results-path", "--intervals")

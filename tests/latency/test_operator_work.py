@@ -30,6 +30,8 @@ COUNTS_BYTES = replace(H100, fp16_flops=FAST, fp8_flops=FAST, fp4_flops=FAST, hb
         (work.gemm, ("int4_wo", 3, 5, 7), 2 * 105, 0.53125 * 35 + 2 * 21 + 2 * 15),
         # 4 tokens to 2 of 8 experts, 4 of them here: 4 pairs, which use 4 (1 - 0.75^4) = 2.734375 experts
         (work.experts, ("bfloat16", 4, 8, 6, 2, 4, 2), 6 * 4 * 48, 2.734375 * 3 * 48 * 2 + 4 * 32 + 4 * 36),
+        # spread evenly, the 4 pairs use all 4
+        (work.experts, ("bfloat16", 4, 8, 6, 2, 4, 2, True), 6 * 4 * 48, 4 * 3 * 48 * 2 + 4 * 32 + 4 * 36),
         (work.experts, ("fp8", 1, 8, 6, 2, 4, 2), 6 * 48, (4 - 3) * 3 * 48 + 32 + 36),
         # three queries see 5, 6 and 7 keys
         (work.context, (2, 3, 4, 6, 2, 8, 0), 4 * 2 * 18 * 48, 2 * 2 * 8 * (2 * 3 * 6 + 2 * 7 * 2)),

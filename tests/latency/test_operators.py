@@ -9,14 +9,16 @@ import pytest
 from latency_cases import decode, prefill
 
 from blis_py.core.features import StepFeatures
+from blis_py.core.rank_features import RankedFeatures
 from blis_py.errors import InputError
 from blis_py.hardware.capacity import kv_capacity
 from blis_py.hardware.gpu import load_gpu
 from blis_py.hardware.layout import Layout
 from blis_py.hardware.memory_overheads import OVERHEADS
 from blis_py.latency import build
+from blis_py.latency import operator_work as work
 from blis_py.latency.engine_terms import EngineTerms, terms_of
-from blis_py.latency.operator_list import OperatorList
+from blis_py.latency.operator_list import KernelOptions, OperatorList
 from blis_py.latency.operators import Operators, surfaces_for
 from blis_py.latency.surfaces import Surface, load_surfaces
 from blis_py.latency.trained import ServerTerms, Trained
@@ -94,6 +96,21 @@ def test_ranks_with_requests_of_their_own_wait_for_the_busiest() -> None:
         for n in (1, 8)
     )
     assert model.step_ns(one) < model.step_ns(eight) < 3 * model.step_ns(one)
+
+
+@pytest.mark.parametrize(
+    "loads",
+    [
+        [(4, 4_000), (4, 9_000), (0, 0), (1, 100)],  # one is the slowest all along
+        [(9, 1_000), (3, 9_100), (3, 9_000), (0, 0)],  # the one with more sequences overtakes
+        [(2, 30), (2, 20), (2, 10), (1, 4)],  # past many points of their lines
+    ],
+)
+def test_a_run_of_ranks_ends_where_their_single_steps_end(loads: list[tuple[int, int]]) -> None:
+    model = operators("deepseek-v3.1-nvfp4", layout=Layout(4, 4, 4), engine="trtllm")
+    step = RankedFeatures([decode(seqs, tokens) if seqs else StepFeatures() for seqs, tokens in loads])
+    ends = np.cumsum([model.step_ns(step.after(done)) for done in range(400)])
+    assert model.decode_run(step, 400).ends_ns().tolist() == ends.tolist()
 
 
 def test_experts_distributed_or_split_are_priced_apart() -> None:
@@ -270,7 +287,51 @@ def test_a_kernel_of_experts_chosen_by_name_is_priced_by_whichever_engine_measur
         return model.step_ns(prefill(32768))
 
     assert priced("flashinfer_cutlass") == priced("cutlass") != priced("flashinfer_trtllm")
-    assert priced("of-no-table") == priced("auto")
+    assert priced("flashinfer_trtllm") == priced("auto"), "SGLang's default on Blackwell"
+    assert priced("of-no-table") > 0, "by all kernels"
+
+
+def test_deepep_brings_tokens_to_their_experts_by_a_mode_for_prompts_and_one_for_decodes() -> None:
+    shape, layout = load_model("deepseek-r1"), Layout(8, 8, 8)
+    gpu, tokens = load_gpu("gb200"), np.array([512.0])
+    learned, _ = surfaces_for(gpu, "sglang")
+    own = OperatorList(shape, gpu, layout, learned, KernelOptions(moe_backend="deepep"))
+    assert own.dispatches
+    of = next(one for one in learned if one.engine == "deepep").of
+    sent = work.all_to_all(gpu, tokens / 8, shape.hidden, shape.experts_per_token)
+    for mode, prompts in (("deepep", True), ("deepep-ll", False)):
+        exchange_ns = own.of_feed_forward(tokens, prompts) - own.of_computed(tokens, prompts)
+        assert exchange_ns == pytest.approx(shape.layers * of[f"all_to_all/{mode}"].ns(sent))
+    assert own.of_computed(tokens, True)[0] != own.of_computed(tokens, False)[0]
+    alone = OperatorList(shape, gpu, Layout(8), learned, KernelOptions(moe_backend="deepep"))
+    assert not alone.dispatches, "experts that are not distributed"
+
+
+def test_prompts_under_deepep_have_no_term_of_block_scales() -> None:
+    """It was learned on other kernels of experts."""
+    options, slower = KernelOptions(moe_backend="deepep"), EngineTerms(prefill_block_scale=1.5)
+    shape, gpu = load_model("deepseek-r1"), load_gpu("gb200")
+    plain, scaled = (
+        Operators(shape, gpu, Layout(8, 8, 8), "sglang", options=options, terms=terms)
+        for terms in (EngineTerms(), slower)
+    )
+    assert plain.step_ns(prefill(8192)) == scaled.step_ns(prefill(8192))
+
+
+@pytest.mark.parametrize(
+    ("engine", "kernel", "reduces"),
+    [("sglang", "flashinfer_trtllm", 2.0), ("trtllm", "trtllm", 1.0), ("sglang", "flashinfer_cutlass", 1.0)],
+)
+def test_prompts_of_sglang_are_gathered_by_an_all_reduce_of_their_own(
+    engine: str, kernel: str, reduces: float
+) -> None:
+    """With replicated attention; tokens in 4 bits for experts by CUTLASS excepted."""
+    shape, gpu, tokens = load_model("deepseek-v3.1-nvfp4"), load_gpu("b200"), np.array([65536.0])
+    learned, _ = surfaces_for(gpu, engine)
+    operators = OperatorList(shape, gpu, Layout(4, 4), learned, KernelOptions(moe_backend=kernel))
+    exchange_ns = operators.of_feed_forward(tokens, True) - operators.of_computed(tokens, True)
+    share = reduces if reduces > 1 else 0.5 + 0.5 * work.WEIGHT_BYTES["nvfp4"] / 2
+    assert exchange_ns == pytest.approx(share * shape.layers * operators.all_reduce(4, tokens))
 
 
 def test_vllm_quantises_to_static_fp8_within_norms_and_activations() -> None:

@@ -74,7 +74,7 @@ def test_a_module_with_an_underscore_is_its_packages_own(part: str) -> None:
 
 def test_an_import_of_a_private_module_from_elsewhere_is_seen() -> None:
     tree = ast.parse("from blis_py.serve._sse import A\nimport blis_py.serve._sse\nimport _thread\n")
-    assert len([*imports_of_private_modules("blis_py/cli/run.py", tree)]) == 2
+    assert len([*imports_of_private_modules("blis_py/cli/verbs/run.py", tree)]) == 2
     assert not [*imports_of_private_modules("blis_py/serve/app.py", tree)]
 
 

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from blis_py.api import Simulation
-from blis_py.cli.configure import configure
-from blis_py.cli.parser import parse
-from blis_py.cli.replay import GROUPS
+from blis_py.cli.flags.configure import configure
+from blis_py.cli.flags.parser import parse
+from blis_py.cli.verbs.replay import GROUPS
 from blis_py.cluster.routing.deciders import DECIDERS
 from blis_py.cluster.routing.policies import ROUTING_POLICIES
 from blis_py.cluster.routing.router import RouterSetup

@@ -325,3 +325,12 @@ def test_a_target_missed_by_few_requests_and_met_by_many_is_no_contradiction() -
     text = "  the 80 requests given miss a target that a longer run of the same load meets: give more"
     assert text in report_text.lines(missed)
     assert text not in report_text.lines(plan(rate=HighestRate(1.15, 69.0, judged(130), 4.0, 320)))
+
+
+def test_a_figure_that_misses_its_target_by_a_hair_looks_different_from_it() -> None:
+    by_a_hair, plain = (
+        Requirement("ttft.p95", 1000, 1000.3, "ms", -0.0003),
+        Requirement("e2e.p99", 500, 514, "ms", -0.03),
+    )
+    assert str(by_a_hair) == "p95 TTFT 1,000.3 ms (target 1,000 ms)"
+    assert str(plain) == "p99 E2E 514 ms (target 500 ms)"

@@ -70,6 +70,12 @@ def test_settings_of_matplotlib_that_others_have_changed_change_no_picture(tmp_p
     assert plain.read_bytes() == changed.read_bytes()
 
 
+@pytest.mark.filterwarnings("error")
+def test_names_in_characters_that_the_font_lacks_are_drawn_without_a_warning(tmp_path: Path) -> None:
+    run = view(random_record(5), workload={"preset": "\a\u96fb", "rate": 5.0})
+    assert one_latency(run, "ttft").save(tmp_path / "ttft.png").exists()
+
+
 @pytest.mark.parametrize("name", figures())
 def test_every_figure_states_what_was_run(name: str) -> None:
     figure = figures()[name](view(random_record(5, instances=2)))

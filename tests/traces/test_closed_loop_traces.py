@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blis_py.cli.configure import overrides
+from blis_py.cli.flags.configure import overrides
 from blis_py.config.loader import load_config
 from blis_py.config.models import NAMES
 from blis_py.errors import InputError

@@ -13,9 +13,9 @@ import pytest
 
 import blis_py as blis
 from blis_py.api import configure
-from blis_py.cli.configure import configure as from_flags
-from blis_py.cli.parser import parse
-from blis_py.cli.run import GROUPS
+from blis_py.cli.flags.configure import configure as from_flags
+from blis_py.cli.flags.parser import parse
+from blis_py.cli.verbs.run import GROUPS
 from blis_py.config.loader import as_dict, load_config
 from blis_py.errors import InputError
 from blis_py.pages.cost import cost_of

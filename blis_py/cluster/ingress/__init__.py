@@ -1,1 +1,1 @@
-"""What requests pass before routing: sources, gateway, admission and flow control."""
+"""The stages before routing: sources, gateway, admission and flow control."""

@@ -369,15 +369,15 @@ class HandOff:
         """End or go on with requests on their way from or to an instance that has failed; returns their
         rows."""
         self._failed.add(index)
-        found = {row: pair for row, pair in self._pairs.items() if index in (pair.prefill, pair.decode)}
-        for pair in found.values():
+        affected = {row: pair for row, pair in self._pairs.items() if index in (pair.prefill, pair.decode)}
+        for pair in affected.values():
             if pair.prefill_end_ns >= 0 and pair.decode_request is None:
                 pair.is_lost = True  # between both: see `_to_decode`
             elif index == pair.decode or pair.prefill_end_ns < 0:
                 self._evict(pair, INSTANCE_FAILED)
             elif not pair.is_lost:
                 self._lose_kv(pair, INSTANCE_FAILED)
-        return set(found)
+        return set(affected)
 
     def _is_gone(self, pair: Pair) -> bool:
         """Whether one of its instances has failed before the KV arrived."""

@@ -58,9 +58,9 @@ class DecisionLog:
         held = by_instance(self._caches.held(request), signals.count).astype(np.int64)
         places = np.lexsort((ready, -scores))[: self._most]
         best, own = ready[places], scores[signals.ready.index(index)]
-        found = int(held[index])
-        missed = int(held[ready].max()) - found
-        for name, value in zip(_OF_DECISION, (now_ns, request.row, index, found, missed), strict=True):
+        hits = int(held[index])
+        missed = int(held[ready].max()) - hits
+        for name, value in zip(_OF_DECISION, (now_ns, request.row, index, hits, missed), strict=True):
             ints[name].append(value)
         self._kept.append(len(best))
         floats["score"].append(own)

@@ -26,7 +26,7 @@ from blis_py.setup.setup import Setup
 
 if TYPE_CHECKING:
     from blis_py.requests.table import RequestTable
-    from blis_py.serve.fleet.blocks import LiveRounds
+    from blis_py.serve.fleet.diffusion import LiveRounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,7 @@ def _live_rounds(setup: Setup, demand: Demand) -> LiveRounds | None:
     """Rounds that are drawn as requests come, for a model of block diffusion."""
     if setup.kind is None:
         return None
-    from blis_py.serve.fleet.blocks import LiveRounds
+    from blis_py.serve.fleet.diffusion import LiveRounds
     from blis_py.setup.diffusion import measured_steps
 
     (measured,) = measured_steps(demand, setup.config).values()
@@ -140,7 +140,7 @@ def _live(setup: Setup, options: FleetOptions, table: RequestTable, rounds: Live
     if rounds is None:
         return LiveCluster(setup.cluster(), given, table, options.speedup)
     from blis_py.cluster.instances.diffusion import BlockDiffusion
-    from blis_py.serve.fleet.blocks import BlockTap
+    from blis_py.serve.fleet.diffusion import BlockTap
 
     assert isinstance(setup.kind, BlockDiffusion)
     given["kind"] = replace(setup.kind, rounds=rounds)

@@ -29,10 +29,10 @@ def drawn(table: Values, share: float, rng: Random) -> dict[str, Any]:
 
 
 def kept(
-    settings: dict[str, Any], rng: Random, run: Callable[[dict[str, Any], Random], Iterator[str]]
-) -> list[str]:
+    settings: dict[str, Any], rng: Random, run: Callable[[dict[str, Any], Random], Iterator[Any]]
+) -> list[Any]:
     """Without what is refused, and why it is."""
-    found: list[str] = []
+    found: list[Any] = []
     while True:
         try:
             return [*found, *run(settings, rng)]

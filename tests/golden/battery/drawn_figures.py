@@ -28,7 +28,7 @@ def figures(first: str, count: str) -> Iterator[str]:
 def _distributions(rng: np.random.Generator) -> Iterator[Any]:
     tally = Tally()
     for rows in (1, 2, 3, 50):
-        values = rng.integers(0, 10 ** int(rng.integers(1, 12)), rows)
+        values = rng.integers(0, rng.choice((4, 10**3, 10**11)), rows)
         weights = rng.integers(0, 4, rows) + (np.arange(rows) == 0)
         tally.add(values, weights)
         for one in (Distribution.of(values), Distribution.weighted(values, weights), tally.distribution()):
@@ -48,10 +48,12 @@ def _changes(rng: np.random.Generator) -> Iterator[Any]:
 def _saturation(rng: np.random.Generator) -> Iterator[Any]:
     """Load that may exceed what a server of one request at a time completes."""
     arrivals = np.cumsum(rng.exponential(1e9, 120)).astype(int)
+    arrivals -= arrivals % rng.choice((1, 10**9))
     ends, free = [], 0.0
     slower = rng.choice((0.3, 0.95, 1.6))
     for arrival in arrivals.tolist():
         free = max(free, arrival) + rng.exponential(slower * 1e9)
+        free -= free % rng.choice((1, 5e8))
         ends.append(int(free))
     events = [detectors.Event(int(time), True) for time in arrivals]
     lost = rng.random(len(ends)) < 0.1

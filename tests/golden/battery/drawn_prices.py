@@ -173,10 +173,14 @@ def _times(plain: LatencyModel, rng: Random) -> Iterator[str]:
 
 def _features(rng: Random, has_prompts: bool) -> StepFeatures:
     prompts = rng.choice((1, 2, 7)) if has_prompts else 0
-    tokens = prompts * rng.choice((1, 17, 300, 2000))
-    past = prompts * rng.choice((0, 0, 64, 5000))
-    seqs = rng.choice((0, 1, 3, 16, 70, 300)) if has_prompts else rng.choice((1, 2, 8, 33, 130, 500))
-    context = rng.choice((1, 40, 900, 6000))
+    tokens = prompts * rng.choice((1, 16, 17, 128, 256, 300, 512, 2000, 2048, 4096))
+    past = prompts * rng.choice((0, 0, 0, 64, 1024, 5000))
+    seqs = (
+        rng.choice((0, 1, 3, 16, 64, 70, 256, 300))
+        if has_prompts
+        else rng.choice((1, 2, 8, 33, 64, 130, 256, 257, 500, 512))
+    )
+    context = rng.choice((1, 40, 128, 900, 1024, 4096, 6000))
     pairs = tokens * past // max(1, prompts) + tokens * (tokens + 1) // 2 // max(1, prompts)
     return StepFeatures(
         prefill_seqs=prompts,

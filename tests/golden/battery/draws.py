@@ -150,6 +150,8 @@ RANKS: Values = {
     "cuda_graphs": (True, False),
 }
 PAIR = {"prefill_instances": 1, "decode_instances": 2}
+ROUND = 0.4
+"""Share of runs in which everything happens at round times."""
 CLUSTERS: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
     "one": ({}, {}),
     "routed": ({}, {"ROUTING": 0.35}),
@@ -177,11 +179,34 @@ def settings_of(kind: str, rng: Random) -> dict[str, Any]:
         settings |= {"workload": "diffusion-tiny", "num_requests": 30, "rate": rng.choice((300, 2000))}
         settings |= {"max_num_seqs": rng.choice((3, 8)), "max_model_len": 768}
     else:
-        settings |= _traffic(rng)
-        tables = {"ENGINE": 0.12, **tables}
+        is_round = rng.random() < ROUND
+        settings |= _on_a_grid(rng) if is_round else _traffic(rng)
+        tables = {"ENGINE": 0.07 if is_round else 0.12, **tables}
     for name, share in tables.items():
         settings |= drawn(globals()[name], share, rng)
     return settings
+
+
+def _on_a_grid(rng: Random) -> dict[str, Any]:
+    """Traffic and step times in round numbers: much happens at the same time, or just fills a limit."""
+    costs = {"step": rng.choice((1e6, 5e6)), "prefill_tokens": rng.choice((0.0, 1e4))}
+    return {
+        "latency": {"model": "linear", "linear": {"gpu": costs, "frontend": {"before_enqueue_ns": 0}}},
+        "arrival": "constant",
+        "rate": rng.choice((100, 200, 500)),
+        "prompt_tokens": rng.choice((16, 32, 64, 96)),
+        "prompt_tokens_stdev": 0,
+        "output_tokens": rng.choice((4, 16, 17)),
+        "output_tokens_stdev": 0,
+        "prefix_tokens": rng.choice((0, 16, 48)),
+        "timeout": rng.choice((0.02, 0.05, 60)),
+        "num_requests": rng.choice((30, 60)),
+        "max_model_len": rng.choice((128, 160)),
+        "num_kv_blocks": rng.choice((10, 16, 20, 32)),
+        "max_num_seqs": rng.choice((2, 4, 8)),
+        "max_num_batched_tokens": rng.choice((32, 64, 128)),
+        "horizon": rng.choice(("100ms", "200ms", "10s")),
+    }
 
 
 def _traffic(rng: Random) -> dict[str, Any]:

@@ -44,6 +44,8 @@ class Imagined:
         self._per_s, self._seed = rng.choice((3.0, 15.0, 60.0)), rng.random()
         self._loses, self._fails = rng.random() < 0.2, rng.random() < 0.15
         self._noise = rng.choice((0.0, 0.0, 0.1))
+        self._step_ms = rng.choice((0.0, 5.0, 20.0))
+        """Coarseness of latencies, so that some just meet their limits."""
 
     def run(
         self, jobs: Sequence[Job], on_outcome: Callable[[int, JobOutcome, bool], None] | None = None
@@ -92,7 +94,8 @@ class Imagined:
         figures = dict(plain.figures)
         for name in figures:
             if name.startswith(LATENCIES) and not name.endswith("count"):
-                figures[name] = (figures[name] or 0.0) * factor
+                value = (figures[name] or 0.0) * factor
+                figures[name] = round(value / self._step_ms) * self._step_ms if self._step_ms else value
         figures |= {"throughput.requests_per_s": rate, "throughput.output_tokens_per_s": rate * 10}
         figures |= {"throughput.total_tokens_per_s": rate * 500, "num_instances": config.instances}
         figures |= {"requests.injected": round(requests), "goodput.attainment": 1 / (1 + factor / 9)}

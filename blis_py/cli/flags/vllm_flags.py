@@ -1,0 +1,183 @@
+"""Flags of `vllm serve` and `vllm bench serve` beyond those that have a setting here: none is ignored.
+
+A value that changes nothing is accepted; what cannot be honoured is refused by its name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from blis_py.cli.flags.flag import Flag, Flags, Group
+from blis_py.config.models import PLAIN_ENGINE
+from blis_py.errors import InputError
+
+_UNCHANGING: dict[str, tuple[str, ...]] = {
+    "--api-server-count": ("1",),
+    "--attention-backend": (),
+    "--compilation-config": (),
+    "--cpu-offload-gb": ("0",),
+    "--data-parallel-size": ("1",),
+    "--dataset-name": ("random",),
+    "--dataset-path": (),
+    "--decode-context-parallel-size": ("1",),
+    "--distributed-executor-backend": ("mp", "uni"),
+    "--dtype": ("auto", "bfloat16", "float16", "half"),
+    "--hf-overrides": (),
+    "--kv-cache-memory-bytes": (),
+    "--kv-transfer-config": (),
+    "--lora-modules": (),
+    "--max-long-partial-prefills": ("1",),
+    "--max-num-partial-prefills": ("1",),
+    "--num-warmups": ("0",),
+    "--pipeline-parallel-size": ("1",),
+    "--quantization": (),
+    "--ramp-up-strategy": (),
+    "--random-range-ratio": ("0", "0.0"),
+    "--speculative-config": (),
+    "--stream-interval": ("1",),
+    "--swap-space": ("0",),
+}
+"""Values that are what is simulated in any case; every other one asks for something else."""
+_INSTEAD = {
+    "--data-parallel-size": "simulate so many instances with --num-instances",
+    "--dataset-name": "describe the requests with --prompt-tokens and its like, or give them with --trace",
+    "--dataset-path": "give its requests with --trace",
+    "--hf-overrides": "give a config.json with --model-config",
+    "--kv-cache-memory-bytes": "give the number of blocks with --num-kv-blocks",
+    "--quantization": "give the quantised model's config.json with --model-config",
+    "--random-range-ratio": "give --prompt-tokens-stdev and --output-tokens-stdev",
+}
+_SWITCHES = (
+    "--disable-custom-all-reduce",
+    "--enable-dbo",
+    "--enable-eplb",
+    "--enable-lora",
+    "--no-enable-chunked-prefill",
+    "--use-beam-search",
+)
+"""Change what an engine does, and are not simulated."""
+_WITHOUT_EFFECT = (
+    *("--host", "--port", "--served-model-name", "--tokenizer", "--base-url", "--endpoint", "--api-key"),
+    *("--revision", "--tokenizer-revision", "--tokenizer-mode", "--load-format", "--download-dir"),
+    *("--hf-token", "--chat-template", "--tool-call-parser", "--reasoning-parser", "--generation-config"),
+    *("--uvicorn-log-level", "--max-log-len", "--backend", "--endpoint-type", "--result-dir"),
+    *("--result-filename", "--label", "--percentile-metrics", "--metric-percentiles", "--temperature"),
+    *("--top-p", "--top-k", "--min-p", "--request-id-prefix", "--ready-check-timeout-sec"),
+)
+_IDLE = (
+    *("--trust-remote-code", "--disable-log-requests", "--enable-log-requests", "--no-enable-log-requests"),
+    *("--disable-log-stats", "--disable-uvicorn-access-log", "--enable-chunked-prefill"),
+    *("--enable-auto-tool-choice", "--enable-prompt-tokens-details", "--enable-sleep-mode"),
+    *("--ignore-eos", "--save-result", "--save-detailed", "--append-result", "--disable-tqdm"),
+)
+_RANDOM = {"input": 1024, "output": 128}
+"""Tokens of the requests of `--dataset-name random`, all alike, where nothing else is said."""
+
+FLAGS: Group = (
+    "vLLM",
+    (
+        *(Flag(name, str, "", hidden=True) for name in (*_UNCHANGING, *_WITHOUT_EFFECT)),
+        *(Flag(name, bool, "", hidden=True) for name in (*_SWITCHES, *_IDLE)),
+        Flag(
+            "--request-rate",
+            float,
+            "",
+            "As --rate; inf = as fast as --max-concurrency allows.",
+            metavar="RATE",
+        ),
+        Flag(
+            "--max-concurrency",
+            int,
+            "",
+            "As --concurrency; of BLIS's engine or gateway, its detector's limit.",
+        ),
+        Flag("--scheduling-policy", str, "", "fcfs or priority, as --scheduler fcfs or priority-fcfs."),
+        Flag("--burstiness", float, "", "Gamma arrivals of this shape; 1 = poisson.", metavar="SHAPE"),
+        Flag("--random-input-len", int, "", "Prompts of so many tokens each."),
+        Flag("--random-output-len", int, "", "Answers of so many tokens each."),
+        Flag("--random-prefix-len", int, "", "As --prefix-tokens."),
+    ),
+)
+_POLICIES = {"fcfs": "fcfs", "priority": "priority-fcfs"}
+
+
+def refuse(flags: Flags) -> None:
+    """
+    Raises:
+        InputError: the first flag that asks for something that is not simulated.
+    """
+    for name, value in flags.items():
+        unchanging = _UNCHANGING.get(name)
+        if name in _SWITCHES or (unchanging is not None and value not in unchanging):
+            raise InputError(
+                "is a flag of vLLM that cannot be honoured",
+                key=name,
+                value=None if value is True else value,
+                fix=_INSTEAD.get(name, "drop it"),
+            )
+
+
+def notes(flags: Flags) -> list[str]:
+    """The meaning of an accepted flag here, where it may have been meant otherwise."""
+    if "--max-concurrency" not in flags or not _of_the_detector(flags):
+        return []
+    where = "under --engine blis" if flags.get("--engine") == PLAIN_ENGINE else "with --flow-control"
+    meaning = f"{where} --max-concurrency is the limit of BLIS's saturation detector"
+    return [f"{meaning}; --concurrency limits a client's requests under way"]
+
+
+def _of_the_detector(flags: Flags) -> bool:
+    """Whether `--max-concurrency` is meant as by BLIS, and not as by the benchmark of vLLM."""
+    return flags.get("--engine") == PLAIN_ENGINE or "--flow-control" in flags
+
+
+def settings(flags: Flags) -> list[tuple[str, str, Any]]:
+    """Settings by vLLM's own flags, as (flag, key, value).
+
+    Raises:
+        InputError: a policy that vLLM does not have; an endless rate without a limit.
+    """
+    found = [*_requests(flags), *_arrivals(flags)]
+    if "--scheduling-policy" in flags:
+        name = flags["--scheduling-policy"]
+        if name not in _POLICIES:
+            raise InputError(
+                "unknown value", key="--scheduling-policy", value=name, fix="use fcfs or priority"
+            )
+        found.append(("--scheduling-policy", "scheduler.policy", _POLICIES[name]))
+    if "--max-concurrency" in flags:
+        key = "gateway.max_concurrency_per_instance" if _of_the_detector(flags) else "workload.concurrency"
+        found.append(("--max-concurrency", key, flags["--max-concurrency"]))
+    rate = flags.get("--request-rate")
+    if rate is not None and math.isfinite(rate):
+        found.append(("--request-rate", "workload.rate", rate))
+    elif rate is not None and not {"--concurrency", "--max-concurrency"} & flags.keys():
+        fix = "add --max-concurrency, or give a finite rate"
+        raise InputError("would send everything at once", key="--request-rate", value=rate, fix=fix)
+    return found
+
+
+def _requests(flags: Flags) -> Iterator[tuple[str, str, Any]]:
+    """Those of `--dataset-name random`: all of the same length."""
+    if "--random-prefix-len" in flags:
+        yield "--random-prefix-len", "workload.prefix_tokens", flags["--random-prefix-len"]
+    for (side, usual), key in zip(_RANDOM.items(), ("prompt", "output"), strict=True):
+        name = f"--random-{side}-len"
+        tokens = flags.get(name, usual if "--dataset-name" in flags else None)
+        if tokens is not None:
+            yield name, f"workload.{key}_tokens", tokens
+            yield name, f"workload.{key}_tokens_stdev", 0
+            yield name, f"workload.{key}_tokens_min", min(tokens, 2)
+            yield name, f"workload.{key}_tokens_max", max(tokens, 7000)
+
+
+def _arrivals(flags: Flags) -> Iterator[tuple[str, str, Any]]:
+    shape = flags.get("--burstiness")
+    if shape is None or shape == 1:
+        return
+    if not (math.isfinite(shape) and shape > 0):
+        raise InputError("must be positive", key="--burstiness", value=shape)
+    yield "--burstiness", "workload.arrival", "gamma"
+    yield "--burstiness", "workload.cv", shape**-0.5

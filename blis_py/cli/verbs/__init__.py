@@ -1,0 +1,1 @@
+"""The commands of `blis`, one file per verb."""

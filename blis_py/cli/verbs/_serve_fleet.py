@@ -1,0 +1,98 @@
+"""A simulated fleet from flags: built, served, saved. Needs the extra `serve`."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from blis_py.cli.flags.configure import configure
+from blis_py.cli.flags.flag import Flags
+from blis_py.cli.verbs._execute import say
+from blis_py.errors import InputError
+from blis_py.outputs.places import writable
+from blis_py.serve.fleet.backend import FleetBackend
+from blis_py.serve.fleet.build import FleetOptions, ServedFleet, build_fleet
+from blis_py.serve.fleet.failures import FailureSettings
+from blis_py.serve.server import Service, run
+from blis_py.serve.settings import ServeSettings
+
+_FLEET_OPTIONS = (
+    *("speedup", "text", "text_file", "answer_tokens", "tokenizer", "chat_template", "max_requests"),
+    *("kv_events", "kv_events_topic", "kv_events_seed"),
+)
+
+
+def serve_fleet(flags: Flags, settings: ServeSettings) -> None:
+    """Serve until a signal comes, then save the run."""
+    options = _options(flags)
+    if "--out" in flags:
+        writable(flags["--out"], force="--force" in flags)
+    fleets = _fleets(flags, options)
+    for note in fleets[0].setup.notes:
+        say(f"note: {note}")
+    services = _services(flags, [fleet.backend for fleet in fleets], settings)
+    say(fleets[0].setup.models)
+    run(services)
+    if "--out" in flags:
+        _save(fleets, flags["--out"], force="--force" in flags)
+
+
+def _options(flags: Flags) -> FleetOptions:
+
+    failures = {name: flags[f"--fail-{name}"] for name in ("refused", "broken") if f"--fail-{name}" in flags}
+    if "--fail-kinds" in flags:
+        failures["kinds"] = flags["--fail-kinds"].split(",")
+    given = {
+        name: flags[f"--{name.replace('_', '-')}"]
+        for name in _FLEET_OPTIONS
+        if f"--{name.replace('_', '-')}" in flags
+    }
+    for name in ("answer_tokens", "max_requests"):
+        if name in given and not 1 <= given[name] <= 10_000_000:
+            problem = "must be from 1 to 10,000,000"
+            raise InputError(problem, key=f"--{name.replace('_', '-')}", value=given[name])
+    return FleetOptions(
+        **given,
+        served_model_names=tuple(flags.get("--served-model-name", ())),
+        failures=FailureSettings().changed(failures),
+        record_steps="--out" in flags,
+    )
+
+
+def _fleets(flags: Flags, options: FleetOptions) -> list[ServedFleet]:
+    """One fleet, or with a port or path for each instance one for each."""
+    config = configure(flags)
+    apart = [name for name in ("--instance-ports", "--instance-paths") if name in flags]
+    if not apart:
+        return [build_fleet(config, options)]
+    if len(apart) > 1:
+        raise InputError("excludes --instance-ports", key="--instance-paths", fix="drop one of the two")
+    if config.pools:
+        raise InputError("pools are not served apart", key=apart[0], fix="use alike instances")
+    if options.kv_events is not None:
+        fix = "drop one of the two"
+        raise InputError("is one endpoint for all instances", key="--kv-events", fix=fix)
+    alone = replace(config, num_instances=1)
+    return [build_fleet(alone, options, f"instance-{n}-") for n in range(config.num_instances)]
+
+
+def _services(flags: Flags, backends: list[FleetBackend], settings: ServeSettings) -> list[Service]:
+    """One service, or one for each port."""
+    if "--instance-paths" in flags:
+        return [Service({f"/instance-{n}": backend for n, backend in enumerate(backends)}, settings)]
+    ports = [settings.port + n if settings.port else 0 for n in range(len(backends))]
+    own = zip(backends, ports, strict=True)
+    return [Service({"": backend}, replace(settings, port=port)) for backend, port in own]
+
+
+def _save(fleets: list[ServedFleet], folder: str, *, force: bool) -> None:
+    for number, fleet in enumerate(fleets):
+        result = fleet.result()
+        own = Path(folder) if len(fleets) == 1 else Path(folder) / f"instance_{number}"
+        if result is None:
+            say(f"{own}: no requests, no result")
+        else:
+            result.save(own, force=force, plots=False, itl=True)
+            if fleet.rounds is not None:
+                fleet.rounds.write(own)
+            say(f"{own}: {len(result.record.table):,} requests")

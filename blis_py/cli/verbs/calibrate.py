@@ -1,0 +1,297 @@
+"""`blis calibrate`: how far a simulated run is from the measured one."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from blis_py.cli.flags.flag import Flag, Flags, Group
+from blis_py.cli.flags.formats import FORMAT, format_of
+from blis_py.cli.verbs._calibrate_adapters import ADAPTER_FLAGS, concerns_adapters, print_adapters
+from blis_py.cli.verbs._execute import say
+from blis_py.config.check import duration_ns
+from blis_py.core.bounds import MAX_INSTANCES, MAX_REQUESTS, check_count, clock_ns
+from blis_py.errors import InputError
+from blis_py.files.paths import is_file, is_folder
+from blis_py.files.yaml_files import load_mapping
+from blis_py.metrics.slo import GoodputTargets, parse_class_targets, targets_in_ms
+from blis_py.outputs.places import check_file
+from blis_py.result import to_json
+
+if TYPE_CHECKING:
+    from blis_py.calibrate.autopsy import Autopsy
+    from blis_py.calibrate.compare import Calibration
+    from blis_py.calibrate.tolerances import ToleranceVerdict
+    from blis_py.metrics.slo import GoodputTargets
+
+MEASURED = "measured"
+_FLAGS = (
+    Flag(
+        MEASURED,
+        str,
+        "",
+        "Measured run: its folder, a TraceV2 CSV, a benchmark's JSON, or a CSV with latencies.",
+        metavar="PATH",
+    ),
+    Flag("--trace", str, "", "The same, as a flag.", ("--trace-data",), "FILE"),
+    Flag("--trace-header", str, "", "Its TraceV2 header. Default the YAML beside the CSV.", (), "FILE"),
+    Flag(
+        "--results",
+        str,
+        "",
+        "Simulated run: its --out folder, trace CSV, or what --results-path or --metrics-path wrote.",
+        ("--sim-results",),
+        "PATH",
+    ),
+    Flag("--itl-data", str, "", "Times of all measured tokens. Default the folder's itl.csv.", (), "FILE"),
+    Flag("--autopsy", bool, "", "Split the error into its causes; into more with the engine's step log."),
+    Flag(
+        "--warm-up-requests",
+        int,
+        "",
+        "Leave out the first N requests. Default: as the header says, else 0.",
+        ("--warmup-requests",),
+    ),
+    Flag("--skip-first", str, "", "Leave out the first seconds of the measured run: 20s.", metavar="TIME"),
+    Flag(
+        "--network-rtt-ms",
+        float,
+        "",
+        "Network time in the measured latencies, ms. Default: as the header says, else 0.",
+    ),
+    Flag("--network-rtt-us", float, "", "The same in µs, as BLIS has it.", hidden=True),
+    Flag("--network-bandwidth-mbps", float, "", "Of that network, in Mbit/s. Default: no limit."),
+    *(
+        Flag(f"--slo-{metric}", str, "", f"{metric.upper()} limit of a good request, by class.", (), "C=T,…")
+        for metric in ("ttft", "itl", "e2e")
+    ),
+    Flag(
+        "--sim-metrics",
+        str,
+        "",
+        "What --metrics-path wrote: its hit rate is compared with that of the trace's header.",
+        metavar="FILE",
+    ),
+    Flag("--hit-rate-tolerance-pp", float, "", "Tolerance of that hit rate, percentage points. Default 5."),
+    Flag("--ttft-mape-threshold", float, "", "Verdict on the MAPE of TTFT, a share: 0.15."),
+    Flag("--throughput-tolerance-pct", float, "", "Verdict on output tokens/s, per cent. Default: none."),
+    Flag("--num-gpus", int, "", "Number of GPUs, for output tokens/s of each."),
+    *ADAPTER_FLAGS,
+    Flag("--report", str, "", "Write the figures as JSON.", metavar="FILE"),
+    Flag("--plot", str, "", "Draw predicted over measured.", metavar="FILE"),
+    FORMAT,
+)
+GROUPS: tuple[Group, ...] = (("Calibrate", _FLAGS),)
+_PICTURES = (".png", ".svg", ".pdf")
+_NAMES = {spelling: flag.name for flag in _FLAGS for spelling in (flag.name, *flag.aliases)}
+
+
+def calibrate(flags: Flags) -> None:
+    """Compare a simulated run with the measured one, request by request."""
+    from blis_py.calibrate.autopsy import as_dict as autopsy_as_dict
+    from blis_py.calibrate.client_autopsy import as_dict as client_as_dict
+    from blis_py.calibrate.client_autopsy import client_autopsies
+    from blis_py.calibrate.compare import as_dict
+    from blis_py.calibrate.tolerances import as_dict as tolerances_as_dict
+    from blis_py.calibrate.tolerances import lines as tolerance_lines
+    from blis_py.figures.agreement import predicted_measured
+    from blis_py.outputs.staging import Outputs
+    from blis_py.report.autopsy import print_autopsy
+    from blis_py.report.calibration import print_calibration
+    from blis_py.report.client_autopsy import print_client_autopsy
+
+    flags = {_NAMES[spelling]: value for spelling, value in flags.items()}
+    style = _checked_style(flags)
+    if concerns_adapters(flags):
+        return print_adapters(flags, style)
+    result = _compared(flags)
+    causes, seen = None, None
+    if "--autopsy" in flags:
+        if _has_step_log(measured_run(flags)):
+            causes = _causes(flags)
+        else:
+            seen = client_autopsies(result.measured, result.predicted)
+    verdicts = _verdicts(flags, result)
+    figures = as_dict(result) | ({"tolerances": tolerances_as_dict(verdicts)} if verdicts else {})
+    figures |= {} if causes is None else {"autopsy": autopsy_as_dict(causes)}
+    figures |= {} if seen is None else {"client_autopsy": client_as_dict(seen)}
+    try:
+        if style == "json":
+            sys.stdout.write(to_json(figures))
+        else:
+            print_calibration(result)
+            for line in tolerance_lines(verdicts, result, flags.get("--num-gpus", 0)):
+                print(line)
+        if style == "table" and causes is not None:
+            print()
+            print_autopsy(causes)
+        if style == "table" and seen is not None:
+            print()
+            print_client_autopsy(seen)
+        sys.stdout.flush()
+    finally:
+        with Outputs() as outputs:
+            if "--report" in flags:
+                outputs.file(flags["--report"]).write_text(to_json(figures), encoding="utf-8")
+            if "--plot" in flags:
+                predicted_measured(result).savefig(outputs.file(flags["--plot"]))
+
+
+def _checked_style(flags: Flags) -> str:
+    """The format to print in; refuses what could not be written afterwards."""
+    for name in ("--report", "--plot"):
+        if name in flags:
+            check_file(flags[name], name)
+    plot = flags.get("--plot", ".png")
+    if not plot.endswith(_PICTURES):
+        fix = f"let the name end in {', '.join(_PICTURES)}"
+        raise InputError("unknown kind of picture", key="--plot", value=plot, fix=fix)
+    return format_of(flags)
+
+
+def _compared(flags: Flags) -> Calibration:
+    from blis_py.calibrate.compare import calibrate
+    from blis_py.calibrate.read_times import read_token_times
+
+    measured = measured_run(flags)
+    if "--results" not in flags:
+        raise InputError("needs the simulated run", key="--results", fix="give --results PATH")
+    warm_up, rtt_s = _warm_up_and_rtt_s(flags)
+    real, sim = read_token_times(measured, flags.get("--itl-data")), read_token_times(flags["--results"])
+    result = calibrate(
+        real,
+        sim,
+        warm_up_requests=warm_up,
+        skip_first_s=_skipped_s(flags),
+        network_rtt_s=rtt_s,
+        network_mbps=_bandwidth_mbps(flags),
+        targets=_targets(flags),
+    )
+    say(f"{real.source} is read as {real.read_as}, {sim.source} as {sim.read_as}")
+    return result
+
+
+def _verdicts(flags: Flags, found: Calibration) -> list[ToleranceVerdict]:
+    """Verdicts on tolerances that are given, and on a hit rate where both are known."""
+    from blis_py.calibrate.tolerances import Tolerances, observed_hit_rate, simulated_hit_rate, verdicts
+
+    own = {
+        "hit_rate_points": "--hit-rate-tolerance-pp",
+        "ttft_mape": "--ttft-mape-threshold",
+        "throughput_percent": "--throughput-tolerance-pct",
+    }
+    given = {key: _not_negative(flags, name) for key, name in own.items() if name in flags}
+    check_count(flags.get("--num-gpus", 0), least=0, most=MAX_INSTANCES, key="--num-gpus")
+    file, header = _header(flags)
+    observed = observed_hit_rate(header, file)
+    rates = None
+    if "--sim-metrics" in flags:
+        if observed is None:
+            fix = "record it with observe, or drop --sim-metrics"
+            raise InputError("has no observed_kv_metrics to compare with", file=file, fix=fix)
+        rates = observed, simulated_hit_rate(flags["--sim-metrics"])
+    elif observed is not None:
+        say("note: the trace has an observed hit rate; --sim-metrics FILE compares it")
+    return verdicts(found, Tolerances(**given), rates, ttft="--ttft-mape-threshold" in flags)
+
+
+def _not_negative(flags: Flags, name: str) -> float:
+    value: float = flags[name]
+    if not 0 <= value < 1e12:
+        raise InputError("must be a number of at least 0", key=name, value=value)
+    return value
+
+
+def _warm_up_and_rtt_s(flags: Flags) -> tuple[int, float]:
+    """Requests to leave out, and the network's time in s: as the flags say, or the trace's header."""
+    file, header = _header(flags)
+    warm_up = flags.get("--warm-up-requests", -1)
+    if warm_up == -1:
+        warm_up = _number_in(header, "warm_up_requests", int, file)
+    check_count(warm_up, least=0, most=MAX_REQUESTS, key="--warm-up-requests")
+    rtt_ms = flags.get("--network-rtt-ms")
+    if flags.get("--network-rtt-us", -1) != -1:
+        if rtt_ms is not None:
+            fix = "drop one of the two"
+            raise InputError("says the same as --network-rtt-ms", key="--network-rtt-us", fix=fix)
+        rtt_ms = flags["--network-rtt-us"] / 1e3
+    if rtt_ms is None:
+        network = header.get("network")
+        rtt_ms = _number_in(network if isinstance(network, dict) else {}, "measured_rtt_ms", float, file)
+    clock_ns(rtt_ms, 10**6, key="--network-rtt-ms")
+    return warm_up, rtt_ms / 1e3
+
+
+def _number_in(section: dict[str, Any], key: str, kind: type, file: Path | None) -> Any:
+    """A number in a header; 0 where it is missing."""
+    value = section.get(key) or 0
+    if isinstance(value, bool) or not isinstance(value, int | kind):
+        raise InputError("must be a number", file=file, key=key, value=value)
+    return value
+
+
+def _bandwidth_mbps(flags: Flags) -> float:
+    value: float = flags.get("--network-bandwidth-mbps", 0.0)
+    if not 0 <= value < 1e12:
+        raise InputError("must be a number of Mbit/s", key="--network-bandwidth-mbps", value=value)
+    return value
+
+
+def _targets(flags: Flags) -> GoodputTargets:
+    """Targets of a good request: as the flags say, or else the trace's header."""
+    targets = GoodputTargets()
+    for metric in ("ttft", "itl", "e2e"):
+        if f"--slo-{metric}" in flags:
+            targets = targets.merged(parse_class_targets(metric, flags[f"--slo-{metric}"]))
+    file, header = _header(flags)
+    own = targets_in_ms(header.get("goodput_slo_targets") or {}, key="goodput_slo_targets", file=file)
+    return own.under(targets, [*own.limits_ns, *targets.limits_ns])
+
+
+def _header(flags: Flags) -> tuple[Path | None, dict[str, Any]]:
+    """The header of the measured trace, where it has one."""
+    if "--trace-header" in flags:
+        return Path(flags["--trace-header"]), load_mapping(Path(flags["--trace-header"]))
+    path = Path(measured_run(flags))
+    folder, name = (path, "trace.csv") if is_folder(path) else (path.parent, path.name)
+    beside = folder / (name.removesuffix(".gz").removesuffix(".csv") + ".yaml")
+    return (beside, load_mapping(beside)) if name != beside.name and is_file(beside) else (None, {})
+
+
+def _skipped_s(flags: Flags) -> float:
+    return duration_ns(flags["--skip-first"], "--skip-first") / 1e9 if "--skip-first" in flags else 0.0
+
+
+def _has_step_log(path: str) -> bool:
+    from blis_py.calibrate.autopsy_runs import has_step_log
+
+    return has_step_log(path)
+
+
+def _causes(flags: Flags) -> Autopsy:
+    from blis_py.calibrate.autopsy_runs import autopsy_of_runs
+
+    return autopsy_of_runs(
+        measured_run(flags),
+        flags["--results"],
+        itl=flags.get("--itl-data"),
+        network_rtt_s=_warm_up_and_rtt_s(flags)[1],
+        warm_up_requests=_warm_up_and_rtt_s(flags)[0],
+        skip_first_s=_skipped_s(flags),
+    )
+
+
+def measured_run(flags: Flags) -> str:
+    """The folder or trace of the measured run.
+
+    Raises:
+        InputError: no measured run is given, or two.
+    """
+    given = [flags[name] for name in (MEASURED, "--trace") if name in flags]
+    if not given:
+        raise InputError("needs the measured run", key="--trace", fix="give its folder, or --trace FILE")
+    if len(given) > 1:
+        raise InputError("the measured run is given twice", key="--trace", value=given[1], fix="give one")
+    path: str = given[0]
+    return path

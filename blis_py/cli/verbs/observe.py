@@ -1,0 +1,160 @@
+"""`blis observe`: measure a server under a workload."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from shutil import copyfile
+from typing import Any
+
+from blis_py.cli.flags import vllm_flags
+from blis_py.cli.flags.configure import configure
+from blis_py.cli.flags.flag import Flag, Flags
+from blis_py.cli.flags.options import TRACE, WORKLOAD
+from blis_py.cli.verbs._execute import say
+from blis_py.cli.verbs.serve import without
+from blis_py.errors import InputError
+from blis_py.observe.http import Target
+from blis_py.observe.session import Measurement, Observation
+from blis_py.outputs.stopping import as_exceptions
+from blis_py.requests.loops import Loop, Loops
+from blis_py.setup.from_config import DEFAULT_SEED, demand
+
+SERVER = (
+    Flag("--server-url", str, "", "The server, as http://127.0.0.1:8000. Needed.", metavar="URL"),
+    Flag("--server-type", str, "", "Recorded in the trace. Default vllm.", metavar="NAME"),
+    Flag("--model", str, "", "Model to name. Default the first one of the server.", metavar="NAME"),
+    Flag("--api-key", str, "", "Key to send. Default $OPENAI_API_KEY, if there is one.", metavar="KEY"),
+    Flag("--api-format", str, "", "completions or chat. Default completions."),
+    Flag("--insecure", bool, "", "Accept any certificate."),
+    Flag("--no-streaming", bool, "", "Whole responses: no times of tokens."),
+    Flag("--unconstrained-output", bool, "", "The model may end an answer early."),
+    Flag("--prompt-ids", str, "", "Prompts of token ids in this range, not of words.", metavar="LOW:HIGH"),
+)
+HOW = (
+    Flag("--max-concurrency", int, "", "Most requests under way; the others wait. Default unlimited."),
+    Flag("--warmup-requests", int, "", "First requests, which calibration leaves out. Default 0."),
+    Flag("--request-timeout", float, "", "Seconds until a request is given up. Default 300."),
+    Flag("--rtt-ms", float, "", "Round-trip time. Default measured."),
+    Flag("--scrape-metrics", str, "", "Keep the metrics of this path, say /metrics.", metavar="PATH"),
+    Flag("--scrape-interval", float, "", "Seconds between two scrapes. Default 1."),
+    Flag("--resume", bool, "", "Go on with an interrupted measurement in --out."),
+    Flag("--seed", int, "seed", "Of workload and prompts. Default 42."),
+    Flag("--horizon", str, "horizon", "Send requests up to this time: 60s, 10m."),
+)
+OUTPUT = (
+    Flag("--out", str, "", "Folder for trace, token times, run.yaml. Needed.", metavar="DIR"),
+    Flag("--trace-header", str, "", "Copy of the trace's header.", metavar="FILE"),
+    Flag("--trace-data", str, "", "Copy of the trace's data.", metavar="FILE"),
+    Flag("--itl-output", str, "", "Copy of the token times.", metavar="FILE"),
+    Flag("--record-itl", bool, "", hidden=True),
+)
+_OWN = (*SERVER, *HOW, *OUTPUT)
+GROUPS = (
+    ("Server", SERVER),
+    ("Measurement", HOW),
+    *without(_OWN, ("Workload", WORKLOAD), ("Trace", TRACE)),
+    ("Output", OUTPUT),
+    *without((*_OWN, *WORKLOAD, *TRACE), vllm_flags.FLAGS),
+)
+_NOT_OF_THE_WORKLOAD = {flag.name for flag in _OWN} - {"--seed", "--horizon"}
+_COPIES = {"--trace-header": "trace.yaml", "--trace-data": "trace.csv", "--itl-output": "itl.csv"}
+
+
+def observe(flags: Flags) -> None:
+    """Drive a server of the OpenAI API with a workload and record every token.
+
+    The folder is a TraceV2 with an ITL file: `blis replay`, `blis calibrate` and `blis profile fit` take it.
+    """
+    vllm_flags.refuse(flags)
+    for needed in ("--server-url", "--out"):
+        if needed not in flags:
+            raise InputError("is needed", key=needed, fix=f"add {needed}")
+    observation = _observation(flags)
+    with as_exceptions():
+        try:
+            observation.run()
+        finally:
+            if observation.measured:
+                observation.finish()
+                _copy(flags)
+    say(_summary_line(observation))
+
+
+def _observation(flags: Flags) -> Observation:
+    config = configure({name: v for name, v in flags.items() if name not in _NOT_OF_THE_WORKLOAD})
+    requested = demand(config)
+    if requested.kinds:
+        raise InputError("a server cannot distinguish clients of different kinds", key="--workload-spec")
+    for note in requested.notes:
+        say(f"note: {note}")
+    key = flags.get("--api-key", os.environ.get("OPENAI_API_KEY"))
+    target = Target.of(
+        flags["--server-url"],
+        {"Authorization": f"Bearer {key}"} if key else {},
+        insecure="--insecure" in flags,
+    )
+    api = flags.get("--api-format", "completions")
+    if api not in ("completions", "chat"):
+        raise InputError("unknown API", key="--api-format", value=api, fix="use completions or chat")
+    load = config.workload
+    loops = requested.loops
+    if loops is None and load.concurrency is not None:
+        think_ns = round((load.think_time_ms or 0.0) * 1e6)
+        paced = load.rate is not None or load.trace is not None
+        loops = Loops([Loop(slice(0, len(requested.table)), load.concurrency, think_ns, paced)])
+    return Observation(
+        Measurement(
+            target=target,
+            table=requested.table,
+            loops=loops,
+            folder=Path(flags["--out"]),
+            model=flags.get("--model"),
+            chat=api == "chat",
+            streams="--no-streaming" not in flags,
+            unconstrained="--unconstrained-output" in flags,
+            vocab=_range(flags, chat=api == "chat"),
+            timeout_s=_positive(flags, "--request-timeout", 300.0),
+            max_concurrency=_positive(flags, "--max-concurrency"),
+            warm_up_requests=flags.get("--warmup-requests", 0),
+            rtt_ms=flags.get("--rtt-ms"),
+            metrics_path=flags.get("--scrape-metrics"),
+            scrape_s=_positive(flags, "--scrape-interval", 1.0),
+            seed=DEFAULT_SEED if config.seed is None else config.seed,
+            workload=load.spec or load.trace or load.preset,
+            server_type=flags.get("--server-type", "vllm"),
+            resume="--resume" in flags,
+        ),
+        say,
+    )
+
+
+def _positive(flags: Flags, name: str, default: Any = None) -> Any:
+    value = flags.get(name, default)
+    if value is not None and not value > 0:
+        raise InputError("must be more than 0", key=name, value=value)
+    return value
+
+
+def _range(flags: Flags, *, chat: bool) -> tuple[int, int] | None:
+    text = flags.get("--prompt-ids")
+    if text is None:
+        return None
+    if chat:
+        raise InputError("chat needs texts", key="--prompt-ids", fix="use --api-format completions")
+    low, colon, high = text.partition(":")
+    if not (colon and low.isdecimal() and high.isdecimal() and int(low) < int(high)):
+        raise InputError("must be a range of ids", key="--prompt-ids", value=text, fix="write 1000:30000")
+    return int(low), int(high)
+
+
+def _copy(flags: Flags) -> None:
+    for name, file in _COPIES.items():
+        if name in flags:
+            copyfile(Path(flags["--out"]) / file, flags[name])
+
+
+def _summary_line(observation: Observation) -> str:
+    measured = observation.measured
+    failed = sum(one.end[0] != "ok" for one in measured)
+    return f"{len(measured):,} requests, {failed:,} failed; round trip {observation.rtt_ms:.2f} ms"

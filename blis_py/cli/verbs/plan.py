@@ -1,0 +1,266 @@
+"""`blis plan`: the cheapest configuration that meets its targets."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from blis_py.cli.flags.flag import Flag, Flags
+from blis_py.cli.flags.formats import FORMAT, format_of
+from blis_py.cli.verbs._study import OUTPUT, VARY, WORK, base_of, cache_of, check_out, groups, under_way
+from blis_py.errors import InputError
+
+if TYPE_CHECKING:
+    from blis_py.planning.disaggregate import Layouts
+    from blis_py.planning.plan import Plan
+    from blis_py.planning.result import Standing
+
+_PLAN = (
+    *VARY,
+    Flag("--instances", str, "", "Numbers of instances to choose from. Default 1:32.", metavar="FROM:TO"),
+    Flag("--price", list[str], "", "Dollars per GPU and hour: h100=2.5 (repeatable).", metavar="GPU=PRICE"),
+    Flag(
+        "--attainment",
+        str,
+        "",
+        "Least share of requests that meet all --goodput targets: 99%, or by class: critical=99.9%.",
+        metavar="SHARE",
+    ),
+    Flag("--max-lost", str, "", "Share of requests that may be lost. Default 0.", metavar="SHARE"),
+    Flag(
+        "--at-least",
+        list[str],
+        "",
+        "Lower limits: output_tokens_per_s=5000, requests_per_s, goodput_per_s, tokens_per_s_per_user.",
+        metavar="NAME=VALUE",
+    ),
+    Flag(
+        "--confidence",
+        str,
+        "",
+        "Share of the draws that must meet all targets: 90%.",
+        metavar="SHARE",
+    ),
+    Flag(
+        "--max-rate",
+        bool,
+        "",
+        "The highest rate that meets all targets, or without targets the highest served: of the given "
+        "cluster, or of each combination of --vary.",
+    ),
+    Flag(
+        "--pareto",
+        bool,
+        "",
+        "Tokens/s/GPU against tokens/s/user of each combination, with 1 to 512 requests in flight.",
+    ),
+    Flag("--gpus", int, "", "With --max-rate: GPUs of each combination."),
+    Flag("--budget", float, "", "With --max-rate: dollars an hour of each combination.", metavar="DOLLARS"),
+    Flag("--no-tuning", bool, "", "Do not try token budget, sequences, scheduler, router around the winner."),
+    Flag("--most-requests", int, "", "Requests of the longest run. Default 10,000; of closed loops 50,000."),
+    Flag("--disaggregate", str, "", "auto: as many instances with prefill and decode apart, compared."),
+    Flag("--trials", int, "", "Combinations to try, of more than three settings with more. Default 64."),
+    Flag("--draws", int, "", "Runs under the errors of the prediction; 0 = none. Default 20."),
+)
+_OUTPUT = (
+    Flag(
+        "--out", str, "", "Folder for the plan, its configuration, picture and start scripts.", metavar="DIR"
+    ),
+    *OUTPUT,
+    FORMAT,
+)
+GROUPS = groups((("Plan", (*_PLAN, *WORK)), ("Output", _OUTPUT)))
+_MAX_ROWS = 12
+
+
+def plan(flags: Flags) -> None:
+    """Find the cheapest configuration that meets its targets (--slo, --attainment), and its bottleneck.
+
+    The exit code is 0 also if no configuration meets all targets: then the one that comes nearest is printed.
+    """
+    from blis_py.planning.api import plan as find_plan
+    from blis_py.planning.prices import parse_prices
+
+    style = format_of(flags)
+    check_out(flags)
+    if "--pareto" in flags:
+        return _pareto(flags, style)
+    if "--num-instances" in flags and "--max-rate" not in flags and "--instances" not in flags:
+        fix = "give the numbers to choose from with --instances, or add --max-rate for the rate of these"
+        raise InputError("a plan chooses the number of instances", key="--num-instances", fix=fix)
+    base = base_of(flags)
+    with under_way() as line:
+        found = find_plan(
+            base,
+            vary=flags.get("--vary", ()),
+            space=flags.get("--space"),
+            instances=flags.get("--instances"),
+            prices=parse_prices(flags.get("--price", ())),
+            attainment=flags.get("--attainment"),
+            max_lost=flags.get("--max-lost", 0.0),
+            at_least=flags.get("--at-least", ()),
+            confidence=flags.get("--confidence"),
+            max_rate=flags.get("--max-rate", False),
+            gpus=flags.get("--gpus"),
+            budget=flags.get("--budget"),
+            tune="--no-tuning" not in flags,
+            workers=flags.get("--workers"),
+            dask=flags.get("--dask"),
+            cache=cache_of(flags),
+            on_progress=line,
+            **{name: flags[f"--{name}"] for name in ("trials", "draws") if f"--{name}" in flags},
+            **({"most_requests": flags["--most-requests"]} if "--most-requests" in flags else {}),
+        )
+    try:
+        _show(found, style, _layouts(flags, found))
+        sys.stdout.flush()
+    finally:
+        if "--out" in flags:
+            found.save(flags["--out"], force=flags.get("--force", False), plots="--no-plots" not in flags)
+
+
+def _layouts(flags: Flags, found: Plan) -> Layouts | None:
+    """The comparison with prefill and decode apart, if it is wanted."""
+    choice = flags.get("--disaggregate")
+    if choice is None:
+        return None
+    if choice != "auto":
+        raise InputError("unknown value", key="--disaggregate", value=choice, fix="use auto")
+    from blis_py.planning.api import running
+    from blis_py.planning.disaggregate import layouts_of
+    from blis_py.planning.prices import Prices, parse_prices
+
+    prices = Prices(parse_prices(flags.get("--price", ())))
+    with running(flags.get("--workers"), flags.get("--dask"), cache_of(flags)) as runner:
+        return layouts_of(found.config, max(found.config.instances, 2), runner, prices)
+
+
+_WITH_PARETO = (
+    "--instances",
+    "--attainment",
+    "--confidence",
+    "--max-rate",
+    "--gpus",
+    "--budget",
+    "--out",
+    "--disaggregate",
+    "--price",
+    "--max-lost",
+    "--at-least",
+    "--no-tuning",
+    "--trials",
+    "--draws",
+)
+
+
+def _pareto(flags: Flags, style: str) -> None:
+    """Operating points of all combinations."""
+    from blis_py.planning.api import limited, running, spanned
+    from blis_py.planning.goal import Goal
+    from blis_py.planning.pareto import pareto
+
+    for name in _WITH_PARETO:
+        if name in flags:
+            raise InputError("does not apply to --pareto", key=name, fix="drop it")
+    axes, _, _ = spanned(flags.get("--vary", ()), (), flags.get("--space"))
+    with under_way(), running(flags.get("--workers"), flags.get("--dask"), cache_of(flags)) as runner:
+        goal = limited(Goal(unlimited=True), flags.get("--most-requests"))
+        found = pareto(base_of(flags), axes, runner, goal)
+    if style == "json":
+        from blis_py.result import to_json
+
+        sys.stdout.write(to_json([each.as_dict() for each in found.points]))
+    else:
+        print(found)
+
+
+def _show(found: Plan, style: str, layouts: Layouts | None = None) -> None:
+    from blis_py.planning.report_text import lines, summary
+
+    more = {} if layouts is None else {"disaggregation": layouts.summary()}
+    if style == "json":
+        from blis_py.result import to_json
+
+        sys.stdout.write(to_json({**summary(found), **more}))
+        return
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, emoji=False, markup=False)
+    for line in lines(found):
+        console.print(line, soft_wrap=not sys.stdout.isatty())
+    table = _rates(found) if found.rated else _standings(found) if len(found.standings) > 1 else None
+    if table is not None:
+        with console.capture() as drawn:
+            console.print(table)
+        sys.stdout.write(drawn.get().rstrip() + "\n")
+    for line in () if layouts is None else layouts.lines():
+        console.print(line, soft_wrap=True)
+
+
+def _standings(found: Plan) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    names = list(dict.fromkeys(name for each in found.standings for name in each.point))
+    for name in names:
+        table.add_column(name)
+    fixed = bool(found.best.parts)
+    for name in ("targets met",) if fixed else ("meets all with",):
+        table.add_column(name, justify="right")
+    table.add_column(found.objective, justify="right")
+    if not fixed:
+        table.add_column("fails with", justify="right")
+    table.add_column("why")
+    ordered = sorted(found.standings, key=_by_cost)
+    for each in ordered[:_MAX_ROWS]:
+        cost = "" if each.cost is None else f"{each.cost:,.2f}".removesuffix(".00")
+        settings = (str(each.point.get(name, "as given")) for name in names)
+        if fixed:
+            table.add_row(*settings, _fixed(each), cost, each.why)
+        else:
+            table.add_row(*settings, *_sized(each, cost), each.why)
+    if len(ordered) > _MAX_ROWS:
+        table.caption = f"and {len(ordered) - _MAX_ROWS:,} more"
+    return table
+
+
+def _by_cost(each: Standing) -> tuple[bool, float]:
+    """Combinations that meet all targets first, each kind by cost."""
+    return each.least is None, float("inf") if each.cost is None else each.cost
+
+
+def _sized(each: Standing, cost: str) -> tuple[str, str, str]:
+    """Cells of a combination with a number of instances to choose."""
+    least = "none tried" if each.least is None else f"{'≤ ' if each.at_most else ''}{each.least:,}"
+    return least, cost, "not tried" if each.fails_at is None else f"{each.fails_at:,}"
+
+
+def _fixed(each: Standing) -> str:
+    """Whether a combination with instances of its own meets all targets."""
+    if each.least is not None:
+        return "on a part" if each.at_most else "yes"
+    return "no" if each.why else "not tried"
+
+
+def _rates(found: Plan) -> Any:
+    """The highest rate of each combination, in descending order."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in found.rated[0].candidate.point:
+        table.add_column(name)
+    for name in ("instances", "GPUs", "dollars per hour", "requests/s"):
+        table.add_column(name, justify="right")
+    table.add_column("just above it")
+    for each in found.rated[:_MAX_ROWS]:
+        one, rate = each.candidate, each.rate
+        cost = "no price" if one.dollars_per_hour is None else f"{one.dollars_per_hour:,.2f}"
+        per_s = "none" if rate.per_s is None else f"{rate.per_s:,.3g}{'' if rate.settled else ' (burst)'}"
+        settings = map(str, one.point.values())
+        table.add_row(*settings, f"{one.instances:,}", f"{one.gpus:,}", cost, per_s, str(rate.broken or ""))
+    hidden = len(found.rated) - _MAX_ROWS
+    if hidden > 0:
+        table.caption = f"and {hidden:,} more"
+    return table

@@ -1,0 +1,113 @@
+"""`blis serve`: a simulated fleet that answers like a real one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+from blis_py.cli.flags import blis_flags, vllm_flags
+from blis_py.cli.flags.flag import Flag, Flags, Group
+from blis_py.cli.flags.options import COMMON
+from blis_py.errors import InputError
+from blis_py.serve.settings import ServeSettings
+
+SERVER = (
+    Flag("--host", str, "", "Address to listen on. Default 127.0.0.1.", metavar="ADDRESS"),
+    Flag("--port", int, "", "Port; 0 = any free one. Default 8000."),
+    Flag("--api-key", str, "", "Clients must send this key. Default: $BLIS_API_KEY, or none.", metavar="KEY"),
+    Flag("--max-queue", int, "", "Answer 429 when so many requests are waiting. Default unlimited."),
+    Flag("--max-body-mb", float, "", "Largest body of a request, in MiB. Default 32."),
+    Flag("--tls-cert", str, "", "Certificate (PEM), for https.", metavar="FILE"),
+    Flag("--tls-key", str, "", "Its key (PEM).", metavar="FILE"),
+    Flag("--grace", float, "", "Seconds that a stop waits for open responses. Default 30."),
+)
+FLEET = (
+    Flag("--speedup", float, "", "Simulated seconds per second. Default 1.", metavar="N"),
+    Flag("--text", str, "", "What is answered: pattern, echo, or file. Default pattern."),
+    Flag("--text-file", str, "", "Answers, one per line, in turn.", metavar="FILE"),
+    Flag("--answer-tokens", int, "", "Length of an answer that no max_tokens limits. Default 128."),
+    Flag("--tokenizer", str, "", "A tokenizer.json. Default: about four characters a token.", metavar="FILE"),
+    Flag("--chat-template", str, "", "Chat template (Jinja).", metavar="FILE"),
+    Flag("--served-model-name", list[str], "", "Name for clients (repeatable).", metavar="NAME"),
+    Flag("--instance-ports", bool, "", "A port for each instance, from --port on, and no router in front."),
+    Flag(
+        "--instance-paths", bool, "", "A path for each instance, /instance-0 and on, and no router in front."
+    ),
+    Flag("--max-requests", int, "", "Room of the record; requests beyond it get 503. Default 100,000."),
+    Flag("--fail-refused", float, "", "Share of requests that are refused.", metavar="SHARE"),
+    Flag("--fail-broken", float, "", "Share of answers that break off.", metavar="SHARE"),
+    Flag("--fail-kinds", str, "", "Kinds of refusals. Default server_error.", metavar="KIND,…"),
+    Flag("--kv-events", str, "", "Publish KV events by ZMQ here: tcp://127.0.0.1:5557.", metavar="ENDPOINT"),
+    Flag("--kv-events-topic", str, "", "Their topic. Default kv-events.", metavar="TOPIC"),
+    Flag("--kv-events-seed", str, "", "PYTHONHASHSEED of their block hashes. Default 0.", metavar="SEED"),
+    Flag("--out", str, "", "Folder for the result of the run, when it is stopped.", metavar="DIR"),
+    Flag("--force", bool, "", "Replace the result that is there."),
+)
+
+
+def without(own: tuple[Flag, ...], *groups: Group) -> Iterator[Group]:
+    """Groups without the flags whose names are taken."""
+    taken = {flag.name for flag in own}
+    for title, flags in groups:
+        yield title, tuple(flag for flag in flags if flag.name not in taken)
+
+
+GROUPS = (
+    ("Server", SERVER),
+    ("Fleet", FLEET),
+    *((title, flags) for title, flags in COMMON if title != "Trace"),
+    *without((*SERVER, *FLEET), vllm_flags.FLAGS, blis_flags.FLAGS),
+)
+
+
+def serve(flags: Flags) -> None:
+    """Serve a simulated fleet under the OpenAI API: any cluster of `blis run`, in real time or faster.
+
+    Stop it with Ctrl-C. With --out the run is saved, and `blis replay` reproduces it.
+    """
+    require_extra()
+    blis_flags.refuse(flags)
+    vllm_flags.refuse(flags)
+    from blis_py.cli.verbs._serve_fleet import serve_fleet
+
+    serve_fleet(flags, server_settings(flags))
+
+
+def require_extra() -> None:
+    """
+    Raises:
+        InputError: the packages of the server are missing.
+    """
+    for package in ("fastapi", "jinja2", "prometheus_client", "uvicorn"):
+        if find_spec(package) is None:
+            fix = "pip install 'blis-py[serve]'"
+            raise InputError(f"needs the package {package}", key="serve", fix=fix)
+
+
+def server_settings(flags: Flags) -> ServeSettings:
+    """The settings of the server that flags make.
+
+    Raises:
+        InputError: a certificate without a key, a negative limit, or a file that does not exist.
+    """
+    given = {
+        "host": flags.get("--host"),
+        "port": flags.get("--port"),
+        "api_key": flags.get("--api-key", os.environ.get("BLIS_API_KEY") or None),
+        "max_queue": flags.get("--max-queue"),
+        "tls_cert": flags.get("--tls-cert"),
+        "tls_key": flags.get("--tls-key"),
+        "grace_s": flags.get("--grace"),
+    }
+    if "--max-body-mb" in flags:
+        given["max_body_bytes"] = int(flags["--max-body-mb"] * 2**20)
+    if (given["tls_cert"] is None) != (given["tls_key"] is None):
+        raise InputError("needs both a certificate and a key", key="--tls-cert", fix="give --tls-key, too")
+    for name, value in given.items():
+        if isinstance(value, int | float) and value < 0:
+            raise InputError("must not be negative", key=name, value=value)
+    for name in ("--tls-cert", "--tls-key"):
+        if name in flags and not os.path.isfile(flags[name]):
+            raise InputError("no such file", key=name, value=flags[name])
+    return ServeSettings(**{name: value for name, value in given.items() if value is not None})

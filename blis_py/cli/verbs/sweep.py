@@ -1,0 +1,170 @@
+"""`blis sweep`: many runs over any settings, one table."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from blis_py.cli.flags.flag import Flag, Flags
+from blis_py.cli.flags.formats import format_of
+from blis_py.cli.verbs._execute import say
+from blis_py.cli.verbs._study import OUTPUT, VARY, WORK, base_of, cache_of, check_out, groups, under_way
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from blis_py.planning.sweep import Row, Sweep
+
+_SWEEP = (
+    *VARY,
+    Flag("--seeds", int, "", "Runs of each combination, each with a seed of its own. Default 1."),
+    Flag("--random", int, "", "Only so many of the combinations, drawn at random."),
+    Flag(
+        "--metric", str, "", "Figure by which the table is ranked. Default: the first --slo, or ttft_ms.p99."
+    ),
+)
+_OUTPUT = (
+    Flag("--out", str, "", "Folder for the table (CSV, Parquet), the space and the curves.", metavar="DIR"),
+    *OUTPUT,
+    Flag("--format", str, "", "table, json or csv. By default a table on a terminal, else json."),
+)
+GROUPS = groups((("Sweep", (*_SWEEP, *WORK)), ("Output", _OUTPUT)))
+_METRIC = "ttft_ms.p99"
+_SHOWN = 10
+
+
+def sweep(flags: Flags) -> None:
+    """Run every combination of the given settings, with one or several seeds each: one row per run.
+
+    A combination that cannot be run is a row that says why; the exit code stays 0.
+    """
+    from blis_py.planning.api import running, spanned
+    from blis_py.planning.sweep import sweep as run_sweep
+
+    style = format_of(flags, ("table", "json", "csv"))
+    check_out(flags)
+    base = base_of(flags)
+    axes, listed, _ = spanned(flags.get("--vary", ()), (), flags.get("--space"))
+    metric = flags.get("--metric", _METRIC)
+    with under_way() as line, running(flags.get("--workers"), flags.get("--dask"), cache_of(flags)) as runner:
+        best = _BestSoFar(metric)
+
+        def show_progress(rows: Sequence[Row], total: int) -> None:
+            line(best.among(rows), len(rows), total)
+
+        done = run_sweep(
+            base,
+            axes,
+            runner,
+            runs=listed,
+            random=flags.get("--random"),
+            seeds=flags.get("--seeds", 1),
+            on_progress=show_progress,
+        )
+    stored = len(done.rows) - done.simulated
+    others = f", {stored:,} known, alike or refused" if stored else ""
+    say(f"{done!r}: {done.simulated:,} simulated{others}")
+    try:
+        _show(done, style, flags.get("--metric") or done.default_metric())
+        sys.stdout.flush()
+    finally:
+        if "--out" in flags:
+            done.save(flags["--out"], force=flags.get("--force", False), plots="--no-plots" not in flags)
+
+
+class _BestSoFar:
+    """The best row of a list that grows, in words."""
+
+    def __init__(self, metric: str) -> None:
+        from blis_py.planning.sweep import larger_is_better
+
+        self._metric, self._sign = metric, -1 if larger_is_better(metric) else 1
+        self._seen, self._best = 0, (math.inf, "")
+
+    def among(self, rows: Sequence[Row]) -> str:
+        for row in rows[self._seen :]:
+            value = row.outcome.figures.get(self._metric)
+            if value is not None and self._sign * value < self._best[0]:
+                settings = ", ".join(f"{name} {each}" for name, each in row.point.items())
+                line = f"best {self._metric} so far {value:.4g}: {settings}"
+                self._best = self._sign * value, line
+        self._seen = len(rows)
+        return self._best[1]
+
+
+def _show(done: Sweep, style: str, metric: str) -> None:
+    if style == "csv":
+        done.table.to_csv(sys.stdout, index=False)
+    elif style == "json":
+        from blis_py.result import to_json
+
+        sys.stdout.write(to_json([row.as_dict() for row in done.rows]))
+    else:
+        _table(done, metric)
+
+
+def _table(done: Sweep, metric: str) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    from blis_py.planning.sweep import FAILED, REFUSED, larger_is_better
+
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, emoji=False, markup=False)
+    if any(row.status not in (REFUSED, FAILED) for row in done.rows):
+        ranked, costs = done.best(metric, len(done.rows)), done.costs()
+        seeds = f", mean of {done.seeds} seeds" if done.seeds > 1 else ""
+        up = "largest" if larger_is_better(metric) else "smallest"
+        title = f"ranked by {metric}{seeds}, {up} first"
+        if "slo_met" in ranked:
+            title += "; rows that miss a target last"
+        console.print(title)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        for name in done.names:
+            table.add_column(name, justify="right" if _numeric(ranked, name) else "left")
+        for name in (_titled(metric), "GPUs", "$ per hour"):
+            table.add_column(name, justify="right")
+        if "slo_met" in ranked:
+            table.add_column("targets met")
+        for values in ranked.head(_SHOWN).to_dict("records"):
+            point = [values[name] for name in done.names]
+            gpus, dollars = costs.get(tuple(map(str, point)), (None, None))
+            cells = [*map(_cell, point), _cell(values["mean"]), "" if gpus is None else f"{gpus:,}"]
+            cells.append("no price" if dollars is None else f"{dollars:,.2f}")
+            table.add_row(*cells, *([_cell(values["slo_met"])] if "slo_met" in ranked else []))
+        if len(ranked) > _SHOWN:
+            table.caption = f"and {len(ranked) - _SHOWN:,} more, in --format csv"
+        console.print(table)
+    for reason, count in _lost(done).items():
+        console.print(f"{count:,} × {reason}")
+
+
+def _titled(metric: str) -> str:
+    """A figure with its unit: `ttft p99, ms`."""
+    name, _, stat = metric.partition(".")
+    if name.endswith("_ms"):
+        return f"{name.removesuffix('_ms')} {stat}, ms"
+    return metric
+
+
+def _lost(done: Sweep) -> dict[str, int]:
+    """Refused and failed runs, with counts."""
+    counts: dict[str, int] = {}
+    for row in done.rows:
+        reason = row.outcome.refused or row.outcome.failed
+        if reason is not None:
+            why = f"{row.status}: {reason}"
+            counts[why] = counts.get(why, 0) + 1
+    return counts
+
+
+def _numeric(table: pd.DataFrame, name: str) -> bool:
+    return table[name].dtype.kind in "if"
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,.6g}" if isinstance(value, float) else str(value)
