@@ -165,6 +165,9 @@ def model_weight_bytes(shape: ModelShape) -> float:
         + (shape.layers - shape.moe_layers) * shape.dense_ffn_parameters * w.dense
         + shape.moe_layers * sparse_layer
     )
+    if shape.indexer is not None:
+        plain = shape.indexer.plain_parameters(shape.hidden) * shape.dtype_bytes
+        linear += shape.indexer.layers * (shape.indexer.query_parameters * w.indexer + plain)
     routers = shape.moe_layers * shape.router_parameters
     head = 0 if shape.tied_embeddings else shape.embedding_parameters * w.head
     return linear + head + (shape.embedding_parameters + routers + shape.norm_parameters) * shape.dtype_bytes
@@ -190,7 +193,7 @@ def _kv_bytes(shape: ModelShape, layout: Layout, overheads: MemoryOverheads, seq
     """
     tp, size = layout.attention_tp, shape.kv_dtype_bytes
     if shape.latent is not None:
-        return shape.cached_layers * shape.kv_elements * size, 0.0
+        return shape.kv_bytes_per_token, 0.0
     layer = kv_heads_per_rank(shape, tp) * 2 * shape.head_dim * size
     windowed = shape.windowed_layers if overheads.windows_apart else 0
     held = seqs * windowed * shape.sliding_window * layer

@@ -174,9 +174,10 @@ def build(
         graphs: batch sizes for which the engine has CUDA graphs; None = for every one.
 
     Raises:
-        InputError: unknown name, a TP degree that does not divide the model, coefficients missing, or given
-            to a model without any.
+        InputError: unknown name, a model that is not priced, a TP degree that does not divide it,
+            coefficients missing, or given to a latency model without any.
     """
+    require_priced(shape)
     if name not in LATENCY_MODELS:
         fix = f"use one of {', '.join(LATENCY_MODELS)}"
         raise InputError("unknown latency model", key="--latency-model", value=name, fix=fix)
@@ -205,6 +206,18 @@ def build(
 
         return PublishedRoofline(shape, gpu, tp)
     return LATENCY_MODELS[name](shape, gpu, tp, **options)
+
+
+def require_priced(shape: ModelShape) -> None:
+    """Refuse models whose step times no latency model knows.
+
+    Raises:
+        InputError: attention is sparse.
+    """
+    if shape.indexer is not None:
+        problem = "sparse attention is not priced: there are no kernel tables for it"
+        fix = "use another model (blis models lists them)"
+        raise InputError(problem, key="--model", value=shape.name, fix=fix)
 
 
 def _check_priced(name: str, shape: ModelShape, layout: Layout) -> None:

@@ -25,6 +25,7 @@ MATRICES: Mapping[str, Sequence[Sequence[str]]] = {
         ("self_attn.kv_b_proj",),
         ("self_attn.o_proj",),
     ),
+    "indexer": (("self_attn.indexer.wq_b",),),
     "linear": (("linear_attn.in_proj_qkv", "linear_attn.in_proj_qkvz"), ("linear_attn.out_proj",)),
     "dense": (
         ("mlp.gate_proj", "mlp.gate_up_proj", "feed_forward.gate_proj"),

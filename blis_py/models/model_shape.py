@@ -11,7 +11,14 @@ from typing import Any
 from blis_py.core.light_dataclass import dataclass
 from blis_py.files.paths import is_file, is_folder
 from blis_py.files.profiles import find_profile, known_names, listed_as, stem_of
-from blis_py.models._attention_shapes import LatentAttention, LinearAttention, read_latent, read_linear
+from blis_py.models._attention_shapes import (
+    Indexer,
+    LatentAttention,
+    LinearAttention,
+    indexed_layers,
+    read_latent,
+    read_linear,
+)
 from blis_py.models.hf_config import ConfigFile
 from blis_py.models.model_types import ModelType, understood
 from blis_py.models.weights import LayerCounts, Quantisation, Weights, unquantised
@@ -110,6 +117,8 @@ class ModelShape:
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes that all layers cache for one token."""
+        if self.latent is not None:
+            return self.latent.token_bytes(self.cached_layers, self.kv_dtype_bytes)
         return self.cached_layers * self.kv_elements * self.kv_dtype_bytes
 
     @property
@@ -131,6 +140,16 @@ class ModelShape:
             return sum(self.latent.matrices(self.hidden, self.heads))
         gate = self.heads if self.gated_attention else 0
         return self.hidden * (2 * (self.heads + self.kv_heads) + gate) * self.head_dim
+
+    @property
+    def indexer(self) -> Indexer | None:
+        """The indexer of sparse attention; None = attention to all tokens."""
+        return None if self.latent is None else self.latent.indexer
+
+    @property
+    def indexer_parameters(self) -> int:
+        """One layer's indexer."""
+        return 0 if self.indexer is None else self.indexer.parameters(self.hidden)
 
     @property
     def linear_parameters(self) -> int:
@@ -181,7 +200,7 @@ class ModelShape:
     def checkpoint_parameters(self) -> int:
         """All weights, those of multi-token prediction included: each of its layers is like the last one,
         with a projection of two hidden vectors to one."""
-        layer = self.attention_parameters + self.dense_ffn_parameters
+        layer = self.attention_parameters + self.indexer_parameters + self.dense_ffn_parameters
         if self.moe_layers:
             layer += self.experts * self.expert_parameters + self.shared_parameters + self.router_parameters
             layer -= self.dense_ffn_parameters
@@ -199,6 +218,7 @@ class ModelShape:
         return (
             self.embedding_parameters * (1 if self.tied_embeddings else 2)
             + self.cached_layers * self.attention_parameters
+            + (0 if self.indexer is None else self.indexer.layers * self.indexer_parameters)
             + (self.layers - self.cached_layers) * self.linear_parameters
             + dense_layers * self.dense_ffn_parameters
             + self.moe_layers * sparse_layer
@@ -293,7 +313,7 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
         raise config.error("num_attention_heads", f"must divide hidden_size ({hidden})", heads)
     dtype_bytes = _dtype_bytes(config)
     sparse = _sparse_layers(config, layers)
-    latent, linear = read_latent(config), read_linear(config, layers)
+    latent, linear = read_latent(config, layers, model_type.sparse), read_linear(config, layers)
     stored = _stored(
         config,
         LayerCounts(
@@ -304,6 +324,7 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
             dtype_bytes,
             linear=_linear_layers(config, layers) if linear else (),
             latent_weights=latent.matrices(hidden, heads) if latent else (),
+            indexed=indexed_layers(config, layers) if latent and latent.indexer else (),
         ),
     )
     limit = _max_positions(config, model_type)

@@ -35,6 +35,8 @@ class ModelType(NamedTuple):
     """Default if the config does not state it."""
     routing: str = "skewed"
     """Distribution of tokens over experts, unless the router is trained to balance it."""
+    sparse: bool = False
+    """Whether an indexer selects the tokens that attention reads."""
     stretched: bool = False
     """Whether `max_position_embeddings` includes the stretching by RoPE scaling, for any rule."""
 
@@ -59,6 +61,18 @@ _DEEPSEEK = ModelType(
         "first_k_dense_replace",
     ),
     without_effect=("moe_layer_freq", "qk_head_dim"),
+)
+_INDEXED = ModelType(
+    reads=(
+        *_DEEPSEEK.reads,
+        *("index_n_heads", "index_head_dim", "index_topk"),
+        *("indexer_types", "index_topk_freq", "index_skip_topk_offset"),
+    ),
+    without_effect=(
+        *_DEEPSEEK.without_effect,
+        *("indexer_rope_interleave", "index_share_for_mtp_iteration", "mlp_layer_types"),
+    ),
+    sparse=True,
 )
 _GATED_DELTA = (
     "linear_num_key_heads",
@@ -147,6 +161,8 @@ MODEL_TYPES: Mapping[str, ModelType] = {
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,
     "kimi_k2": _DEEPSEEK,
+    "deepseek_v32": _INDEXED,
+    "glm_moe_dsa": _INDEXED,
     "qwen3_next": _QWEN_HYBRID,
     "qwen3_5_text": _QWEN_HYBRID,
     "qwen3_5_moe_text": _QWEN_HYBRID,
@@ -224,7 +240,6 @@ WITHOUT_EFFECT = _OF_THE_NETWORK | _OF_THE_ROUTER | _OF_FURTHER_TOKENS | _OF_THE
 
 _LINEAR = "layers of linear attention are not modelled"
 _SSM = "state-space layers are not modelled"
-_SPARSE = "sparse attention is not modelled"
 _TWO_KINDS = "attention layers of different shapes are not modelled"
 _LAYERS_DIFFER = "layers of different shapes are not modelled"
 
@@ -240,8 +255,7 @@ NOT_MODELLED: Mapping[str, str] = {
     "hybrid_override_pattern": _SSM,
     "attn_layer_period": _SSM,
     "conv_L_cache": "convolution layers are not modelled",
-    "index_topk": _SPARSE,
-    "sparse_attention_config": _SPARSE,
+    "sparse_attention_config": "sparse attention of this kind is not modelled",
     "global_head_dim": _TWO_KINDS,
     "num_global_key_value_heads": _TWO_KINDS,
     "swa_num_attention_heads": _TWO_KINDS,
@@ -263,7 +277,6 @@ NOT_MODELLED: Mapping[str, str] = {
 counts."""
 
 REFUSED_TYPES: Mapping[str, str] = {
-    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), _SPARSE),
     **dict.fromkeys(("kimi_linear", "minimax"), _LINEAR),
     **dict.fromkeys(("mamba", "mamba2", "falcon_mamba", "jamba", "bamba", "zamba2", "nemotron_h"), _SSM),
     **dict.fromkeys(

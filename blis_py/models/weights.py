@@ -33,6 +33,8 @@ class Weights:
     """Attention's output projection, where it differs from the mean `attention`; 0 = it does not."""
     block_scales: bool = False
     """FP8 with a scale per block of weights instead of one per tensor or channel: other kernels."""
+    indexer: float = 2.0
+    """Queries of sparse attention's indexer."""
 
     @classmethod
     def of(cls, size: float, arithmetic: str = "fp16", head: float = 2.0) -> Weights:
@@ -62,6 +64,8 @@ class LayerCounts:
     dtype_bytes: int
     linear: Collection[int] = ()
     """Layers of linear attention."""
+    indexed: Collection[int] = ()
+    """Layers with an indexer of sparse attention."""
     latent_weights: Sequence[int] = ()
     """Of latent attention: weights of the projections down and of queries, of the expansion, of the
     output."""
@@ -80,4 +84,5 @@ def unquantised(layers: LayerCounts) -> Quantisation:
     """All weights in the format of the activations."""
     plain = float(layers.dtype_bytes)
     weights = Weights.of(plain, head=plain)
-    return Quantisation(replace(weights, linear=plain) if layers.linear else weights, layers.dtype_bytes)
+    weights = replace(weights, linear=plain) if layers.linear else weights
+    return Quantisation(replace(weights, indexer=plain) if layers.indexed else weights, layers.dtype_bytes)

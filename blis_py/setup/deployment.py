@@ -9,6 +9,7 @@ from blis_py.config.models import RunConfig
 from blis_py.core.bounds import MAX_KV_BLOCKS, check_count
 from blis_py.errors import InputError
 from blis_py.hardware.gpu import GpuSpec, load_gpu
+from blis_py.latency import require_priced
 from blis_py.models.model_shape import ModelShape, config_name, load_model
 from blis_py.setup._capacity import capacity
 
@@ -34,7 +35,7 @@ def deployed(config: RunConfig) -> Deployment:
     """Resolve model, GPU and KV capacity.
 
     Raises:
-        InputError: there is no such model or GPU, or it does not fit.
+        InputError: there is no such model or GPU, the model is not priced, or it does not fit.
     """
     profile, gpu, line, blocks = None, None, "", 0
     if config.latency.model == "fitted":
@@ -49,6 +50,7 @@ def deployed(config: RunConfig) -> Deployment:
         gpu = load_gpu(config.gpu)
         if config.link_gbps is not None:
             gpu = gpu.linked_at(config.link_gbps)
+    require_priced(shape)
     if gpu is not None:
         line, blocks = capacity(config, shape, gpu)
     check_count(

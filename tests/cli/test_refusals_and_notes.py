@@ -339,3 +339,34 @@ def test_an_import_of_a_cut_file_is_bad_input_and_no_interrupt(blis: Blis, tmp_p
     code, out, err = blis("profile", "import", path, "--model", "qwen3-14b", "--out", tmp_path / "out")
     assert (code, out) == (2, "")
     assert f"error: {path}: damaged gzip file" in err
+
+
+# -- models --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("run", "--rate", "2"),
+        ("replay", "--trace-data", "TRACE"),
+        ("run", "--rate", "2", "--latency-model", "trained-physics"),
+        ("plan", "--rate", "2", "--slo", "ttft.p99=500"),
+        ("sweep", "--vary", "rate=1,2"),
+    ],
+)
+@pytest.mark.parametrize("model", ["deepseek-ai/DeepSeek-V3.2", "glm-5"])
+def test_step_times_of_sparse_attention_are_never_made_up(
+    blis: Blis, tmp_path: Path, args: tuple[str, ...], model: str
+) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(AZURE)
+    args = tuple(str(trace) if arg == "TRACE" else arg for arg in args)
+    code, out, err = blis(*args, "--model", model, "--gpu", "b300", "--tp", "8")
+    reason = f"--model: sparse attention is not priced: there are no kernel tables for it (found '{model}')"
+    if args[0] != "sweep":
+        assert (code, out) == (2, "")
+        assert reason in err
+        return
+    for row in json.loads(out):
+        assert row.pop("reason").startswith(reason)
+        assert row == {"rate": row["rate"], "seed": 0, "status": "refused", "verdict": None, "slo_met": None}

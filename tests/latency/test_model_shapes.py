@@ -14,6 +14,7 @@ from model_configs import config, values_of
 from blis_py.errors import InputError
 from blis_py.files import bundled
 from blis_py.files.profiles import find_profile, known_names, published_name, refused_names
+from blis_py.latency import require_priced
 from blis_py.models.model_shape import config_name, known_models, load_model, same_sizes, shape_from_config
 
 PUBLISHED_BILLIONS = {
@@ -122,8 +123,8 @@ def test_a_variant_is_priced_as_what_it_was_made_from_and_reports_it() -> None:
 
 @pytest.mark.parametrize("name", refused_names("models"))
 def test_what_is_bundled_as_refused_is_refused(name: str) -> None:
-    with pytest.raises(InputError, match=r"not modelled.*use another model"):
-        load_model(published_name("models", name))
+    with pytest.raises(InputError, match=r"not (modelled|priced).*use another model"):
+        require_priced(load_model(published_name("models", name)))
 
 
 def test_a_folder_with_a_config_is_a_model(tmp_path: Path) -> None:

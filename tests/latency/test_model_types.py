@@ -44,7 +44,7 @@ def test_every_key_of_the_engines_own_checkpoints_is_known() -> None:
         ({"linear_num_value_heads": 32}, "linear_num_value_heads: is not known of the model_type 'qwen3'"),
         ({"linear_attn_config": {"kda": 1}}, "linear_attn_config: layers of linear attention are not"),
         ({"ssm_cfg": {"layer": "Mamba1"}}, "ssm_cfg: state-space layers are not modelled"),
-        ({"index_topk": 2048}, "index_topk: sparse attention is not modelled"),
+        ({"index_topk": 2048}, "index_topk: is not known of the model_type 'qwen3' (found 2048)"),
         ({"num_kv_shared_layers": 20}, "num_kv_shared_layers: layers that share a KV cache are not modelled"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder: encoder-decoder models are not modelled"),
         ({"layer_types": ["linear_attention"] * LAYERS}, "layer_types: layers of this kind are not modelled"),

@@ -72,19 +72,18 @@ BILLIONS = {
     "nvidia/Qwen3.5-397B-A17B-NVFP4": (397, 17),
     "zai-org/GLM-4.5": (353, 32),  # 355 with the layer that predicts further tokens
     "zai-org/GLM-4.5-Air": (107, 12),
+    "deepseek-ai/DeepSeek-V3.2": (671.9, 37),  # 685.4 with the layer that predicts further tokens
+    "nvidia/DeepSeek-V3.2-NVFP4": (671.9, 37),
+    "nvidia/GLM-5-NVFP4": (744, 40),
+    "zai-org/GLM-5": (744, 40),
+    "zai-org/GLM-5-FP8": (744, 40),
+    "zai-org/GLM-5.2-FP8": (744, 40),
 }
-SPARSE = "index_topk: sparse attention is not modelled"
 TWO_KINDS = "text_config.global_head_dim: attention layers of different shapes are not modelled"
 REFUSED = {
-    "deepseek-ai/DeepSeek-V3.2": SPARSE,
     "google/gemma-4-26B-A4B": TWO_KINDS,
-    "nvidia/DeepSeek-V3.2-NVFP4": SPARSE,
-    "nvidia/GLM-5-NVFP4": SPARSE,
     "nvidia/Gemma-4-26B-A4B-NVFP4": TWO_KINDS,
     "nvidia/Gemma-4-31B-IT-NVFP4": TWO_KINDS,
-    "zai-org/GLM-5": SPARSE,
-    "zai-org/GLM-5-FP8": SPARSE,
-    "zai-org/GLM-5.2-FP8": SPARSE,
 }
 
 # Bytes per weight of (attention, dense feed-forward and shared experts, routed experts), where not all are 2.
@@ -106,6 +105,10 @@ SIZES = {
     "moonshotai/Kimi-K2-Instruct": FP8,
     "moonshotai/Kimi-K2.5": (2.0, 2.0, 0.5625),
     "nvidia/Kimi-K2.5-NVFP4": (2.0, 0.5625, 0.5625),
+    "deepseek-ai/DeepSeek-V3.2": FP8,
+    "nvidia/GLM-5-NVFP4": (2.0, 0.5625, 0.5625),
+    "zai-org/GLM-5-FP8": FP8,
+    "zai-org/GLM-5.2-FP8": FP8,
 }
 EIGHT_BIT_KV = {
     "Qwen/Qwen3-32B-FP8-Static-PerTensor",
@@ -113,11 +116,13 @@ EIGHT_BIT_KV = {
     "nvidia/MiniMax-M2.5-NVFP4",
     "nvidia/Qwen3-235B-A22B-NVFP4",
     "nvidia/DeepSeek-V3.1-NVFP4",
+    "nvidia/DeepSeek-V3.2-NVFP4",
+    "nvidia/GLM-5-NVFP4",
     "nvidia/Kimi-K2.5-NVFP4",
     "nvidia/Qwen3.5-122B-A10B-NVFP4",
     "nvidia/Qwen3.5-397B-A17B-NVFP4",
 }
-PRICED_BY_MEAN = {"nvidia/DeepSeek-V3.1-NVFP4"}
+PRICED_BY_MEAN = {"nvidia/DeepSeek-V3.1-NVFP4", "nvidia/DeepSeek-V3.2-NVFP4"}
 """Whose output projection alone is quantised of attention."""
 MIXED = (*PRICED_BY_MEAN, "nvidia/Qwen3.5-122B-A10B-NVFP4", "nvidia/Qwen3.5-397B-A17B-NVFP4")
 """With several formats within one kind of weights."""
@@ -170,12 +175,28 @@ def attention_by_hand(c: dict[str, Any]) -> int:
 
 LATENT = ("q_lora_rank", "kv_lora_rank", "qk_rope_head_dim", "qk_nope_head_dim", "v_head_dim")
 HYBRID = [model for model in BILLIONS if "Qwen3.5" in model]
-MLA = [model for model in BILLIONS if "DeepSeek" in model or "Kimi" in model]
+SPARSE = [model for model in BILLIONS if "DeepSeek-V3.2" in model or "GLM-5" in model]
+MLA = [model for model in BILLIONS if "DeepSeek" in model or "Kimi" in model or model in SPARSE]
 PLAIN = [model for model in BILLIONS if model not in (*HYBRID, *MLA)]
+
+
+def indexed_by_hand(c: dict[str, Any]) -> int:
+    """Layers with an indexer of sparse attention: of GLM-5.2 the first three, then every fourth."""
+    if "index_topk" not in c:
+        return 0
+    return 3 + 18 if c.get("index_topk_freq") == 4 else int(c["num_hidden_layers"])
+
+
+def indexers_by_hand(c: dict[str, Any]) -> tuple[int, int]:
+    """Weights of all indexers: of queries, and of keys, heads and norm (weight and bias)."""
+    layers, heads = indexed_by_hand(c), c.get("index_n_heads", 0)
+    queries = layers * c.get("q_lora_rank", 0) * heads * 128 if layers else 0
+    return queries, layers * (c["hidden_size"] * (128 + heads) + 2 * 128)
 
 
 def by_hand(c: dict[str, Any]) -> dict[str, float]:
     """Weights of each kind, counted from the config's own words by another hand."""
+    queries, others = indexers_by_hand(c)
     layers, d = c["num_hidden_layers"], c["hidden_size"]
     experts = next((c[n] for n in ("num_local_experts", "num_experts", "n_routed_experts") if c.get(n)), 0)
     expert = 3 * d * (c.get("moe_intermediate_size") or c["intermediate_size"])
@@ -193,7 +214,8 @@ def by_hand(c: dict[str, Any]) -> dict[str, float]:
         "experts": sparse * experts * expert,
         "embedding": c["vocab_size"] * d,
         "head": 0 if c.get("tie_word_embeddings", "gemma" in c["model_type"]) else c["vocab_size"] * d,
-        "rest": sparse * d * experts + (2 * layers + 1) * d,
+        "indexer": queries,
+        "rest": sparse * d * experts + (2 * layers + 1) * d + others,
         "active": sparse * (c.get("num_experts_per_tok") or 0) * expert,
     }
 
@@ -221,7 +243,7 @@ def test_weights_have_the_bytes_of_their_formats(shared_data: Path, model: str) 
     shape, count = load(shared_data, model), by_hand(raw(shared_data, model))
     attention, dense, experts = SIZES.get(model, (2.0, 2.0, 2.0))
     expected = (
-        count["attention"] * attention
+        (count["attention"] + count["indexer"]) * attention
         + (count["dense"] + count["shared"]) * dense
         + count["experts"] * experts
         + (count["embedding"] + count["head"] + count["rest"]) * 2
@@ -237,7 +259,10 @@ def test_a_token_of_kv_has_the_bytes_of_its_format(shared_data: Path, model: str
     elements = 2 * layers * c["num_key_value_heads"] * size
     if model in MLA:
         elements = layers * (c["kv_lora_rank"] + c["qk_rope_head_dim"])
-    assert load(shared_data, model).kv_bytes_per_token == elements * (1 if model in EIGHT_BIT_KV else 2)
+    expected = elements * (1 if model in EIGHT_BIT_KV else 2)
+    if model in SPARSE:  # 512 + 4 scales of 4 bytes + 64 of 2 bytes; indexers: 128 + a scale
+        expected = layers * (656 if model in EIGHT_BIT_KV else 1152) + indexed_by_hand(c) * 132
+    assert load(shared_data, model).kv_bytes_per_token == expected
 
 
 @pytest.mark.parametrize("model", PLAIN)

@@ -1,4 +1,4 @@
-"""`blis models`: the models that are bundled, and those that are known and refused."""
+"""`blis models`: the models that are bundled, and those that are known and not priced."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from blis_py.cli.verbs._listing import GROUPS, show
 from blis_py.errors import InputError
 from blis_py.files.profiles import known_names, published_name, refused_names
 from blis_py.hardware.capacity import model_weight_bytes
+from blis_py.latency import require_priced
 from blis_py.models.model_shape import ModelShape, load_model
 
 __all__ = ["GROUPS", "models"]
@@ -29,7 +30,7 @@ _COLUMNS = {
 def models(flags: Flags) -> None:
     """List the bundled models, their sizes, and what is refused and why."""
 
-    rows = [_priced(name) for name in known_names("models")] + [_refused(n) for n in refused_names("models")]
+    rows = [_row(name) for name in (*known_names("models"), *refused_names("models"))]
     more = (
         "Spellings as on the hub are understood, with -Instruct, -Chat or a date behind (Qwen/Qwen3-14B).",
         "Any other model: --model FOLDER with its config.json, or --model-config FILE.",
@@ -37,18 +38,26 @@ def models(flags: Flags) -> None:
     show(flags, rows, _COLUMNS, more)
 
 
-def _priced(name: str) -> dict[str, Any]:
+def _row(name: str) -> dict[str, Any]:
+    """Sizes of a model as far as they are known, and the reason why it is not priced."""
+    row: dict[str, Any] = dict.fromkeys(_COLUMNS)
+    row |= {"name": name, "published_as": published_name("models", name), "notes": [], "priced": False}
+    try:
+        shape = load_model(name)
+        row |= _sizes(shape)
+        require_priced(shape)
+    except InputError as error:
+        return row | {"remarks": f"refused: {error.problem}"}
+    return row | {"priced": True}
 
-    shape = load_model(name)
+
+def _sizes(shape: ModelShape) -> dict[str, Any]:
     return {
-        "name": name,
-        "published_as": published_name("models", name),
         "billion_parameters": round(shape.parameters / 1e9, 2),
         "billion_active": round(shape.active_parameters / 1e9, 2),
         "weights_gib": round(model_weight_bytes(shape) / (1 << 30), 1),
         "max_position_embeddings": shape.max_position_embeddings,
         "kv_kib_per_token": shape.kv_bytes_per_token / 1024,
-        "priced": True,
         "remarks": ", ".join(_remarks(shape)),
         "notes": list(shape.notes),
     }
@@ -62,20 +71,3 @@ def _remarks(shape: ModelShape) -> Iterator[str]:
         yield "8-bit KV cache"
     if any("encoder" in note for note in shape.notes):
         yield "encoder left out"
-
-
-def _refused(name: str) -> dict[str, Any]:
-
-    reason = "priced: the profile belongs beside the others"
-    try:
-        load_model(name)
-    except InputError as error:
-        reason = f"refused: {error.problem}"
-    return {
-        **dict.fromkeys(_COLUMNS),
-        "notes": [],
-        "name": name,
-        "published_as": published_name("models", name),
-        "priced": False,
-        "remarks": reason,
-    }

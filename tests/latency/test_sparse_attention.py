@@ -1,0 +1,112 @@
+"""Sparse attention: sizes are known to the byte, step times are not known and never made up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_configs import config
+
+import blis_py as blis
+from blis_py.calibrate.fit.imports import import_steps
+from blis_py.errors import InputError
+from blis_py.hardware.capacity import kv_capacity, model_weight_bytes
+from blis_py.hardware.gpu import load_gpu
+from blis_py.latency import LATENCY_MODELS, build
+from blis_py.models.model_shape import load_model
+from blis_py.setup.deployment import with_kv_dtype
+
+V3_2, GLM_5 = "refused/deepseek-v3.2", "refused/glm-5"
+REFUSED = "--model: sparse attention is not priced: there are no kernel tables for it"
+every_sparse = pytest.mark.parametrize("model", ["deepseek-ai/DeepSeek-V3.2", "zai-org/GLM-5"])
+
+
+@pytest.mark.parametrize(
+    ("model", "billions", "on_the_hub"),
+    [("deepseek-v3.2", 671.9, 685.4), ("glm-5", 744, 753.9)],
+)
+def test_parameters_are_as_many_as_published(model: str, billions: float, on_the_hub: float) -> None:
+    """On the hub with the layer that predicts further tokens."""
+    shape = load_model(model)
+    assert shape.parameters / 1e9 == pytest.approx(billions, rel=1e-3)
+    assert shape.checkpoint_parameters / 1e9 == pytest.approx(on_the_hub, rel=0.01)
+
+
+def test_an_indexer_adds_its_matrices_to_those_of_deepseek_v3() -> None:
+    sparse, full = load_model("deepseek-v3.2"), load_model("deepseek-v3")
+    queries, others = 1536 * 64 * 128, 7168 * (128 + 64) + 2 * 128
+    assert sparse.parameters - full.parameters == 61 * (queries + others)
+    assert model_weight_bytes(sparse) - model_weight_bytes(full) == 61 * (
+        queries + 2 * others
+    )  # FP8, 16 bits
+
+
+@pytest.mark.parametrize(
+    ("model", "kv_cache_dtype", "expected"),
+    [
+        ("deepseek-v3.2", "auto", 61 * (576 * 2 + 132)),
+        ("deepseek-v3.2", "fp8", 61 * (656 + 132)),
+        ("glm-5", "auto", 78 * (576 * 2 + 132)),
+    ],
+)
+def test_a_token_caches_its_latent_vector_and_the_key_of_the_indexer(
+    model: str, kv_cache_dtype: str, expected: int
+) -> None:
+    """In FP8 a latent vector of 512 bytes has four scales, and a rotary key of 64 elements in 16 bits."""
+    shape = with_kv_dtype(load_model(model), kv_cache_dtype)
+    assert shape.kv_bytes_per_token == expected
+    assert kv_capacity(shape, load_gpu("b300"), 16, block_size=64).block_bytes == 64 * expected
+
+
+def test_layers_that_reuse_a_selection_have_no_indexer(tmp_path: Path) -> None:
+    listed = ["full"] * 3 + ["shared", "shared", "shared", "full"] * 18 + ["shared"] * 3
+    named = load_model("mine", config(tmp_path, GLM_5, indexer_types=listed))
+    every = {"index_topk_freq": 4, "index_skip_topk_offset": 3}
+    counted = load_model("mine", config(tmp_path, GLM_5, **every))
+    assert named == counted
+    assert named.indexer is not None
+    assert named.indexer.layers == 21
+    assert named.kv_bytes_per_token == 78 * 1152 + 21 * 132
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "message"),
+    [
+        (V3_2, {"index_topk": ...}, "index_topk: missing"),
+        (V3_2, {"index_n_heads": ...}, "index_n_heads: missing"),
+        (V3_2, {"kv_lora_rank": ...}, "kv_lora_rank: missing"),
+        (V3_2, {"q_lora_rank": ...}, "q_lora_rank: missing"),
+        (GLM_5, {"indexer_types": ["full"] * 77}, "indexer_types: must be full or shared for each of the 78"),
+        (GLM_5, {"indexer_types": ["none"] * 78}, "indexer_types: must be full or shared for each of the 78"),
+        ("qwen3-14b", {"model_type": "qwen9", "index_topk": 2048}, "kv_lora_rank: missing"),
+    ],
+)
+def test_a_config_with_an_incomplete_indexer_is_refused(
+    tmp_path: Path, base: str, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError) as error:
+        load_model("mine", config(tmp_path, base, **changes))
+    assert f"config.json: {message}" in str(error.value)
+
+
+@every_sparse
+@pytest.mark.parametrize("latency_model", LATENCY_MODELS)
+def test_no_latency_model_prices_it(model: str, latency_model: str) -> None:
+    with pytest.raises(InputError) as error:
+        build(latency_model, shape=load_model(model), gpu=load_gpu("b300"), tp=8)
+    assert str(error.value).startswith(f"{REFUSED} (found {model!r}); use another model")
+
+
+@every_sparse
+def test_a_run_is_refused_for_that_reason_even_where_it_does_not_fit(model: str) -> None:
+    for gpu, tp in (("h100", 1), ("b300", 8)):
+        with pytest.raises(InputError) as error:
+            blis.build(model=model, gpu=gpu, tp=tp, rate=2)
+        assert str(error.value).startswith(REFUSED)
+
+
+def test_measured_steps_make_no_profile_of_it(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as error:
+        import_steps(tmp_path, model="glm-5", gpu="h200")
+    assert str(error.value).startswith(REFUSED)
