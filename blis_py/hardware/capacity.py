@@ -167,7 +167,7 @@ def model_weight_bytes(shape: ModelShape) -> float:
     )
     if shape.indexer is not None:
         plain = shape.indexer.plain_parameters(shape.hidden) * shape.dtype_bytes
-        linear += shape.indexer.layers * (shape.indexer.query_parameters * w.indexer + plain)
+        linear += shape.indexer.layers * (shape.indexer.query_parameters * shape.indexer.weight_bytes + plain)
     routers = shape.moe_layers * shape.router_parameters
     head = 0 if shape.tied_embeddings else shape.embedding_parameters * w.head
     return linear + head + (shape.embedding_parameters + routers + shape.norm_parameters) * shape.dtype_bytes

@@ -22,6 +22,8 @@ class Indexer:
     top_k: int
     """Tokens selected for each query."""
     query_rank: int
+    weight_bytes: float = 2.0
+    """Of a weight of the queries."""
 
     @property
     def query_parameters(self) -> int:

@@ -45,7 +45,7 @@ def read_quantisation(section: ConfigFile, layers: LayerCounts) -> Quantisation:
         known = ", ".join(METHODS)
         raise section.error("quant_method", "unknown quantisation", method, f"use one of {known}")
     form = METHODS[method](section)
-    weights, notes = _weights(section, form, layers)
+    weights, indexer, notes = _weights(section, form, layers)
     kv_dtype_bytes = _kv_dtype_bytes(section, layers.dtype_bytes)
     if kv_dtype_bytes < layers.dtype_bytes:
         notes.append(
@@ -54,7 +54,7 @@ def read_quantisation(section: ConfigFile, layers: LayerCounts) -> Quantisation:
     unknown = sorted(key for key, value in section.values.items() if key not in _KNOWN and value)
     if unknown:
         notes.append(f"quantisation settings not known, taken to change nothing: {names_of(unknown)}")
-    return Quantisation(weights, kv_dtype_bytes, tuple(notes))
+    return Quantisation(weights, kv_dtype_bytes, tuple(notes), indexer)
 
 
 # -- which weights ---------------------------------------------------------------------------------------
@@ -68,7 +68,8 @@ _LEFT_ALONE = (
 )
 
 
-def _weights(section: ConfigFile, form: _Format, layers: LayerCounts) -> tuple[Weights, list[str]]:
+def _weights(section: ConfigFile, form: _Format, layers: LayerCounts) -> tuple[Weights, float, list[str]]:
+    """Bytes per weight, those of an indexer's queries apart, and notes."""
     kept = _left_alone(section, layers)
     only = _names(section, "targets", form.only, layers) if form.only else None
     notes: list[str] = []
@@ -101,7 +102,6 @@ def _weights(section: ConfigFile, form: _Format, layers: LayerCounts) -> tuple[W
         attention=attention,
         output=0.0 if output == attention else output,
         linear=size("linear", sorted(layers.linear), (2, 1)) if layers.linear else 2.0,
-        indexer=size("indexer", sorted(layers.indexed), (1,)) if layers.indexed else 2.0,
         dense=size("dense", dense),
         shared=size("shared", sorted(layers.sparse)),
         experts=size("experts", sorted(layers.sparse)),
@@ -112,7 +112,8 @@ def _weights(section: ConfigFile, form: _Format, layers: LayerCounts) -> tuple[W
     plain = float(layers.dtype_bytes)
     if only and weights == Weights.of(plain, form.arithmetic, plain):
         raise section.error("config_groups", "quantises no weights that are known here", form.only[0])
-    return weights, notes
+    indexer = size("indexer", sorted(layers.indexed), (1,)) if layers.indexed else plain
+    return weights, indexer, notes
 
 
 _LABELS = {

@@ -327,6 +327,8 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
             indexed=indexed_layers(config, layers) if latent and latent.indexer else (),
         ),
     )
+    if latent and latent.indexer:
+        latent = replace(latent, indexer=replace(latent.indexer, weight_bytes=stored.indexer))
     limit = _max_positions(config, model_type)
     further = config.count("num_nextn_predict_layers", "mtp_num_hidden_layers", default=0, least=0)
     window, windowed = _windows(config, model_type, layers, limit)

@@ -33,8 +33,6 @@ class Weights:
     """Attention's output projection, where it differs from the mean `attention`; 0 = it does not."""
     block_scales: bool = False
     """FP8 with a scale per block of weights instead of one per tensor or channel: other kernels."""
-    indexer: float = 2.0
-    """Queries of sparse attention's indexer."""
 
     @classmethod
     def of(cls, size: float, arithmetic: str = "fp16", head: float = 2.0) -> Weights:
@@ -78,6 +76,8 @@ class Quantisation(NamedTuple):
     kv_dtype_bytes: int
     notes: tuple[str, ...] = ()
     """Assumptions."""
+    indexer: float = 2.0
+    """Bytes per weight of the queries of sparse attention's indexer."""
 
 
 def unquantised(layers: LayerCounts) -> Quantisation:
@@ -85,4 +85,4 @@ def unquantised(layers: LayerCounts) -> Quantisation:
     plain = float(layers.dtype_bytes)
     weights = Weights.of(plain, head=plain)
     weights = replace(weights, linear=plain) if layers.linear else weights
-    return Quantisation(replace(weights, indexer=plain) if layers.indexed else weights, layers.dtype_bytes)
+    return Quantisation(weights, layers.dtype_bytes, indexer=plain)
