@@ -9,10 +9,12 @@ from typing import Any
 
 from blis_py.errors import InputError
 from blis_py.hardware.gpu import GpuSpec, load_gpu
+from blis_py.models._attention_shapes import LatentAttention, LinearAttention
 from blis_py.models.model_shape import ModelShape, shape_from_config
 from blis_py.models.weights import Weights
 
 _UNPRICED = ("name", "sliding_window", "windowed_layers", "notes")
+_PARTS = {"weights": Weights, "latent": LatentAttention, "linear": LinearAttention}
 _PRICED = tuple(f.name for f in fields(ModelShape) if f.name not in _UNPRICED)
 
 
@@ -60,8 +62,8 @@ def _from_facts(name: str, values: Mapping[str, Any], file: str | Path | None) -
         fix = "import or fit the profile anew"
         raise InputError("unknown key", file=file, key=f"model_config.{unknown[0]}", fix=fix)
     try:
-        weights = Weights(**values.get("weights", {}))
-        return ModelShape(**{"name": name, **values, "weights": weights, "notes": ()})
+        parts = {key: kind(**values[key]) for key, kind in _PARTS.items() if values.get(key) is not None}
+        return ModelShape(**{"name": name, **values, **parts, "notes": ()})
     except TypeError as error:
         raise InputError(f"not a model shape: {error}", file=file, key="model_config") from None
 

@@ -159,6 +159,13 @@ def test_a_quantised_shape_comes_back_from_a_profile_as_it_went_in() -> None:
         shape_of({"model_config": {**facts_of(shape), "weight_bytes": 1.0}})
 
 
+@pytest.mark.parametrize("model", ["deepseek-v2-lite", "qwen3.5-27b"])
+def test_latent_and_linear_attention_are_read_back(model: str) -> None:
+    shape = load_model(model)
+    facts = yaml.safe_load(yaml.safe_dump(facts_of(shape)))
+    assert shape_of({"model": model, "model_config": facts}) == shape
+
+
 def test_a_profile_of_another_model_is_refused() -> None:
     profile = replace(
         fitted_profile(), meta={"model": "a", "model_config": facts_of(load_model("qwen3-14b"))}
