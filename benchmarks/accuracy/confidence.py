@@ -23,7 +23,7 @@ from blis_py.planning.validated import NEW_GPU, Validated, validated
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "confidence.json"
 PROMISED, DRAWS = 0.9, 400
-LEAST, MOST = 0.80, 0.97
+MIN, MAX = 0.80, 0.97
 """What a promise of 90 % may come to."""
 
 

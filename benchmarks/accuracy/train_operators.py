@@ -46,7 +46,7 @@ VERSIONS = {
     "trtllm": ("trtllm_1.3.0rc20",),
 }
 """Versions of the tables; the second one supplies what the first one lacks."""
-MOST_ROWS = 40_000
+MAX_ROWS = 40_000
 """Of a surface; more are thinned out evenly."""
 SMOOTHING = 0.02
 FEWEST_OF_A_CURVE = 10
@@ -388,7 +388,7 @@ def fit(priced: Priced, ns: NDArray[np.float64], knots: tuple[tuple[float, ...],
     """Logarithms at the knots, in hundredths."""
     if not len(ns):
         raise ValueError("no rows to learn from")
-    thin = slice(None, None, max(1, len(ns) // MOST_ROWS))
+    thin = slice(None, None, max(1, len(ns) // MAX_ROWS))
     base, ns = np.broadcast_to(priced.ns, ns.shape)[thin], ns[thin]
     where = [np.broadcast_to(axis, (len(priced.ns),))[thin] for axis in priced.at]
     axes = [np.array(axis, dtype=float) for axis in knots]

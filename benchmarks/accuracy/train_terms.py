@@ -52,7 +52,7 @@ from blis_py.setup.step_times import server_terms  # noqa: E402
 ROOT = Path(__file__).resolve().parents[2]
 OUT = ROOT / "profiles" / "operators" / "terms.yaml"
 WITHOUT = ROOT / "benchmarks" / "results" / "terms_without.yaml"
-EACH, OF_A_GROUP, MOST_IN_FLIGHT = 3, 12, 64
+EACH, OF_A_GROUP, MAX_IN_FLIGHT = 3, 12, 64
 """Points of a configuration that are simulated, more where a group has less than so many, and requests in
 flight of them."""
 LONGEST = np.log(8.0)
@@ -133,7 +133,7 @@ def samples(data: Path) -> dict[str, list[Point]]:
     groups: dict[str, list[list[Point]]] = defaultdict(list)
     for of_one in configurations.values():
         of_one.sort(key=lambda p: (p.prompt_tokens, p.output_tokens, p.concurrency))
-        small = [point for point in of_one if point.concurrency <= MOST_IN_FLIGHT] or of_one[:1]
+        small = [point for point in of_one if point.concurrency <= MAX_IN_FLIGHT] or of_one[:1]
         try:
             groups[_group(of_one[0])].append(small)
         except NotExpressed:

@@ -40,13 +40,13 @@ from engine.profile.campaign import measure
 from engine.profile.measure import StepBench
 from engine.profile.plan import plan, sentinel
 from engine.profile.prompts import ProfilePrompts
-from engine.profile.run import MOST_SEQS, MOST_TOKENS
+from engine.profile.run import MAX_SEQS, MAX_TOKENS
 from engine.profile.shapes import GRIDS, Shape
 from engine.profile.store import ProfileStore
 
 MODEL, PARAMETERS = "qwen3-8b", 7.57e9
 BLOCK_SIZE, BLOCKS = 64, 5_400
-SEQS, TOKENS = MOST_SEQS, MOST_TOKENS
+SEQS, TOKENS = MAX_SEQS, MAX_TOKENS
 BYTES_PER_S, FLOP_PER_S = 0.9 * 3.35e12, 0.6 * 0.989e15
 """An assumption: these shares of what the datasheet promises."""
 COUNTED = 40

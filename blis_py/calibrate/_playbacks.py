@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from blis_py.calibrate import kinds, playback_steps
+from blis_py.calibrate import _playback_steps as playback_steps
+from blis_py.calibrate import kinds
 from blis_py.calibrate._playback import Playback
 from blis_py.calibrate.kinds import Blocks
 from blis_py.calibrate.recorded import Lengths, scheduler_config

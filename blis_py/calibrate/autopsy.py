@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from blis_py.calibrate import kinds
-from blis_py.calibrate.causes import Findings
+from blis_py.calibrate._causes import Findings
 from blis_py.calibrate.kinds import Blocks, check_kinds, recorded_blocks
 from blis_py.calibrate.parity import Parity, predicted_steps
 from blis_py.calibrate.recorded import Lengths, recorded_lengths, scheduler_config

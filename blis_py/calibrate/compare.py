@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from blis_py.calibrate.goodput import Good, goodput
+from blis_py.calibrate._goodput import Good, goodput
 from blis_py.calibrate.matching import Rows, matched
 from blis_py.calibrate.token_times import Seconds, TokenTimes
 from blis_py.errors import InputError

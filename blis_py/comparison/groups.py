@@ -16,7 +16,7 @@ from blis_py.metrics.registry import E2E, TTFT, shown_in
 
 NOTICED = 0.01
 """Relative change of a request's E2E from which it counts as better or worse."""
-_LEAST = 0.005
+_MIN = 0.005
 """Relative change of a mean below which a group neither gained nor paid, however sure it is."""
 _DECILES = 10
 
@@ -42,7 +42,7 @@ class Group:
         """Verdict by the mean E2E, else by the mean TTFT, if it changed by a noticeable and sure amount."""
         for metric, of in ((E2E.key, ""), (TTFT.key, " in TTFT")):
             change = self.means.get(metric)
-            if change is not None and change.sure and abs(change.relative or 0.0) >= _LEAST:
+            if change is not None and change.sure and abs(change.relative or 0.0) >= _MIN:
                 assert change.relative is not None
                 return f"{'better' if change.relative < 0 else 'paid'}{of}"
         known = any(change.sure is not None for change in self.means.values())

@@ -91,7 +91,7 @@ class NewTokenRatio(AdmissionRule):
     `PrefillAdder` of `schedule_policy.py`, `new_token_ratio` of `scheduler.py`.
     """
 
-    _INITIAL, _LEAST, _STEPS = 0.7, 0.098, 600
+    _INITIAL, _MIN, _STEPS = 0.7, 0.098, 600
     _LONGEST = 4096
     """Remaining limits count up to this length."""
 
@@ -106,7 +106,7 @@ class NewTokenRatio(AdmissionRule):
         free = instance.kv.pool.num_free * self._block_size
         needed = uncached_tokens + min(_limit(request), self._LONGEST)
         passed = instance.tick - self._since_tick
-        ratio = max(self._LEAST, self._INITIAL - (self._INITIAL - self._LEAST) * passed / self._STEPS)
+        ratio = max(self._MIN, self._INITIAL - (self._INITIAL - self._MIN) * passed / self._STEPS)
         if needed + ratio * self._LONGEST * len(instance.running) < free:
             return True
         remaining = sum(

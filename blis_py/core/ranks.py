@@ -170,10 +170,6 @@ class RankedScheduler(StepScheduler):
             self._note_deadlines()
         return refusal
 
-    def rank_of(self, request: Request) -> Scheduler:
-        """The scheduler of a request's rank."""
-        return self._rank_of[request].scheduler
-
     def expire(self, now_ns: int) -> list[Request]:
         expired: list[Request] = []
         for rank in self.ranks:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from blis_py.hardware.gpu import GIB, GpuSpec
 
-_TRTLLM_MOST, _VLLM_MOST = 128, 512
+_TRTLLM_MAX, _VLLM_MAX = 128, 512
 
 
 class GraphSizes(NamedTuple):
@@ -46,11 +46,11 @@ def default_sizes(
         most: the largest size; None = the engine's default.
     """
     if engine == "trtllm":
-        return GraphSizes(_trtllm(most or _TRTLLM_MOST, padded), padded)
+        return GraphSizes(_trtllm(most or _TRTLLM_MAX, padded), padded)
     if engine == "sglang":
         found = _up_to(most or _sglang_most(gpu, tp), _SGLANG)
     else:
-        found = _up_to(most or min(2 * max_num_seqs, _VLLM_MOST), _VLLM)
+        found = _up_to(most or min(2 * max_num_seqs, _VLLM_MAX), _VLLM)
     return GraphSizes(found, padded)
 
 

@@ -200,7 +200,7 @@ class OperatorList:
         return self._kernel == "deepep" and self._layout.ep > 1 and self._has_here("all_to_all/deepep")
 
     @property
-    def tells_prompts(self) -> bool:
+    def prices_prompts_apart(self) -> bool:
         """Whether feed-forward layers take another time where tokens of prompts are among the others."""
         return self.dispatches or self._gathers
 

@@ -140,7 +140,7 @@ class Operators:
         self._prefill_scale = self._terms.prefill_scale * (self._terms.prefill_block_scale if blocks else 1.0)
         self._rank = _Line.of(_TOKENS, operators.of_attention(_TOKENS))
         self._group = self._mixed_group = _Line.of(_TOKENS, operators.of_feed_forward(_TOKENS))
-        if operators.tells_prompts:
+        if operators.prices_prompts_apart:
             self._mixed_group = _Line.of(_TOKENS, operators.of_feed_forward(_TOKENS, prompts=True))
         self._rows = _Line.of(_TOKENS, operators.of_rows(_TOKENS))
         grid = operators.of_chunk(_CHUNKS[:, None], _PASTS[None, :])

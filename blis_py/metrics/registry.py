@@ -171,7 +171,7 @@ def where(defined: NDArray[np.bool_], value: Ints, divisor: Ints | None = None) 
 
 
 _ENDS = ("mean", "p99")
-_HALF_AND_MOST = ("p50", "p99")
+_P50_AND_P99 = ("p50", "p99")
 
 METRICS: dict[str, Metric] = {
     metric.name: metric
@@ -179,15 +179,13 @@ METRICS: dict[str, Metric] = {
         Metric(
             *("ttft", "TTFT", "Time to first token", _ttft_ns),
             reached="first_token_ns",
-            shown=Places(
-                groups=_HALF_AND_MOST, notebook=_HALF_AND_MOST, models=_HALF_AND_MOST, disagreement=_ENDS
-            ),
+            shown=Places(groups=_P50_AND_P99, notebook=_P50_AND_P99, models=_P50_AND_P99, disagreement=_ENDS),
         ),
         Metric(
             *("tpot", "TPOT", "Time per output token, by request", _tpot_ns),
             shown=Places(
                 groups=("p50",),
-                notebook=_HALF_AND_MOST,
+                notebook=_P50_AND_P99,
                 instances=(),
                 models=_ENDS,
                 disagreement=_ENDS,
@@ -206,7 +204,7 @@ METRICS: dict[str, Metric] = {
             *("e2e", "E2E", "End-to-end latency", _e2e_ns),
             aliases=("e2el",),
             shown=Places(
-                groups=_HALF_AND_MOST, notebook=_HALF_AND_MOST, instances=(), disagreement=_ENDS, curves=()
+                groups=_P50_AND_P99, notebook=_P50_AND_P99, instances=(), disagreement=_ENDS, curves=()
             ),
         ),
         Metric(

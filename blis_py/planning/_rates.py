@@ -8,6 +8,7 @@ from dataclasses import replace
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 from blis_py.planning._space import INSTANCES, drained
+from blis_py.planning._verify import Drawn, drawn
 from blis_py.planning.axes import Axis, Point, grid
 from blis_py.planning.fleets import device_of
 from blis_py.planning.goal import Goal
@@ -19,7 +20,6 @@ from blis_py.planning.result import Rated, Standing
 from blis_py.planning.runner import Runner
 from blis_py.planning.stationary import highest_rate, sustained
 from blis_py.planning.study import Base
-from blis_py.planning.verify import Drawn, drawn
 
 
 def highest(

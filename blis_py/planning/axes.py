@@ -92,8 +92,8 @@ def layouts(text: str) -> list[str]:
     word, colon, number = text.partition(":")
     if word.strip() != "auto":
         return [text]
-    if not colon or not number.strip().isdecimal() or not 2 <= int(number) <= _MOST_LAYOUTS:
-        fix = f"write auto:4, with 2 to {_MOST_LAYOUTS} instances"
+    if not colon or not number.strip().isdecimal() or not 2 <= int(number) <= _MAX_LAYOUTS:
+        fix = f"write auto:4, with 2 to {_MAX_LAYOUTS} instances"
         raise InputError("needs a number of instances", key="xpyd", value=text, fix=fix)
     count = int(number)
     return [str(count), *(f"{prefill}p{count - prefill}d" for prefill in range(1, count))]
@@ -243,7 +243,7 @@ def _is_key(path: str) -> bool:
 
 
 XPYD = "disaggregation.xpyd"
-_MOST_LAYOUTS = 64
+_MAX_LAYOUTS = 64
 _ALSO_CALLED = {
     **{name: flag for kind in KIND_SECTIONS.values() for name, flag in kind.also_called.items()},
     "hardware": "gpu",

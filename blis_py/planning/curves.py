@@ -98,9 +98,9 @@ def _line(axis: Axes, part: pd.DataFrame, across: str, metric: str, name: str, i
 
 def _half_width(sem: float, count: int) -> float:
     """Half width of the confidence interval of a mean, by Student's distribution."""
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
-    return float(t.ppf((1 + CONFIDENCE) / 2, count - 1)) * sem if count > 1 and not math.isnan(sem) else 0.0
+    return float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * sem if count > 1 and not math.isnan(sem) else 0.0
 
 
 def _named(names: Sequence[str], key: Any) -> str:

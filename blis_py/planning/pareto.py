@@ -21,7 +21,7 @@ CONCURRENCIES = tuple(2**power for power in range(10))
 """Requests in flight at each instance."""
 _ROUNDS = 8
 """Requests of a run, over its concurrency."""
-_LEAST = 64
+_MIN = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ def _loaded(config: RunConfig, count: int) -> RunConfig:
     concurrency = count * config.instances
     load = replace(config.workload, concurrency=concurrency)
     if load.trace is None:
-        load = replace(load, num_requests=max(_ROUNDS * concurrency, _LEAST))
+        load = replace(load, num_requests=max(_ROUNDS * concurrency, _MIN))
     return replace(config, workload=load)
 
 

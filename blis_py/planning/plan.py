@@ -13,6 +13,7 @@ from blis_py.metrics.load import TOO_SHORT
 from blis_py.outputs.staging import Outputs
 from blis_py.planning import analysis
 from blis_py.planning._space import INSTANCES, LineCallback, Space, drained
+from blis_py.planning._verify import Drawn, Verifier, drawn
 from blis_py.planning.axes import Axis, Point, axis
 from blis_py.planning.fleets import LAYOUT, devices_of, gpus_of, parts_of, price_of
 from blis_py.planning.goal import Goal
@@ -26,7 +27,6 @@ from blis_py.planning.search import Probe, Search, SearchLine
 from blis_py.planning.stationary import Sustained, highest_rate, sustained
 from blis_py.planning.steady import is_steady, requests_needed
 from blis_py.planning.study import Base
-from blis_py.planning.verify import Drawn, Verifier, drawn
 
 if TYPE_CHECKING:
     from blis_py.figures.style import Picture

@@ -10,14 +10,14 @@ from blis_py.metrics.load import TOO_SHORT
 from blis_py.planning.goal import Goal, Judgement
 from blis_py.planning.job import HOPELESS, Job, JobOutcome, Variation
 from blis_py.planning.runner import Runner
-from blis_py.planning.steady import LEAST_REQUESTS, is_steady
+from blis_py.planning.steady import MIN_REQUESTS, is_steady
 
 RESOLUTION = 0.03
 """Relative precision of the highest rate."""
 MAX_FACTOR, MIN_FACTOR = 100.0, 0.01
 ANALYSED_REQUESTS = 3000
 """Of each run of an analysis, unless the workload has more."""
-_GROWTH, _LEAST_GROWTH = 4, 2
+_GROWTH, _MIN_GROWTH = 4, 2
 """Factor from one tried duration to the next; the last one may be shorter, up to the longest run."""
 _CLOSE = 0.05
 """Largest relative change of the tightest figure from one duration to the next."""
@@ -79,13 +79,13 @@ def sustained(
         first: the outcome at `begun` times the duration of the workload.
     """
     found = Sustained(goal.judge(first), first, begun, is_steady(first, goal), begun)
-    while found.judgement.holds and 0 < found.requests * _LEAST_GROWTH <= goal.most_requests:
+    while found.judgement.holds and 0 < found.requests * _MIN_GROWTH <= goal.most_requests:
         length = found.length * min(_GROWTH, goal.most_requests / found.requests)
         outcome = runner.run([Job(config, Variation(length=length))])[0]
         judgement = goal.judge(outcome)
         if not outcome.ran or outcome.facts["requests"] <= found.requests:
             return found
-        enough = outcome.facts["requests"] >= LEAST_REQUESTS and outcome.verdict != TOO_SHORT
+        enough = outcome.facts["requests"] >= MIN_REQUESTS and outcome.verdict != TOO_SHORT
         settled = enough and _alike(found.judgement, judgement)
         found = Sustained(judgement, outcome, length, settled, begun)
         if settled:
@@ -109,7 +109,7 @@ def highest_rate(config: RunConfig, goal: Goal, runner: Runner, start: Sustained
     while (more := search.longer(found, length)) is not None:
         length = more
         before, found = found, search.at(length, search.around(found))
-        if _same(before, found) and (found.factor is None or found.requests >= LEAST_REQUESTS):
+        if _same(before, found) and (found.factor is None or found.requests >= MIN_REQUESTS):
             return found
     return replace(found, settled=False)
 
@@ -137,7 +137,7 @@ class _RateSearch:
         if found.requests < 0.9 * per_length * length:
             return None  # the workload cannot be extended
         next_length = min(length * _GROWTH, self._goal.most_requests / per_length)
-        return next_length if next_length >= _LEAST_GROWTH * length else None
+        return next_length if next_length >= _MIN_GROWTH * length else None
 
     def at(self, length: float, factors: Sequence[float]) -> HighestRate:
         """The highest rate at a duration, from first factors to try."""

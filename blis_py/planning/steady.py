@@ -13,7 +13,7 @@ import re
 from blis_py.planning.goal import Goal
 from blis_py.planning.job import JobOutcome
 
-LEAST_REQUESTS = 2000
+MIN_REQUESTS = 2000
 """Fewest requests of a run from which a percentile is taken for stationary."""
 _OF_TAIL = 0.25
 """Largest share of the requests beyond a percentile that the start may make up."""
@@ -26,11 +26,11 @@ def requests_needed(outcome: JobOutcome, goal: Goal) -> int:
     """Fewest requests at which neither chance nor the start of a closed loop decides a target; 0 of an open
     loop that was recorded, which is what it is."""
     if not outcome.facts.get("closed"):
-        return LEAST_REQUESTS if outcome.facts.get("generated") else 0
+        return MIN_REQUESTS if outcome.facts.get("generated") else 0
     tails = [tail for each in outcome.slo if (tail := _tail(each["stat"]))]
     tails += [1 - share for share in goal.attainment.values() if share < 1]
     of_start: float = outcome.facts["at_once"] / (_OF_TAIL * min(tails, default=_MEAN))
-    return max(math.ceil(round(of_start / 100, 6)) * 100, LEAST_REQUESTS)
+    return max(math.ceil(round(of_start / 100, 6)) * 100, MIN_REQUESTS)
 
 
 def steady_length(outcome: JobOutcome, goal: Goal) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from blis_py.config.loader import pool_configs
 from blis_py.config.models import RunConfig
@@ -23,14 +23,14 @@ FEW = 8
 """Below this number of validated runs the draws say so."""
 _ONE_OF = (NEW_GPU, "new model")
 """Predictions of the same runs by coefficients that had not seen the GPU, or the model."""
-_LEAST_TELLING = {
+_MIN_TELLING = {
     OPEN: ("gpu", "load", "precision", "kind", "engine"),
     SATURATED: ("gpu", "load", "precision", "kind", "engine"),
     CLOSED: ("gpu", "precision", "load", "kind", "engine"),
 }
 """Parts of a regime that may differ, the first one first, where too few runs are alike in all. Few open loops
 were measured, so closed ones stand in for them rather than the reverse."""
-_LEAST = 4
+_MIN = 4
 """Fewest validated runs of a regime to draw from; with fewer, those of a wider regime are taken."""
 
 
@@ -128,11 +128,11 @@ def _most_alike(regime: Regime, known: Sequence[Validated]) -> tuple[list[Valida
     seen = squeeze(regime.gpu) in measured
     runs = [each for each in known if each.held_out not in _ONE_OF or (each.held_out == NEW_GPU) != seen]
     wanted = {**regime._asdict(), "gpu": squeeze(regime.gpu)}
-    order = _LEAST_TELLING[regime.load]
+    order = _MIN_TELLING[regime.load]
     for drop in (order[:count] for count in range(len(order) + 1)):
         same = {key: value for key, value in wanted.items() if key not in drop}
         found = [each for each in runs if all(_feature(each, key) == value for key, value in same.items())]
-        if len({each.case for each in found}) >= _LEAST:
+        if len({each.case for each in found}) >= _MIN:
             return found, _sample_note(found, wanted, drop)
     return runs, _sample_note(runs, wanted, tuple(wanted))
 
@@ -234,7 +234,7 @@ def _of_fitted(profile: str, count: int) -> Errors | None:
         return None
     worst = max(known, key=lambda each: each.mape)
     parts = [(count - index - 0.5) / count for index in range(count)]
-    errors: Any = norm.ppf(parts, worst.bias, worst.mape * math.sqrt(math.pi / 2))
+    errors: Any = ndtri(parts) * (worst.mape * math.sqrt(math.pi / 2)) + worst.bias
     draws = tuple(Draw(1 / (1 + max(float(error), -0.9))) for error in np.asarray(errors))
     return Errors(draws, f"cross-validation of the profile: {100 * worst.mape:.1f} % mean error", 0)
 

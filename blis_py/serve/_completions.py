@@ -15,19 +15,19 @@ from starlette.responses import JSONResponse, Response
 
 from blis_py.errors import plain
 from blis_py.serve._doorkeeper import Doorkeeper
+from blis_py.serve._generation import DeliveredPiece, Generation
 from blis_py.serve._params import max_tokens_of, sampling
+from blis_py.serve._schema import ChatBody, CompletionBody, GenerationBody
 from blis_py.serve._sse import DONE, Disconnected, Events, EventStream, Write, unless_disconnected
 from blis_py.serve._wording import ChatWording, Usage, Wording
 from blis_py.serve.backend import Backend, Sampling, Submission
 from blis_py.serve.chat import chat_prompt
 from blis_py.serve.errors import INTERNAL, ApiError, error_body
-from blis_py.serve.generation import DeliveredPiece, Generation
-from blis_py.serve.schema import ChatBody, CompletionBody, GenerationBody
 from blis_py.serve.settings import ServeSettings
 
 log = logging.getLogger("blis.serve")
 Prompts = list[list[int]]
-_MOST_NAMES = 100
+_MAX_NAMES = 100
 
 
 class Completions:
@@ -123,7 +123,7 @@ class Completions:
     def _name_unknown(self, body: GenerationBody) -> None:
         """Log fields that have no effect here, each once."""
         for name in (body.model_extra or {}).keys() - self._unknown:
-            if len(self._unknown) < _MOST_NAMES:
+            if len(self._unknown) < _MAX_NAMES:
                 self._unknown.add(name)
                 log.warning("requests have a field that has no effect here: %s", plain(name))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from blis_py.serve._schema import ChatBody, CompletionBody, GenerationBody, ResponseFormat
 from blis_py.serve.backend import Backend, Sampling
 from blis_py.serve.errors import ApiError
-from blis_py.serve.schema import ChatBody, CompletionBody, GenerationBody, ResponseFormat
 
 _OPTIONAL = (
     "temperature",

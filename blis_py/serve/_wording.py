@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
+from blis_py.serve._generation import SequenceChoice
 from blis_py.serve.backend import Piece, TokenLogprob
-from blis_py.serve.generation import SequenceChoice
 
 
 class Usage:

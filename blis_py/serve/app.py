@@ -14,10 +14,10 @@ from starlette.types import Receive, Scope, Send
 
 from blis_py.serve._completions import Completions
 from blis_py.serve._doorkeeper import Doorkeeper, LimitsMiddleware
+from blis_py.serve._schema import DetokenizeBody, TokenizeBody
 from blis_py.serve.backend import Backend
 from blis_py.serve.chat import chat_prompt
 from blis_py.serve.errors import INTERNAL, ApiError, error_body
-from blis_py.serve.schema import DetokenizeBody, TokenizeBody
 from blis_py.serve.settings import ServeSettings
 from blis_py.version import __version__
 

@@ -23,7 +23,7 @@ _OUTPUTS = ("vllm:request_generation_tokens", "sglang:generation_tokens_histogra
 _HITS, _QUERIES = ("vllm:prefix_cache_hits_total",), ("vllm:prefix_cache_queries_total",)
 _POINTS = 5
 """Lengths by which the requests of a bucket are represented."""
-_LEAST_STEPS = 20
+_MIN_STEPS = 20
 """Fewest steps of a window whose mean step time is used."""
 
 
@@ -95,7 +95,7 @@ def _fitted(
     itl: Floats, steps: Floats, generated: Floats, computed: Floats
 ) -> tuple[dict[str, float], list[str]]:
     """Time per step, per decode and per prompt token, in ns, by non-negative least squares."""
-    usable = (steps >= _LEAST_STEPS) & np.isfinite(itl) & (generated > 0)
+    usable = (steps >= _MIN_STEPS) & np.isfinite(itl) & (generated > 0)
     if usable.sum() < 4:
         problem = f"{usable.sum()} windows with steps are too few to tell terms apart"
         return {"step": float(np.nanmean(itl) * 1e9)}, [f"{problem}: every step takes the mean"]

@@ -35,7 +35,7 @@ LAYOUTS = "layouts"
 VARIED = {"instances": (), "tp": ("tp",), "gpu": ("tp", "gpu"), LAYOUTS: ()}
 """What a search varies beside the number of instances; layouts are compared for the number that it finds."""
 _TP = (1, 2, 4, 8)
-_MAX_INSTANCES, _LEAST_COUNTS = 64, 4
+_MAX_INSTANCES, _MIN_COUNTS = 64, 4
 
 
 class ReportingRunner(Runner):
@@ -101,7 +101,7 @@ def pool_axes(config: RunConfig) -> list[Axis]:
     return [
         axis(
             f"pools.{name}.count" if config.pools else ROLES[name],
-            list(range(1, min(max(2 * count, _LEAST_COUNTS), _MAX_INSTANCES) + 1)),
+            list(range(1, min(max(2 * count, _MIN_COUNTS), _MAX_INSTANCES) + 1)),
         )
         for name, count in counts_of(config).items()
         if count

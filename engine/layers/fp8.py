@@ -13,13 +13,13 @@ from engine.kernels.fp8 import LARGEST, as_fp8
 
 MULTIPLE = 16
 """Inputs and outputs of a product on tensor cores are multiples of this."""
-_LEAST = 1e-12
+_MIN = 1e-12
 
 
 def quantised(values: Tensor) -> tuple[Tensor, Tensor]:
     """Rows of float8 `[..., n]` and their scales `[..., 1]` float32: value = float8 * scale."""
     exact = values.float()
-    scale = exact.abs().amax(dim=-1, keepdim=True).clamp_min(_LEAST) / LARGEST
+    scale = exact.abs().amax(dim=-1, keepdim=True).clamp_min(_MIN) / LARGEST
     return as_fp8(exact / scale), scale
 
 

@@ -20,9 +20,9 @@ from blis_py.models.model_types import MASK_BLOCK
 from engine.layers.fp8 import MULTIPLE
 from engine.layers.mlp import ExpertRouter
 from engine.layers.rope import Rope
-from engine.models.names import GEMMA, GPT_OSS, LING, LLAMA, MIXTRAL, Names
-from engine.models.quantised_config import check_sizes, read_fp8
-from engine.models.rope_config import LOCAL_THETA, read_rope, read_rope_of, read_rotary_dim
+from engine.models._names import GEMMA, GPT_OSS, LING, LLAMA, MIXTRAL, Names
+from engine.models._quantised_config import check_sizes, read_fp8
+from engine.models._rope_config import LOCAL_THETA, read_rope, read_rope_of, read_rotary_dim
 
 LLADA2_BLOCK_TOKENS = 32
 """Block size of LLaDA2, which its configs omit."""

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from engine.layers.attention import Attention
 from engine.layers.mlp import GatedMlp, SparseMlp
+from engine.models._names import Names
 from engine.models.decoder import Decoder, DecoderLayer
-from engine.models.names import Names
 
 Place = tuple[str, Tensor]
 """A name in the checkpoint, and the view its tensor belongs in."""

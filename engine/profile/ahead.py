@@ -20,7 +20,7 @@ from engine.timing import GpuSpan, StepTimer
 
 MARGIN = 1.5
 """Sleep in units of the time that launching took before: it varies, and so does the GPU's clock."""
-LEAST_NS, MOST_NS = 200_000, 60_000_000
+MIN_NS, MAX_NS = 200_000, 60_000_000
 _CYCLES = 2_000_000
 """Of the sleep that shows how long a cycle is."""
 
@@ -118,10 +118,10 @@ class Leads:
 
     def record(self, shape: object, launching_ns: int, ahead: bool) -> None:
         """Launching took so long; where the sleep before it was too short, the next one is twice as long."""
-        wanted = max(int(MARGIN * launching_ns), LEAST_NS)
+        wanted = max(int(MARGIN * launching_ns), MIN_NS)
         if not ahead:
             wanted = max(wanted, 2 * self.of(shape))
-        self._ns[shape] = min(wanted, MOST_NS)
+        self._ns[shape] = min(wanted, MAX_NS)
 
 
 def _cycles_per_ns() -> float:

@@ -11,10 +11,10 @@ from engine.diffusion.build import build_diffusion_engine
 from engine.diffusion.engine import DiffusionEngine
 from engine.diffusion.settings import DllmSettings
 from engine.profile import diffusion_rounds
+from engine.profile._loaded import Loaded
 from engine.profile.campaign import Bench, Progress
 from engine.profile.diffusion import ONE_BY_ONE, RoundBench
 from engine.profile.diffusion_plan import plan_rounds, sentinel_round
-from engine.profile.loaded import Loaded
 from engine.profile.shapes import Grid
 
 _SMALL_CACHE: dict[str, Any] = {

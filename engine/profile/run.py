@@ -20,8 +20,8 @@ from engine.clock import clock_facts
 from engine.config import EngineConfig
 from engine.models import load_model_config
 from engine.profile import kinds
+from engine.profile._loaded import Loaded
 from engine.profile.campaign import Bench, Progress, measure, no_progress
-from engine.profile.loaded import Loaded
 from engine.profile.measure import StepBench
 from engine.profile.plan import plan, sentinel
 from engine.profile.provenance import device_name, machine, model_facts
@@ -30,7 +30,7 @@ from engine.profile.store import ProfileStore, found_meta
 
 ROUNDS = "rounds.csv"
 TOLERATED_DRIFT = 0.05
-MOST_SEQS, MOST_TOKENS = 512, 8192
+MAX_SEQS, MAX_TOKENS = 512, 8192
 """Sequences and tokens of the largest measured steps on a GPU."""
 
 
@@ -75,7 +75,7 @@ def suitable(model: str, device: torch.device, max_num_seqs: int | None = None) 
     chosen: dict[str, Any] = {"clock": "cpu"} if device.type == "cpu" else {}
     block = load_model_config(model).mask_block
     if device.type == "cuda" and block == 1:
-        chosen |= {"max_num_seqs": MOST_SEQS, "max_num_batched_tokens": MOST_TOKENS}
+        chosen |= {"max_num_seqs": MAX_SEQS, "max_num_batched_tokens": MAX_TOKENS}
     if device.type == "cpu" or block > 1:
         chosen["max_num_seqs"] = 64
     if block > 1:

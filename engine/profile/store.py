@@ -11,7 +11,7 @@ import numpy as np
 
 from blis_py.errors import InputError
 from blis_py.traces.samples import StepSamples, joined, read_samples, write_samples
-from engine.profile.journal import ROUND, ProfileJournal, ProfileProgress, read_journal
+from engine.profile._journal import ROUND, ProfileJournal, ProfileProgress, read_journal
 
 SAMPLES, JOURNAL = "samples.csv.gz", "samples.journal.csv"
 

@@ -26,7 +26,7 @@ def found() -> dict[str, dict[str, float]]:
 def test_promises_of_ninety_per_cent_are_kept_in_eighty_to_ninety_seven(
     metric: str, found: dict[str, dict[str, float]]
 ) -> None:
-    assert confidence.LEAST <= found[metric]["coverage"] <= confidence.MOST
+    assert confidence.MIN <= found[metric]["coverage"] <= confidence.MAX
     assert found[metric]["servers"] >= 8
 
 

@@ -39,15 +39,16 @@ def test_the_committed_figures_follow_from_the_committed_points() -> None:
     assert summary([answer(group) for group in groups(rows)]) == pytest.approx(kept["summary"][HELD_OUT])
 
 
-def test_nowhere_are_fewer_by_more_than_one_called_enough_without_a_number_that_is() -> None:
-    """A plan says below 90 %, and names the number that holds in nine of ten draws, or that none does."""
+def test_nowhere_are_fewer_by_more_than_one_called_enough_without_a_number_that_nearly_is() -> None:
+    """A plan says below 90 %, and names the number that holds in nine of ten draws, or that none does; this
+    number is short by one at most, and in the share of cases that the guide quotes."""
     kept = json.loads((BENCHMARKS / "results" / "instances.json").read_text())
     answers = [Answer(**each) for each in kept["groups"]]
     assert {each.set for each in answers} == {HELD_OUT, "inferencemax", "silicon"}
     few = [each for each in answers if each.predicted is not None and each.predicted < each.implied - 1]
     assert not [each.group for each in few if each.set == HELD_OUT]
     assert all(each.warned for each in few)
-    assert all(each.at_90 is None or each.at_90 >= each.implied for each in few)
+    assert all(each.at_90 is None or each.at_90 >= each.implied - 1 for each in few)
 
 
 def test_the_guides_quote_the_committed_figures() -> None:
@@ -71,6 +72,7 @@ def test_the_guides_quote_the_committed_figures() -> None:
     assert f"on {sum(row['groups'] for row in rows):.0f} groups" in plan
     assert f"in {between('within_one')} of the groups" in plan
     assert f"contains it in {between('in_the_interval')}" in plan
+    assert f"suffices in {between('enough_at_90')}" in plan
 
 
 def test_the_target_that_limits_a_prediction_is_named_with_its_error() -> None:

@@ -40,6 +40,7 @@ def ranked_runs(draw: st.DrawFn) -> Run:
     return replace(run, config=on_ranks(run.config, draw(st.integers(2, 4)), **more))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(ranked_runs())
 def test_a_jump_of_ranks_equals_its_steps(run: Run) -> None:
@@ -48,6 +49,7 @@ def test_a_jump_of_ranks_equals_its_steps(run: Run) -> None:
     check(record)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(runs())
 def test_a_group_of_one_rank_is_a_scheduler(run: Run) -> None:

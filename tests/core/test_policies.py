@@ -87,7 +87,7 @@ def test_permuting_the_output_lengths_of_waiting_requests_changes_no_admission(
 
 
 @pytest.mark.parametrize(
-    "file", ["policies.py", "queues.py", "cache_aware.py", "lpm.py", "hrrn.py", "dfs_weight.py"]
+    "file", ["policies.py", "queues.py", "_cache_aware.py", "lpm.py", "_hrrn.py", "_dfs_weight.py"]
 )
 def test_policies_and_queues_never_mention_the_output_length(file: str) -> None:
     source = (Path(blis_py.core.__file__).parent / file).read_text()

@@ -64,7 +64,7 @@ CLOSEST = 6
 TOGETHER = 20
 FIRST_RUNS = 15
 """Runs of the battery before any other test."""
-MOST_RUNS = 60
+MAX_RUNS = 60
 """Runs of the battery for one mutant."""
 LONG_RUN_S = 0.4
 THOROUGH = ("random.txt", "drawn.txt")
@@ -364,7 +364,7 @@ class Campaign:
             files = list(dict.fromkeys(one.file for one in close))[:CLOSEST]
             close = [one for one in close if one.file in files]
             yield False, [one.test for one in close]
-        yield False, [one.test for one in sorted(runs[FIRST_RUNS:], key=_cost_s)[: MOST_RUNS - FIRST_RUNS]]
+        yield False, [one.test for one in sorted(runs[FIRST_RUNS:], key=_cost_s)[: MAX_RUNS - FIRST_RUNS]]
         if self._battery_only:
             return
         tests = [one for one in tests if one not in close]

@@ -14,11 +14,11 @@ from blis_py.serve.backend import Deliver, EngineLoad, Piece, Submission, Timing
 from blis_py.serve.chat import PLAIN_TEMPLATE
 from blis_py.serve.errors import ApiError
 from blis_py.serve.fleet._answers import Answers, MadeUpAnswer
+from blis_py.serve.fleet._prefixes import PrefixBook
 from blis_py.serve.fleet._tokens import FleetTokenizer
 from blis_py.serve.fleet.failures import Failures, FailureSettings
 from blis_py.serve.fleet.kv_events import KVEvents
 from blis_py.serve.fleet.live import LiveCluster, LiveRequest
-from blis_py.serve.fleet.prefixes import PrefixBook
 
 if TYPE_CHECKING:
     from fastapi import APIRouter

@@ -32,7 +32,6 @@ LAUNCHED_PROMPTS = Costs(gpu_step=1_000, gpu_token=4, launching=100, launching_p
 EACH = pytest.mark.parametrize(
     "costs", [HOST_BOUND, GPU_BOUND, BETWEEN], ids=["host-bound", "GPU-bound", "between"]
 )
-Setting = dict[str, Any]
 
 
 def bench(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> StepBench:

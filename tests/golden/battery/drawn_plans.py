@@ -41,7 +41,7 @@ SERVED: Values = {
     "trace": (str(SCENARIO / "azure.csv"), str(SCENARIO / "mooncake.jsonl")),
 }
 """What the scripts that start servers must cope with."""
-ASKED: Values = {
+OPTIONS: Values = {
     "attainment": ("90%", "99%"),
     "max_lost": ("2%", 0.1),
     "at_least": ("output_tokens_per_s=400", "requests_per_s=20"),
@@ -93,14 +93,14 @@ def _planned(rng: Random, with_files: bool = False) -> Iterator[str]:
         "output_tokens": 10,
     }
     settings |= drawn(TRAFFIC, 0.4, rng) | {"slo": rng.choice(SLOS)}
-    asked: dict[str, Any] = {"draws": 0, "tune": False, "most_requests": 30, **drawn(ASKED, 0.35, rng)}
+    options: dict[str, Any] = {"draws": 0, "tune": False, "most_requests": 30, **drawn(OPTIONS, 0.35, rng)}
     vary: dict[str, Any] = drawn(CHOICES, 0.25, rng)
     if with_files:
         settings |= {key: value for key, value in drawn(SERVED, 0.12, rng).items() if key not in vary}
         settings = {
             key: value for key, value in settings.items() if "trace" not in settings or key not in MADE
         }
-        asked |= drawn({"most_requests": (1000,), "trials": (4,), "prices": ({}, {"h100": 2.0})}, 0.4, rng)
+        options |= drawn({"most_requests": (1000,), "trials": (4,), "prices": ({}, {"h100": 2.0})}, 0.4, rng)
     common = {"workers": 1, "cache": False}
     if "gpu" in vary:
         settings.pop("gpu")
@@ -110,14 +110,14 @@ def _planned(rng: Random, with_files: bool = False) -> Iterator[str]:
         return
     if kind == "plan":
         sizes = ("1:3", "1:2", [1, 4], *(("1:20", "2:40:3") if with_files else ()))
-        asked |= {"instances": rng.choice(sizes)}
+        options |= {"instances": rng.choice(sizes)}
     else:
         settings.pop("rate")
-        asked |= {"max_rate": True, **rng.choice(({}, {}, {"gpus": 4}, {"budget": 12.0}))}
-        asked.pop("confidence", None)
-    asked |= {"draws": 2} if "confidence" in asked else {}
-    settings |= {"goodput": "ttft:30 tpot:15"} if "attainment" in asked else {}
-    found = plan(vary=vary, **common, **asked, **settings)
+        options |= {"max_rate": True, **rng.choice(({}, {}, {"gpus": 4}, {"budget": 12.0}))}
+        options.pop("confidence", None)
+    options |= {"draws": 2} if "confidence" in options else {}
+    settings |= {"goodput": "ttft:30 tpot:15"} if "attainment" in options else {}
+    found = plan(vary=vary, **common, **options, **settings)
     yield f"{kind} {digest(found.summary)} {digest(str(found))}"
     if with_files:
         yield from _files(found)

@@ -264,7 +264,7 @@ def _said(settings: dict[str, Any], rng: Random) -> Iterator[str]:
     yield f"gaps {digest(result.token_times())}"
     metric = rng.choice(("ttft.p99", "e2e.p90", "itl.p99", "e2e.p50"))
     try:
-        told = explain(result, metric=metric, what_if=False)
-        yield f"explained {digest(told.as_dict())} {digest(str(told))}"
+        explanation = explain(result, metric=metric, what_if=False)
+        yield f"explained {digest(explanation.as_dict())} {digest(str(explanation))}"
     except InputError as error:
         yield f"not explained: {error}"
