@@ -49,22 +49,30 @@ class ReportingRunner(Runner):
     def __init__(self, executor: Any, store: Any, report: Callable[[Json], None], goal: Goal) -> None:
         super().__init__(executor, store)
         self._report, self._goal = report, goal
-        self._known: set[tuple[Any, ...]] = set()
+        self._known: dict[tuple[Any, ...], tuple[RunConfig, float]] = {}
+        """Configuration and length of the longest run of each candidate."""
 
     def run(self, jobs: Sequence[Job], on_outcome: OutcomeCallback | None = None) -> list[JobOutcome]:
         """See `Runner`."""
 
         def both(index: int, outcome: JobOutcome, stored: bool) -> None:
-            config = jobs[index].config
-            key = (config.num_instances, config.tp, config.gpu, *counts_of(config).items())
-            whole = outcome.ran and outcome.early is None and jobs[index].variation == AS_IT_IS
-            if whole and key not in self._known:  # later ones of the same size are of other models or levers
-                self._known.add(key)
-                self._report(candidate(config, outcome, self._goal))
+            if outcome.ran and outcome.early is None and self._is_news(jobs[index]):
+                self._report(candidate(jobs[index].config, outcome, self._goal))
             if on_outcome is not None:
                 on_outcome(index, outcome, stored)
 
         return super().run(jobs, both)
+
+    def _is_news(self, job: Job) -> bool:
+        """Whether a job is a candidate at its own rate for the first time, or longer than before; other
+        configurations of the same size are of other models or levers."""
+        config, length = job.config, job.variation.length
+        key = (config.num_instances, config.tp, config.gpu, *counts_of(config).items())
+        known, longest = self._known.get(key, (config, 0.0))
+        if replace(job.variation, length=1.0) != AS_IT_IS or config != known or length <= longest:
+            return False
+        self._known[key] = config, length
+        return True
 
 
 def candidate(config: RunConfig, outcome: JobOutcome, goal: Goal) -> Json:

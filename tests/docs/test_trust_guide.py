@@ -84,6 +84,22 @@ def test_every_group_of_closed_loops_has_the_errors_of_the_results(
             assert lines == pytest.approx([np.median(np.abs(found)), np.median(found)], abs=0.51)
 
 
+def test_the_first_table_has_the_figures_of_the_accuracy_page(tables: list[list[str]]) -> None:
+    page = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+
+    def all_of(section: str) -> list[str]:
+        part = page.partition(f"## {section}")[2]
+        return next(line for line in part.splitlines() if line.startswith("| all |")).split(" | ")[2:]
+
+    ttft, ttft_median, _, _, tpot, tpot_median = map(float, all_of("In short")[:6])
+    assert row_of(tables, "public benchmarks") == [
+        f"TPOT {tpot:.0f} % in the mean, {tpot_median:.0f} % in the median",
+        f"{ttft:.0f} % in the mean, {ttft_median:.0f} % in the median",
+    ]
+    ttft, _, tpot = map(float, all_of("Each model family left out")[:3])
+    assert row_of(tables, "a model family") == [f"TPOT {tpot:.0f} %", f"{ttft:.0f} %"]
+
+
 def test_the_picture_shows_every_point_that_can_be_true_within_its_axes(
     figures: list[Row], monkeypatch: pytest.MonkeyPatch
 ) -> None:
