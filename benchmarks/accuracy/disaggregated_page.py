@@ -78,6 +78,8 @@ def section() -> list[str]:
     of = [entry for entry in top["points"] if "errors" in entry]
     sound = [entry for entry in of if not entry.get("contradicted")]
     lines = ["", HEAD, *table("points", {"all": of, "no other run contradicts": sound})]
+    if earlier := sum("earlier" in entry for entry in of):
+        lines += ["", f"{earlier} of them, of most requests in flight, are of earlier step times."]
     lines += ["", *table("engine, GPU", by(of, lambda e: f"{e['engine']}, {e['gpu']}"))]
     lines += ["", *table("model", by(of, lambda e: f"{_family(e)} {e['precision']}"))]
     lines += ["", *table("prompt + answer", by(of, lambda e: " + ".join(map(str, e["lengths"]))))]

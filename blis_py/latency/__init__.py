@@ -182,8 +182,8 @@ def build(
         fix = f"use one of {', '.join(LATENCY_MODELS)}"
         raise InputError("unknown latency model", key="--latency-model", value=name, fix=fix)
     layout = layout or Layout(tp)
-    check_tp(shape, layout.attention_tp)
     layout.check(shape)
+    check_tp(shape, layout.attention_tp)
     given = {
         "alpha": alpha,
         "beta": beta,

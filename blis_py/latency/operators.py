@@ -107,8 +107,8 @@ class Operators:
         options: KernelOptions | None = None,
         terms: EngineTerms | None = None,
     ) -> None:
-        check_tp(shape, layout.attention_tp)
         layout.check(shape)
+        check_tp(shape, layout.attention_tp)
         gpu.require_links(layout.gpus)
         learned, known = surfaces_for(gpu, engine)
         self._learned_here = known

@@ -24,8 +24,8 @@ def capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, i
         InputError: the model does not fit, or the parallelism does not divide it.
     """
     layout = layout_of(config)
-    check_tp(shape, layout.attention_tp)
     layout.check(shape)
+    check_tp(shape, layout.attention_tp)
     settings = config.scheduler
     given = settings.num_kv_blocks
     try:

@@ -57,7 +57,9 @@ REFUSED = {
         --lora-load-bandwidth-bytes-us --lora-load-base-latency-us --lora-scorer-weight
     """,
     "the number of instances does not change": "--model-autoscaler-interval-us",
-    "data and expert parallelism": "--dp --moe-comm-backend --enable-expert-parallel",
+    "--attention-dp": "--dp",
+    "--engine": "--moe-comm-backend",
+    "--ep": "--enable-expert-parallel",
     "--gpu": "--defaults-filepath --hardware-config",
 }
 """Why, and which."""

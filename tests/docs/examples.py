@@ -172,6 +172,8 @@ def _command(text: str) -> tuple[int, str]:
         text = _make_run()
     words = shlex.split(text)
     assert words[0] == "blis", f"only blis commands run here, not {words[0]}"
+    if words[-1] == "2>&1" or words[-2:] == ["2>&1", ">/dev/null"]:
+        return _merged(words[1 : words.index("2>&1")], with_stdout=words[-1] == "2>&1")
     if any(re.fullmatch(r"\||\d*>(&\d)?|>/dev/null", word) for word in words):
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         env = {**os.environ, "PATH": path, "MPLBACKEND": "Agg"}
@@ -183,6 +185,16 @@ def _command(text: str) -> tuple[int, str]:
     with redirect_stdout(out), redirect_stderr(err):
         code = main(words[1:])
     return code, out.getvalue() if code == 0 else err.getvalue()
+
+
+def _merged(arguments: list[str], with_stdout: bool) -> tuple[int, str]:
+    """As a shell with `2>&1` or `2>&1 >/dev/null` behind the command."""
+    if any(re.fullmatch(r"\||\d*>.*", word) for word in arguments):
+        raise ValueError(f"redirects in another order: {arguments}")
+    both = io.StringIO()
+    with redirect_stdout(both if with_stdout else io.StringIO()), redirect_stderr(both):
+        code = main(arguments)
+    return code, both.getvalue() if code == 0 else ""
 
 
 def _make_run() -> str:

@@ -122,6 +122,7 @@ def test_experts_distributed_or_split_are_priced_apart() -> None:
     ("model", "layout", "message"),
     [
         ("deepseek-r1", Layout(8, 3, 1), "--attention-dp: does not divide the 8 GPUs of an instance"),
+        ("deepseek-r1", Layout(2, 4, 1), "--attention-dp: does not divide the 2 GPUs of an instance"),
         ("deepseek-r1", Layout(8, 1, 5), "--ep: does not divide the 8 GPUs of an instance"),
         ("qwen3-14b", Layout(8, 1, 8), "--ep: qwen3-14b has no experts to distribute"),
     ],

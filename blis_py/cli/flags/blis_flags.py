@@ -33,7 +33,6 @@ _DEFAULTS: dict[str, str | None] = {
 
 _SWITCHES = ("--enable-expert-parallel",)
 
-_PARALLEL = "data and expert parallelism within an instance are not simulated; drop it"
 _INSTEAD: dict[str, str] = {
     "--defaults-filepath": "name the GPU and the TP degree with --gpu and --tp",
     "--hardware-config": "give a GPU file with --gpu FILE",
@@ -41,9 +40,9 @@ _INSTEAD: dict[str, str] = {
     "--kv": "KV caches in host memory and on disks are not simulated; drop it",
     "--lora": "LoRA adapters are not simulated; drop it",
     "--model-autoscaler": "the number of instances does not change; drop it",
-    "--dp": _PARALLEL,
-    "--moe-comm": _PARALLEL,
-    "--enable-expert-parallel": _PARALLEL,
+    "--dp": "give --attention-dp, or --num-instances for replicas of whole models",
+    "--moe-comm": "the exchange among experts follows --engine; drop it",
+    "--enable-expert-parallel": "give --ep with the number of GPUs that the experts are distributed over",
 }
 """By how a flag begins: what is missing, and what to do."""
 
