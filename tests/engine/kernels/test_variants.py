@@ -87,4 +87,4 @@ def test_a_dry_run_leaves_no_trace_and_finds_the_same_for_whatever_length_the_me
     done = subprocess.run(
         [sys.executable, "-c", DRY], env=environment, capture_output=True, text=True, check=False
     )
-    assert done.stdout == "4 True True False\n", done.stderr
+    assert done.stdout == "5 True True False\n", done.stderr
