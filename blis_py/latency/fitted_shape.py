@@ -9,7 +9,7 @@ from typing import Any
 
 from blis_py.errors import InputError
 from blis_py.hardware.gpu import GpuSpec, load_gpu
-from blis_py.models._attention_shapes import LatentAttention, LinearAttention
+from blis_py.models.attention_shapes import LatentAttention, LinearAttention
 from blis_py.models.model_shape import ModelShape, shape_from_config
 from blis_py.models.weights import Weights
 

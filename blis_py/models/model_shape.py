@@ -11,7 +11,7 @@ from typing import Any
 from blis_py.core.light_dataclass import dataclass
 from blis_py.files.paths import is_file, is_folder
 from blis_py.files.profiles import find_profile, known_names, listed_as, stem_of
-from blis_py.models._attention_shapes import (
+from blis_py.models.attention_shapes import (
     Indexer,
     LatentAttention,
     LinearAttention,

@@ -155,7 +155,11 @@ def _read_indexer(config: ConfigFile, layers: int) -> Indexer:
 
 
 def indexed_layers(config: ConfigFile, layers: int) -> list[int]:
-    """Indices of the layers with an indexer: those listed, or every n-th from an offset on."""
+    """Indices of the layers with an indexer: those listed, or every n-th from an offset on.
+
+    Raises:
+        InputError: `indexer_types` lists other kinds, or not one for each layer.
+    """
     kinds = config.texts("indexer_types")
     if kinds:
         if len(kinds) != layers or not {"full", "shared"}.issuperset(kinds):
