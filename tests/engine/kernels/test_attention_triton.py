@@ -160,7 +160,7 @@ def test_every_configuration_attends_alike(
     assert [config.kwargs["AHEAD"] for config in configs] == [True, False, False]
     configured = FirstConfig(prefill.KERNELS["wide"].fn, configs[number])
     monkeypatch.setattr(prefill, "KERNELS", dict.fromkeys(prefill.KERNELS, configured))
-    lengths = [(70, 70), (20, 300), (5, 0), (33, 129)]
+    lengths = [(70, 70), (20, 150), (5, 0)]
     for splits in (1, 3):
         batch = make_batch(lengths, num_decodes=0, heads=3, kv_heads=1, **kind)
         out = torch.full(batch.q.shape, torch.nan)
