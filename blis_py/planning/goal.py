@@ -16,7 +16,7 @@ from blis_py.metrics.slo import limit_and_measured
 from blis_py.planning.job import FINE, HOPELESS, JobOutcome
 
 ALL_REQUESTS = ""
-MAX_REQUESTS, MAX_IN_LOOPS = 10_000, 50_000
+DEFAULT_MAX_REQUESTS, DEFAULT_MAX_IN_LOOPS = 10_000, 50_000
 _TARGET = re.compile(r"(?:(?P<slo_class>[^.]+)\.)?(?P<metric>[a-z0-9_]+)\.(?P<stat>[a-z]+|p\d+(?:\.\d+)?)")
 _LOST = ("rejected", "unservable", "timed_out", "evicted")
 
@@ -103,10 +103,10 @@ class Goal:
     max_lost: float = 0.0
     at_least: Mapping[str, float] = field(default_factory=dict)
     """Least figures of the run, by name of `AT_LEAST`."""
-    most_requests: int = MAX_REQUESTS
+    most_requests: int = DEFAULT_MAX_REQUESTS
     """Requests of the longest run by which a configuration is judged; a workload that is longer already is
     taken as it is."""
-    most_in_loops: int = MAX_IN_LOOPS
+    most_in_loops: int = DEFAULT_MAX_IN_LOOPS
     """The same for closed loops, whose start has to count for little."""
     unlimited: bool = False
     """Whether no target is needed: then the backlog must not grow, and no request be lost."""
