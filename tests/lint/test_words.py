@@ -80,7 +80,7 @@ def personified(path: str, tree: ast.Module, words: set[str] = PERSONS) -> Itera
             yield f"{path}:{line}: {name}"
 
 
-@pytest.mark.parametrize("part", [*PRODUCT, "tests", "benchmarks"])
+@pytest.mark.parametrize("part", [*PRODUCT, pytest.param("tests", marks=pytest.mark.slow), "benchmarks"])
 def test_names_are_the_fields_nouns(part: str) -> None:
     words = PERSONS | VERBS if part in PRODUCT else PERSONS
     hits = [hit for path, tree in modules(part).items() for hit in personified(path, tree, words)]

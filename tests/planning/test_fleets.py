@@ -56,6 +56,7 @@ def of_counts(fleet: str, new: int, old: int) -> RunConfig:
     return configure(str(path), **LOAD)
 
 
+@pytest.mark.slow
 def test_the_cheapest_fleet_is_that_of_brute_force(fleet: str) -> None:
     found = planned(fleet, vary=COUNTS)
     rows = blis.sweep(fleet, vary=COUNTS, workers=1, cache=False, **LOAD).table
@@ -105,6 +106,7 @@ def test_draws_and_levers_change_every_pool(fleet: str) -> None:
         assert after.scheduler.num_kv_blocks == round(1.25 * before.scheduler.num_kv_blocks)
 
 
+@pytest.mark.slow
 def test_a_plan_of_pools_states_how_certain_it_is_and_what_is_short(fleet: str) -> None:
     found = planned(fleet, vary={"pools.new.count": [2, 3]}, draws=3)
     assert all(case.outcome.ran or case.outcome.early for case in found.draws)

@@ -184,6 +184,7 @@ def test_the_combination_with_the_highest_rate_within_a_budget() -> None:
     assert repr(found).startswith("Highest rate")
 
 
+@pytest.mark.slow
 def test_the_longest_run_is_as_long_as_may_be() -> None:
     """Between two and four times the workload: what holds is said of all requests that may be simulated."""
     settings = {"draws": 0, "workers": 1, "cache": False, "tune": False, "most_requests": 250}
