@@ -78,7 +78,7 @@ class OperatorList:
             self._kernel = "trtllm"  # server_args.py: on sm100, without DeepEP
         self._fused = options.fused_norms and layout.attention_tp > 1
         self._kernels_quantise = trtllm
-        self._sglang = bool(learned) and learned[0].engine == "sglang"
+        self._sglang = engine == "sglang"
         self._compiled = bool(learned) and learned[0].engine == "vllm"
         self._learned = learned
         self._heads = shape.heads / layout.attention_tp

@@ -293,7 +293,7 @@ def test_a_sweep_varies_the_number_of_instances_of_a_pool(tmp_path: Path) -> Non
     ],
 )
 def test_ranks_of_a_prefill_pool_of_sglang_are_chosen_at_random(more: dict[str, str], ranks: str) -> None:
-    """By the number of the hand-over, as SGLang has it unless told otherwise; those of decode in turn."""
+    """By the number of the hand-over, SGLang's default; on decode instances round-robin."""
     sides = {"disaggregation.prefill_instances": 1, "disaggregation.decode_instances": 1}
     keys = {"handoff": "disaggregation.handoff", "rank_choice": "scheduler.rank_choice"}
     given = {keys.get(name, name): value for name, value in more.items()}
