@@ -85,12 +85,12 @@ def __getattr__(name: str) -> Any:
         from blis_py import native
 
         native.activate()
-    found = getattr(import_module(_HOMES[name]), name)
+    value = getattr(import_module(_HOMES[name]), name)
     if name in _TAKE_SETTINGS and name not in _described:
         from blis_py.config.described import described
 
-        _described[name] = described(found)
-    return found
+        _described[name] = described(value)
+    return value
 
 
 def __dir__() -> list[str]:

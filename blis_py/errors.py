@@ -51,9 +51,9 @@ class InputError(ValueError):
     ) -> None:
         self.problem, self.file, self.key, self.value, self.fix = problem, file, key, value, fix
         where = ": ".join(plain(str(part)) for part in (file, key) if part is not None)
-        found = "" if value is None else f" (found {plain(_short(value))})"
+        shown_value = "" if value is None else f" (found {plain(_short(value))})"
         then = "" if fix is None else f"; {plain(fix, LONGEST_LINE)}"
-        super().__init__((f"{where}: " if where else "") + plain(problem) + found + then)
+        super().__init__((f"{where}: " if where else "") + plain(problem) + shown_value + then)
 
 
 def plain(text: str, longest: int = _LONGEST_PART) -> str:

@@ -70,6 +70,15 @@ class Result(ShownResult):
 
         return summarise(self.record, goodput=self.simulation.targets, slo=parse_slos(self.config.slo))
 
+    @cached_property
+    def totals(self) -> dict[str, Any]:
+        """The part of `summary` that is on the run as a whole; see `blis_py.metrics.totals`."""
+        if "_numbers" in self.__dict__:
+            return self._numbers
+        from blis_py.metrics import totals
+
+        return totals(self.record, goodput=self.simulation.targets, slo=parse_slos(self.config.slo))
+
     @property
     def summary(self) -> dict[str, Any]:
         """The content of `summary.json`; see `blis_py.metrics.summarise`."""
@@ -127,7 +136,7 @@ class Result(ShownResult):
         """Data behind the figures."""
         from blis_py.figures import RunView
 
-        return RunView.of(self.record, self.simulation.targets)
+        return RunView.of(self.record, self.simulation.targets, lambda: self.summary)
 
     def token_times(self) -> TokenTimes:
         """First and last token of every completed request, and all gaps between."""

@@ -28,6 +28,15 @@ HOT: dict[str, Any] = {
     "prefix_cache": "radix",
     "slo": "ttft.p99=2s",
 }
+APART: dict[str, Any] = {
+    "workload": "chat",
+    "rate": 20,
+    "num_requests": 1000,
+    "model": "llama-3.1-8b",
+    "xpyd": "2p1d",
+    "handoff": "sglang",
+    "pd_link": "roce200",
+}
 REPLAY: dict[str, Any] = {"num_kv_blocks": 128, "max_num_seqs": 32}
 
 
@@ -35,6 +44,7 @@ def figures_of_a_run() -> Iterator[tuple[str, figures.Picture]]:
     plot = blis.run(**MIXED).plot
     for name in ("overview", "latency_cdf", "ttft", "timeline", "instances", "batch"):
         yield name, getattr(plot, name)()
+    yield "pools", blis.run(**APART).plot.pools()
 
 
 def figures_of_several() -> Iterator[tuple[str, figures.Picture]]:

@@ -210,12 +210,12 @@ class Executor:
 
     def _look_at(self, decoding: Roster, scheduler: Scheduler, sequence_of: dict[Request, Sequence]) -> None:
         """The roster has changed; of its sequences those that join it may have block tables to be written."""
-        found, joining = self._latest.only(decoding), self._joining
-        if found is None:
+        emitters, joining = self._latest.only(decoding), self._joining
+        if emitters is None:
             joining = [sequence_of[request] for request in decoding]
             rows = np.array([sequence.slot for sequence in joining], dtype=np.int64)
-            found = Emitters.of(joining, rows, scheduler.tick)
-        self._decodes, self._joining = found, []
+            emitters = Emitters.of(joining, rows, scheduler.tick)
+        self._decodes, self._joining = emitters, []
         for sequence in joining:
             if sequence.table_changed and sequence.slot != NO_SLOT:
                 self._write_table(sequence, scheduler.block_table(sequence.request))

@@ -60,10 +60,10 @@ def pipeline(log: StepLog) -> Pipeline:
     else:
         end = launched + log.column("sample_ns")
         begin = end - log.column("gpu_ns")
-    return Pipeline(launched, begin, end, _any_unfinished(log, end))
+    return Pipeline(launched, begin, end, _any_unfinished(log))
 
 
-def _any_unfinished(log: StepLog, ends: Times) -> NDArray[np.bool_]:
+def _any_unfinished(log: StepLog) -> NDArray[np.bool_]:
     arrivals = np.sort(np.array(log.requests["enqueue_ns"], dtype=np.int64))
     departures = np.array(log.requests["finish_ns"], dtype=np.int64)
     over = log.column("end_ns")[:-1]
@@ -76,16 +76,16 @@ def _any_unfinished(log: StepLog, ends: Times) -> NDArray[np.bool_]:
 
 def summary(log: StepLog) -> dict[str, float]:
     """Readable figures: bubble, launch lead, and host time per step by segment."""
-    found = pipeline(log)
-    leads = found.launch_lead_ns
+    figures = pipeline(log)
+    leads = figures.launch_lead_ns
     segments = {f"{name.removesuffix('_ns')}_us": float(log.column(name).mean()) / 1000 for name in SEGMENTS}
-    periods = np.diff(found.begin_ns)[found.busy]
+    periods = np.diff(figures.begin_ns)[figures.busy]
     return {
         "steps": len(log),
         "step_period_us": float(periods.mean()) / 1000 if len(periods) else 0.0,
-        "forward_us": float((found.end_ns - found.begin_ns).mean()) / 1000,
-        "bubble": found.bubble,
+        "forward_us": float((figures.end_ns - figures.begin_ns).mean()) / 1000,
+        "bubble": figures.bubble,
         "launch_lead_us": float(np.median(leads)) / 1000 if len(leads) else 0.0,
-        "run_ahead": found.run_ahead,
+        "run_ahead": figures.run_ahead,
         **segments,
     }

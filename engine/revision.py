@@ -29,11 +29,11 @@ def revision() -> str:
 
 def tree() -> str:
     """Hash of the sources' paths and contents as they are now, of the packages that are there."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     paths = (path for folder in _CODE for path in (ROOT / folder).rglob("*") if path.suffix in _SOURCES)
     for path in sorted(paths):
-        found.update(f"{path.relative_to(ROOT)}\0{path.stat().st_size}\0".encode() + path.read_bytes())
-    return found.hexdigest()[:_DIGITS]
+        digest.update(f"{path.relative_to(ROOT)}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return digest.hexdigest()[:_DIGITS]
 
 
 def _noted() -> str:

@@ -157,21 +157,21 @@ class Sampler:
         columns = self._columns.of(emitters.rows)
         penalised, entrants = self._penalised(sequences, columns.rows_that(PENALISED))
         held_back = _held_back(sequences, columns.rows_that(HELD_BACK))
-        wanted = columns.rows_that(LOGPROBS)
-        index = (np.array(wanted, dtype=np.int64),) if wanted else ()
+        logprob_rows = columns.rows_that(LOGPROBS)
+        index = (np.array(logprob_rows, dtype=np.int64),) if logprob_rows else ()
         parts = iter(upload(self.device, *columns[:5], *penalised, *held_back, *index))
         temperature, top_k, top_p, min_p, seeds = islice(parts, 5)
-        found = SamplingPlan(temperature, top_k, top_p, min_p, seeds, filtered=bool(needs & FILTERED))
+        plan = SamplingPlan(temperature, top_k, top_p, min_p, seeds, filtered=bool(needs & FILTERED))
         if penalised:
-            found.penalised = Penalised(next(parts), next(parts), next(parts), entrants)
+            plan.penalised = Penalised(next(parts), next(parts), next(parts), entrants)
         if held_back:
-            found.held_back = HeldBack(next(parts), next(parts), next(parts))
-        if wanted:
-            found.with_logprobs, found.logprobs_index = wanted, next(parts)
-            found.most_logprobs = max(sequences[row].params.logprobs or 0 for row in wanted)
+            plan.held_back = HeldBack(next(parts), next(parts), next(parts))
+        if logprob_rows:
+            plan.with_logprobs, plan.logprobs_index = logprob_rows, next(parts)
+            plan.most_logprobs = max(sequences[row].params.logprobs or 0 for row in logprob_rows)
         if not needs & RANDOM:
-            found.greedy = found.at(torch.zeros_like(found.seeds), all_greedy=True)
-        return found
+            plan.greedy = plan.at(torch.zeros_like(plan.seeds), all_greedy=True)
+        return plan
 
     def _all_greedy(self, rows: int) -> SamplingPlan:
         """The plan of a batch in which nothing but the most likely token of every row is wanted."""

@@ -155,12 +155,12 @@ class Sequence:
             self.stop_reason = token if token in self.params.stop_token_ids else None
         elif self.output_text is not None:
             try:
-                found = self.output_text.append_and_stop(token, look=late_enough)
+                stopped = self.output_text.append_and_stop(token, look=late_enough)
             except Exception as error:  # in the tokenizer: whether the output ends is unknown
                 self.finish_reason, self.error = "error", error_line(error)
             else:
-                if found is not None:
-                    self.finish_reason, self.stop_reason = "stop", found
+                if stopped is not None:
+                    self.finish_reason, self.stop_reason = "stop", stopped
         return self.finish_reason is not None
 
     def finished(self, now_ns: int) -> None:

@@ -67,7 +67,7 @@ class StepRecorder:
         self._overlapped = bool(self.meta.get("scheduler", {}).get("async_scheduling"))
         self._forwards: list[tuple[int, int]] = []
         """Start and end of each step's forward in ns, with asynchronous scheduling."""
-        self._seen: list[int] = []
+        self._seen_ns: list[int] = []
         """With asynchronous scheduling: planning time in ns of the first step that could know the outcome of
         each."""
         self._latest: list[tuple[float, ...]] = []
@@ -107,9 +107,9 @@ class StepRecorder:
         Args:
             unfinished: number of requests including these; given with asynchronous scheduling.
         """
-        if self._overlapped and len(self._seen) < self.steps:
+        if self._overlapped and len(self._seen_ns) < self.steps:
             idle = unfinished == len(self._arrived) and self._planned == self.steps
-            self._seen.append(self._end_ns if idle else now_ns)
+            self._seen_ns.append(self._end_ns if idle else now_ns)
         if self._arrived:
             for sequence, keys in self._arrived:
                 self._open[sequence.index] = (sequence, now_ns, keys)
@@ -161,7 +161,7 @@ class StepRecorder:
         if self._overlapped:
             self._forwards.append(forward)
             self._end_ns = times[1]
-            self._seen += [self._end_ns] * (self.steps - len(self._seen))
+            self._seen_ns += [self._end_ns] * (self.steps - len(self._seen_ns))
         ended = _rows(finished)
         if ended:
             self._lists["finished_ids"][self.steps] = ended
@@ -250,9 +250,9 @@ class StepRecorder:
         for i in range(self.steps):
             latest = steps["decode_ids"][i] = self._lists["decode_ids"].get(i, latest)
         if self._overlapped:
-            seen = self._seen + [self._end_ns] * (self.steps - len(self._seen))
+            seen_ns = self._seen_ns + [self._end_ns] * (self.steps - len(self._seen_ns))
             forwards = zip(*self._forwards, strict=True) if self._forwards else ((), ())
-            columns = (*(list(column) for column in forwards), seen)
+            columns = (*(list(column) for column in forwards), seen_ns)
             steps |= dict(zip(OVERLAP_KINDS, columns, strict=True))
         return StepLog(self.meta, steps, self._requests())
 

@@ -69,14 +69,14 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
         """Whether the running requests are unchanged since the roster was made."""
         self._flights: deque[Flight] = deque()
         """In the overlapped loop, the steps in hand: the one that runs first."""
-        self._wakeups = GpuTimeline()
+        self._timeline = GpuTimeline()
 
     # -- CPU-S, before the forward ---------------------------------------------------------------------
 
     def schedule(self, now_ns: int) -> Step | None:
         """The next step, or None."""
         if self.overlapped:
-            self.timer = FlightTimer(self.clock, self.sampler.device, self._wakeups)
+            self.timer = FlightTimer(self.clock, self.sampler.device, self._timeline)
         self._mask = None
         self.timer.start(now_ns)
         self.recorder.boundary(now_ns)
@@ -258,7 +258,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
     def _forget(self) -> None:
         self.scheduler = Scheduler(self.scheduler.config, track_longest=True)
         self.recorder = StepRecorder(self.recorder.meta)
-        self._decoding, self._wakeups = Roster(), GpuTimeline()
+        self._decoding, self._timeline = Roster(), GpuTimeline()
 
 
 def _mix(seed: int, number: int) -> int:

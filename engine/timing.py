@@ -198,7 +198,7 @@ class FlightTimer(StepTimer):
 
     def __init__(self, clock: Clock, device: torch.device, timeline: GpuTimeline) -> None:
         super().__init__(clock, device)
-        self._wakeups = timeline
+        self._timeline = timeline
         if device.type == "cuda":
             timeline.start(clock)
         self._span = GpuSpan() if device.type == "cuda" else WorkerSpan()
@@ -235,4 +235,4 @@ class FlightTimer(StepTimer):
         assert self._span is not None
         if not self._span.ended or self._seen_ns < 0:
             return -1, -1
-        return self._span.ends(self._wakeups, self._origin_ns, self._seen_ns)
+        return self._span.ends(self._timeline, self._origin_ns, self._seen_ns)

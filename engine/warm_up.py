@@ -69,11 +69,11 @@ def batches(model: Any, bounds: Bounds, gpu: Gpu) -> list[MadeUp]:
     Args:
         model: the `ModelConfig`, whose heads and experts determine the choices.
     """
-    seen, chosen = set[Any](), []
+    covered, chosen = set[Any](), []
     for batch in _candidates(bounds):
-        new = choices(model, batch, gpu) - seen
+        new = choices(model, batch, gpu) - covered
         if new:
-            seen |= new
+            covered |= new
             chosen.append(batch)
     return chosen
 
@@ -82,9 +82,9 @@ def choices(model: Any, batch: MadeUp, gpu: Gpu) -> set[Any]:
     """Size-dependent launch choices for which kernels are specialised."""
     from engine.kernels.triton import decode_attention, moe, prefill_attention
 
-    found = set[Any]()
+    chosen = set[Any]()
     if batch.decodes:
-        found.add(("decode", decode_attention.block_s(batch.decodes)))
+        chosen.add(("decode", decode_attention.block_s(batch.decodes)))
     if batch.chunks:
         choice = prefill_attention.choose(
             tokens=sum(new for _, new in batch.chunks),
@@ -96,10 +96,10 @@ def choices(model: Any, batch: MadeUp, gpu: Gpu) -> set[Any]:
             head_dim=model.head_dim,
             multiprocessors=gpu.multiprocessors,
         )
-        found.add(("prefill", choice.shape, choice.splits > 1))
+        chosen.add(("prefill", choice.shape, choice.splits > 1))
     if model.router is not None:
-        found.add(("experts", moe.block_m(batch.tokens * model.router.top_k, model.experts)))
-    return found
+        chosen.add(("experts", moe.block_m(batch.tokens * model.router.top_k, model.experts)))
+    return chosen
 
 
 def _candidates(bounds: Bounds) -> Iterator[MadeUp]:

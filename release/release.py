@@ -1,12 +1,13 @@
 """Builds wheels, and runs each where nothing of this checkout can be found (`make release`).
 
-    python release/release.py [--python python3.11 python3.12 python3.13] [--out dist] [--check-tag]
+    python release/release.py [--python python3.11 python3.12 python3.13] [--out dist] [--check-tag | --tag]
 
 For every interpreter that is there: a wheel, with native code where there is a C compiler; what is in it; a
 fresh environment with this wheel alone and the versions of `constraints.txt`; and a run from another folder,
 which has to come to the same bytes under all of them. What an earlier call built and ran of the same sources
 is in `release.json` beside the wheels and is not done again. Uploads nothing. `--check-tag` refuses a commit
-whose tag is not `v` and the version, and a version without a section in CHANGELOG.md.
+whose tag is not `v` and the version, and a version without a section in CHANGELOG.md. `--tag` gives the
+commit this tag once all wheels have run.
 """
 
 from __future__ import annotations
@@ -37,7 +38,11 @@ RUN = ("run", "--workload", "mixed-slo", "--model", "qwen3-14b", "--num-requests
 def main() -> int:
     options = _options()
     version = _version()
-    problems = _of_tag(version) if options.check_tag else []
+    problems = _of_changes(version) if options.check_tag or options.tag else []
+    if options.check_tag and f"v{version}" not in _tags():
+        problems.append(f"this commit has no tag v{version}: make release RELEASE=--tag")
+    if options.tag:
+        problems += _of_commit(version)
     found = [path for python in options.python if (path := _path(python))] or _own()
     if not found:
         problems.append(f"none of {', '.join(options.python)} is there")
@@ -56,6 +61,9 @@ def main() -> int:
         problems.append(f"runs differ: {', '.join(runs)}")
     for problem in problems:
         print(f"error: {problem}", file=sys.stderr)
+    if options.tag and not problems and f"v{version}" not in _tags():
+        _call("git", "tag", "--annotate", f"v{version}", "--message", f"Version {version}", cwd=ROOT)
+        print(f"v{version}: git push origin v{version}")
     return 1 if problems else 0
 
 
@@ -153,15 +161,25 @@ def _digest(path: Path) -> str:
     return sha256(path.read_bytes()).hexdigest()
 
 
-def _of_tag(version: str) -> list[str]:
-    found = []
-    tags = _call("git", "tag", "--points-at", "HEAD", cwd=ROOT).split()
-    if f"v{version}" not in tags:
-        found.append(f"this commit has no tag v{version}: git tag -a v{version}")
+def _of_changes(version: str) -> list[str]:
     changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    if not re.search(rf"^## {re.escape(version)}\b", changes, re.MULTILINE):
-        found.append(f"CHANGELOG.md has no section {version}")
+    stated = re.search(rf"^## {re.escape(version)}(?![\w.])", changes, re.MULTILINE)
+    return [] if stated else [f"CHANGELOG.md has no section {version}"]
+
+
+def _of_commit(version: str) -> list[str]:
+    """What keeps the commit from being this version."""
+    found = []
+    if _call("git", "status", "--porcelain", "--untracked-files=no", cwd=ROOT):
+        found.append("there are changes that are not committed")
+    if _call("git", "tag", "--list", f"v{version}", cwd=ROOT) and f"v{version}" not in _tags():
+        found.append(f"another commit is v{version}: raise the version in blis_py/version.py")
     return found
+
+
+def _tags() -> list[str]:
+    """The tags of this commit."""
+    return _call("git", "tag", "--points-at", "HEAD", cwd=ROOT).split()
 
 
 def _version() -> str:
@@ -199,7 +217,9 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--python", nargs="+", default=list(PYTHONS), help="(default: 3.11 to 3.13)")
     parser.add_argument("--out", type=Path, default=ROOT / "dist", help="folder (default: dist)")
-    parser.add_argument("--check-tag", action="store_true", help="refuse a commit without its tag")
+    tag = parser.add_mutually_exclusive_group()
+    tag.add_argument("--check-tag", action="store_true", help="refuse a commit without its tag")
+    tag.add_argument("--tag", action="store_true", help="give the commit its tag")
     return parser.parse_args()
 
 

@@ -32,6 +32,9 @@ NATIVELY = (
 )
 """Folders of tests that run in native code with `--part=native`; others may replace
 parts of the inner loop, which compiled code does not permit."""
+WITH_TORCH = ("calibrate/test_fit_engine.py", "docs/test_calibrate_guide.py", "serve/test_engine_backend.py")
+"""Files of these folders that run the engine: they are with its other tests, since importing torch takes each
+test process as long as hundreds of tests."""
 
 # Every run tries the same examples; `--hypothesis-profile=search` looks for others.
 settings.register_profile("search", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -69,8 +72,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A part is some folders."""
-    return (collection_path.is_dir() and not _in_part(collection_path, config)) or None
+    """A part is some folders, and some files of others."""
+    return not _in_part(collection_path, config) or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -83,8 +86,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _in_part(path: Path, config: pytest.Config) -> bool:
     part = config.getoption("--part")
-    place = path.relative_to(Path(__file__).parent).parts
-    return part == "all" or not place or (place[0] in NATIVELY) == (part == "native")
+    place = path.relative_to(Path(__file__).parent)
+    if part == "all" or not place.parts or any(place in Path(file).parents for file in WITH_TORCH):
+        return True
+    return (place.parts[0] in NATIVELY and place.as_posix() not in WITH_TORCH) == (part == "native")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -48,8 +48,9 @@ What is missed, and why, as far as it is known:
   in runs before 21 January 2026 it met cold kernels, as one test request was all the warm-up. Where medians
   were published (SGLang on GB200) they are predicted better than the means.
 - Prompts of SGLang with attention DP in NVFP4 on GB200, priced too fast: 10,600 tokens/s and GPU were
-  measured at saturation, 14,800 are priced. Its experts by CUTLASS run without tuning (SGLang tunes only
-  TensorRT-LLM's); those of the tables were tuned. With TensorRT-LLM's on B200, and in FP8 under DeepEP,
+  measured at saturation, 15,300 are priced in full steps. Its experts by CUTLASS run without tuning (SGLang
+  tunes only TensorRT-LLM's); those of the tables were tuned. With TensorRT-LLM's on B200, and in FP8 under
+  DeepEP,
   saturation is met.
 - TTFT near saturation of the prefill side. With a fixed number of requests in flight, a prefill that is
   priced 20 % too slow makes their queue several times as long; throughput is then off by those 20 %

@@ -104,6 +104,9 @@ class Apart:
             del settings[name]
         if reserve := self._own_number(self.decode, "num-reserved-decode-tokens"):
             settings["num_reserved_decode_tokens"] = reserve
+        received = re.search(r"max_tokens_in_buffer\W*(\d+)", self.decode.flags.get("kv_transfer", ""))
+        if received and self.of.engine == "trtllm":
+            settings["max_tokens_in_buffer"] = int(received[1])
         sides = {"prefill": self.prefill, "decode": self.decode}
         return {
             **settings,

@@ -219,6 +219,14 @@ points had been looked at; none of them knows a row or a configuration:
 - Under even load tokens choose experts independently, so that a small batch leaves some unused; the tables'
   even load uses as many as it has pairs.
 - Kernels that choose the experts, and both passes of a norm over the heads of all ranks.
+- A router in FP32 (MiniMax-M2, in every engine): tokens are converted, and its arithmetic runs beside the
+  tensor cores.
+
+Before errors with them were seen, from the tables alone: attention of several prompts in a step, by the
+batches that were measured; it had been that of one prompt with as many query-key pairs, which leaves out what
+grows with the tokens (windows, bytes, the expansion of a latent cache). From the engines' sources:
+projections down to a latent cache are whole on every rank, which takes from its KV memory. From published
+settings: the buffer of TensorRT-LLM's cache transceiver.
 """
 
 

@@ -99,9 +99,8 @@ def step_s(group: Group, tokens: int) -> float:
     ns = operators.of_attention(half)[0] + operators.of_computed(half * group.gpus)[0]
     if group.length:
         prompts = half / group.length
-        ns += (
-            prompts[0] * operators.of_chunk(np.array([float(group.length)]), np.array([float(group.past)]))[0]
-        )
+        chunk, past = np.array([float(group.length)]), np.array([float(group.past)])
+        ns += operators.of_chunk(chunk, past, float(prompts[0]))[0]
         ns += operators.of_rows(np.maximum(prompts, 1.0))[0]
     else:
         ns += operators.of_decodes(half, np.array([float(group.past)]))[0] + operators.of_rows(half)[0]

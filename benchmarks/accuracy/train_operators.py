@@ -49,15 +49,15 @@ VERSIONS = {
 MAX_ROWS = 40_000
 """Of a surface; more are thinned out evenly."""
 SMOOTHING = 0.02
-FEWEST_OF_A_CURVE = 10
+MIN_OF_A_CURVE = 10
 """Token counts measured for experts of one size; below, the surface of all sizes has to do."""
-MOST_GPUS = 8
+MAX_GPUS = 8
 """Of a curve for experts whose matrices are split."""
 CURVE_KNOTS = (-3, 0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 17)
 """Of the curves of `experts`: logarithms of pairs of a token and an expert on a rank."""
 LARGEST_BATCH, ALIKE = 16384, 0.8
 """Tokens at which the work of a group of experts shows, and its share that cannot be that of two groups."""
-MOST_HEADS_OF_A_KV_HEAD = 16
+MAX_HEADS_OF_A_KV_HEAD = 16
 """Of models with grouped queries. For more heads TensorRT-LLM has another kernel, up to ten times slower."""
 KNOTS = {
     "gemm": ((0, 3, 5, 6, 7, 8, 10, 12, 15), (8, 10, 11, 12, 13, 14, 16), (8, 10, 11, 12, 13, 14, 16)),
@@ -244,7 +244,7 @@ def _of_models(name: str, one: Rows, priced: Priced) -> Iterator[Measured]:
     keys = ["hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size", "moe_ep_size"]
     for sizes, rows in one.reset_index(drop=True).groupby(keys):
         hidden, inter, top_k, count, tp, ep = map(float, sizes)
-        usual = len(rows) >= FEWEST_OF_A_CURVE and (tp == 1 or tp * ep <= MOST_GPUS)
+        usual = len(rows) >= MIN_OF_A_CURVE and (tp == 1 or tp * ep <= MAX_GPUS)
         if usual and (hidden, inter, top_k, count, routing) in experts_of_models():
             at = rows.index.to_numpy()
             curve = Priced(np.broadcast_to(priced.ns, len(one))[at], (priced.at[0][at],))
@@ -279,7 +279,7 @@ def _attention(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
         rows = pd.concat([plain, tables.read(f"{phase}_attention_other_perf")])
         rows = rows[rows.head_dim.isin((64, 128, 256)) & rows.window_size.isin((0, 128))]
         rows = rows[rows.num_heads % rows.num_key_value_heads == 0]
-        rows = rows[rows.num_heads <= MOST_HEADS_OF_A_KV_HEAD * rows.num_key_value_heads]
+        rows = rows[rows.num_heads <= MAX_HEADS_OF_A_KV_HEAD * rows.num_key_value_heads]
         for (dim, window, form), part in rows.groupby(["head_dim", "window_size", "kv_cache_dtype"]):
             if form not in work.KV_BYTES:
                 continue

@@ -257,10 +257,11 @@ def present(name: str) -> Values | None:
 
 
 def visited(of: Sequence[Case], values: Values, scales: Sequence[float]) -> Iterator[Fit]:
-    """Gauss-Newton, with the slopes of every round."""
+    """Gauss-Newton, with the slopes of every round; where it begins comes first."""
     for scale in scales:
         logs = [case.look(values) for case in of]
         slopes = np.concatenate([case.slopes(values, base) for case, base in zip(of, logs, strict=True)])
+        yield Fit(of, values, np.concatenate(logs), slopes)
         for _ in range(STEPS_EACH):
             values = improved(values, np.concatenate(logs), slopes, shares(of), scale)
             logs = [case.look(values) for case in of]

@@ -62,9 +62,9 @@ def read_metrics(path: Path, document: Mapping[str, Any]) -> TokenTimes:
     done = [one for one in document["requests"] if isinstance(one, Mapping) and one.get("e2e_ms")]
     rows = [_numbers(one, _REQUEST, f"{path}: {one.get('requestID')}") for one in done]
     _require(rows, path)
-    found = [_NUMBER.fullmatch(str(one.get("requestID"))) for one in done]
-    numbers = [index if match is None else int(match[1]) for index, match in enumerate(found)]
-    if None in found:
+    matches = [_NUMBER.fullmatch(str(one.get("requestID"))) for one in done]
+    numbers = [index if match is None else int(match[1]) for index, match in enumerate(matches)]
+    if None in matches:
         numbers = list(range(len(done)))
     sent, ttft_ms, e2e_ms, prompt, output = np.array(rows).T
     lost = len(document["requests"]) - len(done)
@@ -109,11 +109,11 @@ def _require(rows: Sequence[Any], path: Path) -> None:
 
 
 def _numbers(row: Any, names: Sequence[str], where: str) -> list[float]:
-    found = []
+    numbers = []
     for name in names:
         value = row.get(name) if isinstance(row, Mapping) else None
         number = value if isinstance(value, int | float) and not isinstance(value, bool) else -1
         if not 0 <= number < 2**53:
             raise InputError("must be a number, not negative", file=where, key=name, value=value)
-        found.append(float(number))
-    return found
+        numbers.append(float(number))
+    return numbers

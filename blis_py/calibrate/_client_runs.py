@@ -75,8 +75,8 @@ def read_table(path: Path) -> TokenTimes:
     tpot = _timed(names, _TPOT)
     spelt = (_PROMPT, _OUTPUT, _SAME, _INSTANCE)
     prompt, output, same, instance = (_named(names, spellings) for spellings in spelt)
-    for what, found in (("when it was sent", sent), ("TTFT", ttft), ("output tokens", output)):
-        if found is None:
+    for what, column in (("when it was sent", sent), ("TTFT", ttft), ("output tokens", output)):
+        if column is None:
             raise InputError(f"no column says the {what} of a request", file=path, fix=f"give {_FORMATS}")
     last = e2e or tpot
     if last is None:
@@ -84,16 +84,16 @@ def read_table(path: Path) -> TokenTimes:
     assert sent is not None
     assert ttft is not None
     assert output is not None
-    wanted = [sent[0], ttft[0], last[0], output, *(name for name in (prompt, same) if name)]
+    needed = [sent[0], ttft[0], last[0], output, *(name for name in (prompt, same) if name)]
     rows, served_by, bad = [], [], 0
-    for line, cells in table_rows(path, [*wanted, *([instance] if instance else [])]):
+    for line, cells in table_rows(path, [*needed, *([instance] if instance else [])]):
         if "" in cells[:3]:
             bad += 1
             continue
         if instance:
             cells, by = cells[:-1], cells[-1]
             served_by.append(by)
-        rows.append([_number(cell, f"{path}:{line}", name) for name, cell in zip(wanted, cells, strict=True)])
+        rows.append([_number(cell, f"{path}:{line}", name) for name, cell in zip(needed, cells, strict=True)])
     if not rows:
         raise InputError("no request has latencies", file=path)
     columns = np.array(rows).T

@@ -27,7 +27,7 @@ def goodput(real: TokenTimes, sim: TokenTimes, targets: GoodputTargets) -> tuple
         real, sim: the same requests in the same order, as seen by their clients.
     """
     both = real.gaps is not None and sim.gaps is not None
-    found = []
+    figures = []
     for code, name in enumerate(real.slo_class.names):
         rows = np.flatnonzero(real.slo_class.codes == code)
         limits = targets.of_class(name)
@@ -35,8 +35,8 @@ def goodput(real: TokenTimes, sim: TokenTimes, targets: GoodputTargets) -> tuple
             limits = {dimension: limit for dimension, limit in limits.items() if dimension != "itl"}
         if len(rows) and limits:
             shares = [_share(run.take(rows), limits) for run in (real, sim)]
-            found.append(Good(name or "no class", len(rows), *shares))
-    return tuple(found)
+            figures.append(Good(name or "no class", len(rows), *shares))
+    return tuple(figures)
 
 
 def _share(run: TokenTimes, limits: dict[str, float]) -> float:

@@ -214,8 +214,8 @@ def _causes(
     """The effect of each stage after the first."""
     for name, before, after in zip(names[1:], values, values[1:], strict=False):
         shares = tuple(b - a for b, a in zip(before, after, strict=True))
-        found, fix = words.of(name, dict(zip(metrics, shares, strict=True)))
-        yield Cause(name, after, shares, found, fix)
+        finding, fix = words.of(name, dict(zip(metrics, shares, strict=True)))
+        yield Cause(name, after, shares, finding, fix)
 
 
 def _stages(
@@ -240,10 +240,10 @@ def _stages(
         of: Lengths | None = None,
     ) -> TokenTimes:
         again = rerun(log, model, config=settings, lengths=of, blocks=executed)
-        return _as_seen(again, nothing, rtt_s)
+        return _at_client(again, nothing, rtt_s)
 
     now = simulated(latency, config, blocks, lengths)
-    yield "predicted", now if predicted is None else _as_seen(predicted, nothing, rtt_s)
+    yield "predicted", now if predicted is None else _at_client(predicted, nothing, rtt_s)
     yield "workload", now
     settings = replace(config, num_kv_blocks=engine.num_kv_blocks, block_size=engine.block_size)
     if settings != config:
@@ -271,9 +271,9 @@ def _stages(
     if bias.host.correction != NONE or costly != engine_blocks:
         now = simulated(Corrected(latency, gpu, bias.host.correction, bias.buckets), engine, engine_blocks)
     yield "host", now
-    yield "scatter", _as_seen(recorded_times(log, replay_record(log), "replay"), latency.frontend, rtt_s)
+    yield "scatter", _at_client(recorded_times(log, replay_record(log), "replay"), latency.frontend, rtt_s)
     own = measured_times(log)
-    yield "stamps", _as_seen(own, latency.frontend, rtt_s)
+    yield "stamps", _at_client(own, latency.frontend, rtt_s)
     yield "client", own if client is None else client
 
 
@@ -285,7 +285,7 @@ def _served_together(times: TokenTimes) -> Seconds:
     return counts
 
 
-def _as_seen(times: TokenTimes, frontend: FrontendDelays, rtt_s: float) -> TokenTimes:
+def _at_client(times: TokenTimes, frontend: FrontendDelays, rtt_s: float) -> TokenTimes:
     """Times including the delays of front end and network."""
     around_s: float | Seconds = (frontend.before_enqueue_ns + frontend.behind_ns) / 1e9
     if frontend.behind_seq_ns:

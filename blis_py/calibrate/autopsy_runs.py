@@ -89,11 +89,11 @@ def read_run_log(folder: str | Path) -> StepLog:
     Raises:
         InputError: there is none.
     """
-    found = next((path for name in STEP_LOG_NAMES if is_file(path := Path(folder) / name)), None)
-    if found is None:
+    log_path = next((path for name in STEP_LOG_NAMES if is_file(path := Path(folder) / name)), None)
+    if log_path is None:
         fix = "give the folder that `blis engine run --out` wrote, not a trace alone"
         raise InputError("no step log of the engine here", file=folder, fix=fix)
-    return read_step_log(found)
+    return read_step_log(log_path)
 
 
 def read_prediction(folder: str | Path) -> Prediction:

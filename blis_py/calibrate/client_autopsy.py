@@ -96,15 +96,15 @@ def client_autopsies(measured: TokenTimes, predicted: TokenTimes) -> tuple[Clien
     steps = np.where(np.isnan(steps), usual, steps)
     since = measured.sent_s - measured.sent_s.min()
     warm = since < WARM_UP_S if since.max() > 3 * WARM_UP_S else np.zeros(len(since), dtype=np.bool_)
-    found = []
+    autopsies = []
     for latency, real, sim, rows in (
         ("TTFT", measured.ttft_s, predicted.ttft_s, np.ones(len(since), dtype=np.bool_)),
         ("TPOT", measured.tpot_s, predicted.tpot_s, known),
     ):
         if rows.any():
             picked = (real[rows], sim[rows], steps[rows], in_flight[rows], warm[rows], since[rows])
-            found.append(_autopsy(latency, *picked))
-    return tuple(found)
+            autopsies.append(_autopsy(latency, *picked))
+    return tuple(autopsies)
 
 
 def requests_in_flight(times: TokenTimes) -> Seconds:
@@ -162,9 +162,9 @@ def _shares(error: Seconds, columns: Seconds, warm: Mask, queued: Mask, kept: Ma
     terms = line * columns[rest].mean(axis=0) if rest.any() else line
     early = float((error[warm] - usual).sum()) / count
     waited = float((error[queued] - usual).sum()) / count
-    found = np.array([early, waited, *terms, 0.0])
-    found[-1] = error.mean() - found.sum()
-    return np.where(np.abs(found) < 1e-12, 0.0, found)
+    shares = np.array([early, waited, *terms, 0.0])
+    shares[-1] = error.mean() - shares.sum()
+    return np.where(np.abs(shares) < 1e-12, 0.0, shares)
 
 
 def _line(error: Seconds, columns: Seconds, kept: Mask) -> Seconds:
@@ -258,8 +258,8 @@ class _Words:
 
     def _queueing(self) -> tuple[str, str]:
         late, count = int((self.error[self.queued] < 0).sum()), int(self.queued.sum())
-        found = f"{late:,} requests waited in the measured run alone, {count - late:,} in the simulated one"
-        return found, "--num-kv-blocks, --max-num-seqs and --max-num-batched-tokens as the server has them"
+        finding = f"{late:,} requests waited in the measured run alone, {count - late:,} in the simulated one"
+        return finding, "--num-kv-blocks, --max-num-seqs and --max-num-batched-tokens as the server has them"
 
     def _constant(self) -> tuple[str, str]:
         ms = -float(self.line[0]) * 1e3
@@ -279,23 +279,23 @@ class _Words:
     def _steps(self) -> tuple[str, str]:
         times = -float(self.line[1])
         if self.latency == "TPOT":
-            found = f"steps are {1 + times:.3f} times as long as predicted"
-            return found, f"multiply latency.step_scale by {1 + times:.3f}, or `blis profile fit`"
+            finding = f"steps are {1 + times:.3f} times as long as predicted"
+            return finding, f"multiply latency.step_scale by {1 + times:.3f}, or `blis profile fit`"
         fix = "--async-scheduling" if times > 0 else "--no-async-scheduling"
         fix += ", if the server is of that kind"
         return f"{_missing(times, 'step times')} before the first token", fix
 
     def _load(self) -> tuple[str, str]:
         us = -float(self.line[2]) * 1e6
-        found = f"{_missing(us, 'us')} for each request in flight"
+        finding = f"{_missing(us, 'us')} for each request in flight"
         if self.latency == "TPOT":
             if us < 0:
-                return found, "lower the second number of latency.step_gap_us, if there is one"
-            return found, f"add {us:.1f} to the second number of latency.step_gap_us"
+                return finding, "lower the second number of latency.step_gap_us, if there is one"
+            return finding, f"add {us:.1f} to the second number of latency.step_gap_us"
         if us < 0:
-            return found, "KV blocks, sequences and tokens per step as the server has them"
+            return finding, "KV blocks, sequences and tokens per step as the server has them"
         fix = f"add {us / 1e3:.3g} to the third number of --frontend-ms"
-        return found, f"{fix}; a server's front end short of CPU wants cores, or more API servers"
+        return finding, f"{fix}; a server's front end short of CPU wants cores, or more API servers"
 
 
 def _missing(amount: float, unit: str) -> str:

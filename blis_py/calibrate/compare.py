@@ -124,9 +124,9 @@ def calibrate(
     errors = tuple(
         error
         for group, rows in _groups(real.slo_class).items()
-        for error in _errors(group, real.take(rows), _as_seen(sim.take(rows), network_rtt_s, network_mbps))
+        for error in _errors(group, real.take(rows), _at_client(sim.take(rows), network_rtt_s, network_mbps))
     )
-    seen = _as_seen(sim, network_rtt_s, network_mbps)
+    client_view = _at_client(sim, network_rtt_s, network_mbps)
     return Calibration(
         measured=real,
         predicted=sim,
@@ -135,7 +135,7 @@ def calibrate(
         errors=errors,
         throughput=_throughput(real, sim),
         notes=(*without_send_times, *_notes(measured, predicted)),
-        goodput=() if targets is None else goodput(real, seen, targets),
+        goodput=() if targets is None else goodput(real, client_view, targets),
     )
 
 
@@ -165,7 +165,7 @@ def _sent_alike(
     return measured, predicted
 
 
-def _as_seen(sim: TokenTimes, rtt_s: float, mbps: float) -> TokenTimes:
+def _at_client(sim: TokenTimes, rtt_s: float, mbps: float) -> TokenTimes:
     """The simulated times as seen by a client behind the network.
 
     Raises:

@@ -110,12 +110,12 @@ def _by_lengths(measured: TokenTimes, predicted: TokenTimes) -> tuple[Rows, Rows
     prompts = measured.prompt_tokens is not None and predicted.prompt_tokens is not None
     places = []
     for times in (measured, predicted):
-        seen: Counter[tuple[int, int]] = Counter()
-        lengths, found = _lengths(times, prompts), {}
+        count_of: Counter[tuple[int, int]] = Counter()
+        lengths, row_of = _lengths(times, prompts), {}
         for row in np.argsort(times.sent_s, kind="stable").tolist():
-            found[lengths[row], seen[lengths[row]]] = row
-            seen[lengths[row]] += 1
-        places.append(found)
+            row_of[lengths[row], count_of[lengths[row]]] = row
+            count_of[lengths[row]] += 1
+        places.append(row_of)
     both = sorted((row, places[1][key]) for key, row in places[0].items() if key in places[1])
     ours, theirs = np.array(both, dtype=np.intp).reshape(-1, 2).T
     return ours, theirs

@@ -166,9 +166,9 @@ def step_durations(log: StepLog) -> Ints:
     when the next step that can know its outcome is planned.
     """
     if "seen_ns" in log.steps:
-        seen = log.column("seen_ns")
-        begun = np.maximum(log.column("start_ns"), np.append(0, seen[:-1])[: len(seen)])
-        periods: Ints = seen - begun
+        seen_ns = log.column("seen_ns")
+        begun = np.maximum(log.column("start_ns"), np.append(0, seen_ns[:-1])[: len(seen_ns)])
+        periods: Ints = seen_ns - begun
         return periods
     starts, ends = log.column("start_ns"), log.column("end_ns")
     arrivals = np.sort(np.array(log.requests["enqueue_ns"], dtype=np.int64))

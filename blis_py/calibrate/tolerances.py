@@ -47,7 +47,7 @@ class ToleranceVerdict:
 
 
 def verdicts(
-    found: Calibration, tolerances: Tolerances, hit_rates: tuple[float, float] | None, ttft: bool
+    calibration: Calibration, tolerances: Tolerances, hit_rates: tuple[float, float] | None, ttft: bool
 ) -> list[ToleranceVerdict]:
     """All verdicts that are known.
 
@@ -61,10 +61,10 @@ def verdicts(
         judged.append(
             ToleranceVerdict("KV cache hit rate", off, tolerances.hit_rate_points, "points", *hit_rates)
         )
-    error = next((each for each in found.errors if (each.latency, each.group) == ("TTFT", "all")), None)
+    error = next((each for each in calibration.errors if (each.latency, each.group) == ("TTFT", "all")), None)
     if ttft and error is not None:
         judged.append(ToleranceVerdict("TTFT MAPE", 100 * error.mape, 100 * tolerances.ttft_mape, "%"))
-    tokens = found.throughput[0]
+    tokens = calibration.throughput[0]
     if tolerances.throughput_percent and tokens.measured:
         both = tokens.measured, tokens.predicted
         off = 100 * abs(tokens.error)
@@ -72,9 +72,9 @@ def verdicts(
     return judged
 
 
-def lines(verdicts: list[ToleranceVerdict], found: Calibration, gpus: int) -> Iterator[str]:
+def lines(verdicts: list[ToleranceVerdict], calibration: Calibration, gpus: int) -> Iterator[str]:
     """The verdicts, and the throughput of each GPU."""
-    tokens = found.throughput[0]
+    tokens = calibration.throughput[0]
     if gpus and tokens.measured:
         each = tokens.measured / gpus, tokens.predicted / gpus
         yield f"output tokens/s of each of {gpus} GPUs: {each[0]:,.4g} measured, {each[1]:,.4g} predicted"

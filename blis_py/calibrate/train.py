@@ -167,11 +167,11 @@ def _host(steps: Sequence[SampleGroup], runs: Sequence[ServedRun], c: Array) -> 
         terms = np.array([[1.0, run.seqs, float(run.basis.waits(round(run.seqs)))]])
         columns.append(terms * run.growth / run.tpot_ns)
         left.append(np.array([run.tpot_ns - run.kernels_ns]) / run.tpot_ns)
-    rows, wanted = np.concatenate(columns), np.concatenate(left)
+    rows, target_ns = np.concatenate(columns), np.concatenate(left)
     size = np.linalg.norm(rows, axis=0)
     size[size == 0] = 1.0
-    found: Array = nnls(rows / size, wanted)[0] / size
-    return found
+    coefficients: Array = nnls(rows / size, target_ns)[0] / size
+    return coefficients
 
 
 def _fit(groups: Sequence[SampleGroup], c: Array, free: NDArray[np.bool_]) -> Array:
@@ -189,10 +189,10 @@ def _fit(groups: Sequence[SampleGroup], c: Array, free: NDArray[np.bool_]) -> Ar
         columns = columns * scale[:, None]
         size = np.linalg.norm(columns, axis=0)
         used = free & (size > 0)  # sides that were never chosen carry no information on their coefficients
-        found = c.copy()
-        found[used] = nnls(columns[:, used] / size[used], left_ns * scale)[0] / size[used]
-        c = (c + found) / 2  # half way: full steps oscillate between sets of sides that imply each other
-        best = min(best, c, found, key=data.error)
+        updated = c.copy()
+        updated[used] = nnls(columns[:, used] / size[used], left_ns * scale)[0] / size[used]
+        c = (c + updated) / 2  # half way: full steps oscillate between sets of sides that imply each other
+        best = min(best, c, updated, key=data.error)
     return best
 
 

@@ -37,10 +37,10 @@ class Command(NamedTuple):
 def command_of(name: str, verb: Verb) -> Command | Program:
     """Import the module of a verb, and no other."""
     module = import_module(verb.module)
-    found = getattr(module, verb.function or name)
-    if isinstance(found, Program):
-        return found
-    return Command(found, module.GROUPS[name] if isinstance(module.GROUPS, dict) else module.GROUPS)
+    command = getattr(module, verb.function or name)
+    if isinstance(command, Program):
+        return command
+    return Command(command, module.GROUPS[name] if isinstance(module.GROUPS, dict) else module.GROUPS)
 
 
 def _of(module: str, what: str) -> Verb:

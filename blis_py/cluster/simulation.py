@@ -158,7 +158,9 @@ class ClusterSimulation:
             events, source, signals, members, dispatch, lookahead, recorder
         )
         self._parts: list[LookaheadSource] = [self.gateway, *queues]
-        self._maker = RequestFactory(table, cluster.block_size, ingress.slo_priorities, served.request)
+        self._request_factory = RequestFactory(
+            table, cluster.block_size, ingress.slo_priorities, served.request
+        )
 
     def call_at(self, time_ns: int, action: Action) -> None:
         """Call `action` with the time, at that time, before all other events of the same nanosecond.
@@ -285,7 +287,10 @@ class ClusterSimulation:
         signals = Signals(members, *delays_ns, self.wakeups, self.lookahead)
         sessions = None if table.session is None else table.session.data
         rng = Rng(np.random.default_rng(stream))
-        setup = RouterSetup(signals, rng, tuple((scorers or {}).items()), sessions)
+        roles = {one.role for one in members.pools}
+        setup = RouterSetup(
+            signals, rng, tuple((scorers or {}).items()), sessions, roles, self.recorder.notify
+        )
         turns = None if self.handoff is None or (pool and pool.routing_policy) else self.handoff.turns
         if turns is not None and name == "round-robin":
             return signals, CountedTurns(setup, turns)
@@ -311,7 +316,7 @@ class ClusterSimulation:
         self.lookahead.over(*self._parts, *([self._fleet_events] if self._fleet_events.is_used else []))
         self.lookahead.dispatches_ahead = self._dispatches_ahead
         way_in = self._way_in()
-        self.source.start(self.env, self._maker, way_in, self.lookahead.is_open)
+        self.source.start(self.env, self._request_factory, way_in, self.lookahead.is_open)
 
     @property
     def _dispatches_ahead(self) -> bool:

@@ -132,6 +132,9 @@ class Disaggregation:
     each layer of it; None = as the hand-over does it."""
     reserved_decode_tokens: int = 512
     """Of the hand-over `sglang`: tokens that a decode instance keeps free for each of its requests."""
+    max_tokens_in_buffer: int | None = None
+    """Of the hand-overs of TensorRT-LLM: prompt tokens whose KV a decode instance receives at the same time;
+    None = no such limit."""
     lease_ns: int | None = None
     """How long a prefill instance keeps KV whose fetch has not begun; None = as long as it takes."""
     load_failure_policy: str = "fail"

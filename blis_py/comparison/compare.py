@@ -164,16 +164,16 @@ def _names(given: Sequence[str | Path | Result | SavedResult]) -> list[str]:
 
 
 def _pairwise(first: ShownPair, second: ShownPair, names: tuple[str, str]) -> Pairwise:
-    found = pairs(first, second, names)
+    both = pairs(first, second, names)
     metrics: dict[str, dict[str, Change]] = {}
     counts: dict[str, int] = {}
     for metric in (each.column_key for each in paired()):
-        one, other = found.values(metric)
+        one, other = both.values(metric)
         there = ~(np.isnan(one) | np.isnan(other))
         counts[metric] = int(there.sum())
         if there.any():
             metrics[metric] = changes(one[there], other[there], _STATISTICS)
-    return Pairwise(found, metrics, counts, overall(found), groups(found))
+    return Pairwise(both, metrics, counts, overall(both), groups(both))
 
 
 def _as_dict(name: str, each: Pairwise) -> dict[str, Any]:

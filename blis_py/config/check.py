@@ -38,11 +38,11 @@ def duration_ns(value: str | int, key: str = "horizon") -> int:
         InputError: it is not a positive duration.
     """
     fix = 'write "60s", "10m", or a number of µs'
-    found = re.fullmatch(_DURATION, str(value).strip(), re.ASCII)
-    unit_ns = None if found is None else _NS.get(found["unit"] or "us")
-    if found is None or unit_ns is None:
+    match = re.fullmatch(_DURATION, str(value).strip(), re.ASCII)
+    unit_ns = None if match is None else _NS.get(match["unit"] or "us")
+    if match is None or unit_ns is None:
         raise InputError("must be a positive duration", key=key, value=value, fix=fix)
-    number = found["number"]
+    number = match["number"]
     span = int(number) if len(number) < 25 and "." not in number else float(number)
     return clock_ns(span, unit_ns, key=key, least_ns=1, fix=fix)
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from blis_py.config._flag_texts import scorers
 from blis_py.config.pools import PoolSection
 from blis_py.core.bounds import LAST_NS, MAX_INSTANCES, MAX_KV_BLOCKS, MAX_TOKENS
+from blis_py.core.flag_texts import scorers
 from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import setting
 from blis_py.errors import InputError
@@ -36,7 +36,7 @@ _OVERRIDES = {
 """What a side overrides: the end of its key here, and the key of a pool."""
 
 
-def _instances(role: str, flag: str, help: str) -> Any:
+def _instances(flag: str, help: str) -> Any:
     return setting(0, least=0, most=MAX_INSTANCES, flag=flag, help=help)
 
 
@@ -52,8 +52,8 @@ def split_xpyd(text: str) -> tuple[int, int, int]:
     Raises:
         InputError: it is neither.
     """
-    found = re.fullmatch(r"(\d{1,5})p(\d{1,5})d|(\d{1,5})", text.strip())
-    counts = tuple(int(part or 0) for part in found.groups()) if found else ()
+    match = re.fullmatch(r"(\d{1,5})p(\d{1,5})d|(\d{1,5})", text.strip())
+    counts = tuple(int(part or 0) for part in match.groups()) if match else ()
     if len(counts) != 3 or not (counts[2] or counts[0] * counts[1]):
         fix = "write 2p1d, or a number of instances that do both"
         raise InputError("must be a number of instances of each side", key="--xpyd", value=text, fix=fix)
@@ -64,13 +64,11 @@ def split_xpyd(text: str) -> tuple[int, int, int]:
 class DisaggregationSection:
     """Prefill and decode of a request on different instances."""
 
-    prefill_instances: int = _instances("prefill", "--prefill-instances", "Instances for prefill.")
+    prefill_instances: int = _instances("--prefill-instances", "Instances for prefill.")
     """Instances that compute prompts; 0 with `decode_instances` 0 = prefill and decode are not apart."""
-    decode_instances: int = _instances("decode", "--decode-instances", "Instances for decode.")
+    decode_instances: int = _instances("--decode-instances", "Instances for decode.")
     """Instances that decode."""
-    shared_instances: int = _instances(
-        "shared", "--prefill-decode-instances", "Instances for both, beside them."
-    )
+    shared_instances: int = _instances("--prefill-decode-instances", "Instances for both, beside them.")
     """Instances that do both, beside them; configured as those for decode."""
     xpyd: str | None = setting(
         None, flag="--xpyd", help="Both numbers in short: 2p1d; 3 = three that do both.", metavar="XpYd"
@@ -163,6 +161,15 @@ class DisaggregationSection:
         512, least=0, most=MAX_TOKENS, flag="--num-reserved-decode-tokens", help="With sglang, of a request."
     )
     """With `sglang`: tokens that a decode instance keeps free for each request that it has."""
+    max_tokens_in_buffer: int | None = setting(
+        None,
+        least=1,
+        most=MAX_TOKENS,
+        flag="--max-tokens-in-buffer",
+        help="With trtllm: prompt tokens received at the same time.",
+    )
+    """With the hand-overs of TensorRT-LLM: prompt tokens, in whole blocks, whose KV a decode instance
+    receives at the same time; a longer prompt comes alone; null = no limit."""
     lease_s: float | None = setting(
         None,
         above=0,

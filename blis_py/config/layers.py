@@ -64,6 +64,7 @@ class Layers:
         """Paths set by a user; the values of others are derived from these."""
         self._origin: dict[str, tuple[str | Path | None, str]] = {}
         self._flag: dict[str, str] = {}
+        self._inner: dict[str, list[str]] = {}
 
     def add(
         self, leaves: Mapping[str, Any], *, file: str | Path | None, labels: Mapping[str, str] | None = None
@@ -123,6 +124,8 @@ class Layers:
 
     def build(self, model: type[T], prefix: str = "") -> T:
         """The model with given values checked and the others at their defaults."""
+        if not prefix:
+            self._inner = self._by_section()
         model = extended(model)
         hints = _types(model)
         known = {f.name: f for f in fields(model)}  # type: ignore[arg-type]
@@ -169,9 +172,19 @@ class Layers:
             raise self.error(error.problem, where, fix=fix, value=self.values[where]) from error
         return value
 
+    def _by_section(self) -> dict[str, list[str]]:
+        """The given keys inside of each path."""
+        inner: dict[str, list[str]] = {}
+        for key in self.values:
+            above = key.rpartition(".")[0]
+            while above:
+                inner.setdefault(above, []).append(key)
+                above = above.rpartition(".")[0]
+        return inner
+
     def _below(self, path: str) -> list[str]:
         """Given keys inside `path`."""
-        return [key for key in self.values if key.startswith(path + ".")]
+        return self._inner.get(path, [])
 
 
 def _nested(base: Any, leaves: Mapping[str, Any]) -> dict[str, Any]:

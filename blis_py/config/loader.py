@@ -8,7 +8,7 @@ it again gives the same run.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from blis_py.config.layers import Layers, flatten
 from blis_py.config.models import RunConfig
 from blis_py.config.paths import from_folder, with_full_paths, workload_source
 from blis_py.config.pools import PoolSection, of_pool, read_pools
+from blis_py.core.light_dataclass import copied
 from blis_py.errors import InputError
 from blis_py.files.paths import full_path
 from blis_py.files.yaml_files import dump_yaml, load_mapping, parse_yaml
@@ -175,8 +176,8 @@ def _defaults() -> dict[str, Any]:
 def _given(layers: Layers, config: RunConfig) -> tuple[str, ...]:
     """The keys that were set; mappings count as a whole."""
     known = flatten(as_dict(config), RunConfig)
-    found = (next((k for k in _upwards(path) if k in known), None) for path in layers.given)
-    return tuple(sorted({key for key in found if key is not None}))
+    keys = (next((k for k in _upwards(path) if k in known), None) for path in layers.given)
+    return tuple(sorted({key for key in keys if key is not None}))
 
 
 def _upwards(path: str) -> Iterator[str]:
@@ -198,7 +199,7 @@ def as_dict(config: RunConfig) -> dict[str, Any]:
             return {key: plain(item) for key, item in value.items()}
         return list(value) if isinstance(value, tuple) else value
 
-    values = {key: plain(value) for key, value in asdict(config).items()}
+    values = {key: plain(value) for key, value in copied(config).items()}
     for key in ("pools", "links"):
         if not values[key]:
             del values[key]

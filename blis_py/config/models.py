@@ -6,7 +6,6 @@ Annotations are evaluated here and no later: every run reads them several times,
 from dataclasses import field, fields, is_dataclass, replace
 from typing import Any
 
-from blis_py.config._flag_texts import largest_is_never, numbers, whole_numbers
 from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
 from blis_py.config.diffusion import DLLM, DllmSection
 from blis_py.config.disaggregation import DisaggregationSection
@@ -23,6 +22,7 @@ from blis_py.core.config import (
     PrefixCaching,
     queue_order,
 )
+from blis_py.core.flag_texts import largest_is_never, numbers, whole_numbers
 from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import extended, setting
 

@@ -3,8 +3,8 @@
 Annotations are evaluated here and no later, as in `blis_py.config.models`.
 """
 
-from blis_py.config._flag_texts import negative_is_endless, pairs, word
 from blis_py.core.bounds import LAST_NS, MAX_ARRIVALS_PER_S, MAX_REQUESTS, MAX_TOKENS, SECOND_NS
+from blis_py.core.flag_texts import negative_is_endless, pairs, word
 from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import setting
 

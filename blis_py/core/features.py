@@ -185,9 +185,7 @@ class StepFeatures:
         """
         if self.prefill_seqs:
             raise ValueError("only a pure decode step repeats itself")
-        later = self._decodes()
-        for name, grows in _GROWING:
-            setattr(later, name, self._grown(name, getattr(self, name), grows, steps))
+        later = self._decodes(steps)
         if self.further:
             later.further = {
                 name: self._grown(name, value, FEATURES[name].grows, steps)
@@ -195,12 +193,14 @@ class StepFeatures:
             }
         return later
 
-    def _decodes(self) -> StepFeatures:
-        """A copy of a pure decode step. Written out because an overlapped engine prices one per run."""
+    def _decodes(self, steps: int) -> StepFeatures:
+        """The attributes, grown as the schema says. Written out because an overlapped engine prices one per
+        run, and a group of ranks one for each of them."""
+        longest = self.max_context
         return StepFeatures(
             decode_seqs=self.decode_seqs,
-            decode_kv_tokens=self.decode_kv_tokens,
-            max_context=self.max_context,
+            decode_kv_tokens=self.decode_kv_tokens + steps * self.decode_seqs,
+            max_context=longest if longest < 0 else longest + steps,
             emitted_rows=self.emitted_rows,
             constrained_rows=self.constrained_rows,
             shared_kv_tokens=self.shared_kv_tokens,
@@ -235,7 +235,6 @@ class StepFeatures:
 
 _ATTRIBUTES: Final = tuple(FEATURES)
 _IS_ATTRIBUTE: Final = frozenset(FEATURES)
-_GROWING: Final = tuple((name, feature.grows) for name, feature in FEATURES.items() if feature.grows)
 SELDOM: Final = tuple(name for name, feature in FEATURES.items() if feature.optional)
 """Features that are 0 in most runs; logs contain them only if they are not."""
 FEATURE_NAMES: Final = tuple(name for name in FEATURES if name not in SELDOM)

@@ -48,6 +48,11 @@ class KVLoads:
         return list(self._holders)
 
     @property
+    def receiving(self) -> list[Request]:
+        """Those of them whose loads are in progress."""
+        return [request for request, load in self._holders.items() if load is not None]
+
+    @property
     def under_way(self) -> bool:
         """Whether a load is in progress."""
         return len(self._holders) > len(self.arrived)

@@ -154,6 +154,10 @@ class Lifecycle:
         """Requests that run, or hold blocks for KV on its way."""
         return len(self.running) + (0 if self.loads is None else len(self.loads))
 
+    def receiving_beside(self, request: Request) -> list[Request]:
+        """Requests that hold blocks for KV on its way, in the pool that a request is to use."""
+        return [] if self.loads is None else self.loads.receiving
+
     @property
     def kv_under_way(self) -> bool:
         """Whether KV is on its way."""
@@ -199,17 +203,26 @@ class Lifecycle:
 
     def expire(self, now_ns: int) -> list[Request]:
         """Drop the requests whose deadline has passed, and free what was let go; call between steps."""
-        for request in self._let_go:
-            del self.holding[request]
-            self.kv.release(request)
-        self._let_go.clear()
-        self.first_deadline_ns = self._deadlines.first_ns
+        self.free_let_go()
         expired: list[Request] = []
         while self.first_deadline_ns <= now_ns:
             request = self._deadlines.first()
             self.abort(request, FinishReason.TIMEOUT)
             expired.append(request)
         return expired
+
+    @property
+    def lets_go(self) -> bool:
+        """Whether blocks are to be freed at the next step boundary."""
+        return bool(self._let_go)
+
+    def free_let_go(self) -> None:
+        """Free what was let go; call between steps."""
+        for request in self._let_go:
+            del self.holding[request]
+            self.kv.release(request)
+        self._let_go.clear()
+        self.first_deadline_ns = self._deadlines.first_ns
 
     def cancel(self, request: Request, now_ns: int) -> None:
         """Set its deadline to now: the next `expire` drops it."""

@@ -38,14 +38,17 @@ else:
 
 
 def _init(self: Any, /, *args: Any, **given: Any) -> None:
-    name, own = type(self).__name__, fields(self)
-    positional = [field.name for field in own if field.init and not field.kw_only]
-    if len(args) > len(positional):
-        raise TypeError(f"{name}() takes {len(positional)} positional arguments but {len(args)} were given")
-    for key, value in zip(positional, args, strict=False):
-        if key in given:
-            raise TypeError(f"{name}() got multiple values for argument {key!r}")
-        given[key] = value
+    name, own = type(self).__name__, _fields_of(type(self))
+    if args:
+        positional = [field.name for field in own if field.init and not field.kw_only]
+        if len(args) > len(positional):
+            raise TypeError(
+                f"{name}() takes {len(positional)} positional arguments but {len(args)} were given"
+            )
+        for key, value in zip(positional, args, strict=False):
+            if key in given:
+                raise TypeError(f"{name}() got multiple values for argument {key!r}")
+            given[key] = value
     for field in own:
         if field.init and field.name in given:
             value = given.pop(field.name)
@@ -64,13 +67,36 @@ def _init(self: Any, /, *args: Any, **given: Any) -> None:
         self.__post_init__()
 
 
+_known: dict[type, tuple[dataclasses.Field[Any], ...]] = {}
+
+
+def _fields_of(kind: type) -> tuple[dataclasses.Field[Any], ...]:
+    """The fields of a class, looked up once."""
+    own = _known.get(kind)
+    if own is None:
+        own = _known[kind] = fields(kind)
+    return own
+
+
+def copied(value: Any) -> Any:
+    """Mappings in place of dataclasses, as by `dataclasses.asdict`; containers are copied, leaves are not."""
+    kind = type(value)
+    if hasattr(kind, "__dataclass_fields__"):
+        return {field.name: copied(getattr(value, field.name)) for field in _fields_of(kind)}
+    if kind is dict:
+        return {key: copied(item) for key, item in value.items()}
+    return kind(copied(item) for item in value) if kind in (tuple, list) else value
+
+
 def _repr(self: Any) -> str:
-    shown = ", ".join(f"{field.name}={getattr(self, field.name)!r}" for field in fields(self) if field.repr)
+    shown = ", ".join(
+        f"{field.name}={getattr(self, field.name)!r}" for field in _fields_of(type(self)) if field.repr
+    )
     return f"{type(self).__qualname__}({shown})"
 
 
 def _compared(self: Any) -> tuple[Any, ...]:
-    return tuple([getattr(self, field.name) for field in fields(self) if field.compare])
+    return tuple([getattr(self, field.name) for field in _fields_of(type(self)) if field.compare])
 
 
 def _equal(self: Any, other: object) -> bool:
@@ -90,9 +116,9 @@ def _refuse_delete(self: Any, name: str) -> None:
 
 
 def _state(self: Any) -> list[Any]:
-    return [getattr(self, field.name) for field in fields(self)]
+    return [getattr(self, field.name) for field in _fields_of(type(self))]
 
 
 def _set_state(self: Any, state: list[Any]) -> None:
-    for field, value in zip(fields(self), state, strict=True):
+    for field, value in zip(_fields_of(type(self)), state, strict=True):
         object.__setattr__(self, field.name, value)

@@ -180,6 +180,13 @@ class RankedScheduler(StepScheduler):
         self._note_deadlines()
         return expired
 
+    def free_let_go(self) -> None:
+        for rank in self.ranks:
+            if rank.scheduler.lets_go:
+                rank.book()
+                rank.scheduler.free_let_go()
+        self._note_deadlines()
+
     def cancel(self, request: Request, now_ns: int) -> None:
         self._rank_of[request].scheduler.cancel(request, now_ns)
         self._note_deadlines()
@@ -232,6 +239,9 @@ class RankedScheduler(StepScheduler):
     def committed(self) -> int:
         return sum(rank.scheduler.committed for rank in self.ranks)
 
+    def receiving_beside(self, request: Request) -> list[Request]:
+        return self._rank_of[request].scheduler.receiving_beside(request)
+
     @property
     def kv_under_way(self) -> bool:
         return any(rank.scheduler.kv_under_way for rank in self.ranks)
@@ -281,6 +291,11 @@ class RankedScheduler(StepScheduler):
                 prefills += rank.part.prefills
                 admitted += rank.part.admitted
                 preempted += rank.part.preempted
+                if not rank.works and rank.scheduler.has_candidates:
+                    for (
+                        request
+                    ) in rank.scheduler.waiting:  # perhaps preempted for a step that came to nothing
+                        self.running.pop(request, None)
             works = works or rank.works
         for request in admitted:
             self.running[request] = None
@@ -365,9 +380,3 @@ class RankedScheduler(StepScheduler):
         self.book()
         for rank in self.ranks:
             rank.scheduler.leave_out_last()
-
-    def check(self) -> None:
-        """See `StepProgress.check`."""
-        self.book()
-        for rank in self.ranks:
-            rank.scheduler.check()

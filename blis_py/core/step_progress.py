@@ -170,6 +170,8 @@ class StepProgress(StepScheduler):
         if stopped or len(ended) > 1:
             ended = list(dict.fromkeys([*ended, *[r for r in stopped if r.status is not FINISHED]]))
         for request in ended:
+            if request.status is ENDING and not stopped:
+                continue  # nothing was planned behind its last token
             if request.status is DECODING:
                 self._decoding.stop(request, self.tick)
                 request.status = ENDING

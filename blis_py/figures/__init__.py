@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from blis_py.figures.agreement import predicted_measured
     from blis_py.figures.distributions import latency_cdf, one_latency
     from blis_py.figures.over_time import state_over_time
+    from blis_py.figures.pools import by_pool
     from blis_py.figures.run import RunView
     from blis_py.figures.saving import save_plots
     from blis_py.figures.style import Picture
@@ -32,6 +33,7 @@ __all__ = [
     "RunView",
     "autopsy",
     "batch",
+    "by_pool",
     "hit_rate",
     "instances",
     "latency_cdf",
@@ -49,6 +51,7 @@ _HOMES = {
     "RunView": "run",
     "autopsy": "waterfall",
     "batch": "_composition",
+    "by_pool": "pools",
     "hit_rate": "_hits",
     "instances": "_heat_map",
     "latency_cdf": "distributions",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -62,6 +62,10 @@ class RunView:
     gaps: Callable[[Rows], Distribution] | None
     """All inter-token latencies of some requests, in ns; `None` = only means per request are known."""
     limits: Sequence[Limit] = ()
+    pools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Figures of each pool, as the summary has them; empty with one pool."""
+    handovers: Mapping[str, Any] = field(default_factory=dict)
+    """Figures of the hand-overs between pools, as the summary has them."""
 
     def __len__(self) -> int:
         return len(self.completed)
@@ -76,8 +80,19 @@ class RunView:
         return Distribution.of(values[~np.isnan(values)])
 
     @classmethod
-    def of(cls, record: RunRecord, targets: GoodputTargets | None = None) -> RunView:
-        """View of a run that was just simulated; `targets` are the goodput targets."""
+    def of(
+        cls,
+        record: RunRecord,
+        targets: GoodputTargets | None = None,
+        summary: Callable[[], Mapping[str, Any]] = dict,
+    ) -> RunView:
+        """View of a run that was just simulated.
+
+        Args:
+            targets: the goodput targets.
+            summary: makes its summary, which only figures of pools need.
+        """
+        several = len({one.pool for one in record.instances}) > 1
         columns = latencies(record)
         return cls(
             config=record.config,
@@ -93,7 +108,13 @@ class RunView:
             end_s=record.end_ns / 1e9,
             gaps=TokenGaps(record).distribution,
             limits=limits_of(record.config, targets),
+            **of_pools(summary() if several else {}),
         )
+
+
+def of_pools(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The fields of a view that are parts of a summary."""
+    return {name: part for name in ("pools", "handovers") if isinstance(part := summary.get(name), Mapping)}
 
 
 def _columns(runs: Any) -> Columns | None:
@@ -106,16 +127,16 @@ def _columns(runs: Any) -> Columns | None:
 
 def limits_of(config: Mapping[str, Any], targets: GoodputTargets | None = None) -> list[Limit]:
     """Limits on the run (`--slo`), and on every request (`--goodput` and similar)."""
-    found = []
+    listed = []
     for check in parse_slos(config.get("slo") or ()):
         share = float(check.stat[1:]) if check.stat.startswith("p") else None
         of = METRICS[check.metric]
         text = f"{check.slo_class + ' ' if check.slo_class else ''}{of.label} {check.stat}"
-        found.append(Limit(of.name, check.limit_ns / of.unit.scale, text, check.slo_class, share))
+        listed.append(Limit(of.name, check.limit_ns / of.unit.scale, text, check.slo_class, share))
     for name, limits in (targets.limits_ns if targets else {}).items():
         for of in main():
             if of.name in limits:
                 own = None if name == ANY_CLASS else name
                 text = f"good{f' {own}' if own else ''} {of.label}"
-                found.append(Limit(of.name, limits[of.name] / of.unit.scale, text, own))
-    return found
+                listed.append(Limit(of.name, limits[of.name] / of.unit.scale, text, own))
+    return listed

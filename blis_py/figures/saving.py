@@ -13,6 +13,7 @@ from blis_py.figures._hits import hit_rate
 from blis_py.figures._load_curve import throughput_latency
 from blis_py.figures.distributions import latency_cdf, one_latency
 from blis_py.figures.over_time import state_over_time
+from blis_py.figures.pools import by_pool
 from blis_py.figures.run import RunView
 from blis_py.figures.style import Picture
 from blis_py.figures.trade import pareto
@@ -24,11 +25,12 @@ _FIGURES: dict[str, Callable[[RunView], Picture | None]] = {
     "timeline": state_over_time,
     "instances": instances,
     "batch": batch,
+    "pools": by_pool,
 }
 OF_SEVERAL = {"throughput_latency": throughput_latency, "pareto": pareto, "hit_rate": hit_rate}
 """Figures of several runs: results, or the table of a sweep."""
-USUAL = ("overview", "latency_cdf", "timeline")
-"""Figures in every saved result."""
+USUAL = ("overview", "latency_cdf", "timeline", "pools")
+"""Figures in every saved result that has the data for them."""
 
 
 def figures() -> dict[str, Callable[[RunView], Picture | None]]:

@@ -68,9 +68,9 @@ class Point:
     def value(self, name: str) -> float:
         """A figure of the whole cluster (`ttft_ms.p99`); NaN if the run has none."""
         for spelling in (name, f"cluster.{name}", name.replace(".", "_")):
-            found = self.values.get(spelling)
-            if isinstance(found, int | float) and not isinstance(found, bool):
-                return float(found)
+            value = self.values.get(spelling)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                return float(value)
         return float("nan")
 
     @property
@@ -88,12 +88,12 @@ class FigureGroup:
 
     def values(self, name: str) -> list[float]:
         """A figure of each run that has it."""
-        found = [run.value(name) for run in self.runs]
-        return [value for value in found if not np.isnan(value)]
+        values = [run.value(name) for run in self.runs]
+        return [value for value in values if not np.isnan(value)]
 
     def middle(self, name: str) -> float:
-        found = self.values(name)
-        return float(np.median(found)) if found else float("nan")
+        values = self.values(name)
+        return float(np.median(values)) if values else float("nan")
 
     @property
     def saturated(self) -> bool:
@@ -282,10 +282,10 @@ def _series(points: Sequence[Point], by: Sequence[str], along: str | None) -> li
         lines.setdefault(name, {}).setdefault(repr(load), []).append(point)
     made = []
     for name, groups in lines.items():
-        found = [
+        series = [
             FigureGroup(runs[0].settings.get(along) if along else None, runs) for runs in groups.values()
         ]
-        made.append(Series(name, sorted(found, key=lambda group: _order(group.load))))
+        made.append(Series(name, sorted(series, key=lambda group: _order(group.load))))
     return made
 
 

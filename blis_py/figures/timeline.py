@@ -89,8 +89,8 @@ def _of(column: str) -> Callable[[Columns], Floats]:
     """A column accessor; zeros if the table lacks the column."""
 
     def amount(steps: Columns) -> Floats:
-        found = steps[column] if column in steps else np.zeros(len(steps["start_ns"]))
-        return found.astype(np.float64)
+        values = steps[column] if column in steps else np.zeros(len(steps["start_ns"]))
+        return values.astype(np.float64)
 
     return amount
 

@@ -59,11 +59,11 @@ def check_header(
         InputError: names the allowed columns.
     """
     place = f"{path}:{line}"
-    seen: set[str] = set()
+    names_before: set[str] = set()
     for name in names:
-        if name in seen:
+        if name in names_before:
             raise InputError("column given twice", file=place, key=name or "(no name)", fix="keep one")
-        seen.add(name)
+        names_before.add(name)
     known = [*needed, *(name for name in optional if name not in needed)]
     there = f"the columns are {', '.join(needed)}"
     more = known[len(needed) :]
@@ -75,7 +75,7 @@ def check_header(
             fix = f"did you mean {near[0]}? Or remove it" if near else "remove it"
             raise InputError("unknown column", file=place, key=name or "(no name)", fix=f"{fix}; {there}")
     for name in needed:
-        if name not in seen:
+        if name not in names_before:
             raise InputError("missing column", file=place, key=name, fix=f"add it; {there}")
 
 

@@ -46,16 +46,16 @@ def _scalar(kind: str, construct: Any) -> Any:
 
 
 def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Hashable, Any]:
-    seen: set[Hashable] = set()
+    keys_before: set[Hashable] = set()
     for key_node, _ in node.value:
         if key_node.tag == f"{_TAG}merge":
             continue
         key = loader.construct_object(key_node, deep=True)
         if not isinstance(key, Hashable):
             raise _error("a key must be plain text", key_node)
-        if key in seen:
+        if key in keys_before:
             raise _error(f"key {str(key)[:100]!r} is given twice", key_node)
-        seen.add(key)
+        keys_before.add(key)
     mapping: dict[Hashable, Any] = loader.construct_mapping(node, deep=True)
     return mapping
 

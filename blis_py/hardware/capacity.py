@@ -165,19 +165,34 @@ def model_weight_bytes(shape: ModelShape) -> float:
         + (shape.layers - shape.moe_layers) * shape.dense_ffn_parameters * w.dense
         + shape.moe_layers * sparse_layer
     )
-    if shape.indexer is not None:
-        plain = shape.indexer.plain_parameters(shape.hidden) * shape.dtype_bytes
-        linear += shape.indexer.layers * (shape.indexer.query_parameters * shape.indexer.weight_bytes + plain)
+    linear += _indexer_bytes(shape)
     routers = shape.moe_layers * shape.router_parameters
     head = 0 if shape.tied_embeddings else shape.embedding_parameters * w.head
     return linear + head + (shape.embedding_parameters + routers + shape.norm_parameters) * shape.dtype_bytes
 
 
+def _indexer_bytes(shape: ModelShape) -> float:
+    if shape.indexer is None:
+        return 0.0
+    plain = shape.indexer.plain_parameters(shape.hidden) * shape.dtype_bytes
+    return shape.indexer.layers * (shape.indexer.query_parameters * shape.indexer.weight_bytes + plain)
+
+
+def _undivided_bytes(shape: ModelShape) -> float:
+    """Matrices that every rank holds whole: latent attention's projections down, and the indexer's
+    (`ReplicatedLinear` in `deepseek_v2.py` of vLLM and of SGLang)."""
+    if shape.latent is None:
+        return 0.0
+    down = shape.hidden * (shape.latent.query_rank + shape.latent.cached_elements)
+    return shape.layers * down * shape.weights.attention + _indexer_bytes(shape)
+
+
 def rank_weight_bytes(shape: ModelShape, layout: Layout) -> float:
     """Weights of one rank: attention, shared experts and embeddings are replicated with it."""
-    whole = model_weight_bytes(shape)
+    undivided = _undivided_bytes(shape)
+    whole = model_weight_bytes(shape) - undivided
     w, sparse = shape.weights, shape.moe_layers
-    copies = sparse * layout.redundant_experts * shape.expert_parameters * w.experts / layout.gpus
+    copies = sparse * layout.redundant_experts * shape.expert_parameters * w.experts / layout.gpus + undivided
     if layout.attention_dp == 1:
         return whole / layout.gpus + copies
     routed = sparse * shape.experts * shape.expert_parameters * w.experts

@@ -161,12 +161,12 @@ class Fitted:
     # --- parts ---------------------------------------------------------------------------------------
 
     def _experts(self, tokens: int) -> float:
-        found = self._expert_cache.get(tokens)
-        if found is None:
-            found = self._expert_cache[tokens] = expected_experts(
+        experts = self._expert_cache.get(tokens)
+        if experts is None:
+            experts = self._expert_cache[tokens] = expected_experts(
                 self.shape, tokens, self.profile.experts_in_use
             )
-        return found
+        return experts
 
     def _bucket(self, f: StepFeatures) -> int:
         """Padded size of the graph that replays the step, tokens if it has prompts; 0 if none."""
@@ -213,13 +213,13 @@ class Fitted:
 
     def _curve(self, regime: _Regime, tokens: int) -> SurfaceCurve:
         """The part that depends on tokens and decode KV only, experts and rounding included."""
-        found = regime.curves.get(tokens)
-        if found is None:
+        curve = regime.curves.get(tokens)
+        if curve is None:
             bare = regime.surface.curve(tokens)
             more = regime.per_expert * self._experts(tokens) + 0.5 if regime.per_expert else 0.5
-            found = SurfaceCurve(bare.at, [ns + more for ns in bare.ns], bare.slopes)
-            regime.curves[tokens] = found
-        return found
+            curve = SurfaceCurve(bare.at, [ns + more for ns in bare.ns], bare.slopes)
+            regime.curves[tokens] = curve
+        return curve
 
     @property
     def launches_apart(self) -> bool:
@@ -305,9 +305,9 @@ class Fitted:
         return max(gpu_ns - int(self._saved_ns * f.shared_kv_tokens), 1)
 
     def _decode(self, seqs: int, rows: int) -> _Decoded:
-        found = self._decodes.get((seqs, rows))
-        if found is not None:
-            return found
+        decoded = self._decodes.get((seqs, rows))
+        if decoded is not None:
+            return decoded
         f = StepFeatures(decode_seqs=seqs, emitted_rows=rows)
         bucket = self._bucket(f)
         regime = self._graph if bucket and self._graph is not None else self._eager
@@ -321,7 +321,7 @@ class Fitted:
         starts = [ns + rest for ns in curve.ns]
         limits = regime.fit.domain
         small = seqs <= _most(limits, "decode_seqs") and rows <= _most(limits, "emitted_rows")
-        found = self._decodes[seqs, rows] = _Decoded(
+        decoded = self._decodes[seqs, rows] = _Decoded(
             SurfaceCurve(curve.at, starts, curve.slopes),
             (np.array(curve.at), np.array(starts), np.array(curve.slopes)) if len(starts) > 1 else None,
             regime.per_context + regime.per_padded * x.attended,
@@ -331,7 +331,7 @@ class Fitted:
             _most(limits, "max_context") if small else -2,
             limits,
         )
-        return found
+        return decoded
 
     # --- counting ------------------------------------------------------------------------------------
 

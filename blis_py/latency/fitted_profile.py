@@ -197,8 +197,8 @@ def profile_path(name: str | Path, flag: str = "--profile") -> Path:
         if is_file(place):
             return place
     known = sorted(
-        str(found.parent.relative_to(bundled.root("profiles") / "fits"))
-        for found in (bundled.root("profiles") / "fits").glob(f"*/*/{FILE}")
+        str(file.parent.relative_to(bundled.root("profiles") / "fits"))
+        for file in (bundled.root("profiles") / "fits").glob(f"*/*/{FILE}")
     )
     fix = "give a folder with a profile.yaml" + (f", or one of {', '.join(known)}" if known else "")
     raise InputError("no profile here", key=flag, value=str(name), fix=fix)
@@ -340,10 +340,10 @@ def _launching(part: FilePart, draws: int) -> tuple[Prices, tuple[tuple[float, .
     if "launching" not in part.mapping():
         return {}, ()
     prices = _prices(part.of("launching"))
-    found = _draws(part.of("launching_draws"), len(prices))
-    if len(found) != draws:
+    prices_drawn = _draws(part.of("launching_draws"), len(prices))
+    if len(prices_drawn) != draws:
         raise part.of("launching_draws").error("as many draws as gpu_draws are needed")
-    return prices, found
+    return prices, prices_drawn
 
 
 def _prices(part: FilePart) -> Prices:

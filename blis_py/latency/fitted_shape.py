@@ -68,17 +68,17 @@ def _from_facts(name: str, values: Mapping[str, Any], file: str | Path | None) -
         raise InputError(f"not a model shape: {error}", file=file, key="model_config") from None
 
 
-def require_same(measured: ModelShape, wanted: ModelShape, file: str | None) -> None:
+def require_same(measured: ModelShape, required: ModelShape, file: str | None) -> None:
     """Check that a profile was measured on the wanted model.
 
     Raises:
         InputError: the models differ.
     """
     for name in _PRICED:
-        ours, theirs = getattr(wanted, name), getattr(measured, name)
+        ours, theirs = getattr(required, name), getattr(measured, name)
         if ours != theirs:
             raise InputError(
-                f"was measured on {measured.name} ({name} {theirs}), not on {wanted.name} ({name} {ours})",
+                f"was measured on {measured.name} ({name} {theirs}), not on {required.name} ({name} {ours})",
                 file=file,
                 key="model",
                 fix="give a profile of this model, or leave --model out",

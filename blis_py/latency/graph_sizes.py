@@ -48,10 +48,10 @@ def default_sizes(
     if engine == "trtllm":
         return GraphSizes(_trtllm(most or _TRTLLM_MAX, padded), padded)
     if engine == "sglang":
-        found = _up_to(most or _sglang_most(gpu, tp), _SGLANG)
+        sizes = _up_to(most or _sglang_most(gpu, tp), _SGLANG)
     else:
-        found = _up_to(most or min(2 * max_num_seqs, _VLLM_MAX), _VLLM)
-    return GraphSizes(found, padded)
+        sizes = _up_to(most or min(2 * max_num_seqs, _VLLM_MAX), _VLLM)
+    return GraphSizes(sizes, padded)
 
 
 _LONGEST = 8192

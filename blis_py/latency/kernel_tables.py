@@ -105,8 +105,8 @@ class KernelTables:
         return ns + interpolate(self._axes, self._attention, (chunk, past, seqs, context))
 
     def _decode(self, seqs: int) -> _Decode:
-        found = self._decode_cache.get(seqs)
-        if found is None:
+        decode = self._decode_cache.get(seqs)
+        if decode is None:
             _, _, counts, contexts = self._axes
             below, weight = cell(counts, seqs)
             table = self._attention[0, 0]
@@ -117,7 +117,7 @@ class KernelTables:
             measured = seqs <= min(most for name, most in self._limits.items() if name in _OF_DECODES)
             around = self._profile.longest[below : below + (2 if weight else 1)]
             longest = int(around.min()) if measured else 0
-            found = self._decode_cache[seqs] = _Decode(
+            decode = self._decode_cache[seqs] = _Decode(
                 at[:-1].tolist(),
                 ns[:-1].tolist(),
                 slopes.tolist(),
@@ -125,7 +125,7 @@ class KernelTables:
                 seqs * longest if measured else -1,
                 (longest if self.uses_max_context else _NO_LIMIT) if measured else -2,
             )
-        return found
+        return decode
 
     # --- counting ------------------------------------------------------------------------------------
 
@@ -156,7 +156,7 @@ class KernelTables:
     def _far(self, f: StepFeatures, chunk: float = 0, past: float = 0) -> None:
         """Record the excess of a step that lies outside."""
         seqs = f.decode_seqs
-        seen = {
+        values = {
             "tokens": f.prefill_tokens + seqs,
             "sequences": f.prefill_seqs + seqs,
             "chunk": ceil(chunk),
@@ -164,7 +164,7 @@ class KernelTables:
             "decodes": seqs,
             "decodes beside a chunk": seqs if chunk else 0,
         }
-        for name, value in seen.items():
+        for name, value in values.items():
             self.outside.record(name, value, self._limits[name])
         if seqs and seqs <= self._limits["decodes"]:
             longest = f.max_context if self.uses_max_context else 0

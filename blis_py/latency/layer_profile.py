@@ -119,8 +119,8 @@ def _skew(meta: FilePart, tp: int) -> float:
     fit = meta.of("skew_fit")
     if not fit.mapping().get("per_tp") or tp not in fit.of("per_tp").mapping(int):
         return 0.0
-    found = fit.of("per_tp").of(tp)
-    return found.of("alpha_default").number(-100, 100) if "alpha_default" in found.mapping() else 0.0
+    skew = fit.of("per_tp").of(tp)
+    return skew.of("alpha_default").number(-100, 100) if "alpha_default" in skew.mapping() else 0.0
 
 
 def _rows(folder: Path, name: str, keys: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

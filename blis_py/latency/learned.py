@@ -68,13 +68,13 @@ def _kind_text(kind: str) -> str:
 
 def learned_on(measured: Iterable[tuple[ModelShape, GpuSpec, int, int]]) -> Learned:
     """A summary from the model, GPU, TP degree and longest context of each group of measurements."""
-    found: dict[str, dict[str, set[int]]] = {}
+    covered: dict[str, dict[str, set[int]]] = {}
     longest = 0
     for shape, gpu, tp, tokens in measured:
-        found.setdefault(kind_of(shape), {}).setdefault(gpu.name, set()).add(tp)
+        covered.setdefault(kind_of(shape), {}).setdefault(gpu.name, set()).add(tp)
         longest = max(longest, tokens)
     degrees = {
-        kind: {gpu: tuple(sorted(tps)) for gpu, tps in gpus.items()} for kind, gpus in sorted(found.items())
+        kind: {gpu: tuple(sorted(tps)) for gpu, tps in gpus.items()} for kind, gpus in sorted(covered.items())
     }
     return Learned(degrees, longest)
 

@@ -143,7 +143,7 @@ def decode_line_of(model: LineModel, f: StepFeatures) -> DecodeLine:
     """A pure decode step; its host part is constant."""
     seqs, rows = f.decode_seqs, f.emitted_rows
     key = (seqs << _ROWS_BITS) + rows
-    found = model._decodes.get(key)
-    if found is None:
-        found = model._decodes[key] = decode_line(model, dense_ns(model, f), seqs, host_ns(model, seqs))
-    return found
+    line = model._decodes.get(key)
+    if line is None:
+        line = model._decodes[key] = decode_line(model, dense_ns(model, f), seqs, host_ns(model, seqs))
+    return line

@@ -104,7 +104,7 @@ class Outside:
         if not self.steps:
             return []
         worst = sorted(self.farthest.items(), key=lambda item: -item[1][0] / max(item[1][1], 1))
-        stated = ", ".join(f"{name} up to {seen:,}, measured up to {most:,}" for name, (seen, most) in worst)
+        stated = ", ".join(f"{name} up to {far:,}, measured up to {most:,}" for name, (far, most) in worst)
         share = 100 * self.steps / self.priced
         rounded = f"{share:.1f}" if share >= 0.1 else "less than 0.1"
         return [f"{rounded} % of the steps lie outside the measured domain: {stated}{self.how}"]

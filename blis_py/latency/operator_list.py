@@ -126,16 +126,16 @@ class OperatorList:
 
     # --- attention itself --------------------------------------------------------------------------
 
-    def of_chunk(self, chunk: Array, past: Array) -> Array:
-        """Attention of all layers for `chunk` tokens of a prompt over `past` cached ones."""
+    def of_chunk(self, chunk: Array, past: Array, prompts: float = 1.0) -> Array:
+        """Attention of all layers for `chunk` tokens of each of `prompts` prompts over `past` cached ones."""
         shape = self._shape
         ns = sum(
-            count * self._context(chunk, past, window) for count, window in self._windows if count
+            count * self._context(prompts, chunk, past, window) for count, window in self._windows if count
         ) + np.zeros(np.broadcast_shapes(chunk.shape, past.shape))
         if shape.linear is not None:
             heads = shape.linear.value_heads / self._layout.attention_tp
             ns = ns + shape.linear.layers * self._ns(
-                ["linear_context"], lambda gpu: work.linear_context(gpu, chunk, heads)
+                ["linear_context"], lambda gpu: work.linear_context(gpu, prompts * chunk, heads)
             )
         return np.asarray(np.where(chunk > 0, ns, 0.0))
 
@@ -158,18 +158,19 @@ class OperatorList:
         shape = self._shape
         return (shape.cached_layers - shape.windowed_layers, 0), (shape.windowed_layers, shape.sliding_window)
 
-    def _context(self, chunk: Array, past: Array, window: int) -> Array:
+    def _context(self, prompts: float, chunk: Array, past: Array, window: int) -> Array:
         shape, heads, kv_heads = self._shape, self._heads, self._kv_heads
         length = np.maximum(chunk, 1.0)
         if shape.latent is not None:
             names = [f"mla_context/{form}" for form in (self._kv_form, "bfloat16", "fp8")]
-            ns = self._ns(names, lambda gpu: work.mla_context(gpu, 1.0, length, past, heads))
+            ns = self._ns(names, lambda gpu: work.mla_context(gpu, prompts, length, past, heads))
             expanded = heads * (shape.latent.nope_dim + shape.latent.value_dim)
-            return ns + self._gemm(self._input_form, length + past, expanded, shape.latent.kv_rank)
+            rows = prompts * (length + past)
+            return ns + self._gemm(self._input_form, rows, expanded, shape.latent.kv_rank)
         names = self._attention_names("context", window)
         return self._ns(
             names,
-            lambda gpu: work.context(gpu, 1.0, length, past, heads, kv_heads, shape.head_dim, window),
+            lambda gpu: work.context(gpu, prompts, length, past, heads, kv_heads, shape.head_dim, window),
         )
 
     def _decode(self, seqs: Array, context: Array, window: int) -> Array:
@@ -267,12 +268,21 @@ class OperatorList:
             lambda gpu: work.experts(gpu, form, tokens, shape.hidden, width, top_k, local, layout.ep),
         )
         rank_tokens = np.ceil(tokens / layout.attention_dp)
-        ns = ns + self._gemm("bfloat16", rank_tokens, shape.experts, shape.hidden)
-        ns = ns + self._move(rank_tokens, shape.experts)  # choice of the experts
+        ns = ns + self._router(rank_tokens)
         if shape.shared_intermediate:
             shared = shape.shared_intermediate / layout.attention_tp
             ns = ns + self._gated(rank_tokens, shared, shape.weights.shared)
         return ns
+
+    def _router(self, tokens: Array) -> Array:
+        """Scores and the choice of the experts. In FP32, tokens are converted first, and partial sums of a
+        split product added up behind it (vLLM's `minimax_m2.py`, its pull request 38445)."""
+        experts, hidden = self._shape.experts, self._shape.hidden
+        ns = self._gemm("bfloat16", tokens, experts, hidden)
+        if self._shape.router_fp32:
+            ns = np.maximum(ns, work.fp32_arithmetic(self._gpu, tokens, experts, hidden))
+            ns = ns + self._move(tokens, hidden) + self._move(tokens, experts)
+        return ns + self._move(tokens, experts)
 
     def _exchange(self, tokens: Array, prompts: bool) -> Array:
         """Sum of a layer's outputs over the ranks; with replicated attention, tokens to all ranks first and
@@ -341,16 +351,16 @@ class OperatorList:
 
     def _over_link(self, names: Sequence[str], priced: Priced) -> Array:
         """An exchange, with the efficiency that it has over the link of the measured GPU."""
-        found = self._surface(names)
-        return priced.ns if found is None else found[1].ns(priced)
+        operators = self._surface(names)
+        return priced.ns if operators is None else operators[1].ns(priced)
 
     def _ns(self, names: Sequence[str], price: Callable[[GpuSpec], Priced]) -> Array:
         """A kernel. Where it was measured on another GPU, its time beyond the roofline is that of moving
         bytes: it does not grow where arithmetic alone is slower."""
-        here, found = price(self._gpu), self._surface(names)
-        if found is None:
+        here, operators = price(self._gpu), self._surface(names)
+        if operators is None:
             return here.ns
-        name, surface = found
+        name, surface = operators
         if name == self._gpu.name.lower():
             return surface.ns(here)
         measured_on = load_gpu(name)

@@ -165,7 +165,7 @@ def _small_kernels(shape: ModelShape, gpu: GpuSpec, tp: int) -> Curve:
 
 
 def _experts(folder: Path, shape: ModelShape, tp: int, gemm: Gemm) -> list[tuple[float, Curve]]:
-    wanted = {
+    having = {
         "moe_dtype": _DTYPE,
         "hidden_size": str(shape.hidden),
         "inter_size": str(shape.moe_intermediate),
@@ -176,7 +176,7 @@ def _experts(folder: Path, shape: ModelShape, tp: int, gemm: Gemm) -> list[tuple
         "distribution": _ROUTING,
     }
     points: dict[float, float] = {}
-    for tokens, ns in _table(folder, "moe_perf", ("num_tokens",), wanted):
+    for tokens, ns in _table(folder, "moe_perf", ("num_tokens",), having):
         points[tokens] = min(ns, points.get(tokens, ns))
     layers = float(shape.moe_layers)
     parts = [(layers, _curve(points)), (layers, gemm(shape.experts, shape.hidden))]
@@ -237,13 +237,11 @@ def _chunk_ns(prompt: Curve, chunk: float, past: float) -> float:
 
 
 def _decodes(folder: Path, heads: dict[str, str]) -> tuple[Array, Array, Array, Array]:
-    points = {
-        (count, step): ns
-        for count, step, ns in _table(folder, "generation_attention_perf", ("batch_size", "step"), heads)
-    }
+    name = "generation_attention_perf"
+    points = {(count, step): ns for count, step, ns in _table(folder, name, ("batch_size", "step"), heads)}
     counts = np.array([0.0, *sorted({count for count, _ in points})])
     contexts = np.array([0.0, *sorted({step for _, step in points})])
-    grid = empty_grid((counts, contexts), folder / "generation_attention_perf")
+    grid = empty_grid((counts, contexts), folder / name)
     for (count, step), ns in points.items():
         grid[np.searchsorted(counts, count), np.searchsorted(contexts, step)] = ns
     grid[0] = 0.0
@@ -254,15 +252,20 @@ def _decodes(folder: Path, heads: dict[str, str]) -> tuple[Array, Array, Array, 
         extend(contexts, line)
     for line in grid.T:
         extend(counts, line)
+    if np.isnan(grid).any():
+        fix = "measure the shortest context with every batch size"
+        raise InputError("has too few points to fill its grid", file=folder / name, fix=fix)
     return counts, contexts, grid, longest
 
 
 # --- files -------------------------------------------------------------------------------------------
 
-Wanted = Mapping[str, str | Callable[[str], bool]]
+Conditions = Mapping[str, str | Callable[[str], bool]]
 
 
-def _table(folder: Path, name: str, columns: tuple[str, ...], wanted: Wanted) -> Iterator[tuple[float, ...]]:
+def _table(
+    folder: Path, name: str, columns: tuple[str, ...], having: Conditions
+) -> Iterator[tuple[float, ...]]:
     """Rows with the wanted values: the columns and the latency in ns. Columns with a constant value may have
     been dropped from a table, so an absent wanted column matches.
 
@@ -271,17 +274,17 @@ def _table(folder: Path, name: str, columns: tuple[str, ...], wanted: Wanted) ->
     """
     plain = folder / f"{name}.csv"
     path = plain if exists(plain) else folder / f"{name}.csv.gz"
-    found = False
+    any_row = False
     needed = (*columns, "latency")
     there = header_of(path)
-    filters = [(key, value) for key, value in wanted.items() if key in there]
+    filters = [(key, value) for key, value in having.items() if key in there]
     for line, cells in table_rows(path, (*needed, *(key for key, _ in filters)), needed=needed):
         stated = zip(filters, cells[len(needed) :], strict=True)
         if all(v(cell) if callable(v) else cell == v for (_, v), cell in stated):
-            found = True
+            any_row = True
             yield _numbers(f"{path}:{line}", cells[: len(needed)])
-    if not found:
-        model = ", ".join(f"{key}={value}" for key, value in wanted.items() if not callable(value))
+    if not any_row:
+        model = ", ".join(f"{key}={value}" for key, value in having.items() if not callable(value))
         raise InputError(f"holds no measurement with {model}", file=path, fix="use --latency-model roofline")
 
 

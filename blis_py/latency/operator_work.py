@@ -40,6 +40,9 @@ WEIGHT_BYTES = {
 """Number format of an operator -> bytes of a weight, with its scales."""
 _INPUT_BYTES = {"fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, "w4a8_mxfp4_mxfp8": 1.0}
 KV_BYTES = {"bfloat16": 2.0, "fp8": 1.0}
+_FP32_SHARE = {True: 1 / 30, False: 1 / 15}
+"""FP32 over dense 16-bit arithmetic, by whether a GPU multiplies in 4 bits (NVIDIA's datasheets: B200 75 of
+2,250, H100 67 of 989 TFLOP/s)."""
 
 
 class Priced(NamedTuple):
@@ -53,6 +56,12 @@ class Priced(NamedTuple):
 def gemm(gpu: GpuSpec, form: str, m: Sizes, n: Sizes, k: Sizes) -> Priced:
     moved = WEIGHT_BYTES[form] * n * k + _INPUT_BYTES.get(form, 2.0) * m * k + 2.0 * m * n
     return Priced(_roofline(gpu, form, 2.0 * m * n * k, moved), _logs(m, n, k))
+
+
+def fp32_arithmetic(gpu: GpuSpec, m: Sizes, n: Sizes, k: Sizes) -> Any:
+    """Time in ns that a matrix product in FP32 takes at least: it runs beside the tensor cores."""
+    share = _FP32_SHARE[bool(gpu.fp4_flops)]
+    return 2.0 * m * n * k / (gpu.fp16_flops * share / 1e9)
 
 
 def experts(
@@ -110,9 +119,9 @@ def decode(
     dim: int,
     window: int,
 ) -> Priced:
-    seen = np.minimum(cached, window) if window else np.asarray(cached, dtype=float)
-    moved = seqs * dim * (2.0 * seen * kv_heads * KV_BYTES[kv_form] + 4.0 * heads)
-    ns = _roofline(gpu, "bfloat16", 4.0 * seqs * seen * heads * dim, moved)
+    keys = np.minimum(cached, window) if window else np.asarray(cached, dtype=float)
+    moved = seqs * dim * (2.0 * keys * kv_heads * KV_BYTES[kv_form] + 4.0 * heads)
+    ns = _roofline(gpu, "bfloat16", 4.0 * seqs * keys * heads * dim, moved)
     return Priced(ns, _logs(seqs, np.maximum(cached, 1), kv_heads, np.asarray(heads) / kv_heads))
 
 

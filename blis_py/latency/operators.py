@@ -143,8 +143,8 @@ class Operators:
         if operators.prices_prompts_apart:
             self._mixed_group = _Line.of(_TOKENS, operators.of_feed_forward(_TOKENS, prompts=True))
         self._rows = _Line.of(_TOKENS, operators.of_rows(_TOKENS))
-        grid = operators.of_chunk(_CHUNKS[:, None], _PASTS[None, :])
-        self._chunks = [_Line.of(_PASTS, line) for line in grid]
+        self._prompts: dict[int, list[_Line]] = {}
+        """Attention over the cached tokens of each of so many prompts, by the tokens of `_CHUNKS`."""
         self._decodes: dict[int, _Line] = {}
         self._own: dict[int, float] = {}
         """Part of a rank that decodes, without attention, by its sequences."""
@@ -266,11 +266,19 @@ class Operators:
             ns = np.maximum(ns, self._launch_ns)
         return np.asarray((ns + terms.decode_step_ns) * self._server.scale)
 
-    def _chunk_ns(self, chunk: float, past: float) -> float:
+    def _prompts_ns(self, prompts: int, tokens: float, pairs: float) -> float:
+        """Attention of alike prompts that have so many new tokens and query-key pairs in all."""
+        prompts = min(prompts, ceil(tokens))
+        chunk, past = one_chunk(tokens / prompts, pairs / prompts)
+        lines = self._prompts.get(prompts) or self._lines_of(prompts)
         i = min(max(bisect_right(_CHUNK_LIST, chunk) - 1, 0), len(_CHUNK_LIST) - 2)
         weight = (chunk - _CHUNK_LIST[i]) / (_CHUNK_LIST[i + 1] - _CHUNK_LIST[i])
-        below, above = self._chunks[i].value(past), self._chunks[i + 1].value(past)
-        return float((1 - weight) * below + weight * above)
+        return float((1 - weight) * lines[i].value(past) + weight * lines[i + 1].value(past))
+
+    def _lines_of(self, prompts: int) -> list[_Line]:
+        grid = self._list.of_chunk(_CHUNKS[:, None], _PASTS[None, :], float(prompts))
+        lines = self._prompts[prompts] = [_Line.of(_PASTS, line) for line in grid]
+        return lines
 
     def _mixed_ns(self, f: StepFeatures) -> float:
         ranks, terms = _ranks_of(f), self._terms
@@ -304,7 +312,7 @@ class Operators:
             return own + self._list_decodes(decodes).value(f.decode_kv_tokens)
         ns = self._rank.value(f.prefill_tokens + decodes) + (self._rows.value(rows) if rows else 0.0)
         if f.prefill_seqs:
-            ns += self._chunk_ns(*one_chunk(f.prefill_tokens, f.prefill_pairs))
+            ns += self._prompts_ns(f.prefill_seqs, f.prefill_tokens, f.prefill_pairs)
         if decodes:
             ns += self._list_decodes(decodes).value(f.decode_kv_tokens)
         return ns
@@ -314,11 +322,12 @@ class Operators:
         dp, prompts, decodes = self._dp, f.prefill_seqs, f.decode_seqs
         if dp == 1:
             return self._rank_ns(f)
-        share = ceil(prompts / dp) / prompts if prompts else 0.0
+        of_rank = ceil(prompts / dp)
+        share = of_rank / prompts if prompts else 0.0
         on_rank, rows = ceil(decodes / dp), ceil(f.emitted_rows / dp)
         ns = self._rank.value(f.prefill_tokens * share + on_rank) + (self._rows.value(rows) if rows else 0.0)
         if prompts:
-            ns += self._chunk_ns(*one_chunk(f.prefill_tokens * share, f.prefill_pairs * share))
+            ns += self._prompts_ns(of_rank, f.prefill_tokens * share, f.prefill_pairs * share)
         if decodes:
             ns += self._list_decodes(on_rank).value(on_rank * (f.decode_kv_tokens / decodes))
         return ns

@@ -306,17 +306,17 @@ def read_training(path: Path) -> Training:
     """
     top = load_mapping(path)
     try:
-        found, gpus = dict(top["coefficients"]), tuple(map(str, top["gpus"]))
+        coefficients, gpus = dict(top["coefficients"]), tuple(map(str, top["gpus"]))
         learned = read_learned(top.get("learned_on") or {})
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         fix = "write it with benchmarks/accuracy/train.py"
         raise InputError("no trained coefficients", file=path, value=str(error), fix=fix) from None
     for name in COEFFICIENT_NAMES:
-        value = found.get(name)
+        value = coefficients.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
             key = f"coefficients.{name}"
             raise InputError("must be a number, not negative", file=path, key=key, value=value)
-    unknown = [name for name in found if name not in COEFFICIENT_NAMES]
+    unknown = [name for name in coefficients if name not in COEFFICIENT_NAMES]
     if unknown:
         raise InputError("unknown key", file=path, key=f"coefficients.{unknown[0]}")
-    return Training(Coefficients(**found), gpus, learned)
+    return Training(Coefficients(**coefficients), gpus, learned)

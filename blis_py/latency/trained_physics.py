@@ -192,8 +192,8 @@ def _terms(shape: ModelShape, gpu: GpuSpec, tp: int) -> _Terms:
 def _coefficients(key: str, values: Sequence[float], count: tuple[int, int], largest: float) -> list[float]:
     fewest, most = count
     if not fewest <= len(values) <= most:
-        wanted = str(fewest) if fewest == most else f"{fewest} to {most}"
-        raise InputError("wrong number of coefficients", key=key, value=len(values), fix=f"give {wanted}")
+        counts = str(fewest) if fewest == most else f"{fewest} to {most}"
+        raise InputError("wrong number of coefficients", key=key, value=len(values), fix=f"give {counts}")
     for value in values:
         if not (math.isfinite(value) and value >= 0):
             raise InputError("must be finite and not negative", key=key, value=value)

@@ -37,9 +37,9 @@ class WindowedReads:
         new = tokens / each
         past = np.maximum(pairs / np.maximum(tokens, 1) - (new + 1) / 2, 0)
         within = np.clip(self.window - past, 0, new)  # tokens that see all before them
-        seen = each * (within * (past + (within + 1) / 2) + (new - within) * self.window)
+        keys_read = each * (within * (past + (within + 1) / 2) + (new - within) * self.window)
         beyond = np.maximum(cached - each * self.window, 0)
-        return pairs - self.share * np.maximum(pairs - seen, 0), cached - self.share * beyond
+        return pairs - self.share * np.maximum(pairs - keys_read, 0), cached - self.share * beyond
 
     def over_contexts(self, curve: SurfaceCurve, seqs: int) -> SurfaceCurve:
         """A curve over the entries that so many decodes read, as one over those of their contexts."""

@@ -16,15 +16,15 @@ def differences(saved: Mapping[str, Any], again: Mapping[str, Any]) -> str | Non
     Args:
         saved, again: summaries, see `blis_py.metrics.summarise`.
     """
-    found = [
+    different = [
         f"{path} was {_figure(one)} and is {_figure(other)}"
         for part in _FIGURES
         for path, one, other in _different(saved.get(part), again.get(part), part)
     ]
-    if not found:
+    if not different:
         return None
-    more = f", and {len(found) - _SHOWN:,} more" if len(found) > _SHOWN else ""
-    return f"{'; '.join(found[:_SHOWN])}{more}"
+    more = f", and {len(different) - _SHOWN:,} more" if len(different) > _SHOWN else ""
+    return f"{'; '.join(different[:_SHOWN])}{more}"
 
 
 def _different(one: Any, other: Any, path: str) -> Iterator[tuple[str, Any, Any]]:

@@ -103,24 +103,24 @@ class Explanation:
 
     @cached_property
     def _fields(self) -> dict[str, Any]:
-        found, ledger = self.found, self.ledger
+        match, ledger = self.found, self.ledger
         return {
             "question": self.question.in_words(),
             "metric": None if self.question.request else self.question.metric,
             "models": self.simulation.models,
             "source": self.source,
             "not_reproduced": self.not_reproduced,
-            "value_ns": found.value_ns,
-            "requests": found.count,
-            "no_match": found.no_match or None,
-            "nobody": found.no_match or None,  # former name of `no_match`
-            "request": None if ledger is None else self._request(found.row, ledger),
+            "value_ns": match.value_ns,
+            "requests": match.count,
+            "no_match": match.no_match or None,
+            "nobody": match.no_match or None,  # former name of `no_match`
+            "request": None if ledger is None else self._request(match.row, ledger),
             "share_of": self._metric,
             "per_token": self._metric in PER_TOKEN,
             "ledger": [] if ledger is None else self._lines(ledger),
             "in_the_way": [] if ledger is None else self._in_the_way(ledger),
             "others_in_the_way": 0 if ledger is None else max(len(ledger.in_the_way) - _MAX_OTHERS, 0),
-            "slowest": {"requests": found.slower, "looked_at": len(self.slowest)} if self.slowest else None,
+            "slowest": {"requests": match.slower, "looked_at": len(self.slowest)} if self.slowest else None,
             "typical": None if self.typical is None else self.typical.request,
             "before": None if self.before is None else self._measured(self.before),
             "what_ifs": [self._what_if(one) for one in self.what_ifs],
@@ -278,23 +278,23 @@ def explain(
         result = simulation.run(record_steps=False, progress=stated("the run"))
     record = result.record
     _check_names(record)
-    found = find(record, question)
-    explanation = Explanation(question, found, simulation, record, None)
+    match = find(record, question)
+    explanation = Explanation(question, match, simulation, record, None)
     if saved is not None:
         other = differences(saved.summary, result.summary)
         explanation = replace(explanation, source=str(saved.folder), not_reproduced=other)
-    if found.row is None:
+    if match.row is None:
         return explanation
     before = measure(record, question)
-    ledgers = _ledgers(simulation, record, found, stated("the run with a witness"))
+    ledgers = _ledgers(simulation, record, match, stated("the run with a witness"))
     what_ifs = run_all(simulation, changes, question, before, stated("what-ifs") if changes else None)
     for pool in simulation.pools:
         forget(pool.latency)
     return replace(
         explanation,
-        ledger=ledgers[found.row],
-        slowest=tuple(ledgers[row] for row in found.slowest),
-        typical=None if found.typical is None else ledgers[found.typical],
+        ledger=ledgers[match.row],
+        slowest=tuple(ledgers[row] for row in match.slowest),
+        typical=None if match.typical is None else ledgers[match.typical],
         before=before,
         what_ifs=tuple(what_ifs),
     )
@@ -342,11 +342,11 @@ def _changes(simulation: Simulation, what_if: bool | Sequence[str]) -> list[What
 
 
 def _ledgers(
-    simulation: Simulation, record: RunRecord, found: QuestionMatch, progress: Progress | None
+    simulation: Simulation, record: RunRecord, match: QuestionMatch, progress: Progress | None
 ) -> dict[int, Ledger]:
     """Ledgers of all relevant requests, by row."""
-    assert found.row is not None
-    rows = sorted({found.row, *found.slowest, *([] if found.typical is None else [found.typical])})
+    assert match.row is not None
+    rows = sorted({match.row, *match.slowest, *([] if match.typical is None else [match.typical])})
     return ledgers(simulation, record, rows, progress)
 
 

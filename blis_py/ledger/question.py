@@ -78,22 +78,22 @@ def question_of(
         return Question(request)
     text = DEFAULT if metric is None else metric
     either = "|".join(map(re.escape, names()))
-    found = re.fullmatch(rf"(?:(?P<slo_class>[^.=]+)\.)?(?P<metric>{either}){_STAT}", text.replace(" ", ""))
-    if found is None:
+    match = re.fullmatch(rf"(?:(?P<slo_class>[^.=]+)\.)?(?P<metric>{either}){_STAT}", text.replace(" ", ""))
+    if match is None:
         fix = (
             "write [CLASS.]METRIC.STAT, such as ttft.p99 or critical.e2e.max; a request is at a percentile, "
         )
         fix += "median, min or max, but not at a mean"
         raise InputError("no request can be asked for so", key="--metric", value=text, fix=fix)
-    stat = found["stat"]
+    stat = match["stat"]
     rank = _RANKS[stat] if stat in _RANKS else float(stat[1:])
     if rank > 100:
         raise InputError("no such percentile", key="--metric", value=text, fix="use p0 to p100")
-    if slo_class is not None and found["slo_class"] not in (None, slo_class):
+    if slo_class is not None and match["slo_class"] not in (None, slo_class):
         raise InputError("is another class than that of --metric", key="--class", value=slo_class)
-    of = named(found["metric"])
+    of = named(match["metric"])
     assert of is not None  # as it is one of the names
-    return Question(None, of.name, rank, slo_class or found["slo_class"])
+    return Question(None, of.name, rank, slo_class or match["slo_class"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,9 +146,9 @@ def measure(record: RunRecord, question: Question) -> MeasuredEffect:
     figures: dict[str, float | None] = {}
     for metric, statistic in shown_in("what_ifs"):
         values = columns.column(metric.name)
-        found = Distribution.of(values[~np.isnan(values)])
+        distribution = Distribution.of(values[~np.isnan(values)])
         figures[metric.unit.key(f"{metric.name}_{statistic}")] = (
-            found.stat(statistic) / metric.unit.scale if found.count else None
+            distribution.stat(statistic) / metric.unit.scale if distribution.count else None
         )
     figures["completed"] = float(done.sum())
     last_ns = int(record.finish_ns[done].max()) if done.any() else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from blis_py.metrics.summary import summarise
+from blis_py.metrics.summary import summarise, totals
 
 if TYPE_CHECKING:
     from blis_py.metrics.frames import (
@@ -20,6 +20,7 @@ __all__ = [
     "requests_frame",
     "steps_frame",
     "summarise",
+    "totals",
     "visits_frame",
     "write_requests_csv",
     "write_steps_csv",

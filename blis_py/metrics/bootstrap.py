@@ -110,14 +110,14 @@ def _of_draws(
     ranked, blocks = values[order], block_of[order]
     sums = np.bincount(block_of, weights=values, minlength=BLOCKS)
     sizes = np.bincount(block_of, minlength=BLOCKS)
-    found: dict[str, Floats] = {name: np.empty(len(times)) for name in ranks}
+    draws_of: dict[str, Floats] = {name: np.empty(len(times)) for name in ranks}
     for index, own in enumerate(times):
         upto = None
         for name, rank in ranks.items():
             if rank is None:
-                found[name][index] = float(own @ sums) / float(own @ sizes)
+                draws_of[name][index] = float(own @ sums) / float(own @ sizes)
                 continue
             upto = np.cumsum(own[blocks]) if upto is None else upto
             place = int(np.searchsorted(upto, rank / 100 * (upto[-1] - 1), side="right"))
-            found[name][index] = ranked[place]
-    return found
+            draws_of[name][index] = ranked[place]
+    return draws_of

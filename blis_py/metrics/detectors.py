@@ -204,14 +204,14 @@ class Saturation:
             return dict.fromkeys(self.findings, STABLE)
         begin_ns = self.times_ns[-1] - self.window_ns
         first = next(index for index, time_ns in enumerate(self.times_ns) if time_ns >= begin_ns)
-        return {name: _most_often(found[first:]) for name, found in self.findings.items()}
+        return {name: _most_often(finding[first:]) for name, finding in self.findings.items()}
 
     def report(self) -> dict[str, Any]:
         """BLIS's format: the final levels, and every finding, at times in µs."""
         trace = [
-            {"timestamp": time_ns // 1000, "detector": name, "result": asdict(found[index])}
+            {"timestamp": time_ns // 1000, "detector": name, "result": asdict(finding[index])}
             for index, time_ns in enumerate(self.times_ns)
-            for name, found in self.findings.items()
+            for name, finding in self.findings.items()
         ]
         return {"final": dict(sorted(self.final.items())), "trace": trace}
 
@@ -235,8 +235,8 @@ def detect(
     findings: dict[str, list[Finding]] = {name: [] for name in detectors}
     for event in events:
         times_ns.append(event.time_ns)
-        for name, found in findings.items():
-            found.append(detectors[name](event))
+        for name, finding in findings.items():
+            finding.append(detectors[name](event))
     return Saturation(times_ns, findings, window_ns)
 
 

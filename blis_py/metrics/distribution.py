@@ -54,11 +54,14 @@ class Distribution:
 
     def percentile(self, q: float) -> float:
         """The `q`-th percentile (0 to 100) as numpy computes it for the expanded list; NaN if empty."""
-        if not self.count:
+        count = self.count
+        if not count:
             return float("nan")
-        rank = (self.count - 1) * (q / 100)
-        low, high = self._at(int(rank)), self._at(min(int(rank) + 1, self.count - 1))
-        part = rank - int(rank)
+        rank = (count - 1) * (q / 100)
+        below = int(rank)
+        places = self.upto.searchsorted((below, min(below + 1, count - 1)), side="right")
+        low, high = (float(value) for value in self.values[places].tolist())
+        part = rank - below
         # The two forms are equal in theory; numpy switches at one half so that rounding never overshoots.
         return low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part)
 
@@ -86,9 +89,6 @@ class Distribution:
         ranks = np.unique(np.linspace(0, self.count - 1, min(points, self.count)).astype(np.int64))
         values = self.values[np.searchsorted(self.upto, ranks, side="right")]
         return values, (ranks + 1) / max(self.count, 1)
-
-    def _at(self, rank: int) -> float:
-        return float(self.values[np.searchsorted(self.upto, rank, side="right")])
 
 
 class Tally:
@@ -129,5 +129,6 @@ class Tally:
 
 def statistics(samples: Distribution, scale: float = NS_PER_MS) -> dict[str, Any]:
     """Count and `STATISTICS` of samples, divided by `scale`, ns to ms; all `None` if there are no samples."""
-    values = {name: samples.stat(name) / scale if samples.count else None for name in STATISTICS}
-    return {**values, "count": samples.count}
+    count = samples.count
+    values = {name: samples.stat(name) / scale if count else None for name in STATISTICS}
+    return {**values, "count": count}

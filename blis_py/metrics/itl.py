@@ -261,9 +261,9 @@ def _sorted(values: Ints) -> tuple[Ints, Callable[[Ints], Ints]]:
     multiple[beyond] = multiple.min()
     listed = np.bincount(multiple) > 0
     place = (np.cumsum(listed) - 1)[multiple]
-    found = np.flatnonzero(listed) * 1000
+    values_ns = np.flatnonzero(listed) * 1000
     others, place_there = np.unique(values[beyond], return_inverse=True)
-    place[beyond] = len(found) + place_there
-    distinct = np.concatenate((found, others))
+    place[beyond] = len(values_ns) + place_there
+    distinct = np.concatenate((values_ns, others))
     # float64 is exact for these sums
     return distinct, lambda numbers: np.bincount(place, numbers, len(distinct)).astype(np.int64)

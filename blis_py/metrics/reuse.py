@@ -47,14 +47,14 @@ def unlimited(table: RequestTable, block_size: int) -> Reuse:
     kinds, kind_of_row = _kinds(table, block_size)
     counts = np.bincount(kind_of_row, minlength=len(kinds)).tolist()
     tree = _Tree(block_size)
-    seen: dict[int, int] = {}
+    longest: dict[int, int] = {}
     """Node -> end of the blocks that any request has computed."""
     hits = 0
     for (content, findable), count in sorted(zip(kinds, counts, strict=True), key=lambda kind: kind[0][1]):
         for node, first, end in tree.spans(table.contents[content]):
-            known = seen.get(node, first)
+            known = longest.get(node, first)
             hits += max(min(known, end, findable) - first, 0)
-            seen[node] = max(known, end)
+            longest[node] = max(known, end)
         hits += (count - 1) * findable
     return Reuse(int(table.prompt_tokens.sum()), hits * block_size)
 

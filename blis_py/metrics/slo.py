@@ -156,21 +156,21 @@ def parse_slo(text: str, *, key: str = "--slo") -> SloCheck:
         InputError: anything else.
     """
     either = "|".join(map(re.escape, names()))
-    found = re.fullmatch(rf"(?:(?P<slo_class>[^.=]+)\.)?(?P<metric>{either}){_STAT}", text.replace(" ", ""))
-    if found is None:
+    match = re.fullmatch(rf"(?:(?P<slo_class>[^.=]+)\.)?(?P<metric>{either}){_STAT}", text.replace(" ", ""))
+    if match is None:
         fix = "write [CLASS.]METRIC.STAT=LIMIT, such as ttft.p99=500ms or critical.e2e.mean=2s"
         raise InputError("not an SLO", key=key, value=text, fix=fix)
-    stat = found["stat"]
+    stat = match["stat"]
     if stat.startswith("p") and float(stat[1:]) > 100:
         raise InputError("no such percentile", key=key, value=text, fix="use p0 to p100")
-    metric = named(found["metric"])
+    metric = named(match["metric"])
     assert metric is not None  # as it is one of the names
     return SloCheck(
         text=text,
         metric=metric.name,
         stat=stat,
-        limit_ns=_limit(found["limit"], metric.unit, key=key, given=text),
-        slo_class=found["slo_class"],
+        limit_ns=_limit(match["limit"], metric.unit, key=key, given=text),
+        slo_class=match["slo_class"],
     )
 
 

@@ -45,17 +45,33 @@ def summarise(
     return _Summary(record, goodput, slo).build()
 
 
+def totals(
+    record: RunRecord, *, goodput: GoodputTargets | None = None, slo: Sequence[SloCheck] = ()
+) -> dict[str, Any]:
+    """The same without instances and pools, at a cost that does not grow with their number."""
+    check(record)
+    return _Summary(record, goodput, slo, parts=False).build()
+
+
 class _Summary:
-    def __init__(self, record: RunRecord, goodput: GoodputTargets | None, slo: Sequence[SloCheck]) -> None:
+    def __init__(
+        self,
+        record: RunRecord,
+        goodput: GoodputTargets | None,
+        slo: Sequence[SloCheck],
+        parts: bool = True,
+    ) -> None:
         self.record = record
         self.slo = slo
         self.columns = latencies(record)
         self.goodput = assess(record, self.columns, goodput)
         self.classes = rows_by_name(slo_classes(record))
         self.tenants = rows_by_name(tenants(record))
-        self.instances = rows_by_instance(record) if record.visits.single else []
-        """Rows of each instance, unless a request can be on several."""
-        self.pools = _pools(record.instances)
+        self.parts = record.instances if parts else ()
+        """Instances that are stated, alone and by pool."""
+        self.instances = rows_by_instance(record) if self.parts and record.visits.single else []
+        """Rows of each of them, unless a request can be on several."""
+        self.pools = _pools(self.parts)
         self.all_rows: Rows = np.arange(len(record.table))
         self.itl = self._token_gaps()
         first = int(record.table.arrival_ns[0]) if len(record.table) else 0
@@ -70,7 +86,7 @@ class _Summary:
         cluster = self._group(self.all_rows)
         classes = {name: self._part(rows, cluster) for name, rows in self.classes.items()}
         tenants = {name: self._part(rows, cluster) for name, rows in self.tenants.items()}
-        instances = [self._instance(index, cluster) for index in range(len(self.record.instances))]
+        instances = [self._instance(index, cluster) for index in range(len(self.parts))]
         return {
             "percentile_method": PERCENTILE_METHOD,
             "window": {
@@ -117,7 +133,7 @@ class _Summary:
             return {}
         groups = {"by_class": self.classes, "by_tenant": self.tenants}
         counted = {
-            of: {name: found for name, rows in parts.items() if (found := counts(why, rows[rejected[rows]]))}
+            of: {name: whys for name, rows in parts.items() if (whys := counts(why, rows[rejected[rows]]))}
             for of, parts in groups.items()
         }
         by_reason = counts(why, np.flatnonzero(rejected))
@@ -191,7 +207,7 @@ class _Summary:
 
     def _visits_to(self, indices: Sequence[int]) -> dict[str, Any]:
         """Summary of the visits to instances; the goodput is that of the requests that made them."""
-        part = _Summary(self.record.on(indices), None, ())
+        part = _Summary(self.record.on(indices), None, (), parts=False)
         part.duration_s = self.duration_s
         visits = self.record.visits
         rows = np.unique(visits.request[np.isin(visits.instance, indices)])

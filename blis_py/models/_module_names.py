@@ -85,13 +85,13 @@ class ModuleNames:
             raise ValueError(_TOO_MANY)
 
     def _add(self, name: str) -> None:
-        found = _IN_LAYER.fullmatch(name)
-        if found is None:
+        match = _IN_LAYER.fullmatch(name)
+        if match is None:
             self._anywhere.append(name)
-        elif found[1] in (*_ROOTS, "*", "*."):
-            number, below = found[2], found[4] or ""
+        elif match[1] in (*_ROOTS, "*", "*."):
+            number, below = match[2], match[4] or ""
             those = (layer for layer in range(self._layers) if str(layer).startswith(number))
-            layers = set(those) if found[3] else {int(number[:9])} & set(range(self._layers))
+            layers = set(those) if match[3] else {int(number[:9])} & set(range(self._layers))
             self._in_layers.setdefault(below, set()).update(layers)
 
     def layers_of(self, kind: str) -> list[set[int]]:

@@ -97,6 +97,8 @@ class ModelShape:
     routing: str = "skewed"
     """Distribution of tokens over experts: `balanced` where the router is trained to balance (sigmoid
     scores with a bias per expert), else `skewed`, or `steep`."""
+    router_fp32: bool = False
+    """Whether engines multiply by the router in FP32."""
     norm_over_heads: bool = False
     """Whether queries and keys are normalised over all heads, which ranks have to sum for."""
     further_layers: int = 0
@@ -386,6 +388,7 @@ def _feed_forward(config: ConfigFile, model_type: ModelType, dense_layers: int) 
         "routing": "balanced"
         if config.text(*_SCORES, default="softmax") == "sigmoid"
         else model_type.routing,
+        "router_fp32": model_type.router_fp32,
         "interleave_step": config.count("interleave_moe_layer_step", default=0, least=0),
         "dense_layers": dense_layers,
     }

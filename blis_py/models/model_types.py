@@ -35,6 +35,8 @@ class ModelType(NamedTuple):
     """Default if the config does not state it."""
     routing: str = "skewed"
     """Distribution of tokens over experts, unless the router is trained to balance it."""
+    router_fp32: bool = False
+    """Whether engines multiply by the router in FP32."""
     sparse: bool = False
     """Whether an indexer selects the tokens that attention reads."""
     stretched: bool = False
@@ -157,6 +159,7 @@ MODEL_TYPES: Mapping[str, ModelType] = {
     "minimax_m2": ModelType(
         reads=(*_EXPERTS, "shared_intermediate_size", "sliding_window", "attn_type_list", "qk_norm_type"),
         without_effect=("use_routing_bias",),
+        router_fp32=True,
     ),
     "deepseek_v2": _DEEPSEEK,
     "deepseek_v3": _DEEPSEEK,

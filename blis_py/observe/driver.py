@@ -303,5 +303,5 @@ class Driver:
         """Text that a later turn adds to the session."""
         table = self._table
         before = next((early for early, late in self._next.items() if late == row), None)
-        seen = 0 if before is None else int(table.prompt_tokens[before] + table.output_tokens[before])
-        return self._prompts.text(self._prompts.more(row, int(table.prompt_tokens[row]) - seen))
+        prefix = 0 if before is None else int(table.prompt_tokens[before] + table.output_tokens[before])
+        return self._prompts.text(self._prompts.more(row, int(table.prompt_tokens[row]) - prefix))

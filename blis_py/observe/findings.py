@@ -27,8 +27,8 @@ def latencies_ms(measured: Sequence[MeasuredRequest]) -> dict[str, NDArray[np.fl
     tpot = [(one.token_ns[-1] - one.token_ns[0]) / (_tokens(one) - 1) for one in answered if _tokens(one) > 1]
     gaps = [np.diff(one.token_ns) for one in answered if len(one.token_ns) > 1]
     itl = np.concatenate(gaps) if gaps else np.zeros(0)
-    found = {"ttft": ttft, "tpot": tpot, "itl": itl, "e2e": e2e}
-    return {name: np.asarray(values, dtype=np.float64) / 1e6 for name, values in found.items()}
+    latencies = {"ttft": ttft, "tpot": tpot, "itl": itl, "e2e": e2e}
+    return {name: np.asarray(values, dtype=np.float64) / 1e6 for name, values in latencies.items()}
 
 
 def _tokens(one: MeasuredRequest) -> int:
@@ -45,13 +45,13 @@ def lateness(measured: Sequence[MeasuredRequest]) -> dict[str, float]:
     errors = send_errors_ms(measured)
     if not len(errors):
         return {}
-    found = {f"p{q}_ms": float(np.percentile(errors, q)) for q in _QUANTILES}
-    found |= {"mean_ms": float(errors.mean()), "max_ms": float(errors.max())}
+    figures = {f"p{q}_ms": float(np.percentile(errors, q)) for q in _QUANTILES}
+    figures |= {"mean_ms": float(errors.mean()), "max_ms": float(errors.max())}
     for name in ("ttft", "e2e"):
         values = latencies_ms(measured)[name]
         if len(values) and values.mean():
-            found[f"moves_{name}_mean_percent"] = float(100 * errors.mean() / values.mean())
-    return found
+            figures[f"moves_{name}_mean_percent"] = float(100 * errors.mean() / values.mean())
+    return figures
 
 
 def late_note(late: Mapping[str, float]) -> str:
@@ -69,10 +69,10 @@ def late_note(late: Mapping[str, float]) -> str:
 
 def summary(measured: Sequence[MeasuredRequest]) -> dict[str, Any]:
     """Figures of a measurement."""
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for name, values in latencies_ms(measured).items():
         if len(values):
-            found[f"{name}_ms"] = {
+            figures[f"{name}_ms"] = {
                 "mean": float(values.mean()),
                 **{f"p{q}": float(np.percentile(values, q)) for q in _QUANTILES},
             }
@@ -81,9 +81,9 @@ def summary(measured: Sequence[MeasuredRequest]) -> dict[str, Any]:
     )
     tokens = sum(_tokens(one) for one in measured if one.end[0] == "ok")
     ok = sum(one.end[0] == "ok" for one in measured)
-    found["requests_per_s"] = ok / span_ns * 1e9 if span_ns > 0 else 0.0
-    found["output_tokens_per_s"] = tokens / span_ns * 1e9 if span_ns > 0 else 0.0
-    return found
+    figures["requests_per_s"] = ok / span_ns * 1e9 if span_ns > 0 else 0.0
+    figures["output_tokens_per_s"] = tokens / span_ns * 1e9 if span_ns > 0 else 0.0
+    return figures
 
 
 def write(

@@ -78,10 +78,10 @@ def _check_file(folder: Path, name: str, size: int) -> None:
     if not file.is_file():
         fix = f"copy the folder again, or take the file out of {MARKER}"
         raise InputError("this result is not complete: a file is missing", file=folder, value=name, fix=fix)
-    found = file.stat().st_size
-    if found != size:
+    size_bytes = file.stat().st_size
+    if size_bytes != size:
         fix = f"copy it again, or if you changed it on purpose, take it out of {MARKER}"
-        raise InputError(f"has {found:,} bytes where {size:,} were written", file=file, fix=fix)
+        raise InputError(f"has {size_bytes:,} bytes where {size:,} were written", file=file, fix=fix)
 
 
 def foreign(folder: Path) -> str | None:

@@ -105,8 +105,8 @@ class PerfettoWriter:
     def count(self, track: int, time_ns: int, value: float) -> None:
         """A value of a counter from a time on."""
         if self.window.from_ns <= time_ns <= self.window.until_ns:
-            found = pb.number(30, value) if isinstance(value, int) else pb.double(44, value)
-            self._event(time_ns, pb.number(9, COUNTER) + pb.number(11, track) + found)
+            field = pb.number(30, value) if isinstance(value, int) else pb.double(44, value)
+            self._event(time_ns, pb.number(9, COUNTER) + pb.number(11, track) + field)
 
     def _pid(self, number: int) -> int:
         return (self._space % 1000 + 1) * 1000 + number
@@ -124,11 +124,11 @@ class PerfettoWriter:
         return key + (pb.number(4, value) if isinstance(value, int) else pb.double(5, value))
 
     def _interned(self, kind: int, name: str) -> int:
-        found = self._names.get((kind, name))
-        if found is None:
-            found = self._names[kind, name] = len(self._names) + 1
-            self._new.append((kind, name, found))
-        return found
+        iid = self._names.get((kind, name))
+        if iid is None:
+            iid = self._names[kind, name] = len(self._names) + 1
+            self._new.append((kind, name, iid))
+        return iid
 
     def _event(self, time_ns: int, event: bytes) -> None:
         packet = pb.number(_TIMESTAMP, time_ns) + self._sequence + pb.number(_FLAGS, _NEEDS)

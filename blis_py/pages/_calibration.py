@@ -12,7 +12,7 @@ FILE = "calibration.json"
 _MS = 1e3
 
 
-def report(found: Mapping[str, Any], command: str) -> Document:
+def report(data: Mapping[str, Any], command: str) -> Document:
     """The report of a calibration.
 
     Args:
@@ -20,9 +20,9 @@ def report(found: Mapping[str, Any], command: str) -> Document:
         command: that makes this report anew.
     """
     sections = [
-        Section("answer", "The answer", charts=_errors(found), tables=[_statistics(found)]),
-        Section("sure", "How well requests agree", tables=[_fit(found)]),
-        *_autopsy(found),
+        Section("answer", "The answer", charts=_errors(data), tables=[_statistics(data)]),
+        Section("sure", "How well requests agree", tables=[_fit(data)]),
+        *_autopsy(data),
         Section(
             "provenance",
             "Where the numbers are from",
@@ -33,38 +33,38 @@ def report(found: Mapping[str, Any], command: str) -> Document:
         ),
         Section("commands", "To get it again", codes=[Code("This report", command)]),
     ]
-    subtitle = f"{found['requests']:,} requests, measured and predicted"
-    notes = [Cell(str(note), tone="warn") for note in found["notes"]]
+    subtitle = f"{data['requests']:,} requests, measured and predicted"
+    notes = [Cell(str(note), tone="warn") for note in data["notes"]]
     return Document(
-        "Predicted against measured", "Calibration", subtitle, verdict(found), notes, sections, {FILE: found}
+        "Predicted against measured", "Calibration", subtitle, verdict(data), notes, sections, {FILE: data}
     )
 
 
-def verdict(found: Mapping[str, Any]) -> Cell:
+def verdict(data: Mapping[str, Any]) -> Cell:
     """The errors of the means in a sentence."""
     lines = [
         f"{one['latency'].upper()} {change(one['seconds']['mean']['error'])}"
-        for one in found["latencies"]
-        if "mean" in one["seconds"] and one["group"] == found["latencies"][0]["group"]
+        for one in data["latencies"]
+        if "mean" in one["seconds"] and one["group"] == data["latencies"][0]["group"]
     ]
     return Cell(f"Errors of the means: {', '.join(lines)}." if lines else "Nothing could be compared.")
 
 
-def _rows(found: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Mapping[str, Any]]]:
-    for index, one in enumerate(found["latencies"]):
+def _rows(data: Mapping[str, Any]) -> Iterator[tuple[str, str, str, Mapping[str, Any]]]:
+    for index, one in enumerate(data["latencies"]):
         for name, figures in one["seconds"].items():
             label = f"{one['latency'].upper()} {one['group']}"
             yield label, name, f"{FILE}: latencies[{index}].seconds.{name}", figures
 
 
-def _statistics(found: Mapping[str, Any]) -> Table:
+def _statistics(data: Mapping[str, Any]) -> Table:
     rows = [
         [
             Cell(f"{label} {name}"),
             *(_ms(figures[key], f"{place}.{key}") for key in ("measured", "predicted")),
             Cell(change(figures["error"]), figures["error"], f"{place}.error"),
         ]
-        for label, name, place, figures in _rows(found)
+        for label, name, place, figures in _rows(data)
     ]
     return Table("Latencies, ms", ("latency", "measured", "predicted", "error"), rows, sortable=True)
 
@@ -73,7 +73,7 @@ def _ms(seconds: float | None, source: str) -> Cell:
     return Cell("–") if seconds is None else Cell(number(seconds * _MS), seconds, source)
 
 
-def _fit(found: Mapping[str, Any]) -> Table:
+def _fit(data: Mapping[str, Any]) -> Table:
     rows = [
         [
             Cell(f"{one['latency'].upper()} {one['group']}"),
@@ -83,14 +83,14 @@ def _fit(found: Mapping[str, Any]) -> Table:
             Cell(number(one["pearson_r"]), one["pearson_r"]),
             Cell(str(one["quality"])),
         ]
-        for one in found["latencies"]
+        for one in data["latencies"]
     ]
     headings = ("latency", "requests", "MAPE", "bias", "correlation", "grade")
     return Table("Request by request", headings, rows, frozenset({5}), sortable=True)
 
 
-def _errors(found: Mapping[str, Any]) -> list[Chart]:
-    points = [row for row in _rows(found) if row[3]["measured"] and row[3]["predicted"]]
+def _errors(data: Mapping[str, Any]) -> list[Chart]:
+    points = [row for row in _rows(data) if row[3]["measured"] and row[3]["predicted"]]
     if not points:
         return []
     measured = [row[3]["measured"] * _MS for row in points]
@@ -115,14 +115,14 @@ def _errors(found: Mapping[str, Any]) -> list[Chart]:
     ]
 
 
-def _autopsy(found: Mapping[str, Any]) -> list[Section]:
+def _autopsy(data: Mapping[str, Any]) -> list[Section]:
     tables = [
         Table(
             f"{key.replace('_', ' ')}: {name}".strip(": "), headings, rows, frozenset(range(1, len(headings)))
         )
         for key in ("autopsy", "client_autopsy")
-        if key in found
-        for name, headings, rows in _tables(found[key])
+        if key in data
+        for name, headings, rows in _tables(data[key])
     ]
     return [Section("autopsy", "Causes of the error", tables=tables)] if tables else []
 

@@ -17,7 +17,7 @@ FILE = "compare.json"
 _METRICS = ("ttft", "tpot", "e2e")
 
 
-def report(found: Mapping[str, Any], runs: Sequence[ShownResult] = (), command: str = "") -> Document:
+def report(data: Mapping[str, Any], runs: Sequence[ShownResult] = (), command: str = "") -> Document:
     """The report of a comparison.
 
     Args:
@@ -25,11 +25,11 @@ def report(found: Mapping[str, Any], runs: Sequence[ShownResult] = (), command: 
         runs: the runs themselves, for their distributions.
         command: that makes the same comparison.
     """
-    pictures = distributions(found["runs"], runs)
+    pictures = distributions(data["runs"], runs)
     sections = [
-        Section("differs", "What differs", tables=[settings_table(found)]),
-        Section("answer", "The answer", charts=pictures, tables=[whole_table(found)]),
-        *(_pairwise(found["runs"][0], each) for each in found["compared"]),
+        Section("differs", "What differs", tables=[settings_table(data)]),
+        Section("answer", "The answer", charts=pictures, tables=[whole_table(data)]),
+        *(_pairwise(data["runs"][0], each) for each in data["compared"]),
         Section(
             "provenance",
             "Where the numbers are from",
@@ -41,69 +41,69 @@ def report(found: Mapping[str, Any], runs: Sequence[ShownResult] = (), command: 
             codes=[Code("The same comparison again", command)] if command else (),
         ),
     ]
-    names = " and ".join(found["runs"])
+    names = " and ".join(data["runs"])
     return Document(
-        names, "Comparison", _matched(found), verdict(found), _findings(found), sections, {FILE: found}
+        names, "Comparison", _matched(data), verdict(data), _findings(data), sections, {FILE: data}
     )
 
 
-def verdict(found: Mapping[str, Any]) -> Cell:
+def verdict(data: Mapping[str, Any]) -> Cell:
     """The sure changes of E2E and TTFT in a sentence."""
     sure = [
         f"{each['run']}: {_label(metric)} {name} {change(figures[name]['relative'])}"
-        for each in found["compared"]
+        for each in data["compared"]
         for metric, figures in each["metrics"].items()
         for name in ("p50", "p99")
         if metric in ("ttft_ms", "e2e_ms") and figures[name]["sure"] and figures[name]["relative"]
     ]
     if not sure:
         return Cell("No difference in TTFT or E2E that chance could not explain.", tone="warn")
-    return Cell(f"Against {found['runs'][0]}: {'; '.join(sure)}.")
+    return Cell(f"Against {data['runs'][0]}: {'; '.join(sure)}.")
 
 
-def _findings(found: Mapping[str, Any]) -> list[Cell]:
+def _findings(data: Mapping[str, Any]) -> list[Cell]:
     lines = [
         Cell(f"{name}: {load}", tone="bad" if load == SATURATED else "")
-        for name, load in zip(found["runs"], found["verdicts"], strict=True)
+        for name, load in zip(data["runs"], data["verdicts"], strict=True)
         if load
     ]
-    return lines + [Cell(str(each["note"]), tone="warn") for each in found["compared"] if each["note"]]
+    return lines + [Cell(str(each["note"]), tone="warn") for each in data["compared"] if each["note"]]
 
 
-def _matched(found: Mapping[str, Any]) -> str:
-    return "; ".join(f"{each['pairs']:,} requests in both" for each in found["compared"])
+def _matched(data: Mapping[str, Any]) -> str:
+    return "; ".join(f"{each['pairs']:,} requests in both" for each in data["compared"])
 
 
-def settings_table(found: Mapping[str, Any]) -> Table:
+def settings_table(data: Mapping[str, Any]) -> Table:
     """Settings with different values."""
-    rows = [[Cell(row["key"]), *(Cell(str(value)) for value in row["values"])] for row in found["settings"]]
+    rows = [[Cell(row["key"]), *(Cell(str(value)) for value in row["values"])] for row in data["settings"]]
     caption = "Settings that differ" if rows else "The runs have the same settings"
-    texts = frozenset(range(1, 1 + len(found["runs"])))
-    return Table(caption, ("setting", *found["runs"]), rows, texts)
+    texts = frozenset(range(1, 1 + len(data["runs"])))
+    return Table(caption, ("setting", *data["runs"]), rows, texts)
 
 
-def whole_table(found: Mapping[str, Any]) -> Table:
+def whole_table(data: Mapping[str, Any]) -> Table:
     """Figures without pairs."""
     rows = [
         [
             Cell(WHOLE[row["figure"]]),
             *(Cell(number(value), value, f"{FILE}: whole") for value in row["values"]),
         ]
-        for row in found["whole"]
+        for row in data["whole"]
     ]
-    return Table("The whole runs", ("figure", *found["runs"]), rows)
+    return Table("The whole runs", ("figure", *data["runs"]), rows)
 
 
 def distributions(names: Sequence[str], runs: Sequence[ShownResult]) -> list[Chart]:
     """One chart per latency with a curve for each run."""
-    found = []
+    listed = []
     for metric in _METRICS if runs else ():
         own = [charts.distribution(run.view, metric) for run in runs]
         series = [
             {**one["series"][0], "name": name} for name, one in zip(names, own, strict=True) if one["series"]
         ]
-        found.append({**own[0], "title": METRICS[metric].title, "series": series})
-    return found
+        listed.append({**own[0], "title": METRICS[metric].title, "series": series})
+    return listed
 
 
 def _pairwise(first: str, each: Mapping[str, Any]) -> Section:

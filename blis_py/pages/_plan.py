@@ -88,7 +88,7 @@ def _candidates(plan: Mapping[str, Any]) -> Iterator[Table]:
             yield requirements(f"{title}: {one['what']}", one["requirements"], f"{key}.requirements")
 
 
-def requirements(caption: str, found: Sequence[Mapping[str, Any]], path: str) -> Table:
+def requirements(caption: str, targets: Sequence[Mapping[str, Any]], path: str) -> Table:
     """Targets with limits and measured values."""
     rows = [
         [
@@ -100,7 +100,7 @@ def requirements(caption: str, found: Sequence[Mapping[str, Any]], path: str) ->
             Cell(each["unit"]),
             Cell("met" if each["met"] else "missed", tone="good" if each["met"] else "bad"),
         ]
-        for index, each in enumerate(found)
+        for index, each in enumerate(targets)
     ]
     return Table(caption, ("target", "limit", "measured", "unit", "met?"), rows, frozenset({3, 4}))
 
@@ -179,12 +179,12 @@ def _levers(plan: Mapping[str, Any]) -> Chart | None:
 
 
 def _costs(plan: Mapping[str, Any]) -> Chart | None:
-    found = [each for each in plan.get("standings") or () if isinstance(each.get("cost"), int | float)]
-    if len(found) < 2:
+    priced = [each for each in plan.get("standings") or () if isinstance(each.get("cost"), int | float)]
+    if len(priced) < 2:
         return None
     bars = [
         {"name": _point(each), "values": [each["cost"]]}
-        for each in sorted(found, key=lambda one: one["cost"])
+        for each in sorted(priced, key=lambda one: one["cost"])
     ]
     title = f"Cost of each combination that holds, {plan['objective']}"
     return {"kind": "bars", "title": title, "unit": "", "lines": ["cost"], "bars": bars[:20]}
@@ -196,11 +196,11 @@ def _point(each: Mapping[str, Any]) -> str:
 
 
 def _standings(plan: Mapping[str, Any]) -> list[Table]:
-    found = plan.get("standings") or ()
-    keys = [key for key in (found[0] if found else ()) if key not in ("settings", "point")]
+    standings = plan.get("standings") or ()
+    keys = [key for key in (standings[0] if standings else ()) if key not in ("settings", "point")]
     rows = [
         [Cell(_point(each)), *(_value(each.get(key), f"{FILE}: standings[{index}].{key}") for key in keys)]
-        for index, each in enumerate(found)
+        for index, each in enumerate(standings)
     ]
     texts = frozenset({1 + keys.index("why")}) if "why" in keys else frozenset[int]()
     names = [key.replace("_", " ") for key in keys]

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.figures.distributions import fate
+from blis_py.figures.pools import SHOWN, points
 from blis_py.figures.run import Limit, RunView
 from blis_py.figures.timeline import TimelineFigure, timeline
 from blis_py.metrics.groups import Rows
@@ -64,6 +65,26 @@ def _curve(run: RunView, metric: str, name: str, rows: Rows) -> Chart | None:
         "always": True,
         "x": rounded(np.asarray(values, dtype=np.float64).clip(1e-6)),
         "y": rounded(100 * ranks / samples.count),
+    }
+
+
+def by_pool(run: RunView) -> list[Chart]:
+    """Percentiles of the main latencies in each pool; empty with one pool."""
+    return [_pools(run, metric) for metric in SHOWN] if run.pools else []
+
+
+def _pools(run: RunView, metric: str) -> Chart:
+    series = [
+        {"name": name, "kind": "line", "always": True, "x": rounded(np.array(values)), "y": shares}
+        for name, (values, shares) in points(run, metric).items()
+    ]
+    return {
+        "title": f"{METRICS[metric].title}, by pool",
+        "x": {"label": "ms", "log": True},
+        "y": {"label": "% of visits", "to": 100},
+        "series": series,
+        "note": "A line through p50, p90, p95 and p99, from the least to the largest value.",
+        "nothing": f"No pool has a {METRICS[metric].label}.",
     }
 
 

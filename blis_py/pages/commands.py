@@ -20,17 +20,17 @@ def short_configuration(settings: Mapping[str, Any]) -> str:
     given = settings.get("given")
     if given is None:
         return configuration(settings)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key in given:
         value: Any = settings
         for name in key.split("."):
             value = value[name]
         *sections, last = key.split(".")
-        place = found
+        place = values
         for name in sections:
             place = place.setdefault(name, {})
         place[last] = value
-    return dump_yaml(found).rstrip()
+    return dump_yaml(values).rstrip()
 
 
 def run_again(settings: Mapping[str, Any]) -> str:

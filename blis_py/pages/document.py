@@ -74,9 +74,9 @@ def bundle(name: str) -> str:
     order: list[str] = []
 
     def add(each: str) -> None:
-        for found in _IMPORT.finditer(asset(each)):
-            if found["name"] not in order:
-                add(found["name"])
+        for match in _IMPORT.finditer(asset(each)):
+            if match["name"] not in order:
+                add(match["name"])
         if each not in order:
             order.append(each)
 

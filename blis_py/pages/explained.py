@@ -17,26 +17,26 @@ _COLUMNS = {"asked_ns": "this request", "slowest_ns": "the slowest, mean", "typi
 
 def section(explanation: Explanation) -> Section:
     """The ledger of the request at a percentile."""
-    found = explanation.as_dict()
-    title = f"Where the time of the {found['question']} goes"
-    if found["request"] is None:
-        return Section("explained", title, [f"Nothing to explain: {found['no_match']}."])
-    request = found["request"]
+    data = explanation.as_dict()
+    title = f"Where the time of the {data['question']} goes"
+    if data["request"] is None:
+        return Section("explained", title, [f"Nothing to explain: {data['no_match']}."])
+    request = data["request"]
     words = [
-        f"{found['question']} is {number((found['value_ns'] or 0) / _NS_PER_MS)} ms, "
-        f"of {found['requests']:,} requests. "
+        f"{data['question']} is {number((data['value_ns'] or 0) / _NS_PER_MS)} ms, "
+        f"of {data['requests']:,} requests. "
         f"The first request as slow is {request['id']} (class {request['slo_class']}): "
         f"{request['prompt_tokens']:,} prompt tokens, {request['output_tokens']:,} output tokens. "
         "Each nanosecond of it is on one line; times are those of the metric."
     ]
-    if found["not_reproduced"]:
-        words.append(f"The saved run was not reproduced: {found['not_reproduced']}.")
-    return Section("explained", title, words, charts=[chart(found)], tables=[_table(found), *_others(found)])
+    if data["not_reproduced"]:
+        words.append(f"The saved run was not reproduced: {data['not_reproduced']}.")
+    return Section("explained", title, words, charts=[chart(data)], tables=[_table(data), *_others(data)])
 
 
-def chart(found: Mapping[str, Any]) -> Chart:
+def chart(data: Mapping[str, Any]) -> Chart:
     """The ledgers as stacked bars."""
-    lines = found["ledger"]
+    lines = data["ledger"]
     bars = [
         {"name": name, "values": [(line[key] or 0) / _NS_PER_MS for line in lines]}
         for key, name in _COLUMNS.items()
@@ -52,17 +52,17 @@ def chart(found: Mapping[str, Any]) -> Chart:
     }
 
 
-def _table(found: Mapping[str, Any]) -> Table:
+def _table(data: Mapping[str, Any]) -> Table:
     headings = ("to first token", "to the end", *_COLUMNS.values())
     rows = [
         [Cell(line["what"]), *(_ms(line[key]) for key in ("first_token_ns", "whole_ns", *_COLUMNS))]
-        for line in found["ledger"]
+        for line in data["ledger"]
     ]
     return Table("Ledger, ms", ("cause", *headings), rows, sortable=True)
 
 
-def _others(found: Mapping[str, Any]) -> Sequence[Table]:
-    if not found["in_the_way"]:
+def _others(data: Mapping[str, Any]) -> Sequence[Table]:
+    if not data["in_the_way"]:
         return ()
     rows = [
         [
@@ -72,7 +72,7 @@ def _others(found: Mapping[str, Any]) -> Sequence[Table]:
             _ms(one["waited_ns"]),
             _ms(one["in_steps_ns"]),
         ]
-        for one in found["in_the_way"]
+        for one in data["in_the_way"]
     ]
     headings = ("request", "class", "prompt", "output", "while it waited, ms", "prompt in its steps, ms")
     return [Table("Requests that delayed it", headings, rows, frozenset({1}), sortable=True)]

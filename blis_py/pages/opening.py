@@ -87,7 +87,7 @@ def _plan(folder: Path) -> Document:
 
     scripts = {name: text(name) for name in _SCRIPTS if exists(folder / name)}
     answer = text("plan.txt").splitlines()
-    return _checked(folder / PLAN, load_object(folder / PLAN), lambda found: report(found, answer, scripts))
+    return _checked(folder / PLAN, load_object(folder / PLAN), lambda data: report(data, answer, scripts))
 
 
 def _sweep(path: Path) -> Document:
@@ -123,13 +123,13 @@ def _calibration(path: Path) -> Document:
     command = (
         f"blis calibrate MEASURED --results PREDICTED --report {name}\nblis report {name} -o report.html"
     )
-    return _checked(path, load_object(path), lambda found: report(found, command))
+    return _checked(path, load_object(path), lambda data: report(data, command))
 
 
-def _checked(path: Path, found: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Document]) -> Document:
+def _checked(path: Path, data: Mapping[str, Any], make: Callable[[Mapping[str, Any]], Document]) -> Document:
     """The report; a file of another shape is bad input."""
     try:
-        return make(found)
+        return make(data)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         if isinstance(error, InputError):
             raise

@@ -90,10 +90,10 @@ def figure(values: Mapping[str, Any], path: str, *, file: str, scale: float = 1.
     Args:
         scale: factor on the text alone; the value stays that of the file.
     """
-    found: Any = values
+    value: Any = values
     for name in path.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    if isinstance(found, bool) or not isinstance(found, int | float):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return Cell("–", None, f"{file}: {path}")
-    text = f"{number(found * scale)}{f' {unit}' if unit else ''}"
-    return Cell(text, found, f"{file}: {path}")
+    text = f"{number(value * scale)}{f' {unit}' if unit else ''}"
+    return Cell(text, value, f"{file}: {path}")

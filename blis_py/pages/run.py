@@ -101,7 +101,7 @@ def tiles(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Tile]
         return figure(summary, path, file=FILE, scale=scale)
 
     cost, title = cost_of(settings), labels(main())
-    found = [
+    tiles = [
         Tile("Cost", Cell(cost.text, cost.dollars_per_hour, cost.source), "an hour"),
         Tile("GPUs", Cell(f"{cost.gpus:,}", cost.gpus, "config.yaml: num_instances × tp")),
         Tile("Requests", of("cluster.requests.injected")),
@@ -119,8 +119,8 @@ def tiles(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Tile]
         Tile("Busy", of("cluster.busy_pct"), "%"),
     ]
     if summary["cluster"]["goodput"]:
-        found.append(Tile("Goodput", of("cluster.goodput.attainment", 100), "% of requests"))
-    return found
+        tiles.append(Tile("Goodput", of("cluster.goodput.attainment", 100), "% of requests"))
+    return tiles
 
 
 def _sections(
@@ -128,7 +128,7 @@ def _sections(
 ) -> Iterator[Section]:
     summary, settings, view = result.summary, result.settings, result.view
     yield Section("asked", "What was asked", tables=[question(settings, summary)])
-    pictures = [*charts.distributions(view), *charts.over_time(view)]
+    pictures = [*charts.distributions(view), *charts.by_pool(view), *charts.over_time(view)]
     yield Section("answer", "The answer", tiles=tiles(summary, settings), charts=pictures)
     yield sure(summary)
     yield Section("groups", "By class, tenant and instance", tables=list(groups(summary)))
@@ -212,8 +212,8 @@ def groups(summary: Mapping[str, Any]) -> Iterator[Table]:
     """Tables by SLO class, tenant and instance, and of the whole cluster."""
     yield _statistics(summary)
     for title, key in (("By SLO class", "classes"), ("By tenant", "tenants")):
-        found = summary.get(key) or {}
-        yield _groups(title, [(name, f"{key}.{name}", group) for name, group in found.items()])
+        figures = summary.get(key) or {}
+        yield _groups(title, [(name, f"{key}.{name}", group) for name, group in figures.items()])
     if pools := summary.get("pools"):
         yield _pools(pools)
     if handovers := summary.get("handovers"):
@@ -322,7 +322,7 @@ def closing(
 
 
 def _setting(settings: Mapping[str, Any], key: str) -> str:
-    found: Any = settings
+    value: Any = settings
     for name in key.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return ", ".join(map(str, found)) if isinstance(found, list | tuple) else str(found)
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

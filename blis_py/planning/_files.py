@@ -8,7 +8,8 @@ from pathlib import Path
 from blis_py.config.loader import dump
 from blis_py.files.cells import harmless
 from blis_py.planning import serving
-from blis_py.planning.report_text import answer, summary
+from blis_py.planning.report_data import summary
+from blis_py.planning.report_text import answer
 from blis_py.planning.result import PlanResult, Standing
 from blis_py.result import to_json
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
 from blis_py.planning._space import INSTANCES, drained
-from blis_py.planning._verify import Drawn, drawn
 from blis_py.planning.axes import Axis, Point, grid
 from blis_py.planning.fleets import device_of
 from blis_py.planning.goal import Goal
@@ -19,11 +18,12 @@ from blis_py.planning.report_text import RATE
 from blis_py.planning.result import Rated, Standing
 from blis_py.planning.runner import Runner
 from blis_py.planning.stationary import highest_rate, sustained
-from blis_py.planning.study import Base
+from blis_py.planning.study import Study
+from blis_py.planning.verify import Drawn, drawn
 
 
 def highest(
-    base: Base,
+    study: Study,
     axes: Sequence[Axis],
     runner: Runner,
     *,
@@ -44,17 +44,17 @@ def highest(
     if gpus is not None and budget is not None:
         raise InputError("contradicts --gpus", key="--budget", fix="drop one of the two")
     check_choices(axes)
-    base.check(axes)
+    study.check(axes)
     rated: list[Rated] = []
     standings: list[Standing] = []
     for point in grid(axes):
         try:
-            found = _rated(base, axes, point, runner, goal, prices, gpus, budget)
+            result = _rated(study, axes, point, runner, goal, prices, gpus, budget)
         except InputError as error:
             standings.append(Standing(point, None, False, None, None, str(error)))
             continue
-        rated.append(found)
-        standings.append(_standing(found))
+        rated.append(result)
+        standings.append(_standing(result))
     if not rated:
         raise InputError(f"no configuration can be run: {standings[0].why}")
     rated.sort(key=lambda each: -(each.rate.per_s or 0.0))
@@ -66,7 +66,7 @@ def highest(
 
 
 def _rated(
-    base: Base,
+    study: Study,
     axes: Sequence[Axis],
     point: Point,
     runner: Runner,
@@ -75,15 +75,15 @@ def _rated(
     gpus: int | None,
     budget: float | None,
 ) -> Rated:
-    config = _sized(drained(base.config(point, axes)), prices, gpus, budget)
+    config = _sized(drained(study.config(point, axes)), prices, gpus, budget)
     goal.check(config)
     if config.workload.concurrency is not None:
         raise InputError("a closed loop has no rate", key="--concurrency", fix="use blis sweep")
     outcome = runner.run([Job(config)])[0]
     if not outcome.ran:
         raise InputError(str(outcome.refused or outcome.failed))
-    found = candidate_of(point, config, prices, goal, outcome)
-    return Rated(found, highest_rate(config, goal, runner, sustained(config, goal, runner, outcome)))
+    candidate = candidate_of(point, config, prices, goal, outcome)
+    return Rated(candidate, highest_rate(config, goal, runner, sustained(config, goal, runner, outcome)))
 
 
 def _sized(config: RunConfig, prices: Prices, gpus: int | None, budget: float | None) -> RunConfig:
@@ -107,8 +107,8 @@ def _sized(config: RunConfig, prices: Prices, gpus: int | None, budget: float | 
     return replace(config, num_instances=instances)
 
 
-def _standing(found: Rated) -> Standing:
-    best, rate = found.candidate, found.rate
+def _standing(rated: Rated) -> Standing:
+    best, rate = rated.candidate, rated.rate
     text = "" if rate.per_s is None else f"{rate.per_s:,.3g} requests/s"
     why = (
         f"{text}; just above: {rate.broken}"

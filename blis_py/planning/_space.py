@@ -18,7 +18,7 @@ from blis_py.planning.result import Candidate, Standing
 from blis_py.planning.runner import Runner
 from blis_py.planning.search import Probe, Search
 from blis_py.planning.steady import steady_length
-from blis_py.planning.study import Base
+from blis_py.planning.study import Study
 
 INSTANCES = "num_instances"
 DOLLARS, GPUS = "dollars per hour", "GPUs"
@@ -32,7 +32,7 @@ class Space:
 
     def __init__(
         self,
-        base: Base,
+        study: Study,
         axes: Sequence[Axis],
         sizes: Sequence[int],
         prices: Prices,
@@ -41,7 +41,7 @@ class Space:
         on_progress: LineCallback,
     ) -> None:
         self.sizes, self.goal, self.runner, self.on_progress = sizes, goal, runner, on_progress
-        self._base, self._axes, self._prices = base, [*axes, axis(INSTANCES, list(sizes))], prices
+        self._study, self._axes, self._prices = study, [*axes, axis(INSTANCES, list(sizes))], prices
         self.axes = axes
         for each in axes:
             if each.name.rpartition(".")[2] == "gpu":
@@ -93,9 +93,9 @@ class Space:
 
     def config(self, probe: Probe) -> RunConfig:
         """The configuration of a candidate that can be run."""
-        found = self._config(probe)
-        assert isinstance(found, RunConfig)
-        return found
+        config = self._config(probe)
+        assert isinstance(config, RunConfig)
+        return config
 
     def changed(self, probe: Probe, settings: Point) -> RunConfig:
         """The configuration of a candidate with other settings."""
@@ -103,7 +103,7 @@ class Space:
         named = [axis(name, [value]) for name, value in settings.items()]
         axes = [*(each for each in self._axes if each.name not in settings), *named]
         point = {**self.points[line], INSTANCES: self.sizes[size], **settings}
-        return drained(self._base.config(point, axes))
+        return drained(self._study.config(point, axes))
 
     def runs(self, line: int, size: int = 0) -> bool:
         """Whether a size of a line can be configured; by default the smallest."""
@@ -135,14 +135,14 @@ class Space:
             self._compare(where[index])
             self.on_progress(self._progress())
 
-        found = self.runner.run(list(jobs.values()), note)
-        if self._extended(found):
+        outcomes = self.runner.run(list(jobs.values()), note)
+        if self._extended(outcomes):
             return self.evaluate(probes, may_stop)
         return [self.goal.judge(self._outcomes[probe]) for probe in probes]
 
-    def _extended(self, found: Sequence[JobOutcome]) -> bool:
+    def _extended(self, outcomes: Sequence[JobOutcome]) -> bool:
         """Whether candidates are judged by longer runs than these from now on."""
-        length = max((steady_length(outcome, self.goal) for outcome in found if outcome.ran), default=1.0)
+        length = max((steady_length(outcome, self.goal) for outcome in outcomes if outcome.ran), default=1.0)
         if self.at.length > 1 or length <= 1:
             return False
         self.at = Variation(length=length)
@@ -204,7 +204,7 @@ class Space:
             line, size = probe
             try:
                 point = {**self.points[line], INSTANCES: self.sizes[size]}
-                self._configs[probe] = drained(self._base.config(point, self._axes))
+                self._configs[probe] = drained(self._study.config(point, self._axes))
             except InputError as error:
                 self._configs[probe] = str(error)
         return self._configs[probe]

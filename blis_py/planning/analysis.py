@@ -145,27 +145,27 @@ def binding(cases: Sequence[Case]) -> list[Lever]:
     tightest = stressed.judgement.tightest
     if tightest is None or tightest.slack == float("-inf"):
         return []
-    found = []
+    levers = []
     for case in cases:
         slack = case.judgement.slack
         if case.name and slack != float("-inf") and tightest.slack < 1:
             resource, _, how = case.name.partition(": ")
-            found.append(Lever(resource, _gain(1 - tightest.slack, 1 - slack), how))
-    return sorted(found, key=lambda lever: -lever.gain)
+            levers.append(Lever(resource, _gain(1 - tightest.slack, 1 - slack), how))
+    return sorted(levers, key=lambda lever: -lever.gain)
 
 
-def short(found: Sequence[Lever]) -> Lever | None:
+def short(levers: Sequence[Lever]) -> Lever | None:
     """The lever of the bottleneck; None if no lever improves anything.
 
     Faster compute helps with every bottleneck because everything finishes sooner; compute is named only if no
     other lever gains half as much.
     """
-    if not found or found[0].gain < _MIN_GAIN:
+    if not levers or levers[0].gain < _MIN_GAIN:
         return None
-    others = [lever for lever in found if lever.resource != found[0].resource]
-    if found[0].resource == COMPUTE and others and others[0].gain >= found[0].gain / 2:
+    others = [lever for lever in levers if lever.resource != levers[0].resource]
+    if levers[0].resource == COMPUTE and others and others[0].gain >= levers[0].gain / 2:
         return others[0]
-    return found[0]
+    return levers[0]
 
 
 def _gain(before: float, after: float) -> float:

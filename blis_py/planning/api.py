@@ -25,7 +25,7 @@ from blis_py.planning.plan import plan as run_plan
 from blis_py.planning.prices import Prices
 from blis_py.planning.runner import Runner
 from blis_py.planning.store import Folder, Nowhere, ResultStore
-from blis_py.planning.study import Base
+from blis_py.planning.study import Study
 from blis_py.planning.sweep import RowsCallback, Sweep
 from blis_py.planning.sweep import sweep as run_sweep
 
@@ -69,9 +69,11 @@ def sweep(
     """
     on_progress = settings.pop("told", on_progress)  # its former name
     axes, listed, _ = spanned(vary, runs, space)
-    base = base_of(config, settings)
+    study = study_of(config, settings)
     with running(workers, dask, cache) as runner:
-        return run_sweep(base, axes, runner, runs=listed, random=random, seeds=seeds, on_progress=on_progress)
+        return run_sweep(
+            study, axes, runner, runs=listed, random=random, seeds=seeds, on_progress=on_progress
+        )
 
 
 @contextmanager
@@ -107,7 +109,7 @@ def spanned(
     return axes, points, more
 
 
-def base_of(config: RunConfig | str | Path | None, settings: Mapping[str, Any]) -> Base:
+def study_of(config: RunConfig | str | Path | None, settings: Mapping[str, Any]) -> Study:
     """The common settings of all runs, from the arguments that `blis.run` takes.
 
     Raises:
@@ -118,7 +120,7 @@ def base_of(config: RunConfig | str | Path | None, settings: Mapping[str, Any]) 
             raise InputError("unknown setting", key=name, fix=did_you_mean(name, NAMES))
     overrides = tuple((name, NAMES[name], meant(name, value)) for name, value in settings.items())
     start = config if isinstance(config, RunConfig) else None
-    return Base(None if start is not None else config, overrides, start=start)  # type: ignore[arg-type]
+    return Study(None if start is not None else config, overrides, start=start)  # type: ignore[arg-type]
 
 
 def pareto(
@@ -142,11 +144,11 @@ def pareto(
     axes, _, _ = spanned(vary)
     with running(workers, dask, cache) as runner:
         goal = limited(Goal(unlimited=True), most_requests)
-        return find_pareto(base_of(config, settings), axes, runner, goal)
+        return find_pareto(study_of(config, settings), axes, runner, goal)
 
 
 def plan(
-    config: RunConfig | Base | str | Path | None = None,
+    config: RunConfig | Study | str | Path | None = None,
     /,
     *,
     vary: Vary = (),
@@ -191,7 +193,8 @@ def plan(
         gpus, budget: with `max_rate`, the GPUs or the dollars per hour that each combination may use.
         tune: whether to try settings that cost nothing around the winner.
         most_requests: of the longest run; a shorter workload is extended up to that until the answer no
-            longer changes. None = 10,000, or 50,000 where the start of a closed loop has to count for little.
+            longer changes. None = 10,000, or 50,000 where the start of a closed loop counts, or
+            a generated load leaves a target undecided.
         trials: combinations to try where there are more of them, of more than three settings.
         draws: runs with other step times, for the probability; 0 = none.
         workers, dask, cache: as of `blis.sweep`.
@@ -202,7 +205,7 @@ def plan(
             other.
     """
     on_progress = settings.pop("told", on_progress)  # its former name
-    base = config if isinstance(config, Base) else base_of(config, settings)
+    study = config if isinstance(config, Study) else study_of(config, settings)
     axes, listed, more = spanned(vary, (), space, ("instances", "prices"))
     if listed:
         raise InputError("a plan has no list of runs", key="runs", fix="use vary, or blis.sweep")
@@ -224,7 +227,7 @@ def plan(
         with running(workers, dask, cache) as runner:
             if axes or gpus is not None or budget is not None:
                 return highest(
-                    base,
+                    study,
                     axes,
                     runner,
                     goal=goal,
@@ -233,10 +236,10 @@ def plan(
                     budget=budget,
                     draws=draws,
                 )
-            return find_max_rate(base.config(), runner, goal=goal, prices=Prices(chosen), draws=draws)
+            return find_max_rate(study.config(), runner, goal=goal, prices=Prices(chosen), draws=draws)
     with running(workers, dask, cache) as runner:
         return run_plan(
-            base,
+            study,
             axes,
             runner,
             goal=goal,
@@ -255,7 +258,7 @@ def limited(goal: Goal, most_requests: int | None) -> Goal:
     if most_requests is None:
         return goal
     check_count(most_requests, least=1, most=MAX_REQUESTS, key="--most-requests")
-    return replace(goal, most_requests=most_requests, most_in_loops=most_requests)
+    return replace(goal, most_requests=most_requests, most_extended=most_requests)
 
 
 def _attainment(given: str | float | None) -> dict[str, float]:

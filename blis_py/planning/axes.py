@@ -73,13 +73,13 @@ def axis(name: str, values: Any, *, key: str = "vary", file: str | Path | None =
         listed = [layout for value in listed for layout in layouts(str(value))]
     if not listed:
         raise InputError("has no values", file=file, key=f"{key} {name}", fix="give at least one")
-    seen: set[str] = set()
+    spellings: set[str] = set()
     for value in listed:
         if not _is_finite(value):
             raise InputError("must be finite", file=file, key=f"{key} {name}", value=value, fix="drop it")
-        if (text := _as_text(value)) in seen:
+        if (text := _as_text(value)) in spellings:
             raise InputError("is there twice", file=file, key=f"{key} {name}", value=value, fix="drop one")
-        seen.add(text)
+        spellings.add(text)
     return Axis(plain, own, tuple(listed))
 
 
@@ -233,10 +233,10 @@ def _is_key(path: str) -> bool:
     head, _, rest = path.partition(".")
     if head == "pools" and rest:
         return rest.partition(".")[2].partition(".")[0] in {f.name for f in fields(PoolSection)}
-    found = {f.name: f for f in fields(RunConfig)}.get(head)
-    if found is None:
+    field = {f.name: f for f in fields(RunConfig)}.get(head)
+    if field is None:
         return False
-    section = found.default_factory
+    section = field.default_factory
     if not (isinstance(section, type) and is_dataclass(section)):
         return not rest
     return rest.partition(".")[0] in {f.name for f in fields(section)}

@@ -15,7 +15,7 @@ from blis_py.planning.fleets import gpus_of, price_of
 from blis_py.planning.goal import requirement_of
 from blis_py.planning.prices import Prices
 from blis_py.planning.runner import Runner
-from blis_py.planning.study import Base
+from blis_py.planning.study import Study
 from blis_py.planning.sweep import OK, Row
 from blis_py.planning.sweep import sweep as run_sweep
 
@@ -68,14 +68,14 @@ class Layouts:
         return [text for ratio, text in reversed(self._changes()) if ratio > 1]
 
     def _changes(self) -> list[tuple[float, str]]:
-        found = []
+        changes = []
         for name in FIGURES:
             won, lost = (row.outcome.figures.get(name) for row in (self.winner, self.loser))
             if won and lost and abs(won / lost - 1) >= _NOTABLE:
                 metric, statistic = name.split("_ms.")
                 text = f"{statistic} {metric.upper()} {won:,.1f} instead of {lost:,.1f} ms"
-                found.append((won / lost, text))
-        return sorted(found)
+                changes.append((won / lost, text))
+        return sorted(changes)
 
     @property
     def why(self) -> str:
@@ -131,19 +131,19 @@ def layouts_of(config: RunConfig, instances: int, runner: Runner, prices: Prices
             "needs a target to compare by", key="--disaggregate", fix="give --slo ttft.p99=500ms"
         )
     varied: Axis = axis("xpyd", f"auto:{instances}")
-    base = Base(overrides=(("num_instances", "num_instances", 1),), start=config)
-    rows = run_sweep(base, [varied], runner).rows
+    study = Study(overrides=(("num_instances", "num_instances", 1),), start=config)
+    rows = run_sweep(study, [varied], runner).rows
     kinds: dict[bool, list[Row]] = {True: [], False: []}
     for row in rows:
         if row.status == OK:
             kinds["p" in _name(row)].append(row)
-    for kind, found in kinds.items():
-        if not found:
+    for kind, layouts in kinds.items():
+        if not layouts:
             reason = next((r.outcome.refused or r.outcome.failed for r in rows if r.status != OK), "")
             what = "prefill and decode apart" if kind else "instances that do both"
             raise InputError(f"no layout with {what} can be run: {reason}", key="--disaggregate")
     answer = Layouts(rows, best_of(kinds[False]), best_of(kinds[True]))
-    hourly = [_hourly(base.config(row.point, [varied]), prices) for row in (answer.winner, answer.loser)]
+    hourly = [_hourly(study.config(row.point, [varied]), prices) for row in (answer.winner, answer.loser)]
     known = [dollars for dollars in hourly if dollars is not None]
     return replace(answer, dollars=(known[0], known[1]) if len(known) > 1 else None)
 

@@ -59,17 +59,18 @@ def _missed(check: SloCheck, part: RunRecord, whole: RequestTable, spare: int) -
     total = _count(whole, check.slo_class)
     if not METRICS[check.metric].reached or not total:  # others can decrease while a request is in progress
         return False
-    seen = _waits_ns(part, check)
+    waits_ns = _waits_ns(part, check)
     if check.stat == "mean":
-        return not spare and bool(seen.sum() > check.limit_ns * total)
-    percent = _percent(check.stat)
+        return not spare and bool(waits_ns.sum() > check.limit_ns * total)
+    percent = percent_of(check.stat)
     if percent is None:
         return False
     beyond = total - math.floor(percent / 100 * (total - 1))
-    return bool((seen > check.limit_ns).sum() >= beyond + (spare + 1 if spare else 0))
+    return bool((waits_ns > check.limit_ns).sum() >= beyond + (spare + 1 if spare else 0))
 
 
-def _percent(stat: str) -> float | None:
+def percent_of(stat: str) -> float | None:
+    """The percentile that a statistic is; None of a mean and a standard deviation."""
     if stat in ("median", "max"):
         return 50.0 if stat == "median" else 100.0
     return float(stat[1:]) if stat[0] == "p" else None
@@ -77,11 +78,11 @@ def _percent(stat: str) -> float | None:
 
 def _waits_ns(part: RunRecord, check: SloCheck) -> Ints:
     """Latencies so far, in ns; for waiting requests, the time waited."""
-    rows = _rows(part, check.slo_class)
+    rows = rows_of(part, check.slo_class)
     reached_ns = getattr(part, METRICS[check.metric].reached)[rows]
     arrival_ns = part.table.arrival_ns[rows]
-    seen: Ints = np.where(reached_ns >= 0, reached_ns, part.end_ns) - arrival_ns
-    return seen
+    waits_ns: Ints = np.where(reached_ns >= 0, reached_ns, part.end_ns) - arrival_ns
+    return waits_ns
 
 
 def _easy(checks: Iterable[SloCheck], part: RunRecord, columns: Latencies) -> bool:
@@ -97,7 +98,7 @@ def _easy(checks: Iterable[SloCheck], part: RunRecord, columns: Latencies) -> bo
 def _kept_twice(check: SloCheck, part: RunRecord, columns: Latencies) -> bool:
     if METRICS[check.metric].per_token or check.stat in ("min", "std"):
         return False
-    rows = _rows(part, check.slo_class)
+    rows = rows_of(part, check.slo_class)
     values = columns.column(check.metric)[rows]
     values = values[~np.isnan(values)]
     if len(values) < _SAMPLE:
@@ -106,12 +107,13 @@ def _kept_twice(check: SloCheck, part: RunRecord, columns: Latencies) -> bool:
     return bool(worst <= _EASY * check.limit_ns)
 
 
-def _rows(part: RunRecord, slo_class: str | None) -> Ints:
+def rows_of(part: RunRecord, slo_class: str | None) -> Ints:
+    """The requests of an SLO class; None = all."""
     all_rows = np.arange(len(part.table))
     if slo_class is None:
         return all_rows
-    found: Ints = rows_by_name(slo_classes(part)).get(slo_class, all_rows[:0])
-    return found
+    rows: Ints = rows_by_name(slo_classes(part)).get(slo_class, all_rows[:0])
+    return rows
 
 
 def _count(table: RequestTable, slo_class: str | None) -> int:

@@ -202,8 +202,8 @@ def executor(workers: int | None = None, dask: str | None = None) -> JobExecutor
     """The selected executor: by default one process per core."""
     if dask is not None:
         return Dask(dask, workers)
-    wanted = _checked(workers)
-    return Serial() if wanted == 1 else Processes(wanted)
+    count = _checked(workers)
+    return Serial() if count == 1 else Processes(count)
 
 
 def _checked(workers: int | None) -> int:

@@ -16,7 +16,7 @@ from blis_py.metrics.slo import limit_and_measured
 from blis_py.planning.job import FINE, HOPELESS, JobOutcome
 
 ALL_REQUESTS = ""
-DEFAULT_MAX_REQUESTS, DEFAULT_MAX_IN_LOOPS = 10_000, 50_000
+DEFAULT_MAX_REQUESTS, DEFAULT_MAX_EXTENDED = 10_000, 50_000
 _TARGET = re.compile(r"(?:(?P<slo_class>[^.]+)\.)?(?P<metric>[a-z0-9_]+)\.(?P<stat>[a-z]+|p\d+(?:\.\d+)?)")
 _LOST = ("rejected", "unservable", "timed_out", "evicted")
 
@@ -47,8 +47,8 @@ class Requirement:
             text = "is never reached" if self.measured is None else in_ms(self.measured, self.limit)
             return f"{self.title} {text} (target {in_ms(self.limit, self.measured)})"
         if self.unit == "per s":
-            text = "none" if self.measured is None else f"{self.measured:,.4g}"
-            return f"{self.what} {text} (target: at least {self.limit:,.4g})"
+            text = "none" if self.measured is None else _digits(self.measured)
+            return f"{self.what} {text} (target: at least {_digits(self.limit)})"
         if self.unit != "share":
             text = "none" if self.measured is None else f"{self.measured:,.4g}"
             return f"{self.title} {text} (target {self.limit:,.4g}{self.unit and f' {self.unit}'})"
@@ -62,7 +62,7 @@ class Judgement:
 
     holds: bool
     requirements: tuple[Requirement, ...] = ()
-    early: str | None = None
+    early_stop: str | None = None
     refused: str | None = None
     saturated: bool = False
 
@@ -79,9 +79,9 @@ class Judgement:
     def __str__(self) -> str:
         if self.refused is not None:
             return self.refused
-        if self.early == HOPELESS:
+        if self.early_stop == HOPELESS:
             return "misses a target within the first part of the arrivals"
-        if self.early == FINE:
+        if self.early_stop == FINE:
             return "meets all targets on the first part of the arrivals, with room to spare"
         missed = ", ".join(str(each) for each in self.requirements if not each.met)
         reasons = [missed] if missed else []
@@ -106,8 +106,9 @@ class Goal:
     most_requests: int = DEFAULT_MAX_REQUESTS
     """Requests of the longest run by which a configuration is judged; a workload that is longer already is
     taken as it is."""
-    most_in_loops: int = DEFAULT_MAX_IN_LOOPS
-    """The same for closed loops, whose start has to count for little."""
+    most_extended: int = DEFAULT_MAX_EXTENDED
+    """The same for closed loops, whose start has to count for little, and for generated loads where a target
+    is within the error of the sample."""
     unlimited: bool = False
     """Whether no target is needed: then the backlog must not grow, and no request be lost."""
 
@@ -129,8 +130,8 @@ class Goal:
         """Judge an outcome by all targets."""
         if outcome.refused is not None or outcome.failed is not None:
             return Judgement(False, refused=outcome.refused or outcome.failed)
-        if outcome.early is not None:
-            return Judgement(outcome.early == FINE, early=outcome.early)
+        if outcome.early_stop is not None:
+            return Judgement(outcome.early_stop == FINE, early_stop=outcome.early_stop)
         needed = (
             *self._slos(outcome),
             *self._shares(outcome),
@@ -147,18 +148,18 @@ class Goal:
         Raises:
             InputError: an SLO that applies to no request.
         """
-        found = []
+        requirements = []
         for each in outcome.slo:
             if each["met"] is None:
                 fix = "name a class of the workload"
                 raise InputError("no request is held to it", key="--slo", value=each["slo"], fix=fix)
-            found.append(requirement_of(each))
-        return found
+            requirements.append(requirement_of(each))
+        return requirements
 
     def _shares(self, outcome: JobOutcome) -> list[Requirement]:
         """Attainment targets, by the share of requests that may and that do miss their limits."""
-        found = []
-        for name, wanted in self.attainment.items():
+        requirements = []
+        for name, target in self.attainment.items():
             if name == ALL_REQUESTS:
                 share = outcome.figures.get("goodput.attainment")
             else:
@@ -167,20 +168,20 @@ class Goal:
                 who = "no request" if name == ALL_REQUESTS else f"no request of class {name}"
                 fix = "give what a good request meets: --goodput ttft:500, or --slo-ttft CLASS=500ms"
                 raise InputError(f"{who} has a goodput target", key="--attainment", fix=fix)
-            spare = 1 - wanted
+            spare = 1 - target
             slack = 1 - (1 - share) / spare if spare else (1.0 if share >= 1 else share - 1)
             what = "attainment" if name == ALL_REQUESTS else f"{name}.attainment"
-            found.append(Requirement(what, wanted, share, "share", slack))
-        return found
+            requirements.append(Requirement(what, target, share, "share", slack))
+        return requirements
 
     def _least(self, outcome: JobOutcome) -> list[Requirement]:
         """Figures that must not be lower."""
-        found = []
-        for name, wanted in self.at_least.items():
+        requirements = []
+        for name, target in self.at_least.items():
             measured = AT_LEAST[name](outcome.figures)
-            slack = float("-inf") if measured is None else measured / wanted - 1
-            found.append(Requirement(name, wanted, measured, "per s", slack))
-        return found
+            slack = float("-inf") if measured is None else measured / target - 1
+            requirements.append(Requirement(name, target, measured, "per s", slack))
+        return requirements
 
     def _lost(self, outcome: JobOutcome) -> Requirement:
         injected = outcome.figures.get("requests.injected") or 0.0
@@ -190,6 +191,11 @@ class Goal:
         if share:
             slack = 1 - share / self.max_lost if self.max_lost else -share
         return Requirement("requests lost", self.max_lost, share, "share", slack)
+
+
+def _digits(value: float) -> str:
+    """Four significant digits, or all of a larger number's before the point."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
 
 
 def requirement_of(verdict: Mapping[str, Any]) -> Requirement:
@@ -221,7 +227,7 @@ def parse_at_least(texts: Iterable[str], *, key: str = "--at-least") -> dict[str
     Raises:
         InputError: an unknown figure, or no positive number.
     """
-    found: dict[str, float] = {}
+    minima: dict[str, float] = {}
     for part in (part for text in texts for part in text.split(",")):
         name, _, number = (piece.strip() for piece in part.partition("="))
         if name not in AT_LEAST:
@@ -232,17 +238,17 @@ def parse_at_least(texts: Iterable[str], *, key: str = "--at-least") -> dict[str
             value = math.nan
         if not 0 < value < math.inf:
             raise InputError("is no lower limit", key=key, value=part, fix=f"write {name}=100")
-        found[name] = value
-    return found
+        minima[name] = value
+    return minima
 
 
 def _title(what: str) -> str:
     """`p99 TTFT` from `ttft.p99`, with the SLO class in front."""
-    found = _TARGET.fullmatch(what)
-    if found is None:
+    match = _TARGET.fullmatch(what)
+    if match is None:
         return what
-    name = {"scheduling_delay": "scheduling delay"}.get(found["metric"], found["metric"].upper())
-    return f"{found['slo_class'] or ''} {found['stat']} {name}".strip()
+    name = {"scheduling_delay": "scheduling delay"}.get(match["metric"], match["metric"].upper())
+    return f"{match['slo_class'] or ''} {match['stat']} {name}".strip()
 
 
 def parse_attainment(text: str, *, key: str = "--attainment") -> dict[str, float]:
@@ -251,17 +257,17 @@ def parse_attainment(text: str, *, key: str = "--attainment") -> dict[str, float
     Raises:
         InputError: not a share, or a duplicate class.
     """
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for part in text.split(","):
         name, equals, number = (piece.strip() for piece in part.rpartition("="))
-        share = parse_share(number, key=key, found=part)
-        if name in found or (equals and not name) or share <= 0:
+        share = parse_share(number, key=key, shown=part)
+        if name in shares or (equals and not name) or share <= 0:
             raise InputError("must name every class once, with a share", key=key, value=text)
-        found[name] = share
-    return found
+        shares[name] = share
+    return shares
 
 
-def parse_share(text: str, *, key: str, found: str | None = None) -> float:
+def parse_share(text: str, *, key: str, shown: str | None = None) -> float:
     """A share from its text: `1%` or `0.01`.
 
     Raises:
@@ -274,7 +280,7 @@ def parse_share(text: str, *, key: str, found: str | None = None) -> float:
     if not 0 <= share <= 1:
         meant = share if 1 < share <= 100 else 99
         raise InputError(
-            "is no share", key=key, value=found or text, fix=f"write {meant:g}% or {meant / 100:g}"
+            "is no share", key=key, value=shown or text, fix=f"write {meant:g}% or {meant / 100:g}"
         )
     return share
 

@@ -72,7 +72,7 @@ class JobOutcome:
     """Whether the cluster keeps up with the load."""
     facts: dict[str, Any] = field(default_factory=dict)
     """`capacity`, `models`, `provenance` and `notes`."""
-    early: str | None = None
+    early_stop: str | None = None
     """Early verdict `hopeless` or `fine` on the first part of the arrivals, if the run ended there."""
     refused: str | None = None
     """Reason why the configuration cannot be run."""
@@ -90,25 +90,25 @@ def outcome_from(values: dict[str, Any]) -> JobOutcome:
     Raises:
         TypeError, LookupError, ValueError: data of another shape.
     """
-    found = JobOutcome(**values)
-    for figures in (found.figures, *_mapping(found.classes).values()):
+    read = JobOutcome(**values)
+    for figures in (read.figures, *_mapping(read.classes).values()):
         _all(_mapping(figures).values(), (int, float, NoneType))
-    for each in found.slo:
+    for each in read.slo:
         _all([each["slo"]], str)
         _all([each["met"]], (bool, NoneType))
         limit, measured, _ = limit_and_measured(each)
         _all([measured], (int, float, NoneType))
         _all([limit], (int, float))
-    facts = _mapping(found.facts)
+    facts = _mapping(read.facts)
     _mapping(facts["scheduler"])
     _all(
-        [found.verdict, *(facts[name] for name in ("capacity", "models", "provenance")), *facts["notes"]], str
+        [read.verdict, *(facts[name] for name in ("capacity", "models", "provenance")), *facts["notes"]], str
     )
     _all([facts["requests"], facts["at_once"], facts["span_s"]], (int, float))
     _all([facts["offered_per_s"]], (int, float, NoneType))
-    if not found.ran or found.early not in (None, HOPELESS, FINE):
+    if not read.ran or read.early_stop not in (None, HOPELESS, FINE):
         raise ValueError("no outcome of a run")
-    return found
+    return read
 
 
 def _mapping(value: Any) -> dict[str, Any]:

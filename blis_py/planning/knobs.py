@@ -54,15 +54,15 @@ class _Trials:
         for _ in range(_ROUNDS):
             cases = list(self._changed(probe, changes))
             judgements = self._judged(probe, cases)
-            found = max(
+            best = max(
                 zip(judgements, range(len(judgements)), strict=True),
                 key=lambda each: each[0].slack,
                 default=None,
             )
-            if found is None or found[0].slack <= slack:
+            if best is None or best[0].slack <= slack:
                 return None
-            slack, changes = found[0].slack, cases[found[1]]
-            if found[0].holds:
+            slack, changes = best[0].slack, cases[best[1]]
+            if best[0].holds:
                 return changes
         return None
 
@@ -95,7 +95,7 @@ def values_of(config: RunConfig) -> dict[str, tuple[object, list[object]]]:
     budgets = [round(own.max_num_batched_tokens * factor) for factor in _FACTORS]
     seqs = [max(round(own.max_num_seqs * factor), 1) for factor in _FACTORS]
     caches = ["radix"] if config.engine == "sglang" else ["hash"]
-    found: dict[str, tuple[object, list[object]]] = {
+    values: dict[str, tuple[object, list[object]]] = {
         "max_num_batched_tokens": (
             own.max_num_batched_tokens,
             [each for each in budgets if each >= max(own.max_num_seqs, own.block_size)],
@@ -106,12 +106,12 @@ def values_of(config: RunConfig) -> dict[str, tuple[object, list[object]]]:
     }
     if config.instances > 1:
         now = config.routing.policy
-        found["routing_policy"] = now, [each for each in _ROUTERS if each != now]
-    return {name: (now, others) for name, (now, others) in found.items() if others}
+        values["routing_policy"] = now, [each for each in _ROUTERS if each != now]
+    return {name: (now, others) for name, (now, others) in values.items() if others}
 
 
 def improved(
-    space: Space, search: Search, lines: Sequence[int], found: Probe | None, best: Best
+    space: Space, search: Search, lines: Sequence[int], cheapest: Probe | None, best: Best
 ) -> tuple[Probe | None, list[int], Knobs]:
     """The cheapest candidate once settings are tried, the lines that were searched, and what was tried.
 
@@ -120,11 +120,11 @@ def improved(
         best: the cheapest verified candidate among some lines.
     """
     trials, lines = _Trials(space, search), list(lines)
-    first = found
+    first = cheapest
     examined: set[Probe] = set()
     while True:
         better = None
-        for probe in _cheaper(space, search, lines, found):
+        for probe in _cheaper(space, search, lines, cheapest):
             if probe in examined:
                 continue
             examined.add(probe)
@@ -135,20 +135,20 @@ def improved(
         if better is None:
             break
         lines.append(better)
-        found = best(lines)
+        cheapest = best(lines)
     knobs = Knobs({name: tuple(values) for name, values in trials.tried.items()}, tuple(trials.kept))
-    if first is not None and found != first:
+    if first is not None and cheapest != first:
         knobs = Knobs(knobs.tried, knobs.kept, space.candidate(first))
-    return found, lines, knobs
+    return cheapest, lines, knobs
 
 
-def _cheaper(space: Space, search: Search, lines: Sequence[int], found: Probe | None) -> list[Probe]:
+def _cheaper(space: Space, search: Search, lines: Sequence[int], best: Probe | None) -> list[Probe]:
     """The largest size of each combination that costs less than the candidate, nearest to it first."""
-    bound = float("inf") if found is None else search.cost(found) * (1 - 1e-9)
+    bound = float("inf") if best is None else search.cost(best) * (1 - 1e-9)
     probes = []
     for line in lines:
         fits = [i for i, size in enumerate(space.sizes) if space.costs[line] * size < bound]
         if fits and space.runs(line):
             probes.append((line, fits[-1]))
-    near = sorted(probes, key=lambda probe: (found is None or probe[0] != found[0], -search.cost(probe)))
+    near = sorted(probes, key=lambda probe: (best is None or probe[0] != best[0], -search.cost(probe)))
     return near[:_LINES]

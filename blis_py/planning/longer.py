@@ -25,17 +25,23 @@ _LASTS = 0.5
 def longer(config: RunConfig, length: float, demand_of: Callable[[RunConfig], Demand]) -> Demand:
     """The demand over `length` times its duration; unchanged where it cannot be extended.
 
-    A generator continues its sequence. A recording, or a generator with an end of its own, is repeated.
+    A generator continues its sequence. A recording is repeated, and so is all that a generator with an end of
+    its own supplies.
     """
     demand = demand_of(config)
     if length <= 1:
         return demand
-    wanted = math.ceil(round(len(demand.table) * length, 6))
+    num_requests = math.ceil(round(len(demand.table) * length, 6))
+    in_loop = config.workload.concurrency is not None
     if config.workload.trace is None:
-        further = demand_of(replace(config, workload=replace(config.workload, num_requests=wanted)))
-        if len(further.table) >= _ENOUGH * wanted:
+        further = demand_of(replace(config, workload=replace(config.workload, num_requests=num_requests)))
+        if len(further.table) >= _ENOUGH * num_requests:
             return further
-    return _repeated(demand, math.ceil(length), config.workload.concurrency is not None)
+        if demand.loops is None and len(further.table) > len(demand.table):
+            whole = _repeated(further, math.ceil(num_requests / len(further.table)), in_loop)
+            kept = np.arange(min(num_requests, len(whole.table)))
+            return replace(whole, table=whole.table.take(kept))
+    return _repeated(demand, math.ceil(length), in_loop)
 
 
 def _repeated(demand: Demand, copies: int, in_loop: bool) -> Demand:

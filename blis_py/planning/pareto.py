@@ -15,7 +15,7 @@ from blis_py.planning.goal import Goal, in_ms
 from blis_py.planning.job import Job, JobOutcome, Variation
 from blis_py.planning.runner import Runner
 from blis_py.planning.steady import steady_length
-from blis_py.planning.study import Base
+from blis_py.planning.study import Study
 
 CONCURRENCIES = tuple(2**power for power in range(10))
 """Requests in flight at each instance."""
@@ -77,7 +77,7 @@ class Pareto:
         return "\n".join([head, *rows, *(f"Not run: {reason}" for reason in self.refused)])
 
 
-def pareto(base: Base, axes: Sequence[Axis], runner: Runner, goal: Goal) -> Pareto:
+def pareto(study: Study, axes: Sequence[Axis], runner: Runner, goal: Goal) -> Pareto:
     """Run every combination as closed loops of rising concurrency.
 
     Raises:
@@ -87,22 +87,22 @@ def pareto(base: Base, axes: Sequence[Axis], runner: Runner, goal: Goal) -> Pare
     refused: dict[str, None] = {}
     for point in grid(axes):
         try:
-            config = drained(base.config(point, axes))
+            config = drained(study.config(point, axes))
             _check(config)
         except InputError as error:
             refused[str(error)] = None
             continue
         jobs += [(point, count, _loaded(config, count)) for count in CONCURRENCIES]
     outcomes = _outcomes([config for _, _, config in jobs], runner, goal)
-    found = []
+    fronts = []
     for (point, count, config), outcome in zip(jobs, outcomes, strict=True):
         if outcome.refused is not None or outcome.failed is not None:
             refused[str(outcome.refused or outcome.failed)] = None
         elif (each := _operating(point, count, config, outcome, goal)) is not None:
-            found.append(each)
-    if not found:
+            fronts.append(each)
+    if not fronts:
         raise InputError(f"no configuration can be run: {next(iter(refused), 'no token was emitted')}")
-    return Pareto(tuple(_marked(found)), tuple(refused))
+    return Pareto(tuple(_marked(fronts)), tuple(refused))
 
 
 def _outcomes(configs: Sequence[RunConfig], runner: Runner, goal: Goal) -> list[JobOutcome]:
@@ -124,10 +124,6 @@ def _check(config: RunConfig) -> None:
     load = config.workload
     if load.rate is not None or load.concurrency is not None:
         raise InputError("is chosen by --pareto", key="--rate, --concurrency", fix="drop it")
-    if load.spec is not None:
-        raise InputError(
-            "paces its own clients", key="--workload-spec", fix="use a preset, lengths or a trace"
-        )
 
 
 def _loaded(config: RunConfig, count: int) -> RunConfig:

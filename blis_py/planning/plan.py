@@ -13,7 +13,6 @@ from blis_py.metrics.load import TOO_SHORT
 from blis_py.outputs.staging import Outputs
 from blis_py.planning import analysis
 from blis_py.planning._space import INSTANCES, LineCallback, Space, drained
-from blis_py.planning._verify import Drawn, Verifier, drawn
 from blis_py.planning.axes import Axis, Point, axis
 from blis_py.planning.fleets import LAYOUT, devices_of, gpus_of, parts_of, price_of
 from blis_py.planning.goal import Goal
@@ -26,7 +25,8 @@ from blis_py.planning.runner import Runner
 from blis_py.planning.search import Probe, Search, SearchLine
 from blis_py.planning.stationary import Sustained, highest_rate, sustained
 from blis_py.planning.steady import is_steady, requests_needed
-from blis_py.planning.study import Base
+from blis_py.planning.study import Study
+from blis_py.planning.verify import Drawn, Verifier, drawn
 
 if TYPE_CHECKING:
     from blis_py.figures.style import Picture
@@ -43,7 +43,7 @@ class Plan(PlanResult):
     @property
     def summary(self) -> dict[str, Any]:
         """The complete plan as plain data for JSON."""
-        from blis_py.planning.report_text import summary
+        from blis_py.planning.report_data import summary
 
         return summary(self)
 
@@ -67,7 +67,7 @@ class Plan(PlanResult):
 
 
 def plan(
-    base: Base,
+    study: Study,
     axes: Sequence[Axis],
     runner: Runner,
     *,
@@ -94,23 +94,23 @@ def plan(
     """
     if confidence is not None and not draws:
         raise InputError("needs draws", key="--confidence", fix="drop --draws 0")
-    sizes, axes = _sizes(sizes, axes, base)
+    sizes, axes = _sizes(sizes, axes, study)
     check_choices(axes)
-    base.check([*axes, axis(INSTANCES, list(sizes))])
-    space = Space(base, axes, sizes, prices, goal, runner, on_progress or (lambda line: None))
+    study.check([*axes, axis(INSTANCES, list(sizes))])
+    space = Space(study, axes, sizes, prices, goal, runner, on_progress or (lambda line: None))
     search = Search([SearchLine(cost) for cost in space.costs], sizes, space.evaluate)
     verifier = Verifier(space, search, draws)
     combinations = len(space.points)
     lines = space.search(search, trials)
-    found = verifier.best(lines, confidence)
+    best = verifier.best(lines, confidence)
     tried = None
     if knobs:
-        found, lines, tried = improved(
-            space, search, lines, found, lambda among: verifier.best(among, confidence)
+        best, lines, tried = improved(
+            space, search, lines, best, lambda among: verifier.best(among, confidence)
         )
-    if found is None:
+    if best is None:
         return _nothing_holds(space, search, lines, tried)
-    return _answer(space, search, verifier, lines, found, tried, combinations, draws, confidence)
+    return _answer(space, search, verifier, lines, best, tried, combinations, draws, confidence)
 
 
 def _answer(
@@ -118,21 +118,21 @@ def _answer(
     search: Search,
     verifier: Verifier,
     lines: Sequence[int],
-    found: Probe,
+    cheapest: Probe,
     tried: Knobs | None,
     combinations: int,
     draws: int,
     confidence: float | None,
 ) -> Plan:
-    rest = [line for line in lines if space.points[line] != space.points[found[0]]]
+    rest = [line for line in lines if space.points[line] != space.points[cheapest[0]]]
     second = verifier.best(rest, confidence) if rest else None
-    best = space.candidate(found)
-    bursts = [probe for probe in verifier.bursts if search.cost(probe) < search.cost(found)]
+    best = space.candidate(cheapest)
+    bursts = [probe for probe in verifier.bursts if search.cost(probe) < search.cost(cheapest)]
     least = min(bursts, key=search.cost, default=None)
     outcome = Plan(
         best,
         space.objective,
-        verifier.sustained(found),
+        verifier.sustained(cheapest),
         None if least is None else space.candidate(least),
         None if second is None else space.candidate(second),
         space.standings(search, lines),
@@ -142,19 +142,19 @@ def _answer(
         confidence=confidence,
     )
     space.on_progress(f"{best}: highest rate, bottleneck and certainty")
-    under = verifier.drawn(found) if draws else Drawn()
+    under = verifier.drawn(cheapest) if draws else Drawn()
     outcome = examined(outcome, space.goal, space.runner, under, space.notes(best))
     if under.share is not None:
-        outcome = replace(outcome, fewest=verifier.fewest(found), **_central(space, search, verifier))
+        outcome = replace(outcome, fewest=verifier.fewest(cheapest), **_central(space, search, verifier))
     if under.share is None or under.share >= (SURE if confidence is None else confidence):
-        return replace(outcome, simulated=space.runner.done, known=space.runner.found)
+        return replace(outcome, simulated=space.runner.done, known=space.runner.reused)
     surer = verifier.best(lines, SURE)
     return replace(
         outcome,
         surer=None if surer is None else space.candidate(surer),
         surer_holds=None if surer is None else verifier.drawn(surer).share,
         simulated=space.runner.done,
-        known=space.runner.found,
+        known=space.runner.reused,
     )
 
 
@@ -203,11 +203,11 @@ def candidate_of(
     return Candidate(point, config.instances, config, gpus_of(config), price, judged, outcome, parts)
 
 
-def examined(found: Plan, goal: Goal, runner: Runner, under: Drawn, notes: Sequence[str]) -> Plan:
+def examined(result: Plan, goal: Goal, runner: Runner, under: Drawn, notes: Sequence[str]) -> Plan:
     """A plan with all analyses of its best candidate."""
-    best = found.best
+    best = result.best
     config = best.config
-    longer = found.sustained or Sustained(best.judgement, best.outcome, 1.0, False)
+    longer = result.sustained or Sustained(best.judgement, best.outcome, 1.0, False)
     rate = None
     length = longer.analysed
     jobs = analysis.sensitivity(config, length) | analysis.other_models(config, length)
@@ -219,7 +219,7 @@ def examined(found: Plan, goal: Goal, runner: Runner, under: Drawn, notes: Seque
     cases = {case.name: case for case in analysis.cases_of(jobs, goal, runner)}
     pulled = [replace(c, name=n.removeprefix("lever ")) for n, c in cases.items() if n.startswith("lever")]
     return replace(
-        found,
+        result,
         rate=rate,
         levers=tuple(analysis.binding(pulled)) if pulled else (),
         sensitivity=tuple(cases[name] for name in names if "×" in name),
@@ -227,7 +227,7 @@ def examined(found: Plan, goal: Goal, runner: Runner, under: Drawn, notes: Seque
         draws=under.cases,
         error=under.errors,
         simulated=runner.done,
-        known=runner.found,
+        known=runner.reused,
         notes=(*notes, *_warnings(best, longer, goal)),
     )
 
@@ -252,6 +252,10 @@ def _warnings(best: Candidate, longer: Sustained, goal: Goal) -> list[str]:
         notes.append(
             "the longest run is too short to tell whether the cluster keeps up: use more requests, or raise "
             "--most-requests"
+        )
+    if longer.fixed:
+        notes.append(
+            f"these requests cannot be repeated for longer: the answer is for the {longer.requests:,} given"
         )
     if more := _more_than_offered(best):
         notes.append(f"{more}: the requests ask for no more at their rate; raise --rate, or take --max-rate")
@@ -290,7 +294,7 @@ def _nothing_holds(space: Space, search: Search, lines: Sequence[int], tried: Kn
     nearest = max(((line, last) for line in able), key=lambda probe: (search.known[probe].slack, -probe[0]))
     best = replace(space.candidate(nearest), judgement=search.known[nearest])
     length = space.at.length
-    found = Plan(
+    result = Plan(
         best,
         space.objective,
         None if length == 1 else Sustained(best.judgement, best.outcome, length, True, length),
@@ -298,12 +302,12 @@ def _nothing_holds(space: Space, search: Search, lines: Sequence[int], tried: Kn
         lines=len(space.points),
         knobs=tried,
     )
-    return examined(found, space.goal, space.runner, Drawn(), space.notes(best))
+    return examined(result, space.goal, space.runner, Drawn(), space.notes(best))
 
 
-def _sizes(sizes: Sequence[int] | None, axes: Sequence[Axis], base: Base) -> tuple[list[int], list[Axis]]:
+def _sizes(sizes: Sequence[int] | None, axes: Sequence[Axis], study: Study) -> tuple[list[int], list[Axis]]:
     """Numbers of instances, ascending, and the other axes; 1 where the layout has a number of its own."""
-    if _is_laid_out(base, axes):
+    if _is_laid_out(study, axes):
         if sizes is not None or any(each.key == INSTANCES for each in axes):
             fix = "drop it: each layout has its number of instances; of a pool, vary pools.NAME.count"
             raise InputError("contradicts the instances of each side", key="--instances", fix=fix)
@@ -311,21 +315,21 @@ def _sizes(sizes: Sequence[int] | None, axes: Sequence[Axis], base: Base) -> tup
     own = [each for each in axes if each.key == INSTANCES]
     if own and sizes is not None:
         raise InputError("is varied, and given by --instances, too", key=INSTANCES, fix="drop one of the two")
-    wanted: Sequence[Any] = own[0].values if own else (DEFAULT_SIZES if sizes is None else sizes)
-    for size in wanted:
+    sizes_tried: Sequence[Any] = own[0].values if own else (DEFAULT_SIZES if sizes is None else sizes)
+    for size in sizes_tried:
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_INSTANCES:
             raise InputError("must be whole numbers from 1", key="--instances", value=size, fix="write 1:32")
-    if not wanted:
+    if not sizes_tried:
         raise InputError("has no values", key="--instances", fix="write 1:32")
-    return sorted(set(wanted)), [each for each in axes if each.key != INSTANCES]
+    return sorted(set(sizes_tried)), [each for each in axes if each.key != INSTANCES]
 
 
-def _is_laid_out(base: Base, axes: Sequence[Axis]) -> bool:
+def _is_laid_out(study: Study, axes: Sequence[Axis]) -> bool:
     """Whether instances of each side are varied or given, which fixes their number."""
     if any(each.key in LAYOUT for each in axes):
         return True
     try:
-        return bool(base.config().all_pools)
+        return bool(study.config().all_pools)
     except InputError:  # an axis has what is missing
         return False
 

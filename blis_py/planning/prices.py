@@ -75,17 +75,17 @@ def parse_prices(texts: Iterable[str]) -> dict[str, float]:
     Raises:
         InputError: malformed text, or a duplicate GPU.
     """
-    found: dict[str, float] = {}
+    prices: dict[str, float] = {}
     for pair in (part for text in texts for part in text.split(",")):
         name, equals, number = (part.strip() for part in pair.partition("="))
         try:
             price = float(number.removeprefix("$"))
         except ValueError:
             price = math.nan
-        if not equals or not name or not 0 < price < _MAX or name in found:
+        if not equals or not name or not 0 < price < _MAX or name in prices:
             raise InputError("is no price of a GPU", key="--price", value=pair, fix=_FIX)
-        found[name] = price
-    return found
+        prices[name] = price
+    return prices
 
 
 @cache

@@ -1,15 +1,13 @@
-"""A plan as text and as JSON."""
+"""A plan as text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
-from blis_py.config.loader import as_dict
 from blis_py.planning.analysis import CHANGE, Case
 from blis_py.planning.goal import Judgement, Requirement
-from blis_py.planning.goal import as_dict as judgement_dict
-from blis_py.planning.result import Candidate, Knobs, PlanResult, Standing
+from blis_py.planning.intervals import undecided
+from blis_py.planning.result import Candidate, PlanResult, Standing
 from blis_py.planning.stationary import MIN_FACTOR, HighestRate, Sustained
 
 RATE, LOST = "requests per second", "requests lost"
@@ -53,51 +51,6 @@ def _shown(requirement: Requirement) -> bool:
     return requirement.unit != "share" or bool(requirement.limit)
 
 
-def summary(plan: PlanResult) -> dict[str, Any]:
-    """The complete plan, for JSON."""
-    return {
-        "holds": plan.holds,
-        "objective": plan.objective,
-        "best": _candidate(plan.best),
-        "sustained": _sustained(plan),
-        "burst": None if plan.burst is None else _candidate(plan.burst),
-        "settings_tried": None if plan.knobs is None else _knobs(plan.knobs),
-        "runner_up": None if plan.runner_up is None else _candidate(plan.runner_up),
-        "why_runner_up_lost": why_second(plan),
-        "binding_constraint": plan.binding,
-        "levers": [{"resource": x.resource, "how": x.how, "gain": x.gain} for x in plan.levers],
-        "headroom": {
-            "tightest": None if plan.best.judgement.tightest is None else plan.best.judgement.tightest.what,
-            "slack": _finite(plan.best.judgement.slack),
-            "max_rate_factor": plan.max_rate_factor,
-            "max_rate_per_s": plan.max_rate_per_s,
-            "breaks": None if plan.broken is None else str(plan.broken),
-            **_rate(plan.rate),
-        },
-        "probability": {
-            "holds": plan.probability,
-            "draws": len(plan.draws),
-            "demanded": plan.confidence,
-            "source": None if plan.error is None else plan.error.source,
-            "validated_runs": None if plan.error is None else plan.error.runs,
-            "mean_step_time_error": None if plan.error is None else plan.error.typical,
-            "surer": None if plan.surer is None else _candidate(plan.surer),
-            "surer_holds": plan.surer_holds,
-            "fewest_instances": plan.fewest,
-            "central": None if plan.central is None else _candidate(plan.central),
-            "central_holds": plan.central_holds,
-        },
-        "sensitivity": [_case(case) for case in plan.sensitivity],
-        "latency_models": [_case(case) for case in plan.models],
-        "standings": [_standing(each) for each in plan.standings],
-        "search": {"combinations": plan.lines, "simulated": plan.simulated, "known": plan.known},
-        "notes": list(plan.notes),
-        "capacity": plan.best.outcome.facts.get("capacity"),
-        "models": plan.best.outcome.facts.get("models"),
-        "config": as_dict(plan.config),
-    }
-
-
 def why_second(plan: PlanResult) -> str | None:
     """The disadvantage of the runner-up."""
     best, second = plan.best, plan.runner_up
@@ -113,7 +66,7 @@ def why_second(plan: PlanResult) -> str | None:
             return f"{second.gpus} GPUs instead of {best.gpus}; no price to compare"
         same = f"the same number of GPUs ({best.gpus}); no price to compare"
     slack, other = best.judgement.slack, second.judgement.slack
-    if other < slack:
+    if other < slack and str(second.judgement.tightest) != str(best.judgement.tightest):
         return f"{same}, and closer to a limit: {second.judgement.tightest}"
     return f"{same} and the same latencies; the first in the space is taken"
 
@@ -177,18 +130,45 @@ def _longer(plan: PlanResult) -> list[str]:
     """The configuration over longer durations, and a cheaper one that only survives the burst."""
     longer, lines = plan.sustained, []
     if longer is not None and longer.begun > 1:
-        lines = [f"  {_begun(plan, longer)}"]
+        lines = [f"  {_begun(plan)}"]
     if longer is not None and longer.length > longer.begun:
         over = f"over {longer.length / longer.begun:.3g} × the duration ({longer.requests:,} requests)"
         lines += [f"  {over}: {_tightest(longer.judgement)}"]
-    if lines and longer is not None and not longer.settled and longer.judgement.holds:
+    if longer is not None and longer.on_edge:
+        lines += _on_edge(longer)
+    elif lines and longer is not None and not longer.settled and longer.judgement.holds:
         lines[-1] += ", not yet stationary"
     if plan.burst is not None:
-        lines.append(f"  {plan.burst} meets the targets only for a burst of this length")
+        lines.append(f"  {plan.burst} meets the targets over {_requests(plan.burst)}, but not over more")
     return lines
 
 
-def _begun(plan: PlanResult, longer: Sustained) -> str:
+def _requests(candidate: Candidate) -> str:
+    return f"{candidate.outcome.facts.get('requests', 0):,} requests"
+
+
+def _on_edge(longer: Sustained) -> list[str]:
+    """Targets within the error of the longest run."""
+    by = {each.what: each for each in longer.judgement.requirements}
+    lines = []
+    for text, interval in undecided(longer.outcome):
+        each = by.get(text.partition("=")[0])
+        if each is not None:
+            lines.append(f"  {_unsure(each, *interval, longer.requests)}")
+    return lines
+
+
+def _unsure(each: Requirement, low: float | None, high: float | None, requests: int) -> str:
+    if high is None or low is None:
+        return f"{requests:,} requests are too few to be sure of {each.title}: raise --most-requests"
+    least, most = (f"{end:,.4g}{each.unit and ' ' + each.unit}" for end in (low, high))
+    return (
+        f"on the edge: {each.title} is {least} to {most}, with 99 % confidence; other requests of this load "
+        "may miss the target"
+    )
+
+
+def _begun(plan: PlanResult) -> str:
     """The reason why candidates are judged by a longer run than given."""
     facts = plan.best.outcome.facts
     requests, at_once = facts["requests"], facts["at_once"]
@@ -212,18 +192,39 @@ def _room(plan: PlanResult) -> list[str]:
     if rate.per_s is None:
         return []
     over = f"over {rate.requests:,} requests, {_duration(rate.span_s)}"
-    kind = "Highest rate" if rate.settled else f"Highest rate of a burst of {_duration(rate.span_s)}"
+    burst = not rate.settled and rate.bounds is None
+    kind = f"Highest rate of a burst of {_duration(rate.span_s)}" if burst else "Highest rate"
     if rate.broken is None:
         return [f"{kind}: beyond {rate.per_s:,.3g} requests/s, where the search ended ({over})"]
     offered = _offered(plan, rate.per_s / rate.factor)
     text = f"{kind}: {rate.per_s:,.3g} requests/s ({rate.factor:.2f} × {offered}; {over})"
-    if not rate.settled:
+    if burst:
         text += "; a longer run may hold less, give more requests"
-    lines = [text, f"  just above it: {rate.broken}"]
+    lines = [text, f"  just above it: {rate.broken}", *_bounds(rate)]
     if not plan.holds and plan.objective != RATE and rate.factor >= 1:
         few = f"{plan.best.outcome.facts.get('requests', 0):,} requests"
         lines.append(f"  the {few} given miss a target that a longer run of the same load meets: give more")
     return lines
+
+
+def bounds_text(rate: HighestRate) -> str:
+    """The rates between which the highest lies; empty if it is known to 5 %, or of a recorded load."""
+    if rate.settled or rate.bounds is None:
+        return ""
+    least, most = (None if each is None else f"{rate.per_s_at(each):,.3g}" for each in rate.bounds[:2])
+    if least is None or most is None:
+        return f"above {least}" if least is not None else f"below {most}" if most is not None else "uncertain"
+    return f"{least} to {most}"
+
+
+def _bounds(rate: HighestRate) -> list[str]:
+    text = bounds_text(rate)
+    if not text or rate.bounds is None:
+        return []
+    if text == "uncertain":
+        return [f"  these {rate.bounds.requests:,} requests are too few to bound it: raise --most-requests"]
+    over = f"{rate.bounds.requests:,} requests"
+    return [f"  with 99 % confidence, for other requests of this load: {text} requests/s ({over})"]
 
 
 def _offered(plan: PlanResult, offered: float) -> str:
@@ -268,6 +269,8 @@ def _tried(plan: PlanResult) -> list[str]:
         ]
     if not plan.holds:
         return [f"Settings tried: {named}. None of them meets the targets."]
+    if any(name in plan.best.point for name in knobs.tried):
+        return [f"Settings tried: {named}.", "  With the settings as given nothing meets the targets."]
     return [f"Settings tried: {named}. None of them saves an instance."]
 
 
@@ -305,10 +308,12 @@ def _probability(plan: PlanResult) -> list[str]:
         f"({100 * plan.probability:.0f} %) of the prediction's error and of the requests",
         f"  errors drawn from {error.source}{'; too few to rely on' if error.few else ''}",
     ]
+    if plan.probability < SURE:
+        lines.append(f"  Warning: below {100 * SURE:.0f} %: the real servers may well miss a target")
     if plan.surer is not None and plan.surer_holds is not None:
         share = f"{100 * plan.surer_holds:.0f} %"
         lines.append(f"  cheapest at 90 %: {plan.surer}, {_price(plan.surer)} ({share})")
-    elif plan.probability < SURE and plan.standings:
+    elif plan.probability < min(SURE, plan.confidence or SURE) and plan.standings:
         lines.append("  no configuration of the space holds in 90 % of the draws")
     if plan.central is not None and plan.central_holds is not None:
         share = f"{100 * plan.central_holds:.0f} % of the draws"
@@ -367,67 +372,6 @@ def _searched(plan: PlanResult) -> str:
 def _added(plan: PlanResult, standing: Standing) -> bool:
     """Whether a combination was added when settings were tried."""
     return len(standing.point) > min(len(each.point) for each in plan.standings)
-
-
-def _sustained(plan: PlanResult) -> dict[str, Any] | None:
-    longer = plan.sustained
-    if longer is None:
-        return None
-    fields = {"length": longer.length, "requests": longer.requests, "settled": longer.settled}
-    return fields | judgement_dict(longer.judgement)
-
-
-def _rate(rate: HighestRate | None) -> dict[str, Any]:
-    if rate is None:
-        return {}
-    return {"settled": rate.settled, "length": rate.length, "requests": rate.requests, "span_s": rate.span_s}
-
-
-def _knobs(knobs: Knobs) -> dict[str, Any]:
-    return {
-        "tried": {name: list(values) for name, values in knobs.tried.items()},
-        "kept": list(knobs.kept),
-        "as_given": None if knobs.before is None else _candidate(knobs.before),
-    }
-
-
-def _candidate(candidate: Candidate) -> dict[str, Any]:
-    price = candidate.price
-    return {
-        "what": str(candidate),
-        "settings": candidate.point,
-        "num_instances": candidate.instances,
-        "model": candidate.config.model,
-        "gpu": candidate.config.gpu,
-        "tp": candidate.config.tp,
-        "gpus": candidate.gpus,
-        **({"pools": [part._asdict() for part in candidate.parts]} if candidate.parts else {}),
-        "dollars_per_gpu_hour": None if price is None else price.per_hour,
-        "price_source": None if price is None else price.source,
-        "dollars_per_hour": candidate.dollars_per_hour,
-        "dollars_per_million_output_tokens": candidate.dollars_per_million("output"),
-        "dollars_per_million_tokens": candidate.dollars_per_million("total"),
-        **judgement_dict(candidate.judgement),
-    }
-
-
-def _case(case: Case) -> dict[str, Any]:
-    return {"case": case.name, **judgement_dict(case.judgement)}
-
-
-def _standing(standing: Any) -> dict[str, Any]:
-    return {
-        "settings": standing.point,
-        "least_instances": standing.least,
-        "at_most": standing.at_most,
-        "fails_at": standing.fails_at,
-        "cost": standing.cost,
-        "why": standing.why,
-    }
-
-
-def _finite(value: float) -> float | None:
-    return None if value in (float("inf"), float("-inf")) else value
 
 
 def change_names(cases: Iterable[Case]) -> dict[str, tuple[Case, Case]]:

@@ -20,11 +20,11 @@ class Runner:
 
     Attributes:
         done: jobs simulated.
-        found: jobs whose outcome was in the store.
+        reused: jobs whose outcome was in the store.
     """
 
     def __init__(self, executor: JobExecutor, store: ResultStore) -> None:
-        self.done = self.found = 0
+        self.done = self.reused = 0
         self._executor, self._store, self._contents = executor, store, Contents()
         self._warm = False
 
@@ -61,7 +61,7 @@ class Runner:
             if known is None:
                 todo.append(indices)
                 continue
-            self.found += 1
+            self.reused += 1
             note(indices, known, True)
         if todo and not self._warm:
             worker.warm_up(jobs[todo[0][0]])

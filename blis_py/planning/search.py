@@ -61,7 +61,7 @@ class Search:
             if probes:
                 self._judge(self._first(probes), may_stop=True)
                 continue
-            supposed = [p for p in self._cheapest(among) if self.known[p].early == FINE]
+            supposed = [p for p in self._cheapest(among) if self.known[p].early_stop == FINE]
             if not supposed:
                 return min(self._cheapest(among), key=self._rank, default=None)
             self._judge(supposed, may_stop=False)
@@ -93,7 +93,7 @@ class Search:
     def settled(self, line: int) -> bool:
         """Whether the smallest passing size is known from a whole run."""
         least, failing = self.least(line), self.most_failing(line)
-        if least is None or self.known[line, least].early is not None:
+        if least is None or self.known[line, least].early_stop is not None:
             return False
         return least == (0 if failing is None else failing + 1)
 
@@ -102,7 +102,7 @@ class Search:
 
     def whole(self, probes: Sequence[Probe]) -> None:
         """Judge probes by whole runs."""
-        todo = [probe for probe in probes if probe not in self.known or self.known[probe].early]
+        todo = [probe for probe in probes if probe not in self.known or self.known[probe].early_stop]
         self._judge(todo, may_stop=False)
 
     def _next(self, line: int, bound: float) -> Probe | None:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from blis_py.config.models import RunConfig
-from blis_py.metrics.load import TOO_SHORT
 from blis_py.planning.goal import Goal, Judgement
+from blis_py.planning.intervals import undecided
 from blis_py.planning.job import HOPELESS, Job, JobOutcome, Variation
 from blis_py.planning.runner import Runner
-from blis_py.planning.steady import MIN_REQUESTS, is_steady
+from blis_py.planning.steady import MIN_REQUESTS, is_enough, is_steady, most_requests
 
 RESOLUTION = 0.03
 """Relative precision of the highest rate."""
 MAX_FACTOR, MIN_FACTOR = 100.0, 0.01
 ANALYSED_REQUESTS = 3000
 """Of each run of an analysis, unless the workload has more."""
-_GROWTH, _MIN_GROWTH = 4, 2
+_GROWTH, _MIN_GROWTH, _MIN_GROWTH_ON_EDGE = 4, 2, 1.2
 """Factor from one tried duration to the next; the last one may be shorter, up to the longest run."""
 _CLOSE = 0.05
 """Largest relative change of the tightest figure from one duration to the next."""
@@ -25,6 +26,8 @@ _SAME = 0.05
 """Largest relative change of the highest rate from one duration to the next."""
 _UP, _DOWN = (1.25, 1.8), (0.8, 0.5)
 _AROUND = (0.94, 1.03)
+_FLANKS = (0.05, 0.12, 0.25, 0.5)
+"""Relative distances from a highest rate at which certainty is sought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +42,39 @@ class Sustained:
     """Whether a longer run would not change it; False: the workload cannot be extended far enough."""
     begun: float = 1.0
     """The multiple from which it is judged: in a closed loop, the start must count for little."""
+    fixed: bool = False
+    """Whether the workload cannot be extended at all."""
 
     @property
     def requests(self) -> int:
         return int(self.outcome.facts.get("requests", 0))
 
     @property
+    def on_edge(self) -> bool:
+        """Whether another sample of a generated load may turn the judgement over."""
+        return on_edge(self.outcome, self.judgement)
+
+    @property
+    def growth(self) -> float:
+        """The least factor by which a longer run is worthwhile."""
+        return _MIN_GROWTH_ON_EDGE if self.on_edge else _MIN_GROWTH
+
+    @property
     def analysed(self) -> float:
         """The duration for analyses that compare many runs: long enough for a p99, and no longer."""
         least = max(self.begun, self.length * ANALYSED_REQUESTS / max(self.requests, 1))
         return max(min(self.length, least), 1.0)
+
+
+class RateBounds(NamedTuple):
+    """Factors on the arrival rate of a generated load between which the highest lies with 99 % confidence."""
+
+    least: float | None = None
+    """Meets all targets; None if none tried does for certain."""
+    most: float | None = None
+    """Misses one; None if none tried does for certain."""
+    requests: int = 0
+    """Of the longest run by which they are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +92,14 @@ class HighestRate:
     span_s: float = 0.0
     """Of the run at that rate."""
     settled: bool = True
-    """Whether a longer run gives the same rate; False: it is the rate of a burst of this length."""
+    """Whether a longer run gives the same rate; False: it is the rate of a burst of this length, or known
+    within bounds."""
+    bounds: RateBounds | None = None
+    """None of a recorded load, which is no sample."""
+
+    def per_s_at(self, factor: float) -> float:
+        """The requests per second that a factor stands for."""
+        return factor * (self.per_s or 0.0) / (self.factor or 1.0)
 
 
 def sustained(
@@ -75,43 +108,56 @@ def sustained(
     """The judgement at four, sixteen, … times the duration, until it fails or no longer changes, or the
     longest run is reached.
 
+    A generated load is a sample: it also goes on while a target lies within the 99 % interval of what was
+    measured, whether that is met or missed.
+
     Args:
         first: the outcome at `begun` times the duration of the workload.
     """
-    found = Sustained(goal.judge(first), first, begun, is_steady(first, goal), begun)
-    while found.judgement.holds and 0 < found.requests * _MIN_GROWTH <= goal.most_requests:
-        length = found.length * min(_GROWTH, goal.most_requests / found.requests)
+    result = Sustained(goal.judge(first), first, begun, is_steady(first, goal), begun)
+    most = most_requests(first, goal)
+    while (result.judgement.holds or result.on_edge) and 0 < result.requests * result.growth <= most:
+        length = result.length * min(_GROWTH, most / result.requests)
         outcome = runner.run([Job(config, Variation(length=length))])[0]
         judgement = goal.judge(outcome)
-        if not outcome.ran or outcome.facts["requests"] <= found.requests:
-            return found
-        enough = outcome.facts["requests"] >= MIN_REQUESTS and outcome.verdict != TOO_SHORT
-        settled = enough and _alike(found.judgement, judgement)
-        found = Sustained(judgement, outcome, length, settled, begun)
-        if settled:
+        if not outcome.ran or outcome.facts["requests"] <= result.requests:
+            return replace(result, fixed=result.length == begun)
+        settled = is_enough(outcome) and _alike(result.judgement, judgement)
+        result = Sustained(judgement, outcome, length, settled, begun)
+        if settled and not result.on_edge:
             break
-    return found
+    return result
 
 
 def highest_rate(config: RunConfig, goal: Goal, runner: Runner, start: Sustained) -> HighestRate:
     """The largest factor on the arrival rate that meets all targets, to 3 %.
 
     The duration of the load is kept: a higher rate has more requests. It is made four times as long until
-    the rate no longer changes. Two rates are tried at a time, independent of the number of workers; a
-    configuration that meets its targets at one rate is assumed to meet them at lower ones.
+    the rate no longer changes; of a generated load, until a rate 5 % lower meets its targets, and one 5 %
+    higher misses them, with 99 % confidence; where no run is long enough for that, with wider bounds. Two
+    rates are tried at a time, independent of the number of workers; a configuration that meets its targets at
+    one rate is assumed to meet them at lower ones.
 
     Args:
         start: the configuration at its own rate.
     """
     search = _RateSearch(config, goal, runner, start)
-    length = max(start.length / _GROWTH, 1.0)
-    found = search.at(length, search.bracket())
-    while (more := search.longer(found, length)) is not None:
+    length = search.first_length()
+    rate = search.at(length, search.bracket())
+    sampled = bool(start.outcome.facts.get("intervals") and start.outcome.facts.get("generated"))
+    while True:
+        if sampled:
+            rate = search.bounded(rate, _FLANKS[:1], rate.length)
+        more = None if rate.bounds is not None else search.longer(rate, length)
+        if more is None:
+            break
         length = more
-        before, found = found, search.at(length, search.around(found))
-        if _same(before, found) and (found.factor is None or found.requests >= MIN_REQUESTS):
-            return found
-    return replace(found, settled=False)
+        before, rate = rate, search.at(length, search.around(rate))
+        if not sampled and _same(before, rate) and (rate.factor is None or rate.requests >= MIN_REQUESTS):
+            return rate
+    if not sampled:
+        return replace(rate, settled=False)
+    return search.bounded(rate, _FLANKS, search.longest(rate))
 
 
 class _RateSearch:
@@ -121,20 +167,24 @@ class _RateSearch:
         self._config, self._goal, self._runner, self._start = config, goal, runner, start
         self._base = max(round(start.requests / start.length), 1)
 
+    def first_length(self) -> float:
+        """The duration of the first runs: a quarter of that at which the judgement no longer changed."""
+        return max(min(self._start.length / _GROWTH, self._goal.most_requests / self._base), 1.0)
+
     def bracket(self) -> list[float]:
         """The first factors to try."""
         return [1.0, _UP[0]] if self._start.judgement.holds else [_DOWN[0], 1.0]
 
     @staticmethod
-    def around(found: HighestRate) -> list[float]:
-        return [_AROUND[0] * MIN_FACTOR] if found.factor is None else [found.factor * x for x in _AROUND]
+    def around(rate: HighestRate) -> list[float]:
+        return [_AROUND[0] * MIN_FACTOR] if rate.factor is None else [rate.factor * x for x in _AROUND]
 
-    def longer(self, found: HighestRate, length: float) -> float | None:
+    def longer(self, rate: HighestRate, length: float) -> float | None:
         """The next duration to try; None if it cannot be longer."""
-        if found.factor is None or found.factor >= MAX_FACTOR:
+        if rate.factor is None or rate.factor >= MAX_FACTOR:
             return None
-        per_length = self._base * max(found.factor, 1.0)
-        if found.requests < 0.9 * per_length * length:
+        per_length = self._base * max(rate.factor, 1.0)
+        if rate.requests < 0.9 * per_length * length:
             return None  # the workload cannot be extended
         next_length = min(length * _GROWTH, self._goal.most_requests / per_length)
         return next_length if next_length >= _MIN_GROWTH * length else None
@@ -164,21 +214,58 @@ class _RateSearch:
             float(facts.get("span_s", 0.0)),
         )
 
-    def _outcomes(self, factors: Sequence[float], length: float) -> list[JobOutcome]:
+    def longest(self, rate: HighestRate) -> float:
+        """The longest duration, for the bounds of a rate."""
+        most = most_requests(self._start.outcome, self._goal)
+        return max(most / (self._base * max(rate.factor or 1.0, 1.0)), rate.length)
+
+    def bounded(self, rate: HighestRate, widths: Sequence[float], length: float) -> HighestRate:
+        """A rate with the nearest bounds, of these relative distances, that are certain over a duration."""
+        if rate.bounds is not None or rate.factor is None or rate.broken is None:
+            return rate
+        bounds, requests = RateBounds(), 0
+        for width in widths:
+            sides = [1 - width] * (bounds.least is None) + [1 + width] * (bounds.most is None)
+            factors = [rate.factor * side for side in sides]
+            for factor, outcome in zip(factors, self._outcomes(factors, length, whole=True), strict=True):
+                judgement = self._goal.judge(outcome)
+                requests = max(requests, int(outcome.facts.get("requests", 0)))
+                if not on_edge(outcome, judgement) and judgement.holds == (factor < rate.factor):
+                    bounds = (
+                        bounds._replace(least=factor) if judgement.holds else bounds._replace(most=factor)
+                    )
+            if None not in bounds[:2]:
+                break
+        if len(widths) == 1 and (None in bounds[:2] or requests < MIN_REQUESTS):
+            return rate
+        near = None not in bounds[:2] and width == _FLANKS[0]
+        return replace(rate, settled=near, bounds=bounds._replace(requests=requests))
+
+    def _outcomes(self, factors: Sequence[float], length: float, *, whole: bool = False) -> list[JobOutcome]:
         jobs = [
             Job(
                 self._config,
-                Variation(rate=factor, length=self._length(length, factor)),
-                stops_at=(HOPELESS,),
+                Variation(rate=factor, length=self._length(length, factor, whole=whole)),
+                stops_at=() if whole else (HOPELESS,),
                 max_lost=self._goal.max_lost,
             )
             for factor in factors
         ]
         return self._runner.run(jobs)
 
-    def _length(self, length: float, factor: float) -> float:
+    def _length(self, length: float, factor: float, *, whole: bool = False) -> float:
         """Factor on the number of requests that keeps the duration, as far as a run may be that long."""
-        return max(min(length * max(factor, 1.0), self._goal.most_requests / self._base), 1.0)
+        most = most_requests(self._start.outcome, self._goal) if whole else self._goal.most_requests
+        return max(min(length * max(factor, 1.0), most / self._base), 1.0)
+
+
+def on_edge(outcome: JobOutcome, judgement: Judgement) -> bool:
+    """Whether another sample of a generated load may turn a judgement over: a target lies within the interval
+    of what was measured, and no other is missed for certain."""
+    if not outcome.facts.get("generated") or judgement.saturated:
+        return False
+    unsure = {text.partition("=")[0] for text, _ in undecided(outcome)}
+    return bool(unsure) and all(each.met or each.what in unsure for each in judgement.requirements)
 
 
 def next_factors(low: float | None, high: float | None) -> list[float]:

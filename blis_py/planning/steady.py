@@ -10,11 +10,14 @@ from __future__ import annotations
 import math
 import re
 
+from blis_py.metrics.load import TOO_SHORT
 from blis_py.planning.goal import Goal
 from blis_py.planning.job import JobOutcome
 
 MIN_REQUESTS = 2000
 """Fewest requests of a run from which a percentile is taken for stationary."""
+_BURSTS = 200
+"""Fewest requests in bursts of the arrivals' variance over mean, of such a run."""
 _OF_TAIL = 0.25
 """Largest share of the requests beyond a percentile that the start may make up."""
 _MEAN = 0.04
@@ -36,9 +39,22 @@ def requests_needed(outcome: JobOutcome, goal: Goal) -> int:
 def steady_length(outcome: JobOutcome, goal: Goal) -> float:
     """Factor on the number of requests to reach the steady state, as far as a run may be that long."""
     closed = outcome.facts.get("closed")
-    needed = min(requests_needed(outcome, goal), goal.most_in_loops if closed else goal.most_requests)
+    needed = min(requests_needed(outcome, goal), goal.most_extended if closed else goal.most_requests)
     requests: int = outcome.facts.get("requests", 0)
     return max(needed / max(requests, 1), 1.0)
+
+
+def is_enough(outcome: JobOutcome) -> bool:
+    """Whether a run has enough requests, and independent bursts of them, for a percentile."""
+    facts, needed = outcome.facts, float(MIN_REQUESTS)
+    if facts.get("generated"):
+        needed = max(needed, _BURSTS * facts.get("dispersion", 1.0))
+    return bool(facts["requests"] >= needed and outcome.verdict != TOO_SHORT)
+
+
+def most_requests(outcome: JobOutcome, goal: Goal) -> int:
+    """Requests of the longest run of a candidate: more where more can be generated than recorded."""
+    return goal.most_extended if outcome.facts.get("generated") else goal.most_requests
 
 
 def is_steady(outcome: JobOutcome, goal: Goal) -> bool:
@@ -51,5 +67,5 @@ def _tail(stat: str) -> float | None:
     """The share of requests that decides a statistic; None of extremes, which are always single requests."""
     if stat == "mean":
         return _MEAN
-    found = _PERCENTILE.fullmatch(stat)
-    return 1 - float(found[1]) / 100 if found is not None else None
+    match = _PERCENTILE.fullmatch(stat)
+    return 1 - float(match[1]) / 100 if match is not None else None

@@ -56,8 +56,8 @@ class Folder:
             digest, _, body = file.read_text(encoding="utf-8").partition("\n")
             if digest != sha256(body.encode()).hexdigest():
                 return None
-            found = json.loads(body)
-            return outcome_from(found["outcome"]) if found["key"] == key else None
+            entry = json.loads(body)
+            return outcome_from(entry["outcome"]) if entry["key"] == key else None
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return None
 

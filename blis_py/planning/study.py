@@ -18,7 +18,7 @@ Override = tuple[str, str, Any]
 
 
 @dataclass(frozen=True)
-class Base:
+class Study:
     """Arguments of `load_config`, common to all runs."""
 
     path: str | Path | None = None
@@ -56,10 +56,10 @@ class Base:
                 raise InputError(problem, key=each.name, fix="drop one of the two")
             given[each.key] = f"--vary {each.name}"
 
-    def over(self, overrides: Mapping[str, Any]) -> Base:
+    def over(self, overrides: Mapping[str, Any]) -> Study:
         """A copy with these keys set."""
         more = tuple((key, key, value) for key, value in overrides.items())
-        return Base(self.path, (*self.overrides, *more), self.sets, self.policy_config, self.start)
+        return Study(self.path, (*self.overrides, *more), self.sets, self.policy_config, self.start)
 
 
 def _override(name: str, key: str, value: Any) -> Override:

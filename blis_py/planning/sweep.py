@@ -22,7 +22,7 @@ from blis_py.outputs.staging import Outputs
 from blis_py.planning.axes import Axis, Point, axis, drawn, grid
 from blis_py.planning.job import Job, JobOutcome
 from blis_py.planning.runner import Runner
-from blis_py.planning.study import Base
+from blis_py.planning.study import Study
 from blis_py.sensitivity.reruns import rerun_seed
 from blis_py.setup.from_config import DEFAULT_SEED
 
@@ -140,14 +140,14 @@ class Sweep:
         """GPUs and dollars per hour of each point that ran, by the text of its values."""
         from blis_py.planning.prices import Prices
 
-        prices, found = Prices(), {}
+        prices, costs = Prices(), {}
         for row in self.rows:
             gpus = row.outcome.facts.get("gpus")
             if row.status == OK and gpus is not None:
                 price = prices.of(str(row.outcome.facts.get("gpu")))
                 values = tuple(str(_cell(value)) for value in row.point.values())
-                found[values] = gpus, None if price is None else gpus * price.per_hour
-        return found
+                costs[values] = gpus, None if price is None else gpus * price.per_hour
+        return costs
 
     def default_metric(self) -> str:
         """Default metric of the ranking: the first target, or else the p99 of TTFT."""
@@ -205,7 +205,7 @@ def larger_is_better(metric: str) -> bool:
 
 
 def sweep(
-    base: Base,
+    study: Study,
     axes: Sequence[Axis],
     runner: Runner,
     *,
@@ -232,12 +232,12 @@ def sweep(
         points = [dict(run) for run in runs]
     elif random is not None:
         check_count(random, least=1, most=100_000, key="--random")
-        points = drawn(axes, random, _seed_of(base))
+        points = drawn(axes, random, _seed_of(study))
     else:
         points = grid(axes)
     if not axes and seeds == 1:
         raise InputError("nothing is varied", key="--vary", fix="add --vary scheduler=fcfs,lpm, or --seeds 5")
-    base.check(axes)
+    study.check(axes)
     if seeds > 1 and any(each.key == SEED for each in axes):
         raise InputError("contradicts seeds that are varied", key="--seeds", value=seeds, fix="drop it")
     cases = [(point, seed) for point in points for seed in range(seeds)]
@@ -246,7 +246,7 @@ def sweep(
     jobs: dict[int, Job] = {}
     for index, (point, seed) in enumerate(cases):
         try:
-            jobs[index] = Job(_seeded(base.config(point, axes), seed, seeds))
+            jobs[index] = Job(_seeded(study.config(point, axes), seed, seeds))
         except InputError as error:
             rows[index] = Row(point, seed, JobOutcome(refused=str(error)))
             so_far.append(rows[index])
@@ -266,9 +266,9 @@ def sweep(
     return Sweep(first, tuple(axes), ordered, runner.done - before)
 
 
-def _seed_of(base: Base) -> int:
+def _seed_of(study: Study) -> int:
     """Seed of the sweep's own random choices."""
-    given = {key: value for _, key, value in base.overrides}.get("seed")
+    given = {key: value for _, key, value in study.overrides}.get("seed")
     return DEFAULT_SEED if given is None else int(given)
 
 

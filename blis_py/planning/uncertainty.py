@@ -125,16 +125,16 @@ def adjusted(outcome: JobOutcome, draw: Draw) -> JobOutcome:
 def _most_alike(regime: Regime, known: Sequence[Validated]) -> tuple[list[Validated], str]:
     """The validated runs most like a regime, and which they are."""
     measured = {squeeze(each.gpu) for each in known}
-    seen = squeeze(regime.gpu) in measured
-    runs = [each for each in known if each.held_out not in _ONE_OF or (each.held_out == NEW_GPU) != seen]
-    wanted = {**regime._asdict(), "gpu": squeeze(regime.gpu)}
+    is_known = squeeze(regime.gpu) in measured
+    runs = [each for each in known if each.held_out not in _ONE_OF or (each.held_out == NEW_GPU) != is_known]
+    features = {**regime._asdict(), "gpu": squeeze(regime.gpu)}
     order = _MIN_TELLING[regime.load]
     for drop in (order[:count] for count in range(len(order) + 1)):
-        same = {key: value for key, value in wanted.items() if key not in drop}
-        found = [each for each in runs if all(_feature(each, key) == value for key, value in same.items())]
-        if len({each.case for each in found}) >= _MIN:
-            return found, _sample_note(found, wanted, drop)
-    return runs, _sample_note(runs, wanted, tuple(wanted))
+        same = {key: value for key, value in features.items() if key not in drop}
+        alike = [each for each in runs if all(_feature(each, key) == value for key, value in same.items())]
+        if len({each.case for each in alike}) >= _MIN:
+            return alike, _sample_note(alike, features, drop)
+    return runs, _sample_note(runs, features, tuple(features))
 
 
 def _feature(run: Validated, key: str) -> str:
@@ -142,15 +142,15 @@ def _feature(run: Validated, key: str) -> str:
     return squeeze(value) if key == "gpu" else value
 
 
-def _sample_note(found: Sequence[Validated], wanted: Mapping[str, str], drop: Sequence[str]) -> str:
-    count = len({each.case for each in found})
-    of = ", ".join(value for key, value in wanted.items() if key not in drop and key != "gpu") or "any kind"
-    gpus = ", ".join(dict.fromkeys(each.gpu.upper() for each in found))
+def _sample_note(sample: Sequence[Validated], features: Mapping[str, str], drop: Sequence[str]) -> str:
+    count = len({each.case for each in sample})
+    of = ", ".join(value for key, value in features.items() if key not in drop and key != "gpu") or "any kind"
+    gpus = ", ".join(dict.fromkeys(each.gpu.upper() for each in sample))
     text = f"{count} measured runs ({of}; {gpus})"
-    missing = [wanted[key] for key in drop if all(_feature(each, key) != wanted[key] for each in found)]
-    alike = len({each.case for each in found if each.load == wanted["load"]})
+    missing = [features[key] for key in drop if all(_feature(each, key) != features[key] for each in sample)]
+    alike = len({each.case for each in sample if each.load == features["load"]})
     if "load" in drop and alike:
-        text += f"; {alike} of them {wanted['load']}"
+        text += f"; {alike} of them {features['load']}"
     return f"{text}; none of {', '.join(missing)}" if missing else text
 
 
@@ -228,8 +228,8 @@ def _of_fitted(profile: str, count: int) -> Errors | None:
     """
     from blis_py.latency.fitted_profile import read_profile
 
-    found = read_profile(profile)
-    known = [fit.cross_validated for fit in found.regimes.values() if fit.cross_validated is not None]
+    fitted = read_profile(profile)
+    known = [fit.cross_validated for fit in fitted.regimes.values() if fit.cross_validated is not None]
     if not known:
         return None
     worst = max(known, key=lambda each: each.mape)

@@ -72,7 +72,7 @@ def validated(latency_model: str) -> tuple[Validated, ...]:
 
 
 def _held_out(latency_model: str) -> Iterator[Validated]:
-    found: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
+    ratio_of: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
     about: dict[tuple[str, str], dict[str, Any]] = {}
     for row in _read(_HELD_OUT_FILE, []):
         prices, _, held_out = row["prices"].partition(", ")
@@ -83,16 +83,16 @@ def _held_out(latency_model: str) -> Iterator[Validated]:
         key = (row["case"], held_out)
         about[key] = row
         metric = row["metric"].lower(), row["statistic"]
-        found.setdefault(key, {})[metric] = row["measured"] / row["predicted"]
-    return (_of(about[key], key[1], ratios) for key, ratios in found.items())
+        ratio_of.setdefault(key, {})[metric] = row["measured"] / row["predicted"]
+    return (_of(about[key], key[1], ratios) for key, ratios in ratio_of.items())
 
 
 def _points() -> Iterator[Validated]:
     for point in _read(_POINTS_FILE, {"points": []})["points"]:
-        found = _CONFIGURATION.fullmatch(point["configuration"])
-        if found is None or not point.get("errors") or point["contradictory"]:
+        match = _CONFIGURATION.fullmatch(point["configuration"])
+        if match is None or not point.get("errors") or point["contradictory"]:
             continue
-        engine, model = found["engine"], found["model"]
+        engine, model = match["engine"], match["model"]
         kind = DENSE if model.startswith(_DENSE_FAMILIES) else EXPERTS
         if engine == _VLLM and kind == DENSE:
             continue
@@ -103,9 +103,9 @@ def _points() -> Iterator[Validated]:
         yield Validated(
             point["id"],
             model,
-            found["gpu"],
-            int(found["tp"]),
-            _FORMATS[found["form"]],
+            match["gpu"],
+            int(match["tp"]),
+            _FORMATS[match["form"]],
             kind,
             CLOSED,
             LEARNED if point["learned"] else NOT_LEARNED,

@@ -25,6 +25,7 @@ from blis_py.latency.scaled import scaled  # noqa: E402
 from blis_py.metrics.slo import parse_slos  # noqa: E402
 from blis_py.planning import early_stop  # noqa: E402
 from blis_py.planning.contents import Contents, code_digest  # noqa: E402
+from blis_py.planning.intervals import dispersion, intervals  # noqa: E402
 from blis_py.planning.job import Job, JobOutcome, Variation  # noqa: E402
 from blis_py.planning.longer import longer, resampled  # noqa: E402
 from blis_py.requests.table import RequestTable  # noqa: E402
@@ -114,11 +115,11 @@ def _as_recorded(load: WorkloadSection, seed: int) -> tuple[RequestTable, Readin
 
 def _remembered(known: dict[str, T], name: str, make: Callable[[], T]) -> T:
     """A small LRU cache: the most recently used entry is the last."""
-    found = known.pop(name) if name in known else make()
-    known[name] = found
+    value = known.pop(name) if name in known else make()
+    known[name] = value
     while len(known) > _MAX_REMEMBERED:
         del known[next(iter(known))]
-    return found
+    return value
 
 
 def _with_factors(demand: Demand, variation: Variation) -> Demand:
@@ -149,7 +150,7 @@ def _outcome(job: Job) -> JobOutcome:
     if job.stops_at:
         settled = _first_part(simulation, job.max_lost)
         if settled in job.stops_at:
-            return JobOutcome(early=settled, facts=_facts(simulation))
+            return JobOutcome(early_stop=settled, facts=_facts(simulation))
     return outcome_of(simulation.run(record_steps=False))
 
 
@@ -167,13 +168,20 @@ def _first_part(simulation: Simulation, max_lost: float) -> str | None:
 
 def outcome_of(result: Result) -> JobOutcome:
     """Figures of a run."""
-    summary = result.summary
+    totals = result.totals
     return JobOutcome(
-        figures=dict(numbers(summary["cluster"])),
-        classes={name: dict(numbers(part["goodput"] or {})) for name, part in summary["classes"].items()},
-        slo=summary["slo"],
-        verdict=summary["load"]["verdict"],
-        facts={**_facts(result.simulation), "notes": list(result.notes)},
+        figures=dict(numbers(totals["cluster"])),
+        classes={name: dict(numbers(part["goodput"] or {})) for name, part in totals["classes"].items()},
+        slo=totals["slo"],
+        verdict=totals["load"]["verdict"],
+        facts={
+            **_facts(result.simulation),
+            "notes": list(result.notes),
+            "intervals": {
+                text: list(interval)  # as read back from the store
+                for text, interval in intervals(result.record, parse_slos(result.config.slo)).items()
+            },
+        },
     )
 
 
@@ -185,6 +193,7 @@ def _facts(simulation: Setup) -> dict[str, object]:
     return {
         "requests": len(arrival_ns),
         "span_s": span_s,
+        "dispersion": dispersion(arrival_ns) if comes else 1.0,
         "generated": simulation.config.workload.trace is None,
         "closed": loops is not None,
         "at_once": 0 if loops is None else loops.at_once(simulation.table),

@@ -82,6 +82,10 @@ class Plots:
         """Prefill and decode tokens per second and per step over time."""
         return self._draw("batch")
 
+    def pools(self) -> Picture:
+        """Latencies of the visits to each pool, and mean waits of hand-overs by cause."""
+        return self._draw("pools")
+
     def predicted_measured(self, measured: str | Path) -> Picture:
         """Latencies of every request against those of a measured run.
 
@@ -112,7 +116,7 @@ class Plots:
             _check(name)
         written = save_plots(self._result.view, folder, names or figures(), kinds)
         if not written:
-            raise _no_steps(", ".join(names))
+            raise _nothing_for(", ".join(names))
         return written
 
     def _draw(self, name: str) -> Picture:
@@ -120,7 +124,7 @@ class Plots:
 
         picture = figures()[name](self._result.view)
         if picture is None:
-            raise _no_steps(name)
+            raise _nothing_for(name)
         return picture
 
 
@@ -132,6 +136,10 @@ def _check(name: str) -> None:
         raise InputError("no such figure", key="figure", value=name, fix=did_you_mean(name, figures()))
 
 
-def _no_steps(name: str) -> InputError:
+def _nothing_for(name: str) -> InputError:
+    """No data for a figure, or for several."""
+    if name == "pools":
+        fix = "run it with --prefill-instances and --decode-instances, or with pools"
+        return InputError("this run has one pool", key=f"figure {name}", fix=fix)
     fix = "run it with record_steps=True, or with --out on the command line"
     return InputError("this run did not record its steps", key=f"figure {name}", fix=fix)

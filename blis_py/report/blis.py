@@ -98,8 +98,8 @@ def cache_hit_rate(record: RunRecord, block_size: int) -> float:
     blocks += visits.preemptions[there] * -(-prompt // block_size)
     hits = visits.cached_tokens[there] // block_size
     at, count = visits.instance[there], len(record.instances)
-    taken, found = np.bincount(at, blocks, count), np.bincount(at, hits, count)
-    return float(np.mean(found / np.maximum(taken, 1))) if count else 0.0
+    taken, cached = np.bincount(at, blocks, count), np.bincount(at, hits, count)
+    return float(np.mean(cached / np.maximum(taken, 1))) if count else 0.0
 
 
 def blis_results(record: RunRecord) -> list[dict[str, Any]]:

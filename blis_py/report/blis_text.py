@@ -216,9 +216,9 @@ def _sessions(record: RunRecord, columns: Latencies) -> Lines:
         return
     yield f"  Sessions: {int(first.sum())}"
     ttft_ms = columns.ttft_ns[rows] / 1e6
-    seen = ~np.isnan(ttft_ms)
-    yield from _spread("TTFT cold (round 0):", ttft_ms[first & seen])
-    yield from _spread("TTFT warm (round≥1):", ttft_ms[~first & seen])
+    answered = ~np.isnan(ttft_ms)
+    yield from _spread("TTFT cold (round 0):", ttft_ms[first & answered])
+    yield from _spread("TTFT warm (round≥1):", ttft_ms[~first & answered])
     starts = np.flatnonzero(first)
     done = columns.completed[rows]
     last_ns = np.maximum.reduceat(np.where(done, record.finish_ns[rows], -1), starts)

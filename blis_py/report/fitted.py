@@ -125,20 +125,20 @@ def _errors(error: Accuracy) -> str:
 # -- against measured runs -----------------------------------------------------------------------------
 
 
-def validation_data(model: LatencyModel, found: Sequence[Validation], notes: Sequence[str]) -> dict[str, Any]:
+def validation_data(model: LatencyModel, rows: Sequence[Validation], notes: Sequence[str]) -> dict[str, Any]:
     return {
         "provenance": model.provenance,
         "notes": list(notes),
-        "runs": [asdict(row) for row in found],
+        "runs": [asdict(row) for row in rows],
     }
 
 
-def validation_lines(model: LatencyModel, found: Sequence[Validation], notes: Sequence[str]) -> Iterator[str]:
+def validation_lines(model: LatencyModel, rows: Sequence[Validation], notes: Sequence[str]) -> Iterator[str]:
     """Errors of step times, by run, regime and kind of step."""
     yield model.provenance
     head = "".join(f"{name:>9}" for name in ("MAPE", "bias", "p95", "GPU", "host", "pace", "rest"))
     yield f"{'run':22}{'regime':8}{'kind':11}{'steps':>8}{head}"
-    for row in found:
+    for row in rows:
         tail = f"{row.gpu.mape:>9.2%}{row.host.mape:>9.2%}{row.pace:>+9.2%}{row.mape_at_pace:>9.2%}"
         yield f"{row.source[:21]:22}{row.regime:8}{row.kind:11}{_errors(row.synchronous)}{tail}"
     yield "GPU, host: MAPE of the part. pace: common factor, measured over predicted; rest: MAPE without it."

@@ -132,7 +132,7 @@ class SavedResult(ShownResult):
     @cached_property
     def view(self) -> RunView:
         """Data behind the figures."""
-        from blis_py.figures.run import RunView, limits_of
+        from blis_py.figures.run import RunView, limits_of, of_pools
 
         columns = self._request_columns
         empty: NDArray[np.float64] = np.zeros(0)
@@ -154,6 +154,7 @@ class SavedResult(ShownResult):
             end_s=self._facts.simulated_s,
             gaps=self._gaps if columns and exists(self.folder / ITL) else None,
             limits=limits_of(self._settings, _targets(self._settings)),
+            **of_pools(self._summary),
         )
 
     def token_times(self) -> TokenTimes:
@@ -201,19 +202,19 @@ class SavedResult(ShownResult):
             return {name: np.zeros(0, dtype=np.int64) for name in names}
         if "" in names:
             raise InputError("a column has no name", file=path, fix="save the run again")
-        wanted = (*names, *(name for name in _OF_STEPS if name not in names))
-        kinds = {name: integers(-1) if name in _WHOLE_OF_STEPS else fractions() for name in wanted}
+        needed = (*names, *(name for name in _OF_STEPS if name not in names))
+        kinds = {name: integers(-1) if name in _WHOLE_OF_STEPS else fractions() for name in needed}
         columns = read_columns(path, kinds)
         return {name: columns[name] for name in names}
 
     def _instances(self) -> list[Any]:
         from blis_py.figures.run import InstanceView
 
-        found = zip(self._facts.kv_blocks, self._facts.pools, strict=True)
+        stated = zip(self._facts.kv_blocks, self._facts.pools, strict=True)
         if not exists(self.folder / STEPS):
-            return [InstanceView(count, None, pool) for count, pool in found]
+            return [InstanceView(count, None, pool) for count, pool in stated]
         columns = self._step_columns()
-        return [InstanceView(count, _of(columns, index), pool) for index, (count, pool) in enumerate(found)]
+        return [InstanceView(count, _of(columns, index), pool) for index, (count, pool) in enumerate(stated)]
 
     @cached_property
     def _token_gaps(self) -> Any:

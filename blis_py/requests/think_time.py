@@ -100,9 +100,9 @@ def _number(text: str, refuse: Callable[[str], InputError]) -> float:
 
 def _duration_ns(text: str, key: str, refuse: Callable[[str], InputError]) -> int:
     """`800ms`, in whole microseconds; `0` needs no unit."""
-    found = _DURATION.fullmatch(text)
-    if found is None:
+    match = _DURATION.fullmatch(text)
+    if match is None:
         if text == "0":
             return 0
         raise refuse("a time has a unit")
-    return clock_ns(float(found["number"]), _UNITS_NS[found["unit"]], key=key) // 1000 * 1000
+    return clock_ns(float(match["number"]), _UNITS_NS[match["unit"]], key=key) // 1000 * 1000

@@ -43,7 +43,7 @@ def _others(simulation: Simulation, progress: Progress | None) -> Iterator[dict[
         except InputError as error:
             yield {"latency_model": name, "refused": str(error)}
             continue
-        yield _row(other, other.run(record_steps=False, progress=progress).summary)
+        yield _row(other, other.run(record_steps=False, progress=progress).totals)
 
 
 def _under(config: RunConfig, name: str) -> RunConfig:

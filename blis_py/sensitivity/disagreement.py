@@ -48,7 +48,7 @@ def disagreements(simulation: Simulation, result: Result) -> tuple[str, ...]:
     count = _sample(result)
     if not others or count < MIN:
         return ()
-    whole = result.summary
+    whole = result.summary  # which is shown, too: its gaps between tokens are counted once
     if count == len(result.record.table):
         return tuple(filter(None, (_note(whole, whole, _run(o), o.latency.name, "") for o in others)))
     own, where = _run(simulation.busiest(count)), f" on the busiest {count:,} requests"
@@ -75,7 +75,7 @@ def _sample(result: Result) -> int:
 
 
 def _run(simulation: Simulation) -> Mapping[str, Any]:
-    return simulation.run(record_steps=False).summary
+    return simulation.run(record_steps=False).totals
 
 
 def _note(

@@ -67,10 +67,10 @@ class Reruns:
         metrics: dict[str, list[float | None]] = {}
         slo: dict[str, list[bool]] = {text: [] for text in self._simulation.config.slo}
         for index in range(self._count):
-            summary = self._rerun(index).run(record_steps=False, progress=self._part(index, progress)).summary
-            for name, value in numbers(summary["cluster"]):
+            totals = self._rerun(index).run(record_steps=False, progress=self._part(index, progress)).totals
+            for name, value in numbers(totals["cluster"]):
                 metrics.setdefault(name, []).append(value)
-            for verdict in summary["slo"]:
+            for verdict in totals["slo"]:
                 if verdict["met"] is not None:
                     slo[verdict["slo"]].append(verdict["met"])
         return Intervals(

@@ -14,9 +14,9 @@ from fastapi import APIRouter, Request
 from starlette.responses import JSONResponse, Response
 
 from blis_py.errors import plain
-from blis_py.serve._doorkeeper import Doorkeeper
 from blis_py.serve._generation import DeliveredPiece, Generation
 from blis_py.serve._params import max_tokens_of, sampling
+from blis_py.serve._request_checks import RequestChecks
 from blis_py.serve._schema import ChatBody, CompletionBody, GenerationBody
 from blis_py.serve._sse import DONE, Disconnected, Events, EventStream, Write, unless_disconnected
 from blis_py.serve._wording import ChatWording, Usage, Wording
@@ -33,8 +33,8 @@ _MAX_NAMES = 100
 class Completions:
     """Both endpoints in front of one backend."""
 
-    def __init__(self, backend: Backend, settings: ServeSettings, door: Doorkeeper) -> None:
-        self._backend, self._settings, self._door = backend, settings, door
+    def __init__(self, backend: Backend, settings: ServeSettings, checks: RequestChecks) -> None:
+        self._backend, self._settings, self._checks = backend, settings, checks
         self._unknown: set[str] = set()
         """Fields without effect that have been named in the log."""
 
@@ -50,19 +50,19 @@ class Completions:
         Raises:
             ApiError: 400: a parameter is not served, or does not fit.
         """
-        self._door.check_model(body.model)
+        self._checks.check_model(body.model)
         if body.suffix:
             raise ApiError(400, "is not served", "suffix")
         if body.best_of not in (None, 1, body.n):
             raise ApiError(400, "must equal n", "best_of")
         prompts = self._prompts(body)
-        echoes = self._texts(body, prompts) if body.echo else []
+        echoes = self._texts(body) if body.echo else []
         wording = Wording(_id("cmpl", request), int(time.time()), self._name(body), echoes)
         return await self._respond(body, prompts, request, wording)
 
     async def chat(self, body: ChatBody, request: Request) -> Response:
         """Answer a conversation."""
-        self._door.check_model(body.model)
+        self._checks.check_model(body.model)
         text = chat_prompt(
             body.chat_template or self._backend.chat_template,
             body.messages,
@@ -99,7 +99,7 @@ class Completions:
         if len(prompts) * each > self._settings.max_choices:
             problem = f"asks for {len(prompts) * each} sequences, more than {self._settings.max_choices}"
             raise ApiError(400, problem, "n")
-        self._door.check_queue()
+        self._checks.check_queue()
         self._name_unknown(body)
         limit = max_tokens_of(body, self._settings.default_max_tokens)
         headers = {name.lower(): value for name, value in request.headers.items()}
@@ -118,7 +118,7 @@ class Completions:
                         headers=headers,
                     )
                 )
-        return Generation(self._backend, submissions, self._door.metrics)
+        return Generation(self._backend, submissions, self._checks.metrics)
 
     def _name_unknown(self, body: GenerationBody) -> None:
         """Log fields that have no effect here, each once."""
@@ -173,7 +173,7 @@ class Completions:
     def _encoded(self, text: str, body: CompletionBody) -> list[int]:
         return self._backend.encode(text, body.add_special_tokens is not False)
 
-    def _texts(self, body: CompletionBody, prompts: Prompts) -> Sequence[str]:
+    def _texts(self, body: CompletionBody) -> Sequence[str]:
         """The text of the prompt of each choice."""
         given: Any = [body.prompt] if isinstance(body.prompt, str) else body.prompt
         if given and isinstance(given[0], int):

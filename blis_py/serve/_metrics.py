@@ -41,12 +41,12 @@ _REASONS = ("stop", "length", "abort", "error")
 
 def lengths(max_model_len: int) -> tuple[int, ...]:
     """vLLM's buckets of token counts: 1, 2, 5, 10, … up to the context length."""
-    found = []
+    bounds = []
     decade = 1
     while decade <= max_model_len:
-        found += [decade * m for m in (1, 2, 5) if decade * m <= max_model_len]
+        bounds += [decade * m for m in (1, 2, 5) if decade * m <= max_model_len]
         decade *= 10
-    return tuple(found)
+    return tuple(bounds)
 
 
 class PlainHistogram:

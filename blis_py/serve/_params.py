@@ -34,9 +34,9 @@ def sampling(body: GenerationBody, backend: Backend, prompt_tokens: int, max_tok
     if prompt_tokens < 1:
         raise ApiError(400, "must not be empty", "prompt")
     if room < 1 or (max_tokens is not None and max_tokens > room):
-        wanted = "" if max_tokens is None else f" and {max_tokens} output tokens"
+        outputs = "" if max_tokens is None else f" and {max_tokens} output tokens"
         problem = f"the context length is {backend.max_model_len} tokens, but the request has {prompt_tokens}"
-        raise ApiError(400, f"{problem} prompt tokens{wanted}", "max_tokens" if room >= 1 else "prompt")
+        raise ApiError(400, f"{problem} prompt tokens{outputs}", "max_tokens" if room >= 1 else "prompt")
     if max_tokens == 0:
         raise ApiError(400, "must be at least 1", "max_tokens")
     limit = room if max_tokens is None else max_tokens

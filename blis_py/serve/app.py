@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from blis_py.serve._completions import Completions
-from blis_py.serve._doorkeeper import Doorkeeper, LimitsMiddleware
+from blis_py.serve._request_checks import LimitsMiddleware, RequestChecks
 from blis_py.serve._schema import DetokenizeBody, TokenizeBody
 from blis_py.serve.backend import Backend
 from blis_py.serve.chat import chat_prompt
@@ -28,16 +28,16 @@ Handler = Callable[[Request, Any], Awaitable[Response]]
 def make_app(backend: Backend, settings: ServeSettings | None = None) -> FastAPI:
     """The app of one backend, which is started and stopped by its owner.
 
-    `app.state.door` is its `Doorkeeper`.
+    `app.state.checks` is its `RequestChecks`.
     """
     settings = settings or ServeSettings()
-    door = Doorkeeper(backend, settings)
+    checks = RequestChecks(backend, settings)
     app = FastAPI(title="blis", version=__version__, docs_url=None, redoc_url=None)
-    app.state.door = door
-    app.include_router(Completions(backend, settings, door).router())
+    app.state.checks = checks
+    app.include_router(Completions(backend, settings, checks).router())
     _add_models(app, backend)
-    _add_tokens(app, backend, door)
-    _add_state(app, backend, door)
+    _add_tokens(app, backend, checks)
+    _add_state(app, backend, checks)
     own = backend.router()
     if own is not None:
         app.include_router(own)
@@ -84,11 +84,11 @@ def _card(name: str, backend: Backend) -> dict[str, Any]:
     }
 
 
-def _add_tokens(app: FastAPI, backend: Backend, door: Doorkeeper) -> None:
+def _add_tokens(app: FastAPI, backend: Backend, checks: RequestChecks) -> None:
     @app.post("/tokenize")
     async def tokenize(body: TokenizeBody) -> dict[str, Any]:
         """Token ids of a prompt or of a conversation."""
-        door.check_model(body.model)
+        checks.check_model(body.model)
         if (body.prompt is None) == (body.messages is None):
             raise ApiError(400, "give either prompt or messages", "prompt")
         text, special = body.prompt or "", body.add_special_tokens is not False
@@ -108,11 +108,11 @@ def _add_tokens(app: FastAPI, backend: Backend, door: Doorkeeper) -> None:
     @app.post("/detokenize")
     async def detokenize(body: DetokenizeBody) -> dict[str, Any]:
         """The text of token ids."""
-        door.check_model(body.model)
+        checks.check_model(body.model)
         return {"prompt": backend.decode(body.tokens)}
 
 
-def _add_state(app: FastAPI, backend: Backend, door: Doorkeeper) -> None:
+def _add_state(app: FastAPI, backend: Backend, checks: RequestChecks) -> None:
     async def alive() -> Response:
         """Whether it can serve."""
         return Response(status_code=503 if backend.failure else 200)
@@ -123,7 +123,7 @@ def _add_state(app: FastAPI, backend: Backend, door: Doorkeeper) -> None:
     @app.get("/health/ready", response_model=None)
     async def ready() -> Response:
         """Whether it serves: 503 while it is starting or stopping."""
-        serves = backend.ready and not backend.failure and not door.draining
+        serves = backend.ready and not backend.failure and not checks.draining
         return Response(status_code=200 if serves else 503)
 
     @app.get("/version")
@@ -139,7 +139,7 @@ def _add_state(app: FastAPI, backend: Backend, door: Doorkeeper) -> None:
     @app.get("/metrics", response_model=None)
     async def metrics() -> Response:
         """Metrics in Prometheus' text format."""
-        return Response(door.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(checks.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     @app.post("/reset_prefix_cache", response_model=None)
     async def reset_prefix_cache() -> Response:

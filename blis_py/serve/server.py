@@ -107,7 +107,7 @@ class Service:
         """Accept nothing more; `serve` returns once all responses have ended."""
         self._stopping = True
         for app in self._apps.values():
-            app.state.door.draining = True
+            app.state.checks.draining = True
         if self._server is not None:
             self._server.should_exit = True
 

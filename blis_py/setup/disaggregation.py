@@ -45,6 +45,7 @@ def disaggregation(config: RunConfig) -> Disaggregation | None:
         pair_order=given.pair_order,
         overlap=given.overlap,
         reserved_decode_tokens=given.reserved_decode_tokens,
+        max_tokens_in_buffer=given.max_tokens_in_buffer,
         lease_ns=None if given.lease_s is None else round(given.lease_s * 1e9),
         load_failure_policy=given.load_failure_policy,
     )
@@ -71,6 +72,8 @@ def _check_effects(config: RunConfig, name: str) -> None:
         _no_effect("pair_order", given.pair_order, name)
     if name != "sglang" and given.reserved_decode_tokens != DisaggregationSection.reserved_decode_tokens:
         _no_effect("reserved_decode_tokens", given.reserved_decode_tokens, name)
+    if not name.startswith("trtllm") and given.max_tokens_in_buffer is not None:
+        _no_effect("max_tokens_in_buffer", given.max_tokens_in_buffer, name)
     if name != "vllm" and given.load_failure_policy != DisaggregationSection.load_failure_policy:
         _no_effect("load_failure_policy", given.load_failure_policy, name)
 

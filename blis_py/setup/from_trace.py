@@ -73,10 +73,10 @@ def from_trace(load: WorkloadSection, trace: str, seed: int, read: Read) -> Dema
         loops=loops,
         source=reading.chosen_as,
     )
-    found = header_of(trace, load.trace_header)
-    if found is None:
+    trace_header = header_of(trace, load.trace_header)
+    if trace_header is None:
         return demand
-    file, header = found
+    file, header = trace_header
     kind = kind_of(header)
     return replace(
         demand,

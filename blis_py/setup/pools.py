@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Self
 
 from blis_py.config.engine import load_engine
 from blis_py.config.models import RunConfig, SchedulerSection
-from blis_py.config.pools import PoolSection
+from blis_py.config.pools import PoolSection, of_pool
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import extended
+from blis_py.errors import InputError
 from blis_py.hardware.capacity import rank_block_bytes
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.notes import link_notes, model_notes
@@ -20,12 +21,27 @@ from blis_py.setup import kinds
 from blis_py.setup._capacity import layout_of
 from blis_py.setup._weights import capacity_of
 from blis_py.setup.demand import Demand
-from blis_py.setup.deployment import Deployment
+from blis_py.setup.deployment import Deployment, deployed
 from blis_py.setup.step_times import check_delays, step_times
 
 if TYPE_CHECKING:
     from blis_py.cluster.instances.kinds import KindOfRequests
     from blis_py.cluster.topology import Pool
+
+
+def deployed_pool(pool: PoolSection, config: RunConfig) -> Deployment:
+    """Resolve model, GPU and KV capacity of a pool.
+
+    Raises:
+        InputError: as `deployed`, by the key of the pool where it overrides the setting.
+    """
+    try:
+        return deployed(config)
+    except InputError as error:
+        name = (error.key or "").removeprefix("--").replace("-", "_")
+        if name in pool.overrides():
+            raise of_pool(error, f".{pool.name}") from error
+        raise
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,8 +32,8 @@ from blis_py.setup.demand import Demand, horizon_ns_of
 from blis_py.setup.deployment import Deployment, deployed
 from blis_py.setup.disaggregation import disaggregation, link_notes, links
 from blis_py.setup.from_config import DEFAULT_SEED, demand
-from blis_py.setup.gateway import admission_settings, flow_notes, flow_settings
-from blis_py.setup.pools import PoolSetup, notes_of, weight_notes
+from blis_py.setup.gateway import flow_notes
+from blis_py.setup.pools import PoolSetup, deployed_pool, notes_of, weight_notes
 from blis_py.setup.step_times import step_times
 
 if TYPE_CHECKING:
@@ -85,10 +85,13 @@ class Setup:
             config = replace(config, seed=DEFAULT_SEED)
         targets = _targets(config)
         disaggregation(config)  # refuses names that lead nowhere
-        served = [(pool, deployed(own)) for pool, own in pool_configs(config)]
+        served = [(pool, deployed_pool(pool, own)) for pool, own in pool_configs(config)]
         config = _with_model(config, [one for _, one in served])
         sized = [longest_sequence(one.config, one.shape, one.num_kv_blocks) for _, one in served]
         requested = demand_of(config)
+        if requested.kinds and config.is_disaggregated:
+            problem = f"no engine hands over {kinds.title(requested)}"
+            raise InputError(problem, key="disaggregation", fix="use instances that do both")
         if config.horizon is None and requested.horizon_ns is not None:
             config = replace(config, horizon=requested.horizon_ns // 1000)
         pools = tuple(
@@ -96,9 +99,6 @@ class Setup:
             for (pool, one), (longest, _) in zip(served, sized, strict=True)
         )
         kind = kinds.simulated(requested, config, [pool.scheduler for pool in pools])
-        if kind is not None and config.is_disaggregated:
-            problem, fix = "no engine hands over block diffusion", "use instances that do both"
-            raise InputError(problem, key="disaggregation", fix=fix)
         if kind is not None and config.routing.capacity_weights:
             problem, fix = "is not modelled for block diffusion", "give each pool a weight"
             raise InputError(problem, key="--capacity-weights", fix=fix)
@@ -259,8 +259,8 @@ class Setup:
         config = self.config
         ingress = Ingress(
             admission_policy=config.admission.policy,
-            admission=admission_settings(config.admission),
-            flow_control=flow_settings(config.gateway),
+            admission=config.admission,
+            flow_control=config.gateway if config.gateway.flow_control else None,
             routing_policy=config.routing.policy,
             routing_scorers=config.routing.scorers,
             admission_latency_ns=config.admission.latency_us * 1000,

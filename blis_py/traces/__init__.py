@@ -56,10 +56,10 @@ def read_trace(
     _check(time_scale, limit, slo_shares)
     if path.suffix in _YAML:
         path, reading.header = tracev2.data_beside(path), path
-    found, chosen = choose(path, format, reading)
+    probed, chosen = choose(path, format, reading)
     if reading.header is not None and chosen.title != "TraceV2":
         raise InputError(f"{chosen.title} has no header file", file=reading.header, fix="leave it out")
-    table = in_sessions(chosen.read(found, reading), reading, path, seed)
+    table = in_sessions(chosen.read(probed, reading), reading, path, seed)
     table = _without_answerers(table, reading)
     _note_order(table, reading)
     table = table.sorted_by_arrival()

@@ -47,5 +47,5 @@ def items(value: Any) -> list[Any]:
 
 def first_of(value: Any, places: tuple[tuple[str, ...], ...]) -> Any:
     """The first value present among these paths; without any, a text that is not a number."""
-    found = (within(value, *place) for place in places)
-    return next((each for each in found if each is not None), "nothing")
+    values = (within(value, *place) for place in places)
+    return next((each for each in values if each is not None), "nothing")

@@ -53,8 +53,8 @@ def _beside(path: Path) -> Any:
 
 
 def _value(row: dict[str, Any], metric: str) -> Any:
-    found = within(row, "metrics", metric)
-    return found.get("value") if isinstance(found, dict) else found
+    value = within(row, "metrics", metric)
+    return value.get("value") if isinstance(value, dict) else value
 
 
 def read_genai_perf(path: Path, reading: Reading, document: dict[str, Any]) -> RequestTable:
@@ -92,8 +92,8 @@ def _prompt(inputs: Any) -> str | None:
             return None
     payload = payload if isinstance(payload, dict) else inputs
     for key in ("prompt", "text_input"):
-        if isinstance(found := within(payload, key), str):
-            return found
+        if isinstance(prompt := within(payload, key), str):
+            return prompt
     messages = within(payload, "messages")
     if not isinstance(messages, list):
         return None

@@ -2,7 +2,9 @@
 
 Two spellings are read: the public files' `TIMESTAMP,ContextTokens,GeneratedTokens` (wall-clock times, with
 or without a UTC offset), and `arrival_s,input_tokens,output_tokens` (seconds from the start). Either may have
-further columns that say whose a request is: `LABELS`. Any other column is refused.
+further columns that say whose a request is: `LABELS`. A client's log has the second spelling, `prompt_id` (or
+`prompt_slot`) where rows of the same number sent the same prompt, and latencies, which have no effect. Any
+other column is refused.
 Source: github.com/Azure/AzurePublicDataset, CC-BY-4.0 (Patel et al., Splitwise, ISCA 2024).
 """
 
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 from blis_py.core.bounds import LAST_NS, MAX_TOKENS
 from blis_py.files.csv_files import header_of
+from blis_py.requests.same_prompts import same_prompts
 from blis_py.requests.table import Ints, RequestTable
 from blis_py.traces._gathered import FAILED
 from blis_py.traces.columns import read_columns
@@ -26,7 +29,10 @@ RELATIVE = ("arrival_s", "input_tokens", "output_tokens")
 WALL_CLOCK = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 LABELS = ("slo_class", "tenant_id", "client_id", "model")
 NAME = "request_id"
-_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(Z|[+-]\d\d:?\d\d)?")
+SAME = ("prompt_id", "prompt_slot")
+MEASURED = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "ttft_s", "tpot_s", "itl_s", "e2e_s", "instance")
+"""Of a client's log: no property of a request."""
+_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(Z|[+-]\d\d:?\d\d)?", re.ASCII)
 _YEARS = (1970, 2200)
 """Years within 64-bit nanoseconds since 1970, with a margin."""
 
@@ -49,8 +55,15 @@ def read(path: Path, reading: Reading) -> RequestTable:
         output: integers(0, MAX_TOKENS),
         NAME: texts(),
         **{name: labels() for name in LABELS},
+        **({} if with_clock else {name: integers() for name in SAME}),
     }
-    columns = read_columns(path, kinds, optional=(NAME, *LABELS), ignored=(), bad_rows=reading.bad)
+    columns = read_columns(
+        path,
+        kinds,
+        optional=(NAME, *LABELS, *SAME),
+        ignored=() if with_clock else MEASURED,
+        bad_rows=reading.bad,
+    )
     reading.left_out(columns.leave_out(columns[output] == 0), FAILED)
     if with_clock:
         since_ns = columns[when] - columns[when].min()
@@ -61,6 +74,8 @@ def read(path: Path, reading: Reading) -> RequestTable:
         columns.refuse(repeated(columns[NAME]), "the same id as a row before", NAME)
     reading.requests_models = True
     arrival_ns = columns[when]
+    same = next((columns[name] for name in SAME if name in columns), None)
+    content, contents = (None, ()) if same is None else same_prompts(same, columns[prompt])
     return RequestTable.build(
         arrival_ns - arrival_ns.min() if with_clock else arrival_ns,
         columns[prompt],
@@ -69,6 +84,8 @@ def read(path: Path, reading: Reading) -> RequestTable:
         tenant=columns.labels("tenant_id"),
         client=columns.labels("client_id"),
         model=columns.labels("model"),
+        content=content,
+        contents=contents,
         request_id=None if (names := columns.get(NAME)) is None else names.tolist(),
     )
 
@@ -80,14 +97,14 @@ class _Timestamps:
         self._zoned: bool | None = None
 
     def __call__(self, cells: NDArray[np.object_]) -> Ints:
-        found = [_TIMESTAMP.fullmatch(cell.strip()) for cell in cells]
-        _refuse([match is None for match in found], "not a timestamp", "write 2023-11-16 18:15:46.6805900")
-        offsets = [match[2] for match in found if match is not None]
+        matches = [_TIMESTAMP.fullmatch(cell.strip()) for cell in cells]
+        _refuse([match is None for match in matches], "not a timestamp", "write 2023-11-16 18:15:46.6805900")
+        offsets = [match[2] for match in matches if match is not None]
         if self._zoned is None:
             self._zoned = offsets[0] is not None
         problem = "has a UTC offset, unlike the rows before" if not self._zoned else "has no UTC offset"
         _refuse([(offset is not None) != self._zoned for offset in offsets], problem, "give it to all rows")
-        bare = [match[1] for match in found if match is not None]
+        bare = [match[1] for match in matches if match is not None]
         first, last = _YEARS
         years = [int(cell[:4]) for cell in bare]
         problem = f"not a date from {first} to {last}"

@@ -34,25 +34,25 @@ class Format:
     reader: str
     without: tuple[str, ...] = ()
 
-    def misses(self, found: Probe) -> str | None:
+    def misses(self, probe: Probe) -> str | None:
         """The column that a file lacks to be in this format; None if it lacks none."""
-        misses = [found.lacks(self.kind, *names) for names in self.alternatives]
+        misses = [probe.lacks(self.kind, *names) for names in self.alternatives]
         if None not in misses:
             return " and ".join(dict.fromkeys(miss for miss in misses if miss is not None))
-        other = [name for name in self.without if name in found.names]
+        other = [name for name in self.without if name in probe.names]
         return f"has {', '.join(other)}" if other else None
 
-    def why(self, found: Probe) -> str:
+    def why(self, probe: Probe) -> str:
         """Evidence that a file is in this format."""
-        names = next(names for names in self.alternatives if found.lacks(self.kind, *names) is None)
-        return f"it has {', '.join(names)}" if names else f"it is {found.looks}"
+        names = next(names for names in self.alternatives if probe.lacks(self.kind, *names) is None)
+        return f"it has {', '.join(names)}" if names else f"it is {probe.looks}"
 
-    def read(self, found: Probe, reading: Reading) -> RequestTable:
+    def read(self, probe: Probe, reading: Reading) -> RequestTable:
         module, _, name = self.reader.partition(":")
         function: Callable[..., RequestTable] = getattr(import_module(f"blis_py.traces.{module}"), name)
-        if found.document is not None and self.kind != "jsonl":
-            return function(found.path, reading, found.document)
-        return function(found.path, reading)
+        if probe.document is not None and self.kind != "jsonl":
+            return function(probe.path, reading, probe.document)
+        return function(probe.path, reading)
 
 
 _RETOKENIZED = "total_output_tokens_retokenized"
@@ -133,43 +133,43 @@ def choose(path: Path, named: str | None, reading: Reading) -> tuple[Probe, Form
     """
     if named is not None and named not in FORMATS:
         raise InputError("unknown trace format", key="format", value=named, fix=f"use {', '.join(FORMATS)}")
-    found = probe(path)
+    probed = probe(path)
     if reading.columns:
         reading.requests_models = True
-        return found, _mapped(found)
+        return probed, _mapped(probed)
     if named is not None:
-        return found, _as_named(found, named)
+        return probed, _as_named(probed, named)
     for format in FORMATS.values():
-        if format.misses(found) is None:
-            reading.chosen_as = f"{path.name} is read as {format.title}: {format.why(found)}"
-            return found, format
-    raise InputError(f"not a trace this program knows: {found.looks}", file=path, fix=_instead(found))
+        if format.misses(probed) is None:
+            reading.chosen_as = f"{path.name} is read as {format.title}: {format.why(probed)}"
+            return probed, format
+    raise InputError(f"not a trace this program knows: {probed.looks}", file=path, fix=_instead(probed))
 
 
-def _as_named(found: Probe, named: str) -> Format:
+def _as_named(probe: Probe, named: str) -> Format:
     format = FORMATS[named]
-    missing = replace(format, without=()).misses(found)
+    missing = replace(format, without=()).misses(probe)
     if missing is None:
         return format
     fix = "leave --trace-format out, or name the format of the file"
-    raise InputError(f"no {format.title}: it {missing}", file=found.path, value=named, fix=fix)
+    raise InputError(f"no {format.title}: it {missing}", file=probe.path, value=named, fix=fix)
 
 
-def _instead(found: Probe) -> str:
+def _instead(probe: Probe) -> str:
     """Remedy for a file of unknown format: the formats of its kind, and what it lacks."""
-    alike = [format for format in FORMATS.values() if found.lacks(format.kind) is None]
-    lacking = "; ".join(f"no {format.title}: it {format.misses(found)}" for format in alike)
-    if found.kind in ("csv", "parquet"):
+    alike = [format for format in FORMATS.values() if probe.lacks(format.kind) is None]
+    lacking = "; ".join(f"no {format.title}: it {format.misses(probe)}" for format in alike)
+    if probe.kind in ("csv", "parquet"):
         return f"name its columns: --columns arrival=NAME,input=NAME,output=NAME ({lacking})"
     others = ", ".join(format.title for format in FORMATS.values() if format not in alike)
     return f"{lacking}; or give {others}" if alike else f"give {others}"
 
 
-def _mapped(found: Probe) -> Format:
-    if found.kind not in ("csv", "parquet"):
+def _mapped(probe: Probe) -> Format:
+    if probe.kind not in ("csv", "parquet"):
         fix = "leave it out"
         raise InputError(
-            "only tables have columns", file=found.path, key="--columns", value=found.looks, fix=fix
+            "only tables have columns", file=probe.path, key="--columns", value=probe.looks, fix=fix
         )
-    reader = "_mapped:read" if found.kind == "csv" else "parquet:read_mapped"
-    return Format("table", found.kind, ((),), reader)
+    reader = "_mapped:read" if probe.kind == "csv" else "parquet:read_mapped"
+    return Format("table", probe.kind, ((),), reader)

@@ -25,7 +25,7 @@ _STRATEGIES = (("args", "strategy"), ("config", "strategy"), ("scheduler", "stra
 
 def _note_strategy(benchmark: Any, reading: Reading) -> None:
     """The strategies that keep requests in flight; `throughput` has no limit unless it is given."""
-    strategy = next((found for place in _STRATEGIES if (found := within(benchmark, *place))), None)
+    strategy = next((value for place in _STRATEGIES if (value := within(benchmark, *place))), None)
     kind = within(strategy, "type_") or within(strategy, "type")
     if kind == "synchronous":
         reading.kept_in_flight(1)

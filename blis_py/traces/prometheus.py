@@ -85,13 +85,13 @@ def _scrapes(path: Path, text: str) -> Iterator[_Row]:
         if line.startswith(SCRAPED):
             time_s = _number(path, number, line.removeprefix(SCRAPED))
             continue
-        found = None if line.startswith("#") else _SAMPLE.match(line)
-        if found is None:
+        match = None if line.startswith("#") else _SAMPLE.match(line)
+        if match is None:
             continue
         if time_s is None:
             problem = "a sample without the time of its scrape"
             raise InputError(problem, file=path, key=f"line {number}", fix=_FIX)
-        name, labels, value = found.groups()
+        name, labels, value = match.groups()
         yield time_s, name, dict(_LABEL.findall(labels or "")), _number(path, number, value)
 
 

@@ -219,9 +219,9 @@ def read_step_log(path: str | Path) -> StepLog:
 
 def _kinds(always: dict[str, Kind], there: Iterable[str]) -> dict[str, Kind]:
     """Columns of a table: the required ones, and the optional ones present."""
-    found = set(there)
+    names = set(there)
     further = {name: "int" if is_whole(name) else "float" for name in further_names()}
-    return always | {name: kind for name, kind in (_FURTHER | further).items() if name in found}
+    return always | {name: kind for name, kind in (_FURTHER | further).items() if name in names}
 
 
 def _filled(lists: Iterable[Numbers | None]) -> Iterator[Numbers]:
@@ -262,13 +262,13 @@ def _check_lists(path: Path, table: dict[str, list[Any]]) -> None:
 def _check_ids(path: Path, requests: dict[str, list[Any]]) -> None:
     """Check that request numbers and names are unique."""
     for name in ("number", "id"):
-        seen = set()
+        ids = set()
         for value in requests[name]:
-            if value in seen:
+            if value in ids:
                 raise InputError(
                     "two requests have it", file=path, key=name, value=value, fix="record it again"
                 )
-            seen.add(value)
+            ids.add(value)
 
 
 def _check_lengths(path: Path, requests: dict[str, list[Any]]) -> None:

@@ -219,12 +219,12 @@ def _refuse_bad_rows(columns: Columns) -> None:
         columns.refuse(unclear[cells.codes], "not a list of [segment, tokens] pairs", "content", cells)
     arrival_ns = _arrival_ns(columns)
     columns.refuse(arrival_ns < 0, "must not be negative", "arrival_time_us", arrival_ns // 1000)
-    found = True
-    while found:  # without its group's first row, a row may get another prefix
+    refused = True
+    while refused:  # without its group's first row, a row may get another prefix
         prompt = _prompt_tokens(columns)
-        found = columns.refuse(prompt < 1, "an empty prompt", "input_tokens", prompt)
+        refused = columns.refuse(prompt < 1, "an empty prompt", "input_tokens", prompt)
         prompt = _prompt_tokens(columns)
-        found |= columns.refuse(prompt > MAX_TOKENS, "a prompt far too long", "input_tokens", prompt)
+        refused |= columns.refuse(prompt > MAX_TOKENS, "a prompt far too long", "input_tokens", prompt)
 
 
 def _in_ns(columns: Columns, name: str) -> Ints:

@@ -50,7 +50,7 @@ class Lane:
         self._context = multiprocessing.get_context("spawn")
         self._turn = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1)
-        self._wanted: dict[str, str] = {}
+        self._latest: dict[str, str] = {}
         """The state of each tab, as JSON: jobs of any other are stale."""
         self._running: tuple[str, str] | None = None
         self._start()
@@ -69,14 +69,14 @@ class Lane:
 
     def move(self, tab: str, state: Any) -> str:
         """Cancel the jobs of a tab that are of another state; returns the state as JSON."""
-        self._wanted[tab] = wanted = json.dumps(state, sort_keys=True)
-        if self._running is not None and self._running[0] == tab and self._running[1] != wanted:
+        self._latest[tab] = text = json.dumps(state, sort_keys=True)
+        if self._running is not None and self._running[0] == tab and self._running[1] != text:
             self._cancel.value = 1
-        return wanted
+        return text
 
     def leave(self, tab: str) -> None:
         """Cancel the jobs of a tab that was closed."""
-        self._wanted.pop(tab, None)
+        self._latest.pop(tab, None)
         if self._running is not None and self._running[0] == tab:
             self._cancel.value = 1
 
@@ -84,7 +84,7 @@ class Lane:
         """The answer to a job; `SUPERSEDED` if the tab has moved on since, or its client has left."""
         state = self.move(tab, job.get("state"))
         async with self._turn:
-            if self._wanted.get(tab) != state or (gone is not None and await gone()):
+            if self._latest.get(tab) != state or (gone is not None and await gone()):
                 return SUPERSEDED
             self._running = tab, state
             self._cancel.value = 0
@@ -101,9 +101,9 @@ class Lane:
                 await asyncio.wait([waiting], timeout=_LOOK_S)
                 if not waiting.done() and gone is not None and await gone():
                     self._cancel.value = 1
-            found = waiting.result()
-            if found is not None:
-                return found
+            answer = waiting.result()
+            if answer is not None:
+                return answer
             self._process.join(1)
             self._start()
         return {"failed": DIED}
@@ -112,10 +112,10 @@ class Lane:
         """Send a job, wait for the answer; None if the process died."""
         try:
             self._pipe.send_bytes(pickle.dumps(job))
-            found: Json = pickle.loads(self._pipe.recv_bytes())
+            answer: Json = pickle.loads(self._pipe.recv_bytes())
         except (EOFError, OSError):
             return None
-        return found
+        return answer
 
     def close(self) -> None:
         """End the process."""
@@ -150,7 +150,7 @@ def serve(
 
 def _answer(desk: Any, job: Json, progress: Callable[[int, int], None]) -> Json:
     try:
-        found: Json = desk.do(job, progress)
+        answer: Json = desk.do(job, progress)
     except Cancelled:
         return SUPERSEDED
     except InputError as error:
@@ -159,4 +159,4 @@ def _answer(desk: Any, job: Json, progress: Callable[[int, int], None]) -> Json:
         return {"failed": "not enough memory"}
     except Exception as error:
         return {"failed": f"{type(error).__name__}: {error}"}
-    return found
+    return answer

@@ -55,8 +55,8 @@ def derived(
     Raises:
         InputError: the spec has no lengths or rate of its own to change.
     """
-    found = deepcopy(dict(spec))
-    sources = [*(found.get("clients") or []), *(found.get("cohorts") or [])]
+    changed = deepcopy(dict(spec))
+    sources = [*(changed.get("clients") or []), *(changed.get("cohorts") or [])]
     if not sources:
         raise InputError("has no clients whose lengths or rate could change", key="workload.spec")
     for factor, name in ((prompt, _DISTRIBUTIONS["prompt"]), (output, _DISTRIBUTIONS["output"])):
@@ -64,21 +64,21 @@ def derived(
             if factor != 1 and name in client:
                 client[name] = scaled(client[name], factor)
     if rate is not None:
-        found["aggregate_rate"] = rate
+        changed["aggregate_rate"] = rate
     if shape == SHAPES[0]:
-        return found, None
+        return changed, None
     for client in sources:
         for key in _TIMING:
             client.pop(key, None)
     if shape == SHAPES[1]:
-        found.pop("rate_profile", None)
-        return found, None
-    horizon_us = found.get("horizon")
+        changed.pop("rate_profile", None)
+        return changed, None
+    horizon_us = changed.get("horizon")
     if not horizon_us:
         raise InputError("has no horizon over which its rate could change", key="workload.spec")
-    found["rate_profile"] = "rates.csv"
-    mean = float(found.pop("aggregate_rate", 1.0))
-    return found, rates(shape, mean, horizon_us / 1e6)
+    changed["rate_profile"] = "rates.csv"
+    mean = float(changed.pop("aggregate_rate", 1.0))
+    return changed, rates(shape, mean, horizon_us / 1e6)
 
 
 def scaled(lengths: Mapping[str, Any], factor: float) -> dict[str, Any]:

@@ -104,12 +104,12 @@ class Desk:
 
         simulation = self._simulation(self._shown(job))
         result = self._kept(job["state"], simulation, progress)
-        found = explain(result, metric="ttft.p99", what_if=False).as_dict()
-        if found["request"] is None:
-            return {"nothing": f"Nothing to explain: {found['no_match']}."}
+        explained = explain(result, metric="ttft.p99", what_if=False).as_dict()
+        if explained["request"] is None:
+            return {"nothing": f"Nothing to explain: {explained['no_match']}."}
         return {
-            "question": found["question"],
-            "chart": {**chart(found), "title": f"Where the {found['question']} goes"},
+            "question": explained["question"],
+            "chart": {**chart(explained), "title": f"Where the {explained['question']} goes"},
         }
 
     def curve(self, job: Json, progress: Progress | None) -> Json:
@@ -141,10 +141,10 @@ class Desk:
             at = {"state": job.get(name)}
             results.append(self._kept(at["state"], self._simulation(self._shown(at)), progress))
         try:
-            found = compare(*results, names=["pinned", "now"]).as_dict()
+            compared = compare(*results, names=["pinned", "now"]).as_dict()
         except InputError as error:
             return {"refused": str(error)}
-        return {"compared": found["compared"][0]["metrics"], "settings": found["settings"]}
+        return {"compared": compared["compared"][0]["metrics"], "settings": compared["settings"]}
 
     def report(self, job: Json, progress: Progress | None) -> Json:
         """The whole run as an HTML report."""
@@ -171,13 +171,13 @@ class Desk:
     ) -> Result:
         """The whole run of a state, simulated or kept."""
         key = json.dumps(state, sort_keys=True)
-        found = self._results.pop(key, None)
-        if found is None or (steps and all(one.runs is None for one in found.record.instances)):
-            found = runner(progress, steps=steps)(simulation)
-        self._results[key] = found
+        result = self._results.pop(key, None)
+        if result is None or (steps and all(one.runs is None for one in result.record.instances)):
+            result = runner(progress, steps=steps)(simulation)
+        self._results[key] = result
         while len(self._results) > _KEPT:
             del self._results[next(iter(self._results))]
-        return found
+        return result
 
 
 JOBS: dict[str, Callable[[Desk, Json, Progress | None], Json]] = {
@@ -208,7 +208,10 @@ def answer(
         "verdict": _cell(verdict(summary)),
         "findings": [_cell(each) for each in findings(summary)],
         "tiles": [_tile(each, bands) for each in tiles(summary, settings)],
-        "distributions": charts.distributions(result.view, ("ttft", "tpot", "e2e")),
+        "distributions": [
+            *charts.distributions(result.view, ("ttft", "tpot", "e2e")),
+            *charts.by_pool(result.view),
+        ],
         "over_time": charts.over_time(result.view),
         "point": point(summary, settings),
         "classes": classes(summary),

@@ -51,8 +51,8 @@ def opened(path: str | None, config: RunConfig | None) -> RunConfig:
 def _with_traffic(path: str, config: RunConfig | None) -> RunConfig:
     setting = {"trace": path}
     if Path(path).suffix in (".yaml", ".yml"):
-        found = load_mapping(Path(path))
-        if not any(key in found for key in _SPEC_KEYS):
+        mapping = load_mapping(Path(path))
+        if not any(key in mapping for key in _SPEC_KEYS):
             if config is not None:
                 raise InputError("is a configuration itself", file=path, fix="name it by --config")
             return load_config(path)

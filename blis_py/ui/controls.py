@@ -45,9 +45,9 @@ class Control:
 
 def controls(config: RunConfig, setup: Setup) -> list[dict[str, Any]]:
     """All controls for a configuration."""
-    found = [*_traffic(config, setup), *_cluster(config), *_engine(config, setup)]
-    found.append(Control("slo", "Targets", "Targets", TARGETS, list(config.slo)))
-    return [asdict(each) for each in found]
+    controls = [*_traffic(config, setup), *_cluster(config), *_engine(config, setup)]
+    controls.append(Control("slo", "Targets", "Targets", TARGETS, list(config.slo)))
+    return [asdict(each) for each in controls]
 
 
 def _traffic(config: RunConfig, setup: Setup) -> list[Control]:
@@ -55,11 +55,11 @@ def _traffic(config: RunConfig, setup: Setup) -> list[Control]:
     recorded = _DERIVED if load.trace is not None or load.preset is not None else ""
     rate = load.rate or _offered(setup)
     closed = "A closed loop has no rate." if load.concurrency or setup.loops is not None else ""
-    found = [
+    controls = [
         Control("workload.rate", "Traffic", "Rate", RANGE, rate, _around(rate, 0.05, 8), "requests/s", closed)
     ]
     shapes = SHAPES
-    found.append(
+    controls.append(
         Control("shape", "Traffic", "Shape of the rate", CHOICE, SHAPES[0], shapes, why=recorded or closed)
     )
     if load.spec is None and load.trace is None and load.preset is None:
@@ -68,17 +68,17 @@ def _traffic(config: RunConfig, setup: Setup) -> list[Control]:
             ("output_tokens", "Answer length, mean"),
         ):
             value = getattr(load, name)
-            found.append(
+            controls.append(
                 Control(f"workload.{name}", "Traffic", label, RANGE, value, _lengths(value), "tokens")
             )
         value = load.num_requests or 100
         counts = _whole((100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, MAX_REQUESTS), value)
-        found.append(Control("workload.num_requests", "Traffic", "Requests", RANGE, value, counts))
-        return found
+        controls.append(Control("workload.num_requests", "Traffic", "Requests", RANGE, value, counts))
+        return controls
     why = recorded or _scalable(load.spec)
     for key, label in (("prompt", "Prompt lengths"), ("output", "Answer lengths")):
-        found.append(Control(key, "Traffic", label, RANGE, 1.0, _FACTORS, "× as given", why))
-    return found
+        controls.append(Control(key, "Traffic", label, RANGE, 1.0, _FACTORS, "× as given", why))
+    return controls
 
 
 _FACTORS = (
@@ -107,8 +107,8 @@ _FACTORS = (
 
 
 def _scalable(spec: str | None) -> str:
-    found = {} if spec is None else spec_of(spec)
-    return "" if found.get("clients") or found.get("cohorts") else "This spec has no lengths of its own."
+    values = {} if spec is None else spec_of(spec)
+    return "" if values.get("clients") or values.get("cohorts") else "This spec has no lengths of its own."
 
 
 def _offered(setup: Setup) -> float:
@@ -228,10 +228,10 @@ def _around(value: float, low: float, high: float) -> tuple[float, ...]:
     """Forty values around one, evenly spaced by ratio, the value among them."""
     steps = 40
     ratio = (high / low) ** (1 / steps)
-    found = {float(f"{value * low * ratio**n:.3g}") for n in range(steps + 1)}
+    values = {float(f"{value * low * ratio**n:.3g}") for n in range(steps + 1)}
     return tuple(
         sorted(
-            each for each in {*found, value} if not math.isclose(each, value, rel_tol=0.02) or each == value
+            each for each in {*values, value} if not math.isclose(each, value, rel_tol=0.02) or each == value
         )
     )
 

@@ -87,13 +87,13 @@ def sample(simulation: Setup, run: Run) -> Sample:
     results = [run(_window(simulation, first)) for first in (average, busiest)]
     changes = [growth(result) for result in results]
     summaries = [result.summary for result in results]
-    found = {}
+    ranges = {}
     for path, band in BANDED.items():
         values = [value for each in summaries if (value := at(each, path)) is not None]
         if values:
             low, high, stretch = factors(band, changes, whole / WINDOW)
-            found[path] = (min(values) * low, max(values) * high * stretch)
-    return Sample(results[0], average, found)
+            ranges[path] = (min(values) * low, max(values) * high * stretch)
+    return Sample(results[0], average, ranges)
 
 
 def _window(simulation: Setup, first: int) -> Any:

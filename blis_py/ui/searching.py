@@ -24,10 +24,11 @@ from blis_py.planning.goal import Goal  # noqa: E402
 from blis_py.planning.job import AS_IT_IS, Job, JobOutcome  # noqa: E402
 from blis_py.planning.plan import plan  # noqa: E402
 from blis_py.planning.prices import Prices  # noqa: E402
-from blis_py.planning.report_text import lines, summary  # noqa: E402
+from blis_py.planning.report_data import summary  # noqa: E402
+from blis_py.planning.report_text import lines  # noqa: E402
 from blis_py.planning.runner import OutcomeCallback, Runner  # noqa: E402
 from blis_py.planning.store import Folder  # noqa: E402
-from blis_py.planning.study import Base  # noqa: E402
+from blis_py.planning.study import Study  # noqa: E402
 from blis_py.ui.state import State, shown, with_counts  # noqa: E402
 
 Json = dict[str, Any]
@@ -56,7 +57,7 @@ class ReportingRunner(Runner):
         """See `Runner`."""
 
         def both(index: int, outcome: JobOutcome, stored: bool) -> None:
-            if outcome.ran and outcome.early is None and self._is_news(jobs[index]):
+            if outcome.ran and outcome.early_stop is None and self._is_news(jobs[index]):
                 self._report(candidate(jobs[index].config, outcome, self._goal))
             if on_outcome is not None:
                 on_outcome(index, outcome, stored)
@@ -155,9 +156,9 @@ def searched(base: RunConfig, folder: Path, request: Json, send: Callable[[Json]
     if config.given is not None:
         config = replace(config, given=tuple(key for key in config.given if key not in varied))
     goal = Goal({}, 0.0)
-    with ReportingRunner(Serial(), Folder(), lambda found: send({"candidate": found}), goal) as runner:
-        found = plan(
-            Base(None, (), start=config),
+    with ReportingRunner(Serial(), Folder(), lambda result: send({"candidate": result}), goal) as runner:
+        result = plan(
+            Study(None, (), start=config),
             axes,
             runner,
             goal=goal,
@@ -166,15 +167,15 @@ def searched(base: RunConfig, folder: Path, request: Json, send: Callable[[Json]
             draws=0,
             on_progress=lambda line: send({"progress": line}),
         )
-    answer = lines(found)
+    answer = lines(result)
     if vary == LAYOUTS:
         send({"progress": "prefill and decode apart: layouts of as many instances…"})
         with Runner(Serial(), Folder()) as runner:
-            answer += layouts_of(found.config, max(found.best.instances, 2), runner).lines()
-    best = found.best
+            answer += layouts_of(result.config, max(result.best.instances, 2), runner).lines()
+    best = result.best
     return {
-        "holds": found.holds,
+        "holds": result.holds,
         **chosen(best.config, best.instances),
         "answer": answer,
-        "plan": summary(found)["best"],
+        "plan": summary(result)["best"],
     }

@@ -81,25 +81,25 @@ def app_of(base: RunConfig, token: str, folder: Path, host: str) -> FastAPI:
 
     @app.post("/api/job")
     async def job(request: Request) -> Response:
-        wanted = await _body(request)
-        tab = str(wanted.get("tab", ""))[:64]
-        kind = str(wanted.get("kind", ""))
+        body = await _body(request)
+        tab = str(body.get("tab", ""))[:64]
+        kind = str(body.get("kind", ""))
         if kind == "leave":
             for lane in lanes.values():
                 lane.leave(tab)
             return JSONResponse(SUPERSEDED)
         if kind == "sample":
             for lane in lanes.values():
-                lane.move(tab, wanted.get("state"))
+                lane.move(tab, body.get("state"))
         lane = lanes[_LANE.get(kind, "details")]
-        found = await lane.do(tab, {**wanted, "kind": kind}, request.is_disconnected)
-        return JSONResponse(found, 200 if not found.keys() & {"refused", "failed"} else 422)
+        answer = await lane.do(tab, {**body, "kind": kind}, request.is_disconnected)
+        return JSONResponse(answer, 200 if not answer.keys() & {"refused", "failed"} else 422)
 
     @app.post("/api/plan")
     async def plan(request: Request) -> Response:
-        wanted = await _body(request)
+        body = await _body(request)
         return StreamingResponse(
-            stream(base, folder, wanted, request.is_disconnected), media_type="application/x-ndjson"
+            stream(base, folder, body, request.is_disconnected), media_type="application/x-ndjson"
         )
 
     @app.exception_handler(InputError)
@@ -130,12 +130,12 @@ async def _body(request: Request) -> dict[str, Any]:
     if len(body) > _MAX_BODY:
         raise InputError("is too large", key="request")
     try:
-        found = json.loads(body)
+        value = json.loads(body)
     except ValueError:
         raise InputError("is no JSON", key="request") from None
-    if not isinstance(found, dict):
-        raise InputError("must be an object", key="request", value=found)
-    return found
+    if not isinstance(value, dict):
+        raise InputError("must be an object", key="request", value=value)
+    return value
 
 
 def _file(name: str) -> Response:
@@ -172,12 +172,12 @@ def serve(base: RunConfig, *, port: int = 0, browser: bool = True) -> None:
 
 
 def _listening(port: int) -> socket.socket:
-    found = socket.socket()
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        found.bind((HOST, port))
-        found.listen(128)  # connections queue until the server has started
+        listener.bind((HOST, port))
+        listener.listen(128)  # connections queue until the server has started
     except OSError as error:
-        found.close()
+        listener.close()
         raise InputError(f"cannot be used: {error.strerror}", key="--port", value=port) from None
-    return found
+    return listener

@@ -141,13 +141,13 @@ class Shown:
         return settings
 
     def _flags(self, keys: Sequence[str]) -> list[str]:
-        settings, found = self._settings(), []
+        settings, flags = self._settings(), []
         for key in keys:
             value: Any = settings
             for name in key.split("."):
                 value = value[name]
-            found.append(_flag(key, value))
-        return found
+            flags.append(_flag(key, value))
+        return flags
 
 
 @cache
@@ -157,13 +157,13 @@ def _spellings() -> dict[str, str]:
         "": RunConfig,
         **{f"{key}.": section for key, section in SECTIONS.items()},
     }
-    found = {}
+    spellings = {}
     for prefix, model in sections.items():
         for each in fields(extended(model)):
             spelling = each.metadata.get("spelling")
             if spelling is not None and spelling.null is None:
-                found[f"{prefix}{each.name}"] = spelling.flag
-    return found
+                spellings[f"{prefix}{each.name}"] = spelling.flag
+    return spellings
 
 
 def _flag(key: str, value: Any) -> str:

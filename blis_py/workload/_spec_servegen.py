@@ -79,13 +79,13 @@ def servegen_clients(spec: ServeGenSpec, seed: int, file: Path | None) -> tuple[
         fix = "give the folder with its chunk-N-trace.csv and chunk-N-dataset.json"
         raise InputError("no data of ServeGen", file=file, key="servegen_data.path", value=spec.path, fix=fix)
     chunks = read_chunks(folder)
-    sending = [chunk for chunk in chunks if _windows_of(chunk, slots, spec)]
+    sending = [chunk for chunk in chunks if _windows_of(chunk, slots)]
     if not sending:
         problem = "no client sends at that time of day"
         raise InputError(problem, file=file, key="servegen_data", value=spec.path)
     dealt = stream(seed, "servegen", "classes").permutation(len(sending)).tolist()
     clients = [
-        _client(chunk, _windows_of(chunk, slots, spec), _CLASSES[turn % len(_CLASSES)])
+        _client(chunk, _windows_of(chunk, slots), _CLASSES[turn % len(_CLASSES)])
         for chunk, turn in zip(sending, dealt, strict=True)
     ]
     played = ", ".join(f"{slot.name or 'the day'} from {_clock(slot.day_s)}" for slot in slots)
@@ -112,7 +112,7 @@ def _slots(spec: ServeGenSpec, seed: int, file: Path | None) -> Iterator[_Slot]:
             begin_us += length_us + round(spec.drain_timeout_secs * 1e6)
 
 
-def _windows_of(chunk: Chunk, slots: Sequence[_Slot], spec: ServeGenSpec) -> list[tuple[Sends, int, int]]:
+def _windows_of(chunk: Chunk, slots: Sequence[_Slot]) -> list[tuple[Sends, int, int]]:
     """The client's windows in the run: arrivals, start and end in us."""
     rows = []
     for slot in slots:

@@ -95,13 +95,13 @@ def check_sources(
         if not any(source.has_arrivals for source in sources):
             fix = "drop it, or give clients a rate_fraction"
             raise InputError("no client has a rate", file=path, key="--rate", value=rate, fix=fix)
-    seen: set[str] = set()
+    names: set[str] = set()
     for source in sources:
         for name in source.names:
-            if name in seen:
+            if name in names:
                 problem, key = "two clients have this id", f"{source.key}.id"
                 raise InputError(problem, file=path, key=key, value=name, fix="rename one")
-            seen.add(name)
+            names.add(name)
         _check_source(source, path, classes)
         if rate is not None and source.scale_key is not None:
             raise InputError(

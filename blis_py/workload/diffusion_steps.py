@@ -47,8 +47,8 @@ class Histogram:
     def draw(self, rng: np.random.Generator, count: int) -> Ints:
         rounds = np.array(sorted(self.weights), dtype=np.int64)
         cumulated = np.cumsum([self.weights[int(value)] for value in rounds])
-        found = np.searchsorted(cumulated, rng.random(count) * cumulated[-1], side="right")
-        drawn: Ints = rounds[np.minimum(found, len(rounds) - 1)]
+        places = np.searchsorted(cumulated, rng.random(count) * cumulated[-1], side="right")
+        drawn: Ints = rounds[np.minimum(places, len(rounds) - 1)]
         return drawn
 
 

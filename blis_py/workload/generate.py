@@ -310,16 +310,16 @@ def _check_windows(clients: Sequence[Client], until_ns: int, file: Path | None) 
 
 
 def _check_found(
-    found: int, num_requests: int | None, horizon_ns: int | None, rate_key: str, file: Path | None
+    count: int, num_requests: int | None, horizon_ns: int | None, rate_key: str, file: Path | None
 ) -> None:
-    if horizon_ns is None and num_requests is None and found == 0:
+    if horizon_ns is None and num_requests is None and count == 0:
         problem, fix = "no request comes while clients send", "lengthen that, or raise the rate"
         raise InputError(problem, file=file, key=rate_key, fix=fix)
-    if horizon_ns is not None and found == 0:
+    if horizon_ns is not None and count == 0:
         problem = f"no request comes before the horizon of {in_seconds(horizon_ns)}"
         fix = "lengthen it (a plain number is in µs; write 60s for seconds) or raise the rate"
         raise InputError(problem, file=file, key="horizon", fix=fix)
-    if horizon_ns is None and num_requests is not None and found < num_requests:
+    if horizon_ns is None and num_requests is not None and count < num_requests:
         problem, fix = "so slow that the requests take more than a century", "raise it"
         raise InputError(problem, file=file, key=rate_key, fix=fix)
 

@@ -73,8 +73,8 @@ def empirical(params: Params, rng: np.random.Generator, count: int) -> Floats:
     """Each token count (key) with its weight (value); weights need not sum to 1."""
     values, weights = np.array(sorted((float(tokens), weight) for tokens, weight in params.items())).T
     cumulated = np.cumsum(weights)
-    found = np.searchsorted(cumulated, rng.random(count) * cumulated[-1], side="right")
-    drawn: Floats = values[np.minimum(found, len(values) - 1)]
+    places = np.searchsorted(cumulated, rng.random(count) * cumulated[-1], side="right")
+    drawn: Floats = values[np.minimum(places, len(values) - 1)]
     return drawn
 
 

@@ -183,13 +183,13 @@ def _write(
 
 
 def _versions() -> dict[str, Any]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _in_words(counts: dict[str, int]) -> str:

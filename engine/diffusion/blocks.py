@@ -54,7 +54,7 @@ class Algorithm(Protocol):
         """Initialise blocks that begin: prompt positions given, all others masked."""
         ...
 
-    def wanted(self, blocks: Blocks, state: State) -> Tensor:
+    def needs_logits(self, blocks: Blocks, state: State) -> Tensor:
         """`[B, L]` bool: positions whose logits the next round needs; a block that wants none is final."""
         ...
 

@@ -64,7 +64,7 @@ class RunningBatch:
         prompts = [token for r, n in batch.prefills for token in tokens_of(r, r.computed, r.computed + n)]
         self._send(tails, work, prompts)
         self.done = [False] * len(denoise)
-        self._wanted = [int(self._slots_of.wanted_rows[request.slot]) for request in denoise]
+        self._logit_rows = [int(self._slots_of.logit_rows[request.slot]) for request in denoise]
         self._rounds = [request.block_rounds for request in denoise]
         self._hidden: Tensor | None = None
         graphs = executor.graphs
@@ -78,9 +78,9 @@ class RunningBatch:
         return bool(self.batch.prefills)
 
     @property
-    def rows_wanted(self) -> list[int]:
+    def rows_of_logits(self) -> list[int]:
         """Rows of logits that each block still at work needs in the next round; 0 = it is final already."""
-        return [rows for rows, over in zip(self._wanted, self.done, strict=True) if not over]
+        return [rows for rows, over in zip(self._logit_rows, self.done, strict=True) if not over]
 
     @property
     def on_cuda(self) -> bool:
@@ -124,13 +124,13 @@ class RunningBatch:
         active = [index for index, over in enumerate(self.done) if not over]
         for index in active:
             self._rounds[index] += 1
-        if not any(self._wanted[index] for index in active):
+        if not any(self._logit_rows[index] for index in active):
             for index in active:  # they wanted no logits: what the forward saw was final
                 self.done[index] = True
             return list(self.done)
         flags = self._step(active)
         for index, flag in zip(active, flags, strict=True):
-            self.done[index], self._wanted[index] = flag < 0, max(flag, 0)
+            self.done[index], self._logit_rows[index] = flag < 0, max(flag, 0)
         limit = self._algorithm.max_rounds(self.block_tokens)
         for index in active:
             if not self.done[index] and self._rounds[index] >= limit:
@@ -149,12 +149,12 @@ class RunningBatch:
             blocks = Blocks(blocks.ids[which], blocks.answer[which], blocks.mask_id)
             state = {name: rows[which] for name, rows in state.items()}
         algorithm, size = self._algorithm, self.block_tokens
-        wanted = algorithm.wanted(blocks, state)
-        rows = flat_rows(wanted, sum(self._wanted[index] for index in active))
+        logit_rows = algorithm.needs_logits(blocks, state)
+        rows = flat_rows(logit_rows, sum(self._logit_rows[index] for index in active))
         places = rows if which is None else which[rows // size] * size + rows % size
         logits = self._executor.model.logits(self._hidden.index_select(0, places))
         done = algorithm.step(blocks, Logits(logits, rows), state)
-        flags = torch.where(done, -1, algorithm.wanted(blocks, state).sum(dim=1))
+        flags = torch.where(done, -1, algorithm.needs_logits(blocks, state).sum(dim=1))
         if which is not None:
             self._blocks.ids.index_copy_(0, which, blocks.ids)
             for name, values in state.items():
@@ -172,8 +172,8 @@ class RunningBatch:
         denoise = self.batch.denoise
         if not denoise:
             return []
-        for request, rows in zip(denoise, self._wanted, strict=True):
-            self._slots_of.wanted_rows[request.slot] = rows
+        for request, rows in zip(denoise, self._logit_rows, strict=True):
+            self._slots_of.logit_rows[request.slot] = rows
         self._slots_of.end(denoise, self._slots, self._blocks, self._state, self.done, in_place)
         if not any(self.done):
             return [[] for _ in denoise]
@@ -240,9 +240,9 @@ def lay_out(
     return layout.context(upload(device, *layout), mask_block, kv)
 
 
-def flat_rows(wanted: Tensor, count: int) -> Tensor:
-    """Flat indices `[count]` of the true entries of `wanted` `[B, L]`.
+def flat_rows(rows: Tensor, count: int) -> Tensor:
+    """Flat indices `[count]` of the true entries of `rows` `[B, L]`.
 
     The count is known, so nothing waits for the device.
     """
-    return torch.nonzero_static(wanted.view(-1), size=count).view(-1)
+    return torch.nonzero_static(rows.view(-1), size=count).view(-1)

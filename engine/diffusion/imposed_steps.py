@@ -36,8 +36,8 @@ class ImposedSteps:
         drawn = self.steps.draw(self.rng, len(blocks.ids))
         return {"left": torch.from_numpy(drawn).to(blocks.ids.device)}
 
-    def wanted(self, blocks: Blocks, state: State) -> Tensor:
-        """See `Algorithm.wanted`."""
+    def needs_logits(self, blocks: Blocks, state: State) -> Tensor:
+        """See `Algorithm.needs_logits`."""
         return blocks.masked
 
     def step(self, blocks: Blocks, logits: Logits, state: State) -> Tensor:

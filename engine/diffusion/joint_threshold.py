@@ -31,8 +31,8 @@ class JointThreshold:
     def init_step_state(self, blocks: Blocks) -> State:
         return {"post_edit_steps": torch.zeros(len(blocks.ids), dtype=torch.int32, device=blocks.ids.device)}
 
-    def wanted(self, blocks: Blocks, state: State) -> Tensor:
-        """See `Algorithm.wanted`."""
+    def needs_logits(self, blocks: Blocks, state: State) -> Tensor:
+        """See `Algorithm.needs_logits`."""
         return blocks.answer
 
     def step(self, blocks: Blocks, logits: Logits, state: State) -> Tensor:

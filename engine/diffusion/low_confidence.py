@@ -22,8 +22,8 @@ class LowConfidence:
     def init_step_state(self, blocks: Blocks) -> State:
         return {}
 
-    def wanted(self, blocks: Blocks, state: State) -> Tensor:
-        """See `Algorithm.wanted`."""
+    def needs_logits(self, blocks: Blocks, state: State) -> Tensor:
+        """See `Algorithm.needs_logits`."""
         return blocks.masked
 
     def step(self, blocks: Blocks, logits: Logits, state: State) -> Tensor:

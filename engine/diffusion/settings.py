@@ -113,11 +113,11 @@ def mask_token(model: str | Path) -> int:
         fix = "use a block-diffusion model, or leave the --dllm flags out"
         raise InputError("not a block-diffusion model", file=file, key="block_diffusion", fix=fix)
     values = ConfigFile.read(file).values
-    found = (values.get("block_diffusion") or {}).get("mask_token_id", values.get("mask_token_id"))
-    found = _MASK_TOKENS.get(config.architecture) if found is None else found
-    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < config.vocab_size:
+    token = (values.get("block_diffusion") or {}).get("mask_token_id", values.get("mask_token_id"))
+    token = _MASK_TOKENS.get(config.architecture) if token is None else token
+    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < config.vocab_size:
         fix = "give the id of the mask token"
         raise InputError(
-            "missing or not a token", file=file, key="block_diffusion.mask_token_id", value=found, fix=fix
+            "missing or not a token", file=file, key="block_diffusion.mask_token_id", value=token, fix=fix
         )
-    return found
+    return token

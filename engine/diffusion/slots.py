@@ -36,7 +36,7 @@ class BlockSlots:
         self._state = algorithm.init_step_state(Blocks(self._ids, self._answer, mask_id))
         self._resident: dict[DiffusionRequest, int] = {}
         """Slot in which the unfinished block of a request lies."""
-        self.wanted_rows: NDArray[np.int64] = np.zeros(num_slots, dtype=np.int64)
+        self.logit_rows: NDArray[np.int64] = np.zeros(num_slots, dtype=np.int64)
         """Rows of logits that the next round of each block needs."""
 
     def beginning(
@@ -57,7 +57,7 @@ class BlockSlots:
         for row, tail in enumerate(prompt_tails[i] for i in fresh):
             ids[row, : len(tail)] = tail
             answer[row, : len(tail)] = False
-        self.wanted_rows[slots[fresh]] = answer.sum(axis=1)
+        self.logit_rows[slots[fresh]] = answer.sum(axis=1)
         return slots, slots[fresh], ids, answer
 
     def begin(
@@ -102,7 +102,7 @@ class BlockSlots:
             request.dllm_incomplete_ids = (
                 self._ids[slot].clone(),
                 self._answer[slot].clone(),
-                int(self.wanted_rows[slot]),
+                int(self.logit_rows[slot]),
             )
             request.dllm_algo_state = {name: rows[slot].clone() for name, rows in self._state.items()}
 
@@ -123,7 +123,7 @@ class BlockSlots:
             self._state[name].index_copy_(0, slots, rows)
 
     def _load(self, request: DiffusionRequest) -> None:
-        ids, answer, self.wanted_rows[request.slot] = request.dllm_incomplete_ids
+        ids, answer, self.logit_rows[request.slot] = request.dllm_incomplete_ids
         self._ids[request.slot], self._answer[request.slot] = ids, answer
         for name, row in request.dllm_algo_state.items():
             self._state[name][request.slot] = row

@@ -172,9 +172,9 @@ class TimedRounds:
 
     def forward(self) -> None:
         assert self._running is not None
-        wanted = self._running.rows_wanted
+        rows = self._running.rows_of_logits
         self._past.append(
-            Round(self._start_ns, self._scheduled_ns, self._prepared_ns, sum(wanted), wanted.count(0))
+            Round(self._start_ns, self._scheduled_ns, self._prepared_ns, sum(rows), rows.count(0))
         )
         if self._running.on_cuda:
             self._past[-1].span = span = GpuSpan()

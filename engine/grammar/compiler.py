@@ -100,11 +100,11 @@ class Grammars:
         if self._tokenizer is None:
             fix = "use a model with a tokenizer"
             raise InputError("needs a tokenizer", key="structured_outputs", fix=fix)
-        found = token_bytes(self._tokenizer, self._vocab_size)
+        texts = token_bytes(self._tokenizer, self._vocab_size)
         for token in self._tokenizer.eos_ids:
             if token < self._vocab_size:
-                found[token] = SPECIAL
-        return found
+                texts[token] = SPECIAL
+        return texts
 
     @cached_property
     def _followers(self) -> dict[int, Words]:

@@ -71,10 +71,10 @@ class Masks:
 
     def _look_at(self, emitters: Emitters, device: torch.device) -> None:
         self._emitters = emitters
-        found = [(row, s, s.grammar) for row, s in enumerate(emitters.sequences) if s.grammar is not None]
-        self._constrained = [(sequence, grammar) for _, sequence, grammar in found]
-        if found:
-            (self._rows,) = upload(device, np.array([row for row, _, _ in found], dtype=np.int64))
+        rows = [(row, s, s.grammar) for row, s in enumerate(emitters.sequences) if s.grammar is not None]
+        self._constrained = [(sequence, grammar) for _, sequence, grammar in rows]
+        if rows:
+            (self._rows,) = upload(device, np.array([row for row, _, _ in rows], dtype=np.int64))
 
     def buffer(self, rows: int, device: torch.device) -> _Buffer:
         """For the rows of the next mask; waits until what it held has been copied."""

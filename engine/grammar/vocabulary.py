@@ -37,15 +37,15 @@ def token_bytes(tokenizer: Tokenizer, vocab_size: int) -> list[bytes]:
         raise _unknown(type(tokenizer).__name__)
     described = json.loads(tokenizer.described())
     decode = _decoder(described)
-    found = [SPECIAL] * vocab_size
+    texts = [SPECIAL] * vocab_size
     added = {token["id"]: token for token in described.get("added_tokens") or ()}
     for text, token in tokenizer.vocabulary().items():
         if token < vocab_size and token not in added:
-            found[token] = decode(text)
+            texts[token] = decode(text)
     for token, about in added.items():
         if token < vocab_size and not about["special"]:
-            found[token] = about["content"].encode()
-    return [SPECIAL if _NO_CHARACTER.search(text) else text for text in found]
+            texts[token] = about["content"].encode()
+    return [SPECIAL if _NO_CHARACTER.search(text) else text for text in texts]
 
 
 def followers(bytes_of: list[bytes]) -> dict[int, Words]:
@@ -53,15 +53,15 @@ def followers(bytes_of: list[bytes]) -> dict[int, Words]:
 
     The matcher alone would allow invalid UTF-8 (surrogates, overlong forms).
     """
-    found: dict[int, Words] = {}
+    words_of: dict[int, Words] = {}
     tables: dict[int, Words] = {}
     for token, text in enumerate(bytes_of):
         if text and text[-1] in _SECOND_BYTES:
             first = text[-1]
             if first not in tables:
                 tables[first] = _beginning_with(bytes_of, *_SECOND_BYTES[first])
-            found[token] = tables[first]
-    return found
+            words_of[token] = tables[first]
+    return words_of
 
 
 def _beginning_with(bytes_of: list[bytes], least: int, most: int) -> Words:

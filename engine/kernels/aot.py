@@ -60,11 +60,11 @@ class Report:
         return self.opcodes.get("STL", 0) + self.opcodes.get("LDL", 0)
 
     def __str__(self) -> str:
-        found = " ".join(f"{name}={count}" for name, count in self.opcodes.items() if count)
+        opcodes = " ".join(f"{name}={count}" for name, count in self.opcodes.items() if count)
         memory = f"{self.spills} spills, {self.shared_bytes} B shared"
         idle = f" ({self.idle} beside no product)" if self.idle else ""
         loop = f", {self.prologue} + {self.tile} a tile instructions{idle}" if self.tile else ""
-        return f"{self.registers} registers, {memory}{loop} {found}".rstrip()
+        return f"{self.registers} registers, {memory}{loop} {opcodes}".rstrip()
 
 
 def broken_promises(promise: Promise, report: Report, gpu: Gpu) -> list[str]:
@@ -100,8 +100,8 @@ def check(data: str, gpu: Gpu) -> tuple[Report, list[str]]:
 def _resources(cubin: bytes) -> tuple[int, int]:
     """Register and stack bytes of the one kernel in a cubin."""
     usage = _disassembled("cuobjdump", "-res-usage", cubin)
-    found = {name: int(value) for name, value in re.findall(r"\b(REG|STACK):(\d+)", usage)}
-    return found["REG"], found["STACK"]
+    counts = {name: int(value) for name, value in re.findall(r"\b(REG|STACK):(\d+)", usage)}
+    return counts["REG"], counts["STACK"]
 
 
 def _opcodes(code: str) -> dict[str, int]:
@@ -128,8 +128,8 @@ def tile_loop(code: str) -> tuple[int, int]:
     for line in code.splitlines():
         if label := _LABEL.match(line):
             labels[label[1]] = len(opcodes)
-        elif found := _MNEMONIC.match(line):
-            opcodes.append(found[1])
+        elif mnemonic := _MNEMONIC.match(line):
+            opcodes.append(mnemonic[1])
             jump = _JUMP.search(line)
             if jump is not None and jump[1] in labels:
                 loops.append((labels[jump[1]], len(opcodes)))
@@ -188,9 +188,9 @@ def summary(rows: Sequence[tuple[str, str]]) -> str:
     """A line for each kernel: its variants, the most registers of one, and spills, from the text of each."""
     facts: dict[str, list[tuple[int, int]]] = {}
     for kernel, text in rows:
-        found = _REGISTERS.match(text)
-        assert found is not None, text
-        facts.setdefault(kernel, []).append((int(found[1]), int(found[2])))
+        registers = _REGISTERS.match(text)
+        assert registers is not None, text
+        facts.setdefault(kernel, []).append((int(registers[1]), int(registers[2])))
     return "\n".join(
         f"{kernel.lstrip('_'):20} {len(of_each):5} variants, at most {max(of_each)[0]} registers, "
         f"{sum(spills for _, spills in of_each)} spills"

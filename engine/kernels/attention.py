@@ -203,9 +203,9 @@ def _with_sinks(
     batch, num_kv_heads, rows, _ = packed.shape
     by_head = sinks.to(packed.dtype).view(num_kv_heads, -1, 1)
     column = by_head.expand(-1, -1, rows // by_head.shape[1]).reshape(1, num_kv_heads, rows, 1)
-    seen = packed.new_zeros(()) if bias is None else bias
-    seen = seen.expand(batch, num_kv_heads, rows, keys.shape[2])
-    bias = torch.cat((seen, column.expand(batch, -1, -1, -1)), dim=3)
+    logits = packed.new_zeros(()) if bias is None else bias
+    logits = logits.expand(batch, num_kv_heads, rows, keys.shape[2])
+    bias = torch.cat((logits, column.expand(batch, -1, -1, -1)), dim=3)
     return F.pad(keys, (0, 0, 0, 1)), F.pad(values, (0, 0, 0, 1)), bias
 
 

@@ -100,7 +100,7 @@ class KernelCommand:
         """Variants of all selected engines, without duplicates."""
         from engine.variants import variants
 
-        options, found = self.options, dict[Any, None]()
+        options, selected = self.options, dict[Any, None]()
         for name, model in _models(options.model, options.also):
             pages = [size for size in options.block_size or (0,) if size % model.mask_block == 0]
             # Answers in blocks have no cache in float8.
@@ -108,9 +108,9 @@ class KernelCommand:
             for block_size, dtype, cache in product(pages, options.dtype, caches):
                 settings = _settings(options, model) | {"block_size": block_size, "kv_cache_dtype": cache}
                 config = EngineConfig(model=name, device="cuda", dtype=dtype, **settings)
-                found |= dict.fromkeys(variants(model, config, self.gpu))
+                selected |= dict.fromkeys(variants(model, config, self.gpu))
         try:
-            chosen = [variant for variant in found if re.search(options.only, str(variant))]
+            chosen = [variant for variant in selected if re.search(options.only, str(variant))]
         except re.error as error:
             raise InputError(f"no regular expression: {error}", key="--only", value=options.only) from error
         if not chosen:
@@ -134,14 +134,14 @@ def _models(names: Sequence[str], more: Sequence[str]) -> list[tuple[str, ModelC
     from engine.models.config import load_model_config
 
     tiny = map(str, checkpoints())
-    found = []
+    models = []
     for name in (*(names or (*tiny, *known_models())), *more):
         try:
-            found.append((name, load_model_config(name)))
+            models.append((name, load_model_config(name)))
         except InputError:
             if names or name in more:
                 raise
-    return found
+    return models
 
 
 def _settings(options: argparse.Namespace, model: ModelConfig) -> dict[str, Any]:

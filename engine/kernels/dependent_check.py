@@ -44,8 +44,8 @@ def _equal(sizes: Any, dtype: torch.dtype, device: torch.device) -> bool:
     chain = _Chain(sizes, dtype, device)
     expected = [chain.run(number) for number in range(ROUNDS)]
     with launching_dependents():
-        found = [chain.run(number) for number in range(ROUNDS)]  # no waiting in between
-    return all(torch.equal(there, here) for there, here in zip(expected, found, strict=True))
+        outputs = [chain.run(number) for number in range(ROUNDS)]  # no waiting in between
+    return all(torch.equal(there, here) for there, here in zip(expected, outputs, strict=True))
 
 
 class _Chain:

@@ -40,8 +40,8 @@ class Variant:
     @property
     def facts(self) -> dict[str, Any]:
         """The parsed data."""
-        found: dict[str, Any] = json.loads(self.data)
-        return found
+        facts: dict[str, Any] = json.loads(self.data)
+        return facts
 
     @property
     def module(self) -> str:

@@ -38,7 +38,7 @@ class Op(Generic[P, R]):
         update_wrapper(self, reference)
         self.reference, self.kernels = reference, kernels
         self._check = check
-        self._found: dict[str, Callable[P, R]] = {"reference": reference}
+        self._loaded: dict[str, Callable[P, R]] = {"reference": reference}
         OPS[reference.__name__] = self
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -49,10 +49,10 @@ class Op(Generic[P, R]):
 
     def by(self, name: backend.Backend) -> Callable[P, R]:
         """The implementation of a given backend."""
-        if name not in self._found:
+        if name not in self._loaded:
             module = self.reference.__module__.replace("engine.kernels.", f"engine.kernels.{name}.")
-            self._found[name] = getattr(import_module(module), self.reference.__name__)
-        return self._found[name]
+            self._loaded[name] = getattr(import_module(module), self.reference.__name__)
+        return self._loaded[name]
 
 
 def op(

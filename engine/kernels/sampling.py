@@ -127,8 +127,8 @@ def apply_penalties(
     output; presence and frequency (0 = off) subtract once and once per occurrence for emitted tokens. The
     three penalties are `[B]` float32.
     """
-    seen = prompt_mask | (output_counts > 0)
-    factor = torch.where(seen, repetition.unsqueeze(1), 1.0)
+    occurring = prompt_mask | (output_counts > 0)
+    factor = torch.where(occurring, repetition.unsqueeze(1), 1.0)
     logits = torch.where(logits > 0, logits / factor, logits * factor)
     logits = logits - frequency.unsqueeze(1) * output_counts
     return logits - presence.unsqueeze(1) * (output_counts > 0)
@@ -136,5 +136,5 @@ def apply_penalties(
 
 def logprobs(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k highest log-probabilities of each row of logits `[B, V]`: values `[B, k]` float32, ids int64."""
-    found = torch.log_softmax(logits.float(), dim=-1).topk(k, dim=-1)
-    return found.values, found.indices
+    top = torch.log_softmax(logits.float(), dim=-1).topk(k, dim=-1)
+    return top.values, top.indices

@@ -37,8 +37,8 @@ def make(item: str, gpu: Gpu) -> str:
     compilations.watch()
     before = compilations.so_far()
     kernel = compiled(Variant(item), gpu)
-    found = compilations.so_far() - before
-    return ("compiled" if found.compiled else "was there") + _with_launcher(kernel)
+    made = compilations.so_far() - before
+    return ("compiled" if made.compiled else "was there") + _with_launcher(kernel)
 
 
 def _library() -> str:

@@ -39,13 +39,13 @@ def load_checkpoint(decoder: Decoder, folder: Path) -> None:
     targets, scale_of = places(decoder), scales(decoder)
     shards = _shards(folder)
     _check_names(decoder.config, folder, shards, targets)
-    found = _scales(shards) if decoder.config.fp8 else {}
+    fp8_scales = _scales(shards) if decoder.config.fp8 else {}
     for file, names in shards.items():
         with _open(file) as shard:
             for name in names:
                 if name in targets:
                     from_one = decoder.config.norms_from_one
-                    _copy(shard, file, name, targets[name], scale_of.get(name), found, from_one)
+                    _copy(shard, file, name, targets[name], scale_of.get(name), fp8_scales, from_one)
                 elif within := _members(decoder.config, name):
                     stacked = _stacked(shard, file, name, shards, decoder.config.experts)
                     _copy_members(stacked, file, name, within, targets)
@@ -87,14 +87,14 @@ def _copy_members(
 
 def _scales(shards: dict[Path, list[str]]) -> dict[str, Tensor]:
     """Scales of the tensors in float8, by the names of these."""
-    found = {}
+    scales = {}
     for file, names in shards.items():
         with _open(file) as shard:
             for name in names:
                 base, _, kind = name.rpartition(".weight_scale")
                 if base and kind in ("", "_inv"):
-                    found[f"{base}.weight"] = shard.get_tensor(name)
-    return found
+                    scales[f"{base}.weight"] = shard.get_tensor(name)
+    return scales
 
 
 def _shards(folder: Path) -> dict[Path, list[str]]:
@@ -181,14 +181,14 @@ def _copy(
     name: str,
     target: Tensor,
     scale: Tensor | None,
-    found: dict[str, Tensor],
+    scales: dict[str, Tensor],
     from_one: bool,
 ) -> None:
     try:
         header = shard.get_slice(name)
     except SafetensorError:
         raise InputError("missing tensor", file=file, key=name, fix=_COMPLETE) from None
-    in_fp8 = header.get_dtype() == _FP8 and name in found
+    in_fp8 = header.get_dtype() == _FP8 and name in scales
     if header.get_dtype() not in _DTYPES and not in_fp8:
         fix = "use an unquantised checkpoint"
         raise InputError("unsupported dtype", file=file, key=name, value=header.get_dtype(), fix=fix)
@@ -205,9 +205,9 @@ def _copy(
             if from_one and name.endswith("norm.weight"):
                 target.add_(1)
         elif scale is None:
-            target.copy_(dequantised(shard.get_tensor(name), found[name]))
+            target.copy_(dequantised(shard.get_tensor(name), scales[name]))
         else:
-            _store(target, scale, shard.get_tensor(name), found[name])
+            _store(target, scale, shard.get_tensor(name), scales[name])
 
 
 def _store(target: Tensor, scale: Tensor, stored: Tensor, given: Tensor) -> None:

@@ -23,24 +23,24 @@ Place = tuple[str, Tensor]
 def places(decoder: Decoder) -> dict[str, Tensor]:
     """Names of all tensors of a complete checkpoint -> views of their shapes into the decoder's weights."""
     names = decoder.config.names
-    found: dict[str, Tensor] = {
+    tensors: dict[str, Tensor] = {
         f"{names.embedding}.weight": decoder.embedding,
         "model.norm.weight": decoder.norm,
     }
     if decoder.head is not None:
-        found["lm_head.weight"] = decoder.head.weight
+        tensors["lm_head.weight"] = decoder.head.weight
     for index, layer in enumerate(cast("Sequence[DecoderLayer]", decoder.layers)):
-        found.update((f"model.layers.{index}.{name}", view) for name, view in _layer(layer, names))
-    return {name: view.detach() for name, view in found.items()}
+        tensors.update((f"model.layers.{index}.{name}", view) for name, view in _layer(layer, names))
+    return {name: view.detach() for name, view in tensors.items()}
 
 
 def scales(decoder: Decoder) -> dict[str, Tensor]:
     """Names of the tensors that the decoder keeps in float8 -> views `[outputs]` into their scales."""
-    names, found = decoder.config.names, dict[str, Tensor]()
+    names, tensors = decoder.config.names, dict[str, Tensor]()
     for index, layer in enumerate(cast("Sequence[DecoderLayer]", decoder.layers)):
         own = _layer_scales(layer, names)
-        found.update((f"model.layers.{index}.{name}", view.detach()) for name, view in own)
-    return found
+        tensors.update((f"model.layers.{index}.{name}", view.detach()) for name, view in own)
+    return tensors
 
 
 def _layer_scales(layer: DecoderLayer, names: Names) -> Iterator[Place]:

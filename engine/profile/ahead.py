@@ -118,10 +118,10 @@ class Leads:
 
     def record(self, shape: object, launching_ns: int, ahead: bool) -> None:
         """Launching took so long; where the sleep before it was too short, the next one is twice as long."""
-        wanted = max(int(MARGIN * launching_ns), MIN_NS)
+        lead_ns = max(int(MARGIN * launching_ns), MIN_NS)
         if not ahead:
-            wanted = max(wanted, 2 * self.of(shape))
-        self._ns[shape] = min(wanted, MAX_NS)
+            lead_ns = max(lead_ns, 2 * self.of(shape))
+        self._ns[shape] = min(lead_ns, MAX_NS)
 
 
 def _cycles_per_ns() -> float:

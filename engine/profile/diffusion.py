@@ -45,7 +45,7 @@ class _SkippedBatch(RunningBatch):
     def __init__(self, batch: DenoiseBatch, block_tokens: int) -> None:
         self.batch, self.block_tokens = batch, block_tokens
         self.done = [False] * len(batch.denoise)
-        self._wanted, self._bucket = [0] * len(batch.denoise), 0
+        self._logit_rows, self._bucket = [0] * len(batch.denoise), 0
 
     @property
     def on_cuda(self) -> bool:

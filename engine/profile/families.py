@@ -91,16 +91,16 @@ def prefill(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
 def mixed(limits: ShapeLimits, grid: Grid, seed: int) -> Iterator[Shape]:
     """Prompts beside decodes, from a scrambled Sobol sequence over the possible compositions."""
     points = torch.quasirandom.SobolEngine(6, scramble=True, seed=seed).draw(4 * grid.mixed).tolist()
-    found = 0
+    count = 0
     for point in points:
-        if found < grid.mixed:
-            shape = _mixture(point, limits, grid)
+        if count < grid.mixed:
+            shape = _mixture(point, limits)
             if fits(shape, limits):
-                found += 1
+                count += 1
                 yield shape
 
 
-def _mixture(point: Sequence[float], limits: ShapeLimits, grid: Grid) -> Shape:
+def _mixture(point: Sequence[float], limits: ShapeLimits) -> Shape:
     """The step at a point of the unit cube: decodes, context, its spread, prompts, their tokens and past."""
     u, v, spread, w, x, y = point
     batch = _between(u, 1, max(limits.max_num_seqs - 1, 1))
@@ -152,8 +152,8 @@ def _batches(limits: ShapeLimits, grid: Grid) -> list[int]:
 
 def _captured(buckets: Sequence[int], count: int) -> list[int]:
     """About `count` of the captured sizes, from the least to the largest, at a common ratio."""
-    wanted = spaced(buckets[0], buckets[-1], count) if buckets else []
-    return sorted({min(buckets, key=lambda size: abs(size - each)) for each in wanted})
+    sizes = spaced(buckets[0], buckets[-1], count) if buckets else []
+    return sorted({min(buckets, key=lambda size: abs(size - each)) for each in sizes})
 
 
 def longest_context(limits: ShapeLimits) -> int:
@@ -180,11 +180,11 @@ def halves(total: int, parts: int) -> tuple[int, ...]:
     >>> halves(100, 4)
     (51, 26, 15, 8)
     """
-    rest, found = total - parts, []
+    rest, parts_before = total - parts, []
     for _ in range(parts - 1):
-        found.append(rest - rest // 2 + 1)
+        parts_before.append(rest - rest // 2 + 1)
         rest //= 2
-    return (*found, rest + 1)
+    return (*parts_before, rest + 1)
 
 
 def spaced(low: int, high: int, count: int) -> list[int]:

@@ -42,8 +42,8 @@ class GpuMonitor:
         return not (nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByIndex_v2(c_uint(index), byref(self._gpu)))
 
     def _number(self, call: Any, *arguments: Any) -> int:
-        found = c_uint()
-        return 0 if call(self._gpu, *arguments, byref(found)) else int(found.value)
+        number = c_uint()
+        return 0 if call(self._gpu, *arguments, byref(number)) else int(number.value)
 
 
 def _load() -> Any:

@@ -60,8 +60,8 @@ def waiting_requests(limits: ShapeLimits, rng: Random, depth: int) -> list[tuple
 
 def prefix_tokens(limits: ShapeLimits) -> int:
     """Tokens of each prefix, whole blocks, bounded to leave room for a request's own tokens."""
-    wanted = max(_PREFIX_TOKENS, limits.block_size)
-    return max(min(wanted, _room(limits) - 1), 0) // limits.block_size * limits.block_size
+    tokens = max(_PREFIX_TOKENS, limits.block_size)
+    return max(min(tokens, _room(limits) - 1), 0) // limits.block_size * limits.block_size
 
 
 def _room(limits: ShapeLimits) -> int:

@@ -26,7 +26,7 @@ from engine.profile.measure import StepBench
 from engine.profile.plan import plan, sentinel
 from engine.profile.provenance import device_name, machine, model_facts
 from engine.profile.shapes import GRIDS, Grid, ShapeLimits
-from engine.profile.store import ProfileStore, found_meta
+from engine.profile.store import ProfileStore, recorded_meta
 
 ROUNDS = "rounds.csv"
 TOLERATED_DRIFT = 0.05
@@ -116,7 +116,7 @@ def profile(
     if folder is None:
         folder = root("profiles") / "fits" / device_name(known) / facts["model"]
     settings = _settings(config, effort, known)
-    loaded = Loaded.of(_as_before(config, found_meta(folder, settings)), device, kinds.mask_token)
+    loaded = Loaded.of(_as_before(config, recorded_meta(folder, settings)), device, kinds.mask_token)
     meta = {"schema": SCHEMA, **known, **facts, **loaded.facts(), "settings": settings}
     bench, shapes, unchanging = _bench(loaded, GRIDS[effort.grid])
     store = ProfileStore(folder, _planned({**meta, **clock_facts(bench.engine.clock)}, bench.limits, shapes))
@@ -172,10 +172,10 @@ def _settings(config: EngineConfig, effort: Effort, known: dict[str, Any]) -> di
 def _planned(meta: dict[str, Any], limits: ShapeLimits, shapes: list[Any]) -> dict[str, Any]:
     """Metadata known once the engine is built."""
     names = ("block_size", "num_kv_blocks", "max_model_len", "max_num_seqs", "max_num_batched_tokens")
-    found = {name: getattr(limits, name) for name in names}
+    planned = {name: getattr(limits, name) for name in names}
     digest = sha256(repr(shapes).encode()).hexdigest()[:16]
     settings = {**meta["settings"], "plan": digest}
     graphs: dict[str, Any] = {"graph_buckets": list(limits.buckets)}
     if limits.mixed_buckets:
         graphs |= {"mixed_buckets": list(limits.mixed_buckets), "mixed_prompts": limits.mixed_prompts}
-    return {**meta, **found, **graphs, "settings": settings}
+    return {**meta, **planned, **graphs, "settings": settings}

@@ -41,10 +41,10 @@ class ProfileStore:
             raise InputError(
                 "cannot be made", file=folder, value=error.strerror, fix="choose --out"
             ) from None
-        found = recovered(folder)
-        if found is not None:
-            _check(self.path, found.meta.get("settings", {}), meta["settings"])
-            self._parts, self.progress = [found], ProfileProgress.recorded_in(found.meta)
+        samples = recovered(folder)
+        if samples is not None:
+            _check(self.path, samples.meta.get("settings", {}), meta["settings"])
+            self._parts, self.progress = [samples], ProfileProgress.recorded_in(samples.meta)
             self.fold()
 
     @property
@@ -87,10 +87,10 @@ def recovered(folder: Path) -> StepSamples | None:
     """
     path = folder / SAMPLES
     whole = read_samples(path) if path.exists() else None
-    found = read_journal(folder / JOURNAL)
-    if found is None:
+    journal = read_journal(folder / JOURNAL)
+    if journal is None:
         return whole
-    samples, progress = found
+    samples, progress = journal
     begun = ProfileProgress() if whole is None else ProfileProgress.recorded_in(whole.meta)
     if ProfileProgress.recorded_in(samples.meta) != begun:
         return whole  # already in the sample file
@@ -124,7 +124,7 @@ def with_summary(samples: StepSamples, meta: dict[str, Any], progress: ProfilePr
     return StepSamples({**meta, **summary}, samples.table)
 
 
-def found_meta(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+def recorded_meta(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Metadata of a folder's samples; empty without samples.
 
     Raises:
@@ -143,14 +143,14 @@ def _replace(path: Path, samples: StepSamples) -> None:
     os.replace(half_written, path)
 
 
-def _check(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
-    for key, here in wanted.items():
-        if found.get(key) != here:
+def _check(path: Path, recorded: dict[str, Any], required: dict[str, Any]) -> None:
+    for key, here in required.items():
+        if recorded.get(key) != here:
             raise InputError(
                 f"was measured with another setting than now ({here!r})",
                 file=path,
                 key=key,
-                value=found.get(key),
+                value=recorded.get(key),
                 fix="use the same settings to go on, another --out, or remove the file",
             )
 

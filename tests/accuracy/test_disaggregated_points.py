@@ -136,6 +136,14 @@ def test_ranks_are_chosen_as_the_server_was_set_to(tmp_path: Path) -> None:
     assert "rank_choice" not in decode["scheduler"]
 
 
+def test_a_decode_instance_of_trtllm_receives_as_many_tokens_as_its_published_buffer_holds(
+    tmp_path: Path,
+) -> None:
+    assert "max_tokens_in_buffer" not in point(tmp_path / "default").settings()
+    transceiver = 'prefill {"max_tokens_in_buffer": 32768} | decode {"max_tokens_in_buffer": 16384}'
+    assert point(tmp_path, {}, {"kv_transfer": transceiver}).settings()["max_tokens_in_buffer"] == 16384
+
+
 def test_limits_of_sglang_are_divided_among_its_replicas(tmp_path: Path) -> None:
     found = point(tmp_path, {"backend": "sglang"}, {"backend": "sglang"})
     prefill, _ = found.settings()["pools"]

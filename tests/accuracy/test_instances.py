@@ -11,7 +11,15 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS / "accuracy"))
 
-from instances import HELD_OUT, Answer, Group, Point, answer, groups, highest, summary  # noqa: E402
+from instances import DRAWS, HELD_OUT, Answer, Group, Point, answer, groups, highest, summary  # noqa: E402
+
+from blis_py.config.models import RunConfig  # noqa: E402
+from blis_py.planning.analysis import Case  # noqa: E402
+from blis_py.planning.goal import Judgement, Requirement  # noqa: E402
+from blis_py.planning.job import JobOutcome  # noqa: E402
+from blis_py.planning.report_text import answer as answer_text  # noqa: E402
+from blis_py.planning.result import Candidate, PlanResult  # noqa: E402
+from blis_py.planning.uncertainty import Draw, Errors  # noqa: E402
 
 
 def points(*ttft_ms: float) -> tuple[Point, ...]:
@@ -49,6 +57,27 @@ def test_nowhere_are_fewer_by_more_than_one_called_enough_without_a_number_that_
     assert not [each.group for each in few if each.set == HELD_OUT]
     assert all(each.warned for each in few)
     assert all(each.at_90 is None or each.at_90 >= each.implied - 1 for each in few)
+
+
+def test_every_group_that_is_short_by_more_than_one_carries_a_warning_that_is_read() -> None:
+    """The plan of a group, with as many draws met as its confidence, warns in its text."""
+    kept = json.loads((BENCHMARKS / "results" / "instances.json").read_text())
+    answers = [Answer(**each) for each in kept["groups"]]
+    few = [each for each in answers if each.predicted is not None and each.predicted < each.implied - 1]
+    assert few
+    for each in few:
+        assert "  Warning: below 90 %" in said(each.confidence or 1.0, each.predicted or 0), each.group
+
+
+def said(confidence: float, instances: int) -> str:
+    """The answer of a plan whose targets are met in this share of the draws."""
+    met, missed = (
+        Judgement(holds, (Requirement("tpot.p99", 1.0, 1.0, "ms", 0.0),)) for holds in (True, False)
+    )
+    best = Candidate({}, instances, RunConfig(), instances, None, met, JobOutcome())
+    draws = [Case("draw", met if n < confidence * DRAWS else missed, JobOutcome()) for n in range(DRAWS)]
+    errors = Errors((Draw(1.0),) * DRAWS, "measured runs", DRAWS)
+    return answer_text(PlanResult(best, "GPUs", draws=tuple(draws), error=errors))
 
 
 def test_the_guides_quote_the_committed_figures() -> None:

@@ -12,7 +12,7 @@ from fit_cases import HOST, HOST_SEQ, KV, PAIR, PROMPT, STEP, TOKEN, gpu_price, 
 from blis_py.calibrate.fit import fit, write_profile
 from blis_py.calibrate.fit.accuracy import accuracy, features_of, validate
 from blis_py.calibrate.fit.basis import groups, one_row_per_shape
-from blis_py.calibrate.fit.bootstrap import prediction_interval
+from blis_py.calibrate.fit.bootstrap import interval
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
 from blis_py.latency.fitted import Fitted
@@ -144,7 +144,8 @@ def test_the_bootstrap_covers_the_truth_and_widens_with_noise() -> None:
         profile = fit(made_up(300, noise=noise), bootstrap=60)
         model = Fitted(profile)
         step = StepFeatures(decode_seqs=10, decode_kv_tokens=700, max_context=70, emitted_rows=10)
-        low, high = prediction_interval(model, step, level=0.99)
+        drawn = [model.redrawn(index).step_ns(step) for index in range(profile.draws)]
+        low, high = interval(drawn, level=0.99)
         truth = STEP + TOKEN * 10 + KV * 700 + HOST + HOST_SEQ * 10
         assert low < truth < high
         widths.append(high - low)

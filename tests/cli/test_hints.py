@@ -14,6 +14,12 @@ def test_help_is_a_word_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Usage: blis run" in capsys.readouterr().out
 
 
+def test_a_range_in_a_help_text_is_printed_as_it_is_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Between colons, rich reads `:100:` as the name of a picture."""
+    assert main(["sweep", "--help"]) == 0
+    assert "rate=10:100:10" in capsys.readouterr().out
+
+
 def test_two_values_of_one_setting_point_to_a_comparison() -> None:
     with pytest.raises(InputError, match=r"takes one value .*blis sweep --vary scheduler=fcfs,sjf"):
         blis.build(model="qwen3-14b", scheduler="fcfs,sjf")

@@ -257,7 +257,6 @@ NOT_USED = (
         "metrics.intervals",
         "cluster.routing.decisions",
         "cluster.instances.diffusion",
-        "cluster.flow_settings",
     ),
     *(
         "cluster.ingress.saturation",

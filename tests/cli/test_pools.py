@@ -112,8 +112,8 @@ def test_files_of_a_pool_start_at_the_folder_of_the_configuration(tmp_path: Path
         ({"links": [{"from": "a", "to": "b", "bandwidth_gbps": 50}]}, "links: nothing goes over a link"),
         ({"num_instances": 2}, "num_instances: contradicts the pools"),
         ({"pools": [{"name": "a", "scheduler": {"max_seqs": 1}}]}, "pools.a.scheduler.max_seqs: unknown key"),
-        ({"pools": [{"name": "a", "gpu": "h1000"}]}, "h1000"),
-        ({"pools": [{"name": "a", "tp": 3}]}, "3"),
+        ({"pools": [{"name": "a", "gpu": "h1000"}]}, r"^pools\.a\.gpu: unknown gpu \(found 'h1000'\)"),
+        ({"pools": [{"name": "a", "tp": 3}]}, r"^pools\.a\.tp: does not divide .* \(found 3\)"),
         (
             {"pools": [{"name": "a"}, {"name": "b", "scheduler": {"block_size": 32}}]},
             "scheduler.block_size: must be the same in all pools",
@@ -137,6 +137,10 @@ APART = {"model": "qwen3-14b", "prefill_instances": 1, "decode_instances": 1, "r
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        (
+            {"handoff": "sglang", "max_tokens_in_buffer": 8192},
+            "max_tokens_in_buffer: has no effect with sglang",
+        ),
         (
             {"handoff": "vllm", "num_reserved_decode_tokens": 100},
             "reserved_decode_tokens: has no effect with vllm",
@@ -302,3 +306,21 @@ def test_ranks_of_a_prefill_pool_of_sglang_are_chosen_at_random(more: dict[str, 
     prefill, decode = (own for _, own in pool_configs(config))
     assert prefill.scheduler.rank_choice == ranks
     assert decode.scheduler.rank_choice == config.scheduler.rank_choice
+
+
+def test_kv_between_unequal_degrees_is_priced_as_the_bytes_of_the_receiving_side() -> None:
+    """4 KV heads: on 8 GPUs each is held twice."""
+    settings = {"model": "qwen3-30b-a3b", "xpyd": "1p1d", "rate": 5, "num_requests": 12}
+    runs = [blis.run(**settings, decode_tp=tp) for tp in (1, 2, 8)]
+    gb = [run.summary["handovers"]["handover_gb"] for run in runs]
+    assert gb[1] == gb[0]
+    assert gb[2] == 2 * gb[0]
+    said = [[note for note in run.notes if note.startswith("KV goes between TP")] for run in runs]
+    assert [len(notes) for notes in said] == [0, 1, 1]
+    assert "TP 1 and 8: priced as the bytes that the receiving side holds" in said[2][0]
+
+
+def test_block_diffusion_apart_is_refused_with_the_reason(blis: Blis) -> None:
+    code, _, err = blis("run", "--workload", "diffusion-tiny", "--model", "llada2.0-mini", "--xpyd", "1p1d")
+    assert code == 2
+    assert "no engine hands over block diffusion" in err

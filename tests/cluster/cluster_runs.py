@@ -208,11 +208,11 @@ def flows() -> st.SearchStrategy[FlowSettings]:
         max_gateway_queue_depth=some([0, 1, 3]),
         per_band_capacity=some([0, 1, 2]),
         usage_limit_threshold=some([1.0, 0.5]),
-        request_ttl_ns=some([0, 0, 40 * 1000, 200 * 1000]),
+        request_ttl_us=some([0, 0, 40, 200]),
         queue_shedding=st.booleans(),
         in_flight_eviction=st.booleans(),
-        dispatch_tick_interval_ns=some([None, None, 10 * 1000, 25 * 1000]),
-        slo_targets_ns=some([{}, {"critical": 50 * 1000, "batch": 10 * 1000}]),
+        dispatch_tick_interval_us=some([None, None, 10, 25]),
+        slo_targets_us=some([{}, {"critical": 50, "batch": 10}]),
     )
 
 

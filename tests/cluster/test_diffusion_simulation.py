@@ -53,7 +53,15 @@ def simulate(
     )
     run.scheduler.check()
     assert run.scheduler.kv.pool.num_free == run.scheduler.kv.pool.total
+    assert len(run.batches) == run.counters.batches
+    assert [row.first_round for row in run.batches] == np.cumsum([0, *rounds_of(run)])[:-1].tolist()
+    assert sum(rounds_of(run)) == run.counters.rounds
+    assert sum(len(row.committed) for row in run.batches) == sum(map(len, run.commit_ns.values()))
     return run
+
+
+def rounds_of(run: DiffusionRun) -> list[int]:
+    return [row.rounds for row in run.batches]
 
 
 def request(row: int, prompt: int = 0, output: int = 32, arrival_ns: int = 0) -> DiffusionRequest:

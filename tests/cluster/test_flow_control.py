@@ -51,14 +51,14 @@ def test_of_one_priority_the_target_that_would_be_missed_first_goes_first() -> N
         *(Row(1 + i, 20, 1, slo_class=name) for i, name in enumerate(["", "standard", "gold"])),
     ]
     flow = replace(ONE, dispatch_order="slo-deadline")
-    for targets_ns, expected in (({"gold": 90 * US}, [0, 3, 1, 2]), ({"standard": 90 * US}, [0, 1, 2, 3])):
-        record = run(rows, replace(flow, slo_targets_ns=targets_ns), slo_priorities={"gold": 3})
+    for targets_us, expected in (({"gold": 90}, [0, 3, 1, 2]), ({"standard": 90}, [0, 1, 2, 3])):
+        record = run(rows, replace(flow, slo_targets_us=targets_us), slo_priorities={"gold": 3})
         assert order(record) == expected
 
 
 def test_a_request_that_brings_a_target_has_that_one() -> None:
     rows = [Row(0, 20, 5), Row(1, 20, 1), Row(2, 20, 1)]
-    flow = replace(ONE, dispatch_order="slo-deadline", slo_targets_ns={"standard": 60 * US})
+    flow = replace(ONE, dispatch_order="slo-deadline", slo_targets_us={"standard": 60})
     table = replace(table_of(rows), slo_target_ns=np.array([0, 0, 30 * US]))
     record = simulate(table, scheduler=CONFIG, latency=linear(STEP_NS), flow_control=flow)
     assert order(record) == [0, 2, 1]
@@ -142,7 +142,7 @@ def test_a_non_sheddable_request_is_not_shed() -> None:
 
 def test_a_request_waits_no_longer_than_its_time_to_live() -> None:
     rows = [Row(0, 20, 5), Row(1, 20, 1), Row(5, 20, 1)]
-    record = run(rows, replace(ONE, request_ttl_ns=48 * US))
+    record = run(rows, replace(ONE, request_ttl_us=48))
     assert reasons(record) == ["", TTL, ""]
     assert record.finish_ns[1] == 49 * US
     assert waits_us(record)[1:] == [48, 45.001]
@@ -150,7 +150,7 @@ def test_a_request_waits_no_longer_than_its_time_to_live() -> None:
 
 def test_a_client_that_gives_up_leaves_the_queue_then() -> None:
     rows = [Row(0, 20, 5), Row(1, 20, 1, patience_us=30), Row(2, 20, 1, patience_us=60)]
-    record = run(rows, replace(ONE, request_ttl_ns=55 * US))
+    record = run(rows, replace(ONE, request_ttl_us=55))
     assert record.outcome.tolist() == [Outcome.COMPLETED, Outcome.TIMED_OUT, Outcome.COMPLETED]
     assert record.finish_ns[1] == 31 * US
     assert record.instance[1] == -1
@@ -179,7 +179,7 @@ def test_the_least_urgent_that_was_sent_last_leaves_at_the_end_of_its_step_for_o
     assert record.instances[0].decode_tokens >= record.emitted_tokens[2]
 
 
-def test_whose_place_is_taken_leaves_its_instance_though_the_other_goes_to_another_one() -> None:
+def test_an_evicted_request_leaves_its_instance_though_the_other_goes_to_another_one() -> None:
     """The run of alike steps in which it is ends with the step in progress: the thirteenth."""
     rows = [Row(0, 20, 50), Row(0, 20, 50, slo_class="batch"), Row(123, 20, 1, slo_class="critical")]
     record = run(rows, replace(ONE, in_flight_eviction=True), num_instances=2)
@@ -212,7 +212,7 @@ def test_for_a_request_that_ends_with_the_step_in_progress_eviction_comes_too_la
     assert reasons(record) == ["", ""]
 
 
-def test_who_is_still_in_the_front_end_is_evicted_there() -> None:
+def test_a_request_that_is_still_in_the_front_end_is_evicted_there() -> None:
     rows = [Row(0, 20, 5, slo_class="batch"), Row(3, 20, 1)]
     latency = linear(STEP_NS, frontend=FrontendDelays(before_enqueue_ns=7 * US))
     record = run(rows, replace(ONE, in_flight_eviction=True), latency=latency)
@@ -244,7 +244,7 @@ def test_with_live_reports_it_lets_go_when_an_instance_takes_one_out_of_its_queu
 
 def test_ticks_dispatch_one_each() -> None:
     """The first arrival starts them; an end does not dispatch."""
-    flow = replace(ONE, max_concurrency_per_instance=2, dispatch_tick_interval_ns=7 * US)
+    flow = replace(ONE, max_concurrency_per_instance=2, dispatch_tick_interval_us=7)
     record = run([Row(1, 20, 2), Row(2, 20, 2), Row(3, 20, 1), Row(4, 20, 1)], flow)
     # The first two end with the steps at 21 and 31 us; ticks are at 8, 15, 22, 29, 36 us.
     assert record.enqueue_ns.tolist() == [US, 2 * US, 22 * US, 36 * US]
@@ -276,7 +276,7 @@ def test_budgets_of_tenants_count_requests_queued_at_the_gateway_and_not_those_s
     assert reasons(run(rows, flow, admission=limits)) == ["", "shed for standard", "", QUEUE_FULL]
 
 
-def test_who_waits_at_the_end_of_a_run_has_waited_so_long() -> None:
+def test_a_request_queued_at_the_end_of_a_run_has_waited_so_long() -> None:
     record = run([Row(0, 20, 50), Row(10, 20, 1)], horizon_ns=100 * US)
     assert record.outcome.tolist() == [Outcome.RUNNING, Outcome.QUEUED]
     assert waits_us(record) == [0, 90]

@@ -153,7 +153,7 @@ def test_block_diffusion_too_whether_or_not_rounds_are_skipped(
     record = of_diffusion(
         seed,
         CLASSES,
-        flow_control=replace(flow, request_ttl_ns=1000 * flow.request_ttl_ns),
+        flow_control=replace(flow, request_ttl_us=1000 * flow.request_ttl_us),
         admission_latency_ns=delays_ns[0],
         routing_latency_ns=delays_ns[1],
     )

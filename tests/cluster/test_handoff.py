@@ -275,6 +275,30 @@ def test_trtllm_guarantees_ends_when_blocks_are_taken() -> None:
     assert max(np.diff(token_times(record, 2)).tolist()) == 10
 
 
+@pytest.mark.parametrize("handoff", ["trtllm", "trtllm-generation-first"])
+@pytest.mark.parametrize("single_step", [False, True])
+@pytest.mark.parametrize(
+    ("buffer", "expected_us"),
+    [
+        (None, [0, 0, 0]),
+        (60, [0, 0, 0]),
+        (56, [0, 0, 43]),  # two at the same time, each with half of the link
+        (37, [0, 0, 43]),  # in whole blocks, ten of them
+        (36, [0, 23, 46]),  # one after the other
+        (1, [0, 23, 46]),  # a prompt that is longer than the buffer comes alone
+    ],
+)
+def test_a_buffer_admits_as_many_prompts_as_it_holds(
+    handoff: str, single_step: bool, buffer: int | None, expected_us: list[int]
+) -> None:
+    """Three prompts of 5 blocks, all computed at the same time; alone each takes 3 + 20 us."""
+    table = requests([0, 0, 0], [20, 20, 20], [2, 2, 2])
+    record = simulate(table, handoff, prefill=3, max_tokens_in_buffer=buffer, single_step=single_step)
+    check(record)
+    assert record.handovers is not None
+    assert (record.handovers.reserved_ns // US - 30).tolist() == expected_us
+
+
 @pytest.mark.parametrize("single_step", [False, True])
 def test_a_decode_instance_chosen_after_the_prefill_is_chosen_once(single_step: bool) -> None:
     """Round-robin takes a turn for each request, and not another one at its arrival."""
@@ -325,3 +349,12 @@ def test_a_prompt_whose_prefill_instance_failed_may_be_computed_again(at_us: int
     record = simulation.run()
     check(record)
     assert token_times(record) == [at_us + 30, at_us + 40, at_us + 50, at_us + 60]
+
+
+@pytest.mark.parametrize(("latency_ns", "took_us"), [(0, 1), (400, 1), (1000, 1), (1001, 2), (3000, 3)])
+def test_a_hand_over_of_blis_without_a_bandwidth_takes_its_latency_in_whole_microseconds(
+    latency_ns: int, took_us: int
+) -> None:
+    record = simulate(requests([0], [20], [2]), "blis", latency_ns=latency_ns, bandwidth_gbps=None)
+    assert record.handovers is not None
+    assert (record.handovers.end_ns - record.handovers.begin_ns).tolist() == [took_us * 1000]

@@ -95,3 +95,14 @@ def test_a_link_under_poisson_arrivals_is_a_shared_processor(load: float) -> Non
     ends = transfers([(int(b), int(s), 0, 1) for b, s in zip(begins, sizes, strict=True)], members=2)
     mean_us = np.mean(np.array(ends) - begins)
     assert mean_us == pytest.approx(mean_kilobytes / (1 - load), rel=0.08)
+
+
+def test_the_instances_of_a_pool_fill_its_nodes_whatever_stands_before_them() -> None:
+    first, second = cluster("vllm").pools[:2]
+    assert first.name != second.name
+    pools = [first, second, second, first, second, second, second]
+    network = Network(EventQueue(), [Member(index, pool, 0) for index, pool in enumerate(pools)])
+    link = Link(from_pool="a", to_pool="b", gpus_per_node=2)
+    nodes = [network._node(index, link) for index in range(len(pools))]
+    assert [node for name, node in nodes if name == second.name] == [0, 0, 1, 1, 2]
+    assert [node for name, node in nodes if name == first.name] == [0, 0]

@@ -79,7 +79,9 @@ def test_an_arrival_at_the_end_of_a_step_is_scheduled_there(latency: str, routin
 
 @pytest.mark.parametrize("single_step", [False, True])
 @pytest.mark.parametrize("routing", ["round-robin", "least-loaded"])
-def test_who_arrives_exactly_at_the_horizon_belongs_to_the_run(routing: str, single_step: bool) -> None:
+def test_a_request_that_arrives_exactly_at_the_horizon_belongs_to_the_run(
+    routing: str, single_step: bool
+) -> None:
     options: dict[str, Any] = {"routing_policy": routing, "single_step": single_step}
     for at_us, outcome in ((95, Outcome.QUEUED), (100, Outcome.RUNNING)):  # within a step, and at its end
         rows = [Row(0, 1, 90, 90), Row(at_us, 1, 5, 5), Row(at_us + 1, 1, 5, 5)]
@@ -91,7 +93,7 @@ def test_who_arrives_exactly_at_the_horizon_belongs_to_the_run(routing: str, sin
 
 
 @pytest.mark.parametrize(("delay_us", "dispatched"), [(0, True), (3, True), (4, False)])
-def test_who_reaches_its_instance_exactly_at_the_horizon_was_dispatched(
+def test_a_request_that_reaches_its_instance_exactly_at_the_horizon_was_dispatched(
     delay_us: int, dispatched: bool
 ) -> None:
     rows = [Row(0, 1, 90, 90), Row(97, 1, 5, 5)]

@@ -74,7 +74,7 @@ def test_a_horizon_leaves_waiting_requests_queued_and_later_arrivals_out() -> No
     assert record.outcome.tolist() == [Outcome.RUNNING, Outcome.QUEUED]
 
 
-def test_who_was_thrown_out_and_waits_at_the_horizon_keeps_what_it_had_emitted() -> None:
+def test_a_preempted_request_in_the_queue_at_the_horizon_keeps_what_it_had_emitted() -> None:
     tight = SchedulerConfig(num_kv_blocks=4, max_model_len=1000, block_size=4, enable_prefix_caching=False)
     record = serve([Row(0, 4, 9, 9), Row(0, 4, 9, 9)], tight, horizon_ns=75 * US)
     assert record.outcome.tolist() == [Outcome.RUNNING, Outcome.QUEUED]

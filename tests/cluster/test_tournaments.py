@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -92,3 +93,20 @@ def test_the_least_loaded_are_those_with_the_smallest_load_by_index(data: Any, c
             gone = data.draw(st.sampled_from(sorted(ready)))
             ready.remove(gone)
             followers[0](gone, MemberState.DRAINING)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+def test_nothing_precedes_a_turn_if_no_other_is_earlier_or_as_early_and_in_front(count: int) -> None:
+    rng = Random(count)
+    wakeups = WakeupQueue(EventQueue(), Lookahead())
+    nappers = [Napper(wakeups, []) for _ in range(count)]
+    wakeups._passing = True  # as while one of them is awake: none of the times is an event of its own
+    for napper in nappers:
+        wakeups.set(napper, rng.randrange(9))
+    for _ in range(30):
+        wakeups.set(rng.choice(nappers), rng.randrange(9))
+        awake, time_ns = rng.choice(nappers), rng.randrange(9)
+        others = [(one.wakes_ns, one.turn.place) for one in nappers if one is not awake]
+        assert wakeups.precedes(awake, time_ns) == all(
+            other > (time_ns, awake.turn.place) for other in others
+        )

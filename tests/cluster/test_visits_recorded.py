@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from two_visits import US, Pair, handed_over, table
 
+from blis_py.cluster.recording.visit_columns import VisitColumns
 from blis_py.core.request import Request
 from blis_py.latency.base import FrontendDelays
 from blis_py.metrics import visits_frame, write_visits_csv
@@ -202,3 +205,20 @@ def test_bursts_are_written_down_with_the_step_that_brought_them() -> None:
         assert record.emitted_tokens.tolist() == [sum(tokens)]
         ends = np.repeat([10, 20, 30, 40][: len(tokens)], tokens) * US
         assert TokenGaps(record).times(np.array([0]))[0].tolist() == ends.tolist()
+
+
+@pytest.mark.parametrize(("visit", "earlier"), [(0, 0), (2, 0), (3, 40), (4, 50)])
+def test_only_visits_behind_the_first_of_each_request_have_earlier_tokens(visit: int, earlier: int) -> None:
+    columns: Any = SimpleNamespace(table=range(3), tokens_before=[10, 20, 30, 40, 50])
+    assert VisitColumns.earlier_tokens(columns, visit) == earlier
+
+
+@pytest.mark.parametrize(
+    ("behind_seq_ns", "visit", "late_ns"), [(0, 0, 0), (0, 1, 7), (5, 0, 100), (5, 1, 207)]
+)
+def test_tokens_are_late_by_those_of_others_and_by_their_delivery(
+    behind_seq_ns: int, visit: int, late_ns: int
+) -> None:
+    columns: Any = SimpleNamespace(frontend=FrontendDelays(behind_seq_ns=behind_seq_ns))
+    columns.late_ns, columns.delivered_late = [100, 200], {1: 7}
+    assert VisitColumns.late_by(columns, visit) == late_ns

@@ -245,7 +245,7 @@ def test_tenths_of_the_prompts_hold_every_request_once(fcfs: Result, shortest: R
     assert not groups(same_length)
 
 
-def test_who_was_completed_in_one_run_alone_is_counted() -> None:
+def test_requests_completed_in_one_run_alone_are_counted() -> None:
     gave_up = np.where(np.arange(80) < 30, "timed_out", "completed")
     e2e = np.where(np.arange(80) < 30, np.nan, 1.0)
     compared = Comparison(

@@ -41,7 +41,7 @@ def names(requests: object) -> list[str]:
     return [r.id for r in requests]  # type: ignore[attr-defined]
 
 
-def test_who_has_its_prompt_in_flight_decodes_in_the_step_behind_it() -> None:
+def test_a_request_with_its_prompt_in_flight_decodes_in_the_step_behind_it() -> None:
     scheduler = Scheduler(ROOMY)
     scheduler.add(one := request("A", 10, 4))
     first, second = launched(scheduler), launched(scheduler)

@@ -107,7 +107,7 @@ def hot_and_cold(machine: Machine) -> None:
         machine.add(f"hot {i}", [("p", 40), (f"{i}", 8)], arrival_ns=200 + i)
 
 
-def test_who_has_waited_long_enough_goes_first() -> None:
+def test_a_request_that_has_waited_long_enough_goes_first() -> None:
     for now_ns, place in ((1099, 5), (1100, 0)):
         machine = one_by_one("lpm", fairness_ms=1e-3)
         hot_and_cold(machine)

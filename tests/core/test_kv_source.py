@@ -145,7 +145,7 @@ def test_what_is_gone_when_it_should_be_there_is_computed(arrived: int, cache: s
 
 
 @pytest.mark.parametrize("cache", ["hash", "radix"])
-def test_who_gives_up_while_its_kv_is_on_the_way_frees_its_blocks(cache: str) -> None:
+def test_a_request_timed_out_while_its_kv_is_on_the_way_frees_its_blocks(cache: str) -> None:
     scheduler = machine(store := Store({"A": 10, "B": 10}), prefix_cache=cache)
     scheduler.add(first := Request("A", 0, 20, 1, 1, deadline_ns=5, block_keys=KEYS.keys([("a", 20)])))
     scheduler.add(Request("B", 0, 20, 1, 1))
@@ -159,7 +159,7 @@ def test_who_gives_up_while_its_kv_is_on_the_way_frees_its_blocks(cache: str) ->
     scheduler.check()
 
 
-def test_who_gives_up_between_the_arrival_of_its_kv_and_its_first_step_frees_its_blocks() -> None:
+def test_a_request_timed_out_between_the_arrival_of_its_kv_and_its_first_step_frees_its_blocks() -> None:
     scheduler = machine(store := Store({"A": 10}), max_num_seqs=1)
     scheduler.add(one := Request("A", 0, 20, 1, 1))
     scheduler.add(Request("B", 0, 8, 30, 30))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
+from blis_py.core.checks import _check
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.request import FinishReason, Request
 from blis_py.core.scheduler import Scheduler
@@ -115,3 +117,29 @@ def test_settings_of_the_cache_that_do_not_go_together_are_refused(
 def test_an_aging_bound_needs_sjf_and_a_time(values: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="sjf_aging_ms"):
         Scheduler(config(**values))
+
+
+LIMITED = [
+    (field.name, kind, field.metadata[kind])
+    for field in fields(SchedulerConfig)
+    for kind in ("least", "above", "most")
+    if field.metadata.get(kind) is not None
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "limit"), LIMITED, ids=[f"{name} {kind}" for name, kind, _ in LIMITED]
+)
+def test_a_limit_itself_is_allowed_unless_a_setting_must_be_above_it(
+    name: str, kind: str, limit: float
+) -> None:
+    (limits,) = (field.metadata for field in fields(SchedulerConfig) if field.name == name)
+    beyond = limit + 1 if kind == "most" else limit - 1
+    if kind == "above":
+        with pytest.raises(InputError, match=f"must be above {limit:,}"):
+            _check(name, limit, limits)
+        _check(name, limit + 0.5, limits)
+        return
+    _check(name, limit, limits)
+    with pytest.raises(InputError, match=r"must (be at most|be at least|not be negative)"):
+        _check(name, beyond, limits)

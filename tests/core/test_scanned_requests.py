@@ -52,7 +52,7 @@ def test_an_order_that_does_not_depend_on_the_cache_looks_no_request_up(settings
     assert scanned(scheduler(6, num_kv_blocks=2, **settings), 2) == [0, 0]
 
 
-def test_who_has_waited_too_long_is_not_looked_up() -> None:
+def test_a_request_that_has_waited_too_long_is_not_looked_up() -> None:
     core = scheduler(3, scheduler="lpm", fairness_ms=1.0)
     assert scanned(core, 1, now_ns=2_000_000) == [0]
 

@@ -79,6 +79,21 @@ def test_every_invariant_is_held_by_a_test() -> None:
     assert all("`test_" in section for section in sections)
 
 
+@pytest.mark.slow
+def test_every_name_on_a_page_about_the_code_is_one_of_the_code() -> None:
+    files = [path for part in ("blis_py", "engine", "tests") for path in (ROOT / part).rglob("*.py")]
+    sources = (*files, ROOT / "pyproject.toml", ROOT / "Makefile")
+    known = {path.stem for path in files}
+    known.update(*(re.findall(r"\w+", path.read_text(encoding="utf-8")) for path in sources))
+    for page in ("architecture.md", "glossary.md", "invariants.md"):
+        text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        text = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+        codes = re.findall(r"`([^`\n]+)`", text)
+        named = {word for code in codes for word in re.findall(r"[A-Za-z_]\w+", code)}
+        assert len(named) > 20
+        assert named <= known, f"{page} names {', '.join(sorted(named - known))}"
+
+
 def test_every_guide_is_in_the_index_and_on_the_site() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
     site = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")

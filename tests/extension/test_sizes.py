@@ -10,7 +10,10 @@ from typing import Any
 import adapters
 import kv_tier
 import pytest
+import step_feature
+import test_metrics as metrics
 import test_prefill_and_decode as apart
+import test_settings as settings
 import test_unlike_instances as unlike
 import two_tokens
 
@@ -22,6 +25,13 @@ EXTENSIONS: dict[str, tuple[list[Any], int]] = {
     "adapters": ([adapters], 40),
 }
 """By name: what a user writes, imports included where it is a module, and the lines that it may take."""
+
+REGISTRATIONS: dict[str, tuple[Any, str]] = {
+    "a step feature": (step_feature.waiting_tokens, "waiting_tokens=WAITING"),
+    "a metric": (metrics.queueing_per_prompt_token, "METRICS, mine.name, mine"),
+    "a setting": (None, "\nadd("),
+}
+"""By name: the function of the extension, if it takes one, and its registration."""
 
 
 def code_lines(source: str) -> int:
@@ -46,6 +56,14 @@ def _lines(node: ast.stmt) -> range:
 def test_an_extension_takes_no_more_lines_than_it_may(name: str) -> None:
     parts, most = EXTENSIONS[name]
     assert 0 < sum(code_lines(inspect.getsource(part)) for part in parts) <= most
+
+
+@pytest.mark.parametrize("name", REGISTRATIONS)
+def test_a_feature_a_metric_and_a_setting_are_one_registration_each(name: str) -> None:
+    function, line = REGISTRATIONS[name]
+    source = settings.PLUGIN if function is None else inspect.getsource(inspect.getmodule(function))
+    assert source.count(line) == 1
+    assert function is None or code_lines(inspect.getsource(function)) <= 4
 
 
 def test_lines_are_those_of_code() -> None:
@@ -75,8 +93,9 @@ def private_parts(source: str) -> list[str]:
 
 
 def test_extensions_use_public_parts_alone() -> None:
-    for module in (adapters, apart, kv_tier, two_tokens, unlike):
+    for module in (adapters, apart, kv_tier, metrics, step_feature, two_tokens, unlike):
         assert not private_parts(inspect.getsource(module)), module.__name__
+    assert not private_parts(settings.PLUGIN)
 
 
 def test_a_private_part_would_be_found() -> None:

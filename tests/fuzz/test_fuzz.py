@@ -70,8 +70,8 @@ def test_the_good_file_is_read(base: Path, folder: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_files_that_have_broken_programs_are_data_or_one_error(folder: Path, name: str) -> None:
-    """Each reader gets half of them, each command, which has its readers, a fifth; `make fuzz` takes all."""
-    share = 2 if name in READERS else 5
+    """Each reader gets a third of them, each command, which has its readers, an eighth."""
+    share = 3 if name in READERS else 8
     for file in CORPUS[list(TARGETS).index(name) % share :: share]:
         found = verdict(TARGETS[name], folder, file.read_bytes())
         assert found.good, f"{file.name}: {found.end} {found.detail}"
@@ -89,6 +89,7 @@ FOUND = {
     "sweep-without-settings.yaml": "settings of a sweep",
     "requests-without-prompt.csv": "parity, requests",
     "steps-of-terabytes.csv": "vllm steps",
+    "digit-of-another-script.csv": "azure with a clock",
 }
 """Files in `found`, which `make fuzz` made, and what each of them broke."""
 
@@ -106,7 +107,7 @@ def test_what_fuzzing_found_is_refused(folder: Path, file: str) -> None:
 
 @pytest.mark.parametrize("name", READERS)
 def test_any_bytes_are_data_or_one_error(folder: Path, name: str) -> None:
-    @settings(max_examples=25, derandomize=True)
+    @settings(max_examples=15, derandomize=True)
     @given(st.binary(max_size=400) | st.text(max_size=200).map(str.encode))
     def holds(data: bytes) -> None:
         found = verdict(READERS[name], folder, data)
@@ -120,7 +121,7 @@ def test_a_good_file_with_a_few_changes_is_data_or_one_error(base: Path, folder:
     target = TARGETS[name]
     good = (base / target.file).read_bytes()
 
-    @settings(max_examples=20 if name in READERS else 6, derandomize=True)
+    @settings(max_examples=12 if name in READERS else 4, derandomize=True)
     @given(RANDOM)
     def holds(rng: Random) -> None:
         found = verdict(target, folder, mutate.mutated(rng, good, target.file))

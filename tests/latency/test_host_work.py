@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from latency_cases import models
 
 from blis_py.core.features import StepFeatures
+from blis_py.core.request import NEVER_NS
 from blis_py.latency.base import LatencyModel, StepTime, overlapped
 from blis_py.latency.fitted import Fitted
 from blis_py.latency.host_work import MaskPrices, WithHostWork, with_host_work
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
+from blis_py.latency.step_run import StepRun, step_by_step
 from blis_py.latency.trained import Trained
 from blis_py.sensitivity.reruns import Redrawable
 
@@ -138,3 +140,28 @@ def test_it_has_other_sets_of_coefficients_where_the_model_has_them() -> None:
     step = decode(8, 4, scanned=20)
     drawn = with_host_work(fitted, PRICES, 300.0, masks_beside=False).redrawn(0)  # type: ignore[attr-defined]
     assert drawn.step_ns(step) == fitted.redrawn(0).step_ns(decode(8, 0)) + 8_500 + 6_000
+
+
+class Dip(Linear):
+    """A model whose steps take less at some contexts than at shorter ones, as measured curves may."""
+
+    def step(self, features: StepFeatures) -> StepTime:
+        time = super().step(features)
+        return StepTime(time.gpu_ns * (6 if features.decode_kv_tokens % 3 else 10) // 10, time.host_ns)
+
+    def step_ns(self, features: StepFeatures) -> int:
+        return self.step(features).synchronous_ns
+
+    def decode_run(
+        self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
+    ) -> StepRun:
+        return step_by_step(self.step_ns, features, steps, start_ns, until_ns)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.4, 0.55, 0.8, 1.2])
+def test_work_that_the_first_step_hides_may_show_in_a_shorter_one(share: float) -> None:
+    base = Dip(LinearCoefficients(gpu=LinearCosts(step=10_000), host=LinearCosts(step=1_000)))
+    priced = WithHostWork(base, MaskPrices(0, int(10_000 * share)), 0.0, masks_beside=True)
+    first = decode(1, 1, kv_tokens=3)
+    ends = np.cumsum([priced.step_ns(first.after(done)) for done in range(9)])
+    assert priced.decode_run(first, 9).ends_ns().tolist() == ends.tolist()

@@ -17,6 +17,7 @@ from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import LATENCY_MODELS, build, decode_line, fitted, linear
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.line_model import LineModel
+from blis_py.latency.operators import Operators
 from blis_py.models.model_shape import load_model
 
 MODELS = models()
@@ -49,14 +50,15 @@ def test_a_run_until_a_time_is_the_same_run_up_to_the_step_in_progress(
 ) -> None:
     whole = model.decode_run(step, length, start_ns).ends_ns().tolist()
     assert whole == [start_ns + end for end in model.decode_run(step, length).ends_ns().tolist()]
-    until_ns = start_ns + int(share * (whole[-1] - start_ns))
-    count = min(bisect_left(whole, until_ns) + 1, length)
-    for run in (
-        model.decode_run(step, length, start_ns, until_ns),
-        model.decode_run(step, length, start_ns).until(until_ns),
-    ):
-        assert (run.steps, run.end_ns) == (count, whole[count - 1])
-        assert run.ends_ns().tolist() == whole[:count]
+    end_ns = whole[min(int(share * length), length - 1)]
+    for until_ns in (start_ns + int(share * (whole[-1] - start_ns)), end_ns - 1, end_ns, end_ns + 1):
+        count = min(bisect_left(whole, until_ns) + 1, length)
+        for run in (
+            model.decode_run(step, length, start_ns, until_ns),
+            model.decode_run(step, length, start_ns).until(until_ns),
+        ):
+            assert (run.steps, run.end_ns) == (count, whole[count - 1])
+            assert run.ends_ns().tolist() == whole[:count]
 
 
 @every_model
@@ -86,7 +88,10 @@ def test_step_ns_is_the_synchronous_time_of_step(model: LatencyModel, step: Step
 @settings(max_examples=25)
 @given(step=mixed_steps, name=st.sampled_from(FEATURE_NAMES), more=st.integers(1, 5000))
 def test_more_work_is_never_faster(model: LatencyModel, step: StepFeatures, name: str, more: int) -> None:
-    assert model.step_ns(replace(step, **{name: getattr(step, name) + more})) >= model.step_ns(step)
+    """More prompts with as many tokens and pairs are no more work, but for models that charge for a prompt:
+    measured kernels of attention take up to a tenth less."""
+    least = 0.9 if name == "prefill_seqs" and isinstance(model, Operators) else 1.0
+    assert model.step_ns(replace(step, **{name: getattr(step, name) + more})) >= least * model.step_ns(step)
 
 
 @pytest.mark.parametrize("model", LINES, ids=[m.provenance for m in LINES])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from latency_cases import decode, prefill
 
 from blis_py.hardware.gpu import load_gpu
@@ -51,3 +52,10 @@ def test_coefficients_come_as_a_mapping_too() -> None:
     model = build("linear", shape=load_model("qwen3-14b"), gpu=load_gpu("H100"), tp=1, linear=mapping)
     assert model.step(decode(3, 10)) == StepTime(gpu_ns=11, host_ns=3)
     assert model.frontend == FrontendDelays(at_end_ns=9)
+
+
+@pytest.mark.parametrize("part", ["gpu", "host"])
+@pytest.mark.parametrize("price", [0.0, 0.5])
+def test_the_longest_context_is_followed_only_where_it_has_a_price(part: str, price: float) -> None:
+    costs = {"gpu": LinearCosts(step=1.0), part: LinearCosts(step=1.0, max_context=price)}
+    assert Linear(LinearCoefficients(**costs)).uses_max_context == (price > 0)

@@ -92,6 +92,8 @@ def test_attention_takes_four_operations_for_every_visible_pair(name: str, layou
         assert found[0] == pytest.approx(per_pair * visible)
         seen = full * past + windowed * min(past, window)
         assert operators.of_decodes(TOKENS, np.array([float(past)]))[0] == pytest.approx(64 * per_pair * seen)
+        several = operators.of_chunk(TOKENS, np.array([float(past)]), prompts=3.0)
+        assert several[0] == pytest.approx(3 * per_pair * visible)
     assert operators.of_chunk(np.array([0.0]), np.array([9.0]))[0] == 0
     assert operators.of_decodes(np.array([0.0]), np.array([9.0]))[0] == 0
 
@@ -107,3 +109,31 @@ def test_ranks_that_share_a_layer_exchange_its_outputs(name: str) -> None:
     norms = 2 * shape.layers * 64 * 2 * 2 * 2 * 3 / 4 if shape.norm_over_heads else 0
     assert four.of_attention(TOKENS)[0] == pytest.approx(ring + norms)
     assert four.of_feed_forward(TOKENS)[0] == pytest.approx(ring)
+
+
+def test_a_router_in_fp32_converts_its_tokens_and_takes_its_arithmetic_beside_the_tensor_cores() -> None:
+    """Of MiniMax-M2, in every engine: 67 of an H100's 989 TFLOP/s."""
+    shape, h100 = load_model("minimax-m2.5"), load_gpu("h100")
+    fp32, plain = (
+        OperatorList(replace(shape, router_fp32=router_fp32), h100, Layout(4), [])
+        for router_fp32 in (shape.router_fp32, False)
+    )
+    few, many = np.array([4.0]), np.array([16384.0])
+    assert fp32.of_computed(few)[0] > plain.of_computed(few)[0]
+    operations = 2 * many[0] * shape.experts * shape.hidden
+    longer = fp32.of_computed(many)[0] - plain.of_computed(many)[0]
+    assert longer / shape.layers > 0.5 * operations / 67e3
+
+
+@pytest.mark.parametrize("width", [None, 1.0, 2.0])
+def test_projections_are_read_in_their_own_format_unless_only_their_output_is_quantised(
+    width: float | None,
+) -> None:
+    """An output of the same or a wider format leaves them as they are; a narrower one, in 16 bits."""
+    shape = load_model("llama-3.1-70b-fp8")
+    weights = replace(shape.weights, attention=1.0, output=1.0)
+    plain = OperatorList(replace(shape, weights=weights), COUNTS_BYTES, Layout(1), [])
+    other = OperatorList(replace(shape, weights=replace(weights, output=width)), COUNTS_BYTES, Layout(1), [])
+    assert other._input_form == plain._input_form == "fp8"
+    narrow = replace(weights, attention=2.0)
+    assert OperatorList(replace(shape, weights=narrow), COUNTS_BYTES, Layout(1), [])._input_form == "bfloat16"

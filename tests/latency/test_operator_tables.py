@@ -190,3 +190,11 @@ def test_what_the_tables_do_not_cover_is_refused_with_a_way_out(tmp_path: Path) 
         tables(folder, model="qwen3-14b")
     with pytest.raises(InputError, match="moe_perf"):
         tables(folder, model="mixtral-8x7b")
+
+
+def test_decodes_whose_shortest_context_was_not_measured_are_one_clear_error(tmp_path: Path) -> None:
+    file = write(tmp_path) / "generation_attention_perf.csv"
+    rows = file.read_text().splitlines()
+    file.write_text("\n".join(row for row in rows if not row.startswith("8,1,")))
+    with pytest.raises(InputError, match=r"generation_attention_perf: has too few points to fill its grid"):
+        build("kernel-tables", shape=load_model(MODEL), gpu=load_gpu("h100"), kernel_profile=tmp_path)

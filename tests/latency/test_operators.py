@@ -88,6 +88,19 @@ def test_a_surface_has_its_values_at_the_knots_and_no_others_beyond() -> None:
     assert surface.at((np.array([-9.0]), np.array([9.0]))) == 1.0
 
 
+def test_prompts_of_a_step_are_priced_by_their_tokens_and_not_as_a_long_one_with_as_many_pairs() -> None:
+    """A window, and the expansion of a latent cache, cost by the token; measured kernels take up to a step of
+    each prompt alone."""
+    for model, layout, engine in (
+        ("gpt-oss-120b", Layout(1), "trtllm"),
+        ("deepseek-r1", Layout(8), "sglang"),
+    ):
+        latency = operators(model, layout=layout, engine=engine)
+        one, sixteen = (latency._prompts_ns(n, n * 1024, n * 1024 * 1025 / 2) for n in (1, 16))
+        as_long = latency._prompts_ns(1, 4096, 16 * 1024 * 1025 / 2)
+        assert 1.5 * as_long < sixteen < 16 * one
+
+
 def test_ranks_with_requests_of_their_own_wait_for_the_busiest() -> None:
     """One prompt among eight ranks takes as long as one on each of them, but for the experts."""
     model = operators("deepseek-r1", layout=Layout(8, 8, 8))

@@ -11,8 +11,9 @@ from model_configs import config
 import blis_py as blis
 from blis_py.calibrate.fit.imports import import_steps
 from blis_py.errors import InputError
-from blis_py.hardware.capacity import kv_capacity, model_weight_bytes
+from blis_py.hardware.capacity import kv_capacity, model_weight_bytes, rank_weight_bytes
 from blis_py.hardware.gpu import load_gpu
+from blis_py.hardware.layout import Layout
 from blis_py.latency import LATENCY_MODELS, build
 from blis_py.models.model_shape import load_model
 from blis_py.setup.deployment import with_kv_dtype
@@ -40,6 +41,15 @@ def test_an_indexer_adds_its_matrices_to_those_of_deepseek_v3() -> None:
     assert model_weight_bytes(sparse) - model_weight_bytes(full) == 61 * (
         queries + 2 * others
     )  # FP8, 16 bits
+
+
+def test_projections_down_to_a_latent_cache_and_the_indexers_are_whole_on_every_rank() -> None:
+    shape = load_model("deepseek-v3.2")
+    down, indexer = 7168 * (1536 + 512 + 64), 1536 * 64 * 128 + 2 * (7168 * (128 + 64) + 2 * 128)
+    undivided = 61 * (down + indexer)
+    divided = model_weight_bytes(shape) - undivided
+    assert rank_weight_bytes(shape, Layout(8)) == pytest.approx(divided / 8 + undivided)
+    assert rank_weight_bytes(shape, Layout(1)) == pytest.approx(model_weight_bytes(shape))
 
 
 @pytest.mark.parametrize(

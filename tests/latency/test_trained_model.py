@@ -185,6 +185,7 @@ def test_a_tp_degree_that_splits_a_head_is_refused() -> None:
         (("  traffic: ", "  trafic: "), "coefficients.traffic: must be"),
         (("coefficients:\n", "coefficients:\n  more: 1.0\n"), "coefficients.more: unknown key"),
         (("coefficients:", "coefs:"), "no trained coefficients"),
+        (("longest_tokens: ", "longest_tokens: .inf #"), "no trained coefficients"),
     ],
 )
 def test_a_damaged_file_is_refused(tmp_path: Path, change: tuple[str, str], message: str) -> None:

@@ -160,12 +160,12 @@ def ledgers_of(rows: list[Row], config: SchedulerConfig = ROOMY, latency: Any = 
     return ledgers
 
 
-def test_who_comes_during_a_step_waits_for_its_end() -> None:
+def test_a_request_that_arrives_during_a_step_waits_for_its_end() -> None:
     second = ledgers_of([Row(0, 16, 3, 3), Row(4, 16, 2, 2)])[1]
     assert second.first == {LedgerLine.RUNNING_STEP: 6 * US, LedgerLine.OWN_PREFILL: 10 * US}
 
 
-def test_who_comes_during_an_overlapped_step_waits_for_the_composed_one_too() -> None:
+def test_a_request_that_arrives_during_an_overlapped_step_waits_for_the_composed_one_too() -> None:
     config = replace(ROOMY, async_scheduling=True)
     second = ledgers_of([Row(0, 16, 6, 6), Row(12, 16, 2, 2)], config)[1]
     assert second.first == {
@@ -233,7 +233,7 @@ def test_the_budget_that_a_running_prompt_takes_is_distinguished_from_what_a_req
     }
 
 
-def test_who_waits_for_a_prefix_in_the_making_is_held_back() -> None:
+def test_a_request_that_waits_for_a_prefix_in_the_making_is_held_back() -> None:
     config = SchedulerConfig(
         num_kv_blocks=400,
         max_model_len=4096,
@@ -270,7 +270,7 @@ def test_no_request_is_admitted_in_a_step_that_preempts() -> None:
     assert third.first[LedgerLine.BEHIND_KV] > 0
 
 
-def test_who_arrived_later_and_was_let_in_earlier_is_named() -> None:
+def test_a_request_that_arrived_later_and_was_admitted_earlier_is_named() -> None:
     config = replace(ROOMY, scheduler="sjf", max_num_seqs=1)
     rows = [Row(0, 16, 3, 3), Row(1, 64, 1, 1), Row(2, 8, 1, 1)]
     long = ledgers_of(rows, config)[1]

@@ -197,3 +197,21 @@ def test_requests_of_closed_loops_are_counted_beside_the_verdict() -> None:
 def test_a_short_saturated_run_serves_what_it_served_until_its_end() -> None:
     """Nothing ends before the last arrival, and yet 120 requests are served, in 100 + 21 + 100 s."""
     assert assess(made((1, 5, 21)))["served_per_s"] == pytest.approx(120 / 221, rel=1e-3)
+
+
+def test_a_closed_loop_in_which_nothing_ends_has_no_rates() -> None:
+    requests = table([0, 1], due_ns=np.array([0, 1]))
+    none_ends = record(requests, [instance([5])], [(0, []), (0, [])], [Outcome.RUNNING] * 2)
+    assert assess(none_ends)["verdict"] == CLOSED
+    assert (assess(none_ends)["offered_per_s"], assess(none_ends)["served_per_s"]) == (0.0, 0.0)
+
+
+def test_the_first_third_of_the_arrivals_begins_with_the_first_of_them() -> None:
+    """One request, a third of the time without any, and then all others, which wait ever longer."""
+    arrivals = np.concatenate(([0], np.linspace(30e9, 90e9, 119).astype(np.int64)))
+    waits = np.where(arrivals < 60e9, 10, 40) * 10**9
+    waits[0] = 0
+    run = record(table(arrivals), [instance([1])], [(0, []) for _ in arrivals])
+    run.visits.scheduled_ns[:] = arrivals + waits
+    run.visits.finish_ns[:] = run.visits.scheduled_ns + 100 * 10**9
+    assert assess(run)["verdict"] == SATURATED

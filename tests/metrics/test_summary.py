@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from record_builders import emission_times, instance, random_record, record, table
 
 from blis_py.latency.base import FrontendDelays
-from blis_py.metrics import summarise
+from blis_py.metrics import summarise, totals
 from blis_py.metrics.invariants import InternalError, check
+from blis_py.metrics.itl import TokenGaps
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.requests.table import Labels
 
@@ -258,3 +259,28 @@ def test_a_lost_outcome_is_an_internal_error(tiny: RunRecord) -> None:
     tiny.visits.outcome = tiny.outcome[:-1]
     with pytest.raises(InternalError, match="4 requests went in, 3 outcomes came out"):
         summarise(tiny)
+
+
+@pytest.mark.parametrize("pools", [("default",), ("prefill", "decode")])
+def test_totals_are_the_summary_without_instances_and_pools(pools: tuple[str, ...]) -> None:
+    run = random_record(3, requests=40, instances=4)
+    for index, one in enumerate(run.instances):
+        one.pool = pools[index % len(pools)]
+    whole, part = summarise(run), totals(run)
+    assert part["instances"] == []
+    assert part == {name: value for name, value in whole.items() if name != "pools"} | {"instances": []}
+
+
+@pytest.mark.parametrize("instances", [2, 8])
+def test_the_steps_of_each_instance_are_looked_at_once_for_all_groups(
+    instances: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at, step_gaps = [], TokenGaps._step_gaps
+
+    def counted(self: TokenGaps, index: int) -> Any:
+        looked_at.append(index)
+        return step_gaps(self, index)
+
+    monkeypatch.setattr(TokenGaps, "_step_gaps", counted)
+    summarise(random_record(3, requests=400, instances=instances))
+    assert sorted(looked_at) == list(range(instances))

@@ -53,6 +53,18 @@ def test_pools_and_hand_overs_have_tables_and_the_p99_its_ledger(tmp_path: Path)
     assert "2 prefill and 1 decode instance of llama-3.1-8b on H100" in page.text
     assert "2 (decode)" in page.text
     assert "Each nanosecond of it is on one line" in page.text
+    curves = {chart["title"]: chart.get("series") for chart in page.data["charts"]}
+    own = result.summary["pools"]
+    for title, key in (
+        ("Time to first token, by pool", "ttft_ms"),
+        ("End-to-end latency, by pool", "e2e_ms"),
+    ):
+        stated = [name for name in own if own[name][key]["p50"] is not None]
+        assert [one["name"] for one in curves[title]] == stated, "vLLM's prefill emits no token"
+        for one in curves[title]:
+            drawn = dict(zip(one["y"], one["x"], strict=True))
+            assert drawn[50] == pytest.approx(own[one["name"]][key]["p50"], rel=1e-4)
+            assert drawn[99] == pytest.approx(own[one["name"]][key]["p99"], rel=1e-4)
 
 
 def test_a_report_needs_no_other_file(page: Page) -> None:

@@ -31,7 +31,6 @@ from blis_py.cluster.routing.policies import ROUTING_POLICIES
 from blis_py.config.loader import load_config
 from blis_py.config.models import NAMES
 from blis_py.metrics.record import Outcome, RunRecord
-from blis_py.setup.gateway import admission_settings
 
 FLAGS = {"admission_policy": str, "token_bucket_capacity": float, "token_bucket_refill_rate": float}
 
@@ -75,7 +74,7 @@ class Case(Recorded):
         slots = config.num_instances * simulation.scheduler.max_num_seqs
         priorities = config.admission.slo_priorities
         return AdmissionSetup(
-            admission_settings(config.admission),
+            config.admission,
             view,  # type: ignore[arg-type]
             SimpleNamespace(slots=slots),  # type: ignore[arg-type]
             simulation.table,

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from blis_py.errors import InputError
-from blis_py.planning.axes import axis, drawn, grid, parse_axis, read_space
-from blis_py.planning.study import Base
+from blis_py.planning.axes import MAX_POINTS, axis, drawn, grid, layouts, parse_axis, read_space
+from blis_py.planning.study import Study
 
 
 def test_lists_ranges_and_values_that_are_lists() -> None:
@@ -69,18 +69,18 @@ def test_random_points_are_different_ones_and_the_same_every_time() -> None:
 
 
 def test_what_is_varied_and_given_is_refused() -> None:
-    base = Base(overrides=(("--gpu", "gpu", "h100"),))
+    base = Study(overrides=(("--gpu", "gpu", "h100"),))
     with pytest.raises(InputError, match=r"gpu: is varied, and given by --gpu, too"):
         base.check([parse_axis("gpu=h100,l40s")])
     with pytest.raises(InputError, match="is varied, and given by --vary rate, too"):
-        Base().check([parse_axis("rate=1,2"), parse_axis("workload.rate=3,4")])
+        Study().check([parse_axis("rate=1,2"), parse_axis("workload.rate=3,4")])
 
 
 def test_defaults_of_an_engine_follow_the_gpu_that_is_varied() -> None:
     axes = [parse_axis("gpu=h100,l4")]
-    seqs = [Base().config(point, axes).scheduler.max_num_seqs for point in grid(axes)]
+    seqs = [Study().config(point, axes).scheduler.max_num_seqs for point in grid(axes)]
     assert seqs == [1024, 256]
-    given = Base(overrides=(("--max-num-seqs", "scheduler.max_num_seqs", 1024),))
+    given = Study(overrides=(("--max-num-seqs", "scheduler.max_num_seqs", 1024),))
     assert given.config({"gpu": "l4"}, axes).scheduler.max_num_seqs == 1024
 
 
@@ -120,3 +120,23 @@ def test_equal_values_of_another_type_are_others() -> None:
 def test_text_that_is_no_text_is_refused() -> None:
     with pytest.raises(InputError, match="--vary: is not valid UTF-8 text"):
         parse_axis("model=a\udcff")
+
+
+@pytest.mark.parametrize("count", [2, 3, 64])
+def test_the_layouts_of_instances_are_all_that_do_both_and_every_split(count: int) -> None:
+    splits = [f"{prefill}p{count - prefill}d" for prefill in range(1, count)]
+    assert layouts(f"auto:{count}") == [str(count), *splits]
+    assert layouts(f" auto : {count} ") == layouts(f"auto:{count}")
+    assert layouts("1p2d") == ["1p2d"]
+
+
+@pytest.mark.parametrize("text", ["auto", "auto:", "auto:1", "auto:65", "auto:-2", "auto:2.0"])
+def test_layouts_need_a_number_of_instances_that_can_be_split(text: str) -> None:
+    with pytest.raises(InputError, match="write auto:4, with 2 to 64 instances"):
+        layouts(text)
+
+
+def test_as_many_values_as_a_study_may_have_are_an_axis() -> None:
+    assert len(parse_axis(f"rate=1:{MAX_POINTS}:1").values) == MAX_POINTS
+    with pytest.raises(InputError, match="too many values"):
+        parse_axis(f"rate=1:{MAX_POINTS + 1}:1")

@@ -34,7 +34,7 @@ def test_what_is_hopeless_misses_its_target_in_the_whole_run(slo: str) -> None:
     found = []
     for rate in (40, 80, 160, 320):
         job = Job(configure(**LOAD, rate=rate, slo=slo), stops_at=(HOPELESS, FINE))
-        early = outcome(job).early
+        early = outcome(job).early_stop
         whole = GOAL.judge(outcome(replace(job, stops_at=())))
         found.append(early)
         if early == HOPELESS:
@@ -45,23 +45,23 @@ def test_what_is_hopeless_misses_its_target_in_the_whole_run(slo: str) -> None:
 @pytest.mark.slow
 def test_a_part_that_is_easy_reports_it_and_the_whole_is_only_then_left_out() -> None:
     easy = Job(configure(**LOAD, rate=10, num_instances=4, slo="ttft.p99=5s tpot.p99=1s"), stops_at=(FINE,))
-    assert outcome(easy).early == FINE
+    assert outcome(easy).early_stop == FINE
     assert outcome(replace(easy, stops_at=(HOPELESS,))).figures == outcome(replace(easy, stops_at=())).figures
     tight = replace(easy, config=configure(**LOAD, rate=10, num_instances=4, slo="ttft.p99=30ms"))
-    assert outcome(tight).early is None
+    assert outcome(tight).early_stop is None
 
 
 @pytest.mark.parametrize("setting", [{"concurrency": 8}, {"horizon": "20s"}, {"num_requests": 100}])
 def test_runs_that_have_no_first_part_are_run_whole(setting: dict[str, Any]) -> None:
     config = configure(**{**LOAD, "rate": 300, "slo": "ttft.max=1ms"} | setting)
-    assert outcome(Job(config, stops_at=(HOPELESS, FINE))).early is None
+    assert outcome(Job(config, stops_at=(HOPELESS, FINE))).early_stop is None
 
 
 def test_requests_that_may_be_lost_do_not_make_it_hopeless() -> None:
     config = configure(**LOAD, rate=100, slo="ttft.max=60ms")
     job = Job(config, stops_at=(HOPELESS,))
-    assert outcome(job).early == HOPELESS
-    assert outcome(replace(job, max_lost=0.5)).early is None
+    assert outcome(job).early_stop == HOPELESS
+    assert outcome(replace(job, max_lost=0.5)).early_stop is None
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_a_mean_is_hopeless_once_the_sum_behind_it_is_reached(part: RunRecord) -
     assert verdict(part, 10**9, "mean") is None
 
 
-def test_who_still_waits_has_waited_up_to_now(part: RunRecord) -> None:
+def test_a_queued_request_has_waited_up_to_now(part: RunRecord) -> None:
     part.visits.first_token_ns[0] = -1
     waited_ns = part.end_ns - int(part.table.arrival_ns[0])
     assert verdict(part, waited_ns - 1, "max") == HOPELESS
@@ -153,6 +153,20 @@ def test_a_limit_of_a_class_is_judged_by_its_requests(part: RunRecord) -> None:
     slow_down(part, slice(1, 5))  # none of them gold
     for name, report in (("gold", None), ("standard", HOPELESS), ("silver", None)):
         assert judge(part, part.table, [SloCheck("", "ttft", "p95", 10**9, name)]) == report
+
+
+@pytest.mark.parametrize(("gold", "easy"), [(50, FINE), (49, None)])
+def test_fifty_answers_of_a_class_are_needed_to_call_its_limit_easy(
+    part: RunRecord, gold: int, easy: str | None
+) -> None:
+    names = Labels.of(["gold" if row < gold else "" for row in range(60)])
+    some = replace(part, table=replace(part.table, slo_class=names))
+    assert judge(some, some.table, [SloCheck("", "ttft", "p99", 1e12, "gold")]) == easy
+
+
+def test_answers_that_end_at_the_longest_length_are_answers(part: RunRecord) -> None:
+    part.visits.outcome[:] = Outcome.LENGTH_CAPPED
+    assert verdict(part, 1e12) == FINE
 
 
 def test_the_first_part_is_an_eighth_of_the_arrivals() -> None:

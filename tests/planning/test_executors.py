@@ -161,3 +161,8 @@ def test_without_dask_the_error_states_what_to_install(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(InputError, match=r"pip install 'blis-py\[dask\]'"):
         executor(dask="local")
+
+
+def test_one_worker_needs_no_other_process() -> None:
+    assert isinstance(executor(1), Serial)
+    assert isinstance(executor(2), Processes)

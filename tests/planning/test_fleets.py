@@ -109,7 +109,7 @@ def test_draws_and_levers_change_every_pool(fleet: str) -> None:
 @pytest.mark.slow
 def test_a_plan_of_pools_states_how_certain_it_is_and_what_is_short(fleet: str) -> None:
     found = planned(fleet, vary={"pools.new.count": [2, 3]}, draws=3)
-    assert all(case.outcome.ran or case.outcome.early for case in found.draws)
+    assert all(case.outcome.ran or case.outcome.early_stop for case in found.draws)
     assert {"compute", "KV", "host"} <= {lever.resource for lever in found.levers}
 
 

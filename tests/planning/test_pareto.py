@@ -13,7 +13,7 @@ from blis_py.planning.api import pareto
 from blis_py.planning.axes import axis
 from blis_py.planning.goal import Goal
 from blis_py.planning.job import Job, JobOutcome
-from blis_py.planning.study import Base
+from blis_py.planning.study import Study
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ class Made:
 
 def test_points_are_per_gpu_and_user_and_the_front_is_what_no_other_beats() -> None:
     """Up to four in flight users are as fast; 16 have no TPOT, and 256 do not keep up."""
-    base = Base(overrides=(("model", "model", "llama-3.1-8b"),))
+    base = Study(overrides=(("model", "model", "llama-3.1-8b"),))
     found = module.pareto(base, [axis("tp", "2,4,8")], Made(), Goal(unlimited=True))  # type: ignore[arg-type]
     assert found.refused == ("too many GPUs",)
     assert [each.concurrency for each in found.points[:9]] == [1, 2, 4, 8, 32, 64, 128, 256, 512]
@@ -74,9 +74,15 @@ def test_every_instance_has_its_requests_in_flight_for_eight_rounds() -> None:
 
 
 def test_where_nothing_runs_the_reason_is_reported() -> None:
-    base = Base(overrides=(("model", "model", "llama-3.1-8b"),))
+    base = Study(overrides=(("model", "model", "llama-3.1-8b"),))
     with pytest.raises(InputError, match="no configuration can be run: too many GPUs"):
         module.pareto(base, [axis("tp", "4")], Made(), Goal())  # type: ignore[arg-type]
+
+
+def test_a_bundled_workload_and_a_spec_are_sent_by_as_many_clients() -> None:
+    for load in ("chat", "workloads/mixed-slo.yaml"):
+        base = Study(overrides=(("model", "model", "qwen3-14b"), ("spec", "workload.spec", load)))
+        assert module.pareto(base, [axis("tp", "2")], Made(), Goal(unlimited=True)).front  # type: ignore[arg-type]
 
 
 def test_a_rate_contradicts_it() -> None:

@@ -13,6 +13,7 @@ from blis_py.api import configure
 from blis_py.errors import InputError
 from blis_py.latency.fitted_profile import Accuracy, FittedProfile, RegimeFit, write_profile
 from blis_py.planning import serving
+from blis_py.planning import validated as sources
 from blis_py.planning.goal import Goal, parse_attainment, parse_share
 from blis_py.planning.job import Job
 from blis_py.planning.prices import Prices, parse_prices
@@ -160,3 +161,22 @@ def test_targets_in_one_text_are_as_good_as_in_a_list() -> None:
         one.config == blis.run(**load, slo=["ttft.p99=500ms", "tpot.p99=50ms"], goodput=["ttft:500"]).config
     )
     assert [each["met"] for each in one.summary["slo"]] == [True, True]
+
+
+def test_runs_of_which_a_figure_is_missing_or_inconsistent_validate_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    good: dict[str, Any] = {
+        "prices": "trained, new GPU",
+        "truth": "closed loops",
+        "case": "a",
+        "metric": "TTFT",
+    }
+    good |= {"statistic": "mean", "consistent": True, "predicted": 2.0, "measured": 3.0}
+    good |= {"model": "m FP8", "gpu": "h100", "tp": 2}
+    changes: list[dict[str, object]] = [{"consistent": False}, {"predicted": None}, {"measured": None}]
+    changes += [{"prices": "roofline, new GPU"}, {"prices": "trained, all"}, {"truth": "a simulator"}]
+    rows = [good, *({**good, "case": str(n), **change} for n, change in enumerate(changes))]
+    monkeypatch.setattr(sources, "_read", lambda *_: rows)
+    (only,) = sources._held_out("trained")
+    assert (only.case, only.model, only.precision, only.ratios) == ("a", "m", "FP8", {("ttft", "mean"): 1.5})

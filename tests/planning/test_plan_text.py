@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from blis_py.api import configure
-from blis_py.planning import pictures, report_text
+from blis_py.planning import pictures, report_data, report_text
 from blis_py.planning.analysis import Case, Lever
 from blis_py.planning.goal import Judgement, Requirement
 from blis_py.planning.job import JobOutcome
 from blis_py.planning.prices import Price
 from blis_py.planning.result import Candidate, Knobs, PlanResult, Standing
-from blis_py.planning.stationary import HighestRate, Sustained
+from blis_py.planning.stationary import HighestRate, RateBounds, Sustained
 from blis_py.planning.uncertainty import Draw, Errors
 
 CONFIG = configure(model="llama-3.1-8b", rate=60, num_requests=80)
@@ -78,7 +78,7 @@ def test_a_plan_in_words() -> None:
         "  2 GPUs, $7.20 an hour; $2.00 per million output tokens, $0.50 per million tokens in all",
         "  ✓ p99 TTFT 80 ms (target 100 ms)",
         "  over 4 × the duration (320 requests): p99 TTFT 90 ms (target 100 ms), not yet stationary",
-        "  1 instance of llama-3.1-8b on h100 TP1 meets the targets only for a burst of this length",
+        "  1 instance of llama-3.1-8b on h100 TP1 meets the targets over 80 requests, but not over more",
         "Highest rate: 75 requests/s (1.25 × the 60 offered; over 400 requests, 5 min)",
         "  just above it: p99 TTFT 130 ms (target 100 ms)",
         "Bottleneck: KV cache memory. 25 % more KV blocks would improve the tightest target by 30 %.",
@@ -87,6 +87,7 @@ def test_a_plan_in_words() -> None:
         "Confidence: all targets are met in 5 of 8 draws (62 %) of the prediction's error "
         "and of the requests",
         "  errors drawn from runs on H100",
+        "  Warning: below 90 %: the real servers may well miss a target",
         "  no configuration of the space holds in 90 % of the draws",
         "Other latency models: roofline does not agree: p99 TTFT 150 ms (target 100 ms)",
         "Searched: 2 of 4 combinations of settings, 1,234 runs, 5 more from the cache; "
@@ -171,9 +172,64 @@ def test_of_equal_cost_the_runner_up_is_closer_to_a_limit() -> None:
     assert (why(plan(runner_up=candidate(2, 80, None))) or "").startswith(same)
 
 
+def test_a_number_that_is_less_certain_than_ninety_per_cent_carries_a_warning() -> None:
+    """Nothing is claimed of surer configurations where they were not looked for."""
+
+    def said(held: int, confidence: float | None) -> str:
+        draws = tuple(Case("draw", judged(80 if n < held else 120), outcome()) for n in range(10))
+        errors = Errors((Draw(1.0),) * 10, "runs on H100", 12)
+        found = plan(draws=draws, error=errors, confidence=confidence, standings=(standing(gpu="h100"),))
+        return report_text.answer(found)
+
+    assert "Warning: below 90 %" in said(8, None)
+    assert "no configuration of the space holds in 90 %" in said(8, None)
+    assert "Warning: below 90 %" in said(8, 0.6)
+    assert "no configuration" not in said(8, 0.6)
+    assert "Warning" not in said(9, None)
+
+
+def on_edge(low: float | None, high: float | None, **facts: Any) -> Sustained:
+    slo = [{"slo": "ttft.p99=100ms", "metric": "ttft", "limit_ms": 100.0, "measured_ms": 95.0}]
+    known = {"requests": 320, "generated": True, "intervals": {"ttft.p99=100ms": (low, high)}, **facts}
+    return Sustained(judged(95), replace(outcome(**known), slo=slo), 4.0, True)
+
+
+def test_a_target_within_the_error_of_the_longest_run_is_called_on_the_edge() -> None:
+    text = report_text.answer(plan(sustained=on_edge(91.234, 104.5)))
+    assert (
+        "  on the edge: p99 TTFT is 91.23 ms to 104.5 ms, with 99 % confidence; other requests of this load "
+        "may miss the target" in text
+    )
+    few = report_text.answer(plan(sustained=on_edge(91, None)))
+    assert "  320 requests are too few to be sure of p99 TTFT: raise --most-requests" in few
+    assert "on the edge" not in report_text.answer(plan(sustained=on_edge(91, 99)))
+    assert "on the edge" not in report_text.answer(plan(sustained=on_edge(91, 104.5, generated=False)))
+
+
+@pytest.mark.parametrize(
+    ("least", "most", "message"),
+    [
+        (1.0, 1.5, ", for other requests of this load: 60 to 90 requests/s (900 requests)"),
+        (1.0, None, ": above 60 requests/s"),
+        (None, 1.5, ": below 90 requests/s"),
+        (None, None, "these 900 requests are too few to bound it: raise --most-requests"),
+    ],
+)
+def test_a_highest_rate_that_other_requests_may_not_have_is_bounded(
+    least: float | None, most: float | None, message: str
+) -> None:
+    bounds = RateBounds(least, most, 900)
+    rate = HighestRate(1.25, 75.0, judged(130), 4.0, 400, 300.0, settled=False, bounds=bounds)
+    text = report_text.answer(plan(rate=rate))
+    assert message in text
+    assert "burst" not in text
+    near = replace(rate, settled=True, bounds=RateBounds(1.2, 1.3, 900))
+    assert "99 %" not in report_text.answer(plan(rate=near))
+
+
 def test_a_plan_as_data() -> None:
     before, surer = candidate(4, 70), candidate(5, 50)
-    data = report_text.summary(
+    data = report_data.summary(
         plan(
             rate=HighestRate(1.25, 75.0, judged(130), 4.0, 400, 300.0, False),
             knobs=Knobs({"max_num_seqs": (64, 128)}, ("tp",), before),
@@ -196,7 +252,7 @@ def test_a_plan_as_data() -> None:
     assert data["headroom"] == {
         "tightest": "ttft.p99", "slack": pytest.approx(0.2), "max_rate_factor": 1.25, "max_rate_per_s": 75.0,
         "breaks": "p99 TTFT 130 ms (target 100 ms)", "settled": False, "length": 4.0, "requests": 400,
-        "span_s": 300.0,
+        "span_s": 300.0, "bounds_per_s": None,
     }  # fmt: skip
     assert data["probability"] | {"surer": None} == {
         "holds": 0.5, "draws": 2, "demanded": None, "source": "runs", "validated_runs": 2,
@@ -213,8 +269,9 @@ def test_a_surer_configuration_is_named_with_its_price() -> None:
     report = report_text.lines(
         plan(draws=draws, error=Errors((), "few", 3), surer=candidate(5, 50), surer_holds=0.95)
     )
-    assert report[-2:] == [
+    assert report[-3:] == [
         "  errors drawn from few; too few to rely on",
+        "  Warning: below 90 %: the real servers may well miss a target",
         "  cheapest at 90 %: 5 instances of llama-3.1-8b on h100 TP1, $18.00 an hour (95 %)",
     ]
 
@@ -334,3 +391,20 @@ def test_a_figure_that_misses_its_target_by_a_hair_looks_different_from_it() -> 
     )
     assert str(by_a_hair) == "p95 TTFT 1,000.3 ms (target 1,000 ms)"
     assert str(plain) == "p99 E2E 514 ms (target 500 ms)"
+
+
+def test_a_target_of_many_tokens_is_written_out() -> None:
+    need = Requirement("output_tokens_per_s", 50_000.0, 123_456.7, "per s", 1.0)
+    assert str(need) == "output_tokens_per_s 123,457 (target: at least 50,000)"
+    assert str(replace(need, limit=0.5, measured=None)) == "output_tokens_per_s none (target: at least 0.5)"
+
+
+def test_an_answer_with_other_settings_says_what_those_given_would_take() -> None:
+    changed = replace(candidate(2, 80), point={"max_num_seqs": 64})
+    text = report_text.answer(plan(best=changed, knobs=Knobs({"max_num_seqs": (64, 128)})))
+    assert "Settings tried: max_num_seqs 64 to 128.\n  With the settings as given nothing meets" in text
+
+
+def test_a_runner_up_whose_figures_read_the_same_is_not_called_closer_to_a_limit() -> None:
+    same = "the same $7.20 an hour and the same latencies; the first in the space is taken"
+    assert report_text.why_second(plan(runner_up=candidate(2, 80.0001))) == same

@@ -42,8 +42,8 @@ class World:
         if whole.refused is not None or hint == 0:
             return whole
         if not whole.holds and hint == 1:
-            return Judgement(False, early=HOPELESS)
-        return Judgement(True, early=FINE) if whole.holds or hint == 2 else whole
+            return Judgement(False, early_stop=HOPELESS)
+        return Judgement(True, early_stop=FINE) if whole.holds or hint == 2 else whole
 
     def best(self) -> Probe | None:
         """By looking at everything."""
@@ -81,7 +81,7 @@ def test_it_finds_what_looking_at_everything_finds(world: World) -> None:
 def test_what_it_finds_was_judged_by_a_whole_run(world: World) -> None:
     search = search_of(world)
     found = search.best()
-    assert found is None or search.known[found].early is None
+    assert found is None or search.known[found].early_stop is None
 
 
 @given(worlds())

@@ -93,6 +93,19 @@ def test_a_generated_workload_continues_and_begins_as_before() -> None:
     assert longer.arrival_ns[:50].tolist() == plain.arrival_ns.tolist()
 
 
+def test_a_generator_with_an_end_of_its_own_is_repeated_as_a_whole() -> None:
+    """The first minutes of an hour are not the hour: all of it is generated before any is repeated."""
+    spec = {"workload_spec": "workloads/mixed-slo.yaml", "model": "qwen3-14b"}
+    whole = varied(Job(configure(**spec))).table
+    few = configure(**spec, num_requests=150)
+    beyond = round(1.2 * len(whole))
+    table = varied(Job(few, Variation(length=beyond / 150))).table
+    assert len(table) == pytest.approx(beyond, rel=0.01)
+    assert table.arrival_ns[: len(whole)].tolist() == whole.arrival_ns.tolist()
+    again = table.prompt_tokens[len(whole) :]
+    assert again.tolist() == whole.prompt_tokens[: len(again)].tolist()
+
+
 def test_a_bootstrap_keeps_the_gaps_of_blocks() -> None:
     rng = np.random.default_rng(1)
     arrival = np.cumsum(rng.integers(1, 1000, 400)).astype(np.int64)

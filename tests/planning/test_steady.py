@@ -75,7 +75,7 @@ def test_a_share_of_good_requests_has_a_tail_too() -> None:
 
 def test_a_run_is_lengthened_as_far_as_it_may_be_and_only_in_closed_loops() -> None:
     assert steady_length(facts(64, 200), Goal()) == 128
-    assert steady_length(facts(64, 200), Goal(most_in_loops=1_000)) == 5
+    assert steady_length(facts(64, 200), Goal(most_extended=1_000)) == 5
     assert steady_length(facts(64, 30_000), Goal()) == 1
     assert steady_length(facts(0, 200, closed=False), Goal()) == 1
     assert is_steady(facts(64, 30_000), Goal())

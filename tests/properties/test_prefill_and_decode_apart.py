@@ -61,7 +61,9 @@ def clusters(draw: st.DrawFn) -> dict[str, Any]:
         "prefill": draw(st.integers(1, 2)),
         "decode": draw(st.integers(1, 2)),
         "shared": 0 if order == "prefill-first" else draw(st.integers(0, 3)),
-        "policy": draw(st.sampled_from(["round-robin", "least-loaded", "power-of-two", "weighted"])),
+        "policy": draw(
+            st.sampled_from(["round-robin", "least-loaded", "power-of-two", "weighted", "dynamo"])
+        ),
         "decider": draw(st.sampled_from(["always", "prefix-threshold", "load"])),
         "num_kv_blocks": draw(st.sampled_from([32, 40, 1000])),
         "prefix_cache": draw(st.sampled_from(["hash", "radix"])),
@@ -79,6 +81,8 @@ def clusters(draw: st.DrawFn) -> dict[str, Any]:
     }
     if handoff == "sglang":
         drawn |= {"overlap": draw(st.sampled_from(["none", "chunk", "layer"])), "kv_layers": 3}
+    if handoff.startswith("trtllm"):
+        drawn |= {"max_tokens_in_buffer": draw(st.sampled_from([None, 30, 90]))}
     if handoff == "vllm" and draw(st.booleans()):
         drawn |= {"lease_ns": 50 * US, "load_failure_policy": draw(st.sampled_from(["fail", "recompute"]))}
     return drawn

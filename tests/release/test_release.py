@@ -113,3 +113,70 @@ def test_runs_that_differ_are_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path
     machine, digests = Machine(monkeypatch, tmp_path / "dist"), iter("xy")
     monkeypatch.setattr(release, "run", lambda scratch, wheel: next(digests))
     assert machine.release("a", "b") == 1
+
+
+@pytest.fixture
+def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A commit of version 1.2 whose wheels all run."""
+    place = tmp_path / "repository"
+    (place / "blis_py").mkdir(parents=True)
+    (place / "blis_py" / "version.py").write_text('__version__ = "1.2"\n')
+    (place / "CHANGELOG.md").write_text("## Unreleased\n\n## 1.2\n\n## 1.0\n")
+    call = release._call
+    Machine(monkeypatch, tmp_path / "dist")
+    monkeypatch.setattr(release, "ROOT", place)
+    git = lambda *words, **more: call(*words, cwd=place) if words[0] == "git" else ""  # noqa: E731
+    monkeypatch.setattr(release, "_call", git)
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "a")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "a@b")
+    git("git", "init", "--quiet")
+    commit("one")
+    return place
+
+
+def commit(message: str) -> None:
+    release._call("git", "add", ".")
+    release._call("git", "commit", "--quiet", "--allow-empty", "--message", message)
+
+
+def release_with(flag: str, monkeypatch: pytest.MonkeyPatch, repository: Path) -> int:
+    words = ["release", "--out", str(repository.parent / "dist"), "--python", "a", flag]
+    monkeypatch.setattr(sys, "argv", words)
+    return release.main()
+
+
+def test_a_release_is_the_commit_with_the_tag_of_its_version(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert release_with("--check-tag", monkeypatch, repository) == 1
+    assert "this commit has no tag v1.2" in capsys.readouterr().err
+    assert release_with("--tag", monkeypatch, repository) == 0
+    assert release._tags() == ["v1.2"]
+    assert release_with("--tag", monkeypatch, repository) == 0
+    assert release_with("--check-tag", monkeypatch, repository) == 0
+    commit("two")
+    assert release_with("--tag", monkeypatch, repository) == 1
+    assert "another commit is v1.2" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "problem"),
+    [
+        ("CHANGELOG.md", "## 1.2.1\n", "CHANGELOG.md has no section 1.2"),
+        ("blis_py/other.py", "", ""),
+        ("CHANGELOG.md", "## 1.2\n", "there are changes that are not committed"),
+    ],
+)
+def test_what_is_not_a_version_gets_no_tag(
+    file: str,
+    text: str,
+    problem: str,
+    repository: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (repository / file).write_text(text)
+    assert release_with("--tag", monkeypatch, repository) == (1 if problem else 0)
+    assert problem in capsys.readouterr().err
+    assert release._tags() == ([] if problem else ["v1.2"])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from record_builders import instance, random_record, record, table
 
-from blis_py.figures import RunView, batch, instances, latency_cdf, one_latency, overview, save_plots
+from blis_py.figures import RunView, batch, by_pool, instances, latency_cdf, one_latency, overview, save_plots
 from blis_py.figures.facts import cluster
 from blis_py.figures.over_time import state_over_time
 from blis_py.figures.saving import figures
@@ -30,6 +31,11 @@ def view(run: RunRecord, **settings: Any) -> RunView:
     return RunView.of(run)
 
 
+def of_pools(run: RunRecord) -> RunView:
+    """The view of a run with two pools, of which one has served no request."""
+    return replace(view(run), pools={"a": {"ttft_ms": {"p50": 1.0, "p99": 3.0}}, "b": {}})
+
+
 CONFIG: dict[str, Any] = {
     "model": "qwen3-14b",
     "gpu": "h100",
@@ -43,13 +49,15 @@ CONFIG: dict[str, Any] = {
 
 @pytest.mark.slow
 def test_pictures_are_1200_pixels_wide_and_the_same_every_time(tmp_path: Path) -> None:
-    run = view(random_record(5, requests=50, instances=3))
-    first, second = (save_plots(run, tmp_path / name, figures(), ("png", "svg")) for name in "ab")
+    run = of_pools(random_record(5, requests=50, instances=3))
+    first = save_plots(run, tmp_path / "first", figures(), ("png", "svg"))
+    second = save_plots(run, tmp_path / "second", figures(), ("svg",))
+    second += save_plots(run, tmp_path / "second", ("overview", "ttft"))
     assert [path.name for path in first] == [
         f"{name}.{kind}" for name in figures() for kind in ("png", "svg")
     ]
     assert all(png_size(path)[0] == 1200 for path in first[::2])
-    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+    assert all((tmp_path / "first" / path.name).read_bytes() == path.read_bytes() for path in second)
     assert all(b"<dc:date>" not in path.read_bytes() for path in first)
 
 
@@ -78,7 +86,7 @@ def test_names_in_characters_that_the_font_lacks_are_drawn_without_a_warning(tmp
 
 @pytest.mark.parametrize("name", figures())
 def test_every_figure_states_what_was_run(name: str) -> None:
-    figure = figures()[name](view(random_record(5, instances=2)))
+    figure = figures()[name](of_pools(random_record(5, instances=2)))
     assert figure is not None
     (foot,) = [text.get_text() for text in figure.texts if "step times" in text.get_text()]
     assert foot == (
@@ -123,7 +131,7 @@ def test_figures_of_runs_in_which_nothing_happened_say_so(case: str, tmp_path: P
 def test_a_run_of_one_request_can_be_drawn(tmp_path: Path) -> None:
     runs = {name: np.array([1]) for name in ("steps", "running", "waiting", "kv_blocks")}
     runs |= {"start_ns": np.array([0]), "end_ns": np.array([10_000_000])}
-    run = view(record(table([0]), [instance([10_000_000], runs=runs)], [(0, [0])]))
+    run = of_pools(record(table([0]), [instance([10_000_000], runs=runs)], [(0, [0])]))
     assert len(save_plots(run, tmp_path, figures())) == len(figures())
     (line,) = one_latency(run, "ttft").axes[0].get_lines()
     assert line.get_ydata().tolist() == [0, 100], "a step, and not a point that nobody sees"
@@ -231,7 +239,7 @@ def drawn(run: RunRecord) -> Iterator[tuple[Figure, Any]]:
         figure = draw(view(run, slo=limits))
         assert figure is not None
         canvas = FigureCanvasAgg(figure)
-        canvas.draw()
+        figure.draw_without_rendering()
         yield figure, canvas.get_renderer()
 
 
@@ -273,6 +281,26 @@ def test_a_queue_that_hardly_ever_was_is_not_blown_up() -> None:
     figure = state_over_time(view(record(table([0]), [instance([10_000_000], runs=runs)], [(0, [0])])))
     assert figure is not None
     assert figure.axes[1].get_ylim() == (0, 1)
+
+
+def test_the_latencies_of_every_pool_and_the_waits_of_hand_overs_are_drawn() -> None:
+    statistics = {"min": 1.0, "p50": 2.0, "p90": 3.0, "p95": 4.0, "p99": 5.0, "max": 6.0}
+    pools = {"prefill": {"ttft_ms": statistics, "tpot_ms": {"p50": None}}, "decode": {"e2e_ms": statistics}}
+    waits = {"handovers": 7, "handover_reservation_ms": 2.0, "handover_link_queue_ms": 0.5}
+    run = replace(view(random_record(5, requests=50)), pools=pools, handovers=waits)
+    picture = by_pool(run)
+    assert picture is not None
+    ttft, tpot, e2e, causes = picture.axes
+    assert [line.get_label() for line in ttft.lines] == ["prefill"]
+    assert list(ttft.lines[0].get_xdata()) == [*statistics.values()]
+    assert list(ttft.lines[0].get_ydata()) == [0, 50, 90, 95, 99, 100]
+    assert [text.get_text() for text in tpot.texts] == ["no pool has a TPOT"]
+    assert [line.get_label() for line in e2e.lines] == ["decode"]
+    assert [bar.get_x() + bar.get_width() for bar in causes.patches] == [2.0, 2.5, 2.5]
+    assert by_pool(replace(run, pools={})) is None
+    without = by_pool(replace(run, handovers={}))
+    assert without is not None
+    assert [ax.axison for ax in without.axes] == [True, True, True, False]
 
 
 def test_every_pool_has_its_line_over_time_and_its_rows_on_the_map() -> None:

@@ -42,10 +42,17 @@ def test_it_has_the_same_summary_tables_and_configuration(result: blis.Result, f
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted({*figures()} - {"itl", "latency_cdf", "overview"}))
+@pytest.mark.parametrize("name", sorted({*figures()} - {"itl", "latency_cdf", "overview", "pools"}))
 def test_it_draws_the_same_pictures(name: str, result: blis.Result, folder: Path) -> None:
     shown, drawn = blis.load(folder).plot, result.plot
     assert getattr(shown, name)()._repr_png_() == getattr(drawn, name)()._repr_png_()
+
+
+@pytest.mark.slow
+def test_it_draws_the_same_pools(tmp_path: Path) -> None:
+    result = blis.run(**{**RUN, "num_instances": 2, "prefill_instances": 1, "decode_instances": 1})
+    saved = blis.load(result.save(tmp_path / "out", plots=False))
+    assert saved.plot.pools()._repr_png_() == result.plot.pools()._repr_png_()
 
 
 def test_the_times_of_tokens_come_back_in_microseconds(result: blis.Result, folder: Path) -> None:

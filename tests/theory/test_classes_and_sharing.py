@@ -72,7 +72,7 @@ def test_under_priorities_every_class_waits_as_cobham_says() -> None:
 
 
 @pytest.mark.slow
-def test_who_goes_first_is_paid_for_by_the_others_as_kleinrocks_law_says() -> None:
+def test_priority_is_paid_for_by_the_other_classes_as_kleinrocks_law_says() -> None:
     """Whatever the order, the mean wait over classes that are served equally long is that of one queue."""
     for scheduler in ("fcfs", "priority-fcfs", "reverse-priority"):
         record, loads, residual = by_class(scheduler)

@@ -129,3 +129,35 @@ def test_bad_timestamps_are_left_out_as_well(tmp_path: Path, stamp: str) -> None
     rows = BadRows(skip=True)
     assert read_trace(tmp_path / "a.csv", reading=Reading(bad=rows)).prompt_tokens.tolist() == [3, 5]
     assert rows.count == 1
+
+
+FORMATS = Path(__file__).parent / "formats"
+BROKEN = {
+    "aiperf.jsonl": ['{"x', '{"metadata": {}, "metrics": {"input_sequence_length": {"value": "x"}}}'],
+    "azure.csv": ["x", "2023-11-16 18:00:01.5,x,3"],
+    "burstgpt.csv": ["x", "5,ChatGPT,x,3,13,Conversation log"],
+    "llmservingsim.jsonl": [
+        '{"x',
+        '{"input_toks": "x", "output_toks": 3, "arrival_time_ns": 0}',
+        '{"sub_requests": 3}',
+        '{"sub_requests": [{"input_toks": 1, "output_toks": 3, "tool_duration_ns": -1}]}',
+    ],
+    "mooncake.jsonl": ['{"x', '{"timestamp": 0, "input_length": "x", "output_length": 3}', "[]"],
+    "sglang.jsonl": ['{"x'],
+    "splitwise.csv": ["x", "9,2,0,6.0,1,x,3"],
+}
+
+
+@pytest.mark.parametrize(("name", "bad"), [(name, bad) for name, rows in BROKEN.items() for bad in rows])
+def test_the_rows_before_and_behind_a_bad_one_are_read_in_every_format(
+    tmp_path: Path, name: str, bad: str
+) -> None:
+    lines, expected = (FORMATS / name).read_text().splitlines(), read_trace(FORMATS / name)
+    for place in range(1, len(lines) + 1):
+        (tmp_path / name).write_text("\n".join([*lines[:place], bad, *lines[place:]]) + "\n")
+        rows = BadRows(skip=True)
+        table = read_trace(tmp_path / name, reading=Reading(bad=rows))
+        assert table.prompt_tokens.tolist() == expected.prompt_tokens.tolist()
+        assert table.arrival_ns.tolist() == expected.arrival_ns.tolist()
+        assert rows.count == 1
+        assert f"{name}:{place + 1}" in str(rows.first)

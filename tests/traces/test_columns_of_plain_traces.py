@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import blis_py as blis
+from blis_py.calibrate.read_times import read_table as read_times
 from blis_py.errors import InputError
 from blis_py.hardware.gpu import load_gpu
 from blis_py.latency.layer_profile import read_layer_profile
@@ -48,6 +50,23 @@ def test_any_other_column_is_refused_and_the_known_ones_are_listed(
     assert (
         f"the columns are {header.replace(',', ', ')} and, where you have them, request_id, slo_class" in text
     )
+
+
+@pytest.mark.parametrize("same", ["prompt_id", "prompt_slot"])
+def test_the_log_of_a_client_that_can_be_fitted_to_can_be_replayed(tmp_path: Path, same: str) -> None:
+    """Its latencies are no requests' properties; rows of the same number send the same prompt."""
+    path = tmp_path / "log.csv"
+    rows = "0.0,48,5,30,100,7\n0.5,48,5,30,100,7\n1.0,32,5,30,100,8\n"
+    path.write_text(f"{PLAIN},ttft_ms,e2e_ms,{same}\n{rows}")
+    table = read_trace(path)
+    assert table.content[0] == table.content[1] != table.content[2]
+    assert [table.contents[code] for code in table.content[1:].tolist()] == [
+        (("prompt 7", 48),),
+        (("prompt 8", 32),),
+    ]
+    assert read_times(path).same_prompt is not None
+    run = blis.run(trace=str(path), model="llama-3.1-8b")
+    assert run.summary["cluster"]["prefix_hit_tokens"] == 32
 
 
 def test_an_unknown_column_near_a_known_one_is_guessed(tmp_path: Path) -> None:

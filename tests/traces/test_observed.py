@@ -95,3 +95,13 @@ def test_the_folder_can_be_calibrated_against(observer: ObservedColumns, tmp_pat
     assert times.gaps is not None
     assert times.gaps.values.tolist() == pytest.approx([0.001, 0.003])
     assert times.incomplete == 3
+
+
+def test_requests_are_sent_when_they_were_and_keep_their_patience_be_it_at_time_zero() -> None:
+    due, tokens = np.array([5, 5, 0]), np.full(3, 4)
+    observer = ObservedColumns(RequestTable.build(due, tokens, tokens, deadline_ns=np.array([8, -1, 0])))
+    observer.sent(0, 0)
+    observer.sent(1, 7)
+    table = observer.sent_table()
+    assert table.arrival_ns.tolist() == [0, 7, 0]
+    assert table.deadline_ns.tolist() == [3, -1, 0]

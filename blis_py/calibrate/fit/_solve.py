@@ -88,11 +88,11 @@ def search(rows: Rows, names: Sequence[str]) -> Solution:
     point.knee = 0
     plain = [name for name in names if name != "tokens_beyond_knee"]
     best = solve(design(rows, plain), rows.gpu_ns, plain)
-    found = 0
+    knee_index = 0
     for knee in (knee for knee in _KNEES if knee < most and "tokens_beyond_knee" in names):
         point.knee = knee
         tried = solve(design(rows, names), rows.gpu_ns, names)
         if tried.loss < _WORTH_IT * best.loss and tried.loss < best.loss:
-            best, found = tried, knee
-    point.knee = found
+            best, knee_index = tried, knee
+    point.knee = knee_index
     return best

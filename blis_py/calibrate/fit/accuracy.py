@@ -88,7 +88,7 @@ def predict(model: LatencyModel, samples: StepSamples) -> tuple[Array, Array]:
 def validate(model: LatencyModel, samples: StepSamples) -> list[Validation]:
     """Errors by source, and within each by regime and kind of step; one line for all steps of a source."""
     gpu, host = predict(model, samples)
-    kinds, found = kinds_of(samples), []
+    kinds, validations = kinds_of(samples), []
     for source in dict.fromkeys(samples["source"].tolist()):
         mine = samples["source"] == source
         parts = sorted(set(zip(samples["regime"][mine].tolist(), kinds[mine].tolist(), strict=True)))
@@ -99,7 +99,7 @@ def validate(model: LatencyModel, samples: StepSamples) -> list[Validation]:
             measured = {part: samples[f"{part}_ns"][rows].astype(float) for part in ("total", "gpu", "host")}
             predicted, apart = (gpu + host)[rows], samples["launch_bound"][rows] == 0
             pace = float(np.median(measured["total"] / predicted))
-            found.append(
+            validations.append(
                 Validation(
                     source,
                     regime,
@@ -111,4 +111,4 @@ def validate(model: LatencyModel, samples: StepSamples) -> list[Validation]:
                     accuracy(predicted * pace, measured["total"]).mape,
                 )
             )
-    return found
+    return validations

@@ -8,8 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.calibrate.fit._solve import Solution, nonnegative
-from blis_py.core.features import StepFeatures
-from blis_py.latency.fitted import Fitted
 from blis_py.latency.fitted_profile import Prices
 
 Array = NDArray[np.float64]
@@ -52,10 +50,3 @@ def price_intervals(
     """Each coefficient's interval."""
     table = np.array(draws).reshape(len(draws), len(prices))
     return {name: interval(table[:, i], level) for i, name in enumerate(prices)} if len(draws) else {}
-
-
-def prediction_interval(model: Fitted, features: StepFeatures, level: float = 0.9) -> tuple[float, float]:
-    """Interval of the mean duration of such a step, in ns: it covers the uncertainty of the fit, not of the
-    step."""
-    redrawn = [model.redrawn(i).step_ns(features) for i in range(model.profile.draws)]
-    return interval(redrawn, level) if redrawn else (model.step_ns(features),) * 2

@@ -182,9 +182,9 @@ def _held_out(rows: Rows, device: str, corrected: bool, rng: np.random.Generator
         if not out.any() or (out | rows.launch_bound).all():
             predicted[out] = np.nan
             continue
-        seen, unseen = rows.where(~out), rows.where(out)
-        parts = _solve(seen, device, corrected)
-        unseen.point.knee = seen.point.knee
-        predicted[out] = parts.predict(unseen)
+        fitted_rows, held_out = rows.where(~out), rows.where(out)
+        parts = _solve(fitted_rows, device, corrected)
+        held_out.point.knee = fitted_rows.point.knee
+        predicted[out] = parts.predict(held_out)
     known = ~np.isnan(predicted)
     return accuracy(predicted[known], rows.total_ns[known])

@@ -38,8 +38,8 @@ def scan_price_ns(samples: StepSamples) -> float | None:
         error: np.ndarray = terms @ (shares / most) - took_ns / usual_ns
         return error
 
-    found = least_squares(off, np.full(terms.shape[1], 0.5), bounds=(0, np.inf), loss="soft_l1")
-    return float(found.x[0] / most[0] * usual_ns)
+    solution = least_squares(off, np.full(terms.shape[1], 0.5), bounds=(0, np.inf), loss="soft_l1")
+    return float(solution.x[0] / most[0] * usual_ns)
 
 
 def without_scans(samples: StepSamples, scan_ns: float | None) -> StepSamples:

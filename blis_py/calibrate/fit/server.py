@@ -241,12 +241,12 @@ def _solve(
 def _shrunk(numbers: Floats, slopes: Floats, weights: Floats, prior: Floats, scatter: float) -> Floats:
     """Numbers moved toward the preset, the more the less they change the means of TPOT and TTFT."""
     moved = numbers - prior
-    found = prior.copy()
+    shrunk = prior.copy()
     for metric, own in ((1, _OF_STEPS), (0, ~_OF_STEPS)):
         change = abs(float(((slopes[metric] @ np.where(own, moved, 0.0)) * weights[metric]).sum()))
         kept = max(0.0, 1 - (scatter / change) ** 4) if change else 0.0
-        found[own] += kept * moved[own]
-    settled: Floats = np.where(np.abs(found - prior) < _SETTLED, prior, found)
+        shrunk[own] += kept * moved[own]
+    settled: Floats = np.where(np.abs(shrunk - prior) < _SETTLED, prior, shrunk)
     return settled
 
 
@@ -260,13 +260,13 @@ def _least_squares(
     size, counted = _RANGE[free], weights.ravel()
     ridge = np.diag(_WEIGHT[free] / size)
     bounds = ((_LOW - numbers)[free] / size, (_HIGH - numbers)[free] / size)
-    rows, wanted = slopes.reshape(-1, len(NAMES))[:, free], misses.ravel()
+    rows, target = slopes.reshape(-1, len(NAMES))[:, free], misses.ravel()
     for _ in range(_REWEIGHTED):
         root = np.sqrt(counted)
         left = np.concatenate([rows * root[:, None], ridge])
-        right = np.concatenate([wanted * root, ((prior - numbers)[free]) * np.diag(ridge)])
+        right = np.concatenate([target * root, ((prior - numbers)[free]) * np.diag(ridge)])
         change = lsq_linear(left * size, right, bounds).x * size
-        off = np.abs(wanted - rows @ change)
+        off = np.abs(target - rows @ change)
         counted = weights.ravel() / np.maximum(off / _BOUND, 1.0)
     solved[free] += change
     return np.clip(solved, _LOW, _HIGH)
@@ -284,11 +284,11 @@ def _drawn(
     """Numbers for resampled slices."""
     random = np.random.default_rng(0)
     slices = misses.shape[1]
-    found = []
+    draws = []
     for at in random.integers(0, slices, (_DRAWS, slices)):
         solved = _solve(numbers, misses[:, at], slopes[:, at], weights[:, at], free, prior)
-        found.append(_shrunk(solved, slopes[:, at], weights[:, at], prior, scatter))
-    return np.array(found)
+        draws.append(_shrunk(solved, slopes[:, at], weights[:, at], prior, scatter))
+    return np.array(draws)
 
 
 def _held_out(
@@ -313,8 +313,8 @@ def _held_out(
         at = np.s_[:, :, part == number] if by_load else np.s_[:, part == number]
         kept = weights.copy()
         kept[at] = 0.0
-        found = _solve(numbers, misses, slopes, kept, free, prior)
-        left[at] = (1 + misses[at]) / (1 + slopes[at] @ (found - numbers)) - 1
+        solution = _solve(numbers, misses, slopes, kept, free, prior)
+        left[at] = (1 + misses[at]) / (1 + slopes[at] @ (solution - numbers)) - 1
     return left
 
 

@@ -17,6 +17,7 @@ from blis_py.cluster.topology import Cluster
 from blis_py.errors import InputError
 from blis_py.latency.operators import Operators
 from blis_py.latency.trained import ServerTerms, Trained
+from blis_py.requests.same_prompts import same_prompts
 from blis_py.requests.table import Content, RequestTable
 from blis_py.setup.setup import Setup
 
@@ -127,12 +128,12 @@ class ServerRun:
 
     def _means(self, times: TokenTimes | SimulatedTimes) -> Floats:
         """Mean by slice and group; 1 if there is no request."""
-        found = []
+        means = []
         for cells, values in zip(self.cells, (times.ttft_s, times.tpot_s), strict=True):
             sums = np.bincount(cells[self.counted], values[self.counted], SLICES * GROUPS)
             counts = np.bincount(cells[self.counted], minlength=SLICES * GROUPS)
-            found.append(np.where(counts > 0, sums / np.maximum(counts, 1), 1.0))
-        return np.stack(found).reshape(2, SLICES, GROUPS)
+            means.append(np.where(counts > 0, sums / np.maximum(counts, 1), 1.0))
+        return np.stack(means).reshape(2, SLICES, GROUPS)
 
     def pairs(self, times: SimulatedTimes, column: str) -> tuple[Seconds, Seconds]:
         """Simulated and measured values of the requests that count."""
@@ -173,20 +174,20 @@ class ServerRuns:
 
     def errors(self, times: Sequence[SimulatedTimes]) -> dict[str, float]:
         """Predicted over measured, minus one, of each mean and 99th percentile over all requests."""
-        found = {}
+        errors = {}
         for name in METRICS:
             both = [r.pairs(t, f"{name.lower()}_s") for r, t in zip(self.runs, times, strict=True)]
             sim, real = (np.concatenate(values) for values in zip(*both, strict=True))
-            found[f"{name} mean"] = float(sim.mean() / real.mean() - 1)
-            found[f"{name} p99"] = float(np.percentile(sim, 99) / np.percentile(real, 99) - 1)
-        return found
+            errors[f"{name} mean"] = float(sim.mean() / real.mean() - 1)
+            errors[f"{name} p99"] = float(np.percentile(sim, 99) / np.percentile(real, 99) - 1)
+        return errors
 
 
 def _groups(values: NDArray[Any], counted: NDArray[np.bool_], groups: int) -> NDArray[np.intp]:
     """Group of each counted value, by rank, out of groups of equal size."""
     rank = np.argsort(np.argsort(np.where(counted, values, values.max() + 1), kind="stable"), kind="stable")
-    found: NDArray[np.intp] = np.minimum(rank * groups // int(counted.sum()), groups - 1)
-    return found
+    group_of: NDArray[np.intp] = np.minimum(rank * groups // int(counted.sum()), groups - 1)
+    return group_of
 
 
 def _table(measured: TokenTimes) -> RequestTable:
@@ -197,9 +198,7 @@ def _table(measured: TokenTimes) -> RequestTable:
     content: NDArray[Any] | None = None
     contents: tuple[Content, ...] = ()
     if measured.same_prompt is not None:
-        pairs = np.stack([measured.same_prompt, measured.prompt_tokens], axis=1)
-        kinds, content = np.unique(pairs, axis=0, return_inverse=True)
-        contents = tuple(((f"prompt {slot}", int(tokens)),) for slot, tokens in kinds.tolist())
+        content, contents = same_prompts(measured.same_prompt, measured.prompt_tokens)
     return RequestTable.build(
         sent_ns,
         np.maximum(measured.prompt_tokens, 1),

@@ -28,11 +28,11 @@ def read_steps(path: str | Path) -> StepSamples:
     """
     path = expanded(path)
     if is_folder(path):
-        found = next((path / name for name in (SAMPLES, *STEP_LOGS) if is_file(path / name)), None)
-        if found is None:
+        file = next((path / name for name in (SAMPLES, *STEP_LOGS) if is_file(path / name)), None)
+        if file is None:
             fix = f"give a folder with {SAMPLES} or {STEP_LOGS[0]}"
             raise InputError("no measured steps here", file=path, fix=fix)
-        path = found
+        path = file
     if not is_file(path):
         raise InputError("no such file or folder", file=path, fix="check the path")
     if path.name.endswith((".csv", ".csv.gz")) and _is_samples(path):
@@ -80,13 +80,13 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> str | None:
 
 def _rename_twins(parts: list[StepSamples]) -> None:
     """Give two runs of the same name different names."""
-    seen: set[str] = set()
+    sources: set[str] = set()
     for number, part in enumerate(parts, start=1):
         names = set(part["source"].tolist())
-        if names & seen:
+        if names & sources:
             part.table["source"] = part["source"].astype(object) + f"#{number}"
             part.table["source"] = part.table["source"].astype(str)
-        seen |= set(part["source"].tolist())
+        sources |= set(part["source"].tolist())
 
 
 def _is_samples(path: Path) -> bool:

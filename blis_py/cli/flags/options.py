@@ -22,13 +22,13 @@ _TITLES = {
 
 def _registered() -> dict[str, tuple[Flag, ...]]:
     """The flags of all settings, by heading."""
-    found: dict[str, list[Flag]] = {}
+    by_verb: dict[str, list[Flag]] = {}
     for title, flag in flags_of(RunConfig, "Model and hardware"):
-        found.setdefault(title, []).append(flag)
+        by_verb.setdefault(title, []).append(flag)
     for name, section in SECTIONS.items():
         for title, flag in flags_of(section, _TITLES.get(name, name.capitalize()), f"{name}."):
-            found.setdefault(title, []).append(flag)
-    return {title: tuple(flags) for title, flags in found.items()}
+            by_verb.setdefault(title, []).append(flag)
+    return {title: tuple(flags) for title, flags in by_verb.items()}
 
 
 SETTINGS = _registered()

@@ -84,15 +84,15 @@ def _merged(before: Any, values: list[Any], kind: Any) -> Any:
 
 def _placed(words: list[str], places: Sequence[Flag]) -> Flags:
     """The words that stand by themselves, each in its place; the last place may take several."""
-    found: Flags = {}
+    placed: Flags = {}
     for place in places:
         if words and place.kind == list[str]:
-            found[place.name], words = words, []
+            placed[place.name], words = words, []
         elif words:
-            found[place.name], *words = words
+            placed[place.name], *words = words
     if words:
         raise InputError("does not belong here", value=words[0], fix="flags start with --")
-    return found
+    return placed
 
 
 def _converted(name: str, kind: Any, values: list[str]) -> list[Any]:

@@ -139,24 +139,24 @@ def settings(flags: Flags) -> list[tuple[str, str, Any]]:
     Raises:
         InputError: a policy that vLLM does not have; an endless rate without a limit.
     """
-    found = [*_requests(flags), *_arrivals(flags)]
+    given = [*_requests(flags), *_arrivals(flags)]
     if "--scheduling-policy" in flags:
         name = flags["--scheduling-policy"]
         if name not in _POLICIES:
             raise InputError(
                 "unknown value", key="--scheduling-policy", value=name, fix="use fcfs or priority"
             )
-        found.append(("--scheduling-policy", "scheduler.policy", _POLICIES[name]))
+        given.append(("--scheduling-policy", "scheduler.policy", _POLICIES[name]))
     if "--max-concurrency" in flags:
         key = "gateway.max_concurrency_per_instance" if _of_the_detector(flags) else "workload.concurrency"
-        found.append(("--max-concurrency", key, flags["--max-concurrency"]))
+        given.append(("--max-concurrency", key, flags["--max-concurrency"]))
     rate = flags.get("--request-rate")
     if rate is not None and math.isfinite(rate):
-        found.append(("--request-rate", "workload.rate", rate))
+        given.append(("--request-rate", "workload.rate", rate))
     elif rate is not None and not {"--concurrency", "--max-concurrency"} & flags.keys():
         fix = "add --max-concurrency, or give a finite rate"
         raise InputError("would send everything at once", key="--request-rate", value=rate, fix=fix)
-    return found
+    return given
 
 
 def _requests(flags: Flags) -> Iterator[tuple[str, str, Any]]:

@@ -46,15 +46,15 @@ def print_adapters(flags: Flags, style: str) -> None:
     """Compare, print, and write the report."""
     from blis_py.outputs.staging import Outputs
 
-    found = _compared(flags)
+    comparison = _compared(flags)
     if style == "json":
-        sys.stdout.write(to_json(found.as_dict()))
+        sys.stdout.write(to_json(comparison.as_dict()))
     else:
-        print(f"{found.model or flags[_REFERENCE]}: runs with LoRA adapters against the reference")
-        print(*found.metrics, sep="\n")
+        print(f"{comparison.model or flags[_REFERENCE]}: runs with LoRA adapters against the reference")
+        print(*comparison.metrics, sep="\n")
     with Outputs() as outputs:
         if "--report" in flags:
-            outputs.file(flags["--report"]).write_text(to_json(found.as_dict()), encoding="utf-8")
+            outputs.file(flags["--report"]).write_text(to_json(comparison.as_dict()), encoding="utf-8")
 
 
 def _compared(flags: Flags) -> AdapterComparison:
@@ -72,8 +72,8 @@ def _compared(flags: Flags) -> AdapterComparison:
     if unused:
         say(f"note: {_REFERENCE} compares totals alone; not used: {', '.join(unused)}")
     blind = Path(flags[_BLIND]) if _BLIND in flags else None
-    found = compare_adapters(Path(flags[_REFERENCE]), Path(flags[_METRICS]), blind, limit)
+    comparison = compare_adapters(Path(flags[_REFERENCE]), Path(flags[_METRICS]), blind, limit)
     if blind is not None:
-        for name in found.without_ratio:
+        for name in comparison.without_ratio:
             say(f"note: no ratio of {name}: it is 0 without adapters")
-    return found
+    return comparison

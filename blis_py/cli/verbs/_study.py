@@ -13,7 +13,7 @@ from blis_py.cli.flags.flag import Flag, Flags, Group
 from blis_py.cli.flags.options import COMMON, WORKLOAD
 from blis_py.errors import InputError, plain
 from blis_py.outputs import stopping
-from blis_py.planning.study import Base
+from blis_py.planning.study import Study
 
 _OF_ONE_RUN = ("--intervals", "--cross-check")
 _REFRESH_S = 0.2
@@ -56,7 +56,7 @@ def groups(own: tuple[Group, ...]) -> tuple[Group, ...]:
     return (*own, *common, ("Workload", WORKLOAD), ("Run", alone), vllm_flags.FLAGS, blis_flags.FLAGS)
 
 
-def base_of(flags: Flags) -> Base:
+def study_of(flags: Flags) -> Study:
     """Settings shared by all runs.
 
     Raises:
@@ -67,7 +67,7 @@ def base_of(flags: Flags) -> Base:
     for name in _OF_ONE_RUN:
         if name in flags:
             raise InputError("is for one run", key=name, fix="use it with `blis run`")
-    return Base(
+    return Study(
         path=flags.get("--config"),
         overrides=tuple(overrides(flags)),
         sets=tuple(flags.get("--set", ())),

@@ -106,16 +106,16 @@ def calibrate(flags: Flags) -> None:
     if concerns_adapters(flags):
         return print_adapters(flags, style)
     result = _compared(flags)
-    causes, seen = None, None
+    causes, autopsies = None, None
     if "--autopsy" in flags:
         if _has_step_log(measured_run(flags)):
             causes = _causes(flags)
         else:
-            seen = client_autopsies(result.measured, result.predicted)
+            autopsies = client_autopsies(result.measured, result.predicted)
     verdicts = _verdicts(flags, result)
     figures = as_dict(result) | ({"tolerances": tolerances_as_dict(verdicts)} if verdicts else {})
     figures |= {} if causes is None else {"autopsy": autopsy_as_dict(causes)}
-    figures |= {} if seen is None else {"client_autopsy": client_as_dict(seen)}
+    figures |= {} if autopsies is None else {"client_autopsy": client_as_dict(autopsies)}
     try:
         if style == "json":
             sys.stdout.write(to_json(figures))
@@ -126,9 +126,9 @@ def calibrate(flags: Flags) -> None:
         if style == "table" and causes is not None:
             print()
             print_autopsy(causes)
-        if style == "table" and seen is not None:
+        if style == "table" and autopsies is not None:
             print()
-            print_client_autopsy(seen)
+            print_client_autopsy(autopsies)
         sys.stdout.flush()
     finally:
         with Outputs() as outputs:
@@ -172,7 +172,7 @@ def _compared(flags: Flags) -> Calibration:
     return result
 
 
-def _verdicts(flags: Flags, found: Calibration) -> list[ToleranceVerdict]:
+def _verdicts(flags: Flags, calibration: Calibration) -> list[ToleranceVerdict]:
     """Verdicts on tolerances that are given, and on a hit rate where both are known."""
     from blis_py.calibrate.tolerances import Tolerances, observed_hit_rate, simulated_hit_rate, verdicts
 
@@ -193,7 +193,7 @@ def _verdicts(flags: Flags, found: Calibration) -> list[ToleranceVerdict]:
         rates = observed, simulated_hit_rate(flags["--sim-metrics"])
     elif observed is not None:
         say("note: the trace has an observed hit rate; --sim-metrics FILE compares it")
-    return verdicts(found, Tolerances(**given), rates, ttft="--ttft-mape-threshold" in flags)
+    return verdicts(calibration, Tolerances(**given), rates, ttft="--ttft-mape-threshold" in flags)
 
 
 def _not_negative(flags: Flags, name: str) -> float:

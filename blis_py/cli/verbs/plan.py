@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.flags.flag import Flag, Flags
 from blis_py.cli.flags.formats import FORMAT, format_of
-from blis_py.cli.verbs._study import OUTPUT, VARY, WORK, base_of, cache_of, check_out, groups, under_way
+from blis_py.cli.verbs._study import OUTPUT, VARY, WORK, cache_of, check_out, groups, study_of, under_way
 from blis_py.errors import InputError
 
 if TYPE_CHECKING:
     from blis_py.planning.disaggregate import Layouts
     from blis_py.planning.plan import Plan
     from blis_py.planning.result import Standing
+    from blis_py.planning.stationary import HighestRate
 
 _PLAN = (
     *VARY,
@@ -57,7 +58,12 @@ _PLAN = (
     Flag("--gpus", int, "", "With --max-rate: GPUs of each combination."),
     Flag("--budget", float, "", "With --max-rate: dollars an hour of each combination.", metavar="DOLLARS"),
     Flag("--no-tuning", bool, "", "Do not try token budget, sequences, scheduler, router around the winner."),
-    Flag("--most-requests", int, "", "Requests of the longest run. Default 10,000; of closed loops 50,000."),
+    Flag(
+        "--most-requests",
+        int,
+        "",
+        "Requests of the longest run. Default 10,000; 50,000 of generated or closed loops.",
+    ),
     Flag("--disaggregate", str, "", "auto: as many instances with prefill and decode apart, compared."),
     Flag("--trials", int, "", "Combinations to try, of more than three settings with more. Default 64."),
     Flag("--draws", int, "", "Runs under the errors of the prediction; 0 = none. Default 20."),
@@ -88,10 +94,10 @@ def plan(flags: Flags) -> None:
     if "--num-instances" in flags and "--max-rate" not in flags and "--instances" not in flags:
         fix = "give the numbers to choose from with --instances, or add --max-rate for the rate of these"
         raise InputError("a plan chooses the number of instances", key="--num-instances", fix=fix)
-    base = base_of(flags)
+    study = study_of(flags)
     with under_way() as line:
-        found = find_plan(
-            base,
+        result = find_plan(
+            study,
             vary=flags.get("--vary", ()),
             space=flags.get("--space"),
             instances=flags.get("--instances"),
@@ -112,14 +118,14 @@ def plan(flags: Flags) -> None:
             **({"most_requests": flags["--most-requests"]} if "--most-requests" in flags else {}),
         )
     try:
-        _show(found, style, _layouts(flags, found))
+        _show(result, style, _layouts(flags, result))
         sys.stdout.flush()
     finally:
         if "--out" in flags:
-            found.save(flags["--out"], force=flags.get("--force", False), plots="--no-plots" not in flags)
+            result.save(flags["--out"], force=flags.get("--force", False), plots="--no-plots" not in flags)
 
 
-def _layouts(flags: Flags, found: Plan) -> Layouts | None:
+def _layouts(flags: Flags, result: Plan) -> Layouts | None:
     """The comparison with prefill and decode apart, if it is wanted."""
     choice = flags.get("--disaggregate")
     if choice is None:
@@ -132,7 +138,7 @@ def _layouts(flags: Flags, found: Plan) -> Layouts | None:
 
     prices = Prices(parse_prices(flags.get("--price", ())))
     with running(flags.get("--workers"), flags.get("--dask"), cache_of(flags)) as runner:
-        return layouts_of(found.config, max(found.config.instances, 2), runner, prices)
+        return layouts_of(result.config, max(result.config.instances, 2), runner, prices)
 
 
 _WITH_PARETO = (
@@ -165,30 +171,31 @@ def _pareto(flags: Flags, style: str) -> None:
     axes, _, _ = spanned(flags.get("--vary", ()), (), flags.get("--space"))
     with under_way(), running(flags.get("--workers"), flags.get("--dask"), cache_of(flags)) as runner:
         goal = limited(Goal(unlimited=True), flags.get("--most-requests"))
-        found = pareto(base_of(flags), axes, runner, goal)
+        front = pareto(study_of(flags), axes, runner, goal)
     if style == "json":
         from blis_py.result import to_json
 
-        sys.stdout.write(to_json([each.as_dict() for each in found.points]))
+        sys.stdout.write(to_json([each.as_dict() for each in front.points]))
     else:
-        print(found)
+        print(front)
 
 
-def _show(found: Plan, style: str, layouts: Layouts | None = None) -> None:
-    from blis_py.planning.report_text import lines, summary
+def _show(result: Plan, style: str, layouts: Layouts | None = None) -> None:
+    from blis_py.planning.report_data import summary
+    from blis_py.planning.report_text import lines
 
     more = {} if layouts is None else {"disaggregation": layouts.summary()}
     if style == "json":
         from blis_py.result import to_json
 
-        sys.stdout.write(to_json({**summary(found), **more}))
+        sys.stdout.write(to_json({**summary(result), **more}))
         return
     from rich.console import Console
 
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False, emoji=False, markup=False)
-    for line in lines(found):
+    for line in lines(result):
         console.print(line, soft_wrap=not sys.stdout.isatty())
-    table = _rates(found) if found.rated else _standings(found) if len(found.standings) > 1 else None
+    table = _rates(result) if result.rated else _standings(result) if len(result.standings) > 1 else None
     if table is not None:
         with console.capture() as drawn:
             console.print(table)
@@ -197,22 +204,22 @@ def _show(found: Plan, style: str, layouts: Layouts | None = None) -> None:
         console.print(line, soft_wrap=True)
 
 
-def _standings(found: Plan) -> Any:
+def _standings(result: Plan) -> Any:
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    names = list(dict.fromkeys(name for each in found.standings for name in each.point))
+    names = list(dict.fromkeys(name for each in result.standings for name in each.point))
     for name in names:
         table.add_column(name)
-    fixed = bool(found.best.parts)
+    fixed = bool(result.best.parts)
     for name in ("targets met",) if fixed else ("meets all with",):
         table.add_column(name, justify="right")
-    table.add_column(found.objective, justify="right")
+    table.add_column(result.objective, justify="right")
     if not fixed:
         table.add_column("fails with", justify="right")
     table.add_column("why")
-    ordered = sorted(found.standings, key=_by_cost)
+    ordered = sorted(result.standings, key=_by_cost)
     for each in ordered[:_MAX_ROWS]:
         cost = "" if each.cost is None else f"{each.cost:,.2f}".removesuffix(".00")
         settings = (str(each.point.get(name, "as given")) for name in names)
@@ -243,24 +250,34 @@ def _fixed(each: Standing) -> str:
     return "no" if each.why else "not tried"
 
 
-def _rates(found: Plan) -> Any:
+def _certainty(rate: HighestRate) -> str:
+    """Bounds of the highest rate, in brackets behind it; empty if known to 5 %."""
+    from blis_py.planning.report_text import bounds_text
+
+    bounds = bounds_text(rate)
+    if bounds:
+        return f" ({bounds})"
+    return "" if rate.settled else " (burst)"
+
+
+def _rates(result: Plan) -> Any:
     """The highest rate of each combination, in descending order."""
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in found.rated[0].candidate.point:
+    for name in result.rated[0].candidate.point:
         table.add_column(name)
     for name in ("instances", "GPUs", "dollars per hour", "requests/s"):
         table.add_column(name, justify="right")
     table.add_column("just above it")
-    for each in found.rated[:_MAX_ROWS]:
+    for each in result.rated[:_MAX_ROWS]:
         one, rate = each.candidate, each.rate
         cost = "no price" if one.dollars_per_hour is None else f"{one.dollars_per_hour:,.2f}"
-        per_s = "none" if rate.per_s is None else f"{rate.per_s:,.3g}{'' if rate.settled else ' (burst)'}"
+        per_s = "none" if rate.per_s is None else f"{rate.per_s:,.3g}{_certainty(rate)}"
         settings = map(str, one.point.values())
         table.add_row(*settings, f"{one.instances:,}", f"{one.gpus:,}", cost, per_s, str(rate.broken or ""))
-    hidden = len(found.rated) - _MAX_ROWS
+    hidden = len(result.rated) - _MAX_ROWS
     if hidden > 0:
         table.caption = f"and {hidden:,} more"
     return table

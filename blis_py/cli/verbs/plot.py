@@ -26,7 +26,7 @@ _FLAGS = (
         "--figure",
         list[str],
         "",
-        "Of a run: overview, latency_cdf, timeline, instances, batch, ttft, tpot, itl, e2e, "
+        "Of a run: overview, latency_cdf, timeline, instances, batch, pools, ttft, tpot, itl, e2e, "
         "predicted_measured. Of several: throughput_latency, pareto, hit_rate. Default: all that fit.",
     ),
     Flag("--format", str, "", "png, svg or pdf; several with commas. Default png.", metavar="KIND,…"),

@@ -147,18 +147,18 @@ def fit_to_client(flags: Flags) -> None:
         measured = [replace(each, concurrency=config.workload.concurrency) for each in measured]
     setup = Setup.of(config)
     skipped_s = duration_ns(flags["--skip-first"], "--skip-first") / 1e9 if "--skip-first" in flags else 0.0
-    found = fit_server(setup, measured, skipped_s)
-    for note in found.notes:
+    fitted = fit_server(setup, measured, skipped_s)
+    for note in fitted.notes:
         say(f"note: {note}")
     try:
-        _print(style, lambda: server_fit_data(found), lambda: server_fit_lines(found))
+        _print(style, lambda: server_fit_data(fitted), lambda: server_fit_lines(fitted))
     finally:
         for line in setup.basis.removesuffix(" (-v and summary.json say more)").splitlines():
             say(line)
         if "--out" in flags:
             engine = load_engine(config.engine)
             text = engine_file(
-                found, engine.on(config.gpu), engine.sources, engine.title, _limits_given(config)
+                fitted, engine.on(config.gpu), engine.sources, engine.title, _limits_given(config)
             )
             write_text(Path(flags["--out"]), text)
             say(f"wrote {flags['--out']}: simulate this server with --engine {flags['--out']}")
@@ -191,33 +191,33 @@ def show(flags: Flags) -> None:
     """Coefficients with intervals, errors, and the domain that was measured."""
 
     style = format_of(flags)
-    found = read_profile(_given(flags, "profile"))
-    _print(style, lambda: profile_data(found), lambda: profile_lines(found))
+    profile = read_profile(_given(flags, "profile"))
+    _print(style, lambda: profile_data(profile), lambda: profile_lines(profile))
 
 
 def validate(flags: Flags) -> None:
     """Predicted against measured step times of runs that were not fitted."""
 
     style = format_of(flags)
-    found = read_profile(_given(flags, "profile"))
+    profile = read_profile(_given(flags, "profile"))
     if not flags.get("--step-log"):
         raise InputError("needs measured runs", key="--step-log", fix="give step logs or run folders")
     samples = read_all(flags["--step-log"])
-    key = difference(found.meta, with_model_config(samples.meta))
+    key = difference(profile.meta, with_model_config(samples.meta))
     if key is not None:
-        ours, theirs = found.meta.get(key), samples.meta.get(key)
+        ours, theirs = profile.meta.get(key), samples.meta.get(key)
         raise InputError(
             f"the profile was measured with {key} {ours}, the run with {theirs}",
             key="--step-log",
             fix="give runs of what was profiled",
         )
-    overlap = sorted(set(samples["source"].tolist()) & set(found.sources))
+    overlap = sorted(set(samples["source"].tolist()) & set(profile.sources))
     for name in overlap:
         say(f"note: the profile was fitted to a run of this name: {name}")
-    shape, gpu = shape_of(found.meta, found.file), datasheet_of(found.meta)
-    guide = None if shape is None or gpu is None else Trained(shape, gpu, found.tp)
-    model = Fitted(found, shape, guide=guide)
-    priced = WithHostWork(model, scan_ns=found.scan_ns) if found.scan_ns else model
+    shape, gpu = shape_of(profile.meta, profile.file), datasheet_of(profile.meta)
+    guide = None if shape is None or gpu is None else Trained(shape, gpu, profile.tp)
+    model = Fitted(profile, shape, guide=guide)
+    priced = WithHostWork(model, scan_ns=profile.scan_ns) if profile.scan_ns else model
     rows = errors_of(priced, samples)
     notes = model.outside.notes()
     _print(style, lambda: validation_data(model, rows, notes), lambda: validation_lines(model, rows, notes))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from blis_py.cli.flags.flag import Flag, Flags
 from blis_py.cli.flags.formats import format_of
 from blis_py.cli.verbs._execute import say
-from blis_py.cli.verbs._study import OUTPUT, VARY, WORK, base_of, cache_of, check_out, groups, under_way
+from blis_py.cli.verbs._study import OUTPUT, VARY, WORK, cache_of, check_out, groups, study_of, under_way
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,7 +45,7 @@ def sweep(flags: Flags) -> None:
 
     style = format_of(flags, ("table", "json", "csv"))
     check_out(flags)
-    base = base_of(flags)
+    study = study_of(flags)
     axes, listed, _ = spanned(flags.get("--vary", ()), (), flags.get("--space"))
     metric = flags.get("--metric", _METRIC)
     with under_way() as line, running(flags.get("--workers"), flags.get("--dask"), cache_of(flags)) as runner:
@@ -55,7 +55,7 @@ def sweep(flags: Flags) -> None:
             line(best.among(rows), len(rows), total)
 
         done = run_sweep(
-            base,
+            study,
             axes,
             runner,
             runs=listed,
@@ -81,16 +81,16 @@ class _BestSoFar:
         from blis_py.planning.sweep import larger_is_better
 
         self._metric, self._sign = metric, -1 if larger_is_better(metric) else 1
-        self._seen, self._best = 0, (math.inf, "")
+        self._shown, self._best = 0, (math.inf, "")
 
     def among(self, rows: Sequence[Row]) -> str:
-        for row in rows[self._seen :]:
+        for row in rows[self._shown :]:
             value = row.outcome.figures.get(self._metric)
             if value is not None and self._sign * value < self._best[0]:
                 settings = ", ".join(f"{name} {each}" for name, each in row.point.items())
                 line = f"best {self._metric} so far {value:.4g}: {settings}"
                 self._best = self._sign * value, line
-        self._seen = len(rows)
+        self._shown = len(rows)
         return self._best[1]
 
 

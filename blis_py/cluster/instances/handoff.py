@@ -106,6 +106,9 @@ class HandOff:
         self._front_end_ns = recorder.frontend.before_enqueue_ns
         self._choose_decode = choose_decode
         self._links = {(link.from_pool, link.to_pool): link for link in fleet.cluster.links}
+        self._links_by_ends: dict[tuple[int, int], Link] = {}
+        self._block_bytes: dict[int, tuple[int, int]] = {}
+        """Tokens and bytes of a KV block of each decode instance."""
         self.network = Network(events, fleet.members)
         for pool in fleet.cluster.pools:
             fleet.connect(pool.name, self)
@@ -264,11 +267,14 @@ class HandOff:
 
     def _lacking_bytes(self, pair: Pair, until_tokens: int) -> int:
         """KV of the prompt up to a token, as far as it is not there or on the way."""
-        spec = self._fleet.members[pair.decode].pool.spec
-        size = spec.scheduler.block_size
+        sizes = self._block_bytes.get(pair.decode)
+        if sizes is None:
+            spec = self._fleet.members[pair.decode].pool.spec
+            sizes = self._block_bytes[pair.decode] = spec.scheduler.block_size, spec.kv_block_bytes
+        size, size_bytes = sizes
         is_last = until_tokens == pair.request.prompt_tokens
         blocks = (-(-until_tokens // size) if is_last else until_tokens // size) - pair.sent_tokens // size
-        return max(blocks, 0) * spec.kv_block_bytes
+        return blocks * size_bytes if blocks > 0 else 0
 
     def _transfer(self, pair: Pair, size_bytes: int) -> Transfer:
         pair.size_bytes += size_bytes
@@ -278,8 +284,13 @@ class HandOff:
 
     def link(self, pair: Pair) -> Link:
         """The link between the pools of a pair."""
-        members = self._fleet.members
-        return self._links[members[pair.prefill].pool.name, members[pair.decode].pool.name]
+        ends = pair.prefill, pair.decode
+        link = self._links_by_ends.get(ends)
+        if link is None:
+            members = self._fleet.members
+            link = self._links[members[pair.prefill].pool.name, members[pair.decode].pool.name]
+            self._links_by_ends[ends] = link
+        return link
 
     def _chunks(self, step: Step) -> None:
         """Send the chunks of prompts that a step has computed, the last ones excepted."""

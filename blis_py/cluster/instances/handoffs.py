@@ -83,9 +83,23 @@ class Trtllm(HandOff):
         if supply is None:
             return None
         decode = self._pairs[request.row].decode
-        places = self._fleet.members[decode].pool.spec.scheduler.max_num_seqs
-        full = self._instances[decode].committed >= places
+        scheduler = self._fleet.members[decode].pool.spec.scheduler
+        full = self._instances[decode].committed >= scheduler.max_num_seqs
+        buffer = self.settings.max_tokens_in_buffer
+        if not full and buffer is not None:
+            full = self._buffer_is_full(request, decode, scheduler.block_size, buffer)
         return Supply(supply.tokens, NEVER_NS, _ALL_TOKENS) if full else supply
+
+    def _buffer_is_full(self, request: Request, decode: int, size: int, most_tokens: int) -> bool:
+        """Whether a prompt has to wait for others whose KV a decode instance receives: all of each counts to
+        its end, in whole blocks, and one that is longer than the buffer is received alone.
+
+        Source: the admission of transfers in NVIDIA/TensorRT-LLM pull request 15356.
+        """
+        blocks = 0
+        for other in self._instances[decode].receiving_beside(request):
+            blocks += -(-other.prompt_tokens // size)
+        return blocks > 0 and blocks - (-request.prompt_tokens // size) > -(-most_tokens // size)
 
     def _hand_over(self, pair: Pair, end_ns: int) -> None:
         ready_ns = end_ns + self._front_end_ns

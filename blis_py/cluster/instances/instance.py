@@ -16,7 +16,7 @@ from blis_py.cluster.time.lookahead import Lookahead
 from blis_py.cluster.time.wakeups import Wakeable, WakeupQueue
 from blis_py.core.blocks import CacheChanges
 from blis_py.core.lifecycle import Lifecycle
-from blis_py.core.request import NEVER_NS, NO_VISIT, Request
+from blis_py.core.request import FINISHED, NEVER_NS, NO_VISIT, Request
 from blis_py.core.step import Step
 from blis_py.metrics.record import Outcome
 from blis_py.metrics.visits import Onward
@@ -231,10 +231,10 @@ class Instance(Wakeable):
     def let_go(self, request: Request, now_ns: int) -> None:
         """Free the blocks of a completed request that kept them, at the end of the step in progress."""
         self._life.let_go(request, now_ns)
-        if self._is_busy() or self._inbox or self._life.waiting or self._when_idle is not None:
+        if self._is_busy() or self._life.has_candidates or self._when_idle is not None:
             self._wake(now_ns)
-        else:
-            self._life.expire(now_ns)
+        else:  # requests in its inbox find the blocks when they are ready
+            self._life.free_let_go()
             if self._dirty is not None:
                 self._dirty.add(self._index)
 
@@ -281,6 +281,10 @@ class Instance(Wakeable):
     def committed(self) -> int:
         """Requests that run, or hold blocks for KV on its way."""
         return self._life.committed
+
+    def receiving_beside(self, request: Request) -> list[Request]:
+        """Requests that hold blocks for KV on its way to where a request is to run."""
+        return self._life.receiving_beside(request)
 
     @property
     def is_idle(self) -> bool:
@@ -342,14 +346,16 @@ class Instance(Wakeable):
             self._take_in(now_ns)
         if life.first_deadline_ns <= now_ns:
             expired = life.expire(now_ns)
-            self._fate.timed_out([request for request in expired if request.visit != NO_VISIT])
-            self.in_flight -= len(expired)
+            if expired:
+                self._fate.timed_out([request for request in expired if request.visit != NO_VISIT])
+                self.in_flight -= len(expired)
 
     def _take_in(self, now_ns: int) -> None:
         inbox, life = self._inbox, self._life
         while inbox and inbox[0][0] <= now_ns:
             ready_ns, request = inbox.popleft()
             if life.add(request) is not None:
+                request.status = FINISHED
                 self._fate.unservable(request, ready_ns)
                 self.in_flight -= 1
 
@@ -373,7 +379,10 @@ class Instance(Wakeable):
                 finished.append(request)
             else:
                 onward.append(request)
-                self._fate.goes_on([request], how, self.now_ns)
+                if self._log is not None:
+                    self._log.goes_on([request], how, self.now_ns)
+                else:
+                    self._fate.goes_on([request], how, self.now_ns)
         if onward:
             outlet.take(onward, self.now_ns)
         return finished
@@ -382,7 +391,10 @@ class Instance(Wakeable):
 
     def _resume(self, time_ns: int) -> None:
         """Resume after an idle period."""
-        self._fate.idle(time_ns - self.now_ns)
+        if self._log is not None:
+            self._log.idle(time_ns - self.now_ns)
+        else:
+            self._fate.idle(time_ns - self.now_ns)
         self.now_ns = time_ns
 
     def _wake(self, time_ns: int) -> None:

@@ -44,6 +44,16 @@ class Port:
         """Transfers whose rate is not fixed yet, while rates are computed."""
 
 
+class Path:
+    """The way of transfers between two instances."""
+
+    def __init__(self, ports: list[Port], link: Link) -> None:
+        self.ports = ports
+        self.rate = min([port.rate for port in ports]) if ports else 0.0
+        """Bytes per ns on idle links."""
+        self.latency_ns, self.contended = link.latency_ns, link.contended
+
+
 class Transfer(Call):
     """Bytes on their way from one instance to another; the call of its next event.
 
@@ -90,7 +100,7 @@ class Network:
     def __init__(self, events: EventQueue, members: Sequence[Member]) -> None:
         self._events, self._members = events, members
         self._ports: dict[Hashable, Port] = {}
-        self._ports_by_ends: dict[tuple[int, int], list[Port]] = {}
+        self._paths: dict[tuple[int, int], Path] = {}
         self.sent_bytes = self.cancelled_bytes = 0
         """Bytes of all transfers, and of those that were stopped."""
         self.moved_bytes = 0
@@ -103,20 +113,18 @@ class Network:
     ) -> Transfer:
         """Begin a transfer now, from an instance to another."""
         now_ns = self._events.now_ns
-        ports = self._ports_between(source, target, link)
-        transfer = Transfer(self, size_bytes, now_ns, ports, done, tag)
-        wire_ns = 0
-        if ports:
-            rate = ports[0].rate
-            for port in ports:
-                rate = min(rate, port.rate)
-            wire_ns = ceil(size_bytes / rate)
-        transfer.alone_ns = link.latency_ns + wire_ns
+        ends = source, target
+        path = self._paths.get(ends)
+        if path is None:
+            path = self._paths[ends] = Path(self._ports_of(source, target, link), link)
+        transfer = Transfer(self, size_bytes, now_ns, path.ports, done, tag)
+        wire_ns = ceil(size_bytes / path.rate) if path.ports else 0
+        transfer.alone_ns = path.latency_ns + wire_ns
         self.under_way += 1
         self.sent_bytes += size_bytes
         at_ns = now_ns + transfer.alone_ns
-        if wire_ns > 0 and link.contended:
-            transfer.is_shared, transfer.flow_ns = True, now_ns + link.latency_ns
+        if wire_ns > 0 and path.contended:
+            transfer.is_shared, transfer.flow_ns = True, now_ns + path.latency_ns
             if not self._enter(transfer):
                 at_ns = transfer.flow_ns
         self._events.schedule(transfer, at_ns)
@@ -211,14 +219,6 @@ class Network:
         flow.rate, flow.flow_ns = rate, now_ns
         end_ns = min(now_ns + ceil(flow.left / rate), NEVER_NS)
         self._events.schedule(flow, end_ns)
-
-    def _ports_between(self, source: int, target: int, link: Link) -> list[Port]:
-        """The links that a transfer crosses; the same for all between two instances."""
-        key = source, target
-        ports = self._ports_by_ends.get(key)
-        if ports is None:
-            self._ports_by_ends[key] = ports = self._ports_of(source, target, link)
-        return ports
 
     def _ports_of(self, source: int, target: int, link: Link) -> list[Port]:
         if link.bandwidth_gbps is None:

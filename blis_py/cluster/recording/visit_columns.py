@@ -61,7 +61,14 @@ class VisitColumns:
         )
         self.tokens_before = np.zeros(0, dtype=np.int64)
         """Tokens that earlier visits of the request emitted; empty while every request has one visit."""
-        self._views: Any = ()
+        self._capacity = rows
+        """Visits for which the columns have room."""
+        self._outcomes: Any = ()
+        self._rows: Any = ()
+        self._ready: Any = ()
+        self._tokens: Any = ()
+        self._emitted: Any = ()
+        self._lates: Any = None
         """Memory views of the columns of further visits, which are faster for single writes."""
         self.breaks: list[tuple[int, int, int]] = []
         self.others: list[tuple[int, int, int]] = []
@@ -81,19 +88,23 @@ class VisitColumns:
         Raises:
             InternalError: the latest visit has not ended.
         """
-        visit, row = self.num_visits, request.row
-        if visit == len(self.outcome):
+        number = self.num_visits
+        if number == self._capacity:
             self._grow()
-        before = self._latest.get(row, row)
-        outcome, rows, ready, tokens_before, emitted, late = self._views
-        if outcome[before] < _FIRST_ONWARD:
+        visit: Any = number  # one object each; native code would create a new one for every column
+        row: Any = request.row
+        before: Any = self._latest.get(row, row)
+        if self._outcomes[before] < _FIRST_ONWARD:
             raise InternalError(f"request {request.id} begins a visit while another lasts")
-        self.num_visits += 1
-        self._latest[row] = request.visit = visit
-        rows[visit], ready[visit] = row, ready_ns
-        tokens_before[visit] = tokens_before[before] + emitted[before]
-        if self.frontend.behind_seq_ns:
-            late[visit] = late[before]
+        self.num_visits, request.visit = number + 1, number
+        self._latest[row] = visit
+        self._rows[visit] = row
+        self._ready[visit] = ready_ns
+        tokens = self._tokens[before] + self._emitted[before]
+        if tokens:
+            self._tokens[visit] = tokens
+        if self._lates is not None:
+            self._lates[visit] = self._lates[before]
 
     def has_moved(self, row: int) -> bool:
         """Whether a request has begun a visit after its first."""
@@ -120,8 +131,10 @@ class VisitColumns:
                 continue
             blank = Outcome.QUEUED if name == "outcome" else 0 if name in _COUNTS else -1
             setattr(self, name, np.concatenate((column, np.full(more, blank, dtype=column.dtype))))
-        columns = self.outcome, self.request, self.ready_ns, self.tokens_before, self.emitted_tokens
-        self._views = tuple([column.data for column in (*columns, self.late_ns)])
+        self._capacity = len(self.outcome)
+        self._outcomes, self._rows, self._ready = self.outcome.data, self.request.data, self.ready_ns.data
+        self._tokens, self._emitted = self.tokens_before.data, self.emitted_tokens.data
+        self._lates = self.late_ns.data if self.frontend.behind_seq_ns else None
 
     def of_timed_out(self) -> Ints:
         """All visits of requests whose clients timed out."""

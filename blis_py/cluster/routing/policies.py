@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from blis_py.cluster.extensions import named
 from blis_py.cluster.routing._weighted import Weighted
+from blis_py.cluster.routing.dynamo import Dynamo
 from blis_py.cluster.routing.router import (
     AlwaysBusiest,
     LeastLoaded,
@@ -35,6 +36,7 @@ ROUTING_POLICIES: dict[str, MakeRouter] = {
     "power-of-two": PowerOfTwo,
     "weighted": weighted,
     "session-affinity": SessionAffinity,
+    "dynamo": Dynamo,
     "always-busiest": AlwaysBusiest,
 }
 """Name -> factory of the router. Packages can add more; see `policy`."""

@@ -9,7 +9,7 @@ A policy is a class and one line in `ROUTING_POLICIES`, or an entry point of a p
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Protocol
@@ -39,6 +39,10 @@ class RouterSetup:
     """Names and weights, for `weighted`."""
     session_of_row: Sequence[int] | None = None
     """Session of each request by `request.row`, -1 if it has none; `None` = there are no sessions."""
+    roles: Set[str] = frozenset({"both"})
+    """Roles of the pools whose instances it chooses among."""
+    notify: Callable[[Callable[[Request, int], None]], None] | None = None
+    """Adds a listener to the end of every request, with the time at which its client sees that."""
 
 
 class Router(Protocol):

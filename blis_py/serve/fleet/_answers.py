@@ -71,23 +71,23 @@ class Answers:
         """
         limit = min(room, sampling.max_tokens or room)
         if sampling.structured_outputs is not None:
-            found = self._pieces(_formed(sampling.structured_outputs))
-            return _ended(found[:limit], "length" if len(found) > limit else "stop", sampling)
+            pieces = self._pieces(_formed(sampling.structured_outputs))
+            return _ended(pieces[:limit], "length" if len(pieces) > limit else "stop", sampling)
         if self._mode == "pattern":
             return self._patterned(prompt_ids, sampling, limit)
-        found = self._echoed(prompt_ids) if self._mode == "echo" else self._line()
-        wanted = limit if sampling.ignore_eos and sampling.max_tokens else min(len(found), limit)
-        wanted = max(wanted, min(sampling.min_tokens, limit), 1)
-        found = (found * (wanted // max(len(found), 1) + 1))[:wanted]
-        return _ended(found, "length" if wanted == limit else "stop", sampling)
+        pieces = self._echoed(prompt_ids) if self._mode == "echo" else self._line()
+        count = limit if sampling.ignore_eos and sampling.max_tokens else min(len(pieces), limit)
+        count = max(count, min(sampling.min_tokens, limit), 1)
+        pieces = (pieces * (count // max(len(pieces), 1) + 1))[:count]
+        return _ended(pieces, "length" if count == limit else "stop", sampling)
 
     def _patterned(self, prompt_ids: Sequence[int], sampling: Sampling, limit: int) -> MadeUpAnswer:
         """The requested maximum of tokens, or the usual number."""
         usual = max(self.tokens, sampling.min_tokens)
-        wanted = limit if sampling.max_tokens else min(usual, limit)
+        count = limit if sampling.max_tokens else min(usual, limit)
         start = crc32(repr((tuple(prompt_ids[-64:]), sampling.seed)).encode()) % len(self._pattern)
-        found = (self._pattern * (wanted // len(self._pattern) + 2))[start : start + wanted]
-        return _ended(found, "length" if wanted == limit else "stop", sampling)
+        pieces = (self._pattern * (count // len(self._pattern) + 2))[start : start + count]
+        return _ended(pieces, "length" if count == limit else "stop", sampling)
 
     def _echoed(self, prompt_ids: Sequence[int]) -> list[tuple[int, str]]:
         return [(token, self._tokenizer.decode([token])) for token in prompt_ids]
@@ -98,14 +98,14 @@ class Answers:
         return line
 
 
-def _ended(found: list[tuple[int, str]], finish: str, sampling: Sampling) -> MadeUpAnswer:
+def _ended(tokens: list[tuple[int, str]], finish: str, sampling: Sampling) -> MadeUpAnswer:
     """The answer up to the first stop string or stop token."""
-    ids, pieces = [token for token, _ in found], [text for _, text in found]
+    ids, pieces = [token for token, _ in tokens], [text for _, text in tokens]
     if not (sampling.stop or sampling.stop_token_ids):
         return MadeUpAnswer(ids, pieces, finish)
     text = ""
-    for number, (token, piece) in enumerate(found, 1):
-        before, text = len(text), text + piece
+    for number, (token, piece) in enumerate(tokens, 1):
+        text += piece
         if number < sampling.min_tokens:
             continue
         if token in sampling.stop_token_ids:
@@ -114,11 +114,11 @@ def _ended(found: list[tuple[int, str]], finish: str, sampling: Sampling) -> Mad
         if hit is not None:
             place, stop = hit
             end = place + len(stop) * sampling.include_stop_str_in_output
-            return MadeUpAnswer(ids[:number], _cut(pieces[:number], max(end, 0), before), "stop", stop)
+            return MadeUpAnswer(ids[:number], _cut(pieces[:number], max(end, 0)), "stop", stop)
     return MadeUpAnswer(ids, pieces, finish)
 
 
-def _cut(pieces: list[str], end: int, before: int) -> list[str]:
+def _cut(pieces: list[str], end: int) -> list[str]:
     """Pieces whose text ends at a character; the last ones may be empty."""
     kept, at = [], 0
     for piece in pieces:
@@ -181,8 +181,8 @@ def example(schema: Any, root: Any = None, depth: int = 0) -> Any:
 def _of_type(kind: str, schema: Mapping[str, Any], root: Any, depth: int) -> Any:
     if kind == "object":
         members = schema.get("properties", {})
-        wanted = schema.get("required", list(members))
-        return {name: example(members.get(name, {}), root, depth + 1) for name in wanted}
+        required = schema.get("required", list(members))
+        return {name: example(members.get(name, {}), root, depth + 1) for name in required}
     if kind == "array":
         return [example(schema.get("items", {}), root, depth + 1)] * max(schema.get("minItems", 1), 0)
     if kind in ("integer", "number"):
@@ -196,9 +196,9 @@ def _of_type(kind: str, schema: Mapping[str, Any], root: Any, depth: int) -> Any
 
 
 def _referred(name: Any, root: Any) -> Any:
-    found = root
+    node = root
     for part in str(name).removeprefix("#/").split("/"):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    if found is None:
+        node = node.get(part) if isinstance(node, Mapping) else None
+    if node is None:
         raise ApiError(400, f"refers to {name}, which is not there", "response_format")
-    return found
+    return node

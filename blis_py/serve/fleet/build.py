@@ -117,11 +117,11 @@ def _models(config: RunConfig, options: FleetOptions) -> list[str]:
     Raises:
         InputError: other names for several models.
     """
-    found = list(dict.fromkeys(own.model for _, own in pool_configs(config) if own.model))
-    if len(found) > 1 and options.served_model_names:
-        names = ", ".join(found)
+    models = list(dict.fromkeys(own.model for _, own in pool_configs(config) if own.model))
+    if len(models) > 1 and options.served_model_names:
+        names = ", ".join(models)
         raise InputError(f"there are several models: {names}", key="--served-model-name", fix="drop it")
-    return found
+    return models
 
 
 def _live_rounds(setup: Setup, demand: Demand) -> LiveRounds | None:

@@ -65,9 +65,9 @@ class Failures:
         Raises:
             ApiError: the injected failure.
         """
-        wanted = headers.get(HEADER)
-        if wanted:
-            raise _error(wanted)
+        header = headers.get(HEADER)
+        if header:
+            raise _error(header)
         if self.settings.refused and self._random.random() < self.settings.refused:
             raise _error(self._random.choice(list(self.settings.kinds)))
 

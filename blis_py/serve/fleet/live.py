@@ -97,7 +97,7 @@ class LiveRequest:
         on_end: called once, at the end, with why it was ended from outside; empty = it was not.
     """
 
-    __slots__ = ("emitted", "late_ns", "latest", "on_end", "on_tokens", "request", "seen")
+    __slots__ = ("closed", "emitted", "late_ns", "latest", "on_end", "on_tokens", "request")
 
     def __init__(
         self, request: Request, on_tokens: Callable[[int], None], on_end: Callable[[str], None]
@@ -109,7 +109,7 @@ class LiveRequest:
         """Tokens that its instance has emitted."""
         self.late_ns = 0
         """Further delay of each of its tokens, by those that the server streams with the first one."""
-        self.seen = False
+        self.closed = False
 
 
 class TokenTap:
@@ -314,7 +314,7 @@ class LiveCluster:
 
         One whose KV is on the wire is at no instance: its visit to the decode instance ends as it begins.
         """
-        if live.seen:
+        if live.closed:
             return
         self._forget(live)
         now_ns, (index, request) = self.now_ns(), self._whereabouts(live)
@@ -360,15 +360,15 @@ class LiveCluster:
         """A token of each request, from a step that ends then; those seen together are one entry."""
         known, behind_ns = self._live, end_ns + self._frontend.behind_ns
         per_token_ns = self._frontend.per_token_ns
-        seen: dict[int, list[Sight]] = {}
+        sights_of: dict[int, list[Sight]] = {}
         for request in requests:
             live = known.get(request.row)
             if live is not None:
                 tokens = 1 if live.emitted else 1 + request.carried
                 live.emitted += tokens
                 seen_ns = behind_ns + live.emitted * per_token_ns + live.late_ns
-                seen.setdefault(seen_ns, []).append((live, tokens))
-        for seen_ns, sights in seen.items():
+                sights_of.setdefault(seen_ns, []).append((live, tokens))
+        for seen_ns, sights in sights_of.items():
             self._later(seen_ns, sights)
 
     def _is_of_prefill(self, request: Request) -> bool:
@@ -396,7 +396,7 @@ class LiveCluster:
 
     def _deliver(self, sights: list[Sight]) -> None:
         for live, tokens in sights:
-            if live.seen:
+            if live.closed:
                 continue
             if tokens:
                 live.on_tokens(tokens)
@@ -405,7 +405,7 @@ class LiveCluster:
                 live.on_end("")
 
     def _forget(self, live: LiveRequest) -> None:
-        live.seen = True
+        live.closed = True
         self._live.pop(live.request.row, None)
 
     # -- the end -----------------------------------------------------------------------------------

@@ -46,8 +46,9 @@ function figures(host, specs) {
 }
 
 export function charts(answer, pinned) {
-  const own = answer.distributions.map((spec, index) => {
-    const then = pinned?.distributions[index]?.series[0];
+  const own = answer.distributions.map((spec) => {
+    const before = pinned?.distributions.find((one) => one.title === spec.title);
+    const then = before?.series.find((one) => one.name === "all requests");
     return then ? { ...spec, series: [...spec.series, { ...then, name: "pinned", dashed: true, colour: 9 }] } : spec;
   });
   figures(at("distributions"), own);

@@ -360,9 +360,9 @@ def _piece(entry: _EngineRequest, delta: OutputDelta, name: Callable[[int], str]
 
 
 def _logprobs(sequence: Running, start: int, end: int, name: Callable[[int], str]) -> list[TokenLogprob]:
-    found = []
+    rows = []
     for token, logprobs in zip(sequence.output_ids[start:end], sequence.logprobs[start:end], strict=False):
         alternatives = sorted(logprobs.items(), key=lambda one: -one[1])[: sequence.params.logprobs or 0]
         top = [(name(other), value) for other, value in alternatives]
-        found.append(TokenLogprob(name(token), logprobs[token], top))
-    return found
+        rows.append(TokenLogprob(name(token), logprobs[token], top))
+    return rows

@@ -62,10 +62,10 @@ def _json(file: Path) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        found = json.loads(read_text(file))
+        value = json.loads(read_text(file))
     except json.JSONDecodeError as error:
         raise InputError(f"not JSON: {error}", file=file, fix="download the checkpoint again") from None
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def local_folder(model: str) -> str:

@@ -39,9 +39,9 @@ def compiler() -> str:
         BuildError: there is no nvcc.
     """
     for candidate in (os.environ.get("CUDACXX"), "nvcc", "/usr/local/cuda/bin/nvcc"):
-        found = shutil.which(candidate) if candidate else None
-        if found:
-            return found
+        path = shutil.which(candidate) if candidate else None
+        if path:
+            return path
     raise BuildError("nvcc was not found: install the CUDA toolkit, or name nvcc in $CUDACXX")
 
 

@@ -62,16 +62,16 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
 def load() -> ctypes.CDLL:
     """The loaded kernels, built if necessary; raises BuildError or OSError if that is impossible."""
     began_s = time.perf_counter()
-    found = build.library().exists()
-    if not found:
+    is_cached = build.library().exists()
+    if not is_cached:
         build.build_library()
     try:
         library = ctypes.CDLL(str(build.library()))
     except OSError as error:
-        if not found:
+        if not is_cached:
             raise
-        library, found = _built_here(error), False
-    compilations.note(Compilations(int(not found), int(found), time.perf_counter() - began_s))
+        library, is_cached = _built_here(error), False
+    compilations.note(Compilations(int(not is_cached), int(is_cached), time.perf_counter() - began_s))
     return declare(library)
 
 

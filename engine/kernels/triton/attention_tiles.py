@@ -64,7 +64,7 @@ def context_of(
 
 
 @triton.jit
-def nothing_seen(M: tl.constexpr, HEAD_DIM: tl.constexpr):
+def empty_softmax(M: tl.constexpr, HEAD_DIM: tl.constexpr):
     """The softmax before the first key."""
     peak = tl.full([M], float("-inf"), tl.float32)
     return Softmax(peak, tl.zeros([M], tl.float32), tl.zeros([M, padded_head_dim(HEAD_DIM)], tl.float32))
@@ -220,10 +220,10 @@ def _tile_step(
     """The running softmax with a tile whose scores are there; see `attend`."""
     offsets, tokens = _gather(context, index * BLOCK_N, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N)
     if MASKED:
-        seen = tokens[None, :] < limits
+        visible = tokens[None, :] < limits
         if WINDOW:
-            seen = seen & (tokens[None, :] >= begins)
-        scores = tl.where(seen, scores, float("-inf"))
+            visible = visible & (tokens[None, :] >= begins)
+        scores = tl.where(visible, scores, float("-inf"))
     values = _load_tile(context.v + offsets, tokens < context.length, dtype, HEAD_DIM, MASKED)
     return _softmax_step(scores, softmax.peak, softmax.total, softmax.acc, values, scale_log2)
 

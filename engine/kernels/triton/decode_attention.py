@@ -23,8 +23,8 @@ from engine.kernels.triton.attention_tiles import (
     LOG2_E,
     attend,
     context_of,
+    empty_softmax,
     load_queries,
-    nothing_seen,
     padded_head_dim,
     store_part,
     store_result,
@@ -143,8 +143,8 @@ def _decode(
 
     while tile < stop:
         seq_len = tl.load(seq_lens + sequence)
-        seen_from = _first_tile(seq_len, WINDOW, BLOCK_N)
-        tiles = tl.cdiv(seq_len, BLOCK_N) - seen_from
+        first_visible = _first_tile(seq_len, WINDOW, BLOCK_N)
+        tiles = tl.cdiv(seq_len, BLOCK_N) - first_visible
         inside = tile - origin
         if inside < tiles * NUM_KV_HEADS:
             head = inside // tiles
@@ -157,9 +157,9 @@ def _decode(
                 sequence, head, k_cache, v_cache, block_tables, stride_table, seq_len, PAGE_SIZE, HEAD_DIM
             )
             softmax = attend(
-                seen_from + first,
-                seen_from + first + count,
-                nothing_seen(BLOCK_M, HEAD_DIM),
+                first_visible + first,
+                first_visible + first + count,
+                empty_softmax(BLOCK_M, HEAD_DIM),
                 queries,
                 context,
                 window_begin(seq_len - 1, WINDOW),

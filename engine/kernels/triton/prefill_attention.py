@@ -28,8 +28,8 @@ from engine.kernels.triton.attention_tiles import (
     attend,
     attend_ahead,
     context_of,
+    empty_softmax,
     load_queries,
-    nothing_seen,
     padded_head_dim,
     store_part,
     store_result,
@@ -75,7 +75,7 @@ def _limit(position, seq_len, MASK_BLOCK: tl.constexpr):
 
 @triton.jit
 def _key_tiles(
-    begin, seen_by_all, seen_by_any, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, SPLIT: tl.constexpr
+    begin, visible_to_all, visible_to_any, BLOCK_N: tl.constexpr, WINDOW: tl.constexpr, SPLIT: tl.constexpr
 ):
     """Key-tile bounds of this program: from `start`, up to `full` without a mask, to `stop` with one.
 
@@ -83,12 +83,12 @@ def _key_tiles(
     tiles have neither edge in them.
     """
     start = begin // BLOCK_N
-    stop = tl.cdiv(seen_by_any, BLOCK_N)
+    stop = tl.cdiv(visible_to_any, BLOCK_N)
     if SPLIT:
         share = tl.cdiv(stop - start, tl.num_programs(2))
         start += tl.program_id(2) * share
         stop = tl.minimum(start + share, stop)
-    full = start if WINDOW else tl.maximum(tl.minimum(seen_by_all // BLOCK_N, stop), start)
+    full = start if WINDOW else tl.maximum(tl.minimum(visible_to_all // BLOCK_N, stop), start)
     return start, full, stop
 
 
@@ -147,17 +147,17 @@ def _prefill(
         # Keys that every row sees, and keys that any row sees: the limits of the first and the last row.
         position = seq_len - query_len
         last_token = tl.minimum((first_row + BLOCK_M - 1) // GROUP, query_len - 1)
-        seen_by_all = _limit(position + first_row // GROUP, seq_len, MASK_BLOCK)
-        seen_by_any = _limit(position + last_token, seq_len, MASK_BLOCK)
-        seen_from = window_begin(position + first_row // GROUP, WINDOW)
-        start, full, stop = _key_tiles(seen_from, seen_by_all, seen_by_any, BLOCK_N, WINDOW, SPLIT)
+        visible_to_all = _limit(position + first_row // GROUP, seq_len, MASK_BLOCK)
+        visible_to_any = _limit(position + last_token, seq_len, MASK_BLOCK)
+        first_visible = window_begin(position + first_row // GROUP, WINDOW)
+        start, full, stop = _key_tiles(first_visible, visible_to_all, visible_to_any, BLOCK_N, WINDOW, SPLIT)
         begins = window_begin(position + tokens, WINDOW)[:, None]
         limits = _limit(position + tokens, seq_len, MASK_BLOCK)[:, None]
 
         context = context_of(
             seq, head, k_cache, v_cache, block_tables, stride_table, seq_len, PAGE_SIZE, HEAD_DIM
         )
-        softmax = nothing_seen(BLOCK_M, HEAD_DIM)
+        softmax = empty_softmax(BLOCK_M, HEAD_DIM)
         if AHEAD:
             softmax = attend_ahead(
                 start,

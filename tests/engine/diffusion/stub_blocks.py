@@ -109,7 +109,7 @@ def expected(algorithm: Algorithm, prompt: list[int], most: int) -> tuple[list[i
         done = False
         while not done:
             rounds[-1] += 1
-            wanted = algorithm.wanted(blocks, state)
+            wanted = algorithm.needs_logits(blocks, state)
             if not wanted.any():
                 break
             filled = int((blocks.ids != MASK).sum())

@@ -41,7 +41,7 @@ def probabilities(*rows: dict[int, float]) -> torch.Tensor:
 
 def step(algorithm: Algorithm, state: Any, block: Blocks, *rows: dict[int, float]) -> bool:
     """One round, with logits for every position."""
-    wanted = algorithm.wanted(block, state)
+    wanted = algorithm.needs_logits(block, state)
     where = wanted.view(-1).nonzero().view(-1)
     logits = Logits(probabilities(*rows)[where], where)
     return bool(algorithm.step(block, logits, state))
@@ -66,7 +66,7 @@ def test_low_confidence_is_done_when_the_block_arrived_without_masks() -> None:
     block, algorithm = blocks([_, 5]), LowConfidence()
     assert not step(algorithm, {}, block, {1: 0.9}, {6: 0.99})
     assert block.ids.tolist() == [[1, 5]]  # what is there stays
-    assert not algorithm.wanted(block, {}).any()
+    assert not algorithm.needs_logits(block, {}).any()
 
 
 def test_joint_threshold_edits_while_masks_remain_and_never_the_prompt() -> None:
@@ -127,7 +127,7 @@ def test_every_block_is_done_within_the_bound_whatever_the_model_says(
     block = Blocks(ids, (torch.arange(8) >= known).repeat(3, 1), MASK)
     state, done = algorithm.init_step_state(block), torch.zeros(3, dtype=torch.bool)
     for _round in range(algorithm.max_rounds(8)):
-        rows = algorithm.wanted(block, state).view(-1).nonzero().view(-1)
+        rows = algorithm.needs_logits(block, state).view(-1).nonzero().view(-1)
         before = block.ids.clone()
         if not len(rows):
             done[:] = True

@@ -77,8 +77,8 @@ def recomputed(model: Qwen3, algorithm: Algorithm, prompt: list[int], most: int 
         row = torch.tensor([tail + [MASK] * (BLOCK - len(tail))])
         blocks = Blocks(row, torch.arange(BLOCK)[None] >= len(tail), MASK)
         state, done = algorithm.init_step_state(blocks), False
-        while not done and algorithm.wanted(blocks, state).any():
-            rows = algorithm.wanted(blocks, state).view(-1).nonzero().view(-1)
+        while not done and algorithm.needs_logits(blocks, state).any():
+            rows = algorithm.needs_logits(blocks, state).view(-1).nonzero().view(-1)
             whole = torch.cat((torch.tensor(ids[:start], dtype=torch.int64), blocks.ids[0]))
             logits = model.logits(model(whole[None], mask_block=BLOCK)[0, start:])
             done = bool(algorithm.step(blocks, Logits(logits[rows], rows), state))

@@ -34,7 +34,7 @@ except ValueError:
     pytest.skip("there is no tiny diffusion checkpoint", allow_module_level=True)
 
 BLOCK = 32
-PROBLEMS = {4: 120, 16: 240}
+PROBLEMS = {4: 60, 16: 240}
 MIN = {4: 1.25, 16: 1.40}
 FLAT = Linear(LinearCoefficients(LinearCosts(step=1000)))
 

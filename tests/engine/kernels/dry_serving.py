@@ -1,8 +1,9 @@
 """The real engines serving made-up requests on a GPU that is not there, and what they launch.
 
-Run as a program: `dry_serving.py MODEL [key=value ...]` builds an engine of that model and configuration dry,
-serves, and prints as JSON the kernel variants before the first request and those while serving. In a process
-of its own, as Triton's interpreter cannot do this.
+Run as a program: `dry_serving.py '[[MODEL, {SETTING: VALUE}]]'` builds engines of these models and settings
+dry, lets each serve, and prints as JSON its kernel variants before the first request and those while serving;
+beside these what a step launches, and what dry runs leave behind. In a process of its own, as Triton's
+interpreter cannot do this, and in one, as most of the time goes to imports.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence as Ordered
+from collections.abc import Iterable
 from random import Random
 from typing import Any
 
 import numpy as np
 import torch
+from launches import by_kind
+from triton import knobs
+from triton.runtime.driver import driver
 
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion import DiffusionScheduler
@@ -43,7 +47,7 @@ from engine.sampler import Sampler
 from engine.sampling_params import SamplingParams
 from engine.steplog import StepRecorder
 from engine.timing import StepTimer
-from engine.variants import META, capture_dry, executor, without_weights
+from engine.variants import META, capture_dry, executor, variants, without_weights
 
 VOCAB, PAGES = 1000, 8192
 
@@ -133,14 +137,14 @@ def _prompt_tokens(config: SchedulerConfig, rng: Random) -> int:
     return min(tokens, config.max_model_len - 20)
 
 
-def labels(variants: Ordered[Variant]) -> list[str]:
-    return sorted(f"{variant} 16|{','.join(variant.multiples_of_16)}" for variant in variants)
+def labels(of: Iterable[Variant]) -> list[str]:
+    return sorted(f"{variant} 16|{','.join(variant.multiples_of_16)}" for variant in of)
 
 
-def main(name: str, *settings: str) -> None:
-    given = {key: json.loads(value) for key, _, value in (text.partition("=") for text in settings)}
+def launched(name: str, settings: dict[str, Any]) -> dict[str, list[str]]:
+    """Kernel variants before the first request, and of the requests."""
     model = load_model_config(name)
-    config = EngineConfig(model=name, **given).on("cuda", model.mask_block)
+    config = EngineConfig(model=name, **settings).on("cuda", model.mask_block)
     decoder = without_weights(model, torch.bfloat16)
     build = autoregressive if model.mask_block == 1 else diffusion
     with recorded(HOPPER) as noted:
@@ -150,9 +154,29 @@ def main(name: str, *settings: str) -> None:
         ready = list(noted)
         noted.clear()
         serve(engine, Random(0))
-        served = list(noted)
-    print(json.dumps({"ready": labels(ready), "served": labels(served)}))
+        return {"ready": labels(ready), "served": labels(noted)}
+
+
+def traces() -> dict[str, Any]:
+    """What a dry run leaves behind, and whether it depends on the length that memory allows."""
+
+    def state() -> Any:
+        return knobs.runtime.jit_cache_hook, driver._active, [dict(vars(tuner)) for tuner in TUNERS]
+
+    def launches(**settings: Any) -> list[Variant]:
+        config = EngineConfig(model="", max_num_seqs=8, **settings)
+        return variants(load_model_config("engine/tiny/checkpoints/ar"), config, HOPPER)
+
+    before, first = state(), launches()
+    return {
+        "tuners": len(TUNERS),
+        "state kept": state() == before,
+        "repeats": launches() == first,
+        "any length": launches(max_model_len=480) == first,
+        "any page": launches(block_size=32) == first,
+    }
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    made = [launched(name, settings) for name, settings in json.loads(sys.argv[1])]
+    print(json.dumps({"traces": traces(), "launches": by_kind(), "engines": made}))

@@ -1,12 +1,7 @@
-"""Kernels and graphs launched for a step on a GPU that is not there.
-
-Run as a program: prints as JSON what a step with prompts and one of decodes launch, eagerly and captured, and
-what each layer adds. In a process of its own, as Triton's interpreter cannot do this.
-"""
+"""Kernels and graphs launched for a step with prompts on a GPU that is not there, eagerly and captured."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -69,7 +64,7 @@ def steps(layers: int) -> dict[str, int]:
     decoder = shapes_only(model, torch.bfloat16).eval()
     decoder.set_max_positions(1)
     sizes: dict[str, Any] = {"cudagraph_capture_sizes": (4,), "cudagraph_mixed_sizes": (128,)}
-    config = EngineConfig(model="", max_model_len=4096, max_num_seqs=4, max_num_batched_tokens=256, **sizes)
+    config = EngineConfig(model="", max_model_len=512, max_num_seqs=4, max_num_batched_tokens=256, **sizes)
     config = config.on("cuda")
     current: list[Launches] = []
 
@@ -80,7 +75,7 @@ def steps(layers: int) -> dict[str, int]:
         return replay, run()
 
     forward = Forward(decoder, allocate(model, 64, config.block_size, torch.bfloat16, META))
-    executor = make_executor(config, forward, 4096, META, capture)
+    executor = make_executor(config, forward, 512, META, capture)
     builder, found = executor.builder, {}
     for padded in (None, executor.mixed_graphs.padded(0, 1, 100)):  # type: ignore[union-attr]
         builder.begin(np.zeros(0, dtype=np.int64))
@@ -96,7 +91,8 @@ def steps(layers: int) -> dict[str, int]:
     return found
 
 
-if __name__ == "__main__":
+def by_kind() -> dict[str, dict[str, int]]:
+    """Launches of each kind of step for every layer, and of a model of one layer."""
     with recorded(HOPPER), torch.inference_mode():
-        one, three = steps(1), steps(3)
-    print(json.dumps({kind: {"layer": (three[kind] - one[kind]) / 2, "step": one[kind]} for kind in one}))
+        one, two = steps(1), steps(2)
+    return {kind: {"layer": two[kind] - one[kind], "step": one[kind]} for kind in one}

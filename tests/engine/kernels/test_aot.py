@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from engine.kernels.aot import Report, broken_promises, idle_in, summary, tile_loop
+from engine.kernels.aot import Report, broken_promises, idle_in, main, summary, tile_loop
 from engine.kernels.gpu import HOPPER
 from engine.kernels.promise import Promise
 
@@ -172,16 +172,14 @@ def test_a_broken_promise_is_named(change: dict[str, Any], problem: str) -> None
     assert broken_promises(PROMISE, replace(SOUND, **change), HOPPER) == [problem]
 
 
-def test_the_interpreter_has_nothing_to_compile() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "engine.kernels.aot", "--target", "cuda:90"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "unset TRITON_INTERPRET" in done.stderr
+def test_the_interpreter_has_nothing_to_compile(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with pytest.raises(SystemExit) as stopped:
+        main(["--target", "cuda:90"])
+    assert stopped.value.code == 2
+    assert "unset TRITON_INTERPRET" in capsys.readouterr().err
 
 
 def test_a_summary_has_a_line_for_each_kernel_with_the_most_registers_of_its_variants() -> None:

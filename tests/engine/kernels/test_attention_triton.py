@@ -44,19 +44,28 @@ def test_decode_splits_a_long_sequence_among_all_programs_beside_short_ones() ->
     check([(1, 9), (1, 1500), (1, 0), (1, 130), (1, 257)], head_dim=128)
 
 
+def test_decode_merges_more_parts_than_fit_into_a_tile(monkeypatch: pytest.MonkeyPatch) -> None:
+    from engine.kernels.triton import decode_attention
+
+    monkeypatch.setattr(
+        decode_attention, "PROGRAMS_PER_SM", 13
+    )  # programs, of which a merge takes 16 at once
+    check([(1, 40 * 128), (1, 9)], heads=5, kv_heads=1, head_dim=8)
+
+
 def test_decode_gives_padded_rows_zeros() -> None:
     check([(1, 0), (1, 40), (1, 0)])
     check([(1, 0), (1, 0)])
 
 
 def test_decode_takes_more_sequences_than_one_block_of_lengths() -> None:
-    check([(1, 3 + index % 5) for index in range(70)], heads=1, kv_heads=1, head_dim=8)
+    check([(1, index % 3 * 2) for index in range(66)], heads=1, kv_heads=1, head_dim=8)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_decode_shares_work_whatever_the_lengths(seed: int) -> None:
     rng = Random(seed)
-    lengths = [rng.choice([0, 1, 63, 64, 65, 128, rng.randint(1, 900)]) for _ in range(rng.randint(1, 20))]
+    lengths = [rng.choice([0, 1, 63, 64, 65, 128, rng.randint(1, 700)]) for _ in range(rng.randint(1, 12))]
     group, kv_heads = rng.choice([1, 2, 7]), rng.choice([1, 2, 3])
     shape = {"heads": group * kv_heads, "kv_heads": kv_heads, "head_dim": rng.choice([32, 64, 128])}
     check([(1, length) for length in lengths], **shape)
@@ -78,10 +87,28 @@ def test_all_layers_of_a_step_share_one_plan(monkeypatch: pytest.MonkeyPatch) ->
         torch.testing.assert_close(planned.attend().double(), naive(batch), atol=3e-6, rtol=1e-5)
 
 
+def test_there_are_as_many_merges_as_programs_however_many_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    from engine.kernels.triton import decode_attention
+
+    grids: list[tuple[int, ...]] = []
+
+    class Grids:
+        def __getitem__(self, grid: tuple[int, ...]) -> Any:
+            grids.append(grid)
+            return lambda *args, **kwargs: None
+
+    monkeypatch.setattr(decode_attention, "_merge", Grids())
+    for sequences in (1, 20):
+        batch = make_batch([(1, 5)] * sequences, heads=4, kv_heads=2, head_dim=16)
+        with backend.force("triton"):
+            batch.attend()
+    assert grids == [(decode_attention.PROGRAMS_PER_SM * 3, 2)] * 2
+
+
 @pytest.mark.parametrize("mask_block", [1, 32])
 @pytest.mark.parametrize("group", [1, 4, 5, 7, 8])
 def test_prefill_packs_query_heads_and_tokens(group: int, mask_block: int) -> None:
-    check([(40, 40), (33, 70)], heads=2 * group, kv_heads=2, mask_block=mask_block)
+    check([(33, 33), (18, 70)], heads=2 * group, kv_heads=2, mask_block=mask_block)
 
 
 @pytest.mark.parametrize("page_size", [16, 20, 64, 256])
@@ -107,14 +134,14 @@ def test_decodes_chunks_and_prompts_in_one_batch(mask_block: int) -> None:
 @pytest.mark.parametrize("sinks", [False, True])
 @pytest.mark.parametrize("window", [1, 40, 128, 200, 1000])
 def test_windows_and_sinks(window: int, sinks: bool) -> None:
-    lengths = [(1, 700), (1, 9), (1, 0), (1, 128), (1, 129), (20, 20), (3, 350), (70, 190)]
+    lengths = [(1, 500), (1, 9), (1, 0), (1, 128), (1, 129), (3, 350), (45, 160)]
     check(lengths, window=window, sinks=sinks, head_dim=64, heads=6, kv_heads=2)
 
 
 @pytest.mark.parametrize("window", [1, 70, 128])
 def test_pages_outside_the_window_are_not_looked_up(window: int) -> None:
-    lengths = [(1, 300), (1, 129), (40, 350), (3, 260)]
-    batch = make_batch(lengths, window=window, head_dim=32)
+    lengths = [(1, 300), (1, 129), (20, 330), (3, 260)]
+    batch = make_batch(lengths, window=window, head_dim=32, heads=2, kv_heads=1)
     with backend.force("triton"):
         expected = batch.attend()
         for row, (new, total) in enumerate(lengths):
@@ -125,7 +152,7 @@ def test_pages_outside_the_window_are_not_looked_up(window: int) -> None:
 
 
 def test_sinks_without_a_window() -> None:
-    check([(1, 1500), (1, 0), (1, 30), (40, 90)], sinks=True, head_dim=64, heads=8, kv_heads=2)
+    check([(1, 900), (1, 0), (1, 30), (40, 90)], sinks=True, head_dim=64, heads=4, kv_heads=2)
 
 
 @pytest.mark.parametrize("splits", [2, 5])
@@ -133,7 +160,7 @@ def test_sinks_without_a_window() -> None:
 def test_splits_of_the_keys_under_a_window_and_with_sinks(splits: int, window: int) -> None:
     from engine.kernels.triton.prefill_attention import prefill_attention
 
-    batch = make_batch([(10, 350), (9, 9), (2, 0)], heads=2, kv_heads=1, window=window, sinks=True)
+    batch = make_batch([(7, 350), (5, 5), (2, 0)], heads=2, kv_heads=1, window=window, sinks=True)
     out = torch.full(batch.q.shape, torch.nan)
     caches = (batch.k_cache, batch.v_cache)
     prefill_attention(batch.q, *caches, batch.meta, batch.scale, out, splits, window, batch.sinks)
@@ -148,11 +175,13 @@ def test_a_plan_under_a_window_has_the_tiles_of_the_window() -> None:
     assert plan_decodes(lengths, 4, 2, 64)[0, 6] == 2 * (8 + 1 + 0 + 1)
 
 
+KINDS: list[dict[str, Any]] = [{}, {"mask_block": 32}, {"window": 40, "sinks": True}]
+
+
 @pytest.mark.parametrize("number", range(3))
-@pytest.mark.parametrize("kind", [{}, {"mask_block": 32}, {"window": 40, "sinks": True}])
-def test_every_configuration_attends_alike(
-    number: int, kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("kind", range(3))
+def test_every_configuration_attends_alike(number: int, kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every configuration takes every kind of mask, and splits the keys of one kind."""
     from engine.kernels.triton import prefill_attention as prefill
     from engine.kernels.triton.autotune import FirstConfig
 
@@ -160,15 +189,15 @@ def test_every_configuration_attends_alike(
     assert [config.kwargs["AHEAD"] for config in configs] == [True, False, False]
     configured = FirstConfig(prefill.KERNELS["wide"].fn, configs[number])
     monkeypatch.setattr(prefill, "KERNELS", dict.fromkeys(prefill.KERNELS, configured))
-    lengths = [(70, 70), (20, 150), (5, 0)]
-    for splits in (1, 3):
-        batch = make_batch(lengths, num_decodes=0, heads=3, kv_heads=1, **kind)
-        out = torch.full(batch.q.shape, torch.nan)
-        caches = (batch.k_cache, batch.v_cache)
-        prefill.prefill_attention(
-            batch.q, *caches, batch.meta, batch.scale, out, splits, batch.window, batch.sinks
-        )
-        torch.testing.assert_close(out.double(), naive(batch), atol=3e-6, rtol=1e-5)
+    splits = 3 if number == kind else 1
+    lengths = [(44, 150), (9, 9), (2, 0)] if splits > 1 else [(70, 70), (20, 150), (5, 0)]
+    batch = make_batch(lengths, num_decodes=0, heads=3, kv_heads=1, **KINDS[kind])
+    out = torch.full(batch.q.shape, torch.nan)
+    caches = (batch.k_cache, batch.v_cache)
+    prefill.prefill_attention(
+        batch.q, *caches, batch.meta, batch.scale, out, splits, batch.window, batch.sinks
+    )
+    torch.testing.assert_close(out.double(), naive(batch), atol=3e-6, rtol=1e-5)
 
 
 def test_prompt_tails_are_cut_inside_a_block() -> None:
@@ -186,7 +215,7 @@ def test_prefill_merges_splits_of_the_keys(splits: int, mask_block: int) -> None
     """More splits than tiles leaves some with nothing, and some rows see nothing in some splits."""
     from engine.kernels.triton.prefill_attention import prefill_attention
 
-    lengths = [(1, 9), (10, 150), (9, 9), (2, 0)]
+    lengths = [(1, 9), (9, 150), (5, 5), (2, 0)]
     batch = make_batch(lengths, heads=2, kv_heads=1, mask_block=mask_block)
     out = torch.full(batch.q.shape, torch.nan)
     prefill_attention(batch.q, batch.k_cache, batch.v_cache, batch.meta, batch.scale, out, splits)
@@ -202,7 +231,7 @@ def test_a_captured_batch_of_which_fewer_are_decodes_and_prompts(decodes: int, s
     from engine.kernels.triton.prefill_attention import prefill_attention
 
     lengths = [(1, 30 + i) for i in range(decodes)] + [(0, 0)] * (4 - decodes)
-    batch = make_batch([*lengths, (20, 20), (3, 50), (0, 0), (9, 0)], num_decodes=4)
+    batch = make_batch([*lengths, (20, 20), (3, 50), (0, 0), (9, 0)], num_decodes=4, heads=2, kv_heads=1)
     meta = replace(batch.meta, usual_prompts=2, max_query_len=len(batch.q), max_seq_len=4096)
     out = torch.full(batch.q.shape, torch.nan)
     decode_attention(batch.q, batch.k_cache, batch.v_cache, meta, batch.scale, out)

@@ -10,81 +10,81 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-EAGER = {
-    "experts": ("qwen3-30b-a3b", "max_model_len=8192"),
-    "600 sequences": ("engine/tiny/checkpoints/ar", "max_num_seqs=600", "block_size=64"),
-    "diffusion with experts": ("llada2.0-mini", "block_size=32", "max_num_seqs=64", "max_model_len=4096"),
+Engine = tuple[str, dict[str, Any]]
+
+EAGER: dict[str, Engine] = {
+    "experts": ("qwen3-30b-a3b", {"max_model_len": 8192}),
+    "600 sequences": ("engine/tiny/checkpoints/ar", {"max_num_seqs": 600, "block_size": 64}),
+    "diffusion with experts": (
+        "llada2.0-mini",
+        {"block_size": 32, "max_num_seqs": 48, "max_model_len": 2048, "max_num_batched_tokens": 2048},
+    ),
 }
+WITH_GRAPHS: Engine = ("engine/tiny/checkpoints/ar", {"max_num_seqs": 40})
 LONG = ("experts", "600 sequences")
 
 
-def served(*arguments: str) -> tuple[set[str], set[str]]:
-    """Kernel variants before the first request, and of the requests."""
+def dry_run(*engines: Engine) -> dict[str, Any]:
+    """What `dry_serving` prints of these engines."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     program = str(Path(__file__).with_name("dry_serving.py"))
-    done = subprocess.run(
-        [sys.executable, program, *arguments], env=environment, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, program, json.dumps(engines)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    return set(found["ready"]), set(found["served"])
+    printed: dict[str, Any] = json.loads(done.stdout)
+    return printed
+
+
+def assert_warm(serving: dict[str, list[str]]) -> None:
+    ready, served = set(serving["ready"]), set(serving["served"])
+    assert served - ready == set(), "a request would wait for the compiler"
+    assert ready - served == set(), "compiled for nothing"
+
+
+def eagerly(engine: str) -> Engine:
+    name, settings = EAGER[engine]
+    return name, {**settings, "enforce_eager": True}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        pytest.param(words, id=name, marks=[pytest.mark.long] if name in LONG else [])
-        for name, words in EAGER.items()
-    ],
-)
-def test_serving_launches_what_the_warm_up_has_launched_all_of_it_and_nothing_else(
-    arguments: tuple[str, ...],
+@pytest.mark.long
+@pytest.mark.parametrize("engine", LONG)
+def test_serving_launches_what_the_warm_up_has_launched_all_of_it_and_nothing_else(engine: str) -> None:
+    assert_warm(dry_run(eagerly(engine))["engines"][0])
+
+
+@pytest.fixture(scope="module")
+def printed() -> dict[str, Any]:
+    """One process for all tests below."""
+    return dry_run(eagerly("diffusion with experts"), WITH_GRAPHS)
+
+
+@pytest.mark.slow
+def test_block_diffusion_launches_what_its_warm_up_has_launched(printed: dict[str, Any]) -> None:
+    assert_warm(printed["engines"][0])
+
+
+@pytest.mark.slow
+def test_with_graphs_nothing_is_left_to_compile_either(printed: dict[str, Any]) -> None:
+    ready, served = (set(printed["engines"][1][when]) for when in ("ready", "served"))
+    assert served - ready == set()
+    assert any("prefill" in name for name in served), "prompts run without graphs"
+
+
+@pytest.mark.slow
+def test_a_dry_run_leaves_no_trace_and_finds_the_same_for_whatever_length_the_memory_allows(
+    printed: dict[str, Any],
 ) -> None:
-    ready, launched = served(*arguments, "enforce_eager=true")
-    assert launched - ready == set(), "a request would wait for the compiler"
-    assert ready - launched == set(), "compiled for nothing"
-
-
-@pytest.mark.slow
-def test_with_graphs_nothing_is_left_to_compile_either() -> None:
-    ready, launched = served("engine/tiny/checkpoints/ar", "max_num_seqs=40")
-    assert launched - ready == set()
-    assert any("prefill" in name for name in launched), "prompts run without graphs"
-
-
-DRY = """
-from engine.config import EngineConfig
-from engine.kernels.dry_run import recorded
-from engine.kernels.gpu import HOPPER
-from engine.kernels.triton.autotune import TUNERS
-from engine.models.config import load_model_config
-from engine.variants import variants
-import engine.kernels.triton.moe, engine.kernels.triton.prefill_attention
-from triton import knobs
-from triton.runtime.driver import driver
-
-def state():
-    return knobs.runtime.jit_cache_hook, driver._active, [dict(vars(tuner)) for tuner in TUNERS]
-
-def found(**settings):
-    config = EngineConfig(model="", **settings)
-    return variants(load_model_config("engine/tiny/checkpoints/ar"), config, HOPPER)
-
-before = state()
-once, again, shorter, larger_pages = found(), found(), found(max_model_len=480), found(block_size=32)
-print(len(TUNERS), state() == before, once == again == shorter, once == larger_pages)
-"""
-
-
-@pytest.mark.slow
-def test_a_dry_run_leaves_no_trace_and_finds_the_same_for_whatever_length_the_memory_allows() -> None:
     """What it pretends to have timed would else decide which configuration really runs."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", DRY], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "5 True True False\n", done.stderr
+    same = {"state kept": True, "repeats": True, "any length": True}
+    assert printed["traces"] == {"tuners": 5, **same, "any page": False}
+
+
+@pytest.mark.slow
+def test_a_captured_step_with_prompts_launches_nothing_for_a_layer(printed: dict[str, Any]) -> None:
+    assert printed["launches"]["prompt"] == {"layer": 10, "step": 12}
+    assert printed["launches"]["prompt, captured"] == {"layer": 0, "step": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from itertools import product
 from random import Random
 from typing import Any
@@ -40,16 +41,18 @@ def bench(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> StepBench:
     return StepBench(engine, ProfilePrompts(engine.vocab_size, None, 0))
 
 
-def profiled(costs: Costs, monkeypatch: pytest.MonkeyPatch) -> StepSamples:
+@functools.cache
+def profiled(costs: Costs) -> StepSamples:
     """Every shape of the plan, visited as in a profile: once to warm up, once to count."""
-    measuring = bench(Machine(costs), monkeypatch)
     parts = []
-    for number, shape in enumerate(plan(measuring.limits, GRID)):
-        measuring.visit(shape)
-        samples = measuring.visit(shape)
-        samples.table["shape"][:] = number
-        samples.table["repetition"][:] = np.arange(len(samples))
-        parts.append(samples)
+    with pytest.MonkeyPatch.context() as patch:
+        measuring = bench(Machine(costs), patch)
+        for number, shape in enumerate(plan(measuring.limits, GRID)):
+            measuring.visit(shape)
+            samples = measuring.visit(shape)
+            samples.table["shape"][:] = number
+            samples.table["repetition"][:] = np.arange(len(samples))
+            parts.append(samples)
     return joined(parts)
 
 
@@ -124,7 +127,7 @@ def prediction_errors(latency: Fitted, log: StepLog) -> list[float]:
 def test_one_profile_predicts_both_loops(
     costs: Costs, within: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    latency = Fitted(fit(profiled(costs, monkeypatch), bootstrap=0))
+    latency = Fitted(fit(profiled(costs), bootstrap=0))
     for overlap, seed in product((False, True), (0, 1)):
         log = served(costs, monkeypatch, seed, async_scheduling=overlap)
         assert np.abs(prediction_errors(latency, log)).max() < within
@@ -133,7 +136,7 @@ def test_one_profile_predicts_both_loops(
 def test_alternating_steps_of_the_overlapped_loop_are_priced_alike_one_by_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    latency = Fitted(fit(profiled(BETWEEN, monkeypatch), bootstrap=0))
+    latency = Fitted(fit(profiled(BETWEEN), bootstrap=0))
     log = served(BETWEEN, monkeypatch, async_scheduling=True)
     at_once, one_by_one = (rerun(log, latency, single_step=single) for single in (False, True))
     np.testing.assert_array_equal(at_once.ttft_s, one_by_one.ttft_s)
@@ -146,7 +149,7 @@ def test_steps_of_an_overlapped_run_are_what_they_would_take_one_after_another(
 ) -> None:
     there = samples_of(served(costs, monkeypatch, async_scheduling=True), "run")
     here = samples_of(served(costs, monkeypatch), "run")
-    latency = Fitted(fit(profiled(costs, monkeypatch), bootstrap=0))
+    latency = Fitted(fit(profiled(costs), bootstrap=0))
     for samples in (there, here):
         predicted = sum(latency.step_ns(features) for features in features_of(samples))
         assert samples["total_ns"].sum() == pytest.approx(predicted, rel=0.03)

@@ -231,7 +231,7 @@ def test_a_stream_yields_what_generate_returns(overlapped: bool) -> None:
     assert ends == {output.request_id: output.finish_reason for output in outputs}
 
 
-def test_who_stops_asking_ends_the_requests() -> None:
+def test_a_client_that_stops_reading_ends_its_requests() -> None:
     engine = engine_with()
     deltas = stream(engine, PROMPTS, [GREEDY] * len(PROMPTS))
     next(deltas)

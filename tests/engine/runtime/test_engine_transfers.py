@@ -137,7 +137,7 @@ def test_a_batch_of_blocks_begins_with_one_copy() -> None:
     with Copies() as copies:
         begun = executor.begin(batch, lambda request, start, end: [1] * (end - start))
     assert len(copies.nbytes) == 1
-    assert begun.rows_wanted == [29, 29, 29], "three tokens of each block are known"
+    assert begun.rows_of_logits == [29, 29, 29], "three tokens of each block are known"
 
 
 def test_one_transfer_has_each_place_of_the_block_tables_once_and_its_latest_page() -> None:

@@ -28,6 +28,8 @@ TESTS = HERE.parents[1]
 FOLDERS = {"in": HERE / "inputs", "formats": TESTS / "traces" / "formats", "repository": TESTS.parent}
 KINDS = (".csv", ".json", ".txt", ".yaml", ".sh", ".jsonl")
 """Files with text."""
+BINARY = (".pftrace",)
+"""Files of which every byte counts."""
 SETTINGS = ("scheduler", "schedulers")
 """Parts of a summary without results."""
 LEFT_OUT = ("complete.json", "config.yaml")
@@ -102,6 +104,9 @@ def _commands(line: str, place: Path) -> Iterator[str]:
         kept = len(path.stem) == NAME_OF_A_CACHED_RUN
         if path.suffix in KINDS and path.name not in LEFT_OUT and not kept:
             yield from condensed(str(path.relative_to(place)), named(path.read_text(encoding="utf-8")))
+        if path.suffix in BINARY:
+            content = path.read_bytes()
+            yield f"{path.relative_to(place)} {len(content)} bytes #{sha256(content).hexdigest()[:6]}"
 
 
 def condensed(name: str, text: str) -> Iterator[str]:

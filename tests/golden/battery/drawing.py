@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -44,6 +45,11 @@ def kept(
             if not free:
                 return found
             settings.pop(free[-1])
+
+
+def nameless(value: Any) -> str:
+    """Digest of all values, whatever their fields and classes are called."""
+    return sha256(re.sub(r"\w+[=(]", "", text_of(value)).replace(str(HERE), "").encode()).hexdigest()[:6]
 
 
 def digest(value: Any) -> str:

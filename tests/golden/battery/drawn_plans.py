@@ -29,6 +29,8 @@ TRAFFIC: Values = {
     "max_num_seqs": (2, 8),
 }
 SLOS = ("ttft.p99=40ms", "ttft.p99=15ms e2e.p90=300ms", "itl.mean=12ms", "ttft.p50=1ms")
+MET_BY_SOME = ("ttft.p99=1s", "itl.mean=60ms", "ttft.p99=3s e2e.p90=9s", "ttft.p50=500ms")
+"""Targets that some of the imagined runs meet."""
 SERVED: Values = {
     "scheduler": ("priority-fcfs", "sjf", "lpm"),
     "prefix_cache": ("none", "radix"),
@@ -92,7 +94,8 @@ def _planned(rng: Random, with_files: bool = False) -> Iterator[str]:
         "num_requests": 20,
         "output_tokens": 10,
     }
-    settings |= drawn(TRAFFIC, 0.4, rng) | {"slo": rng.choice(SLOS)}
+    slos = (*SLOS, *MET_BY_SOME, *MET_BY_SOME) if with_files else SLOS
+    settings |= drawn(TRAFFIC, 0.4, rng) | {"slo": rng.choice(slos)}
     options: dict[str, Any] = {"draws": 0, "tune": False, "most_requests": 30, **drawn(OPTIONS, 0.35, rng)}
     vary: dict[str, Any] = drawn(CHOICES, 0.25, rng)
     if with_files:
@@ -117,9 +120,11 @@ def _planned(rng: Random, with_files: bool = False) -> Iterator[str]:
         options.pop("confidence", None)
     options |= {"draws": 2} if "confidence" in options else {}
     settings |= {"goodput": "ttft:30 tpot:15"} if "attainment" in options else {}
-    found = plan(vary=vary, **common, **options, **settings)
+    progress: list[str] = []
+    found = plan(vary=vary, on_progress=progress.append, **common, **options, **settings)
     yield f"{kind} {digest(found.summary)} {digest(str(found))}"
     if with_files:
+        yield f"progress {digest(progress)}"
         yield from _files(found)
 
 

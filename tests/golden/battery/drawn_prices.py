@@ -14,7 +14,9 @@ from typing import Any
 import yaml
 from drawing import Values, digest, drawn, kept
 
+from blis_py.core.diffusion_features import DiffusionFeatures
 from blis_py.core.features import StepFeatures
+from blis_py.core.rank_features import RankedFeatures
 from blis_py.errors import InputError
 from blis_py.latency.base import LatencyModel
 from blis_py.latency.notes import domain_notes
@@ -88,7 +90,8 @@ def _priced(settings: dict[str, Any], rng: Random) -> Iterator[str]:
 
 
 def tables(kind: str, first: str, count: str) -> Iterator[str]:
-    """Step times of measured tables and profiles whose numbers are scaled, each by itself."""
+    """Step times of measured tables and profiles whose numbers are scaled, each by itself; of sparse ones
+    every fifth row is missing."""
     from blis_py.hardware.gpu import load_gpu
     from blis_py.latency import build
     from blis_py.models.model_shape import load_model
@@ -96,8 +99,12 @@ def tables(kind: str, first: str, count: str) -> Iterator[str]:
     for seed in range(int(first), int(first) + int(count)):
         rng = Random(f"{kind} {seed}")
         with tempfile.TemporaryDirectory() as place:
-            folder = copytree(SCENARIO / kind, Path(place, kind))
+            folder = copytree(SCENARIO / kind.removeprefix("sparse-"), Path(place, kind))
             for file in sorted(folder.iterdir()):
+                if kind.startswith("sparse-") and file.suffix == ".csv":
+                    heading, *rows = file.read_text(encoding="utf-8").splitlines()
+                    kept_rows = [row for row in rows if rng.random() < 0.8]
+                    file.write_text("\n".join([heading, *kept_rows, ""]), encoding="utf-8")
                 _scale(file, rng)
             try:
                 if kind == "fitted":
@@ -168,7 +175,52 @@ def _times(plain: LatencyModel, rng: Random) -> Iterator[str]:
             runs += [run.steps, run.end_ns, run.ends_ns().tolist()[:9]]
             mixed.append(model.step(_features(rng, has_prompts=True)))
         yield f"decodes {digest(alone)} runs {digest(runs)} prompts {digest(mixed)}"
+    yield f"whole {digest(list(_whole(plain, rng)))}"
     yield f"notes {digest(domain_notes(plain))}"
+
+
+def _whole(plain: LatencyModel, rng: Random) -> Iterator[Any]:
+    """Durations of steps of every kind: of several ranks and of diffusion, too, and with scaled parts."""
+    from blis_py.latency.base import overlapped
+    from blis_py.latency.scaled import scaled
+
+    factors = rng.choice((0.3, 1.0, 2.5)), rng.choice((0.3, 1.0, 2.5))
+    for model in (plain, overlapped(plain), scaled(plain, *factors), overlapped(scaled(plain, *factors))):
+        for _ in range(4):
+            few, several = (_features(rng, has_prompts=prompts) for prompts in (False, True))
+            ranks = [RankedFeatures([_of_rank(rng, n < prompts) for n in range(4)]) for prompts in (0, 2)]
+            yield [[model.step_ns(each), model.step(each)] for each in (few, several, *ranks, _round(rng))]
+            for each in (few, ranks[0]):
+                steps, start_ns = rng.choice((2, 9, 70)), rng.randrange(10**9)
+                whole = model.decode_run(each, steps, start_ns)
+                cut = model.decode_run(each, steps, start_ns, rng.randrange(start_ns, whole.end_ns + 1))
+                first, until = whole.first(rng.randint(1, steps)), whole.until(cut.end_ns)
+                yield [
+                    [run.steps, run.end_ns] for run in (whole, cut, first, until, whole.then(whole.end_ns))
+                ]
+        yield [model.name, model.provenance, model.frontend, model.uses_max_context]
+
+
+def _of_rank(rng: Random, has_prompts: bool) -> StepFeatures:
+    return StepFeatures() if rng.random() < 0.2 else _features(rng, has_prompts)
+
+
+def _round(rng: Random) -> DiffusionFeatures:
+    blocks, prompts, context = rng.choice((1, 3, 16)), rng.choice((0, 2)), rng.choice((32, 900))
+    tokens = 32 * (blocks + prompts)
+    return DiffusionFeatures(
+        denoise_blocks=blocks,
+        commit_blocks=rng.randint(0, blocks),
+        prefill_blocks=prompts,
+        begins_batch=rng.randrange(2),
+        prefill_seqs=blocks + rng.choice((0, prompts)),
+        prefill_tokens=tokens,
+        prefill_pairs=tokens * (context + 32),
+        prefill_kv_tokens=blocks * context,
+        prefill_prompt_pairs=tokens * (context + 32),
+        emitted_rows=rng.choice((0, blocks * 7)),
+        max_context=context,
+    )
 
 
 def _features(rng: Random, has_prompts: bool) -> StepFeatures:

@@ -38,7 +38,7 @@ class Imagined:
         rng: of the services' speed and of what goes wrong.
     """
 
-    workers, done, found = 1, 0, 0
+    workers, done, reused = 1, 0, 0
 
     def __init__(self, rng: Random) -> None:
         self._per_s, self._seed = rng.choice((3.0, 15.0, 60.0)), rng.random()
@@ -82,9 +82,9 @@ class Imagined:
         noise = 1 + self._noise * (self._draw("noise", kind, how, config.seed) - 0.5)
         factor = noise * self._per_s / speed / max(1 - used, 0.02) * (1 + 10 / requests)
         if "hopeless" in job.stops_at and factor > 30:
-            return JobOutcome(early="hopeless")
+            return JobOutcome(early_stop="hopeless")
         if "fine" in job.stops_at and factor < 0.3:
-            return JobOutcome(early="fine")
+            return JobOutcome(early_stop="fine")
         return self._scaled(job, factor, min(rate, capacity), used, offered, requests)
 
     def _scaled(

@@ -101,6 +101,9 @@ DRAWN = {
     "written": "drawn_files",
     "plans": "drawn_plans",
     "searched": "drawn_plans",
+    "decided": "drawn_decisions",
+    "answers": "drawn_answers",
+    "parts": "drawn_parts",
 }
 """Modules of further pieces. Each of their lines is kept by itself."""
 

@@ -21,7 +21,7 @@ OPEN_PATHS = frozenset(("/health", "/health/ready", "/ping", "/metrics", "/versi
 """Paths that need no API key."""
 
 
-class Doorkeeper:
+class RequestChecks:
     """Refusal of requests that the backend cannot take now."""
 
     def __init__(self, backend: Backend, settings: ServeSettings) -> None:
@@ -78,13 +78,13 @@ class LimitsMiddleware:
                 await _discard(receive)
             await _refuse(send, 413, self._problem, [(b"connection", b"close")])
             return
-        seen = 0
+        received = 0
 
         async def counted() -> Message:
-            nonlocal seen
+            nonlocal received
             message = await receive()
-            seen += len(message.get("body", b""))
-            if seen > self._max_bytes:
+            received += len(message.get("body", b""))
+            if received > self._max_bytes:
                 raise HTTPException(413, self._problem)
             return message
 

@@ -73,11 +73,11 @@ class Verifier:
     def best(self, lines: Sequence[int], confidence: float | None = None) -> Probe | None:
         """The cheapest candidate that holds over longer durations and, with `confidence`, in this share of
         the draws."""
-        while (found := self._search.best(lines)) is not None:
-            refuted = self._refuted(found, confidence)
+        while (probe := self._search.best(lines)) is not None:
+            refuted = self._refuted(probe, confidence)
             if refuted is None:
-                return found
-            self._search.refute(found, refuted)
+                return probe
+            self._search.refute(probe, refuted)
         return None
 
     def sustained(self, probe: Probe) -> Sustained:

@@ -1,0 +1,93 @@
+"""Latencies of each pool, and what hand-overs between pools waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from blis_py.figures.axes import in_words, latency_axis
+from blis_py.figures.facts import foot
+from blis_py.figures.over_time import pool_line
+from blis_py.figures.run import RunView
+from blis_py.figures.style import (
+    QUIET,
+    Picture,
+    in_house_style,
+    label,
+    legend_above,
+    legend_room,
+    panels,
+    say,
+)
+from blis_py.metrics.registry import METRICS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SHOWN = ("ttft", "tpot", "e2e")
+SHARES = {"min": 0, "p50": 50, "p90": 90, "p95": 95, "p99": 99, "max": 100}
+"""Statistics of a summary by the share of requests at or below them."""
+WAITS = {
+    "handover_reservation_ms": "blocks of the decode instance",
+    "handover_link_queue_ms": "other transfers on the link",
+    "handover_wire_ms": "own KV on the link",
+}
+"""Mean waits of a hand-over in a summary, by cause."""
+
+
+def points(run: RunView, metric: str) -> dict[str, tuple[list[float], list[int]]]:
+    """Statistics of a latency in each pool that has any: their values, and the shares of requests."""
+    values = {}
+    for name, pool in run.pools.items():
+        stated: Mapping[str, Any] = pool.get(METRICS[metric].key) or {}
+        known = {stat: share for stat, share in SHARES.items() if stated.get(stat) is not None}
+        if known:
+            values[name] = [float(stated[stat]) for stat in known], list(known.values())
+    return values
+
+
+@in_house_style
+def by_pool(run: RunView) -> Picture | None:
+    """TTFT, TPOT and E2E of the visits to each pool, and mean waits of hand-overs by cause; `None` with one
+    pool."""
+    if not run.pools:
+        return None
+    legend = legend_room(len(run.pools))
+    figure, axes = panels(4 if run.handovers else 3, 2, 3.2, legend, foot=foot(run.config))
+    for metric, ax in zip(SHOWN, axes, strict=False):
+        _draw_latency(ax, run, metric)
+    if run.handovers:
+        _draw_waits(axes[3], run.handovers)
+    legend_above(figure, max(axes[:3], key=lambda ax: len(ax.lines)), from_top=0.1)
+    return figure
+
+
+def _draw_latency(ax: Axes, run: RunView, metric: str) -> None:
+    """A line for each pool through its percentiles."""
+    ax.set_title(METRICS[metric].title)
+    extent: list[float] = []
+    of_pools, looks = points(run, metric), {name: pool_line(at) for at, name in enumerate(run.pools)}
+    for name, (values, shares) in of_pools.items():
+        ax.plot(values, shares, marker="o", markersize=4, label=label(name), **looks[name])
+        extent += values
+    if not extent:
+        say(ax, f"no pool has a {METRICS[metric].label}")
+        return
+    latency_axis(ax, extent)
+    ax.set_ylabel("% of visits")
+    ax.set_ylim(0, 101)
+    ax.set_yticks([0, 50, 90, 99])
+
+
+def _draw_waits(ax: Axes, handovers: Mapping[str, Any]) -> None:
+    """A bar for each cause, from the end of the one before it."""
+    ax.set_title("Mean wait of a hand-over")
+    begin = 0.0
+    for row, (key, cause) in enumerate(WAITS.items()):
+        mean = float(handovers.get(key) or 0.0)
+        ax.barh(row, mean, left=begin, color=QUIET, height=0.6)
+        ax.annotate(f"{cause}: {in_words(float(f'{mean:.3g}'))}", (0, row - 0.48), fontsize=9, va="center")
+        begin += mean
+    ax.set_ylim(len(WAITS) - 0.5, -0.8)
+    ax.set_yticks([])
+    latency_axis(ax, [0.0, begin], text=f"of {handovers.get('handovers', 0):,} hand-overs")
