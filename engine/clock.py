@@ -27,6 +27,10 @@ class Clock(Protocol):
 
     def now_ns(self) -> int: ...
 
+    def perf_counter_origin_ns(self) -> int:
+        """The clock's time, at its present pace, when `time.perf_counter_ns` was 0."""
+        ...
+
     def wait_until(self, time_ns: int) -> None:
         """Idle until `time_ns`; returns at once if it has passed."""
         ...
@@ -62,6 +66,10 @@ class WallClock:
     def now_ns(self) -> int:
         return time.perf_counter_ns() - self._origin_ns
 
+    def perf_counter_origin_ns(self) -> int:
+        # Two readings of the clock would differ by what interrupts the thread between them.
+        return -self._origin_ns
+
     def wait_until(self, time_ns: int) -> None:
         rest_ns = time_ns - self.now_ns()
         if rest_ns > _SLEEP_IS_LATE_NS:
@@ -96,6 +104,9 @@ class CpuClock:
 
     def now_ns(self) -> int:
         return time.thread_time_ns() + self._offset_ns
+
+    def perf_counter_origin_ns(self) -> int:
+        return self.now_ns() - time.perf_counter_ns()
 
     def wait_until(self, time_ns: int) -> None:
         self._offset_ns += max(time_ns - self.now_ns(), 0)
@@ -151,6 +162,9 @@ class SteadyClock:
 
     def now_ns(self) -> int:
         return int(self._elapsed_ns + (time.thread_time_ns() - self._since_ns) / self.pace)
+
+    def perf_counter_origin_ns(self) -> int:
+        return self.now_ns() - time.perf_counter_ns()
 
     def wait_until(self, time_ns: int) -> None:
         self._elapsed_ns += max(time_ns - self.now_ns(), 0)

@@ -202,7 +202,7 @@ class FlightTimer(StepTimer):
         if device.type == "cuda":
             timeline.start(clock)
         self._span = GpuSpan() if device.type == "cuda" else WorkerSpan()
-        self._origin_ns = clock.now_ns() - time.perf_counter_ns()
+        self._origin_ns = clock.perf_counter_origin_ns()
         self._resumed_ns = self._seen_ns = -1
 
     def resume(self) -> None:

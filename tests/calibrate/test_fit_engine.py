@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -38,6 +39,9 @@ class MadeUpClock:
     def now_ns(self) -> int:
         self._now_ns += LOOK_NS
         return self._now_ns
+
+    def perf_counter_origin_ns(self) -> int:
+        return self.now_ns() - time.perf_counter_ns()
 
     def wait_until(self, time_ns: int) -> None:
         self._now_ns = max(self._now_ns, time_ns)

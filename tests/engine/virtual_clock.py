@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager, nullcontext
 from random import Random
 
@@ -18,6 +19,9 @@ class StepClock:
     def now_ns(self) -> int:
         self.time_ns += self.tick_ns
         return self.time_ns
+
+    def perf_counter_origin_ns(self) -> int:
+        return self.now_ns() - time.perf_counter_ns()
 
     def elsewhere(self) -> AbstractContextManager[None]:
         return nullcontext()

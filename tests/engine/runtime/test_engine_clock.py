@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,16 +13,40 @@ from stub_engine import stub_engine
 from blis_py.errors import InputError
 from engine import clock as clocks
 from engine import yardstick as yardsticks
-from engine.clock import CpuClock, SteadyClock, clock_facts
+from engine.clock import CpuClock, SteadyClock, WallClock, clock_facts
 from engine.config import EngineConfig
 from engine.diffusion.build import build_diffusion_engine
 from engine.diffusion.low_confidence import LowConfidence
 from engine.diffusion.settings import DllmSettings
 from engine.sampling_params import SamplingParams
+from engine.timing import FlightTimer, GpuTimeline
 from engine.tiny import checkpoint
 from engine.yardstick import Yardstick
 
 MS = 1_000_000
+
+
+def test_forwards_of_a_thread_that_is_interrupted_while_it_reads_the_clock_stay_one_after_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The machine takes the CPU away for a millisecond at every third reading or so."""
+    now_ns, rng = 0, Random(0)
+
+    def read() -> int:
+        nonlocal now_ns
+        now_ns += MS if rng.random() < 0.3 else 1000
+        return now_ns
+
+    monkeypatch.setattr(clocks.time, "perf_counter_ns", read)
+    clock, timeline = WallClock(), GpuTimeline()
+    planned_ahead = [FlightTimer(clock, torch.device("cpu"), timeline) for _ in range(200)]
+    flights = []
+    for timer in planned_ahead:
+        timer.gpu_begin()
+        timer.gpu_end()
+        timer.arrived()
+        flights.append(timer.forward())
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(flights))
 
 
 class Cpu:
