@@ -7,6 +7,7 @@ from dataclasses import field
 from math import inf
 from typing import TYPE_CHECKING, Any, Self
 
+from blis_py.cluster.handoff_settings import GPUS_PER_NODE, AfterLease, PairChoice, Transfers
 from blis_py.core.light_dataclass import dataclass
 from blis_py.errors import InputError
 
@@ -78,7 +79,7 @@ class Link:
     """Share of the bandwidths that a transfer attains."""
     node_gbps: float | None = None
     """GB/s of a node, in each direction; None = as much as its GPUs have together."""
-    gpus_per_node: int = 8
+    gpus_per_node: int = GPUS_PER_NODE
     contended: bool = True
     """Whether transfers at the same time share the bandwidth; otherwise each has all of it."""
     one_sided: bool = False
@@ -112,33 +113,23 @@ class Ingress:
     model goes to any instance. None = every name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Disaggregation:
-    """Prefill and decode of a request on different instances."""
-
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class _Handoff:
     handoff: str = "vllm"
     """Whose hand-over, see `blis_py.cluster.instances.handoffs.HANDOFFS`."""
     decider: str = "always"
     """Which requests, see `blis_py.cluster.routing.deciders.DECIDERS`."""
-    threshold_tokens: int = 16
-    """Of the decider `prefix-threshold`: prompt tokens that the decode instance does not have cached."""
-    load_threshold: int = 1
-    """Of the decider `load`: requests in flight at the decode instance."""
-    pair_order: str = "decode-first"
-    """When the decode instance is chosen: before the prefill instance (llm-d, BLIS), or when the prefill is
-    done (`prefill-first`, Dynamo)."""
-    overlap: str | None = None
-    """`none`: the KV is sent when the prefill is done; `chunk`: with each chunk of the prefill; `layer`: with
-    each layer of it; None = as the hand-over does it."""
-    reserved_decode_tokens: int = 512
-    """Of the hand-over `sglang`: tokens that a decode instance keeps free for each of its requests."""
-    max_tokens_in_buffer: int | None = None
-    """Of the hand-overs of TensorRT-LLM: prompt tokens whose KV a decode instance receives at the same time;
-    None = no such limit."""
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class _Lease:
     lease_ns: int | None = None
     """How long a prefill instance keeps KV whose fetch has not begun; None = as long as it takes."""
-    load_failure_policy: str = "fail"
-    """What follows an expired lease: `fail`, or `recompute` on the decode instance."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disaggregation(AfterLease, _Lease, Transfers, PairChoice, _Handoff):
+    """Prefill and decode of a request on different instances."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

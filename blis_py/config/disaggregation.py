@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
+from blis_py.cluster.handoff_settings import GPUS_PER_NODE, AfterLease, PairChoice, Transfers
 from blis_py.config.pools import PoolSection
 from blis_py.core.bounds import LAST_NS, MAX_INSTANCES, MAX_KV_BLOCKS, MAX_TOKENS
 from blis_py.core.flag_texts import scorers
@@ -60,10 +61,8 @@ def split_xpyd(text: str) -> tuple[int, int, int]:
     return counts[0], counts[1], counts[2]
 
 
-@dataclass(frozen=True, kw_only=True)
-class DisaggregationSection:
-    """Prefill and decode of a request on different instances."""
-
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class _Handoff:
     prefill_instances: int = _instances("--prefill-instances", "Instances for prefill.")
     """Instances that compute prompts; 0 with `decode_instances` 0 = prefill and decode are not apart."""
     decode_instances: int = _instances("--decode-instances", "Instances for decode.")
@@ -90,25 +89,10 @@ class DisaggregationSection:
     )
     """Which requests prefill and decode apart: `always`, `never`, `prefix-threshold`, `load`, or one that is
     installed; null = `always`, with the hand-over `blis` `never`."""
-    threshold_tokens: int = setting(
-        16,
-        least=0,
-        most=MAX_TOKENS,
-        flag="--pd-prefix-threshold",
-        help="With prefix-threshold: prompt tokens that are not cached.",
-    )
-    """With `prefix-threshold`: prompts with more tokens, net of those cached on the decode instance."""
-    load_threshold: int = setting(
-        1, least=0, most=MAX_TOKENS, flag="--pd-load-threshold", help="With load: requests in flight."
-    )
-    """With `load`: requests in flight at the decode instance, from which on it gets help."""
-    pair_order: str = setting(
-        "decode-first",
-        choices=("decode-first", "prefill-first"),
-        flag="--pd-pair-order",
-        help="decode-first (llm-d, BLIS), or prefill-first (Dynamo).",
-    )
-    """When the decode instance is chosen: `decode-first`, on arrival; `prefill-first`, after the prefill."""
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class _Link:
     link: str | None = setting(
         None, flag="--pd-link", help="nvlink, ndr400 (default), roce200, eth100, eth25.", metavar="KIND"
     )
@@ -139,7 +123,9 @@ class DisaggregationSection:
         None, above=0, most=1e6, flag="--pd-node-bandwidth", help="GB/s of a node, of all its GPUs."
     )
     """GB/s of a node's adapters together; null = as much as its GPUs have."""
-    gpus_per_node: int = setting(8, least=1, most=4096, flag="--pd-gpus-per-node", help="GPUs of a node.")
+    gpus_per_node: int = setting(
+        GPUS_PER_NODE, least=1, most=4096, flag="--pd-gpus-per-node", help="GPUs of a node."
+    )
     """GPUs of a node, for `node_gbps`; a pool fills its nodes in order."""
     contended: bool | None = setting(
         None,
@@ -149,27 +135,10 @@ class DisaggregationSection:
     )
     """Whether transfers at the same time share the links; null = they do, except with the hand-over
     `blis`."""
-    overlap: str | None = setting(
-        None,
-        choices=("none", "chunk", "layer"),
-        flag="--pd-overlap",
-        help="What is sent during the prefill: none, each chunk, or each layer.",
-    )
-    """`none`: the KV is sent after the prefill; `chunk`: each chunk of a prompt when it is computed; `layer`:
-    each layer of it; null = as the hand-over does it."""
-    reserved_decode_tokens: int = setting(
-        512, least=0, most=MAX_TOKENS, flag="--num-reserved-decode-tokens", help="With sglang, of a request."
-    )
-    """With `sglang`: tokens that a decode instance keeps free for each request that it has."""
-    max_tokens_in_buffer: int | None = setting(
-        None,
-        least=1,
-        most=MAX_TOKENS,
-        flag="--max-tokens-in-buffer",
-        help="With trtllm: prompt tokens received at the same time.",
-    )
-    """With the hand-overs of TensorRT-LLM: prompt tokens, in whole blocks, whose KV a decode instance
-    receives at the same time; a longer prompt comes alone; null = no limit."""
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class _Lease:
     lease_s: float | None = setting(
         None,
         above=0,
@@ -179,13 +148,11 @@ class DisaggregationSection:
     )
     """With `vllm`: how long a prefill instance keeps KV that is not being read; null = until it is read, as
     with heartbeats."""
-    load_failure_policy: str = setting(
-        "fail",
-        choices=("fail", "recompute"),
-        flag="--kv-load-failure-policy",
-        help="After a lease: fail or recompute.",
-    )
-    """With `vllm`, what follows an expired lease: the request fails, or is computed again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DisaggregationSection(AfterLease, _Lease, Transfers, _Link, PairChoice, _Handoff):
+    """Prefill and decode of a request on different instances."""
 
     prefill_gpu: str | None = _own("prefill", "gpu", "hardware", help="GPU of the prefill instances.")
     prefill_price_per_hour: float | None = _own(

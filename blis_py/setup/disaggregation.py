@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from blis_py.config.disaggregation import DisaggregationSection
@@ -19,6 +20,8 @@ _OWN = ("blis", "sglang", "trtllm")
 """Engines, and presets of their releases, with a hand-over of that name."""
 _AT_ONCE = ("sglang", "trtllm-generation-first")
 """Hand-overs in which both instances get a request at once."""
+_TRANSLATED = ("handoff", "decider", "lease_ns")
+"""Cluster data of the hand-over that are settings in another form."""
 _OF_A_LINK = ("link", "bandwidth_gbps", "latency_ms", "efficiency", "node_gbps", "gpus_per_node", "contended")
 
 
@@ -40,14 +43,8 @@ def disaggregation(config: RunConfig) -> Disaggregation | None:
     data = Disaggregation(
         handoff=name,
         decider=given.decider or ("never" if name == "blis" else "always"),
-        threshold_tokens=given.threshold_tokens,
-        load_threshold=given.load_threshold,
-        pair_order=given.pair_order,
-        overlap=given.overlap,
-        reserved_decode_tokens=given.reserved_decode_tokens,
-        max_tokens_in_buffer=given.max_tokens_in_buffer,
         lease_ns=None if given.lease_s is None else round(given.lease_s * 1e9),
-        load_failure_policy=given.load_failure_policy,
+        **{f.name: getattr(given, f.name) for f in fields(Disaggregation) if f.name not in _TRANSLATED},
     )
     decider(data.decider), handoff(data)  # refuse names that lead nowhere
     if name in HANDOFFS:
