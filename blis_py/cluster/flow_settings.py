@@ -5,11 +5,13 @@ them.
 """
 
 from blis_py.core.bounds import LAST_NS, MAX_REQUESTS
-from blis_py.core.flag_texts import digits, pairs, zero_is_usual
+from blis_py.core.flag_texts import digits, pairs
 from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import setting
 
 _LAST_US = LAST_NS // 1000
+_TICK_US = 1000
+"""BLIS's tick, which its flag calls 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +98,7 @@ class FlowSettings:
         least=1,
         most=_LAST_US,
         flag="--dispatch-tick-interval",
-        read=zero_is_usual(1000),
+        read=lambda name, value: value or _TICK_US,
         help="One request at most per arrival and tick, µs. Default: as many as can be, at once.",
     )
     """One request at most is dispatched with each arrival and each such tick, as by BLIS; null = as many as

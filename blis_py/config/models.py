@@ -22,12 +22,17 @@ from blis_py.core.config import (
     PrefixCaching,
     queue_order,
 )
-from blis_py.core.flag_texts import largest_is_never, numbers, whole_numbers
+from blis_py.core.flag_texts import numbers, whole_numbers
 from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import extended, setting
 
 _HOUR_US, _HOUR_MS = 3.6e9, 3.6e6
 DEFAULT_ENGINE, PLAIN_ENGINE = "vllm", "blis"
+
+
+def _largest_is_never(name: str, value: str) -> str | None:
+    """None for the largest 64-bit number, BLIS's default horizon."""
+    return None if value == str(2**63 - 1) else value
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
@@ -307,7 +312,7 @@ class RunConfig:
         None,
         least=1,
         flag="--horizon",
-        read=largest_is_never,
+        read=_largest_is_never,
         help="When to stop: 60s, 10m, or µs. By default, when all is done.",
         group="Run",
     )

@@ -4,11 +4,24 @@ Annotations are evaluated here and no later, as in `blis_py.config.models`.
 """
 
 from blis_py.core.bounds import LAST_NS, MAX_ARRIVALS_PER_S, MAX_REQUESTS, MAX_TOKENS, SECOND_NS
-from blis_py.core.flag_texts import negative_is_endless, pairs, word
+from blis_py.core.flag_texts import pairs, word
 from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import setting
+from blis_py.errors import InputError
 
 _LAST_S, _LAST_MS = LAST_NS / SECOND_NS, LAST_NS / 10**6
+
+
+def _negative_is_endless(name: str, value: float) -> float | None:
+    """Seconds, None if negative.
+
+    Raises:
+        InputError: 0.
+    """
+    if value == 0:
+        fix = "give seconds, or a negative value for endless patience"
+        raise InputError("must not be 0", key=name, fix=fix)
+    return None if value < 0 else value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,7 +242,7 @@ class WorkloadSection:
         above=0,
         most=_LAST_S,
         flag="--timeout",
-        read=negative_is_endless,
+        read=_negative_is_endless,
         help="Patience of a client, s; negative = endless.",
     )
     """Patience of generated requests; null = endless. Traces and specs bring their own."""

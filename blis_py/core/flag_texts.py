@@ -1,4 +1,4 @@
-"""Readers of flags whose texts name several things, or whose numbers have a meaning of BLIS's.
+"""Readers of flags whose texts name several things.
 
 Each takes the flag and its text; a setting names its reader (`setting(read=…)`).
 """
@@ -83,28 +83,6 @@ def word(text: str) -> str:
     if not text:
         raise ValueError(text)
     return text
-
-
-def zero_is_usual(usual: int) -> Callable[[str, int], int]:
-    """A reader for which 0 is BLIS's default value."""
-    return lambda name, value: value or usual
-
-
-def largest_is_never(name: str, value: str) -> str | None:
-    """None for the largest 64-bit number, BLIS's default horizon."""
-    return None if value == str(2**63 - 1) else value
-
-
-def negative_is_endless(name: str, value: float) -> float | None:
-    """Seconds, None if negative.
-
-    Raises:
-        InputError: 0.
-    """
-    if value == 0:
-        fix = "give seconds, or a negative value for endless patience"
-        raise InputError("must not be 0", key=name, fix=fix)
-    return None if value < 0 else value
 
 
 scorers = pairs("each scorer once with its weight", "queue-depth:1,kv-utilization:2", ":")
