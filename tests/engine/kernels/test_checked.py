@@ -55,7 +55,7 @@ def test_a_row_holds_while_variant_kernel_and_promise_stay_whatever_else_is_sele
     module.CONFIGS = [1, 2]
     monkeypatch.setitem(sys.modules, module.__name__, module)
 
-    def digest_of(**changes: str) -> str:
+    def digest_of(**changes: Any) -> str:
         return digest(cast(Variant, KnownVariant(**changes)), HOPPER)
 
     before = digest_of()
