@@ -3,10 +3,8 @@ ended."""
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import importlib
-import inspect
 import json
 from contextlib import suppress
 from importlib.metadata import version
@@ -49,11 +47,11 @@ class CheckedRows:
 
 
 def digest(variant: Variant, gpu: Gpu) -> str:
-    """Digest of a variant and of what its machine code and the promise on it follow from."""
-    facts = (version("triton"), gpu, variant.data, variant.function().cache_key, _source(variant.module))
+    """Digest of a variant and of what its machine code and the promise on it follow from.
+
+    Triton's key covers the source of the kernel and of all it calls. Which tiles a launch takes decides only
+    whether there is such a variant, so a change of that keeps the rows of the others.
+    """
+    promised = importlib.import_module(variant.module).promise(variant.kernel, variant.constants)
+    facts = (version("triton"), gpu, variant.data, variant.function().cache_key, promised)
     return hashlib.sha256(repr(facts).encode()).hexdigest()
-
-
-@functools.cache
-def _source(module: str) -> str:
-    return inspect.getsource(importlib.import_module(module))

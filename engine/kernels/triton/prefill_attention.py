@@ -255,6 +255,8 @@ CONFIGS = {
     "wide": [_config(128, 64, 8, 3, ahead=True), _config(128, 64, 8, 5), _config(64, 64, 4, 3)],
     "narrow": [_config(64, 64, 4, 5)],
     "small": [_config(16, 64, 4, 5)],
+    "narrow float8": [_config(64, 32, 4, 5)],
+    "small float8": [_config(16, 16, 4, 5)],
     "wide d256": [_config(128, 32, 8, 3), _config(64, 64, 8, 3)],
     "narrow d256": [_config(64, 64, 8, 3)],
     "small d256": [_config(16, 32, 4, 5)],
@@ -267,7 +269,54 @@ _OF_FLOAT8 = {
     "narrow d256": "narrow d256 float8",
 }
 """Tiles of fewer keys for a cache in float8, which is converted in registers."""
-KERNELS = {name: autotuned(configs, _KEY)(_prefill) for name, configs in CONFIGS.items()}
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
+
+
+def fits(config: Any, launch: Mapping[str, Any]) -> bool:
+    """Predicate: whether a configuration's tiles fit into registers (255 a thread on sm_90).
+
+    A cache in float8 passes through registers on its way to the tensor cores. With the next tile of scores
+    beside it, bfloat16 queries spill up to 12 of them, and nothing would be gained: the products wait for
+    the conversion. In 64 rows over 4 warps, a share of the keys and a group that is no power of two, whose
+    heads and tokens take divisions, up to 32 are spilled.
+    """
+    if launch["k_cache"].dtype != FP8:
+        return True
+    crowded = launch["SPLIT"] and not _is_power_of_two(launch["GROUP"])
+    return not config.kwargs["AHEAD"] and not (crowded and config.num_warps == 4)
+
+
+KERNELS = {name: autotuned(configs, _KEY, fits)(_prefill) for name, configs in CONFIGS.items()}
+
+
+def with_few_keys(
+    shape: str,
+    *,
+    group: int,
+    head_dim: int,
+    window: int,
+    split: bool,
+    query_dtype: torch.dtype,
+    cache_dtype: torch.dtype,
+) -> str:
+    """The key of `CONFIGS` for these operands: that of the shape, or of as many rows and fewer keys.
+
+    Fewer keys where more of them spill on sm_90: over a float8 cache; 64 rows for the reason in `fits`; 16
+    rows because the compiler aims at 128 registers a thread there, for more blocks at once. Masks on every
+    tile, of a window or of a head dimension that is padded, then spill 2 to 8 registers at 64 keys, and
+    float16 queries over a part of a float8 cache 2 to 6 at 32. Heads of 64 or less take 96 at most.
+    """
+    if cache_dtype == FP8:
+        if shape == "narrow" and split and not _is_power_of_two(group):
+            return "narrow float8"
+        if shape == "small" and split and query_dtype == torch.float16 and head_dim > 64:
+            return "small float8"
+        return _OF_FLOAT8.get(shape, shape)
+    masked = window > 0 or not _is_power_of_two(head_dim)
+    return "small d256" if shape == "small" and masked and head_dim > 64 else shape
 
 
 class TileChoice(NamedTuple):
@@ -333,7 +382,15 @@ def prefill_attention(
         multiprocessors=gpu_of(q.device).multiprocessors,
     )
     splits = choice.splits if splits is None else splits
-    shape = _OF_FLOAT8.get(choice.shape, choice.shape) if k_cache.dtype == FP8 else choice.shape
+    shape = with_few_keys(
+        choice.shape,
+        group=group,
+        head_dim=head_dim,
+        window=window,
+        split=splits > 1,
+        query_dtype=q.dtype,
+        cache_dtype=k_cache.dtype,
+    )
 
     def tiles(block_m: int) -> int:
         return tokens * group // block_m + num_seqs

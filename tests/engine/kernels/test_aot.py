@@ -26,6 +26,8 @@ TINY, TINY_DIFFUSION = "engine/tiny/checkpoints/ar", "engine/tiny/checkpoints/di
 EXPERTS = "moe_gate.*BLOCK_M=(16|128)|moe_down.*BLOCK_M=64|moe_combine"
 FLOAT8 = "attention_decode |prefill_attention_prefill.*(BLOCK_M=16|BLOCK_M=128)|store"
 GEMMA = str(Path(__file__).with_name("architectures") / "gemma-3-1b.json")
+EIGHTY = str(Path(__file__).with_name("architectures") / "heads-of-80.json")
+PARTS_OF_KEYS = "prefill_attention_prefill.*SPLIT=True"
 WIDE = "prefill_attention_prefill.*SPLIT=False.*BLOCK_M=(64|128)"
 PARTS = {
     "head dim 32": ["--model", TINY],
@@ -34,6 +36,11 @@ PARTS = {
     "head dim 128, diffusion": ["--model", "llada2.0-mini", "--only", "prefill"],
     "float8 cache": ["--model", "qwen3-8b", "--kv-cache-dtype", "fp8", "--only", FLOAT8],
     "float8 cache, head dim 256": ["--model", GEMMA, "--kv-cache-dtype", "fp8", "--only", WIDE],
+    "float8 cache, group of 7": [
+        *("--model", "qwen2.5-7b", "--kv-cache-dtype", "fp8", "--dtype", "bfloat16", "float16"),
+        *("--block-size", "16", "64", "--only", PARTS_OF_KEYS),
+    ],
+    "head dim 80": ["--model", EIGHTY, "--block-size", "16", "--only", "prefill.*SPLIT=False"],
     "experts": ["--model", "qwen3-30b-a3b", "--only", EXPERTS],
     "two pages": ["--model", "qwen3-8b", "--only", "attention_decode ", "--block-size", "16", "64"],
     "prompts": ["--model", "qwen3-8b", "--only", "prefill_attention_prefill.*SPLIT=False.*BLOCK_M=128"],

@@ -11,6 +11,7 @@ import torch
 from attention_cases import GARBAGE_PAGE, make_batch, naive
 
 from engine.kernels import backend
+from engine.kernels.fp8 import FP8
 
 TILE, PAGE = 128, 16
 """Tokens of the largest tile, and of a page."""
@@ -285,3 +286,76 @@ def test_the_interpreter_takes_the_first_configuration() -> None:
     from engine.kernels.triton.prefill_attention import CONFIGS, KERNELS
 
     assert all(KERNELS[shape].config is configs[0] for shape, configs in CONFIGS.items())
+
+
+BF16, FP16 = torch.bfloat16, torch.float16
+
+
+@pytest.mark.parametrize(
+    ("shape", "change", "taken"),
+    [
+        ("narrow", {"group": 7, "split": True, "cache": FP8}, "narrow float8"),
+        ("narrow", {"group": 7, "cache": FP8}, "narrow"),
+        ("narrow", {"group": 8, "split": True, "cache": FP8}, "narrow"),
+        ("narrow", {"group": 7, "split": True}, "narrow"),
+        ("small", {"query": FP16, "split": True, "cache": FP8}, "small float8"),
+        ("small", {"query": BF16, "split": True, "cache": FP8}, "small d256"),
+        ("small", {"query": FP16, "cache": FP8}, "small d256"),
+        ("small", {"query": FP16, "split": True, "cache": FP8, "head_dim": 64}, "small d256"),
+        ("small", {"window": 4096}, "small d256"),
+        ("small", {"window": 128, "head_dim": 64}, "small"),
+        ("small", {"head_dim": 80}, "small d256"),
+        ("small", {}, "small"),
+        ("wide", {"group": 7, "window": 4096}, "wide"),
+        ("wide d256", {"cache": FP8, "head_dim": 256}, "wide d256 float8"),
+    ],
+)
+def test_tiles_that_would_spill_have_fewer_keys(shape: str, change: dict[str, Any], taken: str) -> None:
+    """`test_aot` compiles the worst of them."""
+    from engine.kernels.triton.prefill_attention import CONFIGS, with_few_keys
+
+    query = change.get("query", BF16)
+    found = with_few_keys(
+        shape,
+        group=change.get("group", 4),
+        head_dim=change.get("head_dim", 128),
+        window=change.get("window", 0),
+        split=change.get("split", False),
+        query_dtype=query,
+        cache_dtype=change.get("cache", query),
+    )
+    assert found == taken
+    before, after = CONFIGS[shape][0].kwargs, CONFIGS[found][0].kwargs
+    assert before["BLOCK_M"] == after["BLOCK_M"], "splits and the grid follow from the rows"
+
+
+@pytest.mark.parametrize(
+    ("cache", "group", "split", "fitting"),
+    [
+        (BF16, 7, True, [True, True, True]),
+        (FP8, 7, True, [False, True, False]),
+        (FP8, 12, True, [False, True, False]),
+        (FP8, 7, False, [False, True, True]),
+        (FP8, 8, True, [False, True, True]),
+    ],
+)
+def test_configurations_that_would_spill_are_not_timed(
+    cache: torch.dtype, group: int, split: bool, fitting: list[bool]
+) -> None:
+    from engine.kernels.triton.prefill_attention import CONFIGS, fits
+
+    launch = {"k_cache": torch.empty(0, dtype=cache), "GROUP": group, "SPLIT": split}
+    assert [fits(config, launch) for config in CONFIGS["wide"]] == fitting
+    for shape in ("wide d256", "wide d256 float8"):
+        assert all(fits(config, launch) for config in CONFIGS[shape])
+
+
+@pytest.mark.parametrize("shape", ["small float8", "narrow float8"])
+def test_tiles_of_few_keys_attend_alike(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from engine.kernels.triton import prefill_attention as prefill
+
+    monkeypatch.setattr(prefill, "with_few_keys", lambda *_, **__: shape)
+    batch = make_batch([(5, 40), (3, 70)], num_decodes=0, heads=3, kv_heads=1)
+    out = torch.full(batch.q.shape, torch.nan)
+    prefill.prefill_attention(batch.q, batch.k_cache, batch.v_cache, batch.meta, batch.scale, out, splits=2)
+    torch.testing.assert_close(out.double(), naive(batch), atol=3e-6, rtol=1e-5)
