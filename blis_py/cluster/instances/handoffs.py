@@ -169,8 +169,7 @@ class Sglang(Trtllm):
             pair.started = True
             self._instances[pair.decode].set_deadline(pair.decode_request, -1, now_ns)
             pair.decode_request.visit = NO_VISIT
-            ready_ns = max(now_ns, pair.arrived_ns + self._front_end_ns)
-            self._events.call_at(now_ns, lambda now_ns: self._to_prefill(pair, ready_ns))
+            self._to_prefill(pair, max(now_ns, pair.arrived_ns + self._front_end_ns))
 
     def _hand_over(self, pair: Pair, end_ns: int) -> None:
         self._resume(pair, end_ns)
