@@ -8,6 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Self
 
 from blis_py.cluster.handoff_settings import GPUS_PER_NODE, AfterLease, PairChoice, Transfers
+from blis_py.core.checks import check_scheduler_config
 from blis_py.core.light_dataclass import dataclass
 from blis_py.errors import InputError
 
@@ -137,8 +138,8 @@ class Cluster:
     """Pools of instances behind one ingress.
 
     Raises:
-        InputError: no instances, two pools of one name, an unknown role, a link from or to nowhere, pools
-            with different KV block sizes or front-end delays.
+        InputError: no instances, two pools of one name, an unknown role, an invalid setting of a scheduler, a
+            link from or to nowhere, pools with different KV block sizes or front-end delays.
     """
 
     pools: tuple[Pool, ...]
@@ -295,6 +296,7 @@ def require_supported_role(pool: str, role: str) -> None:
 
 
 def _check_pool(pool: Pool, names: list[str]) -> None:
+    check_scheduler_config(pool.spec.scheduler)
     if names.count(pool.name) > 1:
         raise InputError("two pools have this name", key="pools", value=pool.name, fix="rename one")
     if pool.role not in ROLES:

@@ -38,18 +38,10 @@ def check_scheduler_config(config: SchedulerConfig) -> None:
     Raises:
         InputError: for the first invalid setting.
     """
-    global _checked
-    if config is _checked:
-        return
     for field in fields(config):
         _check(field.name, getattr(config, field.name), field.metadata)
     for key, problem, fix in contradictions(config.scheduler, config):
         raise InputError(problem, key=key, fix=fix)
-    _checked = config
-
-
-_checked: SchedulerConfig | None = None
-"""The settings that were found valid last: all instances of a pool share them."""
 
 
 def _check(key: str, value: Any, limits: Mapping[str, Any]) -> None:

@@ -21,6 +21,7 @@ def scheduler_of(
     track_longest: bool = False,
     source: KVSource | None = None,
     emission: Emission | None = None,
+    check: bool = True,
 ) -> StepScheduler:
     """A scheduler with these settings; see `Scheduler` and `RankedScheduler`.
 
@@ -28,12 +29,13 @@ def scheduler_of(
         InputError: an invalid setting.
     """
     if config.ranks == 1:
-        return Scheduler(config, track_longest, source, emission)
+        return Scheduler(config, track_longest, source, emission, check=check)
     from blis_py.core.ranks import RankedScheduler
 
-    check_scheduler_config(config)
+    if check:
+        check_scheduler_config(config)
     one, counters = of_one_rank(config), Counters()
-    ranks = [Scheduler(one, track_longest, source, emission, counters) for _ in range(config.ranks)]
+    ranks = [Scheduler(one, track_longest, source, emission, counters, False) for _ in range(config.ranks)]
     return RankedScheduler(config, ranks, counters, source)
 
 

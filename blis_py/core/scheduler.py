@@ -41,6 +41,7 @@ class Scheduler(StepProgress):
         source: KV from outside the instance; None = there is none.
         emission: requests whose decode steps emit several tokens; None = every step emits one.
         counters: shared with other schedulers; None = its own.
+        check: check the settings; False where they are known to be valid.
 
     Raises:
         InputError: an invalid setting.
@@ -53,8 +54,9 @@ class Scheduler(StepProgress):
         source: KVSource | None = None,
         emission: Emission | None = None,
         counters: Counters | None = None,
+        check: bool = True,
     ) -> None:
-        super().__init__(config, track_longest, source, emission, counters)
+        super().__init__(config, track_longest, source, emission, counters, check)
         self._budget = config.max_num_batched_tokens
         self._track_longest = track_longest
         self._further = further_features()

@@ -29,6 +29,7 @@ class StepProgress(StepScheduler):
         source: KV from outside the instance; None = there is none.
         emission: requests whose decode steps emit several tokens; None = every step emits one.
         counters: shared with other schedulers; None = its own.
+        check: check the settings; False where they are known to be valid.
 
     Raises:
         InputError: an invalid setting.
@@ -41,8 +42,10 @@ class StepProgress(StepScheduler):
         source: KVSource | None,
         emission: Emission | None,
         counters: Counters | None,
+        check: bool,
     ) -> None:
-        check_scheduler_config(config)
+        if check:
+            check_scheduler_config(config)
         # A sequence cannot be longer than the pool, or it could never finish.
         room = config.num_kv_blocks * config.block_size + 1
         super().__init__(config, counters or Counters(), min(config.max_model_len, room), source)
