@@ -305,9 +305,9 @@ def with_few_keys(
     """The key of `CONFIGS` for these operands: that of the shape, or of as many rows and fewer keys.
 
     Fewer keys where more of them spill on sm_90: over a float8 cache; 64 rows for the reason in `fits`; 16
-    rows because the compiler aims at 128 registers a thread there, for more blocks at once. Masks on every
-    tile, of a window or of a head dimension that is padded, then spill 2 to 8 registers at 64 keys, and
-    float16 queries over a part of a float8 cache 2 to 6 at 32. Heads of 64 or less take 96 at most.
+    rows where the compiler settles for 128 registers a thread, with which four blocks fit. Masks on every
+    tile, of a window or of a padded head dimension, then spill 2 to 8 of them at 64 keys, and float16
+    queries over a part of a float8 cache 2 to 6 at 32. With heads of 64 or less, none spills.
     """
     if cache_dtype == FP8:
         if shape == "narrow" and split and not _is_power_of_two(group):
