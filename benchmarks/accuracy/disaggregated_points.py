@@ -18,7 +18,9 @@ from disaggregated_page import AMD, MTP
 from points import NotExpressed, Point, Row, _flags, _float, _latencies_ms, _reason, _rows
 
 from blis_py.api import Simulation, build
+from blis_py.config.described import field_of
 from blis_py.config.models import NAMES
+from blis_py.core.checks import choices_of
 from blis_py.errors import InputError
 from blis_py.hardware.layout import Layout
 
@@ -32,15 +34,7 @@ BLOCK_TOKENS = 16
 """Of SGLang's preset."""
 NO_FLAGS = "launch settings are not published"
 NO_WIDTH = "several layouts fit its label"
-EXPERT_KERNELS = (
-    "trtllm",
-    "flashinfer_trtllm",
-    "cutlass",
-    "flashinfer_cutlass",
-    "deepgemm",
-    "deepep",
-    "triton",
-)
+EXPERT_KERNELS = frozenset(choices_of(field_of("latency.moe_backend").metadata) or ()) - {"auto"}
 """Of those that servers are set to; kernels of others were not measured."""
 GENERATED = "read (settings of the config file)"
 """Status of servers whose config file Dynamo's generator wrote: decodes have padded CUDA graphs for batches
