@@ -24,6 +24,7 @@ from blis_py import native
 
 native.activate()  # ahead of the modules that it replaces
 
+import marginal_prefill  # noqa: E402
 from disaggregated_page import put  # noqa: E402
 from point_sets import points_of  # noqa: E402
 from points import Point  # noqa: E402
@@ -221,12 +222,20 @@ points had been looked at; none of them knows a row or a configuration:
 - Kernels that choose the experts, and both passes of a norm over the heads of all ranks.
 - A router in FP32 (MiniMax-M2, in every engine): tokens are converted, and its arithmetic runs beside the
   tensor cores.
+- Experts by Triton's kernel where vLLM's environment variables turn FlashInfer's and DeepGEMM's off
+  (`fused_moe/oracle/fp8.py`); for Blackwell, by SGLang's table.
 
 Before errors with them were seen, from the tables alone: attention of several prompts in a step, by the
 batches that were measured; it had been that of one prompt with as many query-key pairs, which leaves out what
 grows with the tokens (windows, bytes, the expansion of a latent cache). From the engines' sources:
 projections down to a latent cache are whole on every rank, which takes from its KV memory. From published
 settings: the buffer of TensorRT-LLM's cache transceiver.
+"""
+
+MARGINAL = """\
+Errors of the difference between the mean TTFTs of the longest and the shortest prompts of a configuration, of
+the same output length and version, at the lowest concurrency with both, up to 4. The front end drops out;
+waiting for the prompts of other requests does not, as no point has a single request in flight. The goal is 15.
 """
 
 
@@ -251,6 +260,11 @@ def page(of: Sequence[Outcome], history: Sequence[dict[str, object]], said: str)
         "Adopted after errors were seen": ADOPTED.splitlines(),
         "Each model family left out": left_out(sound),
         "Tails, where they were measured": tails([o for o in sound if o.point.source != "silicon"]),
+        "Marginal prefill": [
+            *marginal_prefill.table((o.point, o.errors["ttft.mean"]) for o in sound),
+            "",
+            *MARGINAL.splitlines(),
+        ],
         "By configuration": table("configuration", by(sound, _configuration)),
         "Coverage": [
             *coverage(of),

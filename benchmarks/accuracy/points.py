@@ -76,6 +76,10 @@ _BALANCE_STEPS = 50
 """Default of `timeout_iters` (tensorrt_llm/llmapi/llm_args.py)."""
 _DATASET_ENTRIES = 100
 """Distinct prompts of a run by AIPerf's default (`--num-dataset-entries`)."""
+_NO_OTHER_EXPERTS = {"VLLM_USE_FLASHINFER_MOE_FP8=0", "VLLM_MOE_USE_DEEP_GEMM=0"}
+"""Variables that leave Triton's kernel alone for experts with block scales: of vLLM's list
+(`fused_moe/oracle/fp8.py`) only its own CUTLASS kernel comes in between, which has no block scales
+(`CutlassExpertsFp8._supports_quant_scheme`)."""
 _WARM_UP = 2
 """Requests for each in flight that the client of AIConfigurator's generator sends before the clock starts."""
 _MEASURED_FROM_NS = 10**15
@@ -218,6 +222,8 @@ class Point:
             found["attention_dp_timeout_iters"] = int(waits[1]) if waits else _BALANCE_STEPS
         if flags.get("moe_backend"):
             found["moe_backend"] = flags["moe_backend"].lower()
+        elif self.engine == "vllm" and set(flags.get("env", "").split()) >= _NO_OTHER_EXPERTS:
+            found["moe_backend"] = "triton"
         if re.search(r"allreduce[-_]fusion|fuse_allreduce_rms", other):
             found["fused_norms"] = True
         if self.engine == "vllm" and flags.get("async_scheduling") == "on":

@@ -183,6 +183,9 @@ def _experts(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
         formats = own.moe_dtype.isin(("fp8_block", "nvfp4"))
         named = own[formats & own.kernel_source.str.contains("trtllm")]
         yield from _of_experts(named, gpu, "@trtllm") if len(named) else ()
+        blocks = own.moe_dtype == "fp8_block"
+        named = own[blocks & own.kernel_source.str.contains("triton")] if gpu.fp4_flops else own[:0]
+        yield from _of_experts(named, gpu, "@triton", curves=True) if len(named) else ()
     if tables.engine == "trtllm":
         nvfp4 = own[own.moe_dtype == "nvfp4"]
         for kernel, part in (("cutlass", "cutlass"), ("trtllm", "min_latency")):

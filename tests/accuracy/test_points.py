@@ -92,6 +92,16 @@ def test_waits_of_tensorrt_llm_are_settings(tmp_path: Path) -> None:
     assert settings["prompt_wait_steps"] == 20
 
 
+def test_vllm_without_flashinfer_s_and_deepgemm_s_experts_has_triton_s(tmp_path: Path) -> None:
+    row = {"backend": "vllm", "backend_version": "0.17.0", "precision": "fp8"}
+    off = ["VLLM_MOE_USE_DEEP_GEMM=0", "VLLM_USE_FLASHINFER_MOE_FP8=0"]
+    backends = [
+        point(tmp_path / str(number), row, {"env": " ".join(env)}).settings().get("moe_backend")
+        for number, env in enumerate((off, off[:1], []))
+    ]
+    assert backends == ["triton", None, None]
+
+
 @pytest.mark.parametrize(
     ("text", "sizes"),
     [

@@ -89,8 +89,8 @@ def test_step_ns_is_the_synchronous_time_of_step(model: LatencyModel, step: Step
 @given(step=mixed_steps, name=st.sampled_from(FEATURE_NAMES), more=st.integers(1, 5000))
 def test_more_work_is_never_faster(model: LatencyModel, step: StepFeatures, name: str, more: int) -> None:
     """More prompts with as many tokens and pairs are no more work, but for models that charge for a prompt:
-    measured kernels of attention take up to a tenth less."""
-    least = 0.9 if name == "prefill_seqs" and isinstance(model, Operators) else 1.0
+    with measured kernels of attention such a step takes up to 4 % less."""
+    least = 0.95 if name == "prefill_seqs" and isinstance(model, Operators) else 1.0
     assert model.step_ns(replace(step, **{name: getattr(step, name) + more})) >= least * model.step_ns(step)
 
 

@@ -305,6 +305,20 @@ def test_a_kernel_of_experts_chosen_by_name_is_priced_by_whichever_engine_measur
     assert priced("of-no-table") > 0, "by all kernels"
 
 
+def test_triton_s_experts_with_block_scales_have_a_price_of_their_own_on_blackwell() -> None:
+    """The kernel that vLLM falls back to there, measured by SGLang for 64 experts of a rank: longer than
+    TensorRT-LLM's, which vLLM has by itself."""
+    shape, gpu, layout = load_model("minimax-m2.5"), load_gpu("b200"), Layout(4, 1, 4)
+    learned, _ = surfaces_for(gpu, "vllm")
+    tokens = np.array([4.0, 128.0])
+    triton, auto = (
+        OperatorList(shape, gpu, layout, learned, KernelOptions(moe_backend=kernel)).of_computed(tokens)
+        for kernel in ("triton", "auto")
+    )
+    extra_us = (triton - auto) / shape.layers / 1e3
+    assert extra_us == pytest.approx([62.2 - 45.6, 236.5 - 167.2], rel=0.2), "rows of both tables"
+
+
 def test_deepep_brings_tokens_to_their_experts_by_a_mode_for_prompts_and_one_for_decodes() -> None:
     shape, layout = load_model("deepseek-r1"), Layout(8, 8, 8)
     gpu, tokens = load_gpu("gb200"), np.array([512.0])
