@@ -152,7 +152,7 @@ def row(number: int, known: Known) -> dict[str, Any]:
         "called_a_burst": plan.rate is not None and plan.rate.bounds is None and not plan.rate.settled,
         "on_the_edge": plan.sustained is not None and plan.sustained.on_edge,
         "untrue": untrue(plan, known),
-        "runs_of_the_plan": plan.simulated,
+        "runs_of_the_plan": plan.simulated + plan.known,
     }
 
 
