@@ -18,11 +18,15 @@ import argparse
 import itertools
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import blis_py as blis
+from blis_py.config.loader import as_dict
+from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
+from blis_py.planning._space import drained
 from blis_py.planning.api import running
 from blis_py.planning.job import HOPELESS, Job, Variation
 from blis_py.planning.knobs import values_of
@@ -55,7 +59,7 @@ COUNT = 150
 TOLERANCE = 0.08
 """Of the highest rate of a trace: its search ends at 3 %, its extension to longer durations at 5 %."""
 AGAIN = 20.0
-"""Factor on the number of requests of the run by which a statement is checked."""
+"""Factor from the requests by which a plan judges to those by which a statement is checked."""
 
 
 def sizes(case: dict[str, Any]) -> range:
@@ -115,7 +119,7 @@ def cheapest(case: dict[str, Any], known: Known) -> tuple[float, dict[str, Any]]
 def _holds(runner: Any, settings: dict[str, Any]) -> bool:
     """Whether a configuration meets its targets for the workload, and at longer lengths."""
     try:
-        config = blis.build(**settings).config
+        config = drained(blis.build(**settings).config)
     except InputError:
         return False
     again = AGAIN if "trace" in settings else AGAIN * MIN_REQUESTS / COUNT
@@ -147,34 +151,39 @@ def row(number: int, known: Known) -> dict[str, Any]:
         "bounds": None if plan.rate is None or plan.rate.bounds is None else plan.rate.bounds[:2],
         "called_a_burst": plan.rate is not None and plan.rate.bounds is None and not plan.rate.settled,
         "on_the_edge": plan.sustained is not None and plan.sustained.on_edge,
-        "untrue": untrue(plan),
-        "runs_of_the_plan": plan.simulated,
+        "untrue": untrue(plan, known),
+        "runs_of_the_plan": plan.simulated + plan.known,
     }
 
 
-def untrue(plan: Plan) -> list[str]:
+def untrue(plan: Plan, known: Known) -> list[str]:
     """Statements of a plan that do not hold at twenty times the length."""
+
+    def meets(rate: float) -> bool:
+        key = json.dumps([as_dict(replace(plan.config, given=None)), rate])
+        return known.of(key, lambda: _meets(plan.config, rate))
+
     found = []
     on_edge = plan.sustained is not None and plan.sustained.on_edge
-    if plan.holds != _meets(plan, 1.0) and not on_edge:
+    if not on_edge and plan.holds != meets(1.0):
         found.append("meets all targets" if plan.holds else "meets them not")
     rate = plan.rate
-    if not plan.holds or rate is None or rate.factor is None:
+    if rate is None or rate.factor is None:
         return found
     least, most = (
         rate.bounds[:2] if rate.bounds else (rate.factor * (1 - TOLERANCE), rate.factor * (1 + TOLERANCE))
     )
-    if (rate.bounds or rate.settled) and least is not None and not _meets(plan, least):
+    if (rate.bounds or rate.settled) and least is not None and not meets(least):
         found.append(f"holds {least:.2f} times the rate")
-    if rate.broken is not None and most is not None and _meets(plan, most):
+    if rate.broken is not None and most is not None and meets(most):
         found.append(f"does not hold {most:.2f} times the rate")
     return found
 
 
-def _meets(plan: Plan, rate: float) -> bool:
-    """Whether the best candidate meets all targets at a multiple of the rate, at twenty times the length."""
+def _meets(config: RunConfig, rate: float) -> bool:
+    """Whether a configuration meets all targets at a multiple of the rate, at twenty times the length."""
     at = Variation(rate=rate, length=AGAIN * max(rate, 1.0))
-    summary = varied(Job(plan.config, at)).run(record_steps=False).summary
+    summary = varied(Job(config, at)).run(record_steps=False).summary
     return all(each["met"] for each in summary["slo"]) and summary["load"]["verdict"] != "saturated"
 
 

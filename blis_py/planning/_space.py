@@ -39,6 +39,7 @@ class Space:
         goal: Goal,
         runner: Runner,
         on_progress: LineCallback,
+        length: float = 1.0,
     ) -> None:
         self.sizes, self.goal, self.runner, self.on_progress = sizes, goal, runner, on_progress
         self._study, self._axes, self._prices = study, [*axes, axis(INSTANCES, list(sizes))], prices
@@ -48,7 +49,7 @@ class Space:
                 for gpu in each.values:
                     load_gpu(str(gpu))  # an unknown name is a slip, and would have no price
         self.points = grid(axes)
-        self.at = Variation()
+        self.at = Variation(length=length)
         """The workload of all candidates: longer than given where few would decide (see `steady`)."""
         self._outcomes: dict[Probe, JobOutcome] = {}
         self._holding: dict[Probe, float] = {}

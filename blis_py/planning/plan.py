@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from blis_py.config.models import DESCRIPTIONS, RunConfig
@@ -97,20 +98,25 @@ def plan(
     sizes, axes = _sizes(sizes, axes, study)
     check_choices(axes)
     study.check([*axes, axis(INSTANCES, list(sizes))])
-    space = Space(study, axes, sizes, prices, goal, runner, on_progress or (lambda line: None))
-    search = Search([SearchLine(cost) for cost in space.costs], sizes, space.evaluate)
-    verifier = Verifier(space, search, draws)
-    combinations = len(space.points)
-    lines = space.search(search, trials)
-    best = verifier.best(lines, confidence)
-    tried = None
-    if knobs:
-        best, lines, tried = improved(
-            space, search, lines, best, lambda among: verifier.best(among, confidence)
-        )
-    if best is None:
-        return _nothing_holds(space, search, lines, tried)
-    return _answer(space, search, verifier, lines, best, tried, combinations, draws, confidence)
+    length = 1.0
+    while True:
+        space = Space(study, axes, sizes, prices, goal, runner, on_progress or (lambda line: None), length)
+        search = Search([SearchLine(cost) for cost in space.costs], sizes, space.evaluate)
+        verifier = Verifier(space, search, draws)
+        combinations = len(space.points)
+        lines = space.search(search, trials)
+        best = verifier.best(lines, confidence)
+        tried = None
+        if knobs:
+            surest = partial(verifier.best, confidence=confidence)
+            best, lines, tried = improved(space, search, lines, best, surest)
+        if best is not None:
+            return _answer(space, search, verifier, lines, best, tried, combinations, draws, confidence)
+        nearest = _nearest(space, search, lines)
+        longer = verifier.sustained(nearest)
+        if goal.judge(space.outcome(nearest)).holds or not longer.judgement.holds:
+            return _nothing_holds(space, search, lines, nearest, longer, tried, combinations)
+        length = longer.length  # missed by the sample, not by the load: all are judged by this length
 
 
 def _answer(
@@ -283,23 +289,40 @@ def _of_the_start(longer: Sustained, goal: Goal) -> list[str]:
     ]
 
 
-def _nothing_holds(space: Space, search: Search, lines: Sequence[int], tried: Knobs | None) -> Plan:
-    """The plan for the candidate nearest to the targets, among the largest size of every line."""
+def _nearest(space: Space, search: Search, lines: Sequence[int]) -> Probe:
+    """The candidate nearest to the targets, among the largest size of every line.
+
+    Raises:
+        InputError: none can be run.
+    """
     last = len(space.sizes) - 1
     refused = [judged.refused for judged in search.known.values() if judged.refused is not None]
     able = [line for line in lines if search.first_judged(line).refused is None]
     if not able:
         raise InputError(f"no configuration can be run: {refused[0]}")
     search.whole([(line, last) for line in able])
-    nearest = max(((line, last) for line in able), key=lambda probe: (search.known[probe].slack, -probe[0]))
-    best = replace(space.candidate(nearest), judgement=search.known[nearest])
-    length = space.at.length
+    return max(((line, last) for line in able), key=lambda probe: (search.known[probe].slack, -probe[0]))
+
+
+def _nothing_holds(
+    space: Space,
+    search: Search,
+    lines: Sequence[int],
+    nearest: Probe,
+    longer: Sustained,
+    tried: Knobs | None,
+    combinations: int,
+) -> Plan:
+    """The plan for the candidate nearest to the targets, by its longest run."""
+    best, length = replace(space.candidate(nearest), judgement=search.known[nearest]), space.at.length
+    if not longer.judgement.holds:
+        best, length = replace(best, judgement=longer.judgement, outcome=longer.outcome), longer.length
     result = Plan(
         best,
         space.objective,
         None if length == 1 else Sustained(best.judgement, best.outcome, length, True, length),
         standings=space.standings(search, lines),
-        lines=len(space.points),
+        lines=combinations,
         knobs=tried,
     )
     return examined(result, space.goal, space.runner, Drawn(), space.notes(best))

@@ -164,7 +164,7 @@ def _unsure(each: Requirement, low: float | None, high: float | None, requests: 
     least, most = (f"{end:,.4g}{each.unit and ' ' + each.unit}" for end in (low, high))
     return (
         f"on the edge: {each.title} is {least} to {most}, with 99 % confidence; other requests of this load "
-        "may miss the target"
+        f"may {'miss' if each.met else 'meet'} the target"
     )
 
 
@@ -203,7 +203,7 @@ def _room(plan: PlanResult) -> list[str]:
     lines = [text, f"  just above it: {rate.broken}", *_bounds(rate)]
     if not plan.holds and plan.objective != RATE and rate.factor >= 1:
         few = f"{plan.best.outcome.facts.get('requests', 0):,} requests"
-        lines.append(f"  the {few} given miss a target that a longer run of the same load meets: give more")
+        lines.append(f"  {few} of this load miss a target that a longer run of it meets: give more")
     return lines
 
 

@@ -166,10 +166,14 @@ class _RateSearch:
     def __init__(self, config: RunConfig, goal: Goal, runner: Runner, start: Sustained) -> None:
         self._config, self._goal, self._runner, self._start = config, goal, runner, start
         self._base = max(round(start.requests / start.length), 1)
+        holds = start.judgement.holds
+        self._first = start.length / _GROWTH if holds else start.length
+        self._most = goal.most_requests if holds else max(goal.most_requests, start.requests)
 
     def first_length(self) -> float:
-        """The duration of the first runs: a quarter of that at which the judgement no longer changed."""
-        return max(min(self._start.length / _GROWTH, self._goal.most_requests / self._base), 1.0)
+        """The duration of the first runs: a quarter of that at which the judgement no longer changed, or all
+        of it where that misses a target, which a shorter run may meet by chance."""
+        return max(min(self._first, self._most / self._base), 1.0)
 
     def bracket(self) -> list[float]:
         """The first factors to try."""
@@ -186,7 +190,7 @@ class _RateSearch:
         per_length = self._base * max(rate.factor, 1.0)
         if rate.requests < 0.9 * per_length * length:
             return None  # the workload cannot be extended
-        next_length = min(length * _GROWTH, self._goal.most_requests / per_length)
+        next_length = min(length * _GROWTH, self._most / per_length)
         return next_length if next_length >= _MIN_GROWTH * length else None
 
     def at(self, length: float, factors: Sequence[float]) -> HighestRate:
@@ -255,7 +259,7 @@ class _RateSearch:
 
     def _length(self, length: float, factor: float, *, whole: bool = False) -> float:
         """Factor on the number of requests that keeps the duration, as far as a run may be that long."""
-        most = most_requests(self._start.outcome, self._goal) if whole else self._goal.most_requests
+        most = most_requests(self._start.outcome, self._goal) if whole else self._most
         return max(min(length * max(factor, 1.0), most / self._base), 1.0)
 
 

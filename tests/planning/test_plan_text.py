@@ -379,7 +379,7 @@ def test_figures_beside_a_highest_rate_are_those_of_the_load_given() -> None:
 
 def test_a_target_missed_by_few_requests_and_met_by_many_is_no_contradiction() -> None:
     missed = plan(best=candidate(2, 130), rate=HighestRate(1.15, 69.0, judged(130), 4.0, 320))
-    text = "  the 80 requests given miss a target that a longer run of the same load meets: give more"
+    text = "  80 requests of this load miss a target that a longer run of it meets: give more"
     assert text in report_text.lines(missed)
     assert text not in report_text.lines(plan(rate=HighestRate(1.15, 69.0, judged(130), 4.0, 320)))
 

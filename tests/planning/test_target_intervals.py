@@ -11,9 +11,12 @@ import pytest
 
 from blis_py.api import build, configure
 from blis_py.metrics.slo import parse_slos
+from blis_py.planning.api import study_of
 from blis_py.planning.goal import Goal
 from blis_py.planning.intervals import _of_mean, _of_percentile, dispersion, intervals, undecided
 from blis_py.planning.job import Job, JobOutcome
+from blis_py.planning.plan import plan
+from blis_py.planning.prices import Prices
 from blis_py.planning.stationary import highest_rate, sustained
 from blis_py.planning.steady import is_enough
 
@@ -79,7 +82,7 @@ def test_bursts_of_generated_arrivals_ask_for_more_requests() -> None:
 class Sampled:
     """A runner of made-up outcomes: the p99 TTFT is the rate's, with an error that lengths decrease."""
 
-    done = found = 0
+    done = reused = 0
 
     def __init__(self, at_rate_one_ms: float, luck: float = 0.0) -> None:
         self.at_rate_one_ms, self.luck = at_rate_one_ms, luck
@@ -99,7 +102,10 @@ class Sampled:
 
     def run(self, jobs: Sequence[Job], on_outcome: Any = None) -> list[JobOutcome]:
         self.requests += [round(100 * job.variation.length) for job in jobs]
-        return [self.outcome(job.variation.rate, job.variation.length) for job in jobs]
+        outcomes = [self.outcome(job.variation.rate, job.variation.length) for job in jobs]
+        for index, outcome in enumerate(outcomes if on_outcome is not None else ()):
+            on_outcome(index, outcome, False)
+        return outcomes
 
 
 CONFIG = configure(model="llama-3.1-8b", num_requests=100, rate=1, slo=SLO)
@@ -138,6 +144,39 @@ def test_the_bounds_of_a_highest_rate_are_certain() -> None:
     assert least < 1.25 < most < 1.3 * least
     assert found.settled == (most < 1.11 * least)
     assert requests <= 50_000 >= max(runner.requests)
+
+
+def test_no_rate_is_called_held_that_only_shorter_runs_hold() -> None:
+    """The start misses its target over 50,000 requests, and would meet it over 10,000."""
+    runner = Sampled(103, luck=-0.9)
+    assert not longest(runner).judgement.holds
+    found = highest_rate(CONFIG, Goal(), runner, longest(runner))  # type: ignore[arg-type]
+    assert found.factor is not None
+    assert 0.94 < found.factor < 1
+
+
+def planned(runner: Sampled) -> Any:
+    study = study_of(
+        None, {"model": "llama-3.1-8b", "num_requests": 100, "rate": 1, "slo": SLO, "gpu": "h100"}
+    )
+    prices = Prices({"h100": 3.0})
+    return plan(study, [], runner, goal=Goal(), prices=prices, sizes=[1], draws=0, knobs=False)  # type: ignore[arg-type]
+
+
+def test_candidates_that_miss_a_target_by_chance_are_searched_again_over_more_requests() -> None:
+    """2,000 requests miss 100 ms with 104 ms, 8,000 and more meet it."""
+    found = planned(Sampled(96, luck=0.9))
+    assert found.holds
+    assert found.sustained.begun > 20
+    assert found.sustained.requests > 8000
+
+
+def test_where_nothing_holds_the_answer_is_that_of_the_longest_run() -> None:
+    found = planned(Sampled(103, luck=-0.9))
+    assert not found.holds
+    assert found.best.outcome.facts["requests"] == found.config.workload.num_requests > 30_000
+    assert found.best.judgement.tightest.measured == pytest.approx(101, abs=1)
+    assert found.rate.factor < 1
 
 
 def test_a_rate_is_not_bounded_by_runs_beyond_the_longest_allowed() -> None:
