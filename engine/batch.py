@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from blis_py.core.blocks import block_count
 from engine.kernels.attention import AttentionMetadata
 from engine.launching import Ticket
 from engine.relay import RelayBuffer
@@ -102,7 +103,7 @@ class BatchBuilder:
         self.block_size = block_size
         self.padding_row = max_seqs
         shared = device.type == "cpu" and not overlapped
-        self.tables = BlockTables(max_seqs, -(-max_model_len // block_size), device, shared)
+        self.tables = BlockTables(max_seqs, block_count(max_model_len, block_size), device, shared)
         self._next: Ints = np.zeros((3, max_seqs), dtype=np.int64)
         """Of the sequence in each slot: its latest token, its position, and where its keys and values go
         unless that is a new page. What it computes next when it decodes. Out of date while it decodes."""
@@ -325,7 +326,7 @@ class BatchBuilder:
         usual_prompts: int | None = None,
     ) -> AttentionMetadata:
         """Inputs of the attention; where all sequences decode, a GPU also makes their token inputs now."""
-        width = -(-max_seq_len // self.block_size)
+        width = block_count(max_seq_len, self.block_size)
         if num_decodes < inputs.rows.shape[0]:
             tables = self.tables.device[:, :width].index_select(0, inputs.rows)
         else:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from blis_py.core.blocks import block_count
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.scheduler import Scheduler
 from blis_py.errors import InputError
@@ -221,7 +222,9 @@ def largest_forward(model: Model, config: EngineConfig, dtype: torch.dtype, devi
     meta = AttentionMetadata(
         query_start=starts.to(device),
         seq_lens=lengths.to(device),
-        block_tables=torch.zeros((seqs, -(-longest // config.block_size)), dtype=torch.int32, device=device),
+        block_tables=torch.zeros(
+            (seqs, block_count(longest, config.block_size)), dtype=torch.int32, device=device
+        ),
         max_query_len=longest,
         max_seq_len=longest,
         num_decodes=int((lengths == 1).sum()),

@@ -3,6 +3,7 @@
 from dataclasses import fields, replace
 from math import inf
 
+from blis_py.core.checks import check_fields
 from blis_py.core.config import (
     Aging,
     Batching,
@@ -22,14 +23,6 @@ BLOCK_SIZES = (16, 32, 64, 128, 256)
 _AUTO_DTYPE = {"cuda": "bfloat16", "cpu": "float32"}
 _AUTO_BLOCK_SIZE = {"cuda": 64, "cpu": 16}
 """A page of 64 tokens is a whole tile of keys for the attention kernels: its place is looked up once."""
-_CHOICES: dict[str, tuple[str, ...]] = {
-    "device": ("auto", "cuda", "cpu"),
-    "dtype": ("auto", "bfloat16", "float16", "float32"),
-    "load_format": ("safetensors", "dummy"),
-    "kv_cache_dtype": ("auto", "fp8"),
-    "attention_backend": (PAGED, "cudnn", "flash-attn", "flashinfer", "math"),
-    "clock": ("wall", "cpu", "steady"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +46,17 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
         help="Folder with a tokenizer.json. Default the model's.",
         group="Model",
     )
-    """Folder with a tokenizer.json; `None` = the model's."""
-    device: str = setting("auto", flag="--device", help="cuda, cpu or auto.", group="Model")
+    device: str = setting(
+        "auto", choices=("auto", "cuda", "cpu"), flag="--device", help="cuda, cpu or auto.", group="Model"
+    )
     """`cuda`, `cpu`, or `auto`: CUDA if available."""
-    dtype: str = setting("auto", flag="--dtype", help="bfloat16, float16, float32 or auto.", group="Model")
+    dtype: str = setting(
+        "auto",
+        choices=("auto", "bfloat16", "float16", "float32"),
+        flag="--dtype",
+        help="bfloat16, float16, float32 or auto.",
+        group="Model",
+    )
     """`auto`: bfloat16 on CUDA, float32 on the CPU."""
     block_size: int = setting(
         0,
@@ -66,7 +66,11 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
     )
     """Tokens per KV page; 0 = by device, see `on`."""
     load_format: str = setting(
-        "safetensors", flag="--load-format", help="safetensors or dummy.", group="Model"
+        "safetensors",
+        choices=("safetensors", "dummy"),
+        flag="--load-format",
+        help="safetensors or dummy.",
+        group="Model",
     )
     """`dummy`: random weights, for benchmarks."""
     seed: int = setting(0, flag="--seed", help="Of dummy weights, prompts and samples.", group="Model")
@@ -79,7 +83,11 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
     )
     """Size of the KV cache; `None` = the remaining memory on CUDA, a small default on the CPU."""
     kv_cache_dtype: str = setting(
-        "auto", flag="--kv-cache-dtype", help="auto, as the model, or fp8: half the bytes.", group="Model"
+        "auto",
+        choices=("auto", "fp8"),
+        flag="--kv-cache-dtype",
+        help="auto, as the model, or fp8: half the bytes.",
+        group="Model",
     )
     """`auto`: keys and values in the dtype of the model; `fp8`: in float8 (e4m3), half the bytes."""
     scheduler: str = queue_order("--scheduling-policy")
@@ -89,7 +97,6 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
     )
     """With `async_scheduling`: verify that every token is on the device when a forward reads it. Slow."""
     enforce_eager: bool = setting(False, flag="--enforce-eager", help="No CUDA graphs.")
-    """Disable CUDA graphs."""
     cudagraph_capture_sizes: tuple[int, ...] | None = None
     """Batch sizes of captured decode steps; `None` = 1, 2, 4, 8, 16, 24, … up to `max_num_seqs`."""
     cudagraph_mixed_sizes: tuple[int, ...] | None = None
@@ -99,9 +106,9 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
         flag="--dependent-launch",
         help="Launch small kernels before the one before them ends, if a check on the GPU passes.",
     )
-    """Programmatic dependent launch of the small kernels of a layer, if a check on the GPU passes."""
     attention_backend: str = setting(
         PAGED,
+        choices=(PAGED, "cudnn", "flash-attn", "flashinfer", "math"),
         flag="--attention-backend",
         help="Of prompts with nothing cached: triton, cudnn, flash-attn, flashinfer or math.",
         group="Model",
@@ -112,6 +119,7 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
     """Log the number of experts used by each step of an MoE model: one small device-to-host copy per step."""
     clock: str = setting(
         "wall",
+        choices=("wall", "cpu", "steady"),
         flag="--clock",
         help="wall, cpu (time of the engine's thread), or steady: that, at an even pace.",
         group="Model",
@@ -128,25 +136,12 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
     measured when the engine is built. Times of different engines are comparable if it is equal."""
 
     def __post_init__(self) -> None:
-        for key, allowed in _CHOICES.items():
-            if getattr(self, key) not in allowed:
-                fix = f"use one of {', '.join(allowed)}"
-                raise InputError("unknown choice", key=key, value=getattr(self, key), fix=fix)
+        check_fields(self)
         if self.block_size and self.block_size not in BLOCK_SIZES:
             fix = f"use one of {', '.join(map(str, BLOCK_SIZES))}"
             raise InputError("not a page size", key="block_size", value=self.block_size, fix=fix)
-        for key in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "num_kv_blocks"):
-            value = getattr(self, key)
-            if value is not None and value < 1:
-                raise InputError("must be at least 1", key=key, value=value)
         if not 0 <= self.seed < 2**63:
             raise InputError("must be from 0 to 2^63 - 1", key="seed", value=self.seed)
-        if not 0 < self.gpu_memory_utilization <= 1:
-            raise InputError(
-                "must be above 0 and at most 1",
-                key="gpu_memory_utilization",
-                value=self.gpu_memory_utilization,
-            )
         if self.kv_cache_memory_bytes is not None and self.num_kv_blocks is not None:
             raise InputError("given twice", key="num_kv_blocks", fix="drop it, or kv_cache_memory_bytes")
         if self.clock != "wall" and self.device == "cuda":

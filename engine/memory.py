@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from blis_py.core.blocks import block_count
 from blis_py.errors import InputError
 from engine.config import EngineConfig
 from engine.graphs import default_buckets
@@ -73,7 +74,7 @@ def memory_needs(config: EngineConfig, sizes: Any, dtype: torch.dtype, device: t
     seqs = max(config.max_num_seqs, max(buckets) if with_graphs else 0)
     tokens = max(config.max_num_batched_tokens, seqs)
     length = min(config.max_model_len or sizes.max_position_embeddings, sizes.max_position_embeddings)
-    table = 4 * -(-length // config.block_size)
+    table = 4 * block_count(length, config.block_size)
     per_seq = 2 * table + 32 * block
     sequences, batch = seqs * per_seq, 32 * tokens
     more_seqs = seqs > config.max_num_seqs and config.cudagraph_capture_sizes is not None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from blis_py.core.blocks import block_count
 from engine.clock import Clock, CpuClock, SteadyClock, make_clock
 from engine.config import EngineConfig
 from engine.sampling_params import SamplingParams
@@ -116,7 +117,7 @@ def _small(config: EngineConfig, block_tokens: int) -> EngineConfig:
         load_format=config.load_format,
         clock=CpuClock.name,
         block_size=config.block_size,
-        num_kv_blocks=_SEQS * (1 - -tokens // config.block_size),
+        num_kv_blocks=_SEQS * (1 + block_count(tokens, config.block_size)),
         max_num_seqs=_SEQS,
         max_num_batched_tokens=_SEQS * tokens,
         enable_prefix_caching=False,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from blis_py.calibrate.recorded import RecordedRun, request_ids
 from blis_py.cluster.instances.diffusion import BlockDiffusion, DiffusionCosts
 from blis_py.cluster.instances.kinds import KindOfRequests
+from blis_py.core.blocks import block_count
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.errors import InputError
 from blis_py.traces.steplog import StepLog
@@ -72,7 +73,7 @@ def rounds_of_each(
     for number, one in zip(request_ids(log).tolist(), recorded, strict=True):
         request = one.request
         longest = request.output_tokens or request.max_tokens or max_model_len
-        count = -(-(request.prompt_tokens % size + longest) // size)
+        count = block_count(request.prompt_tokens % size + longest, size)
         given = [*blocks.rounds.get(number, ())][:count]
         given += own[number][len(given) : count]
         result.append([*given, *[mean] * (count - len(given))])

@@ -9,6 +9,7 @@ from typing import Any, get_type_hints
 import numpy as np
 
 from blis_py.config.layers import coerce
+from blis_py.core.blocks import block_count
 from blis_py.core.checks import check_scheduler_config
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.request import Request
@@ -154,7 +155,7 @@ def _in_blocks(keys: Numbers, recorded_size: int, size: int) -> Sequence[object]
     if size == recorded_size:
         return keys
     count = len(keys) * recorded_size // size
-    return [(keys[-(-end // recorded_size) - 1], end) for end in range(size, count * size + 1, size)]
+    return [(keys[block_count(end, recorded_size) - 1], end) for end in range(size, count * size + 1, size)]
 
 
 def step_durations(log: StepLog) -> Ints:

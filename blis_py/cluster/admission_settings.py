@@ -17,17 +17,15 @@ class AdmissionSettings:
         above=0,
         most=1e15,
         flag="--token-bucket-capacity",
-        help="With token-bucket: prompt tokens that may come at once.",
+        help="With `token-bucket`: prompt tokens that may come at once.",
     )
-    """With `token-bucket`: prompt tokens that may come at once."""
     token_bucket_refill_rate: float = setting(
         1_000.0,
         above=0,
         most=1e15,
         flag="--token-bucket-refill-rate",
-        help="With token-bucket: prompt tokens per second.",
+        help="With `token-bucket`: prompt tokens per second.",
     )
-    """With `token-bucket`: prompt tokens per second."""
     tier_shed_threshold: float = setting(
         0.0,
         least=0,
@@ -50,9 +48,8 @@ class AdmissionSettings:
         above=0,
         most=1e15,
         flag="--gaie-qd-threshold",
-        help="With gaie-legacy: waiting requests of a saturated instance.",
+        help="With `gaie-legacy`: waiting requests of a saturated instance.",
     )
-    """With `gaie-legacy`: requests waiting at an instance that is saturated."""
     gaie_kv_threshold: float = setting(
         0.8,
         above=0,

@@ -27,9 +27,8 @@ class FlowSettings:
         above=0,
         most=1e15,
         flag="--queue-depth-threshold",
-        help="With utilization: waiting requests of a saturated instance.",
+        help="With `utilization`: waiting requests of a saturated instance.",
     )
-    """With `utilization`: requests waiting at an instance that is saturated."""
     kv_cache_util_threshold: float = setting(
         0.8,
         above=0,
@@ -43,9 +42,8 @@ class FlowSettings:
         least=1,
         most=MAX_REQUESTS,
         flag="--max-concurrency-per-instance",
-        help="With concurrency: requests in flight at a saturated instance.",
+        help="With `concurrency`: requests in flight at a saturated instance.",
     )
-    """With `concurrency`: requests in flight at an instance that is saturated."""
     dispatch_order: str = setting(
         "fifo", flag="--dispatch-order", help="Who goes first: fifo, priority, slo-deadline, edf."
     )
@@ -64,7 +62,6 @@ class FlowSettings:
         flag="--max-gateway-queue-depth",
         help="Requests that wait, at most; 0 = no limit.",
     )
-    """Requests that wait, at most; 0 = no limit."""
     per_band_capacity: int = setting(
         0, least=0, most=MAX_REQUESTS, flag="--per-band-capacity", help="The same of each priority."
     )

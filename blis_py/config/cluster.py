@@ -78,7 +78,6 @@ class RoutingSection:
         flag="--counterfactual-k",
         help="Candidates to keep of each decision, the best first; 0 = all.",
     )
-    """Candidates to keep of each decision, the best first; 0 = all."""
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)

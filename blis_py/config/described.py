@@ -124,10 +124,18 @@ def _default(field: Field[Any], default: Any) -> str:
 
 def meanings(model: type) -> dict[str, str]:
     """The docstring below each field in the source, else its help."""
+    return helps(model) | docstrings(model)
+
+
+def helps(model: type) -> dict[str, str]:
+    """The help of each field; empty without one."""
+    spellings = {field.name: field.metadata.get("spelling") for field in fields(model)}
+    return {name: spelling.help if spelling else "" for name, spelling in spellings.items()}
+
+
+def docstrings(model: type) -> dict[str, str]:
+    """The docstring below each field in the source, of those that have one."""
     texts: dict[str, str] = {}
-    for field in fields(model):
-        spelling = field.metadata.get("spelling")
-        texts[field.name] = spelling.help if spelling else ""
     for base in reversed(model.__mro__):
         texts |= _all_meanings(base.__module__).get(base.__name__, {})
     return texts

@@ -292,7 +292,6 @@ class RunConfig:
     num_instances: int = setting(
         1, least=1, most=MAX_INSTANCES, flag="--num-instances", help="Instances behind the router."
     )
-    """Instances behind the router."""
     pools: tuple[PoolSection, ...] = ()
     """Pools of unlike instances, all behind the router, instead of `num_instances` alike ones; each overrides
     some of `engine`, `gpu`, `tp`, `link_gbps`, `memory`, `scheduler` and `latency`."""

@@ -81,7 +81,6 @@ class WorkloadSection:
         help="Only the first requests of the trace.",
         group="Trace",
     )
-    """Only the first requests of the trace."""
     skip_bad_rows: bool = setting(
         False, flag="--skip-bad-rows", help="Leave bad rows of the trace out, and count.", group="Trace"
     )
@@ -145,7 +144,6 @@ class WorkloadSection:
         flag="--prompt-tokens-stdev",
         help="Prompt length, standard deviation.",
     )
-    """Its standard deviation."""
     prompt_tokens_min: int = setting(
         2, least=1, most=MAX_TOKENS, flag="--prompt-tokens-min", help="Prompt length, least."
     )
@@ -165,7 +163,6 @@ class WorkloadSection:
         flag="--output-tokens-stdev",
         help="Output length, standard deviation.",
     )
-    """Its standard deviation."""
     output_tokens_min: int = setting(
         2, least=1, most=MAX_TOKENS, flag="--output-tokens-min", help="Output length, least."
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Self
 
+from blis_py.core.blocks import block_count
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.counters import Counters
 from blis_py.core.kv import KVCache
@@ -35,7 +36,7 @@ class CacheAwareQueue(dict[Request, None]):
         self._fairness_ns = None if config.fairness_ms is None else int(config.fairness_ms * 1e6)
         self._fairness_tokens = config.fairness_tokens
         sharing = config.in_batch_sharing_tokens
-        self._sharing_blocks = 0 if sharing is None else -(-sharing // config.block_size)
+        self._sharing_blocks = 0 if sharing is None else block_count(sharing, config.block_size)
         self._head: Request | None = None
         self.scanned_requests = 0
         """Requests looked up in the cache since the planner of steps set it to 0."""

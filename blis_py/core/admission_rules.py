@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from blis_py.core.blocks import block_count
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.kv import KVCache
 from blis_py.core.kv_loads import KVLoads
@@ -81,7 +82,7 @@ class GuaranteedNoEvict(AdmissionRule):
         self._reserved = sum(self._held.values())
 
     def _needs(self, request: Request) -> int:
-        return -(-(request.prompt_tokens + _limit(request)) // self._block_size)
+        return block_count(request.prompt_tokens + _limit(request), self._block_size)
 
 
 class NewTokenRatio(AdmissionRule):

@@ -12,6 +12,11 @@ CacheChanges = list[tuple[bool, Sequence[Hashable]]]
 already present may begin again."""
 
 
+def block_count(tokens: int, block_size: int) -> int:
+    """Number of blocks that this many tokens fill or begin."""
+    return -(-tokens // block_size)
+
+
 def names_in(extra_key: Hashable, keys: Sequence[Hashable]) -> Sequence[Hashable]:
     """Names of blocks among those of all namespaces (`Request.extra_key`), which share nothing."""
     return keys if extra_key is None else [(extra_key, key) for key in keys]

@@ -38,10 +38,19 @@ def check_scheduler_config(config: SchedulerConfig) -> None:
     Raises:
         InputError: for the first invalid setting.
     """
-    for field in fields(config):
-        _check(field.name, getattr(config, field.name), field.metadata)
+    check_fields(config)
     for key, problem, fix in contradictions(config.scheduler, config):
         raise InputError(problem, key=key, fix=fix)
+
+
+def check_fields(settings: Any) -> None:
+    """Check every setting of a dataclass against its bounds and choices.
+
+    Raises:
+        InputError: for the first invalid setting.
+    """
+    for field in fields(settings):
+        _check(field.name, getattr(settings, field.name), field.metadata)
 
 
 def _check(key: str, value: Any, limits: Mapping[str, Any]) -> None:

@@ -99,7 +99,6 @@ class Batching(SchedulerSettings):
         aliases=("--max-num-running-reqs", "--max-running-requests", "--max-batch-size"),
         help="Most running requests per instance.",
     )
-    """Maximum number of running requests on an instance."""
     max_num_batched_tokens: int = setting(
         2048,
         least=1,
@@ -125,7 +124,6 @@ class Batching(SchedulerSettings):
         aliases=("--block-size-in-tokens", "--page-size", "--tokens-per-block"),
         help="Tokens per KV block.",
     )
-    """Tokens per KV block."""
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)

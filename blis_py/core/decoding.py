@@ -6,6 +6,7 @@ from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from typing import Final
 
+from blis_py.core.blocks import block_count
 from blis_py.core.request import DECODING, Request
 
 _MIN_ENTRIES = 64
@@ -121,7 +122,7 @@ class DecodeSet:
     def steps_within(self, tick: int, blocks: int, limit: int) -> int:
         """Number of steps from `tick` on for which `blocks` blocks suffice, at most `limit`."""
         size = self._block_size
-        if self.count * -(-limit // size) <= blocks:
+        if self.count * block_count(limit, size) <= blocks:
             return limit
         cycles = min(blocks // self.count, limit // size)
         blocks -= cycles * self.count

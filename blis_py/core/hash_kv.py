@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 
-from blis_py.core.blocks import BlockPool, CacheChanges, names_in
+from blis_py.core.blocks import BlockPool, CacheChanges, block_count, names_in
 from blis_py.core.kv import KVCache
 from blis_py.core.request import Request
 
@@ -49,7 +49,7 @@ class HashKV(KVCache):
         return self.pool.log.follow(changes)
 
     def blocks_needed(self, request: Request, shared: list[int], own: int, new_tokens: int) -> int:
-        fresh = -(-new_tokens // self.block_size)  # cached blocks are full
+        fresh = block_count(new_tokens, self.block_size)  # cached blocks are full
         return fresh + own + self.pool.count_free(shared) if shared or own else fresh
 
     def admit(
@@ -58,7 +58,7 @@ class HashKV(KVCache):
         pool = self.pool
         if self.blocks_needed(request, shared, own, new_tokens) > pool.num_free:
             return False
-        fresh = -(-new_tokens // self.block_size)
+        fresh = block_count(new_tokens, self.block_size)
         if shared or own:
             self._reuse(request, shared, own)
             if fresh:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from blis_py.core.blocks import BlockPool, CacheChanges
+from blis_py.core.blocks import BlockPool, CacheChanges, block_count
 from blis_py.core.request import Request
 
 
@@ -122,7 +122,7 @@ class KVCache:
 
     def blocks_of(self, tokens: int) -> int:
         """Number of blocks that this many tokens fill or begin."""
-        return -(-tokens // self.block_size)
+        return block_count(tokens, self.block_size)
 
     def own_blocks(self, request: Request, shared: int) -> int:
         """Number of its own blocks with which a preempted request can still extend a full match."""
@@ -136,7 +136,7 @@ class KVCache:
 
     def shortfall(self, request: Request, tokens: int) -> int:
         """Blocks that `tokens` more of a running request need beyond those it has; 0 or less if none."""
-        return -(-(request.computed + tokens) // self.block_size) - len(request.block_table)
+        return block_count(request.computed + tokens, self.block_size) - len(request.block_table)
 
     def extend(self, request: Request, tokens: int) -> bool:
         """Allocate `tokens` more for a running request, which the step being planned computes."""
@@ -159,7 +159,7 @@ class KVCache:
             in_step: 1 to include the block of the token computed in the planned step.
         """
         size, held = self.block_size, len(request.block_table)
-        missing = -(-(computed + in_step) // size) - held
+        missing = block_count(computed + in_step, size) - held
         if missing > 0:
             first_tick = held * size - computed + self.pool.tick
             request.block_table += self.pool.redeem(missing, first_tick, size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blis_py.core.blocks import BlockPool, CacheChanges
+from blis_py.core.blocks import BlockPool, CacheChanges, block_count
 from blis_py.core.eviction import EVICTION_POLICIES
 from blis_py.core.kv import KVCache
 from blis_py.core.radix import Match, RadixTree
@@ -104,7 +104,7 @@ class RadixKV(KVCache):
         return self.tree.blocks(request.match) if request.match is not None else []
 
     def blocks_needed(self, request: Request, shared: list[int], own: int, new_tokens: int) -> int:
-        return -(-new_tokens // self.block_size) + own + self._unlocked(request)
+        return block_count(new_tokens, self.block_size) + own + self._unlocked(request)
 
     def _unlocked(self, request: Request) -> int:
         """Blocks of its match that could be evicted."""
@@ -131,7 +131,7 @@ class RadixKV(KVCache):
             assert request.kept_blocks is not None
             request.block_table += pool.reclaim(request.kept_blocks, own)
         if new_tokens:
-            request.block_table += pool.take(-(-new_tokens // self.block_size))
+            request.block_table += pool.take(block_count(new_tokens, self.block_size))
         return True
 
     def publish_supplied(self, request: Request, first_tokens: int) -> None:

@@ -23,7 +23,8 @@ class Spelling(NamedTuple):
     """Flag that turns a switch off."""
     off_aliases: tuple[str, ...]
     help: str
-    """One or two sentences; without it the flag is hidden from the help."""
+    """One or two sentences; without it the flag is hidden from the help. The documentation of a field without
+    a docstring."""
     off_help: str
     metavar: str | None
     null: float | None

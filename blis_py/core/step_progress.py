@@ -244,7 +244,7 @@ class StepProgress(StepScheduler):
     def _refusal(self, tokens: int) -> str:
         if tokens > self.config.max_model_len:
             return f"needs {tokens} tokens, max_model_len is {self.config.max_model_len}"
-        blocks = -(-(tokens - 1) // self._block_size)
+        blocks = self.kv.blocks_of(tokens - 1)
         return f"needs {blocks} KV blocks, the pool has {self.config.num_kv_blocks}"
 
     def _admitted(self, request: Request) -> None:

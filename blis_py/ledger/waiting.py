@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from blis_py.core.blocks import block_count
 from blis_py.ledger.lines import LedgerLine
 
 
@@ -44,7 +45,7 @@ class AdmissionState:
         if self._too_little(tokens, self.budget):
             return LedgerLine.NO_BUDGET
         first = max(min(tokens, self.longest_chunk, self.budget), 1)
-        if -(-first // self.block_size) > self.free_blocks:
+        if block_count(first, self.block_size) > self.free_blocks:
             return LedgerLine.NO_KV
         return self._line_ahead(tokens)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from blis_py.core.blocks import block_count
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import StepFeatures
 from blis_py.core.request import Request, Status
@@ -242,7 +243,7 @@ class Noting:
         tokens_of, least = dict(prefills), self._least_tokens()
         new = [tokens_of.pop(request, least) for request in inside]
         budget = config.max_num_batched_tokens - self._served_before(sum(tokens_of.values()))
-        blocks = sum(-(-tokens // config.block_size) for tokens in new)
+        blocks = sum(block_count(tokens, config.block_size) for tokens in new)
         slots_left = config.max_num_seqs - len(scheduler.running)
         waiting = scheduler.waiting
         return AdmissionState(

@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 
+from blis_py.core.blocks import block_count
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.errors import InputError
 from engine.build import load, pick_device, run_meta, watch_kernels
@@ -172,7 +173,7 @@ def largest_round(model: Model, config: EngineConfig, dtype: torch.dtype, device
     longest = min(config.max_num_batched_tokens, config.max_model_len or most, most)
     full, rest = divmod(config.max_num_batched_tokens, longest)
     lengths = ([longest] * full + [rest] * (rest > 0))[: config.max_num_seqs]
-    spans = [(0, length, [0] * -(-length // config.block_size)) for length in lengths]
+    spans = [(0, length, [0] * block_count(length, config.block_size)) for length in lengths]
     page = allocate(model.config, 1, config.block_size, dtype, device)
     context = lay_out(spans, config.block_size, block, page, device)
     ids = torch.arange(len(context.positions), device=device) % model.config.vocab_size

@@ -8,6 +8,7 @@ from functools import partial
 
 import torch
 
+from blis_py.core.blocks import block_count
 from engine.executor import Model
 from engine.forward_context import ForwardContext, KVCache
 from engine.graphs import Capture, Replay
@@ -45,7 +46,9 @@ class BlockGraphs:
         self._tokens = torch.zeros((3, most * block_tokens), dtype=torch.int64, device=device)
         """Ids, positions, slot mapping."""
         self._seq_lens = torch.zeros(most, dtype=torch.int32, device=device)
-        self._tables = torch.zeros((most, -(-max_model_len // page_tokens)), dtype=torch.int32, device=device)
+        self._tables = torch.zeros(
+            (most, block_count(max_model_len, page_tokens)), dtype=torch.int32, device=device
+        )
         self._starts = torch.arange(most + 1, dtype=torch.int32, device=device) * block_tokens
         self._graphs: dict[int, tuple[Replay, Tensor]] = {}
         self._pad(0, most)

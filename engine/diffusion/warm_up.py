@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import torch
 
+from blis_py.core.blocks import block_count
 from engine.diffusion.blocks import Algorithm, Blocks, Logits
 from engine.diffusion.executor import lay_out
 from engine.executor import Model
@@ -30,7 +31,7 @@ def warm_up_rounds(
     """
     device, vocabulary, size = kv[0][0].device, model.config.vocab_size, bounds.block
     for batch in batches(model.config, bounds, gpu):
-        spans = [(cached, new, [0] * -(-(cached + new) // page_tokens)) for cached, new in batch.chunks]
+        spans = [(cached, new, [0] * block_count(cached + new, page_tokens)) for cached, new in batch.chunks]
         context = lay_out(spans, page_tokens, size, kv, device)
         ids = torch.arange(batch.tokens, device=device) % vocabulary
         hidden = model(ids, replace(context, slots=torch.full_like(context.slots, -1)))

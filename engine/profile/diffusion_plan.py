@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from blis_py.core.blocks import block_count
 from blis_py.errors import InputError
 from engine.profile.families import shares, spaced
 from engine.profile.shapes import Grid, ShapeLimits
@@ -100,5 +101,5 @@ def _fits(shape: RoundShape, limits: ShapeLimits, block: int) -> bool:
         return False
     ends = [context + 2 * block for context in shape.blocks]
     ends += [past + tokens + 2 * block for tokens, past in shape.prefills]
-    pages = sum(-(-end // limits.block_size) for end in ends)
+    pages = sum(block_count(end, limits.block_size) for end in ends)
     return max(ends) <= limits.max_model_len and pages <= limits.num_kv_blocks

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from blis_py.core.blocks import block_count
+
 SLACK_STEPS = 4
 """Steps of a visit besides the measured ones, rounded up: one before them, one after."""
 
@@ -107,4 +109,4 @@ def fits(shape: Shape, limits: ShapeLimits) -> bool:
     contexts, more = shape.contexts, shape.steps + SLACK_STEPS
     if min(contexts) < 1 or min(shape.decodes, default=2) < 2 or max(contexts) + more > limits.max_model_len:
         return False
-    return sum(-(-(context + more) // limits.block_size) for context in contexts) <= limits.num_kv_blocks
+    return sum(block_count(context + more, limits.block_size) for context in contexts) <= limits.num_kv_blocks

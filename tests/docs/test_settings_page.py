@@ -8,6 +8,10 @@ from types import ModuleType
 
 import pytest
 
+from blis_py.config.described import docstrings, helps
+from blis_py.config.models import SECTIONS, RunConfig
+from engine.config import EngineConfig
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -28,3 +32,15 @@ def test_the_page_is_up_to_date(made: ModuleType) -> None:
 def test_it_states_the_default_of_the_preset(made: ModuleType) -> None:
     row = "| `scheduler.max_num_seqs` | `--max-num-seqs` | `1024` (preset) | at least 1 | "
     assert row in made.page()
+
+
+def test_no_docstring_repeats_the_help() -> None:
+    repeated = []
+    for model in (RunConfig, *SECTIONS.values(), EngineConfig):
+        shown, documented = helps(model), docstrings(model)
+        repeated += [name for name in documented if plain(documented[name]) == plain(shown.get(name, ""))]
+    assert not repeated, "drop the docstring: the documentation has the help"
+
+
+def plain(text: str) -> str:
+    return text.replace("`", "").rstrip(".").lower()

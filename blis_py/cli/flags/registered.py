@@ -31,7 +31,7 @@ def _flags(field: Field[Any], own: Spelling, key: str) -> Iterator[Flag]:
         own.flag,
         kind,
         key,
-        own.help,
+        own.help.replace("`", ""),
         own.aliases,
         own.metavar,
         hidden=not own.help,

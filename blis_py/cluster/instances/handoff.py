@@ -17,6 +17,7 @@ from blis_py.cluster.instances.decode_horizon import DecodeHorizon
 from blis_py.cluster.instances.network import Network, Transfer
 from blis_py.cluster.instances.pairs import Pair
 from blis_py.cluster.topology import Cluster, Disaggregation, Link
+from blis_py.core.blocks import block_count
 from blis_py.core.compiled_classes import mypyc_attr
 from blis_py.core.kv_source import Supply
 from blis_py.core.request import NEVER_NS, Request
@@ -273,7 +274,8 @@ class HandOff:
             sizes = self._block_bytes[pair.decode] = spec.scheduler.block_size, spec.kv_block_bytes
         size, size_bytes = sizes
         is_last = until_tokens == pair.request.prompt_tokens
-        blocks = (-(-until_tokens // size) if is_last else until_tokens // size) - pair.sent_tokens // size
+        until = block_count(until_tokens, size) if is_last else until_tokens // size
+        blocks = until - pair.sent_tokens // size
         return blocks * size_bytes if blocks > 0 else 0
 
     def _transfer(self, pair: Pair, size_bytes: int) -> Transfer:

@@ -21,6 +21,7 @@ from blis_py.cluster.extensions import named
 from blis_py.cluster.instances.handoff import TRANSFER_FAILED, HandOff
 from blis_py.cluster.instances.pairs import Pair
 from blis_py.cluster.topology import Cluster, Disaggregation
+from blis_py.core.blocks import block_count
 from blis_py.core.compiled_classes import mypyc_attr
 from blis_py.core.kv_source import Supply
 from blis_py.core.request import NEVER_NS, NO_VISIT, Request
@@ -96,10 +97,11 @@ class Trtllm(HandOff):
 
         Source: the admission of transfers in NVIDIA/TensorRT-LLM pull request 15356.
         """
-        blocks = 0
-        for other in self._instances[decode].receiving_beside(request):
-            blocks += -(-other.prompt_tokens // size)
-        return blocks > 0 and blocks - (-request.prompt_tokens // size) > -(-most_tokens // size)
+        beside = self._instances[decode].receiving_beside(request)
+        blocks = sum(block_count(other.prompt_tokens, size) for other in beside)
+        return blocks > 0 and blocks + block_count(request.prompt_tokens, size) > block_count(
+            most_tokens, size
+        )
 
     def _hand_over(self, pair: Pair, end_ns: int) -> None:
         ready_ns = end_ns + self._front_end_ns
@@ -230,7 +232,7 @@ class Blis(HandOff):
 
     def _hand_over(self, pair: Pair, end_ns: int) -> None:
         spec, link = self._fleet.members[pair.prefill].pool.spec, self.link(pair)
-        blocks = -(-pair.request.prompt_tokens // spec.scheduler.block_size)
+        blocks = block_count(pair.request.prompt_tokens, spec.scheduler.block_size)
         self._active += 1
         wire_us = 0.0
         if link.bandwidth_gbps is not None:

@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from blis_py.cluster.routing.router import RouterSetup
+from blis_py.core.blocks import block_count
 from blis_py.core.request import FINISHED, Request
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Dynamo:
             self._prompts[index].append((request, lacking_tokens))
         if self._decodes:
             self._forget(request.row)
-            blocks = -(-request.prompt_tokens // self._block_size)
+            blocks = block_count(request.prompt_tokens, self._block_size)
             self._sent[request.row] = index, blocks
             self._blocks[index] += blocks
 
