@@ -235,7 +235,8 @@ settings: the buffer of TensorRT-LLM's cache transceiver.
 MARGINAL = """\
 Errors of the difference between the mean TTFTs of the longest and the shortest prompts of a configuration, of
 the same output length and version, at the lowest concurrency with both, up to 4. The front end drops out;
-waiting for the prompts of other requests does not, as no point has a single request in flight. The goal is 15.
+waiting for the prompts of other requests does not, as no point has a single request in flight. The goal is a
+median of 15.
 """
 
 
