@@ -14,7 +14,7 @@ GPUS_PER_NODE = 8
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class PairChoice:
-    """Which requests prefill and decode apart, and when their decode instance is chosen."""
+    """Choice of the requests that prefill and decode apart, and of their decode instance."""
 
     threshold_tokens: int = setting(
         16,
@@ -39,7 +39,7 @@ class PairChoice:
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class Transfers:
-    """What is sent when, and the room that it needs on the decode instance."""
+    """Time of the transfers, and their room on the decode instance."""
 
     overlap: str | None = setting(
         None,

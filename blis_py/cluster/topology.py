@@ -115,7 +115,7 @@ class Ingress:
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class _Handoff:
+class _HandoffNames:
     handoff: str = "vllm"
     """Whose hand-over, see `blis_py.cluster.instances.handoffs.HANDOFFS`."""
     decider: str = "always"
@@ -123,13 +123,13 @@ class _Handoff:
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class _Lease:
+class _LeaseTime:
     lease_ns: int | None = None
     """How long a prefill instance keeps KV whose fetch has not begun; None = as long as it takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Disaggregation(AfterLease, _Lease, Transfers, PairChoice, _Handoff):
+class Disaggregation(AfterLease, _LeaseTime, Transfers, PairChoice, _HandoffNames):
     """Prefill and decode of a request on different instances."""
 
 

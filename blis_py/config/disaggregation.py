@@ -62,7 +62,7 @@ def split_xpyd(text: str) -> tuple[int, int, int]:
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class _Handoff:
+class _SidesAndHandoff:
     prefill_instances: int = _instances("--prefill-instances", "Instances for prefill.")
     """Instances that compute prompts; 0 with `decode_instances` 0 = prefill and decode are not apart."""
     decode_instances: int = _instances("--decode-instances", "Instances for decode.")
@@ -138,7 +138,7 @@ class _Link:
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class _Lease:
+class _LeaseSeconds:
     lease_s: float | None = setting(
         None,
         above=0,
@@ -151,7 +151,7 @@ class _Lease:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DisaggregationSection(AfterLease, _Lease, Transfers, _Link, PairChoice, _Handoff):
+class DisaggregationSection(AfterLease, _LeaseSeconds, Transfers, _Link, PairChoice, _SidesAndHandoff):
     """Prefill and decode of a request on different instances."""
 
     prefill_gpu: str | None = _own("prefill", "gpu", "hardware", help="GPU of the prefill instances.")

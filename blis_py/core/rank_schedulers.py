@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from blis_py.core.checks import check_scheduler_config
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.counters import Counters
 from blis_py.core.emission import Emission
@@ -21,19 +20,19 @@ def scheduler_of(
     track_longest: bool = False,
     source: KVSource | None = None,
     emission: Emission | None = None,
-    check: bool = True,
 ) -> StepScheduler:
     """A scheduler with these settings; see `Scheduler` and `RankedScheduler`.
 
+    Args:
+        config: valid settings; a cluster checks those of its pools.
+
     Raises:
-        InputError: an invalid setting.
+        InputError: the parts of its ranks would be empty.
     """
     if config.ranks == 1:
-        return Scheduler(config, track_longest, source, emission, check=check)
+        return Scheduler(config, track_longest, source, emission, check=False)
     from blis_py.core.ranks import RankedScheduler
 
-    if check:
-        check_scheduler_config(config)
     one, counters = of_one_rank(config), Counters()
     ranks = [Scheduler(one, track_longest, source, emission, counters, False) for _ in range(config.ranks)]
     return RankedScheduler(config, ranks, counters, source)

@@ -37,8 +37,7 @@ class Autoregressive:
     ) -> AutoregressiveInstance:
         spec, single = pool.spec, self._single_step
         latency, longest = spec.latency, self._record_steps or spec.latency.uses_max_context
-        # the cluster has checked the settings of its pools
-        core = scheduler_of(spec.scheduler, longest, spec.kv_source, spec.emission, check=False)
+        core = scheduler_of(spec.scheduler, longest, spec.kv_source, spec.emission)
         log = InstanceLog(recorder, core, self._record_steps, self._features, Role[pool.role.upper()])
         events = log if self._observer is None else self._observer.beside(len(recorder.logs) - 1, core, log)
         if spec.scheduler.async_scheduling:

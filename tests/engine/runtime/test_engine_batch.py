@@ -249,6 +249,7 @@ def test_the_pool_has_as_many_pages_as_are_given_or_fit() -> None:
         ({"block_size": 48}, "not a page size"),
         ({"device": "tpu"}, "unknown choice"),
         ({"gpu_memory_utilization": 0.0}, "above 0"),
+        ({"num_kv_blocks": 10**9}, "at most"),
         ({"scheduler": "best"}, "unknown choice"),
     ],
     ids=str,
@@ -261,12 +262,12 @@ def test_an_engine_that_cannot_work_is_refused(settings: dict[str, object], comp
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
-        ({"num_kv_blocks": 10**9}, "num_kv_blocks: a KV cache of 1,000,000,000 pages of 128 bytes"),
+        ({"num_kv_blocks": 10**8}, "num_kv_blocks: a KV cache of 100,000,000 pages of 128 bytes"),
         ({"kv_cache_memory_bytes": 10**14}, "kv_cache_memory_bytes: a KV cache of 781,250,000,000 pages"),
-        ({"max_num_seqs": 10**10}, "max_num_seqs: page tables for 10,000,000,000 sequences of 512 tokens"),
+        ({"max_num_seqs": 10**9}, "max_num_seqs: page tables for 1,000,000,000 sequences of 512 tokens"),
         (
-            {"max_num_batched_tokens": 10**12},
-            "max_num_batched_tokens: the inputs of steps of 1,000,000,000,000",
+            {"max_num_batched_tokens": 10**9},
+            "max_num_batched_tokens: the inputs of steps of 1,000,000,000",
         ),
     ],
     ids=str,
@@ -279,6 +280,7 @@ def test_what_does_not_fit_into_memory_is_refused_before_anything_is_allocated(
 
     monkeypatch.setattr("engine.build.capacity", allocating)
     monkeypatch.setattr("engine.build.Scheduler", allocating)
+    monkeypatch.setattr("engine.memory.host_bytes", lambda: 10**9)
     with pytest.raises(
         InputError, match=rf"{complaint}.* would take [\d,.]+ GB, the host has [\d,.]+ GB free"
     ):
