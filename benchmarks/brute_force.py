@@ -26,7 +26,6 @@ import blis_py as blis
 from blis_py.config.loader import as_dict
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
-from blis_py.planning._space import drained
 from blis_py.planning.api import running
 from blis_py.planning.job import HOPELESS, Job, Variation
 from blis_py.planning.knobs import values_of
@@ -119,7 +118,7 @@ def cheapest(case: dict[str, Any], known: Known) -> tuple[float, dict[str, Any]]
 def _holds(runner: Any, settings: dict[str, Any]) -> bool:
     """Whether a configuration meets its targets for the workload, and at longer lengths."""
     try:
-        config = drained(blis.build(**settings).config)
+        config = replace(blis.build(**settings).config, drain=True)
     except InputError:
         return False
     again = AGAIN if "trace" in settings else AGAIN * MIN_REQUESTS / COUNT

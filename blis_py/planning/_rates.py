@@ -61,7 +61,15 @@ def highest(
     best = rated[0].candidate
     longer = sustained(best.config, goal, runner, best.outcome)
     under = drawn(best.config, goal, runner, draws, longer) if best.judgement.holds else Drawn()
-    answer = Plan(best, RATE, longer, standings=tuple(standings), lines=len(standings), rated=tuple(rated))
+    answer = Plan(
+        best,
+        RATE,
+        longer,
+        standings=tuple(standings),
+        lines=len(standings),
+        rated=tuple(rated),
+        drawn=draws > 0,
+    )
     return examined(answer, goal, runner, under, [])
 
 

@@ -84,12 +84,11 @@ def of_models(plan: PlanResult) -> list[tuple[str, Requirement | None, bool, str
 
 def _verb(plan: PlanResult) -> str:
     if plan.objective == RATE:
-        return "Cluster" if not plan.rated else "Highest rate"
-    return (
-        "Cheapest configuration that meets all targets"
-        if plan.holds
-        else "Nothing meets all targets; nearest"
-    )
+        return "Cluster" if not plan.rated else "Configuration with the highest rate"
+    if not plan.holds:
+        return "Nothing meets all targets; nearest"
+    sure = "" if plan.confidence is None else f" in {100 * plan.confidence:g} % of the draws"
+    return f"Cheapest configuration that meets all targets{sure}"
 
 
 def _size(best: Candidate, given: str = "") -> str:
@@ -268,7 +267,7 @@ def _tried(plan: PlanResult) -> list[str]:
             f"  With the settings as given it takes {knobs.before}: {saved}.",
         ]
     if not plan.holds:
-        return [f"Settings tried: {named}. None of them meets the targets."]
+        return [f"Settings tried: {named}. Changed one after the other, none of them meets the targets."]
     if any(name in plan.best.point for name in knobs.tried):
         return [f"Settings tried: {named}.", "  With the settings as given nothing meets the targets."]
     return [f"Settings tried: {named}. None of them saves an instance."]

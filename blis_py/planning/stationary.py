@@ -144,6 +144,9 @@ def highest_rate(config: RunConfig, goal: Goal, runner: Runner, start: Sustained
     search = _RateSearch(config, goal, runner, start)
     length = search.first_length()
     rate = search.at(length, search.bracket())
+    if start.judgement.holds and (rate.factor or 0.0) < 1 and length < start.length:
+        length = search.as_long_as_start()  # the ends of a shorter run count for more of its throughput
+        rate = search.at(length, search.bracket())
     sampled = bool(start.outcome.facts.get("intervals") and start.outcome.facts.get("generated"))
     while True:
         if sampled:
@@ -174,6 +177,11 @@ class _RateSearch:
         """The duration of the first runs: a quarter of that at which the judgement no longer changed, or all
         of it where that misses a target, which a shorter run may meet by chance."""
         return max(min(self._first, self._most / self._base), 1.0)
+
+    def as_long_as_start(self) -> float:
+        """The duration of the configuration at its own rate, which later runs may have, too."""
+        self._most = max(self._most, self._start.requests)
+        return self._start.length
 
     def bracket(self) -> list[float]:
         """The first factors to try."""

@@ -148,7 +148,7 @@ def test_what_meets_no_target_states_by_what_and_without_a_price_counts_gpus() -
         "  ✗ p99 TTFT 130 ms (target 100 ms)",
         "  ✗ the backlog grows: the cluster does not keep up with the load",
         "  ✗ 25.00 % of the requests are lost: rejected, too long for the KV cache, or timed out",
-        "Settings tried: tp 1 to 2. None of them meets the targets.",
+        "Settings tried: tp 1 to 2. Changed one after the other, none of them meets the targets.",
         "Runner-up: 3 instances of llama-3.1-8b on h100 TP1: 3 GPUs instead of 1; no price to compare",
     ]
 
@@ -375,6 +375,12 @@ def test_figures_beside_a_highest_rate_are_those_of_the_load_given() -> None:
     assert "per million tokens in all at the load given" in text
     assert "p99 TTFT 80 ms (target 100 ms) at the load given" in text
     assert "at the load given" not in report_text.answer(plan())
+
+
+def test_a_demanded_confidence_stands_in_the_first_line() -> None:
+    first = report_text.lines(plan(confidence=0.9))[0]
+    assert first.startswith("Cheapest configuration that meets all targets in 90 % of the draws: ")
+    assert report_text.lines(plan())[0].startswith("Cheapest configuration that meets all targets: ")
 
 
 def test_a_target_missed_by_few_requests_and_met_by_many_is_no_contradiction() -> None:

@@ -194,7 +194,7 @@ def test_the_combination_with_the_highest_rate_within_a_budget() -> None:
     assert counts == {"h100": 2, "l40s": 6}
     rates = [each.rate.per_s or 0 for each in found.rated]
     assert rates == sorted(rates, reverse=True)
-    assert repr(found).startswith("Highest rate")
+    assert repr(found).startswith("Configuration with the highest rate: ")
 
 
 @pytest.mark.slow

@@ -155,6 +155,23 @@ def test_no_rate_is_called_held_that_only_shorter_runs_hold() -> None:
     assert 0.94 < found.factor < 1
 
 
+class WithEnds(Sampled):
+    """As long as 100 more requests until the last of them has ended."""
+
+    def outcome(self, rate: float, length: float) -> JobOutcome:
+        found = super().outcome(rate, length)
+        per_s = rate / (1 + 100 / found.facts["requests"])
+        return replace(found, figures=found.figures | {"throughput.requests_per_s": per_s})
+
+
+def test_a_throughput_that_only_a_longer_run_reaches_does_not_leave_a_cluster_without_a_rate() -> None:
+    runner, goal = WithEnds(80), Goal(at_least={"requests_per_s": 0.993})
+    start = sustained(CONFIG, goal, runner, runner.outcome(1.0, 320.0), 320.0)  # type: ignore[arg-type]
+    assert start.judgement.holds
+    found = highest_rate(CONFIG, goal, runner, start)  # type: ignore[arg-type]
+    assert found.factor == pytest.approx(1.25, rel=0.03)
+
+
 def planned(runner: Sampled) -> Any:
     study = study_of(
         None, {"model": "llama-3.1-8b", "num_requests": 100, "rate": 1, "slo": SLO, "gpu": "h100"}
