@@ -220,7 +220,7 @@ class Noting:
         """The activity of an admitted request in the step; None if it has ended."""
         if request.id in computing:
             return self._decoding(request) if request.continues else LedgerLine.OWN_PREFILL
-        if request.status is Status.WAITING:
+        if request.status in (Status.WAITING, Status.WAITING_FOR_KV):
             return LedgerLine.PREEMPTED
         if request.status is Status.DECODING:
             return self._decoding(request)

@@ -116,7 +116,7 @@ def improved(
     """The cheapest candidate once settings are tried, the lines that were searched, and what was tried.
 
     Args:
-        found: the cheapest with the settings as given; None if none holds.
+        cheapest: with the settings as given; None if none holds.
         best: the cheapest verified candidate among some lines.
     """
     trials, lines = _Trials(space, search), list(lines)
