@@ -46,7 +46,7 @@ SCRIPTS: dict[tuple[str, str], Row] = {
 """By precision and `SCRIPT_MODE`."""
 ROUNDS = {"dynamo-sglang": 5, "dynamo-trt": 8}
 """Requests for each in flight, by the job that ran servers and client: `num_prompts` of `vllm/bench.sh`
-beside those scripts, `MULTI_ROUND` of `components/backends/trtllm/performance_sweeps/benchmark_disagg.slurm`."""
+beside these, `MULTI_ROUND` of `components/backends/trtllm/performance_sweeps/benchmark_disagg.slurm`."""
 OTHER_ROUNDS = 10
 """Of all other clients of the benchmark."""
 

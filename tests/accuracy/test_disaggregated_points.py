@@ -129,6 +129,13 @@ def test_generated_servers_pad_decodes_to_cuda_graphs_and_prefill_without_overla
     assert "async_scheduling" not in decode["scheduler"]
 
 
+def test_published_graph_sizes_take_the_place_of_the_engines_own(tmp_path: Path) -> None:
+    listed = {"cuda_graph": "prefill off | decode [1, 2, 512, 1024]", "moe_backend": ""}
+    prefill, decode = point(tmp_path, None, listed).settings()["pools"]
+    assert decode["latency"] == {"cuda_graph_sizes": [1, 2, 512, 1024]}
+    assert "latency" not in prefill
+
+
 def test_ranks_are_chosen_as_the_server_was_set_to(tmp_path: Path) -> None:
     in_turn = "prefill load-balance-method=round_robin | decode prefill-round-robin-balance"
     prefill, decode = point(tmp_path, None, {"other_flags": in_turn}).settings()["pools"]
