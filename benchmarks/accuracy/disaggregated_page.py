@@ -60,7 +60,13 @@ What is missed, and why, as far as it is known:
   only. The factor of steps with prompts was learned on instances that do both; on Blackwell instances
   for prefill alone with attention DP seem to be faster, on Hopper they are not.
 - Prompts of SGLang in FP8 on GB200 with TP4, priced too fast: at saturation 13,400 tokens/s were measured.
-  The term of block scales, learned where both sides are together, explains half of it.
+  The term of block scales, learned where both sides are together, explains half of it. The dense products of
+  these servers are FlashInfer's (`SGLANG_ENABLE_FLASHINFER_GEMM`), the measured ones DeepGEMM's.
+- Prompts of gpt-oss-120b under TensorRT-LLM on GB200, priced a third too fast: 108,000 tokens/s and GPU were
+  measured at saturation. Dynamo's generator names no kernel of experts for context servers, and CUTLASS was
+  the default; one kernel was measured.
+- SGLang in FP8 with 24 GPUs for decodes: 32 ms for a token at any load. The branch with its script was not
+  found.
 - TPOT of SGLang in FP8 on GB200 with TP4 under load: the kernels of experts that were measured reach half of
   the memory bandwidth at 16 requests; these servers reached three quarters.
 - TPOT of gpt-oss-120b under TensorRT-LLM with TP4, as where prefill and decode are together.
