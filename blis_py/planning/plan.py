@@ -109,7 +109,7 @@ def plan(
         tried = None
         if knobs:
             surest = partial(verifier.best, confidence=confidence)
-            best, lines, tried = improved(space, search, lines, best, surest)
+            best, lines, tried = improved(space, search, lines, best, surest, verifier.refuted_at)
         if best is not None:
             return _answer(space, search, verifier, lines, best, tried, combinations, draws, confidence)
         nearest = _nearest(space, search, lines)
