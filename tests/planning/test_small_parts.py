@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from blis_py.api import configure
-from blis_py.planning import uncertainty
-from blis_py.planning._suggest import _choice, _value
+from blis_py.planning import _suggest, uncertainty
 from blis_py.planning.axes import Axis
 from blis_py.planning.goal import Judgement, Requirement
 from blis_py.planning.job import JobOutcome
@@ -61,7 +60,7 @@ def test_numbers_have_an_order_and_words_and_switches_have_none(
     values: tuple[Any, ...], kind: tuple[Any, ...]
 ) -> None:
     trial: Any = Suggestions()
-    chosen = _choice(trial, Axis("x", "x", values))
+    chosen = _suggest._choice(trial, Axis("x", "x", values))
     assert trial.kind == kind
     assert chosen == (len(values) - 1 if kind[0] == "int" else 0)
 
@@ -87,14 +86,14 @@ def test_an_abandoned_combination_costs_the_next_size_and_more_the_farther_it_mi
         known={(0, failing): missed},
         cost=lambda probe: float(probe[1] + 1),
     )
-    assert _value(search, 0, 4) == value
+    assert _suggest._value(search, 0, 4) == value
 
 
 def test_a_combination_that_cannot_be_run_has_no_value() -> None:
     search: Any = SimpleNamespace(
         least=lambda _: None, most_failing=lambda _: 0, known={(0, 0): Judgement(False, refused="too large")}
     )
-    assert _value(search, 0, 4) is None
+    assert _suggest._value(search, 0, 4) is None
 
 
 @pytest.mark.parametrize(
@@ -158,10 +157,10 @@ def test_errors_of_a_model_without_a_profile_are_those_of_its_validation(
     """Only a model fitted to a profile brings the errors of its fit."""
     config = configure(**SERVED)
     assert errors_of(config, 0, []) is None
-    asked: list[str] = []
-    monkeypatch.setattr(uncertainty, "validated", lambda model: asked.append(model) or ())
+    models: list[str] = []
+    monkeypatch.setattr(uncertainty, "validated", lambda model: models.append(model) or ())
     assert errors_of(config, 3, [("ttft", "p99")]) is None
-    assert asked == [config.latency.model]
+    assert models == [config.latency.model]
 
 
 def test_the_errors_of_the_pool_with_the_most_gpus_count(monkeypatch: pytest.MonkeyPatch) -> None:
