@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -144,7 +145,9 @@ def test_routers_are_tried_where_there_is_more_than_one_instance(instances: int,
 
 def test_as_many_sequences_as_tokens_in_a_step_are_tried_and_no_more() -> None:
     values = values_of(configure(**SERVED, max_num_seqs=64, max_num_batched_tokens=128))
-    seqs, budgets = values["max_num_seqs"][1], values["max_num_batched_tokens"][1]
+    seqs, budgets = (
+        [int(str(each)) for each in values[name][1]] for name in ("max_num_seqs", "max_num_batched_tokens")
+    )
     assert 128 in seqs
     assert max(seqs) == 128
     assert 64 in budgets
@@ -158,9 +161,19 @@ def test_errors_of_a_model_without_a_profile_are_those_of_its_validation(
     config = configure(**SERVED)
     assert errors_of(config, 0, []) is None
     models: list[str] = []
-    monkeypatch.setattr(uncertainty, "validated", lambda model: models.append(model) or ())
-    assert errors_of(config, 3, [("ttft", "p99")]) is None
-    assert models == [config.latency.model]
+
+    def validated(model: str) -> tuple[()]:
+        models.append(model)
+        return ()
+
+    monkeypatch.setattr(uncertainty, "validated", validated)
+    monkeypatch.setattr(uncertainty, "_of_fitted", lambda profile, count: (profile, count))
+    for model, profile in (("trained", None), ("trained", "own.yaml"), ("fitted", None)):
+        latency = replace(config.latency, model=model, profile=profile)
+        assert errors_of(replace(config, latency=latency), 3, [("ttft", "p99")]) is None
+    assert models == ["trained", "trained", "fitted"]
+    own: Any = replace(config.latency, model="fitted", profile="own.yaml")
+    assert errors_of(replace(config, latency=own), 3, []) == ("own.yaml", 3)  # type: ignore[comparison-overlap]
 
 
 def test_the_errors_of_the_pool_with_the_most_gpus_count(monkeypatch: pytest.MonkeyPatch) -> None:
