@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from blis_py.core.admission_rules import NewTokenRatio
+from blis_py.core.admission_rules import AdmissionRule, NewTokenRatio
 from blis_py.core.config import SchedulerConfig
 
 CONFIG = SchedulerConfig(num_kv_blocks=64, max_model_len=4096, block_size=1)
@@ -48,3 +48,11 @@ def test_a_refusal_may_be_another_answer_later_and_an_admission_is_final() -> No
 
 def test_the_first_request_of_all_is_admitted_whatever_is_free() -> None:
     assert rule(0, 0, running=0).admits(ONE_TOKEN, 50)
+
+
+@pytest.mark.parametrize("uncached_tokens", [0, 1, 10**6])
+def test_vllm_admits_by_the_blocks_of_the_first_step_alone(uncached_tokens: int) -> None:
+    nothing_free: Any = SimpleNamespace(kv=SimpleNamespace(pool=SimpleNamespace(num_free=0)))
+    admission = AdmissionRule(CONFIG, nothing_free)
+    assert admission.admits(ONE_TOKEN, uncached_tokens)
+    assert not admission.varies

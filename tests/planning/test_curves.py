@@ -68,3 +68,10 @@ def test_values_that_differ_by_more_than_thirty_have_a_logarithmic_axis(most: fl
         for rate, value in ((1, 1.0), (2, most))
     ]
     assert panel(curves(pd.DataFrame(rows), {"rate": (1, 2)})).get_yscale() == scale
+
+
+def test_the_legend_names_the_lines_of_the_first_metric() -> None:
+    """Whether the others were measured or not."""
+    picture = curves(swept(1), AXES)
+    (legend,) = picture.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["gpu h100", "gpu l40s"]
