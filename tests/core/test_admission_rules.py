@@ -56,3 +56,14 @@ def test_vllm_admits_by_the_blocks_of_the_first_step_alone(uncached_tokens: int)
     admission = AdmissionRule(CONFIG, nothing_free)
     assert admission.admits(ONE_TOKEN, uncached_tokens)
     assert not admission.varies
+
+
+@pytest.mark.parametrize("running", [1, 2, 5])
+def test_long_limits_reserve_4096_tokens_for_each_running_request(running: int) -> None:
+    """At first 70 per cent of them; a prompt of 2 tokens with a limit of 1 needs 3 more."""
+    reserved = -(-7 * 4096 * running // 10)
+    for free, admitted in ((reserved + 3 - 1, False), (reserved + 3 + 1, True)):
+        long = rule(0, free, running=running)
+        for each in long._instance.running:
+            each.max_tokens = each.target = 10**6
+        assert long.admits(ONE_TOKEN, 2) == admitted

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,15 +12,17 @@ import numpy as np
 import pytest
 
 from blis_py.api import configure
-from blis_py.planning import _suggest, uncertainty
+from blis_py.planning import _suggest, early_stop, store, uncertainty, worker
 from blis_py.planning.axes import Axis
 from blis_py.planning.goal import Judgement, Requirement
 from blis_py.planning.job import JobOutcome
 from blis_py.planning.knobs import values_of
 from blis_py.planning.longer import resampled
 from blis_py.planning.report_text import _first_upper, _values
+from blis_py.planning.runner import Runner
 from blis_py.planning.stationary import ANALYSED_REQUESTS, Sustained
-from blis_py.planning.uncertainty import errors_of
+from blis_py.planning.store import Nowhere, default_folder
+from blis_py.planning.uncertainty import FEW, Draw, Errors, errors_of
 from blis_py.requests.table import RequestTable
 
 
@@ -186,3 +190,88 @@ def test_the_errors_of_the_pool_with_the_most_gpus_count(monkeypatch: pytest.Mon
     assert uncertainty._largest(whole) is pools[1][1]
     monkeypatch.setattr(uncertainty, "pool_configs", lambda _: pools[:1])
     assert uncertainty._largest(whole) is whole
+
+
+@pytest.mark.parametrize(("steps", "typical"), [((), 0.0), ((1.0,), 0.0), ((0.8, 1.25), 0.225)])
+def test_the_typical_error_is_the_mean_distance_of_the_truth(
+    steps: tuple[float, ...], typical: float
+) -> None:
+    assert Errors(tuple(map(Draw, steps)), "runs", 9).typical == pytest.approx(typical)
+
+
+@pytest.mark.parametrize(("runs", "few"), [(0, False), (1, True), (FEW - 1, True), (FEW, False)])
+def test_few_runs_say_little_and_none_is_a_cross_validation(runs: int, few: bool) -> None:
+    assert Errors((), "runs", runs).few == few
+
+
+@pytest.mark.parametrize(
+    ("platform", "variables", "folder"),
+    [
+        ("linux", {}, "/home/me/.cache/blis-py/runs"),
+        ("linux", {"XDG_CACHE_HOME": "/x"}, "/x/blis-py/runs"),
+        ("darwin", {"XDG_CACHE_HOME": "/x"}, "/home/me/Library/Caches/blis-py/runs"),
+        ("win32", {}, "/home/me/AppData/Local/blis-py/runs"),
+        ("win32", {"LOCALAPPDATA": "/l"}, "/l/blis-py/runs"),
+        ("darwin", {"BLIS_CACHE": "/own"}, "/own"),
+    ],
+)
+def test_results_are_kept_where_the_platform_keeps_caches(
+    monkeypatch: pytest.MonkeyPatch, platform: str, variables: dict[str, str], folder: str
+) -> None:
+    for name in ("BLIS_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/me"))
+    monkeypatch.setattr(store, "sys", SimpleNamespace(platform=platform))
+    assert default_folder() == Path(folder)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_workers_are_closed_at_the_end_of_all_jobs_and_after_an_error(fails: bool) -> None:
+    ends: list[str] = []
+    executor: Any = SimpleNamespace(close=lambda: ends.append("closed"), workers=3)
+    with suppress(ZeroDivisionError), Runner(executor, Nowhere()) as runner:
+        assert runner.workers == 3
+        assert not ends
+        if fails:
+            raise ZeroDivisionError
+    assert ends == ["closed"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Of a run that may be judged by its first part."""
+
+    workload: Any = field(default_factory=lambda: SimpleNamespace(concurrency=None))
+    slo: tuple[str, ...] = ("ttft.p99=1s",)
+    horizon: int | None = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """A simulation that is its own result."""
+
+    config: Config = field(default_factory=Config)
+    table: Any = None
+    loops: Any = None
+
+    def run(self, record_steps: bool) -> Any:
+        assert not record_steps
+        return SimpleNamespace(record=self.config.horizon)
+
+
+@pytest.mark.parametrize(("horizon_ns", "until_us"), [(5_500, 6), (5_999, 6), (6_000, 7), (1, 1)])
+def test_the_first_part_has_all_of_its_requests(
+    monkeypatch: pytest.MonkeyPatch, horizon_ns: int, until_us: int
+) -> None:
+    """It ends with the microsecond after that of the last one."""
+    monkeypatch.setattr(early_stop, "worth_it", lambda *_: True)
+    monkeypatch.setattr(early_stop, "horizon_ns", lambda _: horizon_ns)
+    monkeypatch.setattr(early_stop, "judge", lambda until_us, *_: until_us)
+    part: Any = Part()
+    assert worker._first_part(part, 0.0) == until_us  # type: ignore[comparison-overlap]
+    for whole in (replace(part, loops=3), replace(part, config=replace(part.config, horizon=9))):
+        assert worker._first_part(whole, 0.0) is None
+    looped = replace(part.config, workload=SimpleNamespace(concurrency=2))
+    assert worker._first_part(replace(part, config=looped), 0.0) is None
