@@ -3,7 +3,8 @@
 A benchmark names the job's script only; what the script passes is here, as figures, in the columns of
 `server_flags.csv`. Source: ai-dynamo/dynamo, branch `ishan/sa-1.1-sgl-dsr1`, in
 `examples/backends/sglang/slurm_jobs/scripts/gb200-{precision}/disagg/{script}.sh`. Scripts that a later
-recipe of the same deployment repeats are left to that recipe.
+recipe of the same deployment repeats are left to that recipe. The paths are those of the repository; the
+branch was inferred, and two of the scripts could only be read in part, in forks.
 """
 
 from __future__ import annotations
