@@ -25,7 +25,7 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What the project wants to reach; printed beside the figure, never enforced."""
+    """The project's target; printed beside the figure, never enforced."""
 
     wall_s: float
     rss_mb: float | None = None

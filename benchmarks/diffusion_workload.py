@@ -2,7 +2,7 @@
 
     python benchmarks/diffusion_workload.py [--problems N] [--out workloads]
 
-The engine answers problems of the tiny tasks with every algorithm. For each algorithm one CSV file tells, a
+The engine answers problems of the tiny tasks with every algorithm. For each algorithm one CSV file states, a
 line for each request, the denoise rounds of its blocks; the YAML takes the lengths of prompts and answers
 from the same run.
 """

@@ -6,7 +6,7 @@
 A model and a sampling kernel that do nothing stand in for the real ones, so the rest is scheduling, batch
 preparation and bookkeeping, the step log included. Thread CPU time on one core; prints JSON with
 microseconds per step: `step_us` and its segments are medians over all steps, `best_us` is the fastest step
-(what is left when nobody else slows the core down), and `calibration_ns` the speed of this core (see
+(what is left when no other process slows the core down), and `calibration_ns` the speed of this core (see
 `measure.calibrate`).
 
 `--text` says what becomes of the tokens, with a byte-level BPE: `none`; `delivered` to a listener, by the
@@ -115,7 +115,7 @@ class Pieces:
 
 
 class InLoop:
-    """Keeps texts up to date in the thread that steps; nothing where that is not asked for."""
+    """Keeps texts up to date in the thread that steps; nothing where that is not requested."""
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:
         self._tokenizer = tokenizer

@@ -77,7 +77,7 @@ def pin(core: int | None = None) -> int | None:
 def run(command: Sequence[str]) -> tuple[Repetition, str]:
     """Runs `command` in the repository root. Returns its figures and its standard output.
 
-    The kernel's peak of a child starts at the resident set of whoever started it, so the caller has to stay
+    The kernel's peak of a child starts at the resident set of its parent, so the caller has to stay
     smaller than what it measures: nothing here imports more than the standard library.
 
     Raises:

@@ -2,10 +2,10 @@
 
     python benchmarks/planning.py [--only plan sweep dask search] [--quick] [--out FILE]
 
-Whole commands in processes of their own, nothing kept between them. Each case has the wall time that the
-project wants to reach on two cores; a machine that is busy with other things needs longer, and `core_share`,
-the CPU time over wall time and cores, tells how much of the machine there was. Everything measured goes to
-`results/planning.json`; `benchmarks/README.md` tells how to read it.
+Whole commands in processes of their own, nothing kept between them. Each case has the wall time that is the
+project's target on two cores; a machine that is busy with other things needs longer, and `core_share`,
+the CPU time over wall time and cores, shows how much of the machine there was. Everything measured goes to
+`results/planning.json`; `benchmarks/README.md` describes how to read it.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ def quickest_us(action: Callable[[], object], times: int) -> float:
 
 
 def put(tree: RadixTree, keys: Keys, first_block: int) -> None:
-    """Somebody computes what the tree lacks of `keys`, and leaves."""
+    """Insert what the tree lacks of `keys`, as a request that ends."""
     match = tree.match(keys, len(keys))
     node = tree.lock(match)
     rest = keys[match.blocks :]
@@ -46,7 +46,7 @@ def put(tree: RadixTree, keys: Keys, first_block: int) -> None:
 
 
 def prompt(block_size: int, runs: int) -> tuple[RadixTree, Keys]:
-    """A tree that knows a prompt of 4,096 tokens, with a branch at the end of each of its runs."""
+    """A tree that holds a prompt of 4,096 tokens, with a branch at the end of each of its runs."""
     tree, space = RadixTree(), KeySpace(block_size)
     pieces = [(f"run {i}", 4096 // runs) for i in range(runs)]
     keys: Keys = list(space.keys(pieces))

@@ -23,7 +23,7 @@ PROMPT_TOKENS = 512
 
 
 def build(output_tokens: int, rate: float, num_requests: int, num_instances: int = 1) -> api.Simulation:
-    """A simulation of requests nobody cancels, `rate` per second over all instances."""
+    """A simulation of requests that are never cancelled, `rate` per second over all instances."""
     return api.build(
         model=MODEL,
         gpu=GPU,

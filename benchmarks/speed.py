@@ -4,7 +4,7 @@
 
 Tables in markdown go to stdout, everything measured to `speed.json` in the output folder, where cases that
 were not run this time keep their entries, and the figures of this version to `history.json`.
-`benchmarks/README.md` tells how to read the figures.
+`benchmarks/README.md` describes how to read the figures.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def step() -> Picture:
     """What one step of an instance consists of, and which of it is the same under the engine."""
     figure, axes = _canvas(9.6, 2.6, (0, 10.4), (-0.15, 2.75))
     schedule = _box(axes, (1.2, 1.65), "schedule", "a batch and its KV pages", CORE, 2.1)
-    advance = _box(axes, (3.9, 1.65), "advance", "what the host knows at launch", CORE, 2.1)
+    advance = _box(axes, (3.9, 1.65), "advance", "the host's state at launch", CORE, 2.1)
     price = _box(axes, (6.6, 2.2), "simulator", "latency model: its duration", PRICE, 2.1)
     run = _box(axes, (6.6, 1.1), "engine", "GPU: forward and sampling", PART, 2.1)
     resolve = _box(axes, (9.2, 1.65), "resolve", "tokens, ends, pages freed", CORE, 2.1)

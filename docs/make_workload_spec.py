@@ -59,7 +59,7 @@ DIFFERENCES = """
 - **Version 1**: classes of cohorts are renamed too.
 - **`servegen_data`**: every client of ServeGen is a client here, with its own rate, burstiness and measured
   lengths. BLIS makes one cohort of each class, whose members all have the average of the clients' laws.
-  `time_window`, `span_start` and `span_end` have the meaning that is told above; BLIS reads them without
+  `time_window`, `span_start` and `span_end` have the meaning stated above; BLIS reads them without
   effect.
 - **`inference_perf`**: every stage has exactly its number of requests, however many stages there are; in BLIS
   only a single one does. The users of a system prompt are one client, unless they have conversations.

@@ -1,7 +1,7 @@
 """Tensors of one forward from a planned step.
 
 Decodes stand first in the batch, one row each, then the prefills. Everything the forward needs is
-written by numpy into one staging buffer, which goes to the device in one copy. A GPU remembers the running
+written by numpy into one staging buffer, which goes to the device in one copy. A GPU holds the running
 sequences, and where all of them decode it makes the inputs of the step itself (`engine.relay`): then
 nothing is sent but who they are, when that has changed, and new pages.
 """

@@ -154,7 +154,7 @@ simulation = blis.build(
     slo=["ttft.p99=100ms", "e2e.p99=1s"],
     **WORKLOAD,
 )
-pace = measured_profile.samples.meta["yardstick_us"]  # times are told for the machine as it was then
+pace = measured_profile.samples.meta["yardstick_us"]  # times are for the machine as it was then
 engine = build_engine(replace(settings, num_kv_blocks=NUM_KV_BLOCKS, yardstick_us=tuple(pace)))
 table = as_prompted(simulation.table)
 prompts = synthetic_prompts(table, engine.vocab_size, seed=0)
@@ -190,7 +190,7 @@ display(steps.set_index("steps"))
 # %% [markdown]
 # ## 3. Predict the run, and compare
 #
-# The simulator gets the requests, the engine's settings and the profile; it is told nothing about
+# The simulator gets the requests, the engine's settings and the profile; it receives nothing about
 # when a token came. Each point is a request.
 
 # %%
@@ -240,7 +240,7 @@ display(figures(good))
 # At the top stands the prediction. Then one input after the other is replaced by the engine's own,
 # and the requests are served again; at the bottom stands what was measured. What a latency changes by
 # on the way is the share of that cause, so shares sum to the error exactly. The order is fixed, from
-# what somebody sets (capacity, lengths, settings) to what is estimated (step times).
+# what a user sets (capacity, lengths, settings) to what is estimated (step times).
 
 # %%
 LISTED = (("TTFT", "mean"), ("TPOT", "mean"), ("E2E", "mean"))
@@ -277,14 +277,14 @@ assert sum(cause.shares_ns[0] for cause in honest.causes) == honest.errors_ns[0]
 read(honest)
 
 # %% [markdown]
-# Orange makes the prediction too high, blue too low. Nothing that somebody set is among the causes:
+# Orange makes the prediction too high, blue too low. No setting is among the causes:
 # blocks, lengths and settings were the engine's. What is left is time: how steps of each kind are
 # priced; the host's part, since an engine that serves does more between two steps than the profile's
 # loop; and scatter, which no price per composition can know.
 #
 # ## 5. A mistake
 #
-# Now somebody simulates with half the memory that the engine has. All else is as before.
+# Now a simulation with half the memory that the engine has. All else is as before.
 
 # %%
 mistaken = replace(engine_settings, num_kv_blocks=NUM_KV_BLOCKS // 2)
@@ -294,7 +294,7 @@ display(figures(bad))
 
 # %% [markdown]
 # Requests wait for memory that the engine had: TTFT is off by far more than any step time could
-# explain. Yet TPOT alone looks harmless. Whoever saw only that plot might go and measure steps again.
+# explain. Yet TPOT alone looks harmless. With that plot alone one might measure steps again.
 # The autopsy:
 
 # %%

@@ -22,7 +22,7 @@
 # and fcfs 49%. Within 2 s (p99 TTFT) lpm serves 15 requests per second, fcfs 10.
 #
 # *Step times are `trained`, learned from measurements of vLLM; the traffic, thirty prompts of 4,000
-# tokens that are asked again and again with a trickle of others, is made up to need a cache. [The
+# tokens that are sent again and again with a trickle of others, is made up to need a cache. [The
 # guide](../docs/cache-aware.md) has a production trace, too.*
 
 # %%
@@ -101,7 +101,7 @@ print(answer)
 #
 # ## Who pays
 #
-# Whoever has nothing in the cache is overtaken as long as others have. The stream has two tenants: *hot*
+# A request with nothing in the cache is overtaken as long as others have. The stream has two tenants: *hot*
 # asks the thirty prompts, *cold* shares nothing. At the highest load:
 
 # %%
@@ -120,7 +120,7 @@ display(shown)
 # %% [markdown]
 # With `lpm` the cold ones wait longer than the hot ones at the median, and still far shorter than in
 # order of arrival; `sjf` serves them at once, their prompts being short. `--fairness-ms` bounds how long
-# anybody is overtaken; a bound below the usual wait is order of arrival again, and costs all of the hits.
+# a request is overtaken; a bound below the usual wait is order of arrival again, and costs all of the hits.
 
 # %%
 bounds = [

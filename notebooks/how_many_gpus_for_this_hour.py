@@ -42,7 +42,7 @@ PRECISION = {"draws": 4, "most_requests": 1500} if SMALL else {"draws": 20}
 # ## The question
 #
 # What must be kept, and what may be chosen. The chat (*critical*) and the code completion (*standard*) have
-# somebody waiting, the documents (*batch*) and the test data (*background*) have not: they have to get done.
+# users waiting, the documents (*batch*) and the test data (*background*) have not: they have to get done.
 # Free to choose are the number of instances, whose turn it is in the queue, and how many tokens a step may
 # have: vLLM's default here, half, or an eighth.
 
@@ -76,8 +76,8 @@ for each in plan.standings:
     print(f"{point:19} holds with {holds}; with {each.fails_at} it {each.why}")
 
 # %% [markdown]
-# Documents fill a step up to its 8,192 tokens, and such a step takes a third of a second: whoever wants the
-# next word of an answer waits for it (*prefill interference*), and so does whoever comes in. Small steps let
+# Documents fill a step up to its 8,192 tokens, and such a step takes a third of a second: the next
+# word of every answer waits for it (*prefill interference*), and so does every new request. Small steps let
 # the answers through in between. And without classes the people queue up behind some hundreds of documents,
 # which only a cluster several times as large would have worked off in time.
 #

@@ -75,8 +75,8 @@ for host_ms, gain in gains.items():
 # %% [markdown]
 # ## An engine that was measured
 #
-# The engine of this repository, a tiny model on a CPU: its profile tells host and device apart, so that
-# the simulator knows what can be hidden.
+# The engine of this repository, a tiny model on a CPU: its profile separates host and device, so that
+# the simulator has the part that can be hidden.
 
 # %%
 TINY = {
@@ -125,7 +125,7 @@ print(f"as many as it can: {limit[1] / limit[0]:.2f} times the throughput")
 # - **At low load** a request waits one step more: what arrives during a step is seen when it ends, and
 #   computed in the step after the next, which is launched already. TTFT is longer, though every step is
 #   shorter.
-# - **At high load** steps are shorter, so everybody leaves sooner, and the queue that was about to grow
+# - **At high load** steps are shorter, so all requests leave sooner, and the queue that was about to grow
 #   does not.
 #
 # ## Where nothing is left to hide

@@ -16,8 +16,8 @@
 # # What do SLO classes buy, and who pays?
 #
 # People chat with an assistant and complete code; machines summarise documents and generate test
-# data. All of them share one cluster of Qwen3-14B on H100. Does it matter that the scheduler knows who
-# they are? How many instances does it save, and at whose expense?
+# data. All of them share one cluster of Qwen3-14B on H100. Does it matter that the scheduler has their
+# classes? How many instances does it save, and at whose expense?
 #
 # **Answer:** This hour takes 6 instances with priority-fcfs and 12 with fcfs.
 #
@@ -113,7 +113,7 @@ display((totals / totals.sum()).loc[list(COLOURS)].map("{:.0%}".format))
 
 # %% [markdown]
 # By number of requests the documents (green) are a quarter; of the tokens they are more than half.
-# And they come in bursts, some hundreds at a time: in such a minute they outweigh everybody else many
+# And they come in bursts, some hundreds at a time: in such a minute they outweigh all the others many
 # times over. That is what the people have to be protected from.
 #
 # ## What "served well" means
@@ -211,14 +211,14 @@ print(answer)
 
 # %% [markdown]
 # Circles mark the smallest cluster that reaches the goal. First come first served has to be so large
-# that even a burst of documents leaves no queue, because whoever comes after a burst waits for all of
+# that even a burst of documents leaves no queue, because each request after a burst waits for all of
 # it. With priorities the people overtake the queue, and the cluster only has to be large enough for
 # *them*, and for the documents in the long run.
 #
 # ## What the policy does at the tight size
 #
 # The smallest cluster of the sweep that is large enough with priorities, under four policies. `sjf`
-# (shortest prompt first) knows no classes; `reverse-priority` is deliberately wrong and shows what
+# (shortest prompt first) ignores classes; `reverse-priority` is deliberately wrong and shows what
 # the order is worth.
 
 # %%
@@ -235,7 +235,7 @@ LINES = {"priority-fcfs": "#08519c", "sjf": "#41ab5d", "fcfs": "#e08214", "rever
 figure, axes = plt.subplots(1, 2, figsize=(10, 3.6), layout="constrained", width_ratios=(1.35, 1))
 for scheduler, result in policies.items():
     frame = result.requests
-    # Whoever gave up before the first token waited longer than anybody who got one.
+    # Clients that gave up before the first token waited longer than all that got one.
     ttft_s = np.sort(frame.ttft_ms[frame.slo_class == "critical"].fillna(np.inf)) / 1000
     style = {"color": LINES[scheduler], "lw": 1.8, "ls": ":" if scheduler == "reverse-priority" else "-"}
     axes[0].plot(ttft_s, 100 * (1 - np.arange(len(ttft_s)) / len(ttft_s)), label=scheduler, **style)
@@ -261,12 +261,12 @@ plt.show()
 #
 # Right, who pays: not the documents. They get done at about the same times under all policies,
 # because the short requests in front of them are little work beside their own. The bill goes to the
-# *background* class, last in line, whose test data nobody waits for, and it is a small one (last
+# *background* class, last in line, whose test data no user waits for, and it is a small one (last
 # columns of the table): about a second more at the 99th percentile.
 #
 # `sjf` does as well for the people, without knowing about classes, since their prompts happen to be
-# shorter than the documents. It would fail them as soon as somebody pastes a long text
-# into the chat, and it is the longest documents that wait for everybody else.
+# shorter than the documents. It would fail them as soon as a user pastes a long text
+# into the chat, and it is the longest documents that wait for all the others.
 #
 # ## How far to trust it
 #
@@ -287,7 +287,7 @@ for name in ("trained", "roofline", "trained-physics"):
 print(f"{'datasheet peak':15} {2 * 13.2e9 * 1024 / 989.5e12 * 1e3:5.1f} ms at the very least")
 
 # %% [markdown]
-# `trained` and `roofline` agree on it. `trained-physics`, the coefficients published for BLIS, wants less
+# `trained` and `roofline` agree on it. `trained-physics`, the coefficients published for BLIS, needs less
 # time than the datasheet peak allows: good to know before believing any absolute number of it. So the same
 # search once more, priced by `roofline`, upwards from the smallest cluster found above:
 

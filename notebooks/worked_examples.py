@@ -198,8 +198,8 @@ for name, result in crowded.items():
 # `--set scheduler.sjf_aging_ms=...` is the guard that the text misses in BLIS.
 #
 # Two things are different here on purpose. A preempted request computes again, as in the text, but finds
-# those of its blocks in the prefix cache that nobody has taken meanwhile. And TTFT is the time to the
-# first token the client got, which a later preemption does not change.
+# those of its blocks in the prefix cache that no other request has taken meanwhile. And TTFT is the time to
+# the first token the client got, which a later preemption does not change.
 #
 # ## 3. Cache-aware scheduling
 #
@@ -283,7 +283,7 @@ for bound_ms in (0, 200, 1000, 5000, None):
 
 # %% [markdown]
 # The hits grow from left to right as in the picture of the text. The p99 wait does not: where the cluster
-# cannot keep up in order of arrival, finding more makes the queue shorter for nearly everybody, and a
+# cannot keep up in order of arrival, finding more makes the queue shorter for nearly all, and a
 # bound of 200 ms is overdue for all, which is order of arrival again. The sweet spot of 200 ms belongs to
 # a load that is not shown. (And SGLang's own `lpm` has no such bound.)
 #
@@ -355,7 +355,7 @@ compare(
 # The gains follow from how much the rounds of blocks differ. The text does not say; a standard deviation
 # of 26 % of the mean gives both of them, and no other number was fitted. The tokens per second themselves
 # (525, 680, 918 to 959, 1,276 to 1,378, on an H200) are not reproduced: they need step times of
-# LLaDA2.0-mini on that GPU, which nobody has measured for this page.
+# LLaDA2.0-mini on that GPU, which have not been measured for this page.
 #
 # *Reusing slot and KV blocks in place, and going on with the batch without calling the scheduler, gain 7.4
 # % at 4 slots and 1.3 % at 16.* What they save is host time, of which the text gives none. So: how much
@@ -379,7 +379,7 @@ compare(
 
 # %% [markdown]
 # The direction is that of the text, for its reason: with few slots, more rounds pass in which no block is
-# final. With 16 slots some block is final in nearly every round, and the scheduler is asked anyway.
+# final. With 16 slots some block is final in nearly every round, and the scheduler runs anyway.
 #
 # ## 5. Zero-overhead scheduling
 #

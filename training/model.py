@@ -122,7 +122,7 @@ class Qwen3(nn.Module):
         """Hidden states after the final norm.
 
         Args:
-            ids: [B, T] int64. Padding on the right needs no mask: nobody looks ahead.
+            ids: [B, T] int64. Padding on the right needs no mask: no position attends to later ones.
             mask_block: key k is visible to query q iff k // mask_block <= q // mask_block; 1 is causal.
             positions: [B, T] int64; 0, 1, 2, ... if not given.
             documents: [B, T] int64: tokens see their own document only; one per row if not given.

@@ -3,9 +3,9 @@
     python benchmarks/accuracy/engine_runs.py --profiles DIR [--case TEXT...] [--keep DIR] [--out FILE]
 
 For each case: `blis engine run` serves a workload, `blis replay` simulates its trace with the profile of the
-model (made by `blis engine profile`, which knows nothing of any run; in block diffusion with the rounds that
-its blocks took, as with the lengths of its answers), `blis calibrate --autopsy` compares the two and names
-the causes of the difference, and `blis parity` replays the measured step times.
+model (made by `blis engine profile`, which depends on none of the runs; in block diffusion with the rounds
+that its blocks took, as with the lengths of its answers), `blis calibrate --autopsy` compares the two and
+names the causes of the difference, and `blis parity` replays the measured step times.
 
 `--profile` measures the profiles first, into DIR. A shared machine is faster at one time than at another:
 profiles and runs use the steady clock, with the same yardstick. No run is fitted to.
@@ -60,7 +60,7 @@ def blis(*words: str) -> dict[str, Any]:
 
 
 def simulated(case: Case, profiles: Path) -> list[str]:
-    """Flags that make the simulator the engine's twin; the profile knows the model and its limits."""
+    """Flags that make the simulator the engine's twin; the profile holds the model and its limits."""
     return ["--profile", str(profiles / case.model), *spelled(limits(case))]
 
 

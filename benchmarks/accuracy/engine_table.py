@@ -120,7 +120,7 @@ def medians(rows: Sequence[Row]) -> list[str]:
 
 
 def _injected(rows: Sequence[Row]) -> list[str]:
-    """What is left of the errors with the measured step times; nothing where no run tells."""
+    """What is left of the errors with the measured step times; nothing where no run states it."""
     found = [row.injected for row in rows if row.injected]
     if not found:
         return []

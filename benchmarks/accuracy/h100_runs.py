@@ -162,8 +162,8 @@ def front_end_of(runs: list[Run], records: list[RunRecord]) -> FrontEnd:
     the time, of least squares, every run counting the same.
 
     Its points are the medians of ten seconds each, so that single pauses of a server or its clients do not
-    matter, after the first twenty, in which it warms up, and while nobody queues: in a queue the error of the
-    steps grows beyond all the rest.
+    matter, after the first twenty, in which it warms up, and while no request is queued: in a queue the error
+    of the steps grows beyond all the rest.
     """
     lines, wanted = [], []
     for run, record in zip(runs, records, strict=True):
@@ -200,7 +200,7 @@ def _spans(run: Run) -> list[NDArray[np.intp]]:
 
 def stragglers(run: Run, record: RunRecord) -> NDArray[np.intp]:
     """Requests whose first token came much later than those of others of the same ten seconds, for no reason
-    that the engine knows: the server or the client paused."""
+    that the engine's record shows: the server or the client paused."""
     missing_ms = run.ttft_ms - (record.first_token_ns - record.table.arrival_ns) / 1e6
     return np.concatenate([s[missing_ms[s] > np.median(missing_ms[s]) + _PAUSE_MS] for s in _spans(run)])
 

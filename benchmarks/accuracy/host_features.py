@@ -1,13 +1,13 @@
-"""What the host does in some steps alone: how well a profile that knows of it prices steps it has not seen.
+"""What the host does in some steps alone: how well a profile with a term for it prices steps it has not seen.
 
     python benchmarks/accuracy/host_features.py [--profiles DIR] [--keep DIR]      # about five minutes
 
 *Lookups*: the engine serves the tiny model on the CPU with `--scheduler lpm`, more requests than it can: two
 runs to fit to, and one with other requests and twice their prefixes to predict. *Batches of rounds*: block
 diffusion in its two modes, each predicted by a profile that was fitted to the other; a synchronous batch has
-many more rounds. Prints the error of the host's time, by a profile that knows how many requests a step looks
-up, or which round begins a batch, and by one that does not. With profiles of both models by the steady clock,
-such as `engine_runs.py --profile` makes, the same of what was fitted to them alone.
+many more rounds. Prints the error of the host's time, by a profile with terms for how many requests a step
+looks up, or which round begins a batch, and by one that does not. With profiles of both models by the steady
+clock, such as `engine_runs.py --profile` makes, the same of what was fitted to them alone.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def queue(name: str, seed: int, prefixes: int, folder: Path, profiles: Path | No
 
 
 def blind(samples: StepSamples) -> StepSamples:
-    """As if nobody had noted what the host did."""
+    """Samples without the record of what the host did."""
     nothing = np.zeros(len(samples), dtype=np.int64)
     unknown = dict.fromkeys(("scanned_requests", "begins_batch"), nothing)
     return replace(samples, table=samples.table | unknown)

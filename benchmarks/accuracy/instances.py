@@ -337,8 +337,8 @@ five per cent of the requests/s within the targets, and a prediction that is 5 t
 as many instances again. Both targets are reached at one measured point, so the worse of two errors counts: on
 average TTFT is 5 to 9 % too short and TPOT 0 to 4 % too long, but the worse of the two 5 to 9 % too long. So
 the predicted number alone is within one of the measured one in a third to half of the groups (with a target
-for TPOT alone, in 53 to 64 %). The interval is what tells: it has the measured number in about nine of ten
-groups, and the number at 90 %, where there is one, suffices in more than nine of ten.
+for TPOT alone, in 53 to 64 %). The interval is the answer to use: it has the measured number in about nine of
+ten groups, and the number at 90 %, where there is one, suffices in more than nine of ten.
 
 """
 

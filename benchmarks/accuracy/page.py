@@ -196,7 +196,7 @@ and how well](models.md). Recorded runs, single steps and our own engine: [trust
 
 ADOPTED = """\
 Rules that hold for all rows, from an engine's source, a table or physics, taken up after errors of these
-points had been looked at; none of them knows a row or a configuration:
+points had been looked at; none of them refers to a row or a configuration:
 
 - Terms by kind of model, linear attention apart from plain experts: its prompts are launched several times as
   slowly under SGLang. The term was learned on H200 and on B200 apart, and came out the same.

@@ -78,8 +78,8 @@ learned on, E2E is off by {shipped} (h100_runs.json). The run of 70B is near sat
 {mean_others} and {p99_others}.
 - **Pauses of a server or its clients** (five runs, p99 of TTFT). In the run of code {late_code} of the \
 requests got their first token more than 8 ms later than others of the same ten seconds, for no reason \
-that the engine knows, in that of role play {late_role}. They are its p99, which is {p99_code} off, and \
-{p99_left} without them.
+that the engine's record shows, in that of role play {late_role}. They are its p99, which is {p99_code} off, \
+and {p99_left} without them.
 - **Prompts in FP8** (closed loops, TTFT on H100). The FP8 terms are right on the mean of many shapes, but \
 {h100_trained} off on these; priced with the GPU's own kernels the same points are {h100_tables} off.
 - **Lengths** (closed loops, TTFT of Qwen3-32B in 16 bits). With lengths drawn from [0.8 L, L] the median \

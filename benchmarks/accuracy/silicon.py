@@ -58,7 +58,7 @@ class Point:
     model: str
     fp8: bool
     version: str
-    """Of vLLM; empty where nobody says."""
+    """Of vLLM; empty where the source does not state it."""
     gpu: str
     tp: int
     prompt_tokens: int

@@ -70,7 +70,7 @@ def without_run(found: Sequence[SampleGroup], runs: Sequence[ServedRun]) -> dict
 
 def others(data: Path, group: SampleGroup) -> dict[str, Array]:
     """Prices of the other models. Roofline without host where the group's times have none;
-    trained-physics cannot be told apart. `kernel-tables` only where it is not the truth itself."""
+    that of trained-physics is not separate. `kernel-tables` only where it is not the truth itself."""
     shape, gpu = group.basis.shape, load_gpu(group.gpu)
     roofline = build("roofline", shape=shape, gpu=gpu, tp=group.tp)
     physics = build("trained-physics", shape=shape, gpu=gpu, tp=group.tp)

@@ -171,7 +171,7 @@ def _captured(rows: Rows) -> Rows:
 
 
 def _experts(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
-    """By format and routing; kernels that servers are told to use by name stand apart, as `nvfp4@cutlass`."""
+    """By format and routing; kernels that servers use only where named stand apart, as `nvfp4@cutlass`."""
     own, *others = (
         _divided(each.read("moe_perf"))
         for each in (tables, *(other for other in tables.all_engines() if other.engine != tables.engine))

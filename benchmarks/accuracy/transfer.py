@@ -7,9 +7,9 @@ ordered pairs, 6 to 14 requests/s), two of them together against the third, slic
 and the slow stage of each run against its fast one. The bundled step times were learned on steps of two of
 these runs, so the preset is hard to beat here. As many requests before each part are simulated, too, and do
 not count. A row has the mean absolute error of the means of TTFT, TPOT and E2E, with the preset and with the
-fit; with the factor on step times that is best for the asked part in hindsight; and with the factor that is
-best for the parts fitted to, taken as it is. The last two say how much one factor could gain, and how much of
-that another run knows. Everything goes to `results/transfer.json`.
+fit; with the factor on step times that is best for the predicted part in hindsight; and with the factor that
+is best for the parts fitted to, taken as it is. The last two say how much one factor could gain, and how much
+of that another run reveals. Everything goes to `results/transfer.json`.
 """
 
 from __future__ import annotations

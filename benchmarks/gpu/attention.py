@@ -3,7 +3,7 @@
     python benchmarks/gpu/attention.py [--only decode|prefill|sweep...] [--out DIR]
 
 Each case runs beside torch's scaled-dot-product attention on the same keys laid out without pages. The sweep,
-which has to be asked for, times decode under other launch settings. A table goes to stdout, rows with all
+which has to be requested, times decode under other launch settings. A table goes to stdout, rows with all
 samples to `--out`; what is there already is not measured again.
 """
 

@@ -17,7 +17,7 @@ MAX_PIECES = 2
 _PACKED = "caches.tar.gz"
 _LEVEL = 4
 _FOR_PEOPLE = (".source", ".ttir", ".ttgir", ".llir", ".ptx")
-"""Stages of compilation beside the machine code: four fifths of Triton's cache, and nobody loads them."""
+"""Stages of compilation beside the machine code: four fifths of Triton's cache, and no run loads them."""
 
 
 def environment(cache: Path) -> dict[str, str]:

@@ -2,8 +2,8 @@
 
     PYTHONPATH=. python benchmarks/gpu/campaign.py [JOB...] --out DIR [--given DIR] [--wheels DIR]
 
-`make gpu` calls it; docs/gpu.md tells what the jobs and the files are. A job ends by itself: its parts are
-stopped when their time is over, and have written row by row what they found by then. Whatever ends the
+`make gpu` calls it; docs/gpu.md describes what the jobs and the files are. A job ends by itself: its parts
+are stopped when their time is over, and have written row by row what they found by then. Whatever ends the
 campaign leaves that, too, and the same command with the same DIR (or with what was in it as `--given`) goes
 on where it stopped. The folder is made to be brought home: few files of modest size, two folders down.
 """
@@ -34,7 +34,7 @@ LOG = "log.txt"
 PACKING_S = 6.0
 """Kept of a job for what comes behind its last part."""
 WITHIN_S = 20.0
-"""What a part that is told its time leaves of it, to begin and to end."""
+"""Reserve, of the time of a part that receives its limit as an argument, to begin and to end."""
 MIN_S = 10.0
 """With less time than that no part is begun."""
 MAX_FILES, MAX_BYTES = 8, 16 << 20
@@ -44,7 +44,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 @dataclass
 class Campaign:
-    """Where it runs and what it has been told."""
+    """Where it runs, and its settings."""
 
     out: Path
     cache: Path
@@ -56,7 +56,7 @@ class Campaign:
 
     def __post_init__(self) -> None:
         self.stopped = 0
-        """The signal that told it to stop."""
+        """The signal that stopped it."""
         self.rows = Rows(self.out, "campaign", {"gpu": gpu_name(self.device), "revision": revision()})
         further = [os.environ.get("PYTHONPATH"), self.packages and str(self.packages)]
         paths = [str(ROOT), *filter(None, further)]
@@ -140,7 +140,7 @@ class Campaign:
 
 
 def gpu_name(device: str) -> str:
-    """Asked without torch, which would take some of its memory."""
+    """The name of the GPU, without torch, which would take some of its memory."""
     if device == "cpu":
         return device
     command = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader", "--id=0")

@@ -9,7 +9,7 @@ from engine.models.weights import weight_bytes
 
 
 def forward_bytes(config: ModelConfig, dtype: torch.dtype, tokens: int, kv_tokens: float) -> float:
-    """Weights in use and the KV cache, read once, by a forward over `tokens` whose logits are asked for.
+    """Weights in use and the KV cache, read once, by a forward over `tokens` whose logits are needed.
 
     Of the embedding table a forward reads a row per token; the LM head it reads as a whole, which is the same
     table where embeddings are tied. Of a mixture of experts it reads those that the tokens are routed to.

@@ -2,8 +2,8 @@
 
 python benchmarks/gpu/gpu_tests.py tests/gpu/test_ops_gpu.py... [--processes N] [--out DIR]
 
-Where it is stopped, what had been found by then is told. `--device cpu` shows that the tests are found; they
-are skipped.
+Where it is stopped, what had been found by then is reported. `--device cpu` shows that the tests are found;
+they are skipped.
 """
 
 from __future__ import annotations

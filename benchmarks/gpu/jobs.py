@@ -1,6 +1,6 @@
 """What a campaign consists of: jobs, each worth its time alone, and their parts in order.
 
-The limits of the parts of a job may sum to more than its own: whoever is quick leaves time to the next.
+The limits of the parts of a job may sum to more than its own: a quick part leaves time to the next.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Part:
     """One process.
 
     `{seconds}` in an argument stands for the time the part has, less what beginning and ending take,
-    `{cores}` for the processor cores there are. A script of this folder is also told the device and where its
-    rows go.
+    `{cores}` for the processor cores there are. A script of this folder also receives the device and where
+    its rows go.
     """
 
     name: str

@@ -17,7 +17,7 @@ from pathlib import Path
 LOG_BYTES = 512 << 10
 """Of what one process prints, kept in the log."""
 ENDING = ((signal.SIGINT, 6.0), (signal.SIGTERM, 3.0), (signal.SIGKILL, 2.0))
-"""How a process is asked to end, and how long each way has."""
+"""Signals that end a process, and how long each has, s."""
 ENDING_S = sum(seconds for _, seconds in ENDING)
 _LOOK_EVERY_S = 0.1
 _PR_SET_PDEATHSIG = 1
@@ -88,7 +88,7 @@ def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> N
 
 
 def _end_with_the_parent() -> None:
-    """Nobody goes on with the GPU when the campaign itself has been killed. Linux knows how."""
+    """End a child with its parent (Linux), so that no orphan keeps the GPU when the campaign is killed."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -27,7 +27,7 @@ _LONGEST_ERROR = 2000
 
 
 def read_rows(out: Path) -> list[Row]:
-    """All lines of a folder's file but those that were cut off, which are told."""
+    """All lines of a folder's file but those that were cut off, which are reported."""
     try:
         lines = (out / RESULTS).read_text(encoding="utf-8", errors="replace").splitlines()
     except FileNotFoundError:

@@ -2,9 +2,9 @@
 
     python benchmarks/gpu/sanitizer.py [--tool memcheck|racecheck...] [--seconds N] [--out DIR]
 
-A row for each tool and kind of model, with the number of errors it told and the first of what it said. Where
-the tool is not there, or cannot use this GPU, the row says so: that is no clean bill. Without a GPU
-(`--device cpu`) the runs are made as they are.
+A row for each tool and kind of model, with the number of errors it reported and the first lines of its
+output. Where the tool is not there, or cannot use this GPU, the row says so: that is no clean bill. Without a
+GPU (`--device cpu`) the runs are made as they are.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def run(tool: str, model: str, device: str, seconds: float) -> Row:
         return {"outcome": f"{TOOL} is not there"}
     if device == "cuda":
         command = [str(sanitizer), *FLAGS[tool], *_ALWAYS, *command]
-    # Without the allocator's cache, memory that is not a tensor's own is nobody's.
+    # Without the allocator's cache, memory outside all tensors is unallocated.
     environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
     said, ended = _output(command, environment, seconds)
     found = [int(one or other) for one, other in _SUMMARY.findall(said)]

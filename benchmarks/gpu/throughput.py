@@ -39,7 +39,7 @@ WARM_UP_REQUESTS, WARM_UP_TOKENS = 8, 16
 
 @dataclass(frozen=True)
 class Mix:
-    """What is asked for."""
+    """The requests of a measurement."""
 
     prompts: list[list[int]]
     lengths: list[int]
@@ -149,7 +149,7 @@ def row(model: str, system: str, mix: Mix, found: Timed | None) -> Row:
     """One way to serve one mix. A static batch that does not fit has no time."""
     elapsed_s, peak_bytes, outputs = found or (None, 0, [])
     if outputs and list(map(len, outputs)) != mix.lengths:
-        raise RuntimeError(f"{system} did not emit what it was asked for")
+        raise RuntimeError(f"{system} did not emit the requested number of tokens")
     return {
         "model": model,
         "system": system,

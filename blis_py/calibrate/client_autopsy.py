@@ -295,7 +295,7 @@ class _Words:
         if us < 0:
             return finding, "KV blocks, sequences and tokens per step as the server has them"
         fix = f"add {us / 1e3:.3g} to the third number of --frontend-ms"
-        return finding, f"{fix}; a server's front end short of CPU wants cores, or more API servers"
+        return finding, f"{fix}; a server's front end short of CPU needs more cores or API servers"
 
 
 def _missing(amount: float, unit: str) -> str:

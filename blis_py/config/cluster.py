@@ -43,7 +43,7 @@ class RoutingSection:
         least=0,
         most=_LAST_US,
         flag="--snapshot-refresh-interval",
-        help="Age of what the router knows, µs; 0 = live.",
+        help="Age of the router's view of the instances, µs; 0 = live.",
     )
     """Age up to which the router works with old instance state; 0 = live."""
     cache_signal_delay_us: int = setting(
@@ -51,7 +51,7 @@ class RoutingSection:
         least=0,
         most=_LAST_US,
         flag="--cache-signal-delay",
-        help="Age of what it knows of prefix caches, µs; 0 = live.",
+        help="Age of its view of the prefix caches, µs; 0 = live.",
     )
     """The same for what the instances' prefix caches hold."""
     capacity_weights: bool = setting(

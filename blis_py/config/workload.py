@@ -179,7 +179,7 @@ class WorkloadSection:
         help="Share of answers that end unforeseen, with an end of sequence.",
     )
     """Share of the requests whose answer ends with an end of sequence, which no scheduler foresees; the
-    others end at their length, which it knows. It matters with `async_scheduling`."""
+    others end at their length, which it foresees. It matters with `async_scheduling`."""
     structured_output_ratio: float | None = setting(
         None,
         least=0,

@@ -26,7 +26,7 @@ class CacheAwareQueue(dict[Request, None]):
     - *In-batch sharing*: a request that shares uncached tokens with a prompt being computed is held back
       until they are cached, instead of computing them too; not once it has waited too long.
 
-    The cache remembers each request's match until the tree changes there, so repeated lookups are cheap.
+    The cache stores each request's match until the tree changes there, so repeated lookups are cheap.
     """
 
     def __init__(self, config: SchedulerConfig) -> None:

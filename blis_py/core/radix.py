@@ -6,7 +6,7 @@
     tree.unlock(node)
     blocks = tree.evict(3)                # unlocked blocks, leaves first
 
-It knows block keys and block ids, neither requests nor tokens. A key is anything hashable that names the
+It holds block keys and block ids, neither requests nor tokens. A key is anything hashable that names the
 content of one block; two blocks are the same when all keys from the root on are *equal*, so keys whose hashes
 collide are kept apart.
 """

@@ -209,7 +209,7 @@ def build(
 
 
 def require_priced(shape: ModelShape) -> None:
-    """Refuse models whose step times no latency model knows.
+    """Refuse models whose step times no latency model covers.
 
     Raises:
         InputError: attention is sparse.

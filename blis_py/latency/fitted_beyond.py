@@ -1,4 +1,4 @@
-"""Extrapolation of a fitted price beyond its measurements, by a model that knows the hardware.
+"""Extrapolation of a fitted price beyond its measurements, by a model of the hardware.
 
     price(step) = fitted(step inside) + guide(step) - guide(step inside)
 

@@ -1,8 +1,8 @@
 """Upper bounds on a prefix cache's hit rate for a workload.
 
 - `unlimited`: a cache without eviction. No cache, no order of the requests and no routing finds more.
-- `clairvoyant`: a cache of limited size that knows the future and always evicts the block whose next use is
-  furthest away (Belady's MIN), with the requests served one by one in order of arrival. No eviction policy
+- `clairvoyant`: a cache of limited size that foresees all requests and always evicts the block whose next use
+  is furthest away (Belady's MIN), with the requests served one by one in order of arrival. No eviction policy
   finds more in that order; a scheduler that reorders the queue can.
 
 Both count as the schedulers do: full blocks from the beginning of a prompt, and at least one token of every

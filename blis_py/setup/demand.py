@@ -33,7 +33,7 @@ class Demand:
     kinds: Mapping[str, KindOfClient] = field(default_factory=dict)
     """By client, of those whose requests are not autoregressive."""
     recorded_kind: tuple[str, str] | None = None
-    """The kind that the header of a trace tells of, and the trace; None = autoregressive, or no trace."""
+    """The kind that the header of a trace states, and the trace; None = autoregressive, or no trace."""
     targets: GoodputTargets = field(default_factory=GoodputTargets)
     """Goodput targets from the workload or trace itself."""
     notes: tuple[str, ...] = ()

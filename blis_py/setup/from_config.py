@@ -95,7 +95,7 @@ def _with_structured_outputs(requested: Demand, ratio: float | None) -> Demand:
     if ratio is None:
         return requested
     if requested.kinds and ratio:
-        problem, fix = f"{kinds.title(requested)} knows no structured outputs", "drop it"
+        problem, fix = f"{kinds.title(requested)} does not support structured outputs", "drop it"
         raise InputError(problem, key="workload.structured_output_ratio", value=ratio, fix=fix)
     draws = stream(requested.seed, STRUCTURED_OUTPUTS)
     return replace(requested, table=requested.table.with_structured_outputs(ratio, draws))

@@ -122,7 +122,7 @@ def _is_set(settings: LatencySection, key: str) -> bool:
 
 
 def server_terms(config: RunConfig) -> ServerTerms | None:
-    """Server-specific step costs beyond those `trained` knows; presets define none for other latency
+    """Server-specific step costs beyond those of `trained`; presets define none for other latency
     models.
 
     Raises:

@@ -143,7 +143,7 @@ def choose(path: Path, named: str | None, reading: Reading) -> tuple[Probe, Form
         if format.misses(probed) is None:
             reading.chosen_as = f"{path.name} is read as {format.title}: {format.why(probed)}"
             return probed, format
-    raise InputError(f"not a trace this program knows: {probed.looks}", file=path, fix=_instead(probed))
+    raise InputError(f"not a known trace format: {probed.looks}", file=path, fix=_instead(probed))
 
 
 def _as_named(probe: Probe, named: str) -> Format:

@@ -157,7 +157,7 @@ class StepLog:
 
     @property
     def kind(self) -> str | None:
-        """The kind of requests it tells of; `None` = autoregressive."""
+        """The kind of its requests; `None` = autoregressive."""
         return named_in(self.meta)
 
     def column(self, name: str) -> NDArray[Any]:

@@ -59,7 +59,7 @@ def server_type(server: str, kind: str | None) -> str:
 
 
 def kind_of(header: Mapping[str, Any]) -> str | None:
-    """The kind of requests that the header of a trace tells of; `None` = autoregressive."""
+    """The kind of requests that the header of a trace states; `None` = autoregressive."""
     stated = str((header.get("server") or {}).get("type"))
     return next((kind for kind in KINDS if stated.endswith(f"-{kind}")), None)
 

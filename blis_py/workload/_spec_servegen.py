@@ -29,7 +29,7 @@ class ServeGenSpec(Strict):
 
     Ten minutes of midnight, of the morning (8:00) and of the afternoon (14:00) are played, one after the
     other; which ten of the first thirty each is drawn by the spec's seed. With `span_start` and `span_end` it
-    is that part of the day instead, from beginning to end. SLO classes, of which ServeGen knows nothing, are
+    is that part of the day instead, from beginning to end. SLO classes, which ServeGen does not have, are
     dealt out to the clients in turn.
     """
 

@@ -104,7 +104,7 @@ def _form(flags: Flags, engine: Engine) -> StructuredOutputsParams | None:
     form = structured_outputs(flags)
     if form is not None:
         if not isinstance(engine, LLMEngine):
-            problem, fix = f"{kinds.TITLE} knows no form of outputs", "use an autoregressive model"
+            problem, fix = f"{kinds.TITLE} does not support structured outputs", "use an autoregressive model"
             raise InputError(problem, key="structured_outputs", fix=fix)
         engine.grammars.compile(form)
     return form

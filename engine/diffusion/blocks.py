@@ -55,7 +55,7 @@ class Algorithm(Protocol):
         ...
 
     def needs_logits(self, blocks: Blocks, state: State) -> Tensor:
-        """`[B, L]` bool: positions whose logits the next round needs; a block that wants none is final."""
+        """`[B, L]` bool: positions whose logits the next round needs; a block that needs none is final."""
         ...
 
     def step(self, blocks: Blocks, logits: Logits, state: State) -> Tensor:

@@ -94,7 +94,7 @@ class RunningBatch:
     def _send(
         self, tails: list[list[int]], work: list[tuple[DiffusionRequest, int]], prompts: list[int]
     ) -> None:
-        """Everything the host knows of the batch, to the device in one copy."""
+        """Send the host's whole state of the batch to the device in one copy."""
         executor, slots_of, denoise = self._executor, self._slots_of, self.batch.denoise
         beginning = slots_of.beginning(denoise, tails)
         layout = HostLayout.of(

@@ -111,7 +111,7 @@ def test_what_is_requested_is_what_is_compared(blis: Blis) -> None:
         ("--gpu", "mi300x"),
         (*OTHERWISE, "--num-requests", "40"),
     ],
-    ids=["asked not to", "the peer's", "whole", "one's own", "one model applies", "too few"],
+    ids=["switched off", "the peer's", "whole", "one's own", "one model applies", "too few"],
 )
 def test_where_there_is_nothing_to_compare_with_nothing_is_said(blis: Blis, flags: tuple[str, ...]) -> None:
     code, _, err = blis(*LONG, *flags)

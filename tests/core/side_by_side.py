@@ -191,7 +191,7 @@ class SideBySide:
         return min(self.real.identical_decode_steps(step), -(-(change_ns - now_ns) // STEP_NS))
 
     def compare_state(self) -> None:
-        self.real.check()  # settles everyone
+        self.real.check()  # settles all requests
         real, naive = self.real, self.naive
         assert [r.id for r in real.running] == [j.id for j in naive.running]
         assert {r.id for r in real.waiting} == {j.id for j in naive.waiting}

@@ -433,7 +433,7 @@ def test_nothing_leaks_no_request_starves_and_nothing_crosses_requests(
         if not names and not alive:
             break
     else:
-        pytest.fail("somebody never finished")
+        pytest.fail("a request never finished")
     driver.drain()
     if modes["reuse_in_place"]:
         assert core.counters.unfinished_allocator_calls == 0

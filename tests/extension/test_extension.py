@@ -87,7 +87,7 @@ class OneAfterTheOther:
         self.table, self._think_ns, self._next = table, think_ns, 0
 
     def start(self, env: Environment, make: RequestFactory, send: Send, ahead: bool) -> None:
-        assert not ahead, "nobody knows when they come"
+        assert not ahead, "their times are unknown"
         self._env, self._make, self._send = env, make, send
         env.process(self._one(0))
 
@@ -103,7 +103,7 @@ class OneAfterTheOther:
             self._env.process(self._one(seen_ns + self._think_ns))
 
     def safe_until_ns(self) -> int:
-        raise AssertionError("it is not asked, since it listens")
+        raise AssertionError("it is not queried, since it listens")
 
 
 def table(prompts: list[int], outputs: list[int], arrival_us: int = 0) -> RequestTable:

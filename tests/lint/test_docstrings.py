@@ -19,7 +19,7 @@ OPENINGS = re.compile(
     "Adds|Appends|Begins|Brings|Builds|Collects|Creates|Decides|Divides|Does|Executes|Finds|Forbids|Gives|Keeps|Makes|"
     r"Moves|Receives|Refuses|Returns|Runs the|Sends|Serves|Takes|Wakes|Writes)\b"
 )
-"""First words of a sentence about someone; a docstring opens with a noun phrase or an imperative."""
+"""First words of a sentence about an agent; a docstring opens with a noun phrase or an imperative."""
 
 
 def public(tree: ast.Module) -> Iterator[tuple[Function, ast.ClassDef | None]]:

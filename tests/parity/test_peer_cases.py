@@ -401,7 +401,7 @@ WITHOUT_ITS_QUIRKS: dict[str, Case] = {
                 ("stalls",),
             ),
             (
-                "preemption by itself, before anybody has tokens",
+                "preemption by itself, before any request has tokens",
                 GROWING,
                 replace(SCARCE, preemption="priority", total_blocks=60, max_model_len=960, budget=40),
                 ("slot_for_last_token", "wastes_steps"),

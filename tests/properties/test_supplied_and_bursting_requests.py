@@ -148,7 +148,7 @@ def run(config: SchedulerConfig, workload: list[Case], jump: bool) -> tuple[list
         now_ns += count * STEP_NS
     else:
         raise AssertionError("not done")
-    assert not scheduler.queue_depth, "somebody waits for ever"
+    assert not scheduler.queue_depth, "a request waits for ever"
     assert scheduler.kv.pool.num_free == scheduler.kv.pool.total
     assert not world.loading
     for request in served:

@@ -134,7 +134,7 @@ def test_a_run_of_one_request_can_be_drawn(tmp_path: Path) -> None:
     run = of_pools(record(table([0]), [instance([10_000_000], runs=runs)], [(0, [0])]))
     assert len(save_plots(run, tmp_path, figures())) == len(figures())
     (line,) = one_latency(run, "ttft").axes[0].get_lines()
-    assert line.get_ydata().tolist() == [0, 100], "a step, and not a point that nobody sees"
+    assert line.get_ydata().tolist() == [0, 100], "a step, and not an invisible point"
 
 
 def test_limits_are_drawn_where_they_are_and_named() -> None:

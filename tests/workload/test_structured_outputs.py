@@ -116,7 +116,7 @@ def test_masks_without_a_price_cost_nothing_and_the_run_reports_it() -> None:
 
 
 def test_block_diffusion_has_no_structured_outputs() -> None:
-    with pytest.raises(InputError, match="block diffusion knows no structured outputs"):
+    with pytest.raises(InputError, match="block diffusion does not support structured outputs"):
         api.build(model="llada2.0-mini", workload="diffusion-tiny", structured_output_ratio=0.5)
 
 

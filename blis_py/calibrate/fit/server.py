@@ -9,10 +9,10 @@ the run, and other loads, better; the front end follows from what is then left o
 queue. Errors are averaged by slices of time and in each by the length of the prompt (TTFT) and the requests
 in flight (TPOT).
 
-Runs of one server differ from each other by more than a run tells: three of Llama-2-7B by 2 % of their TPOT.
-So a change is shrunk toward the preset by 1 - (scatter/change)^4, and one below the scatter is none; of n
-runs the scatter is a sqrt(n)-th. A number that then differs from the preset by less than the fit converges to
-is the preset's. Several runs count by their information, the inverse of that scatter's
+Runs of one server differ from each other by more than the scatter within a run: three of Llama-2-7B by 2 % of
+their TPOT. So a change is shrunk toward the preset by 1 - (scatter/change)^4, and one below the scatter is
+none; of n runs the scatter is a sqrt(n)-th. A number that then differs from the preset by less than the fit
+converges to is the preset's. Several runs count by their information, the inverse of that scatter's
 variance and their own. A log that names the instances of its requests is one run of each.
 
 Errors are those of whole simulations before and after. Held-out errors are of four parts of the run in turn,

@@ -1,6 +1,6 @@
 """The hand-over of a request from a prefill to a decode instance: common to all engines.
 
-A `HandOff` is the outlet of the prefill instances and the KV source of the decode instances. It knows every
+A `HandOff` is the outlet of the prefill instances and the KV source of the decode instances. It holds every
 request between the two as a `Pair`, from the choice of both instances until the KV has arrived. What differs
 between engines is in `blis_py.cluster.instances.handoffs`.
 """

@@ -146,7 +146,7 @@ class Sglang(Trtllm):
         return replace(cluster, pools=tuple(pools))
 
     def _start(self, pair: Pair, now_ns: int) -> None:
-        """The decode instance alone knows the request until it has blocks for it."""
+        """Enqueue at the decode instance alone until it has blocks for the request."""
         pair.decode_request = request = pair.request.next_visit(*pair.limits)
         request.carried = request.generated = 1
         self._instances[pair.decode].submit([(now_ns + self._front_end_ns, request)])

@@ -58,7 +58,7 @@ class Transfer(Call):
     """Bytes on their way from one instance to another; the call of its next event.
 
     Args:
-        tag: what the caller knows it by.
+        tag: the caller's identifier of the transfer.
     """
 
     def __init__(

@@ -179,11 +179,11 @@ function limitLine(limit, { x, y }, width, height) {
 }
 
 function described(spec, shown) {
-  const told = shown.slice(0, 6).map((one) => {
+  const readings = shown.slice(0, 6).map((one) => {
     const last = one.y.length - 1;
     return `${one.name}: from ${number(one.x[0])}, ${number(one.y[0])} to ${number(one.x[last])}, ${number(one.y[last])}`;
   });
-  return `${spec.title}. ${spec.y.label} over ${spec.x.label}. ${told.join("; ")}. Arrow keys read values.`;
+  return `${spec.title}. ${spec.y.label} over ${spec.x.label}. ${readings.join("; ")}. Arrow keys read values.`;
 }
 
 function cursor(root, readout, spec, shown, axes, height) {
@@ -198,8 +198,8 @@ function cursor(root, readout, spec, shown, axes, height) {
     line.setAttribute("x1", place);
     line.setAttribute("x2", place);
     line.setAttribute("visibility", "visible");
-    const told = shown.filter((one) => one.kind !== "points").map((one) => `${one.name} ${number(read(one, values[at]))}`);
-    readout.textContent = `${spec.x.label}: ${number(values[at])} · ${told.join(" · ")}`;
+    const readings = shown.filter((one) => one.kind !== "points").map((one) => `${one.name} ${number(read(one, values[at]))}`);
+    readout.textContent = `${spec.x.label}: ${number(values[at])} · ${readings.join(" · ")}`;
   };
   if (!values.length) return;
   root.addEventListener("keydown", (event) => {

@@ -14,7 +14,7 @@ class PrefixBook:
     """Blocks of tokens seen so far, and the runs that hold them.
 
     A prompt is described by the runs of its longest known prefix, and a new segment for the rest. Equal
-    blocks behind equal prefixes thus have equal runs, as `Content` wants it.
+    blocks behind equal prefixes thus have equal runs, as `Content` requires.
 
     Args:
         most: blocks that are remembered; the oldest are forgotten first.

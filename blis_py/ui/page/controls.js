@@ -52,12 +52,12 @@ function made(control, move) {
 function slider(control, id, output, move) {
   const last = control.values.length - 1;
   const input = element("input", { type: "range", id, min: 0, max: last, step: 1 });
-  const told = (at) => `${control.values[at].toLocaleString("en-US")} ${control.unit}`.trim();
+  const label = (at) => `${control.values[at].toLocaleString("en-US")} ${control.unit}`.trim();
   const show = (next) => {
     let at = control.values.indexOf(next);
     if (at < 0) at = control.values.reduce((best, each, index) => (Math.abs(each - next) < Math.abs(control.values[best] - next) ? index : best), 0);
     if (Number(input.value) !== at) input.value = at;
-    output.textContent = control.values[at] === next ? told(at) : `${next} ${control.unit}`.trim();
+    output.textContent = control.values[at] === next ? label(at) : `${next} ${control.unit}`.trim();
     input.setAttribute("aria-valuetext", output.textContent);
   };
   input.addEventListener("input", () => move(control.values[input.value]));

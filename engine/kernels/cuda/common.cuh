@@ -10,12 +10,12 @@
 #include <cuda_runtime.h>
 
 // Launch and return the launch's error. A kernel's cluster size is an attribute of the kernel; it is named
-// here as well for whoever runs the kernels by other means.
+// here as well for launches by other means.
 #define LAUNCH(kernel, grid, block, cluster, stream, ...) \
     (kernel<<<grid, block, 0, static_cast<cudaStream_t>(stream)>>>(__VA_ARGS__), cudaGetLastError())
 
 // All threads of the cluster; what they wrote to global memory before is visible after. The aligned instructions want
-// every warp whole, and one whose lanes have gone separate ways may not be until it is told to.
+// every warp whole, and one whose lanes have gone separate ways may not be until it is synchronized.
 __device__ __forceinline__ void cluster_barrier() {
     __syncwarp();
 #if __CUDA_ARCH__ >= 900

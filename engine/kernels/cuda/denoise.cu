@@ -1,7 +1,7 @@
 // A denoise round of block diffusion: best tokens, which positions take them, who is done. One launch, no host.
 //
-// A block of threads reads one row of logits once. It then draws a ticket: whoever draws the last one knows that all
-// best tokens are written, and applies the rule to every diffusion block, a warp for each. The logits are by far the
+// A block of threads reads one row of logits once. It then draws a ticket: the block with the last one finds all
+// best tokens written, and applies the rule to every diffusion block, a warp for each. The logits are by far the
 // most of the work, so that one block of threads at the end costs little.
 #include "common.cuh"
 
@@ -151,7 +151,7 @@ denoise_kernel(int64_t* ids, const uint8_t* answer, const float* logits, const i
         if (threadIdx.x == 0) {
             tokens[place] = best.key == 0 ? 0 : key_id(best.key);
             confidence[place] = best.key == 0 ? 0 : 1 / best.mass;
-            __threadfence();  // before the ticket: whoever draws the last one sees it
+            __threadfence();  // before the ticket: visible to the block with the last one
         }
     }
     if (threadIdx.x == 0) last = atomicAdd(ticket, 1) == static_cast<int>(gridDim.x) - 1;

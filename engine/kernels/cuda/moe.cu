@@ -133,7 +133,7 @@ __device__ __forceinline__ int block_sum(int value) {
     return total;
 }
 
-// One block per expert. Each counts all experts' rows for itself, so that it knows where its own begin, then
+// One block per expert. Each counts all experts' rows for itself, which gives where its own begin, then
 // collects its rows in rising order with ballots: no order depends on timing, and one launch does it all.
 __global__ void __launch_bounds__(kAlignThreads)
 align_experts_kernel(const int* ids, int num_rows, int experts, int block_m, int capacity, int* rows, int* tile_experts,

@@ -214,7 +214,7 @@ def test_a_campaign_that_is_killed_leaves_what_it_found_and_goes_on_later(
     pid = wait_for(tmp_path / "pid")
     one.send_signal(signal.SIGKILL)
     one.wait()
-    assert gone(pid), "nobody goes on with the GPU"
+    assert gone(pid), "no process keeps the GPU"
     assert states(tmp_path / "out") == {"first": "done"}
     assert "first" in (tmp_path / "out" / "log.txt").read_text()
     other = driven(slow=False)

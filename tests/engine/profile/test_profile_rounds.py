@@ -80,7 +80,7 @@ def test_short_runs_have_batches_that_begin_and_end_as_requests_come_and_go(benc
     begins, blocks = (np.array(column(samples, name)) for name in ("begins_batch", "denoise_blocks"))
     assert 1 < begins.sum() < len(samples)
     assert blocks.max() > 1 == blocks[blocks > 0].min()
-    assert sum(column(samples, "commit_blocks")) == 20, "everybody is served"
+    assert sum(column(samples, "commit_blocks")) == 20, "all are served"
     assert ((samples["prefill_blocks"] > 0) <= begins).all(), "with a prompt, a batch is one round"
     assert not bench.engine.has_unfinished
     (other,) = bench.serve(1)

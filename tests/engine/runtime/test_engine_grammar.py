@@ -177,7 +177,7 @@ def test_outputs_are_of_their_grammar_across_chunks_preemption_and_prefix_hits(p
 
     preempted = {s.index for s in sequences if s.request.preemptions and s.params.structured_outputs}
     whole = [s for s in sequences if s.finish_reason == "stop" and s.params.structured_outputs]
-    assert preempted, "nobody was preempted"
+    assert preempted, "no request was preempted"
     assert len(whole) >= 30
     for sequence in whole:
         assert of_its_form(sequence.text(), sequence.params), (sequence.text(), sequence.params)
