@@ -190,7 +190,7 @@ def test_a_wrong_mooncake_line_is_found(tmp_path: Path, line: str, parts: list[s
 @pytest.mark.parametrize(
     ("content", "part"),
     [
-        (b"", "not a trace"),
+        (b"", "not a known trace"),
         (b"a,b,c\n1,2,3\n", "CSV with a, b, c"),
         (b"\x89PNG\r\n\xff\xff", "not a UTF-8 text file"),
         (gzip.compress(b"arrival_s,input_tokens,output_tokens\n0,1,1\n" * 999, mtime=0)[:60], "damaged gzip"),
