@@ -15,7 +15,7 @@ from engine.profile.diffusion_plan import ROUNDS, RoundShape
 from engine.profile.experts import ForcedExperts
 from engine.profile.prompts import ProfilePrompts
 from engine.profile.served import MAX_STEPS, concurrency, of_length, serve_closed, short_blocks
-from engine.profile.shapes import ShapeLimits
+from engine.profile.shapes import limits_of
 from engine.sampling_params import SamplingParams
 
 ONE_BY_ONE = LowConfidence(threshold=1.0)
@@ -58,22 +58,6 @@ class _SkippedBatch(RunningBatch):
 
     def end(self, in_place: bool) -> list[list[int]]:
         return [[] for _ in self.batch.denoise]
-
-
-def limits_of(engine: DiffusionEngine, experts: ForcedExperts | None = None) -> ShapeLimits:
-    """Limits of the engine."""
-    config, graphs = engine.scheduler.config, engine.executor.graphs
-    return ShapeLimits(
-        config.max_num_seqs,
-        config.max_num_batched_tokens,
-        config.max_model_len,
-        config.num_kv_blocks,
-        config.block_size,
-        config.long_prefill_token_threshold,
-        tuple(graphs.buckets) if graphs is not None else (),
-        experts=experts.experts if experts is not None else 0,
-        top_k=experts.top_k if experts is not None else 0,
-    )
 
 
 class RoundBench:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from engine.profile.gpu_state import GpuMonitor, GpuState
 from engine.profile.prompts import ProfilePrompts
 from engine.profile.queued import QueueBench
 from engine.profile.served import MAX_STEPS, concurrency, of_length, serve_closed, short_requests
-from engine.profile.shapes import Shape, ShapeLimits
+from engine.profile.shapes import Shape, ShapeLimits, limits_of
 from engine.sampling_params import SamplingParams
 from engine.staging_buffer import Inputs
 from engine.steplog import StepRecorder
@@ -29,22 +30,14 @@ _FEW = 64
 _ENDLESS = SamplingParams(temperature=0, ignore_eos=True, max_tokens=None, seed=0, detokenize=False)
 
 
-def limits_of(engine: LLMEngine, experts: ForcedExperts | None = None) -> ShapeLimits:
+def _limits(engine: LLMEngine, experts: ForcedExperts | None) -> ShapeLimits:
     """Limits of the engine."""
-    config, graphs, mixed = engine.scheduler.config, engine.executor.graphs, engine.executor.mixed_graphs
-    return ShapeLimits(
-        config.max_num_seqs,
-        config.max_num_batched_tokens,
-        config.max_model_len,
-        config.num_kv_blocks,
-        config.block_size,
-        config.long_prefill_token_threshold,
-        tuple(graphs.buckets) if graphs is not None else (),
-        tuple(mixed.sizes) if mixed is not None else (),
-        mixed.prompts if mixed is not None else 0,
-        experts.experts if experts is not None else 0,
-        experts.top_k if experts is not None else 0,
-        config.enable_prefix_caching and config.prefix_cache != "none",
+    config, mixed = engine.scheduler.config, engine.executor.mixed_graphs
+    return replace(
+        limits_of(engine, experts),
+        mixed_buckets=tuple(mixed.sizes) if mixed is not None else (),
+        mixed_prompts=mixed.prompts if mixed is not None else 0,
+        shares=config.enable_prefix_caching and config.prefix_cache != "none",
     )
 
 
@@ -77,7 +70,7 @@ class StepBench:
         self, engine: LLMEngine, prompts: ProfilePrompts, experts: ForcedExperts | None = None
     ) -> None:
         self.engine, self._prompts, self._experts = engine, prompts, experts
-        self.limits = limits_of(engine, experts)
+        self.limits = _limits(engine, experts)
         self._queues = QueueBench(engine, self.limits, prompts)
         self._no_forward = _NoForward(engine.executor.forward, engine.vocab_size, self.limits.max_num_seqs)
         on_gpu = engine.timer.device.type == "cuda"

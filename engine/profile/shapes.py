@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from blis_py.core.blocks import block_count
+
+if TYPE_CHECKING:
+    from engine.diffusion.engine import DiffusionEngine
+    from engine.engine import LLMEngine
+    from engine.profile.experts import ForcedExperts
 
 SLACK_STEPS = 4
 """Steps of a visit besides the measured ones, rounded up: one before them, one after."""
@@ -33,6 +39,22 @@ class ShapeLimits:
     """Experts per token."""
     shares: bool = False
     """Whether sequences with a common prefix share pages."""
+
+
+def limits_of(engine: LLMEngine | DiffusionEngine, experts: ForcedExperts | None = None) -> ShapeLimits:
+    """Limits of an engine, without those of autoregressive engines alone."""
+    config, graphs = engine.scheduler.config, engine.executor.graphs
+    return ShapeLimits(
+        config.max_num_seqs,
+        config.max_num_batched_tokens,
+        config.max_model_len,
+        config.num_kv_blocks,
+        config.block_size,
+        config.long_prefill_token_threshold,
+        tuple(graphs.buckets) if graphs is not None else (),
+        experts=experts.experts if experts is not None else 0,
+        top_k=experts.top_k if experts is not None else 0,
+    )
 
 
 @dataclass(frozen=True, slots=True)
