@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from blis_py.planning.analysis import CHANGE, Case
 from blis_py.planning.goal import THROUGHPUTS, Judgement, Requirement
 from blis_py.planning.intervals import undecided
-from blis_py.planning.result import Candidate, PlanResult, Standing
+from blis_py.planning.knobs import ROUNDS
+from blis_py.planning.result import Candidate, Knobs, PlanResult, Standing
 from blis_py.planning.stationary import MIN_FACTOR, HighestRate, Sustained
 
 RATE, LOST = "requests per second", "requests lost"
@@ -86,7 +87,7 @@ def _verb(plan: PlanResult) -> str:
     if plan.objective == RATE:
         return "Cluster" if not plan.rated else "Configuration with the highest rate"
     if not plan.holds:
-        return "Nothing meets all targets; nearest"
+        return "No configuration tried meets all targets; nearest"
     sure = "" if plan.confidence is None else f" in {100 * plan.confidence:g} % of the draws"
     return f"Cheapest configuration that meets all targets{sure}"
 
@@ -269,11 +270,20 @@ def _tried(plan: PlanResult) -> list[str]:
             f"Settings tried: {named}.",
             f"  With the settings as given it takes {knobs.before}: {saved}.",
         ]
-    if not plan.holds:
-        return [f"Settings tried: {named}. Changed one after the other, none of them meets the targets."]
-    if any(name in plan.best.point for name in knobs.tried):
+    if plan.holds and any(name in plan.best.point for name in knobs.tried):
         return [f"Settings tried: {named}.", "  With the settings as given nothing meets the targets."]
-    return [f"Settings tried: {named}. None of them saves an instance."]
+    return [f"Settings tried: {named}.", f"  {_in_vain(knobs, 'lowers the cost' if plan.holds else None)}"]
+
+
+def _in_vain(knobs: Knobs, wanted: str | None) -> str:
+    """The extent of a search for settings that found none."""
+    none = f"none of which {wanted or 'meets the targets'}"
+    if knobs.judged >= knobs.possible:
+        return f"All {knobs.possible:,} combinations were tried, {none}."
+    return (
+        f"{knobs.judged:,} of {knobs.possible:,} combinations were tried, {none}: one setting is changed at "
+        f"a time, up to {ROUNDS} in a row, at the sizes next to the answer."
+    )
 
 
 def _values(values: Sequence[object]) -> str:

@@ -128,7 +128,9 @@ def test_where_nothing_holds_the_best_candidate_and_the_bottleneck_are_shown() -
     assert found.best.point == {"tp": 2}
     assert found.best.instances == 2
     report = repr(found)
-    assert report.startswith("Nothing meets all targets; nearest: 2 instances of llama-3.1-8b on h100 TP2")
+    assert report.startswith(
+        "No configuration tried meets all targets; nearest: 2 instances of llama-3.1-8b on h100 TP2"
+    )
     assert "✗ p99 TPOT" in report
     assert "Bottleneck: GPU compute" in report
     assert found.runner_up is None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from blis_py.api import configure
+from blis_py.cli.verbs.plan import _sized
 from blis_py.planning import pictures, report_data, report_text
 from blis_py.planning.analysis import Case, Lever
 from blis_py.planning.goal import Judgement, Requirement
@@ -58,7 +59,9 @@ def test_a_plan_in_words() -> None:
             burst=candidate(1, 95),
             rate=rate,
             levers=(Lever("KV", 0.3, "25 % more KV blocks"), Lever("compute", 0.1, "a 25 % faster GPU")),
-            knobs=Knobs({"max_num_seqs": (256, 64, 1024), "scheduler": ("fcfs", "lpm")}),
+            knobs=Knobs(
+                {"max_num_seqs": (256, 64, 1024), "scheduler": ("fcfs", "lpm")}, judged=3, possible=5
+            ),
             runner_up=candidate(3, 60),
             draws=tuple(Case(f"draw {n}", judged(80 + 5 * n), outcome()) for n in range(8)),
             error=Errors((Draw(1.0),) * 8, "runs on H100", 12),
@@ -82,7 +85,9 @@ def test_a_plan_in_words() -> None:
         "Highest rate: 75 requests/s (1.25 × the 60 offered; over 400 requests, 5 min)",
         "  just above it: p99 TTFT 130 ms (target 100 ms)",
         "Bottleneck: KV cache memory. 25 % more KV blocks would improve the tightest target by 30 %.",
-        "Settings tried: max_num_seqs 64 to 1,024; scheduler fcfs, lpm. None of them saves an instance.",
+        "Settings tried: max_num_seqs 64 to 1,024; scheduler fcfs, lpm.",
+        "  3 of 5 combinations were tried, none of which lowers the cost: one setting is changed at a time, "
+        "up to 3 in a row, at the sizes next to the answer.",
         "Runner-up: 3 instances of llama-3.1-8b on h100 TP1: $10.80 an hour, $3.60 more",
         "Confidence: all targets are met in 5 of 8 draws (62 %) of the prediction's error "
         "and of the requests",
@@ -144,15 +149,18 @@ def test_what_meets_no_target_states_by_what_and_without_a_price_counts_gpus() -
     worst = replace(judged(130), requirements=(*judged(130).requirements, lost), saturated=True)
     best = replace(candidate(1, 130, None), judgement=worst)
     report = report_text.lines(
-        plan(best=best, runner_up=candidate(3, 150, None), knobs=Knobs({"tp": (1, 2)}))
+        plan(
+            best=best, runner_up=candidate(3, 150, None), knobs=Knobs({"tp": (1, 2, 4)}, judged=2, possible=2)
+        )
     )
     assert report == [
-        "Nothing meets all targets; nearest: 1 instance of llama-3.1-8b on h100 TP1",
+        "No configuration tried meets all targets; nearest: 1 instance of llama-3.1-8b on h100 TP1",
         "  1 GPU",
         "  ✗ p99 TTFT 130 ms (target 100 ms)",
         "  ✗ the backlog grows: the cluster does not keep up with the load",
         "  ✗ 25.00 % of the requests are lost: rejected, too long for the KV cache, or timed out",
-        "Settings tried: tp 1 to 2. Changed one after the other, none of them meets the targets.",
+        "Settings tried: tp 1 to 4.",
+        "  All 2 combinations were tried, none of which meets the targets.",
         "Runner-up: 3 instances of llama-3.1-8b on h100 TP1: 3 GPUs instead of 1; no price to compare",
     ]
 
@@ -418,3 +426,20 @@ def test_an_answer_with_other_settings_says_what_those_given_would_take() -> Non
 def test_a_runner_up_whose_figures_read_the_same_is_not_called_closer_to_a_limit() -> None:
     same = "the same $7.20 an hour and the same latencies; the first in the space is taken"
     assert report_text.why_second(plan(runner_up=candidate(2, 80.0001))) == same
+
+
+@pytest.mark.parametrize(
+    ("least", "at_most", "fails_at", "why", "cells"),
+    [
+        (1, False, None, "", ("1", "7.2", "no size below")),
+        (3, True, None, "", ("≤ 3", "7.2", "not tried")),
+        (3, False, 2, "p99 TTFT", ("3", "7.2", "2")),
+        (None, False, 4, "p99 TTFT", ("> 4", "7.2", "4")),
+        (None, False, None, "out of memory", ("none", "7.2", "cannot be run")),
+        (None, False, None, "", ("not tried", "7.2", "not tried")),
+    ],
+)
+def test_sizes_in_the_table_state_only_what_was_tried(
+    least: int | None, at_most: bool, fails_at: int | None, why: str, cells: tuple[str, ...]
+) -> None:
+    assert _sized(Standing({}, least, at_most, fails_at, 7.2, why), "7.2") == cells
