@@ -364,7 +364,7 @@ def test_more_throughput_than_is_offered_is_no_lack_of_instances(figure: str) ->
     assert found.binding is None
     (note,) = [note for note in found.notes if "the load offers no more" in note]
     assert note.startswith(f"{figure} ")
-    assert note.endswith("raise --rate, or take --max-rate")
+    assert note.endswith("raise --rate, or use --max-rate")
 
 
 def test_a_gpu_that_does_not_exist_is_refused_and_does_not_change_the_objective() -> None:
