@@ -48,7 +48,9 @@ def test_an_answer_for_the_start_is_called_that_where_the_run_may_not_be_longer(
     assert found.best.instances > 1
     (note,) = [note for note in found.notes if "at once" in note]
     assert note.startswith("16 of the 60 requests are sent at once at the start")
-    assert "in the steady state, from 2,000 requests, fewer instances may suffice: raise --most-requests" in note
+    assert (
+        "in the steady state, from 2,000 requests, fewer instances may suffice: raise --most-requests" in note
+    )
 
 
 def facts(at_once: int, requests: int, stat: str = "p99", *, closed: bool = True) -> JobOutcome:
