@@ -114,6 +114,6 @@ def _numbers(row: Any, names: Sequence[str], where: str) -> list[float]:
         value = row.get(name) if isinstance(row, Mapping) else None
         number = value if isinstance(value, int | float) and not isinstance(value, bool) else -1
         if not 0 <= number < 2**53:
-            raise InputError("must be a number, not negative", file=where, key=name, value=value)
+            raise InputError("must be a number of at least 0", file=where, key=name, value=value)
         numbers.append(float(number))
     return numbers

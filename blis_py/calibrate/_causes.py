@@ -64,7 +64,7 @@ class Findings:
 
     def _workload(self, shares: Shares) -> Words:
         if not self.own_workload:
-            return "the recorded requests, at their times, are what is predicted", ""
+            return "the prediction is for the recorded requests at their recorded times", ""
         if all(abs(share) <= _ROUNDING_NS for share in shares.values()):
             return "the simulated run had the same requests at the same times, to the microsecond", ""
         what = "the simulated run had other arrival times, shared prefixes, priorities or deadlines"
@@ -170,7 +170,7 @@ class Findings:
         late_ms = -shares["TTFT", "mean"] / 1e6
         if not self.own_client:
             if not any(shares.values()):
-                return "no client measured: the engine's own record counts", ""
+                return "no client measurement: the engine's own record is used", ""
             what = f"the prediction includes {-late_ms:.3f} ms of front end and network, not measured here"
             return what, "leave out --network-rtt-ms and front-end delays, or give the client's trace"
         what = (

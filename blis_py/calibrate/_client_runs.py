@@ -77,10 +77,10 @@ def read_table(path: Path) -> TokenTimes:
     prompt, output, same, instance = (_named(names, spellings) for spellings in spelt)
     for what, column in (("when it was sent", sent), ("TTFT", ttft), ("output tokens", output)):
         if column is None:
-            raise InputError(f"no column says the {what} of a request", file=path, fix=f"give {_FORMATS}")
+            raise InputError(f"no column has the {what} of a request", file=path, fix=f"give {_FORMATS}")
     last = e2e or tpot
     if last is None:
-        raise InputError("no column says when a request ended", file=path, fix="add e2e_ms or tpot_ms")
+        raise InputError("no column has the end of a request", file=path, fix="add e2e_ms or tpot_ms")
     assert sent is not None
     assert ttft is not None
     assert output is not None
@@ -273,5 +273,5 @@ def _number(value: Any, where: str, key: str) -> float:
     except (TypeError, ValueError):
         number = math.nan
     if not 0 <= number <= max(_MAX_S * 1e9, _MAX_TOKENS):
-        raise InputError("must be a number, not negative", file=where, key=key, value=value)
+        raise InputError("must be a number of at least 0", file=where, key=key, value=value)
     return number

@@ -306,10 +306,10 @@ def _values(
     """The metrics defined in every stage, their values there, and notes."""
     notes = []
     if stages[0].gaps is None:
-        notes.append("the simulated run does not tell its ITL: that of the recorded requests stands for it")
+        notes.append("the simulated run has no ITL: that of the recorded requests is used")
         stages = [replace(stages[0], gaps=stages[1].gaps), *stages[1:]]
     if stages[-1].gaps is None:
-        notes.append("the client does not tell its ITL: that of the engine stands for it")
+        notes.append("the client has no ITL: that of the engine is used")
         stages = [*stages[:-1], replace(stages[-1], gaps=stages[-2].gaps)]
     tables = [_metrics_ns(times) for times in stages]
     metrics = tuple(metric for metric in METRICS if all(metric in table for table in tables))

@@ -91,8 +91,8 @@ def read_run_log(folder: str | Path) -> StepLog:
     """
     log_path = next((path for name in STEP_LOG_NAMES if is_file(path := Path(folder) / name)), None)
     if log_path is None:
-        fix = "give the folder that `blis engine run --out` wrote, not a trace alone"
-        raise InputError("no step log of the engine here", file=folder, fix=fix)
+        fix = "give the folder that `blis engine run --out` wrote, not only a trace"
+        raise InputError("contains no step log of the engine", file=folder, fix=fix)
     return read_step_log(log_path)
 
 
@@ -116,8 +116,8 @@ def read_prediction(folder: str | Path) -> Prediction:
         raise InputError("not the folder of a simulated run", file=folder, fix=fix)
     config = load_config(path)
     if config.instances != 1:
-        fix = "simulate one instance, as the engine is one"
-        raise InputError("an autopsy is of one instance", file=path, key="num_instances", fix=fix)
+        fix = "simulate one instance, like the engine"
+        raise InputError("an autopsy covers exactly one instance", file=path, key="num_instances", fix=fix)
     header = header_of(trace)
     if header is None or kind_of(header[1]) is None or any(name is not None for name in descriptions(config)):
         # Its own trace has the requests, wherever they once came from.

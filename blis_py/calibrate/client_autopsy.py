@@ -248,7 +248,7 @@ class _Words:
             "steps": self._steps,
             "load": self._load,
         }
-        return say[name]() if name in say else ("single requests, and effects that no term describes", "")
+        return say[name]() if name in say else ("single requests, and effects that are not modelled", "")
 
     def _warm_up(self) -> tuple[str, str]:
         ms = float(np.mean(self.error[self.warm]) - np.mean(self.error[~self.warm])) * 1e3
@@ -270,7 +270,7 @@ class _Words:
                 fix = f"lower --frontend-ms by {-ms:.1f} ms, at most to 0; the rest is in the step times"
             if steps > _A_STEP:
                 fix = f"--async-scheduling, if the server plans ahead and the simulation does not; or {fix}"
-            return f"{_missing(ms, 'ms')} ({abs(steps):.2f} step times) whatever the load", fix
+            return f"{_missing(ms, 'ms')} ({abs(steps):.2f} step times) at every load", fix
         fix = f"add {ms * 1e3:.0f} to latency.step_gap_us"
         if ms < 0:
             fix = "a latency.step_scale below 1, by `blis profile fit`: a gap cannot be negative"
@@ -290,7 +290,7 @@ class _Words:
         finding = f"{_missing(us, 'us')} for each request in flight"
         if self.latency == "TPOT":
             if us < 0:
-                return finding, "lower the second number of latency.step_gap_us, if there is one"
+                return finding, "lower the second number of latency.step_gap_us, if it is set"
             return finding, f"add {us:.1f} to the second number of latency.step_gap_us"
         if us < 0:
             return finding, "KV blocks, sequences and tokens per step as the server has them"

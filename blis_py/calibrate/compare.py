@@ -107,14 +107,14 @@ def calibrate(
     """
     ours, theirs = matched(measured, predicted)
     without_send_times = [
-        f"{run.source} does not tell when requests were sent: they are matched by number and lengths alone"
+        f"{run.source} has no send times: requests are matched by number and lengths alone"
         for run in (measured, predicted)
         if not run.has_send_times
     ]
     measured, predicted = _sent_alike(measured, predicted, ours, theirs)
     if skip_first_s and not measured.has_send_times:
         fix = "leave out requests with --warm-up-requests"
-        raise InputError("does not tell when requests were sent", file=measured.source, fix=fix)
+        raise InputError("has no send times", file=measured.source, fix=fix)
     since_s = np.nan_to_num(measured.sent_s[ours] - measured.sent_s.min())
     kept = np.flatnonzero((measured.request_id[ours] >= warm_up_requests) & (since_s >= skip_first_s))
     if not len(kept):
@@ -175,7 +175,7 @@ def _at_client(sim: TokenTimes, rtt_s: float, mbps: float) -> TokenTimes:
     if mbps:
         bytes_per_s = mbps * 1e6 / 8
         if sim.prompt_tokens is None:
-            raise InputError("does not tell how long prompts are, for the network", file=sim.source)
+            raise InputError("has no prompt lengths for the network", file=sim.source)
         up_s = sim.prompt_tokens * BYTES_PER_TOKEN / bytes_per_s
         down_s = sim.output_tokens * BYTES_PER_TOKEN / bytes_per_s
     return replace(sim, ttft_s=sim.ttft_s + rtt_s + up_s, e2e_s=sim.e2e_s + rtt_s + up_s + down_s)

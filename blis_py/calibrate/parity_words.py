@@ -38,9 +38,9 @@ def _place(step: int, log: StepLog) -> str:
 def _what(difference: Difference, log: StepLog) -> str:
     engine, simulator = difference.engine, difference.simulator
     if isinstance(engine, Composition):
-        return "the engine has a step, the simulator has nothing left to do"
+        return "the engine has a further step, the simulator has none left"
     if isinstance(simulator, Composition):
-        return "the simulator has a further step, the engine had nothing left to do"
+        return "the simulator has a further step, the engine has none left"
     if isinstance(engine, StepFeatures) and isinstance(simulator, StepFeatures):
         names = (*FEATURE_NAMES, *SELDOM, *further_names())
         pairs = zip(names, engine.row(names), simulator.row(names), strict=True)

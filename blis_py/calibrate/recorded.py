@@ -44,7 +44,7 @@ def scheduler_config(log: StepLog) -> SchedulerConfig:
     """
     settings = log.meta.get("scheduler")
     if not isinstance(settings, dict):
-        raise InputError("the step log does not tell the scheduler's settings", key="scheduler")
+        raise InputError("the step log lacks the scheduler's settings", key="scheduler")
     kinds = get_type_hints(SchedulerConfig)
     values: dict[str, Any] = {}
     for name, value in settings.items():
@@ -56,7 +56,7 @@ def scheduler_config(log: StepLog) -> SchedulerConfig:
             raise InputError(error.problem, key=f"scheduler.{name}", value=value) from None
     for field in fields(SchedulerConfig):
         if field.default is MISSING and field.name not in values:
-            raise InputError("the step log does not tell the setting", key=f"scheduler.{field.name}")
+            raise InputError("the step log lacks the setting", key=f"scheduler.{field.name}")
     config = SchedulerConfig(**values)
     check_scheduler_config(config)
     return config

@@ -89,7 +89,7 @@ def observed_hit_rate(header: dict[str, Any], file: Path | None) -> float | None
     """The hit rate that BLIS's observe recorded in a trace's header.
 
     Raises:
-        InputError: it is no share.
+        InputError: it is not a share.
     """
     value = (header.get("observed_kv_metrics") or {}).get("hit_rate")
     if value is None:

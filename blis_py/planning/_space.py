@@ -113,6 +113,10 @@ class Space:
     def outcome(self, probe: Probe) -> JobOutcome:
         return self._outcomes[probe]
 
+    def adopt(self, probe: Probe, outcome: JobOutcome) -> None:
+        """Take the outcome of a longer run as that of a candidate."""
+        self._outcomes[probe] = outcome
+
     def search(self, search: Search, trials: int) -> list[int]:
         """The lines to search: all of them, or those suggested."""
         several = [each for each in self.axes if len(each.values) > 1]
@@ -188,6 +192,7 @@ class Space:
             else self.config((line, failing or 0)).instances,
             cost=None if least is None else search.cost((line, least)),
             why="" if judged is None else str(judged),
+            smallest=self.sizes[0],
         )
 
     def notes(self, best: Candidate) -> list[str]:

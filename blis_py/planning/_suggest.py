@@ -31,7 +31,7 @@ def suggested(axes: Sequence[Axis], search: Search, trials: int, sizes: int) -> 
     try:
         import optuna
     except ImportError:
-        fix = "pip install 'blis-py[plan]', take fewer axes, or raise --trials to look at all"
+        fix = "pip install 'blis-py[plan]', take fewer axes, or raise --trials to try all"
         raise InputError(
             f"Optuna, which searches more than {MAX_AXES} axes, is not installed", fix=fix
         ) from None

@@ -208,7 +208,7 @@ def plan(
     study = config if isinstance(config, Study) else study_of(config, settings)
     axes, listed, more = spanned(vary, (), space, ("instances", "prices"))
     if listed:
-        raise InputError("a plan has no list of runs", key="runs", fix="use vary, or blis.sweep")
+        raise InputError("does not apply to a plan", key="runs", fix="use vary, or blis.sweep")
     least = parse_at_least([at_least] if isinstance(at_least, str) else at_least)
     goal = limited(Goal(_attainment(attainment), _share(max_lost), least, unlimited=max_rate), most_requests)
     sure = None if confidence is None else parse_share(str(confidence), key="--confidence")

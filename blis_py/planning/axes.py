@@ -58,7 +58,7 @@ def axis(name: str, values: Any, *, key: str = "vary", file: str | Path | None =
     plain = name.lstrip("-")
     plain = plain if plain.startswith("pools.") else plain.replace("-", "_")
     if plain in _NOT_SIMULATED:
-        raise InputError("is no setting", file=file, key=f"{key} {name}", fix=_NOT_SIMULATED[plain])
+        raise InputError("is not a setting", file=file, key=f"{key} {name}", fix=_NOT_SIMULATED[plain])
     plain = _ALSO_CALLED.get(plain, plain)
     own = NAMES.get(plain) or (plain if plain in NAMES.values() or _is_key(plain) else None)
     if own is None or own in _NOT_VARIED:
@@ -78,7 +78,7 @@ def axis(name: str, values: Any, *, key: str = "vary", file: str | Path | None =
         if not _is_finite(value):
             raise InputError("must be finite", file=file, key=f"{key} {name}", value=value, fix="drop it")
         if (text := _as_text(value)) in spellings:
-            raise InputError("is there twice", file=file, key=f"{key} {name}", value=value, fix="drop one")
+            raise InputError("is given twice", file=file, key=f"{key} {name}", value=value, fix="drop one")
         spellings.add(text)
     return Axis(plain, own, tuple(listed))
 
@@ -208,7 +208,7 @@ def _range(part: str, key: str, text: str) -> Iterator[int | float]:
     first, last, step = (*map(_number, part.split(":")), 1)[:3]
     if step <= 0 or last < first or not math.isfinite((last - first) / step):
         fix = "write FIRST:LAST:STEP, upwards"
-        raise InputError("is no range", key=key, value=text, fix=fix)
+        raise InputError("is not a range", key=key, value=text, fix=fix)
     count = int((last - first) / step + 1e-9) + 1
     if count > MAX_POINTS:
         raise InputError("has too many values", key=key, value=text, fix="take a larger step")
@@ -255,14 +255,14 @@ _ALSO_CALLED = {
     "tensor_parallel_size": "tp",
 }
 """Names by which users of vLLM and BLIS look for a setting."""
-_INSTANCES = "every replica is an instance of its own: vary num_instances"
+_INSTANCES = "each replica is an instance: vary num_instances"
 _NOT_SIMULATED = {
     "data_parallel_size": _INSTANCES,
     "dp": _INSTANCES,
     "enable_expert_parallel": "give the number of GPUs that the experts are spread over: vary ep",
     "pipeline_parallel_size": "pipeline parallelism is not simulated",
     "pp": "pipeline parallelism is not simulated",
-    "quantization": "a quantised model is a model of its own: model=qwen3-32b,qwen3-32b-fp8",
+    "quantization": "quantised weights are a separate model: model=qwen3-32b,qwen3-32b-fp8",
 }
 """Settings that users look for among the axes, and where they belong."""
 _NOT_VARIED = {"slo", "goodput"}

@@ -25,8 +25,8 @@ _NOTABLE = 0.05
 """Relative difference below which a figure is left out of the reasons."""
 _CENT = 0.005
 _CAUSE = {
-    True: "apart, no prompt delays the tokens of others",
-    False: "apart, KV waits for a link and prompts wait for fewer instances",
+    True: "separated, no prefill delays the tokens of others",
+    False: "separated, KV crosses a link and fewer instances prefill",
 }
 """What the kind that wins has ahead, by whether prefill and decode are apart."""
 

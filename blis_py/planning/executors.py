@@ -21,7 +21,7 @@ from blis_py.planning.orphans import end_with
 Done = Iterator[tuple[int, JobOutcome]]
 MAX_WORKERS = 61 if sys.platform == "win32" else 1024
 """Largest number of processes; Windows cannot wait for more."""
-DIED = "the process that ran it died, and so did the one that tried again"
+DIED = "its worker process died, and so did the retry"
 
 
 class JobExecutor(Protocol):
@@ -147,7 +147,7 @@ class Dask:
                 n_workers=_checked(workers), threads_per_worker=1, dashboard_address=None
             )
         elif workers is not None:
-            problem, fix = "a Dask cluster has the workers it has", "drop it, or use --dask local"
+            problem, fix = "does not apply to an existing Dask cluster", "drop it, or use --dask local"
             raise InputError(problem, key="--workers", value=workers, fix=fix)
         else:
             self._reach(address)
@@ -169,7 +169,7 @@ class Dask:
             asyncio.run(reach())
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             fix = "name a scheduler, such as tcp://10.0.0.1:8786, or use local"
-            problem = f"no Dask cluster answers there ({type(error).__name__}: {error})"
+            problem = f"no Dask cluster responds there ({type(error).__name__}: {error})"
             raise InputError(problem, key="--dask", value=address, fix=fix) from None
 
     def outcomes(self, jobs: Sequence[bytes]) -> Done:

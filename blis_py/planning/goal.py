@@ -152,7 +152,7 @@ class Goal:
         for each in outcome.slo:
             if each["met"] is None:
                 fix = "name a class of the workload"
-                raise InputError("no request is held to it", key="--slo", value=each["slo"], fix=fix)
+                raise InputError("applies to no request", key="--slo", value=each["slo"], fix=fix)
             requirements.append(requirement_of(each))
         return requirements
 
@@ -166,7 +166,7 @@ class Goal:
                 share = outcome.classes.get(name, {}).get("attainment")
             if share is None:
                 who = "no request" if name == ALL_REQUESTS else f"no request of class {name}"
-                fix = "give what a good request meets: --goodput ttft:500, or --slo-ttft CLASS=500ms"
+                fix = "set goodput targets: --goodput ttft:500, or --slo-ttft CLASS=500ms"
                 raise InputError(f"{who} has a goodput target", key="--attainment", fix=fix)
             spare = 1 - target
             slack = 1 - (1 - share) / spare if spare else (1.0 if share >= 1 else share - 1)
@@ -239,7 +239,7 @@ def parse_at_least(texts: Iterable[str], *, key: str = "--at-least") -> dict[str
         except ValueError:
             value = math.nan
         if not 0 < value < math.inf:
-            raise InputError("is no lower limit", key=key, value=part, fix=f"write {name}=100")
+            raise InputError("is not a lower limit", key=key, value=part, fix=f"write {name}=100")
         minima[name] = value
     return minima
 
@@ -282,7 +282,7 @@ def parse_share(text: str, *, key: str, shown: str | None = None) -> float:
     if not 0 <= share <= 1:
         meant = share if 1 < share <= 100 else 99
         raise InputError(
-            "is no share", key=key, value=shown or text, fix=f"write {meant:g}% or {meant / 100:g}"
+            "is not a share", key=key, value=shown or text, fix=f"write {meant:g}% or {meant / 100:g}"
         )
     return share
 

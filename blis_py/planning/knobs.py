@@ -8,6 +8,7 @@ were given or are varied stay.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 from blis_py.config.models import RunConfig
@@ -32,7 +33,7 @@ _SCHEDULERS = {
 }
 """Those that the engine has."""
 _ROUTERS = ("round-robin", "least-loaded", "weighted")
-_ROUNDS, _LINES = 3, 4
+ROUNDS, _LINES = 3, 4
 """Settings changed one after the other, and combinations around which they are tried."""
 Best = Callable[[Sequence[int]], Probe | None]
 """The cheapest candidate among some lines."""
@@ -47,6 +48,19 @@ class _Trials:
         self._space, self._search = space, search
         self.tried: dict[str, dict[object, None]] = {}
         self.kept: dict[str, None] = {}
+        self._judged: dict[Probe, set[str]] = {}
+        """Changes that were tried, by candidate."""
+
+    @property
+    def judged(self) -> int:
+        """Combinations of values that were tried, of all candidates."""
+        return sum(map(len, self._judged.values()))
+
+    @property
+    def possible(self) -> int:
+        """All combinations of the values tried but those that change nothing, of the same candidates."""
+        of_one = math.prod(len(values) for values in self.tried.values()) - 1
+        return len(self._judged) * of_one
 
     def holding(self, probe: Probe) -> Point | None:
         """Settings with which a failing candidate holds; None if none are found.
@@ -55,7 +69,7 @@ class _Trials:
         """
         changes: Point = {}
         slack = float("-inf")
-        for _ in range(_ROUNDS):
+        for _ in range(ROUNDS):
             rated = self._rated(probe, list(self._changed(probe, changes)), self._space.at)
             if not rated or rated[0][0].slack <= slack:
                 return None
@@ -90,6 +104,7 @@ class _Trials:
     def _rated(self, probe: Probe, cases: Sequence[Point], at: Variation) -> list[tuple[Judgement, Point]]:
         """A candidate with each of some changes, the most slack first."""
         space = self._space
+        self._judged.setdefault(probe, set()).update(repr(sorted(each.items())) for each in cases)
         jobs = [
             Job(space.changed(probe, each), at, stops_at=(HOPELESS,), max_lost=space.goal.max_lost)
             for each in cases
@@ -176,10 +191,10 @@ def improved(
         cheapest = best(lines)
         if probe[0] in given:
             lengths[probe] = refuted_at((better, probe[1])) or length
-    knobs = Knobs({name: tuple(values) for name, values in trials.tried.items()}, tuple(trials.kept))
-    if first is not None and cheapest != first:
-        knobs = Knobs(knobs.tried, knobs.kept, space.candidate(first))
-    return cheapest, lines, knobs
+    tried = {name: tuple(values) for name, values in trials.tried.items()}
+    before = None if first is None or cheapest == first else space.candidate(first)
+    counts = {"judged": trials.judged, "possible": trials.possible}
+    return cheapest, lines, Knobs(tried, tuple(trials.kept), before, **counts)
 
 
 def _cheaper(space: Space, search: Search, lines: Sequence[int], best: Probe | None) -> list[Probe]:

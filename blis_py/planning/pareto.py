@@ -123,7 +123,7 @@ def _outcomes(configs: Sequence[RunConfig], runner: Runner, goal: Goal) -> list[
 def _check(config: RunConfig) -> None:
     load = config.workload
     if load.rate is not None or load.concurrency is not None:
-        raise InputError("is chosen by --pareto", key="--rate, --concurrency", fix="drop it")
+        raise InputError("is set by --pareto", key="--rate, --concurrency", fix="drop it")
 
 
 def _loaded(config: RunConfig, count: int) -> RunConfig:

@@ -60,7 +60,7 @@ def _standings(ax: Axes, plan: PlanResult) -> None:
             ax,
             "no combination meets the targets"
             if plan.standings
-            else "one configuration was given: nothing was searched",
+            else "one configuration was given, none searched",
         )
         return
     costs = sorted(costs, key=lambda item: item[0])[:_MAX_BARS][::-1]
@@ -87,7 +87,7 @@ def _tornado(ax: Axes, plan: PlanResult) -> None:
     pairs = change_names(plan.sensitivity)
     ax.set_title(f"Sensitivity: ±{100 * CHANGE:.0f} %")
     if tightest is None or not pairs or tightest.measured is None:
-        say(ax, "nothing was measured that could change")
+        say(ax, "no figure was measured")
         return
     base = 1 - tightest.slack
     bars = []
@@ -150,9 +150,9 @@ def _trust(ax: Axes, plan: PlanResult) -> None:
 
 def _levers(ax: Axes, plan: PlanResult) -> None:
     """Panel of the effect of a quarter more of each resource at the failing rate."""
-    ax.set_title("At its limit: what would help")
+    ax.set_title("Bottleneck at the limit")
     if not plan.levers:
-        say(ax, "nothing was found that would help")
+        say(ax, "no bottleneck was found")
         return
     shown = [each for each in plan.levers if abs(each.gain) >= _SHOWN_GAIN][::-1]
     if not shown:

@@ -94,7 +94,7 @@ def plan(
         InputError: no target, nothing runnable, contradictory settings.
     """
     if confidence is not None and not draws:
-        raise InputError("needs draws", key="--confidence", fix="drop --draws 0")
+        raise InputError("requires draws", key="--confidence", fix="drop --draws 0")
     sizes, axes = _sizes(sizes, axes, study)
     check_choices(axes)
     study.check([*axes, axis(INSTANCES, list(sizes))])
@@ -261,10 +261,10 @@ def _warnings(best: Candidate, longer: Sustained, goal: Goal) -> list[str]:
         )
     if longer.fixed:
         notes.append(
-            f"these requests cannot be repeated for longer: the answer is for the {longer.requests:,} given"
+            f"this load cannot be extended: the answer is for the {longer.requests:,} requests given"
         )
     if more := _more_than_offered(best):
-        notes.append(f"{more}: the requests ask for no more at their rate; raise --rate, or take --max-rate")
+        notes.append(f"{more}: the load offers no more; raise --rate, or use --max-rate")
     return notes + _of_the_start(longer, goal)
 
 
@@ -286,9 +286,9 @@ def _of_the_start(longer: Sustained, goal: Goal) -> list[str]:
     if not at_once or is_steady(longer.outcome, goal):
         return []
     return [
-        f"{at_once:,} of the {longer.requests:,} requests are sent at once at the start and count for much "
-        f"of the latencies: this is the answer for such a start; the steady state, from {needed:,} requests, "
-        "may need fewer instances: raise --most-requests"
+        f"{at_once:,} of the {longer.requests:,} requests are sent at once at the start and dominate the "
+        f"latencies: the answer is for such a start; in the steady state, from {needed:,} requests, fewer "
+        "instances may suffice: raise --most-requests"
     ]
 
 
@@ -367,5 +367,5 @@ def check_choices(axes: Sequence[Axis]) -> None:
     """
     for each in axes:
         if each.key.startswith(_NOT_CHOSEN):
-            problem, fix = "is not for a plan to choose", "give one value, or compare with blis sweep"
+            problem, fix = "cannot be chosen by a plan", "give one value, or compare with blis sweep"
             raise InputError(problem, key=f"--vary {each.name}", fix=fix)

@@ -42,7 +42,7 @@ class Prices:
         self._bundled = bundled
         for name, value in (given or {}).items():
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _MAX:
-                raise InputError("is no price", key=f"--price {name}", value=value, fix=_FIX)
+                raise InputError("is not a price", key=f"--price {name}", value=value, fix=_FIX)
             self._given[_stem(name)] = float(value)
 
     def of(self, gpu: str) -> Price | None:
@@ -83,7 +83,7 @@ def parse_prices(texts: Iterable[str]) -> dict[str, float]:
         except ValueError:
             price = math.nan
         if not equals or not name or not 0 < price < _MAX or name in prices:
-            raise InputError("is no price of a GPU", key="--price", value=pair, fix=_FIX)
+            raise InputError("is not the price of a GPU", key="--price", value=pair, fix=_FIX)
         prices[name] = price
     return prices
 

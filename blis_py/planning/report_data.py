@@ -89,6 +89,8 @@ def _knobs(knobs: Knobs) -> dict[str, Any]:
     return {
         "tried": {name: list(values) for name, values in knobs.tried.items()},
         "kept": list(knobs.kept),
+        "judged": knobs.judged,
+        "possible": knobs.possible,
         "as_given": None if knobs.before is None else _candidate(knobs.before),
     }
 

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 from blis_py.planning.analysis import CHANGE, Case
 from blis_py.planning.goal import THROUGHPUTS, Judgement, Requirement
 from blis_py.planning.intervals import undecided
-from blis_py.planning.result import Candidate, PlanResult, Standing
+from blis_py.planning.knobs import ROUNDS
+from blis_py.planning.result import Candidate, Knobs, PlanResult, Standing
 from blis_py.planning.stationary import MIN_FACTOR, HighestRate, Sustained
 
 RATE, LOST = "requests per second", "requests lost"
@@ -68,7 +69,7 @@ def why_second(plan: PlanResult) -> str | None:
     slack, other = best.judgement.slack, second.judgement.slack
     if other < slack and str(second.judgement.tightest) != str(best.judgement.tightest):
         return f"{same}, and closer to a limit: {second.judgement.tightest}"
-    return f"{same} and the same latencies; the first in the space is taken"
+    return f"{same} and the same latencies; the first one listed is taken"
 
 
 def of_models(plan: PlanResult) -> list[tuple[str, Requirement | None, bool, str | None]]:
@@ -86,7 +87,7 @@ def _verb(plan: PlanResult) -> str:
     if plan.objective == RATE:
         return "Cluster" if not plan.rated else "Configuration with the highest rate"
     if not plan.holds:
-        return "Nothing meets all targets; nearest"
+        return "No configuration tried meets all targets; nearest"
     sure = "" if plan.confidence is None else f" in {100 * plan.confidence:g} % of the draws"
     return f"Cheapest configuration that meets all targets{sure}"
 
@@ -174,7 +175,7 @@ def _begun(plan: PlanResult) -> str:
     text = f"judged over {requests:,} requests of this load"
     if not at_once:
         return text
-    return f"{text}: of fewer, the {at_once:,} sent at once at the start would decide the tail"
+    return f"{text}: with fewer, the {at_once:,} sent at once at the start would dominate the tail"
 
 
 def _tightest(judgement: Judgement) -> str:
@@ -188,7 +189,7 @@ def _room(plan: PlanResult) -> list[str]:
     if rate.factor is None:
         missed = [each.what for each in plan.best.judgement.requirements if not each.met]
         if too_few := [what for what in missed if what in THROUGHPUTS]:
-            return [f"Highest rate: none; a lower rate misses {' and '.join(too_few)}, too"]
+            return [f"Highest rate: none; a lower rate misses {' and '.join(too_few)} as well"]
         more = "" if plan.objective == RATE else ", so more instances do not help"
         return [f"Highest rate: none; even {100 * MIN_FACTOR:g} % of the load misses a target{more}"]
     if rate.per_s is None:
@@ -201,11 +202,11 @@ def _room(plan: PlanResult) -> list[str]:
     offered = _offered(plan, rate.per_s / rate.factor)
     text = f"{kind}: {rate.per_s:,.3g} requests/s ({rate.factor:.2f} × {offered}; {over})"
     if burst:
-        text += "; a longer run may hold less, give more requests"
+        text += "; a longer run may sustain less: give more requests"
     lines = [text, f"  just above it: {rate.broken}", *_bounds(rate)]
     if not plan.holds and plan.objective != RATE and rate.factor >= 1:
         few = f"{plan.best.outcome.facts.get('requests', 0):,} requests"
-        lines.append(f"  {few} of this load miss a target that a longer run of it meets: give more")
+        lines.append(f"  {few} of this load miss a target that a longer run meets: give more requests")
     return lines
 
 
@@ -234,7 +235,7 @@ def _offered(plan: PlanResult, offered: float) -> str:
     typed = plan.config.workload.rate
     if typed is None or abs(offered / typed - 1) < SAME_RATE:
         return f"the {offered:,.3g} offered"
-    return f"the {offered:,.3g} offered by these requests, rate {typed:g}"
+    return f"the {offered:,.3g} offered by these requests at rate {typed:g}"
 
 
 def _duration(seconds: float) -> str:
@@ -269,11 +270,20 @@ def _tried(plan: PlanResult) -> list[str]:
             f"Settings tried: {named}.",
             f"  With the settings as given it takes {knobs.before}: {saved}.",
         ]
-    if not plan.holds:
-        return [f"Settings tried: {named}. Changed one after the other, none of them meets the targets."]
-    if any(name in plan.best.point for name in knobs.tried):
+    if plan.holds and any(name in plan.best.point for name in knobs.tried):
         return [f"Settings tried: {named}.", "  With the settings as given nothing meets the targets."]
-    return [f"Settings tried: {named}. None of them saves an instance."]
+    return [f"Settings tried: {named}.", f"  {_in_vain(knobs, 'lowers the cost' if plan.holds else None)}"]
+
+
+def _in_vain(knobs: Knobs, wanted: str | None) -> str:
+    """The extent of a search for settings that found none."""
+    none = f"none of which {wanted or 'meets the targets'}"
+    if knobs.judged >= knobs.possible:
+        return f"All {knobs.possible:,} combinations were tried, {none}."
+    return (
+        f"{knobs.judged:,} of {knobs.possible:,} combinations were tried, {none}: one setting is changed at "
+        f"a time, up to {ROUNDS} in a row, at the sizes next to the answer."
+    )
 
 
 def _values(values: Sequence[object]) -> str:
@@ -316,10 +326,10 @@ def _probability(plan: PlanResult) -> list[str]:
         share = f"{100 * plan.surer_holds:.0f} %"
         lines.append(f"  cheapest at 90 %: {plan.surer}, {_price(plan.surer)} ({share})")
     elif plan.probability < min(SURE, plan.confidence or SURE) and plan.standings:
-        lines.append("  no configuration of the space holds in 90 % of the draws")
+        lines.append("  no configuration searched meets all targets in 90 % of the draws")
     if plan.central is not None and plan.central_holds is not None:
         share = f"{100 * plan.central_holds:.0f} % of the draws"
-        lines.append(f"  by the prediction itself: {plan.central}, {_price(plan.central)} ({share})")
+        lines.append(f"  cheapest by the prediction alone: {plan.central}, {_price(plan.central)} ({share})")
     return lines + _needed(plan)
 
 

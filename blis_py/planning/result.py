@@ -76,6 +76,8 @@ class Standing:
     """Cost at `least` instances."""
     why: str
     """The judgement at the largest failing size, or the reason why the combination cannot be run."""
+    smallest: int = 1
+    """The smallest number of instances to choose from."""
 
     @property
     def tried(self) -> bool:
@@ -100,6 +102,10 @@ class Knobs:
     """Settings not tried because they are given or varied."""
     before: Candidate | None = None
     """The cheapest candidate with the settings as given; None if the answer has them, or if none holds."""
+    judged: int = 0
+    """Combinations of these values that were tried, of all candidates around which there are some."""
+    possible: int = 0
+    """All combinations of these values for the same candidates."""
 
 
 @dataclass(frozen=True)

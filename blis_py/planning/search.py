@@ -72,8 +72,8 @@ class Search:
         self._of_line.append({})
         return len(self._lines) - 1
 
-    def refute(self, probe: Probe, judgement: Judgement) -> None:
-        """Replace the judgement of a candidate by that of a stricter examination."""
+    def rejudge(self, probe: Probe, judgement: Judgement) -> None:
+        """Replace the judgement of a candidate by that of a closer examination."""
         self.known[probe] = self._of_line[probe[0]][probe[1]] = judgement
 
     def least(self, line: int) -> int | None:

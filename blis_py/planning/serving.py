@@ -96,7 +96,7 @@ def llmd_values(best: Candidate) -> str:
         },
         "prefill": {"create": False, "replicas": 0},
     }
-    lines = [f"# {best}", "# Image, secrets and gateway are yours to add; the router is llm-d's own."]
+    lines = [f"# {best}", "# Add image, secrets and gateway; the router is llm-d's own."]
     return "\n".join([*lines, *(f"# {line}" for line in _cannot_vllm(best)), dump_yaml(values)])
 
 

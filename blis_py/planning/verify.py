@@ -72,12 +72,16 @@ class Verifier:
 
     def best(self, lines: Sequence[int], confidence: float | None = None) -> Probe | None:
         """The cheapest candidate that holds over longer durations and, with `confidence`, in this share of
-        the draws."""
+        the draws.
+
+        Cheaper ones that a short run failed by chance, or by its end, are judged by longer runs first.
+        """
         while (probe := self._search.best(lines)) is not None:
             refuted = self._refuted(probe, confidence)
-            if refuted is None:
+            if refuted is not None:
+                self._search.rejudge(probe, refuted)
+            elif not self._reinstated(probe, lines):
                 return probe
-            self._search.refute(probe, refuted)
         return None
 
     def sustained(self, probe: Probe) -> Sustained:
@@ -111,6 +115,31 @@ class Verifier:
                 break
             size -= 1
         return space.config((line, size)).instances
+
+    def _reinstated(self, best: Probe, lines: Sequence[int]) -> bool:
+        """Whether a longer run lets a cheaper candidate hold that a shorter one failed; the nearest of each
+        line is examined."""
+        search, found = self._search, False
+        for line in lines:
+            size = search.most_failing(line)
+            if size is None or search.cost((line, size)) >= search.cost(best):
+                continue
+            found |= self._holds_longer((line, size))
+        return found
+
+    def _holds_longer(self, probe: Probe) -> bool:
+        search, space = self._search, self._space
+        failed = search.known[probe]
+        if failed.refused is not None or failed.early_stop is not None or probe in self._sustained:
+            return False
+        if not Sustained(failed, space.outcome(probe), space.at.length, False).may_hold:
+            return False
+        longer = self.sustained(probe)
+        if longer.judgement.holds:
+            space.adopt(probe, longer.outcome)
+            self._sustained[probe] = replace(longer, begun=longer.length)
+            search.rejudge(probe, longer.judgement)
+        return longer.judgement.holds
 
     def _refuted(self, probe: Probe, confidence: float | None) -> Judgement | None:
         """The judgement of the examination that a candidate fails; None if it passes."""

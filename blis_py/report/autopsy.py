@@ -64,7 +64,7 @@ def _shares(result: Autopsy) -> Table:
 
 
 def _waterfall(result: Autopsy) -> Table:
-    table = _table("ms, put right one after the other", result)
+    table = _table("ms, corrected one after the other", result)
     table.add_row("predicted", *map(_ms, result.predicted_ns))
     for cause in result.causes:
         table.add_row(f"+ {cause.title}", *map(_ms, cause.values_ns))

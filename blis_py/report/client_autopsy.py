@@ -11,7 +11,7 @@ from blis_py.calibrate.client_autopsy import ClientAutopsy
 def print_client_autopsy(autopsies: tuple[ClientAutopsy, ...], file: TextIO | None = None) -> None:
     """Every latency with its parts, the largest first, and what to try."""
     out = sys.stdout if file is None else file
-    print("What the client's times tell of the error of the mean, predicted minus measured:", file=out)
+    print("Error of the mean, predicted minus measured, as far as the client's times explain it:", file=out)
     for one in autopsies:
         error = f"{one.error_s * 1e3:+,.3f} ms, {one.error_s / one.measured_s:+.1%}"
         print(f"\n{one.latency}: {one.measured_s * 1e3:,.3f} ms measured, {error}", file=out)

@@ -35,7 +35,7 @@ _OUTCOMES = (
 _MAX_GROUPS = 20
 _LEGEND = (
     "better, worse: share of the requests completed in both whose E2E changes by more than 1 %. "
-    "Intervals: the same pairs, drawn again in blocks of consecutive arrivals; sure: zero is outside."
+    "Intervals: the same pairs, resampled in blocks of consecutive arrivals; sure: zero is outside."
 )
 _WIDTH = 118
 

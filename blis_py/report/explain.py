@@ -51,7 +51,8 @@ def _from_here(path: str) -> str:
 def _parts(data: Data) -> Iterable[Any]:
     yield _answer(data)
     if data["not_reproduced"]:
-        yield f"This is not the saved run: {data['not_reproduced']}. What follows is of the run as it is now."
+        why = data["not_reproduced"]
+        yield f"The saved run was not reproduced: {why}. What follows is about the run as simulated now."
     elif data["source"]:
         yield f"{plain(_from_here(data['source']))}, simulated again: its figures are reproduced."
     request = data["request"]
@@ -80,7 +81,7 @@ def _answer(data: Data) -> str:
 def _about(data: Data, request: Data) -> Iterable[str]:
     cached = f", {request['cached_tokens']:,} of them cached" if request["cached_tokens"] else ""
     where = "" if request["instance"] is None else f", {_where(request)}"
-    first = "" if data["value_ns"] is None else "First request that slow: "
+    first = "" if data["value_ns"] is None else "First request at least that slow: "
     yield (
         f"{first}{plain(request['id'])} (class {plain(request['slo_class'])}{where}): "
         f"{request['prompt_tokens']:,} prompt tokens{cached}, {request['output_tokens']:,} output tokens, "
@@ -141,7 +142,7 @@ def _whole(request: Data) -> str:
 def _sums(request: Data) -> str:
     if request["e2e_ns"] is not None:
         return "The sums are its TTFT and its E2E."
-    return "It was not completed: the sum is the time until it was given up, refused, or the run ended."
+    return "It was not completed: the sum is the time until it timed out, was rejected, or the run ended."
 
 
 def _scope(data: Data) -> str:
@@ -163,7 +164,7 @@ def _others(data: Data) -> Table:
             f"{one['output_tokens']:,}",
             _cell(one["waited_ns"]),
             _cell(one["in_steps_ns"]),
-            "came later, went first" if one["went_ahead"] else "",
+            "arrived later, scheduled first" if one["went_ahead"] else "",
         )
     if data["others_in_the_way"]:
         table.add_row(f"and {data['others_in_the_way']:,} others")
@@ -176,7 +177,7 @@ def _what_ifs(data: Data) -> Table:
         metric.unit.key(f"{metric.name}_{stat}"): f"{metric.label} {stat}"
         for metric, stat in shown_in("what_ifs")
     } | _COUNTS
-    table = _table("what if, each a run", _question_title(data), "", "", *columns.values())
+    table = _table("what if, one run each", _question_title(data), "", "", *columns.values())
     for column in table.columns[1:]:
         column.no_wrap = True
     table.add_row("unchanged", _question_value(before), "", "", *(_figure(before[key]) for key in columns))

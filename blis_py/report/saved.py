@@ -272,7 +272,7 @@ def _facts(summary: dict[str, Any], path: Path) -> _Facts:
             notes=tuple(str(note) for note in summary["notes"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        problem = f"is no summary of a run: {type(error).__name__} {error}"
+        problem = f"is not a summary of a run: {type(error).__name__} {error}"
         raise InputError(problem, file=path, fix="save the run again") from None
 
 

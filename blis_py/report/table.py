@@ -132,12 +132,12 @@ def _load(load: Summary, counts: Summary) -> str:
         if lost := counts["rejected"] + counts.get("evicted", 0):
             share = _percent(100 * lost / counts["injected"])
             how = " or ".join(name for name in ("rejected", "evicted") if counts.get(name))
-            kept = "the others" if counts.get("evicted") else "those let in"
+            kept = "the others" if counts.get("evicted") else "those admitted"
             return f"[bold red]saturated[/]: {rates}, {share} are {how}; latencies are of {kept}"
         grows = f"the backlog grows by {short(growth or 0.0)} per second"
         if growth is None:
             late = counts["timed_out"] / max(counts["injected"], 1)
-            grows = f"{_percent(100 * late)} give up" if late else "requests wait longer and longer"
+            grows = f"{_percent(100 * late)} time out" if late else "queueing times keep growing"
         return f"[bold red]saturated[/]: {rates}, {grows}; latencies depend on the length of the run"
     if verdict == OVERLOADED:
         return f"[bold yellow]overloaded[/] for {_seconds(load['overloaded_s'])}, and drained: {rates}"
@@ -184,11 +184,11 @@ def _gateway(gateway: Summary) -> Iterable[str]:
     """Number of requests queued at the gateway, and their waiting times."""
     waits = gateway["wait_ms"]
     yield f"[bold]gateway queue[/]: {count(gateway['waited'], 'request')} waited"
-    yield f"{ms(waits['mean'])} ms mean, {ms(waits['p99'])} ms p99 of all {waits['count']:,} that came"
+    yield f"{ms(waits['mean'])} ms mean, {ms(waits['p99'])} ms p99 of all {waits['count']:,} arrivals"
     if gateway["evicted"]:
         yield f"[yellow]{gateway['evicted']:,} evicted from instances[/]"
     if gateway["still_waiting"]:
-        yield f"[yellow]{gateway['still_waiting']:,} still there[/]"
+        yield f"[yellow]{gateway['still_waiting']:,} still queued[/]"
 
 
 def _throughput(cluster: Summary) -> Iterable[str]:
@@ -216,7 +216,7 @@ def _routing(routing: Summary, cluster: Summary) -> Iterable[str]:
     yield f"{routing['unique_targets']:,} of {count(cluster['num_instances'], 'instance')} chosen"
     yield f"regret {routing['mean_regret']:.3g} mean, {routing['max_regret']:.3g} most"
     hits, best = routing["cached_tokens_at_target"], routing["cached_tokens_at_best"]
-    yield f"{hits:,} cached tokens where requests went, {best:,} where most were"
+    yield f"{hits:,} cached tokens at the chosen instances, {best:,} at the best"
 
 
 def _goodput(goodput: Summary) -> Iterable[str]:

@@ -67,7 +67,7 @@ def test_the_command_names_the_wrong_capacity(
     assert fixes["scheduler"] == "--max-model-len 2048"
     contributing = [cause["cause"] for cause in data["causes"] if cause["contributes"]]
     assert contributing == ["kv_capacity"]
-    assert data["notes"] == ["the client does not tell its ITL: that of the engine stands for it"]
+    assert data["notes"] == ["the client has no ITL: that of the engine is used"]
     for metric, error in data["error_ns"].items():
         assert error == sum(cause["share_ns"][metric] for cause in data["causes"])
 

@@ -113,4 +113,4 @@ def test_two_simulated_runs_have_the_autopsy_without_a_step_log(
         run.save(tmp_path / name, plots=False)
     words = ["calibrate", str(tmp_path / "measured"), "--results", str(tmp_path / "predicted")]
     assert main([*words, "--autopsy", "--format", "table"]) == 0
-    assert "What the client's times tell of the error" in capsys.readouterr().out
+    assert "Error of the mean, predicted minus measured" in capsys.readouterr().out

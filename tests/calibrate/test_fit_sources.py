@@ -48,7 +48,7 @@ def test_of_cpus_and_models_only_what_matters_must_agree() -> None:
 
 
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no measured steps here"):
+    with pytest.raises(InputError, match="contains no measured steps"):
         read_steps(tmp_path)
     with pytest.raises(InputError, match="no measured steps given"):
         read_all([])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from blis_py.cli.flags.flag import Flag, Group, spelled
 from blis_py.cli.flags.help import help_text
-from blis_py.cli.flags.parser import parse
+from blis_py.cli.flags.parser import parse, unknown_flag
 from blis_py.cli.program import BLIS, Command, Program, command_of
 from blis_py.cli.verbs.run import GROUPS
 from blis_py.errors import InputError
@@ -141,3 +141,9 @@ def test_any_words_are_flags_or_help_or_one_error(pieces: list[tuple[str, ...]])
         assert {"-h", "--help"} & set(words)
     else:
         assert found.keys() <= {word.partition("=")[0] for word in words}
+
+
+def test_the_count_of_requests_of_another_command_is_recognised() -> None:
+    known = ["--num-gpu-blocks", "--num-prompts"]
+    assert str(unknown_flag("--num-requests", known)).endswith("did you mean --num-prompts?")
+    assert "did you mean" not in str(unknown_flag("--num-requests", known[:1]))

@@ -117,10 +117,10 @@ def test_a_plan_is_json_for_a_pipe_and_words_for_a_terminal(blis: Blis, tmp_path
         (("sweep", *LOAD, "--vary", "tp=3,5", "--format", "table", "--metric", "x"), None),
         ((*PLAN[:-2], "--num-instances", "2"), "a plan chooses the number of instances"),
         (("plan", *LOAD), "no target is given"),
-        ((*PLAN, "--price", "h100"), "is no price of a GPU"),
+        ((*PLAN, "--price", "h100"), "is not the price of a GPU"),
         ((*PLAN, "--max-rate"), "contradicts --max-rate"),
         ((*PLAN[:-2], "--max-rate", "--concurrency", "4"), "a closed loop has no rate"),
-        ((*PLAN, "--max-lost", "2"), "is no share"),
+        ((*PLAN, "--max-lost", "2"), "is not a share"),
         ((*PLAN, "--enable-eplb"), "cannot be honoured"),
     ],
 )

@@ -31,14 +31,14 @@ def test_lists_ranges_and_values_that_are_lists() -> None:
         ("scheduler", "not NAME=VALUES"),
         ("schedular=fcfs", "unknown setting; did you mean 'scheduler'?"),
         ("scheduler.polcy=fcfs", "unknown setting"),
-        ("rate=10:5", "is no range"),
-        ("rate=10:50:0", "is no range"),
+        ("rate=10:5", "is not a range"),
+        ("rate=10:50:0", "is not a range"),
         ("rate=1:1e9:0.001", "too many values"),
-        ("rate=5,5", "is there twice"),
+        ("rate=5,5", "is given twice"),
         ("rate=5,,6", "has an empty value"),
-        ("dp=1,2", "every replica is an instance of its own: vary num_instances"),
+        ("dp=1,2", "each replica is an instance: vary num_instances"),
         ("enable_expert_parallel=true", "vary ep"),
-        ("quantization=fp8", "a quantised model is a model of its own: model=qwen3-32b,qwen3-32b-fp8"),
+        ("quantization=fp8", "quantised weights are a separate model: model=qwen3-32b,qwen3-32b-fp8"),
         ("slo=ttft.p99=1s", "cannot be varied"),
     ],
 )
@@ -116,7 +116,7 @@ def test_a_space_that_is_none_is_reported_with_its_file(text: str, message: str,
 
 def test_equal_values_of_another_type_are_others() -> None:
     assert axis("latency_model", [1, 1.0, True, "1"]).values == (1, 1.0, True, "1")
-    with pytest.raises(InputError, match="is there twice"):
+    with pytest.raises(InputError, match="is given twice"):
         axis("routing_scorers", [{"a": 1, "b": 2}, {"b": 2, "a": 1}])
 
 

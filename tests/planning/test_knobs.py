@@ -9,6 +9,7 @@ import blis_py as blis
 from blis_py.planning import knobs
 from blis_py.planning.goal import Goal, Judgement, Requirement
 from blis_py.planning.job import Job, JobOutcome, Variation
+from blis_py.planning.result import Knobs
 from blis_py.planning.search import Probe, Search, SearchLine
 
 LONGER = 20.0
@@ -81,7 +82,7 @@ def judgement(spare: float) -> Judgement:
     return Judgement(spare >= 0, (Requirement("x", 1.0, 1 - spare, "ms", spare),))
 
 
-def tuned() -> tuple[OneLine, Probe | None, list[int]]:
+def tuned() -> tuple[OneLine, Probe | None, Knobs]:
     """The result of `improved` where a change is verified over the longer duration."""
     space = OneLine([2])
     refuted: set[Probe] = set()
@@ -97,10 +98,10 @@ def tuned() -> tuple[OneLine, Probe | None, list[int]]:
             if longer >= 0:
                 return probe
             refuted.add(probe)
-            search.refute(probe, judgement(longer))
+            search.rejudge(probe, judgement(longer))
         return None
 
-    found, lines, _ = knobs.improved(
+    found, _, tried = knobs.improved(
         space,  # type: ignore[arg-type]
         search,
         [0],
@@ -108,7 +109,7 @@ def tuned() -> tuple[OneLine, Probe | None, list[int]]:
         best,
         lambda probe: LONGER if probe in refuted else None,
     )
-    return space, found, lines
+    return space, found, tried
 
 
 def test_a_pair_is_found_at_the_length_that_refuted_a_change_of_a_short_run() -> None:
@@ -124,3 +125,13 @@ def test_pairs_are_judged_only_over_the_longer_duration_and_each_once() -> None:
     assert len(longer) == len(set(longer))
     assert {len(made) for made in longer} == {1, 2}
     assert all(len(job.config.made) == 1 for job in space.jobs if job.variation.length < LONGER)  # type: ignore[attr-defined]
+
+
+def test_combinations_tried_are_counted_once_of_all_that_are_possible() -> None:
+    space, _, tried = tuned()
+    made = {tuple(sorted(job.config.made.items())) for job in space.jobs}  # type: ignore[attr-defined]
+    possible = 1
+    for values in tried.tried.values():
+        possible *= len(values)
+    assert tried.judged == len(made)
+    assert tried.possible == possible - 1 > tried.judged

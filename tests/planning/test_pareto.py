@@ -86,7 +86,7 @@ def test_a_bundled_workload_and_a_spec_are_sent_by_as_many_clients() -> None:
 
 
 def test_a_rate_contradicts_it() -> None:
-    with pytest.raises(InputError, match="is chosen by --pareto"):
+    with pytest.raises(InputError, match="is set by --pareto"):
         pareto(model="llama-3.1-8b", rate=3, workers=1, cache=False)
 
 

@@ -128,7 +128,9 @@ def test_where_nothing_holds_the_best_candidate_and_the_bottleneck_are_shown() -
     assert found.best.point == {"tp": 2}
     assert found.best.instances == 2
     report = repr(found)
-    assert report.startswith("Nothing meets all targets; nearest: 2 instances of llama-3.1-8b on h100 TP2")
+    assert report.startswith(
+        "No configuration tried meets all targets; nearest: 2 instances of llama-3.1-8b on h100 TP2"
+    )
     assert "✗ p99 TPOT" in report
     assert "Bottleneck: GPU compute" in report
     assert found.runner_up is None
@@ -300,18 +302,18 @@ def test_everything_is_in_the_folder(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         ({"slo": ()}, "no target is given"),
-        ({"slo": "critical.ttft.p99=1s"}, "no request is held to it"),
+        ({"slo": "critical.ttft.p99=1s"}, "applies to no request"),
         ({"horizon": "10s"}, "would hide the requests that are still waiting"),
-        ({"attainment": "101%"}, "is no share"),
+        ({"attainment": "101%"}, "is not a share"),
         ({"confidence": "90"}, "write 90% or 0.9"),
         ({"attainment": "99%"}, "no request has a goodput target"),
-        ({"prices": {"h100": -1}}, "is no price"),
+        ({"prices": {"h100": -1}}, "is not a price"),
         ({"instances": "0:4"}, "must be whole numbers from 1"),
         ({"instances": "4", "vary": {"num_instances": (1, 2)}}, "given by --instances, too"),
         ({"vary": {"tp": (3, 5)}}, "no configuration can be run: --tp: does not divide"),
         ({"vary": {"gpu": ("h1000",)}}, "unknown gpu (found"),
-        ({"vary": {"prompt_tokens": (10, 20)}}, "is not for a plan to choose"),
-        ({"vary": {"latency_model": ("trained", "roofline")}}, "is not for a plan to choose"),
+        ({"vary": {"prompt_tokens": (10, 20)}}, "cannot be chosen by a plan"),
+        ({"vary": {"latency_model": ("trained", "roofline")}}, "cannot be chosen by a plan"),
         ({"max_rate": True}, "contradicts --max-rate"),
         ({"draws": -1}, "must be at least 0"),
         ({"trials": 0}, "must be at least 1"),
@@ -360,9 +362,9 @@ def test_more_throughput_than_is_offered_is_no_lack_of_instances(figure: str) ->
     assert not found.holds
     assert found.rate is None
     assert found.binding is None
-    (note,) = [note for note in found.notes if "ask for no more" in note]
+    (note,) = [note for note in found.notes if "the load offers no more" in note]
     assert note.startswith(f"{figure} ")
-    assert note.endswith("raise --rate, or take --max-rate")
+    assert note.endswith("raise --rate, or use --max-rate")
 
 
 def test_a_gpu_that_does_not_exist_is_refused_and_does_not_change_the_objective() -> None:

@@ -54,7 +54,7 @@ def test_a_price_of_what_is_no_gpu_is_refused() -> None:
 def test_prices_are_read_as_they_are_written() -> None:
     assert parse_prices(["h100=2.5,l40s=$0.9", "b200=5"]) == {"h100": 2.5, "l40s": 0.9, "b200": 5.0}
     for text in ("h100", "h100=", "h100=0", "h100=nan", "h100=2,h100=3", "=3"):
-        with pytest.raises(InputError, match="is no price of a GPU"):
+        with pytest.raises(InputError, match="is not the price of a GPU"):
             parse_prices([text])
 
 

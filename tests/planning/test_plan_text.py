@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from blis_py.api import configure
+from blis_py.cli.verbs.plan import _sized
 from blis_py.planning import pictures, report_data, report_text
 from blis_py.planning.analysis import Case, Lever
 from blis_py.planning.goal import Judgement, Requirement
@@ -58,7 +59,9 @@ def test_a_plan_in_words() -> None:
             burst=candidate(1, 95),
             rate=rate,
             levers=(Lever("KV", 0.3, "25 % more KV blocks"), Lever("compute", 0.1, "a 25 % faster GPU")),
-            knobs=Knobs({"max_num_seqs": (256, 64, 1024), "scheduler": ("fcfs", "lpm")}),
+            knobs=Knobs(
+                {"max_num_seqs": (256, 64, 1024), "scheduler": ("fcfs", "lpm")}, judged=3, possible=5
+            ),
             runner_up=candidate(3, 60),
             draws=tuple(Case(f"draw {n}", judged(80 + 5 * n), outcome()) for n in range(8)),
             error=Errors((Draw(1.0),) * 8, "runs on H100", 12),
@@ -82,13 +85,15 @@ def test_a_plan_in_words() -> None:
         "Highest rate: 75 requests/s (1.25 × the 60 offered; over 400 requests, 5 min)",
         "  just above it: p99 TTFT 130 ms (target 100 ms)",
         "Bottleneck: KV cache memory. 25 % more KV blocks would improve the tightest target by 30 %.",
-        "Settings tried: max_num_seqs 64 to 1,024; scheduler fcfs, lpm. None of them saves an instance.",
+        "Settings tried: max_num_seqs 64 to 1,024; scheduler fcfs, lpm.",
+        "  3 of 5 combinations were tried, none of which lowers the cost: one setting is changed at a time, "
+        "up to 3 in a row, at the sizes next to the answer.",
         "Runner-up: 3 instances of llama-3.1-8b on h100 TP1: $10.80 an hour, $3.60 more",
         "Confidence: all targets are met in 5 of 8 draws (62 %) of the prediction's error "
         "and of the requests",
         "  errors drawn from runs on H100",
         "  Warning: below 90 %: the real servers may well miss a target",
-        "  no configuration of the space holds in 90 % of the draws",
+        "  no configuration searched meets all targets in 90 % of the draws",
         "Other latency models: roofline does not agree: p99 TTFT 150 ms (target 100 ms)",
         "Searched: 2 of 4 combinations of settings, 1,234 runs, 5 more from the cache; "
         "a combination that was not tried may be cheaper",
@@ -119,24 +124,24 @@ def test_a_highest_rate_states_what_it_is_not() -> None:
     short = Requirement("goodput_per_s", 90.0, 83.0, "per s", 83 / 90 - 1)
     missing = replace(candidate(2, 80), judgement=Judgement(False, (short,)))
     text = report_text.answer(plan(best=missing, rate=HighestRate()))
-    assert "Highest rate: none; a lower rate misses goodput_per_s, too" in text
+    assert "Highest rate: none; a lower rate misses goodput_per_s as well" in text
     assert said(broken=None).endswith("beyond 120 requests/s, where the search ended (over 0 requests, 30 s)")
     assert said(settled=False) == (
         "Highest rate of a burst of 30 s: 120 requests/s (2.00 × the 60 offered; over 0 requests, 30 s); "
-        "a longer run may hold less, give more requests"
+        "a longer run may sustain less: give more requests"
     )
 
 
 def test_the_offered_rate_is_named_beside_the_given_one_where_they_differ_by_a_hundredth() -> None:
     near, far = (plan(rate=HighestRate(1.0, each, judged(130))) for each in (60.5, 60.7))
     assert "the 60.5 offered;" in report_text.answer(near)
-    assert "the 60.7 offered by these requests, rate 60;" in report_text.answer(far)
+    assert "the 60.7 offered by these requests at rate 60;" in report_text.answer(far)
 
 
 def test_the_offered_rate_is_that_of_the_run_at_the_highest_rate() -> None:
     """A short run offers another rate than a long one: 75 requests/s are half of 150."""
     text = report_text.answer(plan(rate=HighestRate(0.5, 75.0, judged(130))))
-    assert "75 requests/s (0.50 × the 150 offered by these requests, rate 60;" in text
+    assert "75 requests/s (0.50 × the 150 offered by these requests at rate 60;" in text
 
 
 def test_what_meets_no_target_states_by_what_and_without_a_price_counts_gpus() -> None:
@@ -144,15 +149,18 @@ def test_what_meets_no_target_states_by_what_and_without_a_price_counts_gpus() -
     worst = replace(judged(130), requirements=(*judged(130).requirements, lost), saturated=True)
     best = replace(candidate(1, 130, None), judgement=worst)
     report = report_text.lines(
-        plan(best=best, runner_up=candidate(3, 150, None), knobs=Knobs({"tp": (1, 2)}))
+        plan(
+            best=best, runner_up=candidate(3, 150, None), knobs=Knobs({"tp": (1, 2, 4)}, judged=2, possible=2)
+        )
     )
     assert report == [
-        "Nothing meets all targets; nearest: 1 instance of llama-3.1-8b on h100 TP1",
+        "No configuration tried meets all targets; nearest: 1 instance of llama-3.1-8b on h100 TP1",
         "  1 GPU",
         "  ✗ p99 TTFT 130 ms (target 100 ms)",
         "  ✗ the backlog grows: the cluster does not keep up with the load",
         "  ✗ 25.00 % of the requests are lost: rejected, too long for the KV cache, or timed out",
-        "Settings tried: tp 1 to 2. Changed one after the other, none of them meets the targets.",
+        "Settings tried: tp 1 to 4.",
+        "  All 2 combinations were tried, none of which meets the targets.",
         "Runner-up: 3 instances of llama-3.1-8b on h100 TP1: 3 GPUs instead of 1; no price to compare",
     ]
 
@@ -172,7 +180,7 @@ def test_of_equal_cost_the_runner_up_is_closer_to_a_limit() -> None:
     assert why(plan()) is None
     near = "the same $7.20 an hour, and closer to a limit: p99 TTFT 95 ms (target 100 ms)"
     assert why(plan(runner_up=candidate(2, 95))) == near
-    same = "the same number of GPUs (2); no price to compare and the same latencies; the first in the space"
+    same = "the same number of GPUs (2); no price to compare and the same latencies; the first one listed"
     assert (why(plan(runner_up=candidate(2, 80, None))) or "").startswith(same)
 
 
@@ -186,7 +194,7 @@ def test_a_number_that_is_less_certain_than_ninety_per_cent_carries_a_warning() 
         return report_text.answer(found)
 
     assert "Warning: below 90 %" in said(8, None)
-    assert "no configuration of the space holds in 90 %" in said(8, None)
+    assert "no configuration searched meets all targets in 90 %" in said(8, None)
     assert "Warning: below 90 %" in said(8, 0.6)
     assert "no configuration" not in said(8, 0.6)
     assert "Warning" not in said(9, None)
@@ -297,7 +305,7 @@ def test_the_numbers_of_instances_that_the_errors_leave_possible_are_named() -> 
 def test_the_answer_of_the_prediction_itself_stands_beside_the_sure_one() -> None:
     report = drawn_plan(True, True, central=candidate(1, 95), central_holds=0.55)[-1]
     what = "1 instance of llama-3.1-8b on h100 TP1, $3.60 an hour"
-    assert report == f"  by the prediction itself: {what} (55 % of the draws)"
+    assert report == f"  cheapest by the prediction alone: {what} (55 % of the draws)"
 
 
 @pytest.mark.parametrize(
@@ -365,10 +373,10 @@ def test_the_picture_of_a_plan_without_figures_states_what_is_not_known() -> Non
     picture = pictures.draw(plan(best=best))
     said = [" ".join(text.get_text().split()) for ax in picture.figure.axes for text in ax.texts]
     assert said == [
-        "one configuration was given: nothing was searched",
-        "nothing was measured that could change",
+        "one configuration was given, none searched",
+        "no figure was measured",
         "nothing was measured",
-        "nothing was found that would help",
+        "no bottleneck was found",
     ]
 
 
@@ -389,7 +397,7 @@ def test_a_demanded_confidence_stands_in_the_first_line() -> None:
 
 def test_a_target_missed_by_few_requests_and_met_by_many_is_no_contradiction() -> None:
     missed = plan(best=candidate(2, 130), rate=HighestRate(1.15, 69.0, judged(130), 4.0, 320))
-    text = "  80 requests of this load miss a target that a longer run of it meets: give more"
+    text = "  80 requests of this load miss a target that a longer run meets: give more requests"
     assert text in report_text.lines(missed)
     assert text not in report_text.lines(plan(rate=HighestRate(1.15, 69.0, judged(130), 4.0, 320)))
 
@@ -416,5 +424,22 @@ def test_an_answer_with_other_settings_says_what_those_given_would_take() -> Non
 
 
 def test_a_runner_up_whose_figures_read_the_same_is_not_called_closer_to_a_limit() -> None:
-    same = "the same $7.20 an hour and the same latencies; the first in the space is taken"
+    same = "the same $7.20 an hour and the same latencies; the first one listed is taken"
     assert report_text.why_second(plan(runner_up=candidate(2, 80.0001))) == same
+
+
+@pytest.mark.parametrize(
+    ("least", "at_most", "fails_at", "why", "cells"),
+    [
+        (1, False, None, "", ("1", "7.2", "no size below")),
+        (3, True, None, "", ("≤ 3", "7.2", "not tried")),
+        (3, False, 2, "p99 TTFT", ("3", "7.2", "2")),
+        (None, False, 4, "p99 TTFT", ("> 4", "7.2", "4")),
+        (None, False, None, "out of memory", ("none", "7.2", "cannot be run")),
+        (None, False, None, "", ("not tried", "7.2", "not tried")),
+    ],
+)
+def test_sizes_in_the_table_state_only_what_was_tried(
+    least: int | None, at_most: bool, fails_at: int | None, why: str, cells: tuple[str, ...]
+) -> None:
+    assert _sized(Standing({}, least, at_most, fails_at, 7.2, why), "7.2") == cells

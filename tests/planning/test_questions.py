@@ -12,7 +12,7 @@ from blis_py.planning.sweep import _axes_of
 
 @pytest.mark.parametrize("number", ["0", "-1", "inf", "nan", "many"])
 def test_a_lower_limit_is_a_positive_number(number: str) -> None:
-    with pytest.raises(InputError, match="is no lower limit"):
+    with pytest.raises(InputError, match="is not a lower limit"):
         parse_at_least([f"requests_per_s={number}"], key="--at-least")
 
 

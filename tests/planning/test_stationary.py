@@ -223,6 +223,17 @@ def test_throughput_is_judged_without_the_weight_of_the_end_of_a_short_run() -> 
     assert found.holds
 
 
+@pytest.mark.slow
+def test_the_end_of_a_short_run_adds_no_instance() -> None:
+    """One instance answers 58 of 60 requests/s; over 2,000 requests its end leaves 55.0, that of two 55.1."""
+    load = {"model": "llama-3.1-8b", "gpu": "h100", "rate": 60, "num_requests": 2000, "output_tokens": 60}
+    once: dict[str, Any] = {"draws": 0, "workers": 1, "cache": False, "tune": False, "most_requests": 4000}
+    found = blis.plan(**load, **once, instances=[1, 2], at_least="requests_per_s=55.05")
+    assert found.best.instances == 1
+    assert found.holds
+    assert found.config.workload.num_requests == found.sustained.requests > 2000  # type: ignore[union-attr]
+
+
 def test_a_throughput_above_the_load_is_not_sought_in_longer_runs() -> None:
     def cut(measured: float, **facts: Any) -> bool:
         missed = Requirement("goodput_per_s", 90.0, measured, "per s", measured / 90 - 1)

@@ -30,7 +30,7 @@ def test_few_requests_need_no_more_instances_than_many() -> None:
     measured = [plan.best.judgement.requirements[0].measured for plan in (few, many)]
     assert measured[0] == pytest.approx(measured[1], rel=0.01)
     assert "judged over 2,000 requests" in repr(few)
-    assert "the 16 sent at once at the start would decide the tail" in repr(few)
+    assert "the 16 sent at once at the start would dominate the tail" in repr(few)
     assert not any("at once" in note for note in few.notes)
     assert "judged over" not in repr(many)
 
@@ -48,7 +48,9 @@ def test_an_answer_for_the_start_is_called_that_where_the_run_may_not_be_longer(
     assert found.best.instances > 1
     (note,) = [note for note in found.notes if "at once" in note]
     assert note.startswith("16 of the 60 requests are sent at once at the start")
-    assert "the steady state, from 2,000 requests, may need fewer instances: raise --most-requests" in note
+    assert (
+        "in the steady state, from 2,000 requests, fewer instances may suffice: raise --most-requests" in note
+    )
 
 
 def facts(at_once: int, requests: int, stat: str = "p99", *, closed: bool = True) -> JobOutcome:

@@ -9,7 +9,7 @@ import pytest
 
 from blis_py.planning import verify
 from blis_py.planning.analysis import Case
-from blis_py.planning.goal import Judgement
+from blis_py.planning.goal import Judgement, Requirement
 from blis_py.planning.job import JobOutcome
 from blis_py.planning.search import Search, SearchLine
 from blis_py.planning.stationary import Sustained
@@ -79,3 +79,34 @@ def test_what_holds_only_for_a_burst_is_refuted_and_remembered() -> None:
     found._sustained[0, 0] = Sustained(Judgement(False), JobOutcome(), 4.0, True)
     assert found.best([0], None) == (0, 1)
     assert found.bursts == [(0, 0)]
+
+
+def failing(requests_per_s: float, lasts: bool) -> Any:
+    """Of three sizes, the second misses 90 requests/s of 100 by this, and may meet it over a longer run."""
+    found = verifier([0.0, 0.0, 0.9])
+    missed = Requirement("requests_per_s", 90.0, requests_per_s, "per s", requests_per_s / 90 - 1)
+    short = JobOutcome(
+        figures={"throughput.requests_per_s": requests_per_s}, facts={"offered_per_s": 100.0, "requests": 9}
+    )
+    taken: dict[Any, JobOutcome] = {}
+    space: Any = found._space
+    space.at, space.outcome, space.adopt = SimpleNamespace(length=1.0), lambda probe: short, taken.__setitem__
+    longer = Sustained(Judgement(lasts), JobOutcome(facts={"requests": 36}), 4.0, True)
+    found.sustained = lambda probe: found._sustained.setdefault(probe, longer)  # type: ignore[method-assign]
+    del found._sustained[0, 1]
+    found._search.best([0])
+    found._search.rejudge((0, 1), Judgement(False, (missed,)))
+    return found, taken
+
+
+def test_a_throughput_missed_by_the_end_of_a_short_run_is_judged_by_a_longer_one() -> None:
+    found, taken = failing(85.0, lasts=True)
+    assert found.best([0]) == (0, 1)
+    assert taken[0, 1].facts["requests"] == 36
+    assert found.sustained((0, 1)).begun == 4
+
+
+def test_what_a_longer_run_misses_too_stays_missed() -> None:
+    found, taken = failing(85.0, lasts=False)
+    assert found.best([0]) == (0, 2)
+    assert not taken

@@ -137,7 +137,7 @@ def _fit_regime(rows: Rows, device: str, bootstrap: int, rng: np.random.Generato
     if not rows.launch_bound.all():
         rows = _uninterrupted(rows, device)
     if len(rows) < MIN_SHAPES:
-        problem = f"only {len(rows)} of {measured} compositions take times that go together"
+        problem = f"only {len(rows)} of {measured} compositions have consistent times"
         raise InputError(problem, fix=f"measure at least {MIN_SHAPES} without interruptions")
     if (apart := int((~rows.launch_bound).sum())) < MIN_SHAPES:
         problem = f"only {apart} of {measured} compositions are not launch-bound, so GPU time is not known"

@@ -168,7 +168,7 @@ def _kernel_steps(
         if value is not None:
             clock_ns(value, 1000, key=key)
     if host_step_us is None:
-        gpu.require_roofline("the host time of a step, where --host-step-us does not tell it,")
+        gpu.require_roofline("the host time of a step, without --host-step-us,")
     host_step = gpu.host_step_ns if host_step_us is None else host_step_us * 1e3
     host_seq = gpu.host_seq_ns if host_seq_us is None else host_seq_us * 1e3
     steps = [("decode", step) for step in _decodes(shape)]

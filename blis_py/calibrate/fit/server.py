@@ -132,7 +132,7 @@ def fit_server(
             one = one.take(np.argsort(one.sent_s, kind="stable")[:MAX])
         runs.append(ServerRun.of(setup, one, skip_first_s))
     if setup.scheduler.prefix_cache != "none":
-        unsaid = "does not say which prompts share a prefix: all are computed in full"
+        unsaid = "does not state which prompts share a prefix: all are computed in full"
         notes += [f"{one.source} {unsaid}" for one in given if one.same_prompt is None]
     run = ServerRuns(runs)
     begin = runs[0].numbers_of(setup)
@@ -159,8 +159,8 @@ def fit_server(
     held = _held_out(at, misses, slopes, weights, free, begin)
     if not 1 / _FACTOR < numbers[0] < _FACTOR:
         notes.append(
-            f"a factor of {numbers[0]:.2g} on step times makes up for what no factor describes: "
-            "the numbers hold at the load of this run alone"
+            f"a factor of {numbers[0]:.2g} on step times compensates for other effects: "
+            "the fit holds at the load of this run alone"
         )
     if numbers[2] > _NOTHING:
         notes.append(

@@ -31,7 +31,7 @@ def read_steps(path: str | Path) -> StepSamples:
         file = next((path / name for name in (SAMPLES, *STEP_LOGS) if is_file(path / name)), None)
         if file is None:
             fix = f"give a folder with {SAMPLES} or {STEP_LOGS[0]}"
-            raise InputError("no measured steps here", file=path, fix=fix)
+            raise InputError("contains no measured steps", file=path, fix=fix)
         path = file
     if not is_file(path):
         raise InputError("no such file or folder", file=path, fix="check the path")
@@ -56,7 +56,7 @@ def read_all(paths: Sequence[str | Path]) -> StepSamples:
             raise InputError(
                 f"was measured with {key} {part.meta.get(key)}, {paths[0]} with {parts[0].meta.get(key)}",
                 file=path,
-                fix="give what was measured alike",
+                fix="give measurements of the same kind",
             )
     _rename_twins(parts)
     return joined(parts)

@@ -15,6 +15,8 @@ from blis_py.errors import InputError
 HELP = ("-h", "--help")
 _NEAR = 0.75
 """Similarity from which an unknown flag is taken for a misspelt one."""
+_SYNONYMS = {"--num-requests": "--num-prompts", "--num-prompts": "--num-requests"}
+"""Flags of one meaning, in commands of the simulator and of vLLM's benchmark."""
 _KINDS: dict[Any, str] = {int: "a whole number", float: "a number"}
 
 
@@ -52,7 +54,8 @@ def unknown_flag(word: str, known: Collection[str]) -> InputError:
     """The error of an unknown flag."""
     from difflib import get_close_matches  # few make mistakes
 
-    near = get_close_matches(word, known, n=1, cutoff=_NEAR)
+    synonym = _SYNONYMS.get(word)
+    near = [synonym] if synonym in known else get_close_matches(word, known, n=1, cutoff=_NEAR)
     return InputError(f"no such option: {word}", fix=f"did you mean {near[0]}?" if near else None)
 
 

@@ -239,8 +239,13 @@ def _by_cost(each: Standing) -> tuple[bool, float]:
 
 def _sized(each: Standing, cost: str) -> tuple[str, str, str]:
     """Cells of a combination with a number of instances to choose."""
-    least = "none tried" if each.least is None else f"{'≤ ' if each.at_most else ''}{each.least:,}"
-    return least, cost, "not tried" if each.fails_at is None else f"{each.fails_at:,}"
+    fails = "" if each.fails_at is None else f"{each.fails_at:,}"
+    if each.least is not None:
+        below = "no size below" if each.least == each.smallest else "not tried"
+        return f"{'≤ ' if each.at_most else ''}{each.least:,}", cost, fails or below
+    if fails:
+        return f"> {fails}", cost, fails
+    return ("none" if each.why else "not tried"), cost, ("cannot be run" if each.why else "not tried")
 
 
 def _fixed(each: Standing) -> str:

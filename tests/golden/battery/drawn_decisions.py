@@ -181,7 +181,7 @@ def _searched(rng: Random) -> Iterator[Any]:
                 yield _suggest._value(search, line, len(sizes))
         found = search.best()
         if found is not None:
-            search.refute(found, Judgement(False))
+            search.rejudge(found, Judgement(False))
             holds.append(0)
             yield [search.best(), search.add(SearchLine(0.7)), search.best()]
         search.whole([(line, 0) for line in range(len(holds) - 1)])
