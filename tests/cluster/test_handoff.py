@@ -393,3 +393,46 @@ def test_a_transfer_of_blis_without_a_bandwidth_takes_its_latency_in_whole_micro
     handovers = record.handovers
     assert handovers is not None
     assert (handovers.end_ns - handovers.prefill_end_ns).tolist() == [duration_us * US]
+
+
+HANDOFFS = ["vllm", "trtllm", "trtllm-generation-first", "sglang", "blis"]
+
+
+@pytest.mark.parametrize(
+    ("handoff", "pair_order"),
+    [*((name, "decode-first") for name in HANDOFFS), ("vllm", "prefill-first"), ("trtllm", "prefill-first")],
+)
+@pytest.mark.parametrize("fails", ["", "prefill", "decode"])
+def test_the_order_in_which_pools_are_listed_changes_nothing(
+    handoff: str, pair_order: str, fails: str
+) -> None:
+    """Clients that give up, scarce blocks, perhaps a failure; the policy reads the load, without a draw."""
+    rng, count = np.random.default_rng(5), 30
+    arrivals = np.cumsum(rng.integers(0, 25, count))
+    prompts, outputs = rng.integers(4, 60, count), rng.integers(1, 25, count)
+    deadlines = np.where(np.arange(count) % 4, -1, arrivals + rng.integers(5, 150, count))
+    table = requests(*(column.tolist() for column in (arrivals, prompts, outputs, deadlines)))
+    apart_ns = np.sort(rng.integers(0, 999, count))  # no two events at the same time
+    table = replace(table, arrival_ns=table.arrival_ns + apart_ns)
+    listed = cluster(
+        handoff,
+        prefill=2,
+        decode=2,
+        num_kv_blocks=40,
+        policy="always-busiest",
+        pair_order=pair_order,
+        latency_ns=3137,
+    )
+    found = []
+    for pools in (listed.pools, listed.pools[::-1]):
+        simulation = ClusterSimulation(table, replace(listed, pools=pools))
+        names = [pool.name for pool in pools for _ in range(pool.count)]
+        if fails:
+            index = names.index(fails)
+            simulation.call_at(200 * US, lambda now_ns, at=index, run=simulation: run.fail(at))
+        record = simulation.run()
+        firsts = {name: names.index(name) for name in names}
+        places = [(names[at], at - firsts[names[at]]) if at >= 0 else None for at in record.instance.tolist()]
+        times = [record.outcome, record.first_token_ns, record.finish_ns]
+        found.append([places, *(column.tolist() for column in times)])
+    assert found[0] == found[1]

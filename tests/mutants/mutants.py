@@ -79,7 +79,8 @@ def main() -> int:
     if options.by_hand:
         every = chosen = list(_by_hand(sources))
     else:
-        every = [mutation for module, source in sources.items() for mutation in mutations(module, source)]
+        inside = {module: source for module, source in sources.items() if module.startswith(options.inside)}
+        every = [mutation for module, source in inside.items() for mutation in mutations(module, source)]
         chosen = list(islice(_shuffled(every, sources, options.seed), options.sample))
         print(f"seed {options.seed}: {len(chosen)} of {len(every):,} mutants", flush=True)
     chosen = [mutation for mutation in chosen if options.only in mutation.name]
@@ -117,6 +118,12 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sample", type=int, default=300, help="number of mutants (default: 300)")
     parser.add_argument("--seed", type=int, default=1, help="of the sample (default: 1)")
+    parser.add_argument(
+        "--inside",
+        type=lambda text: tuple(text.split(",")),
+        default=("",),
+        help="draw the sample from modules whose names begin so, such as blis_py.core.,blis_py.cluster",
+    )
     parser.add_argument("--only", default="", help="those of the sample whose name contains this")
     parser.add_argument("--workers", type=int, default=1, help="mutants at a time (default: 1)")
     parser.add_argument(
