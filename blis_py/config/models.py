@@ -90,6 +90,7 @@ class LatencySection:
             "deepgemm",
             "deepep",
             "triton",
+            "marlin",
         ),
         flag="--moe-backend",
         aliases=("--moe-runner-backend",),
