@@ -22,16 +22,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import blis_py as blis
-from blis_py.config.loader import as_dict
-from blis_py.config.models import RunConfig
-from blis_py.errors import InputError
-from blis_py.planning.api import running
-from blis_py.planning.job import HOPELESS, Job, Variation
-from blis_py.planning.knobs import values_of
-from blis_py.planning.plan import Plan
-from blis_py.planning.steady import MIN_REQUESTS
-from blis_py.planning.worker import varied
+from blis_py import native
+
+native.activate()  # as the commands do, before anything of it is imported
+
+import blis_py as blis  # noqa: E402
+from blis_py.config.loader import as_dict  # noqa: E402
+from blis_py.config.models import RunConfig  # noqa: E402
+from blis_py.errors import InputError  # noqa: E402
+from blis_py.planning.api import running  # noqa: E402
+from blis_py.planning.job import HOPELESS, Job, Variation  # noqa: E402
+from blis_py.planning.knobs import values_of  # noqa: E402
+from blis_py.planning.plan import Plan  # noqa: E402
+from blis_py.planning.steady import MIN_REQUESTS  # noqa: E402
+from blis_py.planning.worker import varied  # noqa: E402
 
 RESULTS = Path(__file__).resolve().parent / "results" / "brute_force.json"
 PRICES = {"h100": 3.0, "h200": 4.0, "l40s": 1.2, "a100-80": 2.0}

@@ -51,7 +51,7 @@ def apart() -> Picture:
         )
         ax.set(title=f"p99 {title}, ms", xlabel="requests a second")
         ax.set_ylim(bottom=0)
-    legend_above(picture, axes[0], from_top=0.12, columns=3)
+    legend_above(picture, axes[:1], from_top=0.12, columns=3)
     return picture
 
 
@@ -70,7 +70,7 @@ def two_kinds() -> Picture:
     axes[0].set_ylim(bottom=0)
     axes[1].set(title="requests on the new GPUs, %", xlabel="requests a second", ylim=(0, 100))
     axes[1].set_xticks(FLEET_RATES)
-    legend_above(picture, axes[0], from_top=0.12, columns=2)
+    legend_above(picture, axes[:1], from_top=0.12, columns=2)
     return picture
 
 

@@ -62,7 +62,7 @@ def figure() -> Picture:
     met.set(ylim=(0, 104), title="critical: within 1 s, %")
     for axes in (waits, good, met):
         axes.set_xlabel("requests a second")
-    legend_above(picture, waits, 0.1, 3)
+    legend_above(picture, [waits], 0.1, 3)
     return picture
 
 

@@ -47,7 +47,7 @@ def figure() -> Picture:
         hits.set(title=f"{workload}: prefix hits, % of prompt tokens", ylim=(0, 100))
         waits.set(title=f"{workload}: median E2E, s", xlabel="requests a second")
         waits.set_ylim(bottom=0)
-    legend_above(picture, axes[0], from_top=0.12, columns=3)
+    legend_above(picture, axes[:1], from_top=0.12, columns=3)
     return picture
 
 

@@ -67,7 +67,7 @@ def figure() -> Picture:
             of = [row for row in rows if row["metric"] == metric and _look(row) == look]
             _points(times, of, lambda row: row["predicted"], *look)
             _points(errors, of, lambda row: row["predicted"] / row["measured"], *look)
-    legend_above(picture, axes[0], from_top=0.12, columns=3)
+    legend_above(picture, axes[:1], from_top=0.12, columns=3)
     return picture
 
 

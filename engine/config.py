@@ -145,10 +145,10 @@ class EngineConfig(Aging, PrefixCaching, Overlap, Memory, Batching):
         if self.kv_cache_memory_bytes is not None and self.num_kv_blocks is not None:
             raise InputError("given twice", key="num_kv_blocks", fix="drop it, or kv_cache_memory_bytes")
         if self.clock != "wall" and self.device == "cuda":
-            raise InputError("does not tell GPU time", key="clock", value=self.clock, fix="use wall")
+            raise InputError("does not measure GPU time", key="clock", value=self.clock, fix="use wall")
         if self.async_scheduling and self.clock != "wall":
             raise InputError(
-                "tells the time of one thread, and asynchronous scheduling has two",
+                "measures one thread, and asynchronous scheduling has two",
                 key="clock",
                 value=self.clock,
                 fix="use wall, or no async_scheduling",

@@ -357,7 +357,7 @@ compare(
 # (525, 680, 918 to 959, 1,276 to 1,378, on an H200) are not reproduced: they need step times of
 # LLaDA2.0-mini on that GPU, which nobody has measured for this page.
 #
-# *Reusing slot and KV blocks in place, and going on with the batch without asking the scheduler, gain 7.4
+# *Reusing slot and KV blocks in place, and going on with the batch without calling the scheduler, gain 7.4
 # % at 4 slots and 1.3 % at 16.* What they save is host time, of which the text gives none. So: how much
 # would it have to be?
 

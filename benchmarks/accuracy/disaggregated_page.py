@@ -29,7 +29,10 @@ Made by `python benchmarks/accuracy/disaggregated.py ../shared/data`: each side 
 division of attention and experts and flags of the recipe that was run; hand-over and prices are its engine's.
 The link is that of the machine (NVLink within a GB200 rack, else 400 Gb/s for each GPU). Throughput is tokens
 in and out per second and GPU, where it was published; else it follows from the means, by Little's law, for
-the measured and the predicted one. The bars are 30 % for TTFT, 15 % for TPOT and throughput, in the median.
+the measured and the predicted one. A run has ten requests for each in flight; on GB200 it had five (SGLang)
+or eight (TensorRT-LLM) where Dynamo's own jobs held the client, as their scripts say (`dynamo_jobs.py`);
+throughput that falls short of Little's law by 7 and 4 % there, and by 2 % elsewhere, agrees. The bars are
+30 % for TTFT, 15 % for TPOT and throughput, in the median.
 A point is contradicted where another run of the same layout had its first tokens in less than half the time
 at the same load, as for points with prefill and decode together.
 """
@@ -44,9 +47,9 @@ right every pair of settings once.
 MISSED = """\
 What is missed, and why, as far as it is known:
 
-- Means of TTFT in closed loops. All requests in flight begin at once, and a tenth of all is this first wave:
-  in runs before 21 January 2026 it met cold kernels, as one test request was all the warm-up. Where medians
-  were published (SGLang on GB200) they are predicted better than the means.
+- Means of TTFT in closed loops. All requests in flight begin at once, and a tenth to a fifth of all is this
+  first wave: TensorRT-LLM's jobs on GB200 had warmed up with eight prompts, one after another. Where medians
+  were published they are predicted better than the means.
 - Prompts of SGLang with attention DP in NVFP4 on GB200, priced too fast: 10,600 tokens/s and GPU were
   measured at saturation, 15,300 are priced in full steps. Its experts by CUTLASS run without tuning (SGLang
   tunes only TensorRT-LLM's); those of the tables were tuned. With TensorRT-LLM's on B200, and in FP8 under
@@ -57,13 +60,21 @@ What is missed, and why, as far as it is known:
   only. The factor of steps with prompts was learned on instances that do both; on Blackwell instances
   for prefill alone with attention DP seem to be faster, on Hopper they are not.
 - Prompts of SGLang in FP8 on GB200 with TP4, priced too fast: at saturation 13,400 tokens/s were measured.
-  The term of block scales, learned where both sides are together, explains half of it.
+  The term of block scales, learned where both sides are together, explains half of it. The dense products of
+  these servers are FlashInfer's (`SGLANG_ENABLE_FLASHINFER_GEMM`), the measured ones DeepGEMM's.
+- Prompts of gpt-oss-120b under TensorRT-LLM on GB200, priced a third too fast: 108,000 tokens/s and GPU were
+  measured at saturation. Dynamo's generator names no kernel of experts for context servers, and CUTLASS was
+  the default; one kernel was measured.
+- SGLang in FP8 with 24 GPUs for decodes: 32 ms for a token at any load. The branch with its script was not
+  found.
 - TPOT of SGLang in FP8 on GB200 with TP4 under load: the kernels of experts that were measured reach half of
   the memory bandwidth at 16 requests; these servers reached three quarters.
 - TPOT of gpt-oss-120b under TensorRT-LLM with TP4, as where prefill and decode are together.
 - TTFT of SGLang in NVFP4 on B200 with prompts of 1,024 tokens: 3 to 8 s at any load, with 16 requests in
   flight as well, though a prompt takes less than 0.2 s and the link a millisecond. No queue that is
   known here explains that.
+- Steps of prompts in SGLang end at `max_prefill_tokens`, too, which is not simulated: with prompts of 8,192
+  tokens and larger chunks, two are computed at once where three are priced.
 - Settings that were not published are those of another recipe with the same instance; where memory or
   places were others, so is the queue.
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from disaggregated_page import AMD, MTP
+from dynamo_jobs import rounds, with_script
 from points import NotExpressed, Point, Row, _flags, _float, _latencies_ms, _reason, _rows
 
 from blis_py.api import Simulation, build
@@ -221,7 +222,7 @@ def silicon(data: Path) -> Iterator[Apart]:
         if row["mode"] == "agg":
             continue
         group = groups[str(number)]
-        candidates = flags.get(group["group"], [])
+        candidates = [with_script(read) for read in flags.get(group["group"], [])]
         point = Point(
             id=f"{row['id']}-{number}",
             source="silicon",
@@ -255,7 +256,7 @@ def inferencemax(data: Path) -> Iterator[Apart]:
     for number, row in enumerate(_rows(folder / "rows.csv.gz")):
         if row["disagg"] != "True":
             continue
-        read = flags[groups[str(number)]["group"]][0]
+        read = with_script(flags[groups[str(number)]["group"]][0])
         point = Point(
             id=f"{row['run']}-{number}",
             source="inferencemax",
@@ -390,6 +391,7 @@ def _apart(
     wide = max(map(_width, recipes.values())) > GPUS_OF_A_NODE.get(point.gpu, 8)
     sides = {name: _side(name, side, read, wide) for name, side in recipes.items()}
     found = Apart(point, **sides, env=read.get("env", ""), throughput=throughput, refused=refused)
+    found = replace(found, of=replace(point, requests_each=rounds(read)))
     known = throughput or (0.0 if refused == NO_FLAGS else found.little(point.measured))
     return replace(found, measured={**point.measured, "throughput": known})
 

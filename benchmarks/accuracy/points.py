@@ -248,8 +248,10 @@ class Point:
     def _graphs(self, text: str) -> dict[str, Any]:
         """Batch sizes with CUDA graphs, those of decodes where prompts have others."""
         decode = text.rpartition("decode ")[2]
-        most = re.search(r"CONC|\d+", decode) if "[" not in decode else None
         found: dict[str, Any] = {"cuda_graph_padding": True} if "padded" in decode else {}
+        if decode.startswith("["):
+            return {**found, "cuda_graph_sizes": [int(size) for size in re.findall(r"\d+", decode)]}
+        most = re.search(r"CONC|\d+", decode)
         if most and "PIECEWISE" not in decode:
             concurrent = max(self.concurrency // self.attention_dp, 1)
             found["cuda_graph_max_size"] = concurrent if most[0] == "CONC" else int(most[0])

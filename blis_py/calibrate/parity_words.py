@@ -47,7 +47,7 @@ def _what(difference: Difference, log: StepLog) -> str:
         unlike = [f"{name} is {mine:,} and {theirs:,}" for name, mine, theirs in pairs if mine != theirs]
         return f"the same requests, but in engine and simulator {', '.join(unlike)}"
     if difference.part == "batch":
-        return "the same round, but the scheduler was asked before it on one side only"
+        return "the same round, but before it the scheduler was called on one side only"
     assert isinstance(engine, tuple)
     assert isinstance(simulator, tuple)
     if difference.part == "chunks":

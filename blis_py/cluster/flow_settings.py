@@ -45,15 +45,15 @@ class FlowSettings:
         help="With `concurrency`: requests in flight at a saturated instance.",
     )
     dispatch_order: str = setting(
-        "fifo", flag="--dispatch-order", help="Who goes first: fifo, priority, slo-deadline, edf."
+        "fifo", flag="--dispatch-order", help="Order of dispatch: fifo, priority, slo-deadline, edf."
     )
-    """Who goes first: `fifo`, `priority`, `slo-deadline`, `edf`, or one that is installed."""
+    """Order of dispatch: `fifo`, `priority`, `slo-deadline`, `edf`, or one that is installed."""
     fairness_policy: str = setting(
         "global-strict",
         flag="--fairness-policy",
-        help="Whose turn it is among tenants: global-strict, round-robin.",
+        help="Order among tenants: global-strict, round-robin.",
     )
-    """Whose turn it is among tenants of one priority: `global-strict`, `round-robin`, or one that is
+    """Order among tenants of one priority: `global-strict`, `round-robin`, or one that is
     installed."""
     max_gateway_queue_depth: int = setting(
         0,
@@ -78,16 +78,18 @@ class FlowSettings:
     request_ttl_us: int = setting(
         0, least=0, most=_LAST_US, flag="--request-ttl", help="Longest wait at the gateway, µs; 0 = no limit."
     )
-    """So long a request waits at the gateway, at most; 0 = as long as its client does."""
+    """Longest wait of a request at the gateway; 0 = until its client times out."""
     queue_shedding: bool = setting(
-        False, flag="--queue-shedding", help="A full queue sheds the least urgent for who is more urgent."
+        False,
+        flag="--queue-shedding",
+        help="A full queue sheds its least urgent request for a more urgent one.",
     )
     """A request that comes to a full queue displaces the least urgent sheddable one, if that is less
     urgent."""
     in_flight_eviction: bool = setting(
         False,
         flag="--in-flight-eviction",
-        help="Instances give up sheddable requests for those that wait and are not.",
+        help="Waiting requests that are not sheddable displace running ones that are.",
     )
     """A non-sheddable request that has to wait displaces a sheddable one at an instance."""
     dispatch_tick_interval_us: int | None = setting(

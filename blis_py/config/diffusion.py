@@ -38,15 +38,15 @@ class DllmSection:
         True,
         flag="--dllm-in-place-reuse",
         off="--no-dllm-in-place-reuse",
-        off_help="An unfinished block gives up slot and KV blocks after every batch.",
+        off_help="An unfinished block releases slot and KV blocks after every batch.",
     )
     """An unfinished block keeps its request slot and KV blocks."""
     re_loop: bool = setting(
-        True, flag="--dllm-re-loop", off="--no-dllm-re-loop", off_help="Ask the scheduler after every round."
+        True, flag="--dllm-re-loop", off="--no-dllm-re-loop", off_help="Call the scheduler after every round."
     )
     """Another round without the scheduler while no block is final and no request can join the batch."""
     schedule_us: float = setting(
-        0.0, least=0, most=_HOUR_US, flag="--dllm-schedule-us", help="Cost of asking the scheduler, µs."
+        0.0, least=0, most=_HOUR_US, flag="--dllm-schedule-us", help="Cost of a call of the scheduler, µs."
     )
     """Host time of a return to the scheduler, on top of the latency model's steps: what `re_loop` saves."""
     allocator_call_us: float = setting(

@@ -219,7 +219,7 @@ class PrefixCaching(SchedulerSettings):
         least=0,
         most=_LAST_MS,
         flag="--fairness-ms",
-        help="With lpm, hrrn, dfs-weight: who has waited this long goes first; 0 = fcfs. Default: never.",
+        help="With lpm, hrrn, dfs-weight: after this wait a request goes first; 0 = fcfs. Default: never.",
     )
     """With `lpm`, `hrrn`, `dfs-weight`: a request that has waited this long goes first, by arrival; null =
     never."""

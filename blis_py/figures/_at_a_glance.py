@@ -47,7 +47,7 @@ def overview(run: RunView) -> Picture:
             time_axis(ax, run.end_s)
             legend_beside_title(ax)
     headline(figure, summary_line(run))
-    legend_above(figure, axes[0], from_top=_HEADLINE)
+    legend_above(figure, axes[:2], from_top=_HEADLINE)
     return figure
 
 

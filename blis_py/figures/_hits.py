@@ -42,7 +42,7 @@ def _draw(ax: Axes, drawn: Several, delay: str) -> None:
     for index, series in enumerate(drawn.series):
         draw_line(ax, series, index, delay, HITS)
     if not ax.lines:
-        say(ax, "no run asked a prefix cache for anything")
+        say(ax, "no run looked up any block in a prefix cache")
         return
     ceilings = {value for point in drawn.points if not np.isnan(value := point.value(CEILING))}
     if len(ceilings) == 1:

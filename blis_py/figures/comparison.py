@@ -83,7 +83,7 @@ def comparison(data: Data, frames: Sequence[pd.DataFrame], settings: Data) -> Pi
         _draw_groups(ax, metric, shown)
     for ax in axes[count + 1 :]:
         ax.set_yticks(ax.get_yticks(), ["" for _ in ax.get_yticks()])
-    legend_above(figure, axes[0], from_top=0.4, columns=3)
+    legend_above(figure, axes[:count], from_top=0.4, columns=3)
     return figure
 
 

@@ -40,7 +40,7 @@ def latency_cdf(run: RunView) -> Picture:
     figure, axes = panels(len(shown), 2, 3.2, legend, foot=foot(run.config))
     for metric, ax in zip(shown, axes, strict=True):
         draw_cdf(ax, run, metric)
-    legend_above(figure, _fullest(axes), from_top=0.1)
+    legend_above(figure, axes, from_top=0.1)
     return figure
 
 
@@ -50,7 +50,7 @@ def one_latency(run: RunView, metric: str) -> Picture:
     legend = legend_room_of(run)
     figure, (ax,) = panels(1, 1, 4.2, legend, foot=foot(run.config))
     draw_cdf(ax, run, metric)
-    legend_above(figure, ax, from_top=0.1)
+    legend_above(figure, [ax], from_top=0.1)
     return figure
 
 
@@ -120,8 +120,3 @@ def _draw_limits(ax: Axes, run: RunView, metric: str, largest: float) -> list[fl
             ax.plot(limit.value, limit.share, "o", ms=7, mfc="none", mec=colour, mew=1.4, clip_on=False)
         drawn.append(limit.value)
     return drawn
-
-
-def _fullest(axes: Sequence[Axes]) -> Axes:
-    """The axes with the most curves."""
-    return max(axes, key=lambda ax: len(ax.get_legend_handles_labels()[1]))

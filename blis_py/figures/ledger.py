@@ -107,7 +107,7 @@ def _draw_what_ifs(ax: Axes, changes: Sequence[Data], data: Data) -> None:
     in_question = "its E2E" if data["metric"] is None else data["question"]
     ax.set_title("What if: each a run")
     if not changes:
-        say(ax, "No run with other settings has been asked for, or none has an answer.")
+        say(ax, "No run with other settings was requested, or none has an answer.")
         return
     percents = [100 * one["asked"] for one in changes]
     high = _cut(percents)

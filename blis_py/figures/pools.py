@@ -58,7 +58,7 @@ def by_pool(run: RunView) -> Picture | None:
         _draw_latency(ax, run, metric)
     if run.handovers:
         _draw_waits(axes[3], run.handovers)
-    legend_above(figure, max(axes[:3], key=lambda ax: len(ax.lines)), from_top=0.1)
+    legend_above(figure, axes[:3], from_top=0.1)
     return figure
 
 

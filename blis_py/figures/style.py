@@ -249,9 +249,11 @@ def legend_room(entries: int, columns: int = LEGEND_COLUMNS) -> float:
     return 0.25 * math.ceil(entries / columns) + 0.05 if entries > 1 else 0.0
 
 
-def legend_above(figure: Picture, ax: Axes, from_top: float, columns: int = LEGEND_COLUMNS) -> None:
-    """One legend for all axes, above them."""
-    handles, labels = ax.get_legend_handles_labels()
+def legend_above(
+    figure: Picture, axes: Sequence[Axes], from_top: float, columns: int = LEGEND_COLUMNS
+) -> None:
+    """One legend for all axes, above them: that of the axes with the most labelled lines."""
+    handles, labels = max((ax.get_legend_handles_labels() for ax in axes), key=lambda each: len(each[1]))
     if len(labels) > 1:
         figure.legend(
             handles,

@@ -71,9 +71,9 @@ def question_of(
     """
     if request is not None:
         if metric is not None or slo_class is not None:
-            fix = "ask for a request, or for a metric and a class"
+            fix = "name a request, or a metric and a class"
             raise InputError(
-                "is asked for beside a metric or a class", key="--request", value=request, fix=fix
+                "cannot be combined with a metric or a class", key="--request", value=request, fix=fix
             )
         return Question(request)
     text = DEFAULT if metric is None else metric
@@ -84,7 +84,7 @@ def question_of(
             "write [CLASS.]METRIC.STAT, such as ttft.p99 or critical.e2e.max; a request is at a percentile, "
         )
         fix += "median, min or max, but not at a mean"
-        raise InputError("no request can be asked for so", key="--metric", value=text, fix=fix)
+        raise InputError("does not identify a request", key="--metric", value=text, fix=fix)
     stat = match["stat"]
     rank = _RANKS[stat] if stat in _RANKS else float(stat[1:])
     if rank > 100:

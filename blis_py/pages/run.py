@@ -127,7 +127,7 @@ def _sections(
     result: ShownResult, explanation: Explanation | None, source: str | None, command: str | None
 ) -> Iterator[Section]:
     summary, settings, view = result.summary, result.settings, result.view
-    yield Section("asked", "What was asked", tables=[question(settings, summary)])
+    yield Section("asked", "The question", tables=[question(settings, summary)])
     pictures = [*charts.distributions(view), *charts.by_pool(view), *charts.over_time(view)]
     yield Section("answer", "The answer", tiles=tiles(summary, settings), charts=pictures)
     yield sure(summary)

@@ -73,7 +73,7 @@ def curves(table: pd.DataFrame, axes: Mapping[str, Sequence[Any]], foot: str = "
     text = f"mean of {seeds} seeds, band: 90 % confidence" if seeds > 1 else "one run each"
     left_out = f"; the first {len(shown)} of {len(groups)} lines" if len(groups) > len(shown) else ""
     headline(figure, f"{len(ran):,} runs over {across}: {text}{left_out}")
-    legend_above(figure, drawn[0], from_top=0.45, columns=3)
+    legend_above(figure, drawn, from_top=0.45, columns=3)
     return figure
 
 

@@ -219,6 +219,8 @@ AT_LEAST: dict[str, Callable[[Mapping[str, float | None]], float | None]] = {
     "tokens_per_s_per_user": _per_user,
 }
 """Figures with a lower limit, by name; the tokens per second of a user are the inverse of the mean TPOT."""
+THROUGHPUTS = frozenset(AT_LEAST) - {"tokens_per_s_per_user"}
+"""Those that are counts over the time of the run, the time after the last arrival included."""
 
 
 def parse_at_least(texts: Iterable[str], *, key: str = "--at-least") -> dict[str, float]:

@@ -1,7 +1,9 @@
 """Settings that cost nothing to change: token budget, sequences, scheduler, router, prefix cache.
 
 They are tried around the cheapest candidate, at the next smaller size of its own combination and of those
-that could become cheaper, before it is the answer. Settings that were given or are varied stay.
+that could become cheaper, before it is the answer. Where a longer run refutes a change, single changes and
+pairs of them are judged over that duration: a short run of a bursty load ranks them by chance. Settings that
+were given or are varied stay.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from blis_py.config.models import RunConfig
 from blis_py.planning._space import Space
 from blis_py.planning.axes import Point
 from blis_py.planning.goal import Judgement
-from blis_py.planning.job import HOPELESS, Job
+from blis_py.planning.job import HOPELESS, Job, Variation
 from blis_py.planning.result import Knobs
 from blis_py.planning.search import Probe, Search, SearchLine
 
@@ -34,6 +36,8 @@ _ROUNDS, _LINES = 3, 4
 """Settings changed one after the other, and combinations around which they are tried."""
 Best = Callable[[Sequence[int]], Probe | None]
 """The cheapest candidate among some lines."""
+RefutedAt = Callable[[Probe], float | None]
+"""The length of the run that refuted a candidate which held for a shorter one; None without."""
 
 
 class _Trials:
@@ -52,33 +56,58 @@ class _Trials:
         changes: Point = {}
         slack = float("-inf")
         for _ in range(_ROUNDS):
-            cases = list(self._changed(probe, changes))
-            judgements = self._judged(probe, cases)
-            best = max(
-                zip(judgements, range(len(judgements)), strict=True),
-                key=lambda each: each[0].slack,
-                default=None,
-            )
-            if best is None or best[0].slack <= slack:
+            rated = self._rated(probe, list(self._changed(probe, changes)), self._space.at)
+            if not rated or rated[0][0].slack <= slack:
                 return None
-            slack, changes = best[0].slack, cases[best[1]]
-            if best[0].holds:
+            slack, changes = rated[0][0].slack, rated[0][1]
+            if rated[0][0].holds:
                 return changes
         return None
 
-    def _judged(self, probe: Probe, cases: Sequence[Point]) -> list[Judgement]:
+    def holding_longer(self, probe: Probe, length: float) -> Point | None:
+        """One or two changes with which a candidate holds over a longer duration; None if none are found.
+
+        Two are the best value of one setting with each value of the others, so that their number is at most
+        that of the values times that of the settings.
+
+        Args:
+            length: factor on the number of requests.
+        """
+        at = Variation(length=length)
+        singles = rated = self._rated(probe, list(self._changed(probe, {})), at)
+        best: dict[str, Point] = {}
+        for _, change in singles:
+            best.setdefault(next(iter(change)), change)
+        judged: list[Point] = []
+        for change in best.values():
+            if rated and rated[0][0].holds:
+                break
+            pairs = [each for each in self._changed(probe, change, others=True) if each not in judged]
+            judged += pairs
+            rated = self._rated(probe, pairs, at)
+        return rated[0][1] if rated and rated[0][0].holds else None
+
+    def _rated(self, probe: Probe, cases: Sequence[Point], at: Variation) -> list[tuple[Judgement, Point]]:
+        """A candidate with each of some changes, the most slack first."""
         space = self._space
         jobs = [
-            Job(space.changed(probe, each), space.at, stops_at=(HOPELESS,), max_lost=space.goal.max_lost)
+            Job(space.changed(probe, each), at, stops_at=(HOPELESS,), max_lost=space.goal.max_lost)
             for each in cases
         ]
-        return [space.goal.judge(outcome) for outcome in space.runner.run(jobs)]
+        judgements = [space.goal.judge(outcome) for outcome in space.runner.run(jobs)]
+        return sorted(zip(judgements, cases, strict=True), key=lambda each: -each[0].slack)
 
-    def _changed(self, probe: Probe, changes: Point) -> Iterator[Point]:
-        """The changes so far with one setting changed further."""
+    def _changed(self, probe: Probe, changes: Point, *, others: bool = False) -> Iterator[Point]:
+        """The changes so far with one setting changed further.
+
+        Args:
+            others: whether it is one that is not changed yet.
+        """
         config = self._space.changed(probe, changes)
         fixed = {*(config.given or ()), *(each.key for each in self._space.axes)}
         for name, (now, values) in values_of(config).items():
+            if others and name in changes:
+                continue
             if _KEYS[name] in fixed and name not in changes:
                 self.kept[name] = None
                 continue
@@ -111,24 +140,33 @@ def values_of(config: RunConfig) -> dict[str, tuple[object, list[object]]]:
 
 
 def improved(
-    space: Space, search: Search, lines: Sequence[int], cheapest: Probe | None, best: Best
+    space: Space,
+    search: Search,
+    lines: Sequence[int],
+    cheapest: Probe | None,
+    best: Best,
+    refuted_at: RefutedAt,
 ) -> tuple[Probe | None, list[int], Knobs]:
     """The cheapest candidate once settings are tried, the lines that were searched, and what was tried.
 
     Args:
         cheapest: with the settings as given; None if none holds.
         best: the cheapest verified candidate among some lines.
+        refuted_at: the longer run by which a candidate was refuted.
     """
-    trials, lines = _Trials(space, search), list(lines)
+    trials, given, lines = _Trials(space, search), {*lines}, list(lines)
     first = cheapest
-    examined: set[Probe] = set()
+    examined: set[tuple[Probe, float | None]] = set()
+    lengths: dict[Probe, float | None] = {}
+    """Longer runs by which changes of a given combination were refuted."""
     while True:
         better = None
         for probe in _cheaper(space, search, lines, cheapest):
-            if probe in examined:
+            length = lengths.get(probe)
+            if (probe, length) in examined:
                 continue
-            examined.add(probe)
-            changes = trials.holding(probe)
+            examined.add((probe, length))
+            changes = trials.holding(probe) if length is None else trials.holding_longer(probe, length)
             if changes is not None and space.add(probe[0], changes):
                 better = search.add(SearchLine(space.costs[-1]))
                 break
@@ -136,6 +174,8 @@ def improved(
             break
         lines.append(better)
         cheapest = best(lines)
+        if probe[0] in given:
+            lengths[probe] = refuted_at((better, probe[1])) or length
     knobs = Knobs({name: tuple(values) for name, values in trials.tried.items()}, tuple(trials.kept))
     if first is not None and cheapest != first:
         knobs = Knobs(knobs.tried, knobs.kept, space.candidate(first))

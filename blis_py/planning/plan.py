@@ -109,7 +109,7 @@ def plan(
         tried = None
         if knobs:
             surest = partial(verifier.best, confidence=confidence)
-            best, lines, tried = improved(space, search, lines, best, surest)
+            best, lines, tried = improved(space, search, lines, best, surest, verifier.refuted_at)
         if best is not None:
             return _answer(space, search, verifier, lines, best, tried, combinations, draws, confidence)
         nearest = _nearest(space, search, lines)
@@ -273,7 +273,10 @@ def _more_than_offered(best: Candidate) -> str:
     missed = [each for each in best.judgement.requirements if not each.met]
     if best.judgement.saturated or best.config.workload.concurrency is not None or not missed:
         return ""
-    offered = all(each.what in _OFFERED for each in missed)
+    most = best.outcome.facts.get("offered_per_s") or float("inf")
+    offered = all(
+        each.what in _OFFERED or (each.what == "goodput_per_s" and each.limit > most) for each in missed
+    )
     return f"{missed[0].what} {missed[0].measured or 0.0:,.4g}" if offered else ""
 
 

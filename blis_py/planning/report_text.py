@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from blis_py.planning.analysis import CHANGE, Case
-from blis_py.planning.goal import Judgement, Requirement
+from blis_py.planning.goal import THROUGHPUTS, Judgement, Requirement
 from blis_py.planning.intervals import undecided
 from blis_py.planning.result import Candidate, PlanResult, Standing
 from blis_py.planning.stationary import MIN_FACTOR, HighestRate, Sustained
@@ -186,6 +186,9 @@ def _room(plan: PlanResult) -> list[str]:
     if rate is None:
         return []
     if rate.factor is None:
+        missed = [each.what for each in plan.best.judgement.requirements if not each.met]
+        if too_few := [what for what in missed if what in THROUGHPUTS]:
+            return [f"Highest rate: none; a lower rate misses {' and '.join(too_few)}, too"]
         more = "" if plan.objective == RATE else ", so more instances do not help"
         return [f"Highest rate: none; even {100 * MIN_FACTOR:g} % of the load misses a target{more}"]
     if rate.per_s is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from blis_py.config.models import RunConfig
-from blis_py.planning.goal import Goal, Judgement
+from blis_py.planning.goal import THROUGHPUTS, Goal, Judgement
 from blis_py.planning.intervals import undecided
 from blis_py.planning.job import HOPELESS, Job, JobOutcome, Variation
 from blis_py.planning.runner import Runner
@@ -53,6 +53,23 @@ class Sustained:
     def on_edge(self) -> bool:
         """Whether another sample of a generated load may turn the judgement over."""
         return on_edge(self.outcome, self.judgement)
+
+    @property
+    def ends_count(self) -> bool:
+        """Whether targets are missed only because the time after the last arrival counts for throughput."""
+        facts, missed = self.outcome.facts, [each for each in self.judgement.requirements if not each.met]
+        offered, served = facts.get("offered_per_s"), self.outcome.figures.get("throughput.requests_per_s")
+        if self.judgement.saturated or facts.get("closed") or not missed or not offered or not served:
+            return False
+        return all(
+            each.what in THROUGHPUTS and (each.measured or 0.0) * offered / served >= each.limit
+            for each in missed
+        )
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether the configuration meets its targets, or a longer run of it may."""
+        return self.judgement.holds or self.on_edge or self.ends_count
 
     @property
     def growth(self) -> float:
@@ -109,14 +126,14 @@ def sustained(
     longest run is reached.
 
     A generated load is a sample: it also goes on while a target lies within the 99 % interval of what was
-    measured, whether that is met or missed.
+    measured, whether that is met or missed. So does a run that misses a throughput by its end alone.
 
     Args:
         first: the outcome at `begun` times the duration of the workload.
     """
     result = Sustained(goal.judge(first), first, begun, is_steady(first, goal), begun)
     most = most_requests(first, goal)
-    while (result.judgement.holds or result.on_edge) and 0 < result.requests * result.growth <= most:
+    while result.may_hold and 0 < result.requests * result.growth <= most:
         length = result.length * min(_GROWTH, most / result.requests)
         outcome = runner.run([Job(config, Variation(length=length))])[0]
         judgement = goal.judge(outcome)

@@ -88,6 +88,10 @@ class Verifier:
             )
         return self._sustained[probe]
 
+    def refuted_at(self, probe: Probe) -> float | None:
+        """The length of the run that refuted a candidate; None if it holds, or failed before."""
+        return self.sustained(probe).length if probe in self.bursts else None
+
     def drawn(self, probe: Probe) -> Drawn:
         space = self._space
         if probe not in self._drawn:

@@ -39,7 +39,7 @@ def require_open_loops(requested: Demand, config: RunConfig) -> None:
     if requested.loops is not None:
         load = config.workload
         key, value = ("trace", load.trace) if load.spec is None else ("spec", load.spec)
-        problem = "has clients who wait for answers before they send more, which only a simulation serves"
+        problem = "has clients that wait for answers before they send more, which only a simulation serves"
         fix = "play it at fixed times: closed_loop: false, --session-mode fixed, no concurrency of clients"
         if requested.loops.only_turns:
             fix = f"{fix.partition(', no')[0]}; or convert it to TraceV2, which holds pauses"

@@ -63,7 +63,7 @@ def _require_shares(spec: dict[str, Any], path: Path) -> None:
         if not source.get("rate_fraction"):
             raise refuse(f"{key}.rate_fraction", "it has no share of the rate")
         if source.get("lifecycle") or source.get("spike"):
-            raise refuse(key, "its share is among those who send when it does")
+            raise refuse(key, "its share is among the clients active at the same time")
 
 
 def _each(spec: dict[str, Any]) -> list[tuple[str, int, dict[str, Any]]]:

@@ -26,9 +26,9 @@ DLLM = (
     Flag("--dllm-fdfo", bool, "", "First done, first out: the default."),
     Flag("--no-dllm-fdfo", bool, "", "A batch runs until all its blocks are final."),
     Flag("--dllm-in-place-reuse", bool, "", hidden=True),
-    Flag("--no-dllm-in-place-reuse", bool, "", "An unfinished block gives up its slot after every batch."),
+    Flag("--no-dllm-in-place-reuse", bool, "", "An unfinished block releases its slot after every batch."),
     Flag("--dllm-re-loop", bool, "", hidden=True),
-    Flag("--no-dllm-re-loop", bool, "", "Ask the scheduler after every round."),
+    Flag("--no-dllm-re-loop", bool, "", "Call the scheduler after every round."),
 )
 _MAX_SLOTS = 64
 """Default of `--max-num-seqs` for block diffusion: as many blocks of 32 as the default token budget holds."""

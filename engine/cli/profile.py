@@ -40,7 +40,9 @@ def profile(flags: Flags) -> None:
             raise InputError("must be above 0", key=name, value=flags[name])
     for name in ("--async-scheduling", "--overlap"):
         if name in flags:
-            raise InputError("steps that overlap cannot be told apart", key=name, fix="measure without it")
+            raise InputError(
+                "steps that overlap cannot be measured one by one", key=name, fix="measure without it"
+            )
     effort = EFFORTS["quick" if "--quick" in flags else "full"]
     effort = replace(effort, rounds=flags.get("--rounds", effort.rounds))
     folder = Path(flags["--out"]) if "--out" in flags else None

@@ -129,6 +129,13 @@ def test_generated_servers_pad_decodes_to_cuda_graphs_and_prefill_without_overla
     assert "async_scheduling" not in decode["scheduler"]
 
 
+def test_published_graph_sizes_take_the_place_of_the_engines_own(tmp_path: Path) -> None:
+    listed = {"cuda_graph": "prefill off | decode [1, 2, 512, 1024]", "moe_backend": ""}
+    prefill, decode = point(tmp_path, None, listed).settings()["pools"]
+    assert decode["latency"] == {"cuda_graph_sizes": [1, 2, 512, 1024]}
+    assert "latency" not in prefill
+
+
 def test_ranks_are_chosen_as_the_server_was_set_to(tmp_path: Path) -> None:
     in_turn = "prefill load-balance-method=round_robin | decode prefill-round-robin-balance"
     prefill, decode = point(tmp_path, None, {"other_flags": in_turn}).settings()["pools"]
@@ -142,6 +149,48 @@ def test_a_decode_instance_of_trtllm_receives_as_many_tokens_as_its_published_bu
     assert "max_tokens_in_buffer" not in point(tmp_path / "default").settings()
     transceiver = 'prefill {"max_tokens_in_buffer": 32768} | decode {"max_tokens_in_buffer": 16384}'
     assert point(tmp_path, {}, {"kv_transfer": transceiver}).settings()["max_tokens_in_buffer"] == 16384
+
+
+SCRIPTED = {
+    "backend": "sglang",
+    "status": "script only",
+    "precision": "fp8",
+    "isl": "8192",
+    "config_key": "dsr1-fp8-gb200-dynamo-sglang",
+    "other_flags": "DECODE_NODES=1 PREFILL_NODES=1 SCRIPT_MODE=8k1k-low-latency",
+    **{f"{side}_{name}": "1" for side in ("prefill", "decode") for name in ("workers", "tp", "ep")},
+    **dict.fromkeys(("mem_util", "token_budget", "max_seqs", "kv_cache_dtype", "moe_backend"), ""),
+    **{f"{side}_dp_attention": "" for side in ("prefill", "decode")},
+    "async_scheduling": "",
+}
+"""A row of which the name of the job's script is known."""
+
+
+def test_a_script_that_was_named_gives_its_settings_and_the_width_stays_that_of_the_row(
+    tmp_path: Path,
+) -> None:
+    row = {"backend": "sglang", "precision": "fp8", "isl": "8192"}
+    found = point(tmp_path / "a", row, SCRIPTED)
+    assert found.layout == "1 × TP4 + 1 × TP4"
+    prefill, decode = found.settings()["pools"]
+    assert prefill["scheduler"]["max_num_batched_tokens"] == 24576
+    assert prefill["scheduler"]["num_kv_blocks"] == 32768 // 16
+    assert prefill["scheduler"]["rank_choice"] == "round-robin"
+    assert decode["scheduler"]["max_num_batched_tokens"] == 8192
+    assert "num_kv_blocks" not in decode["scheduler"]
+    assert prefill["latency"]["fused_norms"] is decode["latency"]["fused_norms"] is True
+    unknown = {**SCRIPTED, "other_flags": "DECODE_NODES=1 PREFILL_NODES=1 SCRIPT_MODE=2p"}
+    assert "scheduler" not in point(tmp_path / "b", row, unknown).settings()["pools"][0]
+
+
+def test_a_run_has_as_many_rounds_as_the_client_that_held_it(tmp_path: Path) -> None:
+    assert point(tmp_path / "a").settings()["num_requests"] == 10 * 4
+    job = {"config_key": "dsr1-fp4-gb200-dynamo-trt"}
+    generated = {**job, "status": "read (settings of the config file)", "async_scheduling": ""}
+    assert point(tmp_path / "b", {}, generated).settings()["num_requests"] == 8 * 4
+    assert point(tmp_path / "c", {}, job).settings()["num_requests"] == 10 * 4, "by a later client"
+    row = {"backend": "sglang", "precision": "fp8", "isl": "8192"}
+    assert point(tmp_path / "d", row, SCRIPTED).of.requests().arrival_ns.size == 5 * 4
 
 
 def test_limits_of_sglang_are_divided_among_its_replicas(tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ instance goes. See `apart` for the times of steps and links."""
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from apart import BLOCK_BYTES, US, cluster, requests, simulate
 
+from blis_py.cluster.instances.handoff import HandOff
 from blis_py.cluster.simulation import ClusterSimulation
 from blis_py.errors import InputError
 from blis_py.metrics.invariants import check
@@ -358,3 +360,36 @@ def test_a_hand_over_of_blis_without_a_bandwidth_takes_its_latency_in_whole_micr
     record = simulate(requests([0], [20], [2]), "blis", latency_ns=latency_ns, bandwidth_gbps=None)
     assert record.handovers is not None
     assert (record.handovers.end_ns - record.handovers.begin_ns).tolist() == [took_us * 1000]
+
+
+@pytest.mark.parametrize(
+    ("sent_tokens", "until_tokens", "blocks"),
+    [
+        (0, 7, 0),  # no block of 8 tokens is complete
+        (0, 8, 1),
+        (8, 12, 0),
+        (8, 16, 1),
+        (16, 12, 0),  # more than that is on the way
+        (0, 20, 3),  # the last one need not be full
+        (16, 20, 1),
+        (20, 20, 1),  # its last block goes on from what was cached
+        (24, 20, 0),
+    ],
+)
+def test_whole_blocks_of_the_decode_instance_are_sent_and_the_last_one_of_a_prompt(
+    sent_tokens: int, until_tokens: int, blocks: int
+) -> None:
+    """Of a prompt of 20 tokens."""
+    pair: Any = SimpleNamespace(decode=1, sent_tokens=sent_tokens, request=SimpleNamespace(prompt_tokens=20))
+    blocks_of_eight: Any = SimpleNamespace(_block_bytes={1: (8, BLOCK_BYTES)})
+    assert HandOff._lacking_bytes(blocks_of_eight, pair, until_tokens) == blocks * BLOCK_BYTES
+
+
+@pytest.mark.parametrize(("latency_ns", "duration_us"), [(0, 1), (1, 1), (1000, 1), (1001, 2), (3000, 3)])
+def test_a_transfer_of_blis_without_a_bandwidth_takes_its_latency_in_whole_microseconds(
+    latency_ns: int, duration_us: int
+) -> None:
+    record = simulate(ONE, "blis", latency_ns=latency_ns, bandwidth_gbps=None)
+    handovers = record.handovers
+    assert handovers is not None
+    assert (handovers.end_ns - handovers.prefill_end_ns).tolist() == [duration_us * US]

@@ -11,12 +11,13 @@ import pandas as pd
 import pytest
 from two_visits import US, Pair, handed_over, table
 
+from blis_py.cluster.recording.trace_observer import Traced
 from blis_py.cluster.recording.visit_columns import VisitColumns
 from blis_py.core.request import Request
 from blis_py.latency.base import FrontendDelays
 from blis_py.metrics import visits_frame, write_visits_csv
 from blis_py.metrics.groups import rows_by_instance
-from blis_py.metrics.invariants import InternalError, check
+from blis_py.metrics.invariants import InternalError, _check_tokens, check
 from blis_py.metrics.itl import TokenGaps
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.record import Outcome
@@ -146,6 +147,35 @@ def test_visits_that_contradict_each_other_are_an_internal_error(
         check(record)
 
 
+@pytest.mark.parametrize(
+    ("outcome", "agrees"),
+    [(Outcome.COMPLETED, False), (Outcome.LENGTH_CAPPED, False), (Outcome.TIMED_OUT, True)],
+)
+def test_answers_however_they_ended_have_the_tokens_of_their_steps(outcome: Outcome, agrees: bool) -> None:
+    """A client that gives up may not have received all of them."""
+    record = handed_over()
+    record.visits.outcome[1] = outcome
+    record.visits.emitted_tokens[1] = 1
+    if agrees:
+        _check_tokens(record)
+        return
+    with pytest.raises(InternalError, match="tokens emitted and steps taken disagree"):
+        _check_tokens(record)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_tokens_of_earlier_visits_are_those_of_the_request_and_none_before_the_first(rows: int) -> None:
+    columns = VisitColumns(table([0] * rows, [5] * rows), DELAYS)
+    request = Request("request_0", 0, 16, 5, row=0)
+    columns.outcome[0], columns.emitted_tokens[0] = Onward.HANDED_OVER, 2
+    columns._grow()
+    columns.revisit(request)
+    columns.outcome[request.visit], columns.emitted_tokens[request.visit] = Onward.HANDED_OVER, 1
+    columns.revisit(request)
+    visits = [*range(rows), rows, rows + 1]
+    assert [columns.earlier_tokens(visit) for visit in visits] == [0] * rows + [2, 3]
+
+
 def test_the_visits_table_has_a_row_for_each_visit() -> None:
     frame = visits_frame(handed_over())
     assert frame["request_id"].tolist() == ["request_0"] * 2
@@ -222,3 +252,19 @@ def test_tokens_are_late_by_those_of_others_and_by_their_delivery(
     columns: Any = SimpleNamespace(frontend=FrontendDelays(behind_seq_ns=behind_seq_ns))
     columns.late_ns, columns.delivered_late = [100, 200], {1: 7}
     assert VisitColumns.late_by(columns, visit) == late_ns
+
+
+@pytest.mark.parametrize("how", ["timed_out", "ended"])
+@pytest.mark.parametrize("arrival_ns", [0, 7])
+def test_a_request_that_leaves_before_any_step_is_shown_at_its_arrival(how: str, arrival_ns: int) -> None:
+    shown: list[tuple[str, int, int]] = []
+    observer: Any = SimpleNamespace(sent_ns=lambda one: one.arrival_ns, handed_over=lambda one: None)
+    track: Any = SimpleNamespace(request=lambda phases, *_: shown.extend(phases))
+    events = SimpleNamespace(timed_out=lambda requests: None, ended=lambda requests, outcome: None)
+    traced = Traced(observer, track, None, events, 1)
+    request = Request("request_0", arrival_ns, 16, 5, row=0)
+    if how == "ended":
+        traced.ended([request], Outcome.QUEUED)
+    else:
+        traced.timed_out([request])
+    assert [(start, end) for _, start, end in shown] == [(arrival_ns, arrival_ns)]

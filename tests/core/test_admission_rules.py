@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from blis_py.core.admission_rules import NewTokenRatio
+from blis_py.core.admission_rules import AdmissionRule, NewTokenRatio
 from blis_py.core.config import SchedulerConfig
 
 CONFIG = SchedulerConfig(num_kv_blocks=64, max_model_len=4096, block_size=1)
@@ -48,3 +48,22 @@ def test_a_refusal_may_be_another_answer_later_and_an_admission_is_final() -> No
 
 def test_the_first_request_of_all_is_admitted_whatever_is_free() -> None:
     assert rule(0, 0, running=0).admits(ONE_TOKEN, 50)
+
+
+@pytest.mark.parametrize("uncached_tokens", [0, 1, 10**6])
+def test_vllm_admits_by_the_blocks_of_the_first_step_alone(uncached_tokens: int) -> None:
+    nothing_free: Any = SimpleNamespace(kv=SimpleNamespace(pool=SimpleNamespace(num_free=0)))
+    admission = AdmissionRule(CONFIG, nothing_free)
+    assert admission.admits(ONE_TOKEN, uncached_tokens)
+    assert not admission.varies
+
+
+@pytest.mark.parametrize("running", [1, 2, 5])
+def test_long_limits_reserve_4096_tokens_for_each_running_request(running: int) -> None:
+    """At first 70 per cent of them; a prompt of 2 tokens with a limit of 1 needs 3 more."""
+    reserved = -(-7 * 4096 * running // 10)
+    for free, admitted in ((reserved + 3 - 1, False), (reserved + 3 + 1, True)):
+        long = rule(0, free, running=running)
+        for each in long._instance.running:
+            each.max_tokens = each.target = 10**6
+        assert long.admits(ONE_TOKEN, 2) == admitted

@@ -1,4 +1,4 @@
-"""Public modules of the cluster by their names without the room."""
+"""Public modules of the cluster by their names without the room, and modules by former names."""
 
 from __future__ import annotations
 
@@ -35,3 +35,16 @@ def test_a_short_name_is_the_same_module(name: str, place: str) -> None:
 def test_a_module_that_is_not_there_is_no_short_name() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"blis_py\.cluster\.routers"):
         import_module("blis_py.cluster.routers")
+
+
+@pytest.mark.parametrize(
+    ("former", "present", "names"),
+    [
+        ("blis_py.saved", "blis_py.report.saved", ["SavedResult", "load"]),
+        ("blis_py.intervals", "blis_py.sensitivity.reruns", ["Reruns"]),
+    ],
+)
+def test_former_names_of_modules_give_the_same_objects(former: str, present: str, names: list[str]) -> None:
+    module = import_module(former)
+    assert module.__all__ == names
+    assert all(getattr(module, name) is getattr(import_module(present), name) for name in names)

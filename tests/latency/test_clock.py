@@ -118,3 +118,14 @@ def test_prices_are_taken_as_far_as_the_clock_resolves_them() -> None:
         within_the_clock(prices[3:])
     with pytest.raises(OverflowError):
         within_the_clock(np.array([np.nan]))
+
+
+@pytest.mark.parametrize("unit_ns", [1, 1000])
+@pytest.mark.parametrize("steps", [1, LONG])
+def test_the_longest_step_is_the_first_that_is_refused(unit_ns: int, steps: int) -> None:
+    longest = LONGEST_NS / unit_ns
+    with pytest.raises(OverflowError):
+        run_along(DecodeLine(longest, 0.0, 0.0, 0.0, 0.0, unit_ns), 1, 1, steps, 0, NEVER_NS)
+    shorter = float(np.nextafter(longest, 0.0))
+    line = DecodeLine(shorter, 0.0, 0.0, 0.0, 0.0, unit_ns)
+    assert run_along(line, 1, 1, 1, 0, NEVER_NS).end_ns == int(shorter) * unit_ns

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -236,3 +238,11 @@ def test_it_needs_a_folder_and_only_it_takes_one(tmp_path: Path) -> None:
         build("kernel-tables", shape=shape, gpu=gpu)
     with pytest.raises(InputError, match="--kernel-profile"):
         build("roofline", shape=shape, gpu=gpu, kernel_profile=tmp_path)
+
+
+def test_a_step_of_kernels_that_take_no_time_takes_a_nanosecond(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free: Any = tables(write(tmp_path))
+    monkeypatch.setattr(free, "_decodes_ns", lambda seqs, kv_tokens: np.zeros(len(kv_tokens)))
+    assert free.decode_run(DECODE, 4).ends_ns().tolist() == [1, 2, 3, 4]

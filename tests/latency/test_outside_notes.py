@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from latency_cases import decode
 
-from blis_py.hardware.gpu import load_gpu
+from blis_py.hardware.gpu import GIVEN_LINK, load_gpu
 from blis_py.latency import build
 from blis_py.latency.decode_line import SCALAR_STEPS, DecodeLine, run_along
 from blis_py.latency.engine_terms import EngineTerms
 from blis_py.latency.fitted_surface import FittedSurface
 from blis_py.latency.graph_sizes import GraphSizes
-from blis_py.latency.notes import Outside, domain_notes
+from blis_py.latency.notes import Outside, domain_notes, link_notes
 from blis_py.latency.trained import ServerTerms
 from blis_py.models.model_shape import load_model
 
@@ -90,3 +92,21 @@ def test_a_fitted_gap_per_sequence_grows_up_to_the_batches_it_was_seen_with(mode
 
 def test_what_was_not_learned_of_an_engine_costs_nothing() -> None:
     assert EngineTerms() == EngineTerms(1, 1, 0, 1, 0, 0, 0, 0, ())
+
+
+@pytest.mark.parametrize(
+    ("tp", "joined", "noted"), [(1, 8, False), (2, 8, False), (8, 8, False), (2, 1, True), (16, 8, True)]
+)
+def test_more_gpus_than_a_link_joins_are_noted(tp: int, joined: int, noted: bool) -> None:
+    gpu = replace(load_gpu("h100"), link_gpus=joined)
+    notes = link_notes(gpu, tp)
+    assert [f"TP{tp} is more GPUs than the {joined}" in note for note in notes] == [True] * noted
+    assert link_notes(None, tp) == ()
+
+
+@pytest.mark.parametrize(("tp", "noted"), [(1, False), (2, True)])
+def test_a_link_that_is_given_is_stated_where_there_is_one(tp: int, noted: bool) -> None:
+    gpu = replace(load_gpu("h100"), link_source=GIVEN_LINK, link_bytes_per_s=5e10)
+    assert ["all 2 GPUs are linked by 50 GB/s, as given" in note for note in link_notes(gpu, tp)] == [
+        True
+    ] * noted

@@ -84,11 +84,11 @@ def test_the_slowest_and_the_median_request_have_ledgers_that_add_up_too(busy: R
 @pytest.mark.parametrize(
     ("question", "problem"),
     [
-        ({"metric": "ttft.mean"}, "no request can be asked for so"),
-        ({"metric": "ttft"}, "no request can be asked for so"),
+        ({"metric": "ttft.mean"}, "does not identify a request"),
+        ({"metric": "ttft"}, "does not identify a request"),
         ({"metric": "ttft.p101"}, "no such percentile"),
         ({"metric": "critical.ttft.p99", "slo_class": "batch"}, "is another class than that of --metric"),
-        ({"request": "request_1", "slo_class": "batch"}, "is asked for beside a metric or a class"),
+        ({"request": "request_1", "slo_class": "batch"}, "cannot be combined with a metric or a class"),
     ],
 )
 def test_a_question_that_is_none_is_refused(question: dict[str, str], problem: str) -> None:

@@ -18,10 +18,12 @@ MAX_FILES_ABOUT_A_KIND = 14
 
 
 ROOT_MODULES = {"__init__", "__main__", "api", "errors", "result", "version"}
+FORMER_NAMES = {"saved", "intervals"}
+"""Documented once, and still importable."""
 
 
 def test_the_root_of_the_package_keeps_what_users_call_and_rooms_the_rest() -> None:
-    assert {path.stem for path in (ROOT / "blis_py").glob("*.py")} == ROOT_MODULES
+    assert {path.stem for path in (ROOT / "blis_py").glob("*.py")} == ROOT_MODULES | FORMER_NAMES
 
 
 def inside_functions(tree: ast.AST, inside: bool = False) -> Iterator[ast.stmt]:

@@ -102,3 +102,16 @@ def test_gaps_are_those_of_the_tokens_one_by_one(seed: int, requests: int) -> No
     found = TokenGaps(run).distribution(chosen)
     assert np.repeat(found.values, found.weights).tolist() == sorted(gaps.tolist())
     assert run.visits.emission.sizes(chosen).sum() == run.emitted_tokens[chosen].sum()
+
+
+@pytest.mark.parametrize("visits", [[0, 1, 2], [2, 0], [1, 2, 0], [1], []])
+def test_visits_taken_have_the_tokens_that_they_had(visits: list[int]) -> None:
+    """Each by itself, the first one too: its breaks, and its steps with other numbers of tokens."""
+    emission = EmittedTokens(
+        ints(2, 5, 0), ints(6, 9, 3), ints((0, 3, 6), (1, 6, 8)), ints((0, 6, 3), (1, 5, 2), (2, 1, 4))
+    )
+    taken = emission.take(np.array(visits, dtype=np.int64))
+    assert taken.steps().tolist() == [emission.steps()[visit] for visit in visits]
+    assert taken.tokens().tolist() == [emission.tokens()[visit] for visit in visits]
+    order = np.arange(len(visits))
+    assert taken.sizes(order).tolist() == emission.sizes(np.array(visits, dtype=np.int64)).tolist()

@@ -109,6 +109,7 @@ def test_a_compressed_file_has_the_same_bytes_every_time(tmp_path: Path) -> None
         write_steps_csv(run, tmp_path / name)
     first = (tmp_path / "a.csv.gz").read_bytes()
     assert first == (tmp_path / "b.csv.gz").read_bytes()
+    assert first[4:8] == bytes(4), "no time of writing"
     assert gzip.decompress(first).startswith(b"instance,start_ns,")
 
 

@@ -10,7 +10,8 @@ from record_builders import emission_times, instance, random_record, record, tab
 
 from blis_py.latency.base import FrontendDelays
 from blis_py.metrics.distribution import Distribution
-from blis_py.metrics.itl import TokenGaps, _sorted
+from blis_py.metrics.emission import EmittedTokens
+from blis_py.metrics.itl import TokenGaps, _SharedVisits, _sorted
 from blis_py.metrics.latencies import latencies
 from blis_py.metrics.record import RunRecord
 
@@ -123,3 +124,17 @@ def test_a_run_without_steps_has_no_gaps() -> None:
     rows = np.zeros(0, dtype=np.intp)
     assert TokenGaps(run).distribution(rows).count == 0
     assert TokenGaps(run).of_each(rows)[0].tolist() == []
+
+
+@pytest.mark.parametrize("first", [0, 3, 7, 12])
+@pytest.mark.parametrize("count", [1, 4, 20])
+def test_the_gap_of_a_step_is_seen_by_the_visits_that_emitted_with_it_and_with_one_before(
+    first: int, count: int
+) -> None:
+    """Three visits; the second one emits with steps 2, 3, and from 8 to 10."""
+    emission = EmittedTokens(np.array([0, 2, 5]), np.array([9, 10, 5]), np.array([[1, 3, 8]]))
+    shared = _SharedVisits(np.arange(3))
+    shared.prepare(emission)
+    seen = {*range(1, 10)}, {3, 9, 10}, set[int]()
+    steps = range(first, first + count)
+    assert shared.weights(first, count).tolist() == [sum(step in own for own in seen) for step in steps]

@@ -215,3 +215,22 @@ def test_the_first_third_of_the_arrivals_begins_with_the_first_of_them() -> None
     run.visits.scheduled_ns[:] = arrivals + waits
     run.visits.finish_ns[:] = run.visits.scheduled_ns + 100 * 10**9
     assert assess(run)["verdict"] == SATURATED
+
+
+@pytest.mark.parametrize(("late", "verdict"), [(20, STABLE), (21, SATURATED)])
+def test_a_backlog_that_grows_by_a_hundredth_of_what_is_offered_is_saturation(
+    late: int, verdict: str
+) -> None:
+    """Of 2,010 requests in the second half: 20 more at its end are less than a hundredth of those offered,
+    and more than one of those served."""
+    half = 2010
+    arrival_ns = np.arange(2 * half + 1) * 10**9
+    run = record(table(arrival_ns), [instance([1])], [(0, [])] * len(arrival_ns))
+    delay_ns = np.maximum(np.arange(-half, half + 1), 0) * (late * 10**9 // (half - late))
+    run.visits.finish_ns[:] = arrival_ns + 10**8 + delay_ns
+    run.visits.scheduled_ns[:] = run.visits.finish_ns - 10**7
+    run.end_ns = int(run.finish_ns.max())
+    found = assess(run)
+    assert found["offered_per_s"] == 1.0
+    assert found["served_per_s"] * half == pytest.approx(half - late, abs=1)
+    assert found["verdict"] in ((verdict, OVERLOADED) if verdict == STABLE else (verdict,))

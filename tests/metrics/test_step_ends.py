@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -114,3 +115,13 @@ def test_a_table_of_steps_has_as_many_rows_as_were_written_in_memory_or_not(rows
         table.append((row, row % 7))
     assert len(table) == rows
     assert sum(len(part["running"]) for part in table.parts()) == rows
+
+
+@pytest.mark.parametrize("first", [0, 99, 100, 199, 250])
+def test_one_end_is_read_from_any_part_first(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_ends, "_AT_ONCE", 64)
+    column = StepEnds.of(np.arange(100) * 5 + 1)
+    column.append(PricedRun(range(1000, 1100)))
+    column.append(PricedRun(range(2000, 2100)))
+    expected = column.ns().tolist()
+    assert [column.one(step) for step in (first, 150, 0)] == [expected[step] for step in (first, 150, 0)]

@@ -74,7 +74,7 @@ def test_a_report_needs_no_other_file(page: Page) -> None:
 
 
 def test_the_verdict_and_warnings_come_first(page: Page) -> None:
-    order = ["verdict", "What was asked", "The answer", "How sure, and why", "By class", "Where the time of"]
+    order = ["verdict", "The question", "The answer", "How sure, and why", "By class", "Where the time of"]
     order += ["Configuration", "Where the numbers are from", "To get it again"]
     places = [page.html.index(each, page.html.index("<main")) for each in order]
     assert places == sorted(places)

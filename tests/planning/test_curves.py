@@ -68,3 +68,10 @@ def test_values_that_differ_by_more_than_thirty_have_a_logarithmic_axis(most: fl
         for rate, value in ((1, 1.0), (2, most))
     ]
     assert panel(curves(pd.DataFrame(rows), {"rate": (1, 2)})).get_yscale() == scale
+
+
+@pytest.mark.parametrize("metric", ["ttft_ms.p99", "tpot_ms.p99"])
+def test_the_legend_names_the_lines_whichever_metric_was_measured(metric: str) -> None:
+    picture = curves(swept(1).rename(columns={"ttft_ms.p99": metric}), AXES)
+    (legend,) = picture.figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["gpu h100", "gpu l40s"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import blis_py as blis
 from blis_py import api
 from blis_py.config.disaggregation import split_xpyd
 from blis_py.errors import InputError
+from blis_py.planning import disaggregate
 from blis_py.planning.axes import parse_axis
 from blis_py.planning.disaggregate import Layouts, best_of, layouts_of
 from blis_py.planning.executors import Serial
@@ -18,7 +21,7 @@ from blis_py.planning.job import JobOutcome
 from blis_py.planning.plan import Plan
 from blis_py.planning.runner import Runner
 from blis_py.planning.store import Nowhere
-from blis_py.planning.sweep import Row
+from blis_py.planning.sweep import OK, Row
 
 LOAD = {"model": "llama-3.1-8b", "gpu": "h100", "workload": "chat", "rate": 24, "num_requests": 120}
 
@@ -61,6 +64,28 @@ def test_more_targets_come_before_more_room() -> None:
     one, two, roomy = row("1p3d", 1, 0.2), row("2p2d", 2, 0.9), row("3p1d", 2, 0.8)
     assert best_of([one, two]) is two
     assert best_of([one, two, roomy]) is roomy
+
+
+@pytest.mark.parametrize(
+    ("together", "apart", "dollars"),
+    [(3.0, 4.0, (4.0, 3.0)), (3.0, 3.0, (3.0, 3.0)), (None, 4.0, None), (None, None, None)],
+)
+def test_the_price_of_the_winner_stands_before_that_of_the_other_kind(
+    monkeypatch: pytest.MonkeyPatch,
+    together: float | None,
+    apart: float | None,
+    dollars: tuple[float, float] | None,
+) -> None:
+    rows = (row("2", 1, 0.9), row("1p1d", 2, 0.5))
+    rows = tuple(replace(each, outcome=replace(each.outcome, facts={"requests": 9})) for each in rows)
+    assert all(each.status == OK for each in rows)
+    monkeypatch.setattr(disaggregate, "run_sweep", lambda *_: SimpleNamespace(rows=rows))
+    hourly = {"2": together, "1p1d": apart}
+    monkeypatch.setattr(disaggregate, "_hourly", lambda config, _: hourly[config.disaggregation.xpyd])
+    no_runner: Any = None
+    found = layouts_of(api.configure(None, slo=["ttft.p99=1s"], **LOAD), 2, no_runner)
+    assert found.apart
+    assert found.dollars == dollars
 
 
 @pytest.mark.parametrize(

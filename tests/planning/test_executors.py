@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -166,3 +168,76 @@ def test_without_dask_the_error_states_what_to_install(monkeypatch: pytest.Monke
 def test_one_worker_needs_no_other_process() -> None:
     assert isinstance(executor(1), Serial)
     assert isinstance(executor(2), Processes)
+
+
+class Future:
+    """A result of a Dask cluster."""
+
+    def __init__(self, value: Any, error: Exception | None = None) -> None:
+        self.value, self.error, self.is_released = value, error, False
+
+    def exception(self) -> Exception | None:
+        return self.error
+
+    def result(self) -> Any:
+        return self.value
+
+    def release(self) -> None:
+        self.is_released = True
+
+
+class Client:
+    """A Dask cluster of seven workers whose second job dies with its worker."""
+
+    loop = None
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.futures: list[Future] = []
+        self.is_open = True
+
+    def scheduler_info(self, n_workers: int = 5) -> dict[str, Any]:
+        """As in Dask: of the first `n_workers`; of all if it is negative."""
+        names = [f"worker {number}" for number in range(7)]
+        return {"workers": dict.fromkeys(names if n_workers < 0 else names[:n_workers])}
+
+    def map(self, run: Any, jobs: Sequence[bytes], pure: bool = True) -> list[Future]:
+        assert not pure, "equal jobs are jobs of their own"
+        dies = RuntimeError("killed")
+        self.futures = [Future(job.decode(), dies if index == 1 else None) for index, job in enumerate(jobs)]
+        return self.futures
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+def test_every_worker_of_a_dask_cluster_counts_and_results_are_released_once_they_are_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clusters: list[Any] = []
+
+    def local(**settings: Any) -> Any:
+        clusters.append(SimpleNamespace(**settings, close=lambda: clusters.clear()))
+        return clusters[0]
+
+    def as_completed(futures: list[Future], loop: Any) -> Iterator[Future]:
+        yield from reversed(futures)
+
+    dask = SimpleNamespace(Client=Client, LocalCluster=local, as_completed=as_completed)
+    monkeypatch.setitem(sys.modules, "distributed", dask)
+    found: Any = Dask("local", 3)
+    assert (clusters[0].n_workers, clusters[0].threads_per_worker) == (3, 1)
+    assert found.workers == 7
+    taken = []
+    for index, outcome in found.outcomes([b"a", b"b", b"c"]):
+        taken.append((index, outcome if isinstance(outcome, str) else outcome.failed))
+        assert [one.is_released for one in found._client.futures[index + 1 :]] == [True] * (2 - index)
+    assert [index for index, _ in taken] == [2, 1, 0]
+    assert (taken[0][1], taken[2][1]) == ("c", "a")
+    assert "killed" in taken[1][1]
+    assert all(one.is_released for one in found._client.futures)
+    client = found._client
+    found.close()
+    assert not client.is_open
+    assert not clusters
+    with pytest.raises(InputError, match="a Dask cluster has the workers it has"):
+        Dask("tcp://127.0.0.1:9", 3)

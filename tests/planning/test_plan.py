@@ -354,13 +354,14 @@ def test_a_plan_waits_for_requests_that_the_horizon_of_a_spec_would_cut_off(tmp_
 FEW = {"model": "llama-3.1-8b", "rate": 5, "num_requests": 60, "draws": 0, "tune": False, "most_requests": 60}
 
 
-def test_more_throughput_than_is_offered_is_no_lack_of_instances() -> None:
-    found = blis.plan(**FEW, instances=[1, 2], at_least="output_tokens_per_s=1e6")
+@pytest.mark.parametrize("figure", ["output_tokens_per_s", "goodput_per_s"])
+def test_more_throughput_than_is_offered_is_no_lack_of_instances(figure: str) -> None:
+    found = blis.plan(**FEW, instances=[1, 2], at_least=f"{figure}=1e6", goodput="ttft:200")
     assert not found.holds
     assert found.rate is None
     assert found.binding is None
     (note,) = [note for note in found.notes if "ask for no more" in note]
-    assert note.startswith("output_tokens_per_s ")
+    assert note.startswith(f"{figure} ")
     assert note.endswith("raise --rate, or take --max-rate")
 
 

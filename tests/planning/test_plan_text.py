@@ -116,6 +116,10 @@ def test_a_highest_rate_states_what_it_is_not() -> None:
         said(factor=None)
         == "Highest rate: none; even 1 % of the load misses a target, so more instances do not help"
     )
+    short = Requirement("goodput_per_s", 90.0, 83.0, "per s", 83 / 90 - 1)
+    missing = replace(candidate(2, 80), judgement=Judgement(False, (short,)))
+    text = report_text.answer(plan(best=missing, rate=HighestRate()))
+    assert "Highest rate: none; a lower rate misses goodput_per_s, too" in text
     assert said(broken=None).endswith("beyond 120 requests/s, where the search ended (over 0 requests, 30 s)")
     assert said(settled=False) == (
         "Highest rate of a burst of 30 s: 120 requests/s (2.00 × the 60 offered; over 0 requests, 30 s); "

@@ -29,8 +29,10 @@ def test_of_several_settings_that_some_runs_lack_the_first_by_name_is_reported()
 
 
 def test_listed_runs_vary_what_differs_between_them_in_the_order_in_which_it_occurs() -> None:
-    axes = _axes_of([{"rate": 5, "tp": 2}, {"rate": 5, "tp": 1}])
-    assert [(each.name, list(each.values)) for each in axes] == [("rate", [5]), ("tp", [2, 1])]
+    for second in ({"rate": 5, "tp": 1}, {"tp": 1, "rate": 5}):
+        axes = _axes_of([{"rate": 5, "tp": 2}, second])
+        assert [(each.name, list(each.values)) for each in axes] == [("rate", [5]), ("tp", [2, 1])]
+    assert [each.name for each in _axes_of([{"rate": 5}])] == ["rate"]
 
 
 @pytest.mark.parametrize("name", ["nosuch", "scheduler.nosuch", "seed.more"])

@@ -10,9 +10,11 @@ import pytest
 
 import blis_py as blis
 from blis_py.api import configure
-from blis_py.planning.job import Job, Variation
+from blis_py.planning.goal import Judgement, Requirement
+from blis_py.planning.job import Job, JobOutcome, Variation
 from blis_py.planning.longer import repeated, resampled
 from blis_py.planning.plan import Plan
+from blis_py.planning.stationary import Sustained
 from blis_py.planning.worker import varied
 from blis_py.requests.table import RequestTable
 
@@ -204,3 +206,31 @@ def test_the_longest_run_is_as_long_as_may_be() -> None:
     found = blis.plan(**LOAD | settings, num_requests=100, gpu="h100", instances="4")
     assert found.sustained is not None
     assert found.sustained.requests == 250
+
+
+@pytest.mark.slow
+def test_throughput_is_judged_without_the_weight_of_the_end_of_a_short_run() -> None:
+    """The last answers take seconds of which no request arrives: of 20 s of a load, a sixth."""
+    load = {
+        "model": "llama-3.1-8b",
+        "rate": 100,
+        "num_requests": 200,
+        "prompt_tokens": 500,
+        "output_tokens": 100,
+    }
+    once: dict[str, Any] = {"instances": [2], "draws": 0, "workers": 1, "cache": False, "tune": False}
+    found = blis.plan(**load, **once, at_least="goodput_per_s=88", goodput="ttft:200", most_requests=8000)
+    assert found.holds
+
+
+def test_a_throughput_above_the_load_is_not_sought_in_longer_runs() -> None:
+    def cut(measured: float, **facts: Any) -> bool:
+        missed = Requirement("goodput_per_s", 90.0, measured, "per s", measured / 90 - 1)
+        outcome = JobOutcome(
+            figures={"throughput.requests_per_s": 80.0}, facts={"offered_per_s": 100.0, **facts}
+        )
+        return Sustained(Judgement(False, (missed,)), outcome, 1.0, False).ends_count
+
+    assert cut(72.0)
+    assert not cut(71.9)
+    assert not cut(72.0, closed=True)

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from random_tables import drawn
 
+from blis_py.errors import InputError
 from blis_py.planning.longer import repeated, resampled
 from blis_py.requests.streams import stream
 from blis_py.requests.table import Labels, RequestTable
-from blis_py.traces.compose import distinct_names, merged
+from blis_py.traces.compose import distinct_names, merged, scales
 
 Row = dict[str, Any]
 CASES = 40
@@ -154,3 +155,11 @@ def test_a_bootstrap_is_blocks_of_the_recording_with_the_gaps_before_each_reques
         if table.request_id is None:
             row["id"] = mine["id"] = ""
     assert found == expected
+
+
+@pytest.mark.parametrize("text", ["1", "1,2,3", "1,0", "0,1", "1,-2", "1,inf", "nan,1", "1,x", ""])
+def test_rate_factors_are_one_positive_number_for_each_source(text: str) -> None:
+    assert scales("1,0.5", 2) == [1.0, 0.5]
+    assert scales(None, 2) == [1.0, 1.0]
+    with pytest.raises(InputError, match="give 2 positive numbers: 1,1"):
+        scales(text, 2)

@@ -94,7 +94,7 @@ def test_an_overlapped_run_is_recorded_and_replays(model: list[str], tmp_path: P
         (["bench", "throughput", "--compare-overlap", "--step-log", "x.csv"], "--step-log: contradicts"),
         (["bench", "throughput", "--overlap", "--no-async-scheduling"], "--overlap: contradicts"),
         (["profile", "--async-scheduling"], "--async-scheduling: steps that overlap"),
-        (["bench", "throughput", "--async-scheduling", "--clock", "cpu"], "clock: tells the time of one"),
+        (["bench", "throughput", "--async-scheduling", "--clock", "cpu"], "clock: measures one thread"),
     ],
     ids=" ".join,
 )

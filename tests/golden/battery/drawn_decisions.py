@@ -422,7 +422,7 @@ def _tried(rng: Random) -> Iterator[Any]:
         space.runs, space.changed, space.add, space.runner = runs, changed, add, SimpleNamespace(run=run)
         space.candidate = lambda probe: f"candidate {probe}"
         search = Search([SearchLine(cost) for cost in space.costs], sizes, evaluate)
-        yield knobs.improved(space, search, range(lines), search.best(), search.best)
+        yield knobs.improved(space, search, range(lines), search.best(), search.best, lambda probe: None)
         yield [
             log,
             space.points,

@@ -1,0 +1,126 @@
+"""Settings tried around a candidate: rounds of single changes, and pairs once a longer run refutes one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import blis_py as blis
+from blis_py.planning import knobs
+from blis_py.planning.goal import Goal, Judgement, Requirement
+from blis_py.planning.job import Job, JobOutcome, Variation
+from blis_py.planning.search import Probe, Search, SearchLine
+
+LONGER = 20.0
+LUCKY = {"max_num_seqs": 512}
+"""Holds for a short run only."""
+PAIR = {"max_num_batched_tokens": 2048, "scheduler": "priority-fcfs"}
+
+
+def slack(settings: dict[str, Any], length: float) -> float:
+    """Of a candidate of two instances; the router is the best single change, and a dead end."""
+    if length < LONGER:
+        return 0.1 if settings == LUCKY else -0.5
+    if settings == PAIR:
+        return 0.02
+    if "routing_policy" in settings:
+        return -0.05
+    return -0.3 if "scheduler" in settings else -2.0
+
+
+class OneLine:
+    """A space of two instances of one combination, whose runs are `slack`."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        self._config = blis.build(
+            model="qwen3-14b", gpu="h100", num_instances=2, num_requests=10, rate=1
+        ).config
+        self._settings: dict[int, dict[str, Any]] = {}
+        self.sizes, self.axes, self.goal, self.at, self.runner = sizes, (), Goal(), Variation(), self
+        self.points: list[dict[str, Any]] = [{}]
+        self.costs = [1.0]
+        self.jobs: list[Job] = []
+
+    def runs(self, line: int) -> bool:
+        return True
+
+    def candidate(self, probe: Probe) -> Probe:
+        return probe
+
+    def add(self, line: int, settings: dict[str, Any]) -> bool:
+        self.points.append(self.points[line] | settings)
+        self.costs.append(1.0)
+        return True
+
+    def changed(self, probe: Probe, settings: dict[str, Any]) -> Any:
+        own = self._config.scheduler
+        made = self.points[probe[0]] | settings
+        scheduler = SimpleNamespace(
+            max_num_batched_tokens=made.get("max_num_batched_tokens", own.max_num_batched_tokens),
+            max_num_seqs=made.get("max_num_seqs", own.max_num_seqs),
+            policy=made.get("scheduler", own.policy),
+            prefix_cache=made.get("prefix_cache", own.prefix_cache),
+            block_size=own.block_size,
+        )
+        routing = SimpleNamespace(policy=made.get("routing_policy", self._config.routing.policy))
+        return SimpleNamespace(
+            scheduler=scheduler, routing=routing, engine="vllm", instances=2, given=(), made=made
+        )
+
+    def run(self, jobs: list[Any]) -> list[JobOutcome]:
+        self.jobs += jobs
+        return [outcome(slack(job.config.made, job.variation.length)) for job in jobs]
+
+
+def outcome(spare: float) -> JobOutcome:
+    verdict = {"slo": "ttft.p99=100ms", "metric": "ttft", "stat": "p99", "limit_ms": 100.0}
+    return JobOutcome(slo=[verdict | {"measured_ms": 100 * (1 - spare), "met": spare >= 0}])
+
+
+def judgement(spare: float) -> Judgement:
+    return Judgement(spare >= 0, (Requirement("x", 1.0, 1 - spare, "ms", spare),))
+
+
+def tuned() -> tuple[OneLine, Probe | None, list[int]]:
+    """The result of `improved` where a change is verified over the longer duration."""
+    space = OneLine([2])
+    refuted: set[Probe] = set()
+
+    def evaluate(probes: Any, _: bool) -> list[Judgement]:
+        return [judgement(slack(space.points[line], 1.0 if line < 2 else LONGER)) for line, _ in probes]
+
+    search = Search([SearchLine(1.0)], space.sizes, evaluate)
+
+    def best(lines: Any) -> Probe | None:
+        while (probe := search.best(lines)) is not None:
+            longer = slack(space.points[probe[0]], LONGER)
+            if longer >= 0:
+                return probe
+            refuted.add(probe)
+            search.refute(probe, judgement(longer))
+        return None
+
+    found, lines, _ = knobs.improved(
+        space,  # type: ignore[arg-type]
+        search,
+        [0],
+        best([0]),
+        best,
+        lambda probe: LONGER if probe in refuted else None,
+    )
+    return space, found, lines
+
+
+def test_a_pair_is_found_at_the_length_that_refuted_a_change_of_a_short_run() -> None:
+    space, found, _ = tuned()
+    assert space.points[1] == LUCKY
+    assert found == (2, 0)
+    assert space.points[2] == PAIR
+
+
+def test_pairs_are_judged_only_over_the_longer_duration_and_each_once() -> None:
+    space, _, _ = tuned()
+    longer = [tuple(sorted(job.config.made.items())) for job in space.jobs if job.variation.length == LONGER]  # type: ignore[attr-defined]
+    assert len(longer) == len(set(longer))
+    assert {len(made) for made in longer} == {1, 2}
+    assert all(len(job.config.made) == 1 for job in space.jobs if job.variation.length < LONGER)  # type: ignore[attr-defined]
