@@ -45,9 +45,10 @@ _Load = tuple[int, float]
 ENGINES = ("vllm", "sglang", "trtllm")
 _LIBRARIES = ("deepep",)
 """Whose kernels engines call where they are set to."""
-_GRAPH_TOKENS = {"vllm": 512}
-"""Tokens up to which CUDA graphs hold the layers of a step with prompts, too (vllm/config/vllm.py: piecewise
-graphs, `max_cudagraph_capture_size`)."""
+_PIECEWISE_TOKENS = {"vllm": 512}
+"""Tokens up to which CUDA graphs hold the layers of a step with prompts, too, by an engine's default; the
+largest captured size where a server's sizes are known (vllm/config/vllm.py: `max_cudagraph_capture_size` is
+that of the piecewise graphs of mixed steps as well)."""
 _RELATED = {True: "b200", False: "h100"}
 """Measured GPU whose efficiencies apply to others, by whether these multiply in 4 bits."""
 _SERVERS = {True: "b200", False: "h200"}
@@ -114,7 +115,7 @@ class Operators:
         self._learned_here = known
         self._made_of = shape, gpu, layout, engine
         self._options = options, terms
-        self._graph_tokens = _GRAPH_TOKENS.get(engine, 0)
+        self._graph_tokens = _PIECEWISE_TOKENS.get(engine, 0)
         self._terms = terms or terms_of(engine, gpu, shape)
         self._server = server or ServerTerms()
         self.outside = LargestBatch(self._server.most_seqs)
@@ -133,8 +134,8 @@ class Operators:
         self._sparse = shape.moe_layers > 0
         self._dp = layout.attention_dp
         self._graphs = options.graphs if options else None
-        if self._graphs is not None and not self._graphs.sizes:
-            self._graph_tokens = 0
+        if self._graphs is not None and self._graph_tokens:
+            self._graph_tokens = max(self._graphs.sizes, default=0)
         self._list = operators = OperatorList(shape, gpu, layout, learned, options)
         blocks = shape.weights.block_scales and not operators.dispatches
         self._prefill_scale = self._terms.prefill_scale * (self._terms.prefill_block_scale if blocks else 1.0)
