@@ -1,12 +1,12 @@
-"""CPU time of a run whose instance divides experts and replicates attention, over that of dense counterparts.
+"""CPU time of a run whose instance has an expert group, over that of the same servers without one.
 
     python benchmarks/ranks.py [--requests N] [--pairs N] [--out FILE]
 
-A closed loop of the same requests on eight GPUs: experts in a group of eight (EP), and attention on eight
-ranks besides (EP + DP), each against the same model divided by tensor parallelism alone, and against a dense
-model, all priced operator by operator. Both of a pair run right after each other, in turn first and second,
-so that the machine's speed at the moment divides out; the ratio is the median over the pairs. Timed is what
-a user waits for: tables of step times, simulation, summary. Prints a table and writes JSON.
+A closed loop on instances that divide all matrices (TP), against the same with experts in a group (EP), and
+with attention replicated on its ranks besides (EP + DP), whose queues are the ranks' own. Both runs of a pair
+follow each other, in turn first and second, so that the machine's speed at the moment divides out; the ratio
+is the median over the pairs. Timed is what a user waits for: tables of step times, simulation, summary.
+Prints a table and writes JSON.
 """
 
 from __future__ import annotations
@@ -32,60 +32,65 @@ from blis_py import api  # noqa: E402
 from blis_py.metrics import summarise  # noqa: E402
 
 SERVERS: dict[str, dict[str, Any]] = {
-    "EP": {"model": "deepseek-r1", "ep": 8},
-    "EP + DP": {"model": "deepseek-r1", "ep": 8, "attention_dp": 8},
+    "DeepSeek-V3.1 NVFP4, TensorRT-LLM on B200": {
+        "engine": "trtllm",
+        "model": "deepseek-v3.1-nvfp4",
+        "gpu": "b200",
+        "tp": 8,
+        "cuda_graph_padding": True,
+    },
+    "DeepSeek-R1, SGLang on H200": {"engine": "sglang", "model": "deepseek-r1", "gpu": "h200", "tp": 8},
+    "Qwen3-235B FP8, vLLM on H200": {
+        "engine": "vllm",
+        "model": "qwen3-235b-a22b-fp8",
+        "gpu": "h200",
+        "tp": 4,
+    },
 }
-COUNTERPARTS: dict[str, dict[str, Any]] = {
-    "TP alone": {"model": "deepseek-r1"},
-    "dense model": {"model": "llama-3.1-70b-fp8"},
-}
-COMMON: dict[str, Any] = {
-    "engine": "sglang",
-    "gpu": "h200",
-    "tp": 8,
-    "concurrency": 64,
-    "prompt_tokens": 1000,
-    "output_tokens": 300,
-    "timeout": None,
-}
+LOAD: dict[str, Any] = {"concurrency": 64, "prompt_tokens": 1000, "output_tokens": 300, "timeout": None}
 MOST = 1.3
-"""What such a run may cost."""
+"""What a run with a group may cost."""
 RESULTS = Path(__file__).parent / "results" / "ranks.json"
 
+Settings = dict[str, Any]
 
-def cpu_s(settings: dict[str, Any], requests: int) -> float:
+
+def groups_of(server: Settings) -> dict[str, Settings]:
+    """The server with its experts in a group of all GPUs."""
+    grouped = {**server, "ep": server["tp"]}
+    return {"EP": grouped, "EP + DP": {**grouped, "attention_dp": server["tp"]}}
+
+
+def cpu_s(settings: Settings, requests: int) -> float:
     """CPU seconds of a run."""
     gc.collect()
     began = time.process_time()
-    summarise(api.build(**COMMON, **settings, num_requests=requests).run(record_steps=False).record)
+    summarise(api.build(**LOAD, **settings, num_requests=requests).run(record_steps=False).record)
     return time.process_time() - began
 
 
-def pair(
-    server: dict[str, Any], counterpart: dict[str, Any], requests: int, turn: int
-) -> tuple[float, float]:
-    """CPU seconds of both; in odd turns the counterpart runs first."""
+def pair(one: Settings, other: Settings, requests: int, turn: int) -> tuple[float, float]:
+    """CPU seconds of both; in odd turns the other one runs first."""
     if turn % 2:
-        dense_s = cpu_s(counterpart, requests)
-        return cpu_s(server, requests), dense_s
-    return cpu_s(server, requests), cpu_s(counterpart, requests)
+        other_s = cpu_s(other, requests)
+        return cpu_s(one, requests), other_s
+    return cpu_s(one, requests), cpu_s(other, requests)
 
 
-def measure(requests: int, pairs: int) -> list[dict[str, Any]]:
-    """A row for each server and counterpart."""
-    for settings in (*SERVERS.values(), *COUNTERPARTS.values()):
-        cpu_s(settings, 8)  # imports, surfaces of kernels
+def measure(servers: dict[str, Settings], requests: int, pairs: int) -> list[dict[str, Any]]:
+    """A row for each server and group."""
     rows = []
-    for name, server in SERVERS.items():
-        for other, counterpart in COUNTERPARTS.items():
-            of_both = [pair(server, counterpart, requests, turn) for turn in range(pairs)]
-            ratios = [one / dense for one, dense in of_both]
+    for name, server in servers.items():
+        for group, grouped in groups_of(server).items():
+            pair(grouped, server, 8, 0)  # imports, surfaces of kernels
+            of_both = [pair(grouped, server, requests, turn) for turn in range(pairs)]
+            ratios = [one / other for one, other in of_both]
             rows.append(
                 {
                     "server": name,
-                    "counterpart": other,
+                    "group": group,
                     "cpu_s": statistics.median(one for one, _ in of_both),
-                    "counterpart_cpu_s": statistics.median(dense for _, dense in of_both),
+                    "without_cpu_s": statistics.median(other for _, other in of_both),
                     "ratio": statistics.median(ratios),
                     "ratios": ratios,
                 }
@@ -95,13 +100,13 @@ def measure(requests: int, pairs: int) -> list[dict[str, Any]]:
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Markdown."""
-    header = ("server", "counterpart", "CPU s", "counterpart, CPU s", f"ratio (at most {MOST})")
+    header = ("server", "group", "CPU s", "without it, CPU s", f"ratio (at most {MOST})")
     cells = [
         (
             row["server"],
-            row["counterpart"],
+            row["group"],
             f"{row['cpu_s']:.2f}",
-            f"{row['counterpart_cpu_s']:.2f}",
+            f"{row['without_cpu_s']:.2f}",
             f"{row['ratio']:.2f}",
         )
         for row in rows
@@ -116,18 +121,16 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=RESULTS)
     options = parser.parse_args()
     core = pin()
-    rows = measure(options.requests, options.pairs)
     found = {
         "most": MOST,
-        "common": COMMON,
+        "load": LOAD,
         "servers": SERVERS,
-        "counterparts": COUNTERPARTS,
         "requests": options.requests,
-        "rows": rows,
+        "rows": measure(SERVERS, options.requests, options.pairs),
         "provenance": provenance(core),
     }
     options.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-    print(table(rows))
+    print(table(found["rows"]))
     return 0
 
 

@@ -7,11 +7,12 @@ factors of the kernels' sum for decodes and for steps with prompts, a time per s
 are found by Gauss-Newton on logarithms of TTFT and TPOT over an even sample of the group's configurations,
 with slopes by differences in every round, large residuals weighted down more from round to round, and every
 term drawn towards none. No term belongs to a model or a row. Groups of an engine and kind of model on both
-generations of GPUs are learned together, with one time to launch a layer: the same code does so on the same
-kind of host. (SGLang's attention module with its launches takes 534 to 638 us beside H100, H200, B200 and
-B300, `Tables.launch_ns`.) A bound shows only where it binds, and a group has few such points: prompts that
-are short and yet beyond the CUDA graphs. The terms that the others show without a model family stand in
-`benchmarks/results`, for the column of the accuracy page in which every family is left out.
+generations of GPUs are learned together, their times to launch a layer drawn towards each other: the host
+launches, and hosts are alike (SGLang's attention module with its launches takes 534 to 638 us beside H100,
+H200, B200 and B300, `Tables.launch_ns`), while versions are not. A bound shows only where it binds, and a
+group has few such points: prompts that are short and yet beyond the CUDA graphs. The terms that the others
+show without a model family stand in `benchmarks/results`, for the column of the accuracy page in which every
+family is left out.
 
 Points that contradict themselves, or that another run contradicts, are left out. A TTFT more than eight times
 off does not count: memory was full, where it depends on the last block of a capacity.
@@ -30,7 +31,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
-from itertools import groupby
+from itertools import combinations, groupby
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,8 @@ METRICS = ("ttft.mean", "tpot.mean")
 Values = NDArray[np.float64]
 FACTORS = 3
 """Terms that are factors; the first ones."""
-SHARED = NAMES.index("launch_layer_ns")
-"""The term that groups of an engine and kind of model have in common."""
+ALIKE, ALIKE_NS = NAMES.index("launch_layer_ns"), 1e6
+"""The term that is alike in groups learned together, and the spread of its differences: half of its own."""
 PRIOR = np.array([0.15, 0.4, 0.4, 10e6, 1e6, 2e6, 20e6, 0.5e6])
 """Spread of each term around none: of logarithms for the factors, in ns for the others."""
 STARTS = [np.array([0.0, 0.2, 0.0, 1e6, 0.1e6, launch, 10e6, 0.1e6]) for launch in (3e6, 0.5e6)]
@@ -130,9 +131,7 @@ class Case:
 
 def places(number: int) -> NDArray[np.int64]:
     """Places of the terms of a group among those of all that are learned together, one after the other."""
-    found = number * len(NAMES) + np.arange(len(NAMES))
-    found[SHARED] = SHARED
-    return found
+    return number * len(NAMES) + np.arange(len(NAMES))
 
 
 def terms_from(values: NDArray[np.float64]) -> EngineTerms:
@@ -225,8 +224,9 @@ class Fit:
         return values
 
     def loss(self) -> float:
-        """Weighted mean of the logarithms' sizes, each at most 1."""
-        return float(np.average(np.minimum(np.abs(self.logs), 1.0), weights=shares(self.of)))
+        """Weighted sum of the logarithms' sizes, each at most 1, and what draws groups together."""
+        off = float(shares(self.of) @ np.minimum(np.abs(self.logs), 1.0))
+        return off + float(self.values @ drawn_together(len(self.values) // len(NAMES)) @ self.values)
 
     def errors(self, number: int) -> str:
         """Of the points of a group."""
@@ -257,15 +257,26 @@ def improved(values: Values, logs: Values, slopes: Values, share: Values, scale:
     Args:
         scale: size of residuals beyond which they are weighted down.
     """
-    groups = len(values) // len(NAMES)
     weights = share / np.maximum(np.abs(logs), 0.1)
     weights /= 1.0 + (logs / scale) ** 2
     weights[np.abs(logs) > LONGEST] = 0.0
-    spread = 1.0 / np.tile(PRIOR, groups) ** 2
-    left = slopes.T @ (weights[:, None] * slopes) + np.diag(spread)
-    found: Values = values + np.linalg.solve(left, -slopes.T @ (weights * logs) - spread * values)
-    times = np.tile(np.arange(len(NAMES)) >= FACTORS, groups)
+    groups = len(values) // len(NAMES)
+    draw = np.diag(np.tile(PRIOR**-2, groups)) + drawn_together(groups)
+    left = slopes.T @ (weights[:, None] * slopes) + draw
+    found: Values = values + np.linalg.solve(left, -slopes.T @ (weights * logs) - draw @ values)
+    times = np.arange(len(values)) % len(NAMES) >= FACTORS
     found[times] = np.maximum(found[times], 0.0)
+    return found
+
+
+@cache
+def drawn_together(groups: int) -> Values:
+    """Matrix of the squared differences between groups, in spreads."""
+    found = np.zeros((groups * len(NAMES), groups * len(NAMES)))
+    alike = np.array([places(number)[ALIKE] for number in range(groups)])
+    for one, other in combinations(alike, 2):
+        found[[one, other], [one, other]] += ALIKE_NS**-2
+        found[[one, other], [other, one]] -= ALIKE_NS**-2
     return found
 
 

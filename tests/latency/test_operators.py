@@ -18,6 +18,7 @@ from blis_py.hardware.memory_overheads import OVERHEADS
 from blis_py.latency import build
 from blis_py.latency import operator_work as work
 from blis_py.latency.engine_terms import EngineTerms, terms_of
+from blis_py.latency.graph_sizes import default_sizes
 from blis_py.latency.operator_list import KernelOptions, OperatorList
 from blis_py.latency.operators import Operators, surfaces_for
 from blis_py.latency.surfaces import Surface, load_surfaces
@@ -235,13 +236,27 @@ def test_a_step_with_prompts_takes_at_least_the_launches_of_its_layers() -> None
 
 
 def test_steps_of_few_prompt_tokens_wait_for_no_launches_where_graphs_hold_them() -> None:
-    """vLLM has graphs of up to 512 tokens, SGLang and TensorRT-LLM have none of steps with prompts."""
+    """vLLM has graphs of up to 512 tokens by default, SGLang and TensorRT-LLM none of steps with prompts."""
     slow = EngineTerms(launch_layer_ns=10e6)
     layers = load_model("gpt-oss-120b").layers
     for engine, held in (("vllm", True), ("sglang", False), ("trtllm", False)):
         model = operators("gpt-oss-120b", "h200", Layout(1), engine).with_terms(slow)
         assert model.step_ns(prefill(513)) == layers * 10e6
         assert (model.step_ns(prefill(512)) < layers * 10e6) == held
+
+
+def test_graphs_of_prompts_reach_as_far_as_the_captured_sizes_of_a_server() -> None:
+    """`max_cudagraph_capture_size` of vLLM; the graphs of SGLang are of decodes alone."""
+    shape, h200, slow = load_model("gpt-oss-120b"), load_gpu("h200"), EngineTerms(launch_layer_ns=10e6)
+    bound_ns = shape.layers * 10e6
+    for most in (8, 512, 2048):
+        graphs = KernelOptions(graphs=default_sizes("vllm", h200, 1, 256, most, True))
+        vllm, sglang = (
+            Operators(shape, h200, Layout(1), engine, options=graphs, terms=slow)
+            for engine in ("vllm", "sglang")
+        )
+        assert vllm.step_ns(prefill(most)) < bound_ns
+        assert vllm.step_ns(prefill(most + 1)) == sglang.step_ns(prefill(most)) == bound_ns
 
 
 def test_fused_norms_take_no_time_beside_an_all_reduce_and_none_off_alone() -> None:
