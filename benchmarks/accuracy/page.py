@@ -224,6 +224,10 @@ points had been looked at; none of them refers to a row or a configuration:
   tensor cores.
 - Experts by Triton's kernel where vLLM's environment variables turn FlashInfer's and DeepGEMM's off
   (`fused_moe/oracle/fp8.py`); for Blackwell, by SGLang's table.
+- MXFP4 experts by Marlin on Hopper, where vLLM's environment says so and in versions before 0.12, whose
+  images lacked OpenAI's Triton kernels (`quantization/mxfp4.py`): by what Marlin takes for weights of other
+  sizes in 4 bits, over the tokens that an expert receives, with the padding of its tiles. They had been
+  priced as Triton's, and a factor of all prompts had made up for it.
 
 Before errors with them were seen, from the tables alone: attention of several prompts in a step, by the
 batches that were measured; it had been that of one prompt with as many query-key pairs, which leaves out what
@@ -235,8 +239,9 @@ settings: the buffer of TensorRT-LLM's cache transceiver.
 MARGINAL = """\
 Errors of the difference between the mean TTFTs of the longest and the shortest prompts of a configuration, of
 the same output length and version, at the lowest concurrency with both, up to 4. The front end drops out;
-waiting for the prompts of other requests does not, as no point has a single request in flight. The goal is a
-median of 15.
+waiting for the prompts of other requests does not, as no point has a single request in flight. Runs of one
+point differ, too: by their spread a difference has a standard error, and pairs below twice that (512 and
+1,024 tokens that took the same 174 ms) are in the first line alone. The goal is a median of 15.
 """
 
 

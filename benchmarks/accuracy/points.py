@@ -224,6 +224,8 @@ class Point:
             found["moe_backend"] = flags["moe_backend"].lower()
         elif self.engine == "vllm" and set(flags.get("env", "").split()) >= _NO_OTHER_EXPERTS:
             found["moe_backend"] = "triton"
+        elif self._by_marlin:
+            found["moe_backend"] = "marlin"
         if re.search(r"allreduce[-_]fusion|fuse_allreduce_rms", other):
             found["fused_norms"] = True
         if self.engine == "vllm" and flags.get("async_scheduling") == "on":
@@ -232,6 +234,16 @@ class Point:
         if not self.drawn:
             found |= self._of_generator()
         return found
+
+    @property
+    def _by_marlin(self) -> bool:
+        """Whether vLLM multiplies experts in MXFP4 by Marlin on Hopper: where an environment variable says
+        so, and without OpenAI's Triton kernels, which its images lacked before 0.12
+        (`quantization/mxfp4.py`; vLLM's issue 30326)."""
+        if self.engine != "vllm" or "gpt-oss" not in self.model or load_gpu(self.gpu).fp4_flops:
+            return False
+        switched = "VLLM_MXFP4_USE_MARLIN=1" in self.flags.get("env", "")
+        return switched or (bool(self.version) and _number(self.version) < (0, 12))
 
     def _graphs(self, text: str) -> dict[str, Any]:
         """Batch sizes with CUDA graphs, those of decodes where prompts have others."""

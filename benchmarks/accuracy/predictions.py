@@ -32,7 +32,7 @@ WITHOUT = ROOT / "benchmarks" / "results" / "terms_without.yaml"
 METRICS, STATISTICS = ("ttft", "tpot", "e2el"), ("mean", "median", "p99")
 _PARTS = ("api.py", "cluster", "config", "core", "latency", "metrics", "models", "requests", "setup")
 _EVERY = 6
-"""Of so many points, one is predicted without its model family, too."""
+"""Of so many points, one is predicted without its model family, too: always the same ones."""
 Prediction = dict[str, Any]
 """`predicted` (ms by metric and statistic), `without` (the same by the terms that other families show),
 `learned`; or `refused`."""
@@ -90,11 +90,19 @@ def code_hash() -> str:
 def key_of(point: Point) -> str:
     """Of everything that decides about its prediction, the terms of its engine included."""
     try:
-        settings = {key: value for key, value in point.settings().items() if key != "model_config"}
-        said = [settings, point.bundled, point.prompt_tokens, point.output_tokens, point.drawn]
+        said = _run_of(point)
         said += [terms_of(point.engine, load_gpu(point.gpu), point.shape()), _without(point)]
     except NotExpressed as reason:
         said = [str(reason)]
+    return _hash(said)
+
+
+def _run_of(point: Point) -> list[Any]:
+    settings = {key: value for key, value in point.settings().items() if key != "model_config"}
+    return [settings, point.bundled, point.prompt_tokens, point.output_tokens, point.drawn]
+
+
+def _hash(said: list[Any]) -> str:
     return sha256(json.dumps(said, default=str).encode()).hexdigest()[:20]
 
 
@@ -110,7 +118,7 @@ def predict(point: Point) -> Prediction:
         return {"refused": reason_of(error)}
     found["learned"] = _learned(point, run.latency)
     terms = _without(point) if isinstance(run.latency, Operators) else None
-    if terms is not None and int(key_of(point), 16) % _EVERY == 0:
+    if terms is not None and int(_hash(_run_of(point)), 16) % _EVERY == 0:
         found["without"] = _rounded(figures_ms(under_terms(run, terms), ["ttft.mean", "tpot.mean"]))
     return found
 

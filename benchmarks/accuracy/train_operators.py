@@ -67,6 +67,7 @@ KNOTS = {
         (11, 12, 13),
         (6, 8, 9, 10, 12),
     ),
+    "marlin": ((-6, -3, 0, 2, 4, 5, 6, 7, 8, 10, 12), (6, 8, 10, 12)),
     "context": ((0, 4, 7, 9, 10, 11, 12, 13, 14, 17), (0, 2, 4, 6, 8, 10), (0, 2, 4)),
     "decode": ((0, 2, 4, 6, 8, 10), (0, 6, 8, 10, 12, 14, 17), (0, 2, 4), (0, 2, 4)),
     "mla_context": ((0, 4, 7, 9, 10, 11, 12, 14), (0, 2, 4, 6, 8), (2, 4, 5, 6, 7)),
@@ -179,6 +180,8 @@ def _experts(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
     own = own[~own.kernel_source.str.contains("nongated")] if "kernel_source" in own else own
     rows = pd.concat([own, _not_in(own, pd.concat(others))])
     yield from _of_experts(rows, gpu, "")
+    if tables.engine == "vllm" and not gpu.fp4_flops:
+        yield from _by_marlin(own, gpu)
     if tables.engine == "sglang":
         formats = own.moe_dtype.isin(("fp8_block", "nvfp4"))
         named = own[formats & own.kernel_source.str.contains("trtllm")]
@@ -194,6 +197,18 @@ def _experts(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
         both = pd.concat(others)
         fast = both[both.kernel_source.str.contains("trtllm") & (both.moe_dtype == "fp8_block")]
         yield from _of_experts(fast, gpu, "@trtllm", curves=True) if len(fast) else ()
+
+
+def _by_marlin(rows: Rows, gpu: GpuSpec) -> Iterator[Measured]:
+    """One kernel for weights of 4 bits in both formats. In groups it passes over the tokens of all of them
+    between its two products, so that those rows are left out."""
+    named = rows.kernel_source.str.contains("marlin") & rows.moe_dtype.isin(work.MARLIN_FORMS)
+    keys = ["num_tokens", "hidden_size", "inter_size", "topk", "num_experts", "moe_tp_size"]
+    for distribution, part in _by(rows[named & (rows.moe_ep_size == 1)], "distribution", "power_law_1.01"):
+        one = reduced(part, keys)
+        tokens, hidden, inter, top_k, count, tp = (_column(one, key, 1.0) for key in keys)
+        priced = work.marlin(gpu, tokens, hidden, inter / tp, top_k, count, 1, distribution == "balanced")
+        yield f"marlin/{ROUTINGS[distribution]}", priced, _ns(one)
 
 
 def _not_in(own: Rows, others: Rows) -> Rows:

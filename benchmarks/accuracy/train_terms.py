@@ -6,8 +6,13 @@ Each group of points (engine; dense, sparse or MLA; Hopper or Blackwell) has one
 factors of the kernels' sum for decodes and for steps with prompts, a time per step, and the front end. They
 are found by Gauss-Newton on logarithms of TTFT and TPOT over an even sample of the group's configurations,
 with slopes by differences in every round, large residuals weighted down more from round to round, and every
-term drawn towards none. No term belongs to a model or a row. The terms that the others show without a model
-family stand in `benchmarks/results`, for the column of the accuracy page in which every family is left out.
+term drawn towards none. No term belongs to a model or a row. Groups of an engine and kind of model on both
+generations of GPUs are learned together, their times to launch a layer drawn towards each other: the host
+launches, and hosts are alike (SGLang's attention module with its launches takes 534 to 638 us beside H100,
+H200, B200 and B300, `Tables.launch_ns`), while versions are not. A bound shows only where it binds, and a
+group has few such points: prompts that are short and yet beyond the CUDA graphs. The terms that the others
+show without a model family stand in `benchmarks/results`, for the column of the accuracy page in which every
+family is left out.
 
 Points that contradict themselves, or that another run contradicts, are left out. A TTFT more than eight times
 off does not count: memory was full, where it depends on the last block of a capacity.
@@ -22,10 +27,11 @@ import argparse
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
+from itertools import combinations, groupby
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +77,8 @@ METRICS = ("ttft.mean", "tpot.mean")
 Values = NDArray[np.float64]
 FACTORS = 3
 """Terms that are factors; the first ones."""
+ALIKE, ALIKE_NS = NAMES.index("launch_layer_ns"), 1e6
+"""The term that is alike in groups learned together, and the spread of its differences: half of its own."""
 PRIOR = np.array([0.15, 0.4, 0.4, 10e6, 1e6, 2e6, 20e6, 0.5e6])
 """Spread of each term around none: of logarithms for the factors, in ns for the others."""
 STARTS = [np.array([0.0, 0.2, 0.0, 1e6, 0.1e6, launch, 10e6, 0.1e6]) for launch in (3e6, 0.5e6)]
@@ -87,12 +95,20 @@ class Case:
 
     point: Point
     run: Simulation
+    number: int = 0
+    """Of its group among those that are learned together."""
+
+    @property
+    def at(self) -> NDArray[np.int64]:
+        """Places of its group's terms among those of all."""
+        return places(self.number)
 
     def look(self, values: Values) -> Values:
         """Logarithms of predicted over measured TTFT and TPOT under these terms; kept."""
-        key = f"{self.point.source} {self.point.id} {values.tolist()}"
+        own = values[self.at]
+        key = f"{self.point.source} {self.point.id} {own.tolist()}"
         if key not in looks():
-            ms = figures_ms(under_terms(self.run, terms_from(values)), METRICS)
+            ms = figures_ms(under_terms(self.run, terms_from(own)), METRICS)
             logs = [float(np.log(ms[metric] / self.point.measured[metric])) for metric in METRICS]
             looks()[key] = logs
             with kept("looks").open("a") as file:
@@ -101,16 +117,21 @@ class Case:
 
     def slopes(self, values: Values, base: Values) -> Values:
         """Of both logarithms, here `base`, over every term."""
-        found = np.zeros((2, len(NAMES)))
-        for i, step in enumerate(STEPS):
+        found = np.zeros((2, len(values)))
+        for i, (place, step) in enumerate(zip(self.at, STEPS, strict=False)):
             if NAMES[i] == "prefill_block_scale" and not self.point.shape().weights.block_scales:
                 continue
             other = values.copy()
-            other[i] += step
-            found[:, i] = (self.look(other) - base) / step
+            other[place] += step
+            found[:, place] = (self.look(other) - base) / step
         ttft_ns = np.exp(base[0]) * self.point.measured["ttft.mean"] * 1e6
-        found[0, len(STEPS) :] = 1.0 / ttft_ns, self.point.concurrency / ttft_ns
+        found[0, self.at[len(STEPS) :]] = 1.0 / ttft_ns, self.point.concurrency / ttft_ns
         return found
+
+
+def places(number: int) -> NDArray[np.int64]:
+    """Places of the terms of a group among those of all that are learned together, one after the other."""
+    return number * len(NAMES) + np.arange(len(NAMES))
 
 
 def terms_from(values: NDArray[np.float64]) -> EngineTerms:
@@ -148,9 +169,12 @@ def _evenly(configurations: Sequence[list[Point]]) -> Iterator[Point]:
         yield from of_one[:: max(1, len(of_one) // each)]
 
 
-def cases(of: Sequence[Point]) -> list[Case]:
-    """Those that can be simulated, priced operator by operator."""
-    return _published([case for point in of if (case := _case(point))])
+def cases(groups: Iterable[Sequence[Point]]) -> list[Case]:
+    """Those of each group that can be simulated, priced operator by operator."""
+    found: list[Case] = []
+    for number, of in enumerate(groups):
+        found += _published([case for point in of if (case := _case(point, number))])
+    return found
 
 
 def _published(of: list[Case]) -> list[Case]:
@@ -163,14 +187,15 @@ def _group(point: Point) -> str:
     return group_of(point.engine, load_gpu(point.gpu), point.shape())
 
 
-def _case(point: Point) -> Case | None:
+def _case(point: Point, number: int) -> Case | None:
     try:
         run = point.simulation()
         if point.impossible():
             return None
     except (NotExpressed, InputError):
         return None
-    return Case(point, run if isinstance(run.latency, Operators) else by_operators(point, run))
+    run = run if isinstance(run.latency, Operators) else by_operators(point, run)
+    return Case(point, run, number)
 
 
 def by_operators(point: Point, run: Simulation) -> Simulation:
@@ -183,7 +208,7 @@ def by_operators(point: Point, run: Simulation) -> Simulation:
 
 @dataclass(frozen=True)
 class Fit:
-    """The terms of a group, and its points around them."""
+    """The terms of groups that are learned together, and their points around them."""
 
     of: Sequence[Case]
     values: Values
@@ -192,30 +217,38 @@ class Fit:
 
     def without(self, family: str) -> Values:
         """The terms that the other families show; slopes as they are with all."""
-        values = self.values
-        keep = np.repeat([case.point.family != family for case in self.of], 2)
+        values, share = self.values, shares(self.of, family)
         for _ in range(2 * len(SCALES)):
             logs = self.logs + self.slopes @ (values - self.values)
-            values = improved(values, logs, self.slopes, shares(self.of) * keep, SCALES[-1])
+            values = improved(values, logs, self.slopes, share, SCALES[-1])
         return values
 
     def loss(self) -> float:
-        """Weighted mean of the logarithms' sizes, each at most 1."""
-        return float(np.average(np.minimum(np.abs(self.logs), 1.0), weights=shares(self.of)))
+        """Weighted sum of the logarithms' sizes, each at most 1, and what draws groups together."""
+        off = float(shares(self.of) @ np.minimum(np.abs(self.logs), 1.0))
+        return off + float(self.values @ drawn_together(len(self.values) // len(NAMES)) @ self.values)
 
-    def errors(self) -> str:
-        off = np.abs(np.expm1(self.logs)).reshape(-1, 2)
+    def errors(self, number: int) -> str:
+        """Of the points of a group."""
+        own = [case.number == number for case in self.of]
+        off = np.abs(np.expm1(self.logs)).reshape(-1, 2)[own]
         figures = [
             f"{metric} {off[:, i].mean():.1%} / {np.median(off[:, i]):.1%}"
             for i, metric in enumerate(("TTFT", "TPOT"))
         ]
-        return f"{len(self.of)} points, mean / median: {', '.join(figures)}"
+        return f"{len(off)} points, mean / median: {', '.join(figures)}"
 
 
-def shares(of: Sequence[Case]) -> Values:
-    """Weights of both figures of each point: those of a family count by the root of their number."""
-    counts = Counter(case.point.family for case in of)
-    return np.repeat([counts[case.point.family] ** -0.5 for case in of], 2)
+def shares(of: Sequence[Case], without: str = "") -> Values:
+    """Weights of both figures of each point, 1 in the mean of a group: those of a family count by the root of
+    their number, and one family may be left out."""
+    kept = [case for case in of if case.point.family != without]
+    counts = Counter((case.number, case.point.family) for case in kept)
+    weights = np.array([counts[case.number, case.point.family] or np.inf for case in of]) ** -0.5
+    for number in {case.number for case in of}:
+        own = np.array([case.number == number for case in of])
+        weights[own] *= np.count_nonzero(weights[own]) / max(weights[own].sum(), 1e-9)
+    return np.repeat(weights, 2)
 
 
 def improved(values: Values, logs: Values, slopes: Values, share: Values, scale: float) -> Values:
@@ -224,13 +257,26 @@ def improved(values: Values, logs: Values, slopes: Values, share: Values, scale:
     Args:
         scale: size of residuals beyond which they are weighted down.
     """
-    weights = share * np.count_nonzero(share) / share.sum() / np.maximum(np.abs(logs), 0.1)
+    weights = share / np.maximum(np.abs(logs), 0.1)
     weights /= 1.0 + (logs / scale) ** 2
     weights[np.abs(logs) > LONGEST] = 0.0
-    spread = 1.0 / PRIOR**2
-    left = slopes.T @ (weights[:, None] * slopes) + np.diag(spread)
-    found: Values = values + np.linalg.solve(left, -slopes.T @ (weights * logs) - spread * values)
-    found[FACTORS:] = np.maximum(found[FACTORS:], 0.0)
+    groups = len(values) // len(NAMES)
+    draw = np.diag(np.tile(PRIOR**-2, groups)) + drawn_together(groups)
+    left = slopes.T @ (weights[:, None] * slopes) + draw
+    found: Values = values + np.linalg.solve(left, -slopes.T @ (weights * logs) - draw @ values)
+    times = np.arange(len(values)) % len(NAMES) >= FACTORS
+    found[times] = np.maximum(found[times], 0.0)
+    return found
+
+
+@cache
+def drawn_together(groups: int) -> Values:
+    """Matrix of the squared differences between groups, in spreads."""
+    found = np.zeros((groups * len(NAMES), groups * len(NAMES)))
+    alike = np.array([places(number)[ALIKE] for number in range(groups)])
+    for one, other in combinations(alike, 2):
+        found[[one, other], [one, other]] += ALIKE_NS**-2
+        found[[one, other], [other, one]] -= ALIKE_NS**-2
     return found
 
 
@@ -242,18 +288,18 @@ def learn(of: Sequence[Case], near: Values | None = None) -> Fit:
     """
     if near is not None:
         return min(visited(of, near, SCALES[-2:]), key=Fit.loss)
-    high, low = STARTS
+    high, low = (np.tile(start, 1 + max(case.number for case in of)) for start in STARTS)
     return min((*visited(of, high, SCALES), *visited(of, low, SCALES[1:])), key=Fit.loss)
 
 
-def present(name: str) -> Values | None:
-    """The terms of a group as they stand in the file; None if it has none."""
-    top: dict[str, Any] = yaml.safe_load(OUT.read_text())
-    if name not in top["groups"]:
+def present(names: Sequence[str]) -> Values | None:
+    """The terms of groups as they stand in the file; None if it lacks one."""
+    of_groups: dict[str, Any] = yaml.safe_load(OUT.read_text())["groups"]
+    if not set(names) <= of_groups.keys():
         return None
-    values = np.array([top["groups"][name][key] for key in NAMES])
-    values[:FACTORS] = np.log(values[:FACTORS])
-    return values
+    values = np.array([[of_groups[name][key] for key in NAMES] for name in names])
+    values[:, :FACTORS] = np.log(values[:, :FACTORS])
+    return values.ravel()
 
 
 def visited(of: Sequence[Case], values: Values, scales: Sequence[float]) -> Iterator[Fit]:
@@ -277,9 +323,11 @@ def main() -> None:
     options = parser.parse_args()
     part, parts = (int(text) for text in options.part.split("/"))
     end, of_groups = time.monotonic() + options.seconds, samples(options.data)
-    for name in sorted(of_groups)[part - 1 :: parts]:
-        if time.monotonic() < end and name not in learned():
-            keep(name, cases(of_groups[name]), present(name) if options.near else None)
+    together = [list(names) for _, names in groupby(sorted(of_groups), lambda name: name.rpartition("-")[0])]
+    for names in together[part - 1 :: parts]:
+        if time.monotonic() < end and not set(names) <= learned().keys():
+            of = cases(of_groups[name] for name in names)
+            keep(names, of, present(names) if options.near else None)
     known = learned()
     if missing := sorted(of_groups.keys() - known.keys()):
         print(f"{', '.join(missing)}: not learned yet; run again")
@@ -309,22 +357,31 @@ def learned() -> dict[str, Any]:
     return dict(map(json.loads, lines))
 
 
-def keep(name: str, of: Sequence[Case], near: Values | None = None) -> None:
-    """Learn a group and keep what it shows."""
-    found = _shown(name, learn(of, near)) if of else {"families": []}
+def keep(names: Sequence[str], of: Sequence[Case], near: Values | None = None) -> None:
+    """Learn groups together and keep what they show."""
+    fit = learn(of, near) if of else None
     with kept("terms").open("a") as file:
-        file.write(json.dumps([name, found]) + "\n")
+        for number, name in enumerate(names):
+            own = [case for case in of if case.number == number]
+            found = _shown(name, fit, own) if fit and own else {"families": []}
+            file.write(json.dumps([name, found]) + "\n")
 
 
-def _shown(name: str, fit: Fit) -> dict[str, Any]:
+def _shown(name: str, fit: Fit, of: Sequence[Case]) -> dict[str, Any]:
     """What a group shows, as it is kept."""
-    print(name, fit.errors(), dict(zip(NAMES, np.round(fit.values, 3).tolist(), strict=True)), flush=True)
-    families = sorted({case.point.family for case in fit.of})
+    values, at = fit.values, of[0].at
+    print(
+        name,
+        fit.errors(of[0].number),
+        dict(zip(NAMES, np.round(values[at], 3).tolist(), strict=True)),
+        flush=True,
+    )
+    families = sorted({case.point.family for case in of})
     return {
-        "groups": _plain(fit.values),
-        "learned_on": sorted({_combination(case.point) for case in fit.of}),
+        "groups": _plain(values[at]),
+        "learned_on": sorted({_combination(case.point) for case in of}),
         "families": families,
-        "without": {each: _plain(fit.without(each)) for each in families if len(families) > 1},
+        "without": {each: _plain(fit.without(each)[at]) for each in families if len(families) > 1},
     }
 
 

@@ -90,6 +90,7 @@ class LatencySection:
             "deepgemm",
             "deepep",
             "triton",
+            "marlin",
         ),
         flag="--moe-backend",
         aliases=("--moe-runner-backend",),
@@ -122,7 +123,8 @@ class LatencySection:
         aliases=("--cuda-graph-max-bs", "--max-cudagraph-capture-size"),
         help="Largest batch with a CUDA graph.",
     )
-    """Largest batch for which a graph is captured; null = the engine's default. Larger ones run eagerly."""
+    """Largest batch for which a graph is captured; null = the engine's default. Larger ones run eagerly. Under
+    vLLM it is also the most tokens of a step with prompts that launches nothing."""
     cuda_graph_sizes: tuple[int, ...] = setting(
         (),
         least=1,

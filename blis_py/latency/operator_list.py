@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from math import ceil
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,8 @@ _ALIKE = {
 """Formats whose surface stands in for one that was not measured."""
 
 
+_MARLIN_TILES = 256, 128
+"""Multiples that Marlin's experts need of the hidden size and of the width on a rank."""
 _FUSED_TOKENS = 2048
 """Tokens up to which an all-reduce is fused with what follows it (`max_token_num` of FlashInfer's)."""
 
@@ -255,6 +258,18 @@ class OperatorList:
 
     def _sparse(self, tokens: Array, prompts: bool) -> Array:
         shape, layout = self._shape, self._layout
+        ns = self._by_marlin(tokens) if self._kernel == "marlin" else None
+        if ns is None:
+            ns = self._experts(tokens, prompts)
+        rank_tokens = np.ceil(tokens / layout.attention_dp)
+        ns = ns + self._router(rank_tokens)
+        if shape.shared_intermediate:
+            shared = shape.shared_intermediate / layout.attention_tp
+            ns = ns + self._gated(rank_tokens, shared, shape.weights.shared)
+        return ns
+
+    def _experts(self, tokens: Array, prompts: bool) -> Array:
+        shape, layout = self._shape, self._layout
         form, top_k = self._expert_form, shape.experts_per_token
         width = shape.moe_intermediate / layout.expert_tp
         local = layout.experts_per_group(shape)
@@ -263,16 +278,21 @@ class OperatorList:
         plain = [f"experts/{other}/{self._routing}" for other in _ALIKE[form]]
         names = [named] if self._has_here(named) else plain
         names = [f"{names[0]}/{sizes}", *names]
-        ns = self._ns(
+        return self._ns(
             names,
             lambda gpu: work.experts(gpu, form, tokens, shape.hidden, width, top_k, local, layout.ep),
         )
-        rank_tokens = np.ceil(tokens / layout.attention_dp)
-        ns = ns + self._router(rank_tokens)
-        if shape.shared_intermediate:
-            shared = shape.shared_intermediate / layout.attention_tp
-            ns = ns + self._gated(rank_tokens, shared, shape.weights.shared)
-        return ns
+
+    def _by_marlin(self, tokens: Array) -> Array | None:
+        """Experts in 4 bits by Marlin, for whose tiles vLLM pads them (`Mxfp4MoEMethod.create_weights`); None
+        where it was not measured or they have another format."""
+        shape, layout, name = self._shape, self._layout, f"marlin/{self._routing}"
+        if self._expert_form not in work.MARLIN_FORMS or not self._has_here(name):
+            return None
+        sizes = shape.hidden, shape.moe_intermediate / layout.expert_tp
+        hidden, width = (tile * ceil(size / tile) for size, tile in zip(sizes, _MARLIN_TILES, strict=True))
+        top_k, local = shape.experts_per_token, layout.experts_per_group(shape)
+        return self._ns([name], lambda gpu: work.marlin(gpu, tokens, hidden, width, top_k, local, layout.ep))
 
     def _router(self, tokens: Array) -> Array:
         """Scores and the choice of the experts. In FP32, tokens are converted first, and partial sums of a

@@ -6,6 +6,7 @@ whichever is longer, plus the launch of a kernel; and the coordinates of the ope
 
     gemm      m x k times k x n
     experts   both products of `pairs` (token, expert) pairs on the `local` experts of a rank
+    marlin    the same by the kernel of this name
     context   causal attention of `seqs` prompts of `length` tokens, over `past` cached ones
     decode    attention of `seqs` tokens over `context` cached ones each
     mla_*     the same of multi-head latent attention: expanded for prompts, absorbed for decodes
@@ -38,6 +39,8 @@ WEIGHT_BYTES = {
     "int4_wo": 0.53125,
 }
 """Number format of an operator -> bytes of a weight, with its scales."""
+MARLIN_FORMS = ("w4a16_mxfp4", "int4_wo")
+"""Formats that Marlin multiplies alike: weights of 4 bits, scaled in groups of 32, activations of 16."""
 _INPUT_BYTES = {"fp8": 1.0, "fp8_block": 1.0, "nvfp4": 0.5625, "w4a8_mxfp4_mxfp8": 1.0}
 KV_BYTES = {"bfloat16": 2.0, "fp8": 1.0}
 _FP32_SHARE = {True: 1 / 30, False: 1 / 15}
@@ -89,6 +92,22 @@ def experts(
     moved = moved + np.minimum(tokens, pairs) * 4.0 * hidden + pairs * 6.0 * width
     ns = _roofline(gpu, form, 6.0 * pairs * hidden * width, moved)
     return Priced(ns, _logs(np.maximum(pairs, 0.125), local, hidden, width))
+
+
+def marlin(
+    gpu: GpuSpec,
+    tokens: Sizes,
+    hidden: Sizes,
+    width: Sizes,
+    top_k: Sizes,
+    local: Sizes,
+    ep: Sizes,
+    even: bool = False,
+) -> Priced:
+    """The same with weights of 4 bits by Marlin, whose tiles hold tokens of one expert: what an expert
+    receives decides how far it stays below the roofline."""
+    priced = experts(gpu, "w4a16_mxfp4", tokens, hidden, width, top_k, local, ep, even)
+    return Priced(priced.ns, _logs(tokens * top_k / (ep * np.asarray(local, dtype=float)), width))
 
 
 def context(

@@ -17,8 +17,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from math import ceil
-from operator import itemgetter
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,20 +32,20 @@ from blis_py.latency.engine_terms import EngineTerms, terms_of
 from blis_py.latency.kernel_tables import one_chunk
 from blis_py.latency.notes import LargestBatch
 from blis_py.latency.operator_list import KernelOptions, OperatorList
+from blis_py.latency.rank_prices import Line, Load, RankPrices, loads_of, most_seqs
 from blis_py.latency.step_run import StepRun, run_of, within_the_clock
 from blis_py.latency.surfaces import Surfaces, launching, load_surfaces
 from blis_py.latency.trained import ServerTerms
 from blis_py.models.model_shape import ModelShape
 
 Array = NDArray[np.float64]
-_Load = tuple[int, float]
-"""Decodes of a rank, and the sum of their contexts."""
 ENGINES = ("vllm", "sglang", "trtllm")
 _LIBRARIES = ("deepep",)
 """Whose kernels engines call where they are set to."""
-_GRAPH_TOKENS = {"vllm": 512}
-"""Tokens up to which CUDA graphs hold the layers of a step with prompts, too (vllm/config/vllm.py: piecewise
-graphs, `max_cudagraph_capture_size`)."""
+_PIECEWISE_TOKENS = {"vllm": 512}
+"""Tokens up to which CUDA graphs hold the layers of a step with prompts, too, by an engine's default; the
+largest captured size where a server's sizes are known (vllm/config/vllm.py: `max_cudagraph_capture_size` is
+that of the piecewise graphs of mixed steps as well)."""
 _RELATED = {True: "b200", False: "h100"}
 """Measured GPU whose efficiencies apply to others, by whether these multiply in 4 bits."""
 _SERVERS = {True: "b200", False: "h200"}
@@ -57,32 +55,6 @@ _TOKENS = np.unique(np.concatenate([np.arange(1, 17), np.round(2 ** np.arange(4,
 _CHUNKS = np.concatenate([[0.0], 2.0 ** np.arange(0, 19)])
 _PASTS = np.concatenate([[0.0], 2.0 ** np.arange(6, 21)])
 _CONTEXTS = np.concatenate([[0.0], 2.0 ** np.arange(3, 22)])
-
-
-class _Line(NamedTuple):
-    """Points of a quantity over one axis, linear in between and beyond."""
-
-    at: list[float]
-    ns: list[float]
-    slopes: list[float]
-
-    @classmethod
-    def of(cls, at: Array, ns: Array) -> _Line:
-        slopes = np.diff(ns) / np.diff(at)
-        return cls(at[:-1].tolist(), ns[:-1].tolist(), slopes.tolist())
-
-    def value(self, where: float) -> float:
-        i = max(bisect_right(self.at, where) - 1, 0)
-        return self.ns[i] + self.slopes[i] * (where - self.at[i])
-
-    def straight(self, low: float, high: float) -> bool:
-        """Whether no point lies in between."""
-        return bisect_right(self.at, low) == bisect_right(self.at, high)
-
-    def values(self, where: Array) -> Array:
-        at, ns, slopes = np.asarray(self.at), np.asarray(self.ns), np.asarray(self.slopes)
-        i = np.maximum(np.searchsorted(at, where, side="right") - 1, 0)
-        return np.asarray(ns[i] + slopes[i] * (where - at[i]))
 
 
 class Operators:
@@ -114,7 +86,7 @@ class Operators:
         self._learned_here = known
         self._made_of = shape, gpu, layout, engine
         self._options = options, terms
-        self._graph_tokens = _GRAPH_TOKENS.get(engine, 0)
+        self._graph_tokens = _PIECEWISE_TOKENS.get(engine, 0)
         self._terms = terms or terms_of(engine, gpu, shape)
         self._server = server or ServerTerms()
         self.outside = LargestBatch(self._server.most_seqs)
@@ -133,21 +105,20 @@ class Operators:
         self._sparse = shape.moe_layers > 0
         self._dp = layout.attention_dp
         self._graphs = options.graphs if options else None
-        if self._graphs is not None and not self._graphs.sizes:
-            self._graph_tokens = 0
+        if self._graphs is not None and self._graph_tokens:
+            self._graph_tokens = max(self._graphs.sizes, default=0)
         self._list = operators = OperatorList(shape, gpu, layout, learned, options)
         blocks = shape.weights.block_scales and not operators.dispatches
         self._prefill_scale = self._terms.prefill_scale * (self._terms.prefill_block_scale if blocks else 1.0)
-        self._rank = _Line.of(_TOKENS, operators.of_attention(_TOKENS))
-        self._group = self._mixed_group = _Line.of(_TOKENS, operators.of_feed_forward(_TOKENS))
+        self._rank = Line.of(_TOKENS, operators.of_attention(_TOKENS))
+        self._group = self._mixed_group = Line.of(_TOKENS, operators.of_feed_forward(_TOKENS))
         if operators.prices_prompts_apart:
-            self._mixed_group = _Line.of(_TOKENS, operators.of_feed_forward(_TOKENS, prompts=True))
-        self._rows = _Line.of(_TOKENS, operators.of_rows(_TOKENS))
-        self._prompts: dict[int, list[_Line]] = {}
+            self._mixed_group = Line.of(_TOKENS, operators.of_feed_forward(_TOKENS, prompts=True))
+        self._rows = Line.of(_TOKENS, operators.of_rows(_TOKENS))
+        self._prompts: dict[int, list[Line]] = {}
         """Attention over the cached tokens of each of so many prompts, by the tokens of `_CHUNKS`."""
-        self._decodes: dict[int, _Line] = {}
-        self._own: dict[int, float] = {}
-        """Part of a rank that decodes, without attention, by its sequences."""
+        self._decodes: dict[int, Line] = {}
+        self._ranks = RankPrices(self._rank, self._rows, self._attention_of, self._prompts_ns)
         self._fixed: dict[tuple[int, int], tuple[float, bool]] = {}
         """See `_ranked_fixed`."""
 
@@ -173,14 +144,14 @@ class Operators:
 
     # --- parts -------------------------------------------------------------------------------------
 
-    def _decode_line(self, seqs: int) -> _Line:
+    def _decode_line(self, seqs: int) -> Line:
         """A pure decode step over the sum of its contexts, if all ranks share each request."""
         line = self._decodes.get(seqs)
         if line is None:
             attention = self._list.of_decodes(np.full(1, float(seqs)), _CONTEXTS)
             tokens, eager = self._replayed(seqs)
             fixed = self._fixed_ns(seqs if self._sparse else tokens, tokens, seqs)
-            line = self._decodes[seqs] = _Line.of(_CONTEXTS * seqs, self._scaled(attention + fixed, eager))
+            line = self._decodes[seqs] = Line.of(_CONTEXTS * seqs, self._scaled(attention + fixed, eager))
         return line
 
     def _replayed(self, seqs: int) -> tuple[int, bool]:
@@ -190,27 +161,19 @@ class Operators:
         size = self._graphs.of(seqs)
         return size or seqs, not size
 
-    def _ranked_decode_ns(self, loads: Sequence[_Load], tokens: int, steps: Array) -> Array:
+    def _ranked_decode_ns(self, loads: Sequence[Load], tokens: int, most: int, steps: Array) -> Array:
         """Decode steps of ranks with requests of their own, after so many more.
 
         Args:
             tokens: of all ranks, without padding.
+            most: decodes of the busiest rank.
         """
-        fixed, eager = self._ranked_fixed(max(seqs for seqs, _ in loads), tokens)
-        return self._scaled(self._slowest(loads, steps) + fixed, eager)
+        fixed, eager = self._ranked_fixed(most, tokens)
+        return self._scaled(self._ranks.slowest_decodes(loads, steps) + fixed, eager)
 
     def _ranked_decode_step_ns(self, ranks: Sequence[StepFeatures]) -> float:
         """The first of them."""
-        tokens, most, slowest = 0, 0, 0.0
-        for rank in ranks:
-            seqs = rank.decode_seqs
-            tokens += seqs or 1
-            if seqs:
-                ns = self._list_decodes(seqs).value(rank.decode_kv_tokens)
-                if ns > slowest:
-                    slowest = ns
-                if seqs > most:
-                    most = seqs
+        tokens, most, slowest = self._ranks.slowest_decode(ranks)
         fixed, eager = self._ranked_fixed(most, tokens)
         ns = self._terms.decode_scale * (slowest + fixed)
         if eager:
@@ -230,30 +193,12 @@ class Operators:
             found = self._fixed[most, tokens] = self._fixed_ns(group, replayed, most), eager
         return found
 
-    def _slowest(self, loads: Sequence[_Load], steps: Array) -> Array:
-        """Attention of the slowest rank. Between two points of their lines, the rank that is the slowest in
-        the first and in the last step is so in all of them."""
-        ends, straight, last = [], True, float(steps[-1])
-        for seqs, kv_tokens in loads:
-            if seqs:
-                line, end = self._list_decodes(seqs), kv_tokens + seqs * last
-                straight = straight and line.straight(kv_tokens, end)
-                ends.append((line.value(kv_tokens), line.value(end), line, seqs, kv_tokens))
-        first, longest = max(ends, key=_AT_FIRST), max(end for _, end, *_ in ends)
-        slowest = [first] if straight and first[1] >= longest else ends
-        found = np.zeros_like(steps)
-        for _, _, line, seqs, kv_tokens in slowest:
-            found = np.maximum(found, line.values(kv_tokens + seqs * steps))
-        return found
-
-    def _loads(self, f: StepFeatures) -> tuple[list[_Load], int]:
-        """Decodes of ranks with their contexts, and the tokens of all ranks."""
-        ranks = _ranks_of(f)
-        if not ranks:
-            on_rank = ceil(f.decode_seqs / self._dp)
-            return [(on_rank, f.decode_kv_tokens * (on_rank / f.decode_seqs))], f.decode_seqs
-        loads = [(rank.decode_seqs, float(rank.decode_kv_tokens)) for rank in ranks]
-        return loads, sum([seqs or 1 for seqs, _ in loads])
+    def _loads(self, f: StepFeatures) -> tuple[Sequence[Load], int, int]:
+        """Decodes of ranks with their contexts, the tokens of all ranks, and the decodes of the busiest."""
+        if ranks := _ranks_of(f):
+            return loads_of(ranks)
+        on_rank = ceil(f.decode_seqs / self._dp)
+        return [(on_rank, f.decode_kv_tokens * (on_rank / f.decode_seqs))], f.decode_seqs, on_rank
 
     def _fixed_ns(self, tokens: int, rank_tokens: float, rank_rows: int) -> float:
         ns = self._rank.value(rank_tokens) + self._group.value(tokens)
@@ -275,24 +220,15 @@ class Operators:
         weight = (chunk - _CHUNK_LIST[i]) / (_CHUNK_LIST[i + 1] - _CHUNK_LIST[i])
         return float((1 - weight) * lines[i].value(past) + weight * lines[i + 1].value(past))
 
-    def _lines_of(self, prompts: int) -> list[_Line]:
+    def _lines_of(self, prompts: int) -> list[Line]:
         grid = self._list.of_chunk(_CHUNKS[:, None], _PASTS[None, :], float(prompts))
-        lines = self._prompts[prompts] = [_Line.of(_PASTS, line) for line in grid]
+        lines = self._prompts[prompts] = [Line.of(_PASTS, line) for line in grid]
         return lines
 
     def _mixed_ns(self, f: StepFeatures) -> float:
         ranks, terms = _ranks_of(f), self._terms
         if ranks:
-            tokens, most_tokens, ns = 0, 0, 0.0
-            for rank in ranks:
-                own = rank.tokens
-                tokens += own or 1
-                if own:
-                    rank_ns = self._rank_ns(rank)
-                    if rank_ns > ns:
-                        ns = rank_ns
-                    if own > most_tokens:
-                        most_tokens = own
+            tokens, most_tokens, ns = self._ranks.slowest_step(ranks)
             ns += self._mixed_group.value(tokens)
         else:
             tokens = most_tokens = f.tokens
@@ -302,26 +238,11 @@ class Operators:
             ns = max(ns, self._launch_ns)
         return (ns + terms.prefill_step_ns) * self._server.scale
 
-    def _rank_ns(self, f: StepFeatures) -> float:
-        """A rank's own part of a step with prompts."""
-        decodes, rows = f.decode_seqs, f.emitted_rows
-        if not f.prefill_seqs and rows == decodes:
-            own = self._own.get(decodes)
-            if own is None:
-                own = self._own[decodes] = self._rank.value(decodes) + self._rows.value(rows)
-            return own + self._list_decodes(decodes).value(f.decode_kv_tokens)
-        ns = self._rank.value(f.prefill_tokens + decodes) + (self._rows.value(rows) if rows else 0.0)
-        if f.prefill_seqs:
-            ns += self._prompts_ns(f.prefill_seqs, f.prefill_tokens, f.prefill_pairs)
-        if decodes:
-            ns += self._list_decodes(decodes).value(f.decode_kv_tokens)
-        return ns
-
     def _shared_ns(self, f: StepFeatures) -> float:
         """The same of a rank among which the sequences of a step are divided."""
         dp, prompts, decodes = self._dp, f.prefill_seqs, f.decode_seqs
         if dp == 1:
-            return self._rank_ns(f)
+            return self._ranks.step_ns(f)
         of_rank = ceil(prompts / dp)
         share = of_rank / prompts if prompts else 0.0
         on_rank, rows = ceil(decodes / dp), ceil(f.emitted_rows / dp)
@@ -329,20 +250,17 @@ class Operators:
         if prompts:
             ns += self._prompts_ns(of_rank, f.prefill_tokens * share, f.prefill_pairs * share)
         if decodes:
-            ns += self._list_decodes(on_rank).value(on_rank * (f.decode_kv_tokens / decodes))
+            ns += self._ranks.decodes(on_rank).value(on_rank * (f.decode_kv_tokens / decodes))
         return ns
 
-    def _list_decodes(self, seqs: int) -> _Line:
-        line = self._decodes.get(-seqs)
-        if line is None:
-            attention = self._list.of_decodes(np.full(1, float(seqs)), _CONTEXTS)
-            line = self._decodes[-seqs] = _Line.of(_CONTEXTS * seqs, attention)
-        return line
+    def _attention_of(self, decodes: int) -> Line:
+        attention = self._list.of_decodes(np.full(1, float(decodes)), _CONTEXTS)
+        return Line.of(_CONTEXTS * decodes, attention)
 
     def _host_ns(self, f: StepFeatures) -> int:
         server, seqs = self._server, f.seqs
         if ranks := _ranks_of(f):
-            seqs = max([rank.seqs for rank in ranks])
+            seqs = most_seqs(ranks)
         self.outside.record(seqs)
         return int(server.gap_ns + server.gap_seq_ns * seqs - server.beyond_ns(seqs) + 0.5)
 
@@ -380,7 +298,6 @@ class Operators:
 
 
 _CHUNK_LIST = _CHUNKS.tolist()
-_AT_FIRST = itemgetter(0)
 
 
 def _ranks_of(f: StepFeatures) -> Sequence[StepFeatures]:

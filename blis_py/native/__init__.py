@@ -59,6 +59,7 @@ EVERY_STEP = (
     "latency.step_run",
     "latency.decode_line",
     "latency.line_model",
+    "latency.rank_prices",
     "latency.trained_physics",
 )
 """What most simulated steps pass through. Other queues derive from built-in types, and stay interpreted."""

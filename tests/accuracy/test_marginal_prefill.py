@@ -41,6 +41,16 @@ def test_repeated_runs_count_with_their_mean() -> None:
     assert errors(*short, priced(8192, 4, 200.0, 220.0)) == pytest.approx([0.2])
 
 
+def test_a_difference_within_what_repeated_runs_differ_by_is_not_sure() -> None:
+    repeated = priced(1024, 4, 90.0, 100.0), priced(1024, 4, 110.0, 100.0)
+    found = [
+        pair.sure
+        for long_ms in (110.0, 200.0)
+        for pair in marginal_prefill.pairs((*repeated, priced(8192, 4, long_ms, 100.0)))
+    ]
+    assert found == [False, True]
+
+
 def test_other_loads_are_no_pair() -> None:
     short = priced(1024, 4, 100.0, 100.0)
     assert not errors(short, priced(8192, 4, 200.0, 200.0, output=8192)), "other answers"
@@ -50,4 +60,6 @@ def test_other_loads_are_no_pair() -> None:
 
 def test_the_table_has_a_row_for_all_and_for_each_engine() -> None:
     lines = marginal_prefill.table([priced(1024, 4, 100.0, 140.0), priced(8192, 4, 300.0, 360.0)])
-    assert lines[2:] == ["| all | 1 | 10.0 | +10.0 | 100 |", "| vllm | 1 | 10.0 | +10.0 | 100 |"]
+    figures = "1 | 10.0 | +10.0 | 100 |"
+    names = ["all", "beyond twice the standard error", "vllm"]
+    assert lines[2:] == [f"| {name} | {figures}" for name in names]

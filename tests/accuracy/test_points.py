@@ -102,6 +102,28 @@ def test_vllm_without_flashinfer_s_and_deepgemm_s_experts_has_triton_s(tmp_path:
     assert backends == ["triton", None, None]
 
 
+def test_vllm_without_openai_s_kernels_has_marlin_for_mxfp4_on_hopper(tmp_path: Path) -> None:
+    switched = {"env": "VLLM_MXFP4_USE_MARLIN=1"}
+    rows = [
+        ("h200_sxm", "openai/gpt-oss-120b", "0.18.0", switched),
+        ("h200_sxm", "openai/gpt-oss-120b", "0.11.2", {}),
+        ("h200_sxm", "openai/gpt-oss-120b", "0.18.0", {}),
+        ("b200_sxm", "openai/gpt-oss-120b", "0.11.2", {}),
+        ("h200_sxm", "MiniMaxAI/MiniMax-M2.5", "0.11.2", {}),
+    ]
+    backends = [
+        point(
+            tmp_path / str(number),
+            {"backend": "vllm", "backend_version": version, "system": gpu, "model_path": model},
+            flags,
+        )
+        .settings()
+        .get("moe_backend")
+        for number, (gpu, model, version, flags) in enumerate(rows)
+    ]
+    assert backends == ["marlin", "marlin", None, None, None]
+
+
 @pytest.mark.parametrize(
     ("text", "sizes"),
     [

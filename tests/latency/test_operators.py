@@ -18,6 +18,7 @@ from blis_py.hardware.memory_overheads import OVERHEADS
 from blis_py.latency import build
 from blis_py.latency import operator_work as work
 from blis_py.latency.engine_terms import EngineTerms, terms_of
+from blis_py.latency.graph_sizes import default_sizes
 from blis_py.latency.operator_list import KernelOptions, OperatorList
 from blis_py.latency.operators import Operators, surfaces_for
 from blis_py.latency.surfaces import Surface, load_surfaces
@@ -235,13 +236,27 @@ def test_a_step_with_prompts_takes_at_least_the_launches_of_its_layers() -> None
 
 
 def test_steps_of_few_prompt_tokens_wait_for_no_launches_where_graphs_hold_them() -> None:
-    """vLLM has graphs of up to 512 tokens, SGLang and TensorRT-LLM have none of steps with prompts."""
+    """vLLM has graphs of up to 512 tokens by default, SGLang and TensorRT-LLM none of steps with prompts."""
     slow = EngineTerms(launch_layer_ns=10e6)
     layers = load_model("gpt-oss-120b").layers
     for engine, held in (("vllm", True), ("sglang", False), ("trtllm", False)):
         model = operators("gpt-oss-120b", "h200", Layout(1), engine).with_terms(slow)
         assert model.step_ns(prefill(513)) == layers * 10e6
         assert (model.step_ns(prefill(512)) < layers * 10e6) == held
+
+
+def test_graphs_of_prompts_reach_as_far_as_the_captured_sizes_of_a_server() -> None:
+    """`max_cudagraph_capture_size` of vLLM; the graphs of SGLang are of decodes alone."""
+    shape, h200, slow = load_model("gpt-oss-120b"), load_gpu("h200"), EngineTerms(launch_layer_ns=10e6)
+    bound_ns = shape.layers * 10e6
+    for most in (8, 512, 2048):
+        graphs = KernelOptions(graphs=default_sizes("vllm", h200, 1, 256, most, True))
+        vllm, sglang = (
+            Operators(shape, h200, Layout(1), engine, options=graphs, terms=slow)
+            for engine in ("vllm", "sglang")
+        )
+        assert vllm.step_ns(prefill(most)) < bound_ns
+        assert vllm.step_ns(prefill(most + 1)) == sglang.step_ns(prefill(most)) == bound_ns
 
 
 def test_fused_norms_take_no_time_beside_an_all_reduce_and_none_off_alone() -> None:
@@ -317,6 +332,35 @@ def test_triton_s_experts_with_block_scales_have_a_price_of_their_own_on_blackwe
     )
     extra_us = (triton - auto) / shape.layers / 1e3
     assert extra_us == pytest.approx([62.2 - 45.6, 236.5 - 167.2], rel=0.2), "rows of both tables"
+
+
+def test_marlin_s_experts_follow_the_tokens_that_an_expert_receives() -> None:
+    """Experts of gpt-oss reach the arithmetic of Kimi's int4 ones at as many tokens an expert (rows of vLLM's
+    table on H200: 144 TFLOP/s at 32, 242 at 256), padded to 3,072 x 2,944. Triton's are faster for long
+    prompts alone."""
+    shape, gpu, layout = load_model("gpt-oss-120b"), load_gpu("h200"), Layout(1)
+    learned, _ = surfaces_for(gpu, "vllm")
+    tokens = np.array([1024.0, 8192.0])
+    marlin, auto = (
+        OperatorList(shape, gpu, layout, learned, KernelOptions(moe_backend=kernel)).of_computed(tokens)
+        for kernel in ("marlin", "auto")
+    )
+    tflops = tokens * 4 * 6 * 3072 * 2944 / 1e12
+    ms = marlin / shape.layers / 1e6
+    assert tflops / (ms / 1e3) == pytest.approx([144, 242], rel=0.15)
+    assert marlin[1] > 1.5 * auto[1]
+
+
+def test_marlin_multiplies_weights_of_4_bits_alone() -> None:
+    shape, gpu, layout = load_model("minimax-m2.5"), load_gpu("h200"), Layout(4, 1, 4)
+    learned, _ = surfaces_for(gpu, "vllm")
+    marlin, auto = (
+        OperatorList(shape, gpu, layout, learned, KernelOptions(moe_backend=kernel)).of_computed(
+            np.array([128.0])
+        )
+        for kernel in ("marlin", "auto")
+    )
+    assert marlin == auto
 
 
 def test_deepep_brings_tokens_to_their_experts_by_a_mode_for_prompts_and_one_for_decodes() -> None:

@@ -14,9 +14,9 @@ from blis_py.latency.fitted import _decode_ns
 from blis_py.latency.fitted_beyond import continued_decodes
 from blis_py.latency.fitted_surface import SurfaceCurve
 from blis_py.latency.layer_profile import _all_reduce
-from blis_py.latency.operators import _Line
+from blis_py.latency.rank_prices import Line
 
-LINE = _Line.of(np.array([0.0, 10.0, 30.0, 100.0]), np.array([5.0, 15.0, 25.0, 95.0]))
+LINE = Line.of(np.array([0.0, 10.0, 30.0, 100.0]), np.array([5.0, 15.0, 25.0, 95.0]))
 
 
 @pytest.mark.parametrize(
