@@ -124,7 +124,7 @@ class LatencySection:
         help="Largest batch with a CUDA graph.",
     )
     """Largest batch for which a graph is captured; null = the engine's default. Larger ones run eagerly. Under
-    vLLM it is also the most tokens of a step with prompts that launches nothing."""
+    vLLM it is the largest step with prompts that launches nothing, too."""
     cuda_graph_sizes: tuple[int, ...] = setting(
         (),
         least=1,
