@@ -123,8 +123,8 @@ class LatencySection:
         aliases=("--cuda-graph-max-bs", "--max-cudagraph-capture-size"),
         help="Largest batch with a CUDA graph.",
     )
-    """Largest batch for which a graph is captured; null = the engine's default. Larger ones run eagerly. Under
-    vLLM it is the largest step with prompts that launches nothing, too."""
+    """Largest batch for which a graph is captured; null = the engine's default. Larger ones run
+    eagerly. Under vLLM it is the largest step with prompts that launches nothing, too."""
     cuda_graph_sizes: tuple[int, ...] = setting(
         (),
         least=1,

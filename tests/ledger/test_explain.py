@@ -266,7 +266,7 @@ def test_a_saved_run_that_comes_out_otherwise_reports_it(busy: Result, tmp_path:
     explanation = blis.explain(folder, what_if=False)
     assert explanation.not_reproduced is not None
     assert "was" in explanation.not_reproduced
-    assert "This is not the saved run" in str(explanation)
+    assert "The saved run was not reproduced" in str(explanation)
 
 
 # -- no such request ---------------------------------------------------------------------------------
