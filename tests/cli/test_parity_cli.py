@@ -159,7 +159,7 @@ def test_a_missing_step_and_a_failed_one_in_words() -> None:
     batch = Composition((), (), (), (), (), StepFeatures())
     steps = len(log)
     shorter = Parity(steps, 0, Difference(5, "steps", batch, None), None)
-    assert "the simulator has nothing left to do" in explain(shorter, log)
+    assert "the engine has a further step, the simulator has none left" in explain(shorter, log)
     longer = Parity(steps, steps, Difference(steps, "steps", None, batch), None)
     assert "after the engine's last step" in explain(longer, log)
     assert "A forward failed in step 7" in explain(Parity(7, 7, None, 7), log)

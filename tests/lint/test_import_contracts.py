@@ -12,23 +12,23 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LINT = Path(sys.executable).with_name("lint-imports")
 FORBIDDEN = {
-    "the core reads the simulated clock": ("core/scheduler.py", "import simpy", "The core is plain Python"),
-    "the core uses arrays, in a function": (
+    "the core imports the simulated clock": ("core/scheduler.py", "import simpy", "The core is plain Python"),
+    "the core imports arrays, in a function": (
         "core/checks.py",
         "def late() -> None:\n    import numpy as np\n\n    np.array(0)",
         "The core is plain Python",
     ),
-    "the simulator needs the engine": (
+    "the simulator imports the engine": (
         "cluster/routing/router.py",
         "def late() -> None:\n    from engine.config import EngineConfig\n\n    EngineConfig",
         "without the engine and without torch",
     ),
-    "step times know the cluster, for a type": (
+    "step times import the cluster, for a type": (
         "latency/base.py",
         "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from blis_py.cluster import routing",
-        "A part knows those below it",
+        "A package imports only packages below it",
     ),
-    "two modules know each other": (
+    "two modules import each other": (
         "core/kv.py",
         "def late() -> None:\n    from blis_py.core import scheduler\n\n    scheduler",
         "has no circles",
@@ -64,7 +64,7 @@ def test_every_forbidden_import_breaks_its_contract(copy: Path) -> None:
         assert any(contract in line for line in broken), f"{what}\n{done.stdout}"
 
 
-def test_no_two_modules_of_the_engine_need_each_other() -> None:
+def test_no_two_modules_of_the_engine_import_each_other() -> None:
     """Whatever package they are in; imports inside functions and for types count."""
     grimp = pytest.importorskip("grimp")
     graph = grimp.build_graph("engine", cache_dir=None)
