@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 _OWN = ("blis", "sglang", "trtllm")
 """Engines, and presets of their releases, with a hand-over of that name."""
-_AT_ONCE = ("sglang", "trtllm-generation-first")
-"""Hand-overs in which both instances get a request at once."""
 _TRANSLATED = ("handoff", "decider", "lease_ns")
 """Cluster data of the hand-over that are settings in another form."""
 _OF_A_LINK = ("link", "bandwidth_gbps", "latency_ms", "efficiency", "node_gbps", "gpus_per_node", "contended")
@@ -46,7 +44,7 @@ def disaggregation(config: RunConfig) -> Disaggregation | None:
         lease_ns=None if given.lease_s is None else round(given.lease_s * 1e9),
         **{f.name: getattr(given, f.name) for f in fields(Disaggregation) if f.name not in _TRANSLATED},
     )
-    decider(data.decider), handoff(data)  # refuse names that lead nowhere
+    decider(data.decider), handoff(data)  # refuse names that lead nowhere, and orders it does not have
     if name in HANDOFFS:
         _check_effects(config, name)
     return data
@@ -65,8 +63,6 @@ def _check_effects(config: RunConfig, name: str) -> None:
         problem = f"needs blocks of the decode instance during the prefill, and {name} takes them after it"
         fix = "drop it, or use --handoff sglang"
         raise InputError(problem, key="disaggregation.overlap", value=given.overlap, fix=fix)
-    if name in _AT_ONCE and given.pair_order != "decode-first":
-        _no_effect("pair_order", given.pair_order, name)
     if name != "sglang" and given.reserved_decode_tokens != DisaggregationSection.reserved_decode_tokens:
         _no_effect("reserved_decode_tokens", given.reserved_decode_tokens, name)
     if not name.startswith("trtllm") and given.max_tokens_in_buffer is not None:

@@ -12,7 +12,9 @@ import pytest
 from apart import BLOCK_BYTES, US, cluster, requests, simulate
 
 from blis_py.cluster.instances.handoff import HandOff
+from blis_py.cluster.instances.handoffs import handoff as handoff_of
 from blis_py.cluster.simulation import ClusterSimulation
+from blis_py.cluster.topology import Disaggregation
 from blis_py.errors import InputError
 from blis_py.metrics.invariants import check
 from blis_py.metrics.itl import TokenGaps
@@ -342,6 +344,26 @@ def test_an_instance_that_fails_takes_its_requests_and_its_kv_with_it(
     assert network.moved_bytes + network.cancelled_bytes == network.sent_bytes
 
 
+@pytest.mark.parametrize("handoff", ["sglang", "trtllm-generation-first"])
+def test_where_both_get_a_request_at_once_the_prefill_cannot_come_first(handoff: str) -> None:
+    settings = Disaggregation(handoff=handoff, pair_order="prefill-first")
+    with pytest.raises(InputError, match=f"disaggregation.pair_order: has no effect with {handoff}"):
+        handoff_of(settings)
+
+
+@pytest.mark.parametrize("index", [1, 2])
+def test_a_request_in_the_queue_of_a_decode_instance_that_fails_is_recorded_there(index: int) -> None:
+    """Under SGLang it waits for blocks before its prefill begins: the first one has all of them."""
+    table = requests([0, 0, 1, 1], [40, 40, 40, 40], [4] * 4)
+    simulation = ClusterSimulation(table, cluster("sglang", decode=2, num_kv_blocks=12))
+    simulation.call_at(20 * US, lambda now_ns: simulation.fail(index))
+    record = simulation.run()
+    check(record)
+    evicted = record.outcome == Outcome.EVICTED
+    assert evicted.sum() == 2
+    assert set(record.instance[evicted].tolist()) <= {0, index}
+
+
 @pytest.mark.parametrize("at_us", [31, 52])
 def test_a_prompt_whose_prefill_instance_failed_may_be_computed_again(at_us: int) -> None:
     """Its KV was on the way since 30; the decode instance has its blocks already."""
@@ -431,6 +453,7 @@ def test_the_order_in_which_pools_are_listed_changes_nothing(
             index = names.index(fails)
             simulation.call_at(200 * US, lambda now_ns, at=index, run=simulation: run.fail(at))
         record = simulation.run()
+        check(record)
         firsts = {name: names.index(name) for name in names}
         places = [(names[at], at - firsts[names[at]]) if at >= 0 else None for at in record.instance.tolist()]
         times = [record.outcome, record.first_token_ns, record.finish_ns]

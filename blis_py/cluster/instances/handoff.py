@@ -45,7 +45,11 @@ TRANSFER_FAILED = "KV transfer failed"
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class HandOff:
-    """Common part of all engines: pairs, transfers, and the blocks that the prefill instance keeps."""
+    """Common part of all engines: pairs, transfers, and the blocks that the prefill instance keeps.
+
+    Raises:
+        InputError: the settings demand an order of choices that it does not have.
+    """
 
     keeps_blocks = True
     """Whether the prefill instance keeps the blocks until they have been read."""
@@ -53,6 +57,8 @@ class HandOff:
     """Whether the client gets the token of the prefill, with the KV."""
     to_itself = False
     """Whether an instance hands over to itself where it is chosen for both; otherwise it just goes on."""
+    both_at_once = False
+    """Whether both instances get a request at once, so that both are chosen on its arrival."""
     counts_late = False
     """Whether a decode instance counts a request as in flight only when its KV is there."""
     looks_ahead = False
@@ -62,6 +68,9 @@ class HandOff:
     """Default of `Disaggregation.overlap`."""
 
     def __init__(self, settings: Disaggregation) -> None:
+        if self.both_at_once and settings.pair_order != "decode-first":
+            key, problem = "disaggregation.pair_order", f"has no effect with {settings.handoff}"
+            raise InputError(problem, key=key, value=settings.pair_order, fix="drop it")
         self.settings = settings
         self.turns: list[int] | None = None
         """The one count of all round-robin routers that have no policy of their own; None = one each."""
@@ -440,6 +449,8 @@ class HandOff:
         request, index = pair.request, pair.prefill
         if pair.decode_request is not None and (pair.prefill_end_ns >= 0 or not pair.started):
             request, index = pair.decode_request, pair.decode
+            if not pair.started:  # in the queue there, ahead of the dispatch for the prefill
+                self._recorder.dispatched(request, index)
         self._recorder.evicted(request, why)
         self._instances[index].cancel(request, self._events.now_ns)
 

@@ -134,6 +134,7 @@ class Sglang(Trtllm):
     """
 
     needs_overlap = "chunk"
+    both_at_once = True
 
     def fitted(self, cluster: Cluster) -> Cluster:
         """The reserve as the only rule on decode instances."""
@@ -184,6 +185,8 @@ class GenerationFirst(Trtllm):
 
     Source: `schedule_style` of the orchestrator, NVIDIA/TensorRT-LLM pull request 12239.
     """
+
+    both_at_once = True
 
     def _start(self, pair: Pair, now_ns: int) -> None:
         instance, ready_ns = self._instances[pair.decode], now_ns + self._front_end_ns
