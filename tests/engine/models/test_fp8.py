@@ -148,6 +148,42 @@ def test_logits_are_those_of_the_values_meant(kind: str, section: dict[str, Any]
     assert torch.cosine_similarity(logits.flatten(), expected.flatten(), dim=0) > 0.99
 
 
+@KINDS
+def test_logits_are_those_of_transformers_whose_activations_are_rounded(
+    kind: str, section: dict[str, Any], tmp_path: Path
+) -> None:
+    """transformers computes in float32 with what the decoder's weights stand for, and rounds what goes into a
+    quantised product; without the rounding its logits are other ones."""
+    transformers = pytest.importorskip("transformers")
+    written(tmp_path / "model", kind, section)
+    decoder = load(tmp_path / "model")
+    config = transformers.AutoConfig.from_pretrained(tiny(tmp_path / "plain", intermediate_size=96))
+    theirs = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    missing, unexpected = theirs.load_state_dict(values_of(decoder), strict=False)
+    assert not unexpected
+    assert set(missing) <= {"lm_head.weight"}  # tied
+    prompt = list(range(3, 40))
+    ours = PagedRun(decoder, 16).step([(0, prompt)])[0]
+
+    def their_logits() -> Tensor:
+        with torch.inference_mode():
+            logits: Tensor = theirs(torch.tensor([prompt])).logits[0]
+        return logits
+
+    unlike = (their_logits() - ours).norm()
+    for name, module in theirs.named_modules():
+        if name.endswith("proj"):
+            module.register_forward_pre_hook(lambda _, inputs: rounded(inputs[0]))
+    assert (their_logits() - ours).norm() < 0.1 * unlike
+    torch.testing.assert_close(their_logits(), ours, rtol=1e-3, atol=1e-3)
+
+
+def rounded(x: Tensor) -> Tensor:
+    """Activations as a product in float8 sees them."""
+    rows, scale = quantised(x.flatten(0, -2))
+    return dequantised(rows, scale).view_as(x)
+
+
 def test_dummy_weights_have_the_scale_of_others(tmp_path: Path) -> None:
     folder = tiny(tmp_path / "model", quantization_config=PER_TENSOR)
     decoder, plain = dummy(folder), dummy(tiny(tmp_path / "plain"))
