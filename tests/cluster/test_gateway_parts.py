@@ -1,16 +1,28 @@
-"""Parts of the gateway by themselves: counts of urgent requests, targets, and victims of eviction."""
+"""Parts of the gateway and of what records it by themselves: counts, targets, victims, reasons."""
 
 from __future__ import annotations
 
+from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from blis_py.cluster.flow_settings import FlowSettings
 from blis_py.cluster.ingress.dispatch_order import Waiting, by_patience, by_target
 from blis_py.cluster.ingress.gateway_queue import GatewayQueue
 from blis_py.cluster.instances.evictable import Evictable
+from blis_py.cluster.recording.diffusion_recorder import _emitting
+from blis_py.cluster.recording.recorder import Recorder
+from blis_py.cluster.routing.pair_dispatcher import RoutedPrefill
+from blis_py.core.checks import _check
 from blis_py.core.request import NEVER_NS, Request
+from blis_py.errors import InputError
+from blis_py.latency.base import FrontendDelays
+from blis_py.requests.table import RequestTable
+
+NO_DELAYS = FrontendDelays()
 
 
 def waiting(number: int = 0, band: int = 0, since_ns: int = 0, target_ns: int = -1) -> Waiting:
@@ -90,3 +102,45 @@ def test_one_whose_client_has_timed_out_leaves_anyway(instance: Cancelled) -> No
     evictable, requests = in_flight(instance, -1, -1)
     requests[1].deadline_ns = 50
     assert evictable.evict(50) is requests[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), [("kv_cache_util_threshold", 1.0), ("queue_depth_threshold", 1e15)]
+)
+def test_a_threshold_has_a_largest_value(name: str, most: float) -> None:
+    (limits,) = [field.metadata for field in fields(FlowSettings) if field.name == name]
+    _check(name, most, limits)
+    with pytest.raises(InputError, match="must be at most"):
+        _check(name, most * 1.5, limits)
+
+
+def test_victims_are_remembered_no_longer_than_they_are_in_flight() -> None:
+    """One of many that come and go is in flight all the time."""
+    evictable = Evictable([], [-1] * 10_000)
+    for row in range(10_000):
+        evictable.sent(Request(f"r{row}", row, 1, row=row), 0)
+        if row:
+            evictable.ended(Request("", 0, 1, row=row))
+    assert len(evictable._heap) < 100
+
+
+def test_a_router_of_prefills_names_none_while_none_is_ready() -> None:
+    signals: Any = SimpleNamespace(ready=[])
+    router: Any = SimpleNamespace(looks_at_load=False)
+    assert RoutedPrefill(router, signals).beside(Request("r", 0, 1), 3, 0) == -1
+
+
+def test_reasons_are_listed_by_name_whichever_came_first() -> None:
+    recorder = Recorder(RequestTable.build(np.arange(3), np.full(3, 16), np.ones(3, dtype=int)), NO_DELAYS)
+    for row, why in ((2, "throttled"), (0, "queue full")):
+        request = Request(f"r{row}", 0, 16, row=row)
+        recorder.rejected(request, 5, why)
+    reasons = recorder._reasons()
+    assert reasons is not None
+    assert reasons.names == ("", "queue full", "throttled")
+    assert reasons.codes.tolist() == [1, 0, 2]
+
+
+def test_rounds_that_committed_blocks_follow_each_other_except_for_gaps() -> None:
+    request: Any = SimpleNamespace(gaps=[(3, 6)], first_tick=2, last_tick=8)
+    assert list(_emitting(request)) == [2, 3, 6, 7, 8]

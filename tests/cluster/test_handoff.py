@@ -121,6 +121,17 @@ def test_sglang_keeps_a_reserve_for_the_requests_it_has() -> None:
     assert (apart.handovers.reserved_ns // US).tolist() == [0, 83]
 
 
+@pytest.mark.parametrize(("output", "waits"), [(121, False), (122, True)])
+def test_sglang_has_room_for_the_rest_of_a_long_output_beside_the_requests_it_has(
+    output: int, waits: bool
+) -> None:
+    """160 tokens of KV, two prompts of 20: 120 are left, and the prefill emits the first."""
+    settings = {"num_kv_blocks": 40, "prefill": 2, "reserved_decode_tokens": 0}
+    record = simulate(requests([0, 0], [20, 20], [4, output]), "sglang", **settings)
+    assert record.handovers is not None
+    assert (record.handovers.reserved_ns > 0).tolist() == [False, waits]
+
+
 @pytest.mark.parametrize("handoff", ["vllm", "trtllm"])
 def test_the_prefill_instance_keeps_its_blocks_until_they_are_read(handoff: str) -> None:
     """Its 9 blocks have room for one prompt, so that the second waits for the transfer of the first."""
@@ -452,12 +463,14 @@ def test_the_order_in_which_pools_are_listed_changes_nothing(
     found = []
     for pools in (listed.pools, listed.pools[::-1]):
         simulation = ClusterSimulation(table, replace(listed, pools=pools))
+        instances = [*simulation.fleet.instances]
         names = [pool.name for pool in pools for _ in range(pool.count)]
         if fails:
             index = names.index(fails)
             simulation.call_at(200 * US, lambda now_ns, at=index, run=simulation: run.fail(at))
         record = simulation.run()
         check(record)
+        assert [instance.in_flight for instance in instances] == [0] * 4
         firsts = {name: names.index(name) for name in names}
         places = [(names[at], at - firsts[names[at]]) if at >= 0 else None for at in record.instance.tolist()]
         times = [record.outcome, record.first_token_ns, record.finish_ns]

@@ -144,3 +144,20 @@ def test_a_model_with_one_role_only_is_refused(tmp_path: Path) -> None:
     (tmp_path / "fleet.yaml").write_text(f"gpu: h100\nmodel: llama-3.1-8b\npools: {pools}\n")
     with pytest.raises(InputError, match=r"no instance of llama-3\.1-8b serves decode"):
         blis.build(str(tmp_path / "fleet.yaml"), workload="chat", rate=1, num_requests=3)
+
+
+def test_models_whose_prefill_and_decode_may_be_apart_have_a_pool_for_one_of_them() -> None:
+    """Or are the only one: its pools may be given the roles during a run."""
+    spec = cluster("vllm").pools[0].spec
+
+    def pool(name: str, model: str, role: str = "both") -> Pool:
+        return Pool(name=name, role=role, count=1, spec=replace(spec, model=model), models=frozenset({model}))
+
+    def apart(*pools: Pool) -> list[list[str]]:
+        return [[each.name for each in group] for group in Cluster(pools=pools).pairs]
+
+    assert apart(pool("one", "a")) == [["one"]]
+    assert apart(pool("one", "a"), pool("two", "b")) == []
+    pair = pool("p", "b", "prefill"), pool("d", "b", "decode")
+    assert apart(pool("one", "a"), *pair) == [["p", "d"]]
+    assert apart(*pair) == [["p", "d"]]

@@ -143,3 +143,11 @@ def test_a_limit_itself_is_allowed_unless_a_setting_must_be_above_it(
     _check(name, limit, limits)
     with pytest.raises(InputError, match=r"must (be at most|be at least|not be negative)"):
         _check(name, beyond, limits)
+
+
+def test_one_block_and_one_token_are_the_smallest_pool_and_sequence() -> None:
+    assert served(Request("A", 0, 4, 1, 1), num_kv_blocks=1).generated == 1
+    for limits in ({"num_kv_blocks": 0}, {"max_model_len": 0}):
+        with pytest.raises(InputError, match="must be at least 1"):
+            Scheduler(config(**limits))
+    Scheduler(config(num_kv_blocks=1, max_model_len=1))

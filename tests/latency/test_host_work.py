@@ -165,3 +165,13 @@ def test_work_that_the_first_step_hides_may_show_in_a_shorter_one(share: float) 
     first = decode(1, 1, kv_tokens=3)
     ends = np.cumsum([priced.step_ns(first.after(done)) for done in range(9)])
     assert priced.decode_run(first, 9).ends_ns().tolist() == ends.tolist()
+
+
+@pytest.mark.parametrize("share", [0.05, 0.15, 0.3, 0.55])
+def test_behind_another_step_it_shares_the_shorter_one_with_the_host(share: float) -> None:
+    """The host takes 4,000 ns of forwards of 10,000 and 6,000 ns: masks of 2,000 ns fit into both."""
+    base = Dip(LinearCoefficients(gpu=LinearCosts(step=10_000), host=LinearCosts(step=4_000)))
+    priced = overlapped(WithHostWork(base, MaskPrices(0, int(10_000 * share)), 0.0, masks_beside=True))
+    first = decode(1, 1, kv_tokens=3)
+    ends = np.cumsum([priced.step_ns(first.after(done)) for done in range(9)])
+    assert priced.decode_run(first, 9).ends_ns().tolist() == ends.tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -18,7 +19,7 @@ from latency_cases import decode
 from blis_py.core.features import StepFeatures
 from blis_py.errors import InputError
 from blis_py.hardware.gpu import load_gpu
-from blis_py.latency import build
+from blis_py.latency import build, kernel_profile
 from blis_py.latency.base import LatencyModel
 from blis_py.models.model_shape import load_model
 
@@ -90,6 +91,15 @@ def skewed(tmp_path_factory: pytest.TempPathFactory) -> LatencyModel:
     with (folder / "meta.yaml").open("a") as file:
         file.write("skew_fit: {enabled: true, per_tp: {1: {alpha_default: 0.25}}}\n")
     return tables(folder)
+
+
+@pytest.mark.parametrize(("alpha", "accepted"), [(100, True), (100.5, False), (-100, True), (-100.5, False)])
+def test_a_skew_far_outside_what_is_measured_is_refused(tmp_path: Path, alpha: float, accepted: bool) -> None:
+    folder = write(tmp_path)
+    with (folder / "meta.yaml").open("a") as file:
+        file.write(f"skew_fit: {{enabled: true, per_tp: {{1: {{alpha_default: {alpha}}}}}}}\n")
+    with nullcontext() if accepted else pytest.raises(InputError, match="alpha_default"):
+        tables(folder)
 
 
 def test_unequal_contexts_cost_the_measured_share_of_the_longest(
@@ -246,3 +256,13 @@ def test_a_step_of_kernels_that_take_no_time_takes_a_nanosecond(
     free: Any = tables(write(tmp_path))
     monkeypatch.setattr(free, "_decodes_ns", lambda seqs, kv_tokens: np.zeros(len(kv_tokens)))
     assert free.decode_run(DECODE, 4).ends_ns().tolist() == [1, 2, 3, 4]
+
+
+def test_a_table_of_more_combinations_than_are_ever_measured_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel_profile, "_MAX_CELLS", 6)
+    axes = [np.arange(2.0), np.arange(3.0)]
+    assert np.isnan(kernel_profile.empty_grid(axes, tmp_path)).sum() == 6
+    with pytest.raises(InputError, match="8 combinations of the sizes in it are more than 6"):
+        kernel_profile.empty_grid([*axes[:1], np.arange(4.0)], tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -162,3 +163,18 @@ def test_bad_coefficients_are_refused(name: str, options: dict[str, object], mes
 def test_a_tp_degree_that_splits_a_head_is_refused() -> None:
     with pytest.raises(InputError, match="does not divide the 40 heads"):
         build("roofline", shape=load_model("qwen3-14b"), gpu=load_gpu("H100"), tp=3)
+
+
+@pytest.mark.parametrize("terms", [(5.0, 2.0, 5.0, 3.0), (5.0, 2.0, 900.0, 2.0), (900.0, 0.0, 5.0, 3.0)])
+def test_the_larger_of_two_lines_is_the_same_on_all_paths(
+    terms: tuple[float, float, float, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines that share their beginning or their slope are two lines."""
+    line = decode_line.DecodeLine(10.0, *terms)
+    expected = np.cumsum(
+        [10 + max(terms[0] + terms[1] * kv, terms[2] + terms[3] * kv) for kv in range(100, 700, 3)]
+    )
+    for limit in (0, 10_000):
+        monkeypatch.setattr(decode_line, "SCALAR_STEPS", limit)
+        run = decode_line.run_along(line, 100, 3, 200, 0, NEVER_NS)
+        assert run.ends_ns().tolist() == expected.tolist()

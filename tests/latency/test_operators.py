@@ -351,6 +351,19 @@ def test_marlin_s_experts_follow_the_tokens_that_an_expert_receives() -> None:
     assert marlin[1] > 1.5 * auto[1]
 
 
+def test_marlin_multiplies_half_of_each_expert_on_two_gpus() -> None:
+    shape, gpu = load_model("gpt-oss-120b"), load_gpu("h200")
+    learned, _ = surfaces_for(gpu, "vllm")
+    whole, half = (
+        OperatorList(shape, gpu, Layout(tp), learned, KernelOptions(moe_backend="marlin"))._by_marlin(
+            np.array([8192.0])
+        )
+        for tp in (1, 2)
+    )
+    assert whole is not None
+    assert half == pytest.approx(whole / 2, rel=0.1)
+
+
 def test_marlin_multiplies_weights_of_4_bits_alone() -> None:
     shape, gpu, layout = load_model("minimax-m2.5"), load_gpu("h200"), Layout(4, 1, 4)
     learned, _ = surfaces_for(gpu, "vllm")

@@ -135,3 +135,11 @@ def test_combinations_tried_are_counted_once_of_all_that_are_possible() -> None:
         possible *= len(values)
     assert tried.judged == len(made)
     assert tried.possible == possible - 1 > tried.judged
+
+
+def test_a_combination_is_one_in_whatever_order_its_settings_were_changed() -> None:
+    trials = object.__new__(knobs._Trials)
+    trials._space, trials._judged = OneLine([2]), {}  # type: ignore[assignment]
+    for names in (("scheduler", "max_num_seqs"), ("max_num_seqs", "scheduler")):
+        trials._rated((0, 0), [dict.fromkeys(names, 1)], Variation())
+    assert len(trials._judged[0, 0]) == 1

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
 
 import pytest
 
@@ -96,3 +98,23 @@ def test_a_target_is_not_missed_by_the_common_start_of_all_clients(monkeypatch: 
     load = {"model": "llama-3.1-8b", "prompt_tokens": 500, "output_tokens": 8, "slo": "ttft.p90=120ms"}
     (point,) = pareto(**load, workers=1, cache=False).points
     assert point.meets
+
+
+def test_a_point_that_misses_a_target_is_run_as_long_as_its_steady_state_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Noted(Made):
+        lengths: ClassVar[list[float]] = []
+
+        def run(self, jobs: Sequence[Job]) -> list[JobOutcome]:
+            self.lengths += [job.variation.length for job in jobs]
+            missed = {"slo": "ttft.p99=1ms", "metric": "ttft", "stat": "p99", "limit_ms": 1.0}
+            return [
+                replace(each, slo=[missed | {"measured_ms": 2.0, "met": False}]) for each in super().run(jobs)
+            ]
+
+    monkeypatch.setattr(module, "CONCURRENCIES", (1, 2))
+    monkeypatch.setattr(module, "steady_length", lambda *_: 1.5)
+    base = Study(overrides=(("model", "model", "llama-3.1-8b"),))
+    module.pareto(base, [axis("tp", "2")], Noted(), Goal())  # type: ignore[arg-type]
+    assert Noted.lengths == [1.0, 1.0, 1.5, 1.5]

@@ -355,6 +355,8 @@ def test_the_picture_of_a_plan_shows_its_figures() -> None:
     assert names == ["prompt lengths", "request rate"]
     assert texts == ["−20 %: 75 ms", "+20 %: 90 ms", "−20 %: 60 ms", "+20 %: 500 ms"]
     assert widths == pytest.approx([-0.05, 0.1, -0.2, 3.0 - 0.8])
+    places = [text.xy[1] for text in sensitivity.texts]
+    assert places == pytest.approx([-0.17, 0.17, 0.83, 1.17]), "those of more work above those of less"
     assert sensitivity.get_xlim() == pytest.approx((0.6 - 0.65 * 2.4, 3 + 0.65 * 2.4))
     assert shown(trust) == (
         ["never", "does not apply", " 150 ms", " 80 ms"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -108,5 +109,13 @@ def test_a_throughput_missed_by_the_end_of_a_short_run_is_judged_by_a_longer_one
 
 def test_what_a_longer_run_misses_too_stays_missed() -> None:
     found, taken = failing(85.0, lasts=False)
+    assert found.best([0]) == (0, 2)
+    assert not taken
+
+
+@pytest.mark.parametrize("why", [{"refused": "needs 2 GPUs"}, {"early_stop": "hopeless"}])
+def test_what_was_refused_or_stopped_as_hopeless_is_not_run_for_longer(why: dict[str, str]) -> None:
+    found, taken = failing(85.0, lasts=True)
+    found._search.rejudge((0, 1), replace(found._search.known[0, 1], **why))
     assert found.best([0]) == (0, 2)
     assert not taken

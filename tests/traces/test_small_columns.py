@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from blis_py.core.bounds import MAX_TOKENS
 from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
 from blis_py.traces import read_trace
@@ -14,6 +15,7 @@ from blis_py.traces.compose import merged
 from blis_py.traces.itl import read_gaps
 from blis_py.traces.kinds import joined
 from blis_py.traces.llmservingsim import BLOCK_TOKENS, _SharedPrompts
+from blis_py.traces.tracev2 import runs_of
 
 
 def test_a_trace_of_a_single_request_is_read(tmp_path: Path) -> None:
@@ -83,3 +85,10 @@ def test_requests_without_a_network_keep_none_beside_those_with_one() -> None:
     both = merged([near, far], ["near", "far"])
     assert both.network_ns is not None
     assert sorted(both.network_ns[:, 0].tolist()) == [0, 0, 5, 5]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "valid"), [(0, False), (1, True), (MAX_TOKENS, True), (MAX_TOKENS + 1, False)]
+)
+def test_content_has_at_least_one_token_and_no_more_than_any_prompt(tokens: int, valid: bool) -> None:
+    assert runs_of(f'[["a", {tokens}]]') == ((("a", tokens),) if valid else None)

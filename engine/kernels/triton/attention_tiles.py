@@ -26,6 +26,8 @@ class Context(NamedTuple):
     """Pointer to the sequence's pages in order."""
     length: Any
     """Tokens, the new ones included."""
+    begin: Any
+    """The first token that any of the tile's queries sees, where there is a sliding window."""
 
 
 class Softmax(NamedTuple):
@@ -54,13 +56,14 @@ def context_of(
     block_tables,
     stride_table,
     length,
+    begin,
     PAGE_SIZE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
 ):
     """Context of a sequence in caches `[num_pages, Hk, page_size, D]`, contiguous."""
     head_start = head.to(tl.int64) * (PAGE_SIZE * HEAD_DIM)
     table = block_tables + sequence.to(tl.int64) * stride_table
-    return Context(k_cache + head_start, v_cache + head_start, table, length)
+    return Context(k_cache + head_start, v_cache + head_start, table, length, begin)
 
 
 @triton.jit
@@ -94,7 +97,7 @@ def attend(
     """
     peak, total, acc = softmax
     for index in range(first, last):
-        scores = _scores(index, queries, context, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N, MASKED)
+        scores = _scores(index, queries, context, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N, WINDOW, MASKED)
         peak, total, acc = _tile_step(
             index,
             scores,
@@ -139,12 +142,12 @@ def attend_ahead(
     """
     peak, total, acc = softmax
     if first < last:
-        scores = _scores(first, queries, context, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N, False)
+        scores = _scores(first, queries, context, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N, WINDOW, False)
         edge = tl.minimum(full, last - 1)
         for masked in tl.static_range(2):
             for index in range(edge if masked else first, last - 1 if masked else edge):
                 later = _scores(
-                    index + 1, queries, context, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N, False
+                    index + 1, queries, context, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N, WINDOW, False
                 )
                 peak, total, acc = _tile_step(
                     index,
@@ -191,12 +194,12 @@ def _scores(
     PAGE_SIZE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    WINDOW: tl.constexpr,
     MASKED: tl.constexpr,
 ):
-    """Scores `[M, N]` of a tile of keys. Those of tokens behind the sequence's end are meaningless."""
+    """Scores `[M, N]` of a tile of keys. Those of tokens that no query sees are meaningless."""
     offsets, tokens = _gather(context, index * BLOCK_N, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N)
-    real = tokens < context.length
-    keys = _load_tile(context.k + offsets, real, queries.dtype, HEAD_DIM, MASKED)
+    keys = _load_tile(context.k + offsets, _read(tokens, context, WINDOW), queries.dtype, HEAD_DIM, MASKED)
     return tl.dot(queries, tl.trans(keys), input_precision="ieee")
 
 
@@ -224,8 +227,14 @@ def _tile_step(
         if WINDOW:
             visible = visible & (tokens[None, :] >= begins)
         scores = tl.where(visible, scores, float("-inf"))
-    values = _load_tile(context.v + offsets, tokens < context.length, dtype, HEAD_DIM, MASKED)
+    values = _load_tile(context.v + offsets, _read(tokens, context, WINDOW), dtype, HEAD_DIM, MASKED)
     return _softmax_step(scores, softmax.peak, softmax.total, softmax.acc, values, scale_log2)
+
+
+@triton.jit
+def _read(tokens, context, WINDOW: tl.constexpr):
+    """Mask `[N]` of the tokens that a masked tile reads."""
+    return (tokens < context.length) & (tokens >= context.begin) if WINDOW else tokens < context.length
 
 
 @triton.jit
@@ -255,7 +264,7 @@ def _load_tile(pointers, real, dtype: tl.constexpr, HEAD_DIM: tl.constexpr, MASK
     """Keys or values `[N, D]` in a dtype.
 
     In a masked tile, rows that are not real read nothing and are zero: the memory behind a sequence's end may
-    belong to another sequence, or hold NaN.
+    belong to another sequence, or hold NaN, and what lies before a window would be read for nothing.
     """
     dims = tl.arange(0, padded_head_dim(HEAD_DIM))
     if padded_head_dim(HEAD_DIM) != HEAD_DIM:
