@@ -26,8 +26,6 @@ class Context(NamedTuple):
     """Pointer to the sequence's pages in order."""
     length: Any
     """Tokens, the new ones included."""
-    begin: Any
-    """The first token that any of the tile's queries sees, where there is a sliding window."""
 
 
 class Softmax(NamedTuple):
@@ -56,14 +54,13 @@ def context_of(
     block_tables,
     stride_table,
     length,
-    begin,
     PAGE_SIZE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
 ):
     """Context of a sequence in caches `[num_pages, Hk, page_size, D]`, contiguous."""
     head_start = head.to(tl.int64) * (PAGE_SIZE * HEAD_DIM)
     table = block_tables + sequence.to(tl.int64) * stride_table
-    return Context(k_cache + head_start, v_cache + head_start, table, length, begin)
+    return Context(k_cache + head_start, v_cache + head_start, table, length)
 
 
 @triton.jit
@@ -97,7 +94,9 @@ def attend(
     """
     peak, total, acc = softmax
     for index in range(first, last):
-        scores = _scores(index, queries, context, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N, WINDOW, MASKED)
+        scores = _scores(
+            index, queries, context, begins, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N, WINDOW, MASKED
+        )
         peak, total, acc = _tile_step(
             index,
             scores,
@@ -142,12 +141,23 @@ def attend_ahead(
     """
     peak, total, acc = softmax
     if first < last:
-        scores = _scores(first, queries, context, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N, WINDOW, False)
+        scores = _scores(
+            first, queries, context, begins, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N, WINDOW, False
+        )
         edge = tl.minimum(full, last - 1)
         for masked in tl.static_range(2):
             for index in range(edge if masked else first, last - 1 if masked else edge):
                 later = _scores(
-                    index + 1, queries, context, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N, WINDOW, False
+                    index + 1,
+                    queries,
+                    context,
+                    begins,
+                    NUM_KV_HEADS,
+                    PAGE_SIZE,
+                    HEAD_DIM,
+                    BLOCK_N,
+                    WINDOW,
+                    False,
                 )
                 peak, total, acc = _tile_step(
                     index,
@@ -190,6 +200,7 @@ def _scores(
     index,
     queries,
     context,
+    begins,
     NUM_KV_HEADS: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     HEAD_DIM: tl.constexpr,
@@ -199,7 +210,9 @@ def _scores(
 ):
     """Scores `[M, N]` of a tile of keys. Those of tokens that no query sees are meaningless."""
     offsets, tokens = _gather(context, index * BLOCK_N, NUM_KV_HEADS, PAGE_SIZE, HEAD_DIM, BLOCK_N)
-    keys = _load_tile(context.k + offsets, _read(tokens, context, WINDOW), queries.dtype, HEAD_DIM, MASKED)
+    keys = _load_tile(
+        context.k + offsets, _read(tokens, context, begins, WINDOW), queries.dtype, HEAD_DIM, MASKED
+    )
     return tl.dot(queries, tl.trans(keys), input_precision="ieee")
 
 
@@ -227,14 +240,18 @@ def _tile_step(
         if WINDOW:
             visible = visible & (tokens[None, :] >= begins)
         scores = tl.where(visible, scores, float("-inf"))
-    values = _load_tile(context.v + offsets, _read(tokens, context, WINDOW), dtype, HEAD_DIM, MASKED)
+    values = _load_tile(context.v + offsets, _read(tokens, context, begins, WINDOW), dtype, HEAD_DIM, MASKED)
     return _softmax_step(scores, softmax.peak, softmax.total, softmax.acc, values, scale_log2)
 
 
 @triton.jit
-def _read(tokens, context, WINDOW: tl.constexpr):
-    """Mask `[N]` of the tokens that a masked tile reads."""
-    return (tokens < context.length) & (tokens >= context.begin) if WINDOW else tokens < context.length
+def _read(tokens, context, begins, WINDOW: tl.constexpr):
+    """Mask `[N]` of the tokens that a masked tile reads: where one beginning is that of all rows, none before
+    it."""
+    real = tokens < context.length
+    if WINDOW and not begins.type.is_block():
+        real = real & (tokens >= begins)
+    return real
 
 
 @triton.jit

@@ -153,18 +153,8 @@ def _decode(
 
             heads = head * GROUP + rows
             queries = load_queries(q + sequence.to(tl.int64) * stride_q + heads * HEAD_DIM, real, HEAD_DIM)
-            visible_from = window_begin(seq_len - 1, WINDOW)
             context = context_of(
-                sequence,
-                head,
-                k_cache,
-                v_cache,
-                block_tables,
-                stride_table,
-                seq_len,
-                visible_from,
-                PAGE_SIZE,
-                HEAD_DIM,
+                sequence, head, k_cache, v_cache, block_tables, stride_table, seq_len, PAGE_SIZE, HEAD_DIM
             )
             softmax = attend(
                 first_visible + first,
@@ -172,7 +162,7 @@ def _decode(
                 empty_softmax(BLOCK_M, HEAD_DIM),
                 queries,
                 context,
-                visible_from,
+                window_begin(seq_len - 1, WINDOW),
                 seq_len,
                 scale_log2,
                 NUM_KV_HEADS,

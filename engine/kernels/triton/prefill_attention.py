@@ -155,16 +155,7 @@ def _prefill(
         limits = _limit(position + tokens, seq_len, MASK_BLOCK)[:, None]
 
         context = context_of(
-            seq,
-            head,
-            k_cache,
-            v_cache,
-            block_tables,
-            stride_table,
-            seq_len,
-            first_visible,
-            PAGE_SIZE,
-            HEAD_DIM,
+            seq, head, k_cache, v_cache, block_tables, stride_table, seq_len, PAGE_SIZE, HEAD_DIM
         )
         softmax = empty_softmax(BLOCK_M, HEAD_DIM)
         if AHEAD:
