@@ -165,6 +165,8 @@ def test_metrics_of_one_request_by_hand() -> None:
     assert summary["diffusion_steps_per_block"] == 5
     assert summary["diffusion_committed_tokens_per_step"] == 5
     assert summary["wasted_tokens"] == 24 + 32 - 50
+    assert summary["output_tokens_per_s"] == pytest.approx(50 / 0.011)
+    assert simulate([], [[4]]).summary()["output_tokens_per_s"] == 0.0
 
 
 def test_every_request_ends_in_one_bucket() -> None:

@@ -131,14 +131,16 @@ def test_a_router_of_prefills_names_none_while_none_is_ready() -> None:
 
 
 def test_reasons_are_listed_by_name_whichever_came_first() -> None:
-    recorder = Recorder(RequestTable.build(np.arange(3), np.full(3, 16), np.ones(3, dtype=int)), NO_DELAYS)
-    for row, why in ((2, "throttled"), (0, "queue full")):
-        request = Request(f"r{row}", 0, 16, row=row)
-        recorder.rejected(request, 5, why)
+    given = ["unknown model", "throttled", "no capacity", "queue full", "evicted", "too long"]
+    count = len(given)
+    requests = RequestTable.build(np.arange(count), np.full(count, 16), np.ones(count, dtype=int))
+    recorder = Recorder(requests, NO_DELAYS)
+    for row, why in enumerate(given):
+        recorder.rejected(Request(f"r{row}", 0, 16, row=row), 5, why)
     reasons = recorder._reasons()
     assert reasons is not None
-    assert reasons.names == ("", "queue full", "throttled")
-    assert reasons.codes.tolist() == [1, 0, 2]
+    assert reasons.names == ("", *sorted(given))
+    assert reasons.to_list() == given
 
 
 def test_rounds_that_committed_blocks_follow_each_other_except_for_gaps() -> None:

@@ -476,3 +476,9 @@ def test_the_order_in_which_pools_are_listed_changes_nothing(
         times = [record.outcome, record.first_token_ns, record.finish_ns]
         found.append([places, *(column.tolist() for column in times)])
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("limit", [{"num_kv_blocks": 6}, {"max_model_len": 24}])
+def test_generation_first_serves_what_just_fits_into_the_decode_instance(limit: dict[str, int]) -> None:
+    record = simulate(requests([0], [20], [4]), "trtllm-generation-first", **limit)
+    assert record.outcome.tolist() == [Outcome.COMPLETED]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import floor
 
 import pytest
@@ -111,3 +112,14 @@ def test_a_gpu_has_the_figures_that_blis_publishes(gpu: str, figures: tuple[floa
 )
 def test_worked_examples(name: str, gpu: str, step: StepFeatures, us: int) -> None:
     assert model(name, gpu).step_ns(step) == us * 1000
+
+
+def test_weights_of_8_bits_multiply_as_those_of_16_where_the_gpu_has_no_fp8() -> None:
+    """The A100 and its 312 TFLOP/s."""
+    plain = load_model("qwen3-14b")
+    eight_bits = replace(plain, weights=replace(plain.weights, dense=1.0))
+    ns = [
+        build("roofline", shape=shape, gpu=load_gpu("A100-80"), tp=1, published=True).step_ns(prefill(8192))
+        for shape in (plain, eight_bits)
+    ]
+    assert ns[0] == ns[1]

@@ -16,7 +16,7 @@ from blis_py.cli import main
 from blis_py.cluster.recording.trace_observer import TraceObserver
 from blis_py.outputs import protobuf
 from blis_py.outputs.perfetto import PerfettoWriter, Window
-from blis_py.traces.perfetto import MEASURED, StepTrace
+from blis_py.traces.perfetto import MEASURED, StepTrace, _phases
 from blis_py.traces.steplog import StepLog, read_step_log
 
 pytest.importorskip("perfetto", reason="the perfetto package is not installed")
@@ -316,3 +316,7 @@ def test_texts_and_fractions_are_those_of_protobuf(field: str, data: bytes) -> N
     event = TrackEvent()
     event.ParseFromString(data)
     assert getattr(event, field) == {"name": "wörter", "double_counter_value": 2.5}[field]
+
+
+def test_a_phase_that_takes_no_time_is_left_out() -> None:
+    assert list(_phases([("waiting", 0), ("running", 0), ("decoding", 5)], 5)) == [("running", 0, 5)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 import blis_py as blis
 from blis_py.api import configure
+from blis_py.planning import stationary
 from blis_py.planning.goal import Judgement, Requirement
 from blis_py.planning.job import Job, JobOutcome, Variation
 from blis_py.planning.longer import repeated, resampled
@@ -245,3 +247,14 @@ def test_a_throughput_above_the_load_is_not_sought_in_longer_runs() -> None:
     assert cut(72.0)
     assert not cut(71.9)
     assert not cut(72.0, closed=True)
+
+
+def test_the_bounds_of_a_rate_are_sought_over_as_many_requests_as_a_run_may_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1,000: a run of the given duration has 10 requests at the given rate, and 20 at twice the rate."""
+    monkeypatch.setattr(stationary, "most_requests", lambda *_: 1000.0)
+    search: Any = SimpleNamespace(_start=SimpleNamespace(outcome=None), _goal=None, _base=10.0)
+    for factor, least, longest in ((2.0, 3.0, 50.0), (0.5, 3.0, 100.0), (2.0, 70.0, 70.0)):
+        rate: Any = SimpleNamespace(factor=factor, length=least)
+        assert stationary._RateSearch.longest(search, rate) == longest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,9 @@ from blis_py.core.bounds import MAX_TOKENS
 from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
 from blis_py.traces import read_trace
+from blis_py.traces.azure import _offset_ns
 from blis_py.traces.compose import merged
+from blis_py.traces.files import writing
 from blis_py.traces.itl import read_gaps
 from blis_py.traces.kinds import joined
 from blis_py.traces.llmservingsim import BLOCK_TOKENS, _SharedPrompts
@@ -92,3 +95,21 @@ def test_requests_without_a_network_keep_none_beside_those_with_one() -> None:
 )
 def test_content_has_at_least_one_token_and_no_more_than_any_prompt(tokens: int, valid: bool) -> None:
     assert runs_of(f'[["a", {tokens}]]') == ((("a", tokens),) if valid else None)
+
+
+def test_a_compressed_file_says_nothing_of_when_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv.gz"
+    with writing(path) as file:
+        file.write("a\n")
+    assert path.read_bytes()[4:8] == bytes(4)
+    assert gzip.decompress(path.read_bytes()) == b"a\n"
+
+
+def test_utc_offsets_are_hours_and_minutes() -> None:
+    second = 10**9
+    assert [_offset_ns(text) for text in (None, "Z", "+05:30", "-01:15")] == [
+        0,
+        0,
+        330 * 60 * second,
+        -75 * 60 * second,
+    ]
