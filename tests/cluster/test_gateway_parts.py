@@ -130,7 +130,7 @@ def test_a_router_of_prefills_names_none_while_none_is_ready() -> None:
     assert RoutedPrefill(router, signals).beside(Request("r", 0, 1), 3, 0) == -1
 
 
-def test_reasons_are_listed_by_name_whichever_came_first() -> None:
+def test_reasons_of_rejections_are_listed_by_name() -> None:
     given = ["unknown model", "throttled", "no capacity", "queue full", "evicted", "too long"]
     count = len(given)
     requests = RequestTable.build(np.arange(count), np.full(count, 16), np.ones(count, dtype=int))
