@@ -121,10 +121,11 @@ def meant(name: str, value: Any) -> Any:
 
 
 def _frame_file(frame: Any) -> str:
-    """A data frame as a CSV, named by its content, in a folder that is removed at the end of the process."""
+    """A data frame as a CSV, in a folder named by its content that is removed at the end of the process."""
     text = frame.to_csv(index=False)
-    path = _frames() / f"frame-{sha256(text.encode()).hexdigest()[:16]}.csv"
+    path = _frames() / sha256(text.encode()).hexdigest()[:16] / "DataFrame.csv"
     if not path.exists():
+        path.parent.mkdir()
         path.write_text(text, encoding="utf-8")
     return str(path)
 

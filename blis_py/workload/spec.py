@@ -173,7 +173,7 @@ def parse_spec(values: dict[str, Any], path: Path, *, classes: Collection[str] =
         InputError: a key is unknown, missing, or has a value that does not fit.
     """
     _refuse_not_yet(values, path)
-    notes = _upgrade(values, classes)
+    notes = _upgrade(values, classes) + _without_pace(values)
     try:
         spec = WorkloadSpec.model_validate(values)
     except ValidationError as error:
@@ -206,6 +206,21 @@ def _upgrade(values: dict[str, Any], classes: Collection[str]) -> list[str]:
             if isinstance(name, str) and name in RENAMED_CLASSES and name not in classes:
                 source["slo_class"] = renamed[name] = RENAMED_CLASSES[name]
     return [f"version 1 of the workload spec: class {old} is {new}" for old, new in renamed.items()]
+
+
+def _without_pace(values: dict[str, Any]) -> list[str]:
+    """Drop the `arrival` of closed loops without a rate, which specs written for BLIS have; return notes."""
+    notes = []
+    for kind in ("clients", "cohorts"):
+        sources = values.get(kind)
+        for index, source in enumerate(sources if isinstance(sources, list) else []):
+            if not isinstance(source, dict) or not source.get("concurrency") or not source.get("arrival"):
+                continue
+            if source.get("rate_fraction") is None and not source.get("lifecycle"):
+                del source["arrival"]
+                where = f"{kind}[{index}].arrival"
+                notes.append(f"{where} has no effect beside a concurrency without a rate_fraction")
+    return notes
 
 
 def _refuse_not_yet(values: dict[str, Any], path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import blis_py as blis
 from blis_py.cli import main
+from blis_py.errors import InputError
 
 MODEL = "llama-3.1-8b"
 COUNT = 24
@@ -109,3 +110,8 @@ def test_a_data_frame_is_a_trace() -> None:
     run = blis.run(trace=frame, model=MODEL)
     assert run.requests["arrival_s"].tolist() == [0.0, 0.5, 2.0]
     assert run.requests["prompt_tokens"].tolist() == [100, 200, 300]
+
+
+def test_a_data_frame_that_is_no_trace_is_named_in_the_error() -> None:
+    with pytest.raises(InputError, match=r"DataFrame.csv: not a known trace format"):
+        blis.run(trace=pd.DataFrame({"a": [1]}), model=MODEL)

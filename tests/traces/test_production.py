@@ -171,3 +171,16 @@ def test_counts_and_times_beyond_all_bounds_are_refused(tmp_path: Path, changed:
     (tmp_path / "spans.json").write_text(json.dumps([one]))
     with pytest.raises(InputError):
         read_spans(tmp_path / "spans.json")
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(64, 64), (-1, 20), (None, 20)])
+def test_the_limit_of_a_call_is_that_of_its_request(tmp_path: Path, limit: int | None, kept: int) -> None:
+    """Without one it is the length of its answer."""
+    call = span(1000, 1100, "a", 100, 20)
+    if limit is not None:
+        given = {"key": "gen_ai.request.max_tokens", "value": {"intValue": str(limit)}}
+        call["attributes"] = [*call["attributes"], given]  # type: ignore[misc]
+    document = {"resourceSpans": [{"scopeSpans": [{"spans": [call]}]}]}
+    (tmp_path / "spans.json").write_text(json.dumps(document))
+    table, _ = read_spans(tmp_path / "spans.json")
+    assert table.max_tokens.tolist() == [kept]

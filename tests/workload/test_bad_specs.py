@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -329,3 +330,28 @@ def test_wrong_flags_name_the_flag(flags: dict[str, object], part: str) -> None:
 
 def test_an_unknown_preset_lists_the_known_ones() -> None:
     assert "chatbot, contentgen, summarization, multidoc" in message(preset, "chat", rate=1.0)
+
+
+@pytest.mark.parametrize("kind", ["clients", "cohorts"])
+def test_the_arrival_process_of_a_closed_loop_without_a_rate_is_left_out_with_a_note(
+    tmp_path: Path, kind: str
+) -> None:
+    """Specs written for BLIS have both; with a `rate_fraction` the concurrency limits what is due."""
+    lengths = {"type": "constant", "params": {"value": 9}}
+    source = {
+        "id": "a",
+        "concurrency": 2,
+        "arrival": {"process": "poisson"},
+        "input_distribution": lengths,
+        "output_distribution": lengths,
+        **({"population": 1} if kind == "cohorts" else {}),
+    }
+    path = tmp_path / "spec.yaml"
+    path.write_text(json.dumps({"version": "2", "num_requests": 5, kind: [source]}))
+    spec = load_spec(path)
+    note = f"{kind}[0].arrival has no effect beside a concurrency without a rate_fraction"
+    assert spec.notes == (note,)
+    assert len(generate(spec)) == 5
+    del source["concurrency"]
+    path.write_text(json.dumps({"version": "2", "num_requests": 5, kind: [source]}))
+    assert "rate_fraction: missing key" in message(load_spec, path)
