@@ -7,8 +7,8 @@ from pathlib import Path
 
 import h100_runs
 import numpy as np
+from train_fit import ServedRun
 
-from blis_py.calibrate.train import ServedRun
 from blis_py.hardware.gpu import load_gpu
 from blis_py.latency.trained import Basis, Coefficients, Training
 from blis_py.models.model_shape import load_model

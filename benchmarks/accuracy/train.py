@@ -27,9 +27,9 @@ import numpy as np
 import vllm_runs
 import vllm_steps
 from served_runs import served_runs
+from train_fit import Array, SampleGroup, ServedRun, predict, train
 from train_groups import TABLES, groups, scored_groups
 
-from blis_py.calibrate.train import Array, SampleGroup, ServedRun, predict, train
 from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import build
 from blis_py.latency.learned import learned_on

@@ -10,8 +10,8 @@ import numpy as np
 import vllm_runs
 import vllm_steps
 from scipy.stats import qmc
+from train_fit import Array, SampleGroup
 
-from blis_py.calibrate.train import Array, SampleGroup
 from blis_py.core.features import StepFeatures
 from blis_py.hardware.gpu import GpuSpec, load_gpu
 from blis_py.latency import build

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 from latency_cases import PLANTED, decode, prefill
 
-from blis_py.calibrate.train import SampleGroup, ServedRun, predict, train
 from blis_py.errors import InputError
 from blis_py.hardware.gpu import GpuSpec, load_gpu
 from blis_py.latency import build
@@ -27,6 +27,9 @@ from blis_py.latency.trained import (
 )
 from blis_py.models.model_shape import ModelShape, load_model
 from blis_py.models.weights import Weights
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "accuracy"))
+from train_fit import SampleGroup, ServedRun, predict, train
 
 ROOT = Path(__file__).resolve().parents[2]
 H100, RTX = load_gpu("h100"), load_gpu("rtx-4090")
