@@ -1,4 +1,4 @@
-"""Constants of modules, and defaults of settings and parameters, are those in `constants.txt`.
+"""Constants of modules, defaults of settings and parameters, and limits of settings are in `constants.txt`.
 
 Most decide results, and all decide what a user gets who says nothing. Where one is meant to change,
 `python tests/core/test_constants.py` lists it anew; a reviewer looks at every line.
@@ -78,6 +78,10 @@ def _of_class(name: str, one: type) -> Iterator[str]:
                 yield f"{name}.{each.name} {_short(each.default)}"
             elif each.default_factory is not MISSING:
                 yield f"{name}.{each.name} {_short(each.default_factory())}"
+            limits = {key: each.metadata.get(key) for key in ("least", "above", "most")}
+            given = [f"{key} {_short(limit)}" for key, limit in limits.items() if limit is not None]
+            if given:
+                yield f"{name}.{each.name} {', '.join(given)}"
     for key, value in sorted(vars(one).items()):
         if isinstance(value, FunctionType) and not (is_dataclass(one) and key == "__init__"):
             yield from _of_parameters(f"{name}.{key}", value)

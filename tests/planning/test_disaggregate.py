@@ -19,6 +19,7 @@ from blis_py.planning.disaggregate import Layouts, best_of, layouts_of
 from blis_py.planning.executors import Serial
 from blis_py.planning.job import JobOutcome
 from blis_py.planning.plan import Plan
+from blis_py.planning.prices import Prices
 from blis_py.planning.runner import Runner
 from blis_py.planning.store import Nowhere
 from blis_py.planning.sweep import OK, Row
@@ -145,3 +146,9 @@ def test_layouts_are_an_axis() -> None:
     assert parse_axis("xpyd=1p1d,auto:3").values == ("1p1d", "3", "1p2d", "2p1d")
     assert parse_axis("prefill_instances=1:3").key == "disaggregation.prefill_instances"
     assert parse_axis("pd_link=nvlink,eth25").key == "disaggregation.link"
+
+
+def test_a_layout_costs_the_price_of_a_gpu_an_hour_for_each_of_its_gpus() -> None:
+    config = api.configure(model="qwen3-14b", gpu="h100", tp=2, num_instances=3)
+    assert disaggregate._hourly(config, Prices({"h100": 2.5})) == 2.5 * 2 * 3
+    assert disaggregate._hourly(config, None) is None
