@@ -125,7 +125,7 @@ def _frame_file(frame: Any) -> str:
     text = frame.to_csv(index=False)
     path = _frames() / sha256(text.encode()).hexdigest()[:16] / "DataFrame.csv"
     if not path.exists():
-        path.parent.mkdir()
+        path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     return str(path)
 

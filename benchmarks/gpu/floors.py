@@ -22,7 +22,10 @@ def forward_bytes(config: ModelConfig, dtype: torch.dtype, tokens: int, kv_token
 
 
 def _kv_tokens_of_layers(config: ModelConfig, tokens: int, kv_tokens: float) -> float:
-    """KV entries read, summed over the layers: under a sliding window a token sees no more than that."""
+    """KV entries read, summed over the layers: under a sliding window a token sees no more than that.
+
+    Exact for equal contexts; too many where some are shorter than the window and others longer.
+    """
     windows = config.windows or (0,) * config.num_layers
     return sum(min(kv_tokens, tokens * window) if window else kv_tokens for window in windows)
 

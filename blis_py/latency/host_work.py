@@ -70,7 +70,7 @@ class WithHostWork:
 
     def step(self, features: StepFeatures) -> StepTime:
         """The step with the visible part of the work as host time."""
-        time = (self._bare if self._hides else self._base).step(features)
+        time = self._base.step(features)
         beside_ns, added_ns = self._work_ns(features)
         if not self._hides:
             beside_ns = max(beside_ns - time.gpu_ns, 0)
@@ -99,7 +99,7 @@ class WithHostWork:
         beside_ns, added_ns = self._work_ns(features)
         if added_ns or not beside_ns:
             return not added_ns
-        time = (self._bare if self._hides else self._base).step(features)
+        time = self._base.step(features)
         return 2 * (beside_ns + (time.host_ns if self._hides else 0)) <= time.gpu_ns
 
     def _has_work(self, features: StepFeatures) -> bool:

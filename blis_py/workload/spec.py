@@ -173,14 +173,15 @@ def parse_spec(values: dict[str, Any], path: Path, *, classes: Collection[str] =
         InputError: a key is unknown, missing, or has a value that does not fit.
     """
     _refuse_not_yet(values, path)
-    notes = _upgrade(values, classes) + _without_pace(values)
+    notes = _upgrade(values, classes)
     try:
         spec = WorkloadSpec.model_validate(values)
     except ValidationError as error:
         raise input_error(error, WorkloadSpec, path) from None
+    spec, unpaced = _without_idle_arrivals(spec)
     spec._file = path
     spec._classes = frozenset(classes)
-    spec._notes = (*notes, *spec._expand())
+    spec._notes = (*notes, *unpaced, *spec._expand())
     spec.resolved()
     return spec
 
@@ -208,19 +209,19 @@ def _upgrade(values: dict[str, Any], classes: Collection[str]) -> list[str]:
     return [f"version 1 of the workload spec: class {old} is {new}" for old, new in renamed.items()]
 
 
-def _without_pace(values: dict[str, Any]) -> list[str]:
-    """Drop the `arrival` of closed loops without a rate, which specs written for BLIS have; return notes."""
-    notes = []
+def _without_idle_arrivals(spec: WorkloadSpec) -> tuple[WorkloadSpec, list[str]]:
+    """The spec without the `arrival` of closed loops that have no rate, and notes on them."""
+    notes, changes = [], {}
     for kind in ("clients", "cohorts"):
-        sources = values.get(kind)
-        for index, source in enumerate(sources if isinstance(sources, list) else []):
-            if not isinstance(source, dict) or not source.get("concurrency") or not source.get("arrival"):
-                continue
-            if source.get("rate_fraction") is None and not source.get("lifecycle"):
-                del source["arrival"]
+        sources = list(getattr(spec, kind))
+        for index, source in enumerate(sources):
+            has_rate = source.rate_fraction is not None or source.lifecycle is not None
+            if source.concurrency and source.arrival is not None and not has_rate:
+                sources[index] = source.model_copy(update={"arrival": None})
                 where = f"{kind}[{index}].arrival"
                 notes.append(f"{where} has no effect beside a concurrency without a rate_fraction")
-    return notes
+        changes[kind] = tuple(sources)
+    return (spec.model_copy(update=changes) if notes else spec), notes
 
 
 def _refuse_not_yet(values: dict[str, Any], path: Path) -> None:

@@ -88,3 +88,15 @@ def test_a_generator_that_supplies_almost_as_many_goes_on(supplied: int, rows: i
     assert found.prompt_tokens[:100].tolist() == list(range(1, 101))
     assert len(longer(GENERATED, 1.0, demand_of).table) == 100
     assert len(longer(RECORDED, 2.0, demand_of).table) == 200
+
+
+def test_rounding_of_a_length_adds_no_request() -> None:
+    """100 times 1.000000002 is 100."""
+    asked: list[int | None] = []
+
+    def demand_of(config: RunConfig) -> Demand:
+        asked.append(config.workload.num_requests)
+        return Demand(table(100), 1)
+
+    longer(GENERATED, 1.000000002, demand_of)
+    assert asked[1:] == [100]
