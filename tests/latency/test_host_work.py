@@ -169,7 +169,7 @@ def test_work_that_the_first_step_hides_may_show_in_a_shorter_one(share: float) 
 
 @pytest.mark.parametrize("share", [0.05, 0.15, 0.3, 0.55])
 def test_behind_another_step_it_shares_the_shorter_one_with_the_host(share: float) -> None:
-    """Beside 4,000 ns of the host, a forward of 10,000 ns hides masks of 3,000 ns, and one of 6,000 does not."""
+    """Beside 4,000 ns of the host, a forward of 10,000 ns hides masks of 3,000 ns; one of 6,000 does not."""
     base = Dip(LinearCoefficients(gpu=LinearCosts(step=10_000), host=LinearCosts(step=4_000)))
     priced = overlapped(WithHostWork(base, MaskPrices(0, int(10_000 * share)), 0.0, masks_beside=True))
     first = decode(1, 1, kv_tokens=3)
