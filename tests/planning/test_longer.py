@@ -92,11 +92,11 @@ def test_a_generator_that_supplies_almost_as_many_goes_on(supplied: int, rows: i
 
 def test_rounding_of_a_length_adds_no_request() -> None:
     """100 times 1.000000002 is 100."""
-    asked: list[int | None] = []
+    lengths: list[int | None] = []
 
     def demand_of(config: RunConfig) -> Demand:
-        asked.append(config.workload.num_requests)
+        lengths.append(config.workload.num_requests)
         return Demand(table(100), 1)
 
     longer(GENERATED, 1.000000002, demand_of)
-    assert asked[1:] == [100]
+    assert lengths[1:] == [100]
