@@ -83,21 +83,21 @@ def _min(paths: _Pieces, order: list[int], next_uses: list[list[int]], num_block
     """Piece -> its cached blocks."""
     due: dict[int, int] = {}
     """Piece -> its next use."""
-    furthest: list[tuple[int, int, int]] = []
-    """Heap of (-next use, -position in its prompt, piece), some stale; the last piece of a prompt goes
-    first."""
+    furthest: list[tuple[int, int]] = []
+    """Heap of (-next use, piece), some stale. Pieces with the same next use are worth the same: whatever is
+    evicted, all of them are cached again after it."""
     used = hits = 0
     for at, kind in enumerate(order):
         findable, rest = paths.of_kind(kind)
         hits += sum(kept.get(piece, 0) for piece in findable)
-        for place, (piece, next_use) in enumerate(zip(findable + rest, next_uses[at], strict=True)):
+        for piece, next_use in zip(findable + rest, next_uses[at], strict=True):
             blocks = paths.blocks[piece] if next_use < _NEVER else 0
             used += blocks - kept.get(piece, 0)
             kept[piece], due[piece] = blocks, next_use
             if blocks:
-                heapq.heappush(furthest, (-next_use, -place, piece))
+                heapq.heappush(furthest, (-next_use, piece))
         while used > num_blocks:
-            next_use, _, piece = furthest[0]
+            next_use, piece = furthest[0]
             dropped = min(kept[piece], used - num_blocks) if due[piece] == -next_use else 0
             kept[piece] -= dropped
             used -= dropped
