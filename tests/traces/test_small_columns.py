@@ -16,7 +16,7 @@ from blis_py.traces.azure import _offset_ns
 from blis_py.traces.compose import merged
 from blis_py.traces.files import writing
 from blis_py.traces.itl import read_gaps
-from blis_py.traces.kinds import joined
+from blis_py.traces.kinds import joined, without_room
 from blis_py.traces.llmservingsim import BLOCK_TOKENS, _SharedPrompts
 from blis_py.traces.tracev2 import runs_of
 
@@ -37,6 +37,14 @@ def test_a_column_of_constant_pieces_stays_constant_if_their_values_are_the_same
     assert joined([one, two]).strides == (0,)
     assert joined([one, two]).tolist() == [7] * 4
     assert joined([one, np.broadcast_to(np.array([8]), 1)]).tolist() == [7, 8]
+
+
+def test_a_column_keeps_neither_the_table_it_was_read_from_nor_equal_numbers() -> None:
+    table = np.array([[7, 1], [7, 2], [7, 3]])
+    constant, varied = without_room(table[:, 0]), without_room(table[:, 1])
+    assert (constant.strides, constant.tolist()) == ((0,), [7, 7, 7])
+    assert varied.tolist() == [1, 2, 3]
+    assert not any(np.shares_memory(column, table) for column in (constant, varied))
 
 
 @pytest.mark.parametrize(("year", "is_read"), [(1969, False), (1970, True), (2200, True), (2201, False)])
