@@ -11,11 +11,14 @@ import pytest
 
 from blis_py.cluster.flow_settings import FlowSettings
 from blis_py.cluster.ingress.dispatch_order import Waiting, by_patience, by_target
+from blis_py.cluster.ingress.gateway import Gateway
 from blis_py.cluster.ingress.gateway_queue import GatewayQueue
 from blis_py.cluster.instances.evictable import Evictable
 from blis_py.cluster.recording.diffusion_recorder import _emitting
 from blis_py.cluster.recording.recorder import Recorder
 from blis_py.cluster.routing.pair_dispatcher import RoutedPrefill
+from blis_py.cluster.time.clock import SimClock
+from blis_py.cluster.time.lookahead import Lookahead
 from blis_py.core.checks import _check
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
@@ -52,6 +55,14 @@ def test_patience_is_a_deadline_already() -> None:
     assert by_patience(one) == NEVER_NS
     one.request.deadline_ns = 150
     assert by_patience(one) == 150
+
+
+@pytest.mark.parametrize(("coming_ns", "safe_ns"), [(0, 5), (70, 75), (NEVER_NS, NEVER_NS)])
+def test_a_gateway_is_safe_until_its_delay_after_the_next_arrival(coming_ns: int, safe_ns: int) -> None:
+    source: Any = SimpleNamespace(listens=False, safe_until_ns=lambda: coming_ns)
+    events = SimClock().events
+    gateway = Gateway(events, source, 5, lambda due: None, Lookahead(NEVER_NS))
+    assert gateway.safe_until_ns() == safe_ns
 
 
 class Cancelled:

@@ -327,6 +327,19 @@ def test_a_cached_prompt_is_computed_from_its_first_unknown_block(cache: str) ->
 
 
 @pytest.mark.parametrize("cache", ["hash", "radix"])
+def test_a_chunk_of_a_prompt_is_found_while_the_rest_of_it_is_computed(cache: str) -> None:
+    settings = {"max_num_batched_tokens": 256, "long_prefill_token_threshold": 2 * BLOCK}
+    core = scheduler(prefix_cache=cache, **settings)
+    ids = list(range(5 * BLOCK))
+    one, two = keyed("one", ids), keyed("two", ids)
+    core.add(one)
+    core.finish(_batch(core), BatchOutcome())
+    core.add(two)
+    _batch(core)
+    assert two.cached_tokens == (4 if cache == "hash" else 2) * BLOCK  # by hash what is planned is found, too
+
+
+@pytest.mark.parametrize("cache", ["hash", "radix"])
 def test_only_committed_blocks_are_found_by_others(cache: str) -> None:
     core = scheduler(prefix_cache=cache)
     prompt, block = list(range(32)), list(range(100, 132))

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.hash_kv import HashKV
 from blis_py.core.kv import KeySpace
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
@@ -175,6 +176,17 @@ def test_without_prefix_caching_nothing_is_found() -> None:
     again = machine.add("B", [("p", 8)], 10)
     machine.drain()
     assert again.cached_tokens == 0
+
+
+def test_without_prefix_caching_no_block_is_registered_as_cached() -> None:
+    kv = HashKV(10, 4, prefix_caching=False)
+    changes = kv.follow()
+    request = Request("A", 0, 10, 1, 1, block_keys=["first", "second"])
+    assert kv.admit(request, [], 0, 8)
+    request.computed = 8
+    kv.publish_supplied(request, 0)
+    kv.publish(request)
+    assert not changes
 
 
 def test_content_that_two_blocks_hold_outlives_the_first_of_them() -> None:

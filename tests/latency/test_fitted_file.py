@@ -108,6 +108,14 @@ EAGER = ("fit", "regimes", "eager")
         ),
         (damage((*EAGER, "gpu_draws"), [[1.0]]), "a draw does not fit"),
         (damage((*EAGER, "correction", "tokens"), [1.0]), "not a table over its axes"),
+        (
+            damage((*EAGER, "correction", "ratio"), [[1.0] * 3, [1.0] * 3, [1.0] * 2]),
+            "not a table over its axes",
+        ),
+        (
+            damage((*EAGER, "correction", "tokens"), [1.0, 64.0, 1.5e15]),
+            "must be a number from 0 to 1e+15",
+        ),
         (damage(("fit", "regimes", "compiled"), {}), "fit.regimes.compiled: unknown regime"),
     ],
 )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 _FINE = 1 << 40
-"""Steps in which a share of all capacity is drawn."""
+"""Steps in which a share of all capacity is drawn: the largest share stays below 1 when it is multiplied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class Random:
             return self._ready[self._rng.below(len(self._ready))]
         until = list(accumulate([weights[index] for index in self._ready]))
         drawn = self._rng.below(_FINE) / _FINE * until[-1]
-        return self._ready[min(bisect_right(until, drawn), len(until) - 1)]
+        return self._ready[bisect_right(until, drawn)]
 
 
 class LeastLoaded:
