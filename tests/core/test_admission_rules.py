@@ -1,4 +1,5 @@
-"""SGLang's admission rule to the token: what share of remaining limits has to be free, and how it falls."""
+"""Admission rules to the token: the share of remaining limits that SGLang's keeps free, and the blocks that
+TensorRT-LLM's counts."""
 
 from __future__ import annotations
 
@@ -7,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from blis_py.core.admission_rules import AdmissionRule, NewTokenRatio
+from blis_py.core.admission_rules import AdmissionRule, GuaranteedNoEvict, NewTokenRatio
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.request import Request
 
 CONFIG = SchedulerConfig(num_kv_blocks=64, max_model_len=4096, block_size=1)
 ONE_TOKEN: Any = SimpleNamespace(max_tokens=1, target=1)
@@ -67,3 +69,30 @@ def test_long_limits_reserve_4096_tokens_for_each_running_request(running: int) 
         for each in long._instance.running:
             each.max_tokens = each.target = 10**6
         assert long.admits(ONE_TOKEN, 2) == admitted
+
+
+@pytest.mark.parametrize(
+    ("running_tokens", "loading_blocks", "admitted"),
+    [
+        ([], [], True),
+        ([], [14], True),
+        ([], [15], False),
+        ([], [7, 8], False),
+        ([14], [], True),
+        ([15], [], False),
+        ([6], [4, 4], True),
+        ([7], [4, 4], False),
+        ([12, 2], [], True),
+        ([12, 3], [], False),
+    ],
+)
+def test_without_eviction_running_requests_count_to_their_ends_and_loading_ones_with_their_blocks(
+    running_tokens: list[int], loading_blocks: list[int], admitted: bool
+) -> None:
+    """64 blocks of a token each; the request asked for has a prompt of 49 and a limit of 1."""
+    instance: Any = SimpleNamespace(
+        running={Request("", 0, 1, tokens - 1, tokens - 1): None for tokens in running_tokens},
+        loads=SimpleNamespace(requests=[SimpleNamespace(block_table=[0] * n) for n in loading_blocks]),
+    )
+    asked: Any = SimpleNamespace(prompt_tokens=49, max_tokens=1, target=1)
+    assert GuaranteedNoEvict(CONFIG, instance).admits(asked, 49) == admitted

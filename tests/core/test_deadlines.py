@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blis_py.core.config import SchedulerConfig
 from blis_py.core.deadlines import Deadlines
 from blis_py.core.request import NEVER_NS, Request
+from blis_py.core.scheduler import Scheduler
 
 ACTIONS = st.lists(
     st.tuples(st.sampled_from(("add", "add", "remove", "cancel")), st.integers(0, 30), st.integers(0, 9)),
@@ -51,3 +54,14 @@ def test_request_from_another_instance_gets_a_number_of_its_own() -> None:
     assert here.first() is other
     here.remove(other)
     assert here.first() is moved
+
+
+@pytest.mark.parametrize(("changed_ns", "first_ns"), [(500, 500), (50, 50), (-1, NEVER_NS)])
+def test_a_changed_deadline_takes_the_place_of_the_old_one(changed_ns: int, first_ns: int) -> None:
+    scheduler = Scheduler(SchedulerConfig(num_kv_blocks=10, max_model_len=100))
+    request = _request(100)
+    scheduler.add(request)
+    scheduler.set_deadline(request, changed_ns)
+    assert scheduler.first_deadline_ns == first_ns
+    assert scheduler.expire(first_ns - 1) == []
+    assert scheduler.expire(500) == ([] if changed_ns < 0 else [request])
