@@ -103,12 +103,15 @@ def test_ranks_that_share_a_layer_exchange_its_outputs(name: str) -> None:
     """Twice in every layer: a ring moves every byte of 16 bits twice, but for a rank's own part."""
     shape = load_model(name)
     linked = replace(FREE, link_bytes_per_s=1e9)
-    alone, four = (OperatorList(shape, linked, layout, []) for layout in LAYOUTS[:2])
+    alone = OperatorList(shape, linked, Layout(1), [])
     assert max(alone.of_attention(TOKENS)[0], alone.of_feed_forward(TOKENS)[0]) < 1e-9
-    ring = shape.layers * 64 * shape.hidden * 2 * 2 * 3 / 4
-    norms = 2 * shape.layers * 64 * 2 * 2 * 2 * 3 / 4 if shape.norm_over_heads else 0
-    assert four.of_attention(TOKENS)[0] == pytest.approx(ring + norms)
-    assert four.of_feed_forward(TOKENS)[0] == pytest.approx(ring)
+    for ranks in (2, 4):
+        of_all = OperatorList(shape, linked, Layout(ranks), [])
+        twice = 2 * (ranks - 1) / ranks
+        ring = shape.layers * 64 * shape.hidden * 2 * twice
+        norms = 2 * shape.layers * 64 * 2 * 2 * twice if shape.norm_over_heads else 0
+        assert of_all.of_attention(TOKENS)[0] == pytest.approx(ring + norms)
+        assert of_all.of_feed_forward(TOKENS)[0] == pytest.approx(ring)
 
 
 def test_a_router_in_fp32_converts_its_tokens_and_takes_its_arithmetic_beside_the_tensor_cores() -> None:

@@ -95,6 +95,25 @@ def test_what_is_written_is_read_back(
                 assert shared_tokens(again, row, other) // 512 == want // 512
 
 
+@pytest.mark.parametrize(
+    ("format", "module", "name"),
+    [
+        ("azure", "azure_write", "x.csv"),
+        ("tracev2", "tracev2_write", "x.yaml"),
+        ("parquet", "parquet", "x.parquet"),
+    ],
+)
+def test_a_table_is_written_piece_by_piece_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, module: str, name: str
+) -> None:
+    if format == "parquet":
+        pytest.importorskip("pyarrow.parquet")
+    monkeypatch.setattr(f"blis_py.traces.{module}.ROWS_AT_ONCE", 2)
+    table = table_of([(at, 600 + at, 1 + at, -1) for at in range(5)])
+    WRITERS[format].write(table, tmp_path / name)
+    assert read_trace(tmp_path / name).output_tokens.tolist() == [1, 2, 3, 4, 5]
+
+
 def test_every_loss_is_named_with_how_many_requests_it_concerns() -> None:
     table = table_of([(0, 600, 5, 2), (1, 700, 5, -1), (2, 900, 5, 2)])
     assert losses(table, WRITERS["tracev2"]) == []
