@@ -33,10 +33,8 @@ def _without_launches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     return
 
 
-every_model = pytest.mark.parametrize(
-    "name",
-    ["llama-3.1-70b-fp8", "qwen3-30b-a3b", "qwen3.5-397b-a17b-nvfp4", "gpt-oss-120b", "deepseek-r1"],
-)
+MODELS = ["llama-3.1-70b-fp8", "qwen3-30b-a3b", "qwen3.5-397b-a17b-nvfp4", "gpt-oss-120b", "deepseek-r1"]
+every_model = pytest.mark.parametrize("name", MODELS)
 every_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 
 
@@ -98,7 +96,7 @@ def test_attention_takes_four_operations_for_every_visible_pair(name: str, layou
     assert operators.of_decodes(np.array([0.0]), np.array([9.0]))[0] == 0
 
 
-@every_model
+@pytest.mark.parametrize("name", [*MODELS, "minimax-m2.5"])
 def test_ranks_that_share_a_layer_exchange_its_outputs(name: str) -> None:
     """Twice in every layer: a ring moves every byte of 16 bits twice, but for a rank's own part."""
     shape = load_model(name)
