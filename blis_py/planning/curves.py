@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,7 +99,7 @@ def _half_width(sem: float, count: int) -> float:
     """Half width of the confidence interval of a mean, by Student's distribution."""
     from scipy.special import stdtrit
 
-    return float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * sem if count > 1 and not math.isnan(sem) else 0.0
+    return float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * sem if count > 1 else 0.0
 
 
 def _named(names: Sequence[str], key: Any) -> str:

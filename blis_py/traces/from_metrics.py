@@ -145,7 +145,7 @@ def _mean(metrics: Metrics, edges: Sequence[int], histogram: str) -> Floats | No
     over, under = (_increase(metrics, edges, (f"{histogram}_{part}",)) for part in ("sum", "count"))
     if over is None or under is None:
         return None
-    return np.where(under > 0, over / np.maximum(under, 1e-300), np.nan)
+    return np.divide(over, under, out=np.full_like(over, np.nan), where=under > 0)
 
 
 def _rates(metrics: Metrics, window_s: float) -> tuple[list[tuple[float, float]], Floats, float]:

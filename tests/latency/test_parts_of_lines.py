@@ -27,6 +27,14 @@ def test_a_line_is_straight_between_its_points_and_goes_on_beyond_both_ends(wher
     assert LINE.values(np.array([where])).tolist() == [LINE.value(where)]
 
 
+@pytest.mark.parametrize(("kv_tokens", "units"), [(0, 13), (10, 33), (1000, 2013)])
+def test_a_decode_line_is_the_larger_of_two_lines(kv_tokens: int, units: int) -> None:
+    for line in (DecodeLine(10, 3, 2, 0, 0.5), DecodeLine(10, 0, 0.5, 3, 2)):
+        assert line.at(kv_tokens) == units
+        assert line_ns(line, kv_tokens) == units
+    assert DecodeLine(10, 3, 0.5, 0, 2).at(1) == 10 + 3.5
+
+
 @pytest.mark.parametrize(
     ("low", "high", "straight"),
     [(0, 9, True), (1, 10, False), (10, 29, True), (9, 31, False), (30, 500, True), (12, 12, True)],

@@ -13,6 +13,7 @@ import pytest
 
 from blis_py.api import configure
 from blis_py.planning import _suggest, early_stop, store, uncertainty, worker
+from blis_py.planning._space import Space
 from blis_py.planning.axes import Axis
 from blis_py.planning.goal import Judgement, Requirement
 from blis_py.planning.job import JobOutcome
@@ -29,6 +30,16 @@ from blis_py.requests.table import RequestTable
 def test_numbers_that_were_tried_are_named_from_the_least_to_the_most_and_words_one_by_one() -> None:
     assert _values([64, 8, 1024]) == "8 to 1,024"
     assert _values(["sjf", "fcfs"]) == "sjf, fcfs"
+
+
+@pytest.mark.parametrize(("axes", "trials"), [(4, 16), (4, 17), (3, 1)])
+def test_all_lines_of_a_grid_are_searched_if_trials_suffice_or_axes_are_few(axes: int, trials: int) -> None:
+    space: Any = SimpleNamespace(
+        axes=[Axis(f"a{number}", "", (0, 1)) for number in range(axes)],
+        points=[{}] * 2**axes,
+        sizes=[1],
+    )
+    assert Space.search(space, lambda *_: pytest.fail("not all at once"), trials) == [*range(2**axes)]
 
 
 @pytest.mark.parametrize(

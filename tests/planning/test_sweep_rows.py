@@ -8,6 +8,9 @@ import pytest
 
 import blis_py as blis
 from blis_py.errors import InputError
+from blis_py.planning.axes import Axis
+from blis_py.planning.job import JobOutcome
+from blis_py.planning.sweep import Row, Sweep
 
 
 @pytest.fixture
@@ -41,6 +44,15 @@ def test_a_setting_and_a_figure_of_the_same_name_have_a_column_each(few: dict[st
     assert done.table["output_tokens"].tolist() == [10, 20]
     assert done.table["measured.output_tokens"].tolist() == [200, 400]
     assert done.mean("output_tokens")["mean"].tolist() == [200, 400]
+
+
+def test_values_of_two_kinds_are_listed_as_text_and_numbers_of_two_kinds_as_numbers() -> None:
+    mixed, numbers = Axis("mixed", "", (True, "auto")), Axis("numbers", "", (1, 2.5))
+    points = [dict(zip(("mixed", "numbers"), values, strict=True)) for values in ((True, 1), ("auto", 2.5))]
+    rows = tuple(Row(point, 0, JobOutcome(refused="no")) for point in points)
+    table = Sweep(None, (mixed, numbers), rows, 0).table
+    assert table["mixed"].tolist() == ["True", "auto"]
+    assert table["numbers"].tolist() == [1, 2.5]
 
 
 @pytest.mark.parametrize("name", ["on_progress", "told"])

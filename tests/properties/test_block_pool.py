@@ -194,6 +194,14 @@ def test_content_is_gone_once_its_block_is_reserved() -> None:
     assert pool.find(["content"]) == []
 
 
+def test_blocks_that_were_taken_behind_the_last_one_with_content_can_be_forgotten() -> None:
+    pool = BlockPool(3)
+    first = pool.take(1)
+    pool.remember(["content"], first)
+    pool.forget(pool.take(2))
+    assert pool.find(["content"]) == first
+
+
 def test_content_in_two_blocks_is_found_as_long_as_one_holds_it() -> None:
     pool = BlockPool(2)
     first, second = pool.take(2)
