@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 
 from blis_py.core._fifo import FifoQueue
-from blis_py.core.blocks import BlockPool, CacheChanges
+from blis_py.core.blocks import BlockPool, CacheChanges, CacheReader, MemberReader
 from blis_py.core.kv import KVCache
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
@@ -62,21 +62,19 @@ class RankedPool(BlockPool):
 
 
 class RankedKV(KVCache):
-    """Prefix caches of all ranks: each finds what it has computed itself.
-
-    The log of their contents names a block that several have computed as gone once one of them drops it.
-    """
+    """Prefix caches of all ranks: each finds what it has computed itself; the log of their contents has what
+    any of them holds."""
 
     def __init__(self, ranks: list[Scheduler], pool: BlockPool) -> None:
         first = ranks[0].kv
         super().__init__(pool, first.block_size, first.prefix_caching)
         self._ranks = ranks
 
-    def follow(self, changes: CacheChanges | None = None) -> CacheChanges:
-        changes = [] if changes is None else changes
-        for rank in self._ranks:
-            rank.kv.follow(changes)
-        return changes
+    def follow(self, reader: CacheReader | None = None) -> CacheChanges:
+        whole, holders = reader or CacheReader(), dict[Hashable, int]()
+        for number, rank in enumerate(self._ranks):
+            rank.kv.follow(MemberReader(whole, holders, number))
+        return whole.changes
 
     def forget_unused(self) -> None:
         for rank in self._ranks:

@@ -22,26 +22,68 @@ def names_in(extra_key: Hashable, keys: Sequence[Hashable]) -> Sequence[Hashable
     return keys if extra_key is None else [(extra_key, key) for key in keys]
 
 
+class CacheReader:
+    """What a reader of a log has not read yet."""
+
+    def __init__(self) -> None:
+        self.changes: CacheChanges = []
+
+    def note(self, begins: bool, keys: Sequence[Hashable]) -> None:
+        """Append an event. Readers share the keys, which must not be modified afterwards."""
+        self.changes.append((begins, keys))
+
+
+class MemberReader(CacheReader):
+    """Reader of one of several caches that are read as one: contents begin with the first cache that holds
+    them and are gone with the last.
+
+    Args:
+        whole: reader of all of them.
+        holders: by key, a bitmask of the caches that hold it; one for all of them.
+        member: number of the cache.
+    """
+
+    def __init__(self, whole: CacheReader, holders: dict[Hashable, int], member: int) -> None:
+        super().__init__()
+        self._whole, self._holders, self._bit = whole, holders, 1 << member
+
+    def note(self, begins: bool, keys: Sequence[Hashable]) -> None:
+        holders, bit = self._holders, self._bit
+        changed: list[Hashable] = []
+        for key in keys:
+            others = holders.get(key, 0) & ~bit
+            if begins:
+                holders[key] = others | bit
+            elif others:
+                holders[key] = others
+            else:
+                holders.pop(key, None)
+            if not others:
+                changed.append(key)
+        if changed:
+            self._whole.note(begins, changed)
+
+
 class CacheLog:
     """Contents that a cache begins and ceases to hold, by `names_in`, for any number of readers."""
 
     def __init__(self) -> None:
-        self.readers: list[CacheChanges] = []
+        self.readers: list[CacheReader] = []
 
-    def follow(self, changes: CacheChanges | None = None) -> CacheChanges:
-        """A separate list for a new reader, from now on.
+    def follow(self, reader: CacheReader | None = None) -> CacheChanges:
+        """The list of a new reader, from now on.
 
         Args:
-            changes: a list of the reader's, shared with other caches.
+            reader: None = one of this cache alone.
         """
-        changes = [] if changes is None else changes
-        self.readers.append(changes)
-        return changes
+        reader = reader or CacheReader()
+        self.readers.append(reader)
+        return reader.changes
 
     def note(self, begins: bool, keys: Sequence[Hashable]) -> None:
-        """Append an event. Readers share the keys, which must not be modified afterwards."""
-        for changes in self.readers:
-            changes.append((begins, keys))
+        """Append an event to the list of every reader."""
+        for reader in self.readers:
+            reader.note(begins, keys)
 
 
 @lru_cache(maxsize=4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 
-from blis_py.core.blocks import BlockPool, CacheChanges, block_count, names_in
+from blis_py.core.blocks import BlockPool, CacheChanges, CacheReader, block_count, names_in
 from blis_py.core.kv import KVCache
 from blis_py.core.request import Request
 
@@ -45,8 +45,8 @@ class HashKV(KVCache):
         limit = (request.num_tokens - 1) // self.block_size
         return self.pool.find(_names(request, 0, limit))
 
-    def follow(self, changes: CacheChanges | None = None) -> CacheChanges:
-        return self.pool.log.follow(changes)
+    def follow(self, reader: CacheReader | None = None) -> CacheChanges:
+        return self.pool.log.follow(reader)
 
     def blocks_needed(self, request: Request, shared: list[int], own: int, new_tokens: int) -> int:
         fresh = block_count(new_tokens, self.block_size)  # cached blocks are full

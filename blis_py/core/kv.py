@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
-from blis_py.core.blocks import BlockPool, CacheChanges, block_count
+from blis_py.core.blocks import BlockPool, CacheChanges, CacheReader, block_count
 from blis_py.core.request import Request
 
 
@@ -106,12 +106,12 @@ class KVCache:
         """
         raise NotImplementedError
 
-    def follow(self, changes: CacheChanges | None = None) -> CacheChanges:
+    def follow(self, reader: CacheReader | None = None) -> CacheChanges:
         """A new log of contents that the cache begins and ceases to hold from now on; the reader empties
         it.
 
         Args:
-            changes: a log of several caches, to be appended to.
+            reader: None = one of this cache alone.
         """
         raise NotImplementedError
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blis_py.core.blocks import BlockPool, CacheChanges, block_count
+from blis_py.core.blocks import BlockPool, CacheChanges, CacheReader, block_count
 from blis_py.core.eviction import EVICTION_POLICIES
 from blis_py.core.kv import KVCache
 from blis_py.core.radix import Match, RadixTree
@@ -84,8 +84,8 @@ class RadixKV(KVCache):
         self._pool = RadixPool(num_blocks, self.tree)  # a native attribute has one type
         super().__init__(self._pool, block_size, prefix_caching=True)
 
-    def follow(self, changes: CacheChanges | None = None) -> CacheChanges:
-        return self.tree.log.follow(changes)
+    def follow(self, reader: CacheReader | None = None) -> CacheChanges:
+        return self.tree.log.follow(reader)
 
     def match(self, request: Request) -> int:
         keys = request.block_keys

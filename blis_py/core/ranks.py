@@ -78,8 +78,9 @@ class Rank:
         self.book()
         part = scheduler.schedule(now_ns)
         self.works = part is not None
-        if part is None:
-            self.part, self.left = Step(StepFeatures()), 1 if scheduler.has_candidates else _FOREVER
+        if part is None:  # a step in flight may still free blocks, with which requests start
+            repeats = not scheduler.has_candidates and scheduler.is_settled
+            self.part, self.left = Step(StepFeatures()), _FOREVER if repeats else 1
         else:
             self.part, self.left = part, scheduler.identical_decode_steps(part)
         return True

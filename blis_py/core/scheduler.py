@@ -148,6 +148,11 @@ class Scheduler(StepProgress):
         return 1 + decoding.steps_within(tick + 1, free, steps - 1)
 
     @property
+    def is_settled(self) -> bool:
+        """Whether no launched step ends requests whose outcome is not known."""
+        return not self._unsettled
+
+    @property
     def decode_seqs(self) -> int:
         """Requests that decode."""
         return self._decoding.count

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import cycle
 from typing import Any
 
@@ -122,6 +122,13 @@ class Run:
             latency=LATENCIES[self.latency],
             **{**self.options, **more},
         )
+
+
+def on_ranks(config: SchedulerConfig, ranks: int, **more: Any) -> SchedulerConfig:
+    """That many ranks, each with the limits of the configuration."""
+    limits = ("num_kv_blocks", "max_num_seqs", "max_num_batched_tokens")
+    whole = {name: ranks * getattr(config, name) for name in limits}
+    return replace(config, ranks=ranks, **whole, **more)
 
 
 @st.composite

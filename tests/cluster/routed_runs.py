@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
-from cluster_runs import Row, Run
+from cluster_runs import Row, Run, on_ranks
 
 from blis_py.cluster.routing.scorers import SCORERS
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.policies import CACHE_AWARE
+from blis_py.core.rank_choice import RANK_CHOICES
 
 SCHEDULERS = ("fcfs", "fcfs", "sjf", "priority-fcfs", *CACHE_AWARE)
 LATENCY_MODELS = ("constant", "linear", "masks", "scans")
@@ -40,6 +42,13 @@ def routed(rng: Random) -> Run:
         "horizon_ns": rng.choice([None, None, None, 900_000]),
     }
     return Run(rows, config, rng.choice(LATENCY_MODELS), options, eos_share=rng.choice([0.0, 0.0, 0.5]))
+
+
+def routed_on_ranks(rng: Random) -> Run:
+    """The same on instances of two or three ranks each."""
+    run = routed(rng)
+    choice = rng.choice(sorted(RANK_CHOICES))
+    return replace(run, config=on_ranks(run.config, rng.choice([2, 3]), rank_choice=choice))
 
 
 def _scheduling(rng: Random) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 
 import pytest
 from cluster_runs import Row, Run, differences
-from routed_runs import routed
+from routed_runs import routed, routed_on_ranks
 
 from blis_py.core.config import SchedulerConfig
 from blis_py.metrics.invariants import check
@@ -14,10 +15,13 @@ from blis_py.metrics.invariants import check
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(8))
-def test_requests_go_to_the_same_instances_whether_steps_are_skipped_or_not(part: int) -> None:
+@pytest.mark.parametrize("random_run", [routed, routed_on_ranks])
+def test_requests_go_to_the_same_instances_whether_steps_are_skipped_or_not(
+    random_run: Callable[[Random], Run], part: int
+) -> None:
     hits = preempted = 0
     for seed in range(part, 160, 8):
-        run = routed(Random(seed))
+        run = random_run(Random(seed))
         record = run.record()
         check(record)
         assert differences(record, run.record(single_step=True)) == [], f"seed {seed}"
@@ -58,4 +62,12 @@ def test_a_horizon_behind_a_look_at_the_cache_leaves_the_same_books(seed: int) -
     """The router has seen blocks reserved for the step that is planned behind the one in flight."""
     run = routed(Random(seed))
     assert run.options["horizon_ns"] is not None
+    assert differences(run.record(), run.record(single_step=True)) == []
+
+
+@pytest.mark.parametrize("seed", [6, 7, 40])
+def test_a_router_reads_what_any_rank_holds_and_blocks_until_requests_in_flight_have_ended(seed: int) -> None:
+    """Two ranks hold the same blocks, and one drops them; a rank is idle behind a step that ends its last
+    request."""
+    run = routed_on_ranks(Random(seed))
     assert differences(run.record(), run.record(single_step=True)) == []

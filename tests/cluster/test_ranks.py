@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cluster_runs import Row, Run, differences, runs
+from cluster_runs import Row, Run, differences, on_ranks, runs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,13 +20,6 @@ from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.errors import InputError
 from blis_py.metrics.invariants import check
-
-
-def on_ranks(config: SchedulerConfig, ranks: int, **more: Any) -> SchedulerConfig:
-    """That many ranks, each with the limits of the configuration."""
-    limits = ("num_kv_blocks", "max_num_seqs", "max_num_batched_tokens")
-    whole = {name: ranks * getattr(config, name) for name in limits}
-    return replace(config, ranks=ranks, **whole, **more)
 
 
 @st.composite

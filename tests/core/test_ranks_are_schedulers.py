@@ -205,3 +205,49 @@ def test_a_step_of_ranks_emits_what_their_steps_emit() -> None:
             emitted[name] += shown.get(name, 1)
         group.finish(step)
     assert set(emitted.values()) == {9}
+
+
+def group_of_two() -> RankedScheduler:
+    group = scheduler_of(SchedulerConfig(num_kv_blocks=20, max_model_len=60, block_size=4, ranks=2))
+    assert isinstance(group, RankedScheduler)
+    return group
+
+
+def test_contents_of_a_group_begin_with_the_first_rank_that_holds_them_and_are_gone_with_the_last() -> None:
+    group = group_of_two()
+    pools = [rank.scheduler.kv.pool for rank in group.ranks]
+    log = group.kv.follow()
+    held = [pool.take(2) for pool in pools]
+    for pool, blocks in zip(pools, held, strict=True):
+        pool.remember(["a", "b"], blocks)
+    assert log == [(True, ["a", "b"])]
+    pools[0].forget(held[0])
+    assert log == [(True, ["a", "b"])]
+    pools[1].forget(held[1][:1])
+    assert log[1:] == [(False, ["a"])]
+
+
+def test_the_first_deadline_of_a_group_goes_with_its_request() -> None:
+    group = group_of_two()
+    group.add(Request("a", 0, 4, 1, 1, deadline_ns=100))
+    group.add(Request("b", 0, 4, 9, 9, deadline_ns=200))
+    assert group.first_deadline_ns == 100
+    step = group.schedule(0)
+    assert step is not None
+    group.advance(step)
+    assert [request.id for request in group.resolve(step)] == ["a"]
+    assert group.first_deadline_ns == 200
+
+
+def test_ranks_take_the_blocks_of_the_steps_they_repeat() -> None:
+    group = group_of_two()
+    group.add(Request("a", 0, 4, 30, 30))
+    group.add(Request("b", 0, 7, 30, 30))
+    for steps in range(1, 20):
+        step = group.schedule(0)
+        assert step is not None
+        group.take_blocks(1)
+        blocks = sum(rank.scheduler.kv.pool.in_use for rank in group.ranks)
+        assert blocks == -(-(3 + steps) // 4) - (-(6 + steps) // 4) == group.blocks_in_use(1)
+        group.advance(step)
+        group.resolve(step)

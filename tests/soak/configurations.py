@@ -12,7 +12,7 @@ import numpy as np
 from cluster_runs import LATENCIES, Run, table_of
 from kv_tier import Tier
 from ledger_runs import DENOISING, denoising
-from routed_runs import routed
+from routed_runs import routed, routed_on_ranks
 from small_runs import random_requests, spec
 from test_prefill_and_decode import FromPrefill, HandOver
 
@@ -58,6 +58,12 @@ class Drafts:
 def routed_by_prefix(rng: Random) -> Configuration:
     """See `routed_runs`."""
     run = routed(rng)
+    return Configuration(run.record, LATENCIES[run.latency])
+
+
+def routed_to_ranks(rng: Random) -> Configuration:
+    """See `routed_runs`."""
+    run = routed_on_ranks(rng)
     return Configuration(run.record, LATENCIES[run.latency])
 
 
@@ -148,6 +154,7 @@ def _table(run: Run) -> Any:
 
 KINDS: dict[str, Callable[[Random], Configuration]] = {
     "routed": routed_by_prefix,
+    "ranks": routed_to_ranks,
     "diffusion": block_diffusion,
     "two-pools": two_pools,
     "fleet": changing_fleet,

@@ -262,6 +262,9 @@ def test_the_requests_of_a_session_of_llmservingsim_wait_for_one_another(tmp_pat
     assert table.prompt_tokens.tolist() == [7, 10, 40]
     with pytest.raises(InputError, match="no times of their own"):
         read(tmp_path / "l.jsonl", session_mode="fixed")
+    first = {"session_id": "s", "arrival_time_ns": 1500, "sub_requests": chain[:1]}
+    alone, _ = read(write(tmp_path, "one.jsonl", [rows[0], first]), session_mode="fixed")
+    assert alone.arrival_ns.tolist() == [0, 1000]
 
 
 @pytest.mark.parametrize(
