@@ -176,7 +176,8 @@ def test_it_is_a_row_of_the_tables_and_a_picture(
 
 def test_it_is_in_the_page_of_a_run(result: blis.Result) -> None:
     page = run_page(result)
-    assert any("prompt_share.max=0.5: 99.0 pct (limit 0.5 pct)" in each.text for each in page.findings)
+    texts = [each.text for each in page.findings]
+    assert "misses prompt_share.max=0.5: 99.0 pct (limit 0.50 pct)" in texts
     tiles, charts = page.sections[1].tiles, page.sections[1].charts
     mean_ms = np.mean(expected_ms(result))
     shown = {f"{tile.name}, {tile.unit}" for tile in tiles}
