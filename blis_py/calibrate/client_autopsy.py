@@ -90,10 +90,10 @@ def client_autopsies(measured: TokenTimes, predicted: TokenTimes) -> tuple[Clien
         measured, predicted: the same requests in the same places.
     """
     in_flight = requests_in_flight(measured)
-    steps = predicted.tpot_s
-    known = ~(np.isnan(measured.tpot_s) | np.isnan(steps))
-    usual = float(np.median(steps[known])) if known.any() else 0.0
-    steps = np.where(np.isnan(steps), usual, steps)
+    steps_s = predicted.tpot_s
+    known = ~(np.isnan(measured.tpot_s) | np.isnan(steps_s))
+    usual = float(np.median(steps_s[known])) if known.any() else 0.0
+    steps_s = np.where(np.isnan(steps_s), usual, steps_s)
     since = measured.sent_s - measured.sent_s.min()
     warm = since < WARM_UP_S if since.max() > 3 * WARM_UP_S else np.zeros(len(since), dtype=np.bool_)
     autopsies = []
@@ -102,7 +102,7 @@ def client_autopsies(measured: TokenTimes, predicted: TokenTimes) -> tuple[Clien
         ("TPOT", measured.tpot_s, predicted.tpot_s, known),
     ):
         if rows.any():
-            picked = (real[rows], sim[rows], steps[rows], in_flight[rows], warm[rows], since[rows])
+            picked = (real[rows], sim[rows], steps_s[rows], in_flight[rows], warm[rows], since[rows])
             autopsies.append(_autopsy(latency, *picked))
     return tuple(autopsies)
 

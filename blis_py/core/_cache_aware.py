@@ -120,9 +120,9 @@ class CacheAwareQueue(dict[Request, None]):
         return self.best(waiting) if waiting else None
 
     def _is_overdue(self, request: Request, now_ns: int) -> bool:
-        by_time, by_work = self._fairness_ns, self._fairness_tokens
-        return (by_time is not None and now_ns - request.arrival_ns >= by_time) or (
-            by_work is not None and self.waited_tokens(request) >= by_work
+        fairness_ns, fairness_tokens = self._fairness_ns, self._fairness_tokens
+        return (fairness_ns is not None and now_ns - request.arrival_ns >= fairness_ns) or (
+            fairness_tokens is not None and self.waited_tokens(request) >= fairness_tokens
         )
 
     def _not_held_back(self) -> list[Request]:

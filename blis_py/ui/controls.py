@@ -112,9 +112,9 @@ def _scalable(spec: str | None) -> str:
 
 
 def _offered(setup: Setup) -> float:
-    arrivals = setup.table.arrival_ns
-    span_s = float(arrivals[-1] - arrivals[0]) / 1e9 if len(arrivals) > 1 else 0.0
-    return float(f"{(len(arrivals) - 1) / span_s:.4g}") if span_s else 1.0
+    arrivals_ns = setup.table.arrival_ns
+    span_s = float(arrivals_ns[-1] - arrivals_ns[0]) / 1e9 if len(arrivals_ns) > 1 else 0.0
+    return float(f"{(len(arrivals_ns) - 1) / span_s:.4g}") if span_s else 1.0
 
 
 def _cluster(config: RunConfig) -> list[Control]:

@@ -328,8 +328,8 @@ def _table(
     clients: Sequence[Client],
     which: NDArray[np.int32],
     arrival_ns: Ints,
-    prompt: Ints,
-    output: Ints,
+    prompt_tokens: Ints,
+    output_tokens: Ints,
     content: Ints,
     contents: tuple[Content, ...],
 ) -> RequestTable:
@@ -343,8 +343,8 @@ def _table(
     timeout_ns = column([-1 if client.timeout_ns is None else client.timeout_ns for client in clients])
     return RequestTable.build(
         arrival_ns,
-        prompt,
-        output,
+        prompt_tokens,
+        output_tokens,
         deadline_ns=deadlines_ns(arrival_ns, timeout_ns),
         slo_class=labels([client.slo_class for client in clients]),
         tenant=labels([client.tenant for client in clients]),

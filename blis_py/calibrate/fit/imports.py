@@ -188,7 +188,7 @@ def _kernel_steps(
     return samples_from(meta, columns, len(steps))
 
 
-def _step(prompts: int, chunk: int, past: int, seqs: int, context: int) -> StepFeatures:
+def _step(prompts: int, chunk: int, past: int, seqs: int, context_tokens: int) -> StepFeatures:
     return StepFeatures(
         prefill_seqs=prompts,
         prefill_tokens=prompts * chunk,
@@ -196,8 +196,8 @@ def _step(prompts: int, chunk: int, past: int, seqs: int, context: int) -> StepF
         prefill_kv_tokens=prompts * past,
         prefill_prompt_pairs=prompts * chunk * (past + 1.5 * chunk),
         decode_seqs=seqs,
-        decode_kv_tokens=seqs * context,
-        max_context=max(context if seqs else 0, past if prompts else 0),
+        decode_kv_tokens=seqs * context_tokens,
+        max_context=max(context_tokens if seqs else 0, past if prompts else 0),
         emitted_rows=prompts + seqs,
     )
 
