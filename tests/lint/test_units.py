@@ -21,6 +21,8 @@ QUANTITIES = {
 NUMBER = re.compile(r"\b(int|float|Ints|Floats|int64|float64)\b")
 ARRAY = re.compile(r"\b(Ints|Floats|NDArray)\b")
 NO_NUMBER = re.compile(r"\b(Callable|str|Request|bool|tuple|dict|list|Sequence|Mapping)\b")
+KEEPING_THE_UNIT = {"max", "min", "int", "abs", "round", "sort", "sorted", "maximum", "minimum"}
+"""Functions whose values have the unit of their arguments."""
 EXCEPTIONS = {
     "blis_py/calibrate/token_times.py: same_prompt": "numbers prompts",
     "blis_py/cluster/admission_settings.py: token_bucket_capacity": "BLIS's name of the setting",
@@ -92,7 +94,17 @@ def name_of(node: ast.expr) -> str:
 def unit_of(name: str) -> str:
     """The unit that a name ends with; rates have none here."""
     words = words_of(name)
-    return words[-1] if words[-1] in UNITS and "per" not in words else ""
+    return words[-1] if len(words) > 1 and words[-1] in UNITS and "per" not in words else ""
+
+
+def unit_in(value: ast.expr) -> str:
+    """The unit of a value, if names in it tell: of a name, a sum, a choice, a smallest or largest."""
+    match value:
+        case ast.BinOp(left=one, op=ast.Add() | ast.Sub(), right=other) | ast.IfExp(body=one, orelse=other):
+            return unit_in(one) or unit_in(other)
+        case ast.Call(func=function, args=[*values]) if name_of(function) in KEEPING_THE_UNIT:
+            return next(filter(None, map(unit_in, values)), "")
+    return unit_of(name_of(value))
 
 
 def assigned(tree: ast.Module) -> Iterator[tuple[ast.expr, ast.expr]]:
@@ -108,38 +120,38 @@ def assigned(tree: ast.Module) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def copies(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
-    """Variables and fields beside the names whose values they get."""
+    """Variables and fields, each with the unit of the value that it gets."""
     for target, value in assigned(tree):
         if isinstance(target, ast.Name | ast.Attribute):
-            yield target.lineno, name_of(target), name_of(value)
+            yield target.lineno, name_of(target), unit_in(value)
 
 
 def together(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
-    """Names that are added, subtracted or compared, and keywords beside the names of their values."""
+    """Names that are added, subtracted or compared, and keywords, each with the unit of the other value."""
     for node in ast.walk(tree):
         match node:
-            case ast.BinOp(left=one, op=ast.Add() | ast.Sub(), right=other):
-                yield node.lineno, name_of(one), name_of(other)
-            case ast.AugAssign(target=one, op=ast.Add() | ast.Sub(), value=other):
-                yield node.lineno, name_of(one), name_of(other)
-            case ast.Compare(left=one, comparators=[other]):
-                yield node.lineno, name_of(one), name_of(other)
+            case (
+                ast.BinOp(left=one, op=ast.Add() | ast.Sub(), right=other)
+                | ast.AugAssign(target=one, op=ast.Add() | ast.Sub(), value=other)
+                | ast.Compare(left=one, comparators=[other])
+            ):
+                yield node.lineno, name_of(one), unit_in(other)
             case ast.keyword(arg=str(name), value=value):
-                yield node.lineno, name, name_of(value)
+                yield node.lineno, name, unit_in(value)
 
 
 def lost(path: str, tree: ast.Module) -> Iterator[str]:
-    """Copies of a time under a name without its unit; single letters are coordinates."""
-    for line, name, other in copies(tree):
-        if len(name) > 1 and unit_of(other) in TIMES and not unit_of(name):
+    """Times under a name without their unit; single letters are coordinates."""
+    for line, name, unit in copies(tree):
+        if len(name) > 1 and name not in UNITS and unit in TIMES and not unit_of(name):
             yield f"{path}:{line}: {name}"
 
 
 def mixed(path: str, tree: ast.Module) -> Iterator[str]:
     """Values of two units in one sum, comparison or assignment."""
-    for line, one, other in (*copies(tree), *together(tree)):
-        if (unit := unit_of(one)) and unit_of(other) not in ("", unit):
-            yield f"{path}:{line}: {one}, {other}"
+    for line, name, unit in (*copies(tree), *together(tree)):
+        if unit_of(name) and unit not in ("", unit_of(name)):
+            yield f"{path}:{line}: {name}"
 
 
 @cache
@@ -176,6 +188,7 @@ def test_every_exception_is_needed() -> None:
         ("def per_wait() -> int: ...\nby_arrival: int = 1", []),
         ("end = run.end_ns\nend_ns = run.end_ns\nn = run.end_ns\nlast[0] = end_ns\nns = end_ns", ["end"]),
         ("first, last_ns = a_ns, b_ns\nrate = tokens_per_s", ["first"]),
+        ("last = max(a_ns, 0) + 1\nany_ns = a_ns if x else 0\nhalf = a_ns / 2\ndone = a_ns > b_ns", ["last"]),
     ],
 )
 def test_what_counts_as_a_name_without_a_unit(source: str, found: list[str]) -> None:
@@ -192,6 +205,7 @@ def test_what_counts_as_a_name_without_a_unit(source: str, found: list[str]) -> 
         "a_tokens -= b_blocks",
         "f(end_s=begin_ns)",
         "a_ns[0] - b_us",
+        "a_ms = min(b_ns, c_ns)",
     ],
 )
 def test_values_of_two_units_are_not_mixed(source: str) -> None:
