@@ -96,8 +96,8 @@ class CacheAwareQueue(dict[Request, None]):
     def next_change_ns(self, now_ns: int) -> int | None:
         if self._fairness_ns is None or not self.looks_at_cache:
             return None
-        overdue_at = self._by_arrival.head(now_ns).arrival_ns + self._fairness_ns
-        return overdue_at if overdue_at > now_ns else None
+        overdue_ns = self._by_arrival.head(now_ns).arrival_ns + self._fairness_ns
+        return overdue_ns if overdue_ns > now_ns else None
 
     @property
     def holds_all_back(self) -> bool:

@@ -450,6 +450,6 @@ def _in_numpy(
         gpu = ns[i] + slopes[i] * (kv - at[i])
     if f.max_context >= 0 and decode.per_context:
         gpu += decode.per_context * (f.max_context + done)
-    whole = np.maximum(within_the_clock(gpu).astype(np.int64) - less_ns, 1)
-    whole = np.maximum(whole, least_ns) + added_ns
-    return run_of(whole, start_ns, until_ns)
+    step_ns = np.maximum(within_the_clock(gpu).astype(np.int64) - less_ns, 1)
+    step_ns = np.maximum(step_ns, least_ns) + added_ns
+    return run_of(step_ns, start_ns, until_ns)

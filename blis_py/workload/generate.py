@@ -207,8 +207,8 @@ def _drawn(
         table = replace(table, modality_tokens=modalities)
     if session.max(initial=-1) < 0:
         return table
-    closed = think_ns if think_ns.max(initial=-1) >= 0 else None
-    return replace(table, session=session, round_index=rounds, think_ns=closed)
+    thinks = bool(think_ns.max(initial=-1) >= 0)
+    return replace(table, session=session, round_index=rounds, think_ns=think_ns if thinks else None)
 
 
 def _with_loops(

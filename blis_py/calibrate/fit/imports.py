@@ -169,13 +169,13 @@ def _kernel_steps(
             clock_ns(value, 1000, key=key)
     if host_step_us is None:
         gpu.require_roofline("the host time of a step, without --host-step-us,")
-    host_step = gpu.host_step_ns if host_step_us is None else host_step_us * 1e3
-    host_seq = gpu.host_seq_ns if host_seq_us is None else host_seq_us * 1e3
+    host_step_ns = gpu.host_step_ns if host_step_us is None else host_step_us * 1e3
+    host_seq_ns = gpu.host_seq_ns if host_seq_us is None else host_seq_us * 1e3
     steps = [("decode", step) for step in _decodes(shape)]
     steps += [("prefill", step) for step in _prefills(shape)]
     steps += [("mixed", step) for step in _mixed(shape)]
     gpu_ns = np.array([tables.step_ns(step) for _, step in steps])
-    host_ns = np.array([int(host_step + host_seq * step.seqs + 0.5) for _, step in steps])
+    host_ns = np.array([int(host_step_ns + host_seq_ns * step.seqs + 0.5) for _, step in steps])
     columns: dict[str, Any] = {
         "source": [source for source, _ in steps],
         "shape": np.arange(len(steps)),
