@@ -106,7 +106,8 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/pytest -q tests/lint/test_words.py tests/lint/test_structure.py tests/lint/test_docstrings.py
+	$(BIN)/pytest -q tests/lint/test_words.py tests/lint/test_structure.py tests/lint/test_docstrings.py \
+		tests/lint/test_units.py
 
 # Every Triton kernel in every variant that an engine of a bundled model can launch, with either kind of KV cache, and
 # those of architectures that have no bundled model, compiled for an H100 or H200 and checked for spills, shared memory

@@ -35,12 +35,16 @@ from measure import pin
 from provenance import provenance
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parent / "gpu"))
 
-from blis_py.cluster.instances.diffusion_run import run_alone
+from blis_py.cluster.instances.diffusion import BlockDiffusion
+from blis_py.cluster.simulation import simulate
+from blis_py.cluster.topology import Cluster
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.diffusion_request import DiffusionRequest
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
+from blis_py.requests.table import RequestTable
 from blis_py.workload.diffusion import draw_rounds
 from blis_py.workload.diffusion_steps import Histogram, MeanAndSpread, Sequences, Steps
 
@@ -84,7 +88,9 @@ def simulated_rounds(
     )
     rounds = steps if isinstance(steps, list) else draw_rounds(requests, steps, block_tokens=BLOCK, seed=seed)
     mode = DiffusionConfig(BLOCK, fdfo=fdfo)
-    return run_alone(requests, rounds, scheduler=config, latency=FLAT, diffusion=mode).counters.rounds
+    table = RequestTable.build(np.zeros(len(shapes), dtype=np.int64), *np.array(shapes).T)
+    kind = BlockDiffusion(rounds, mode)
+    return simulate(table, Cluster.of(scheduler=config, latency=FLAT), kind=kind).instances[0].steps
 
 
 def published(blocks_per_slot: int) -> list[dict[str, Any]]:
@@ -119,9 +125,10 @@ def engine_with(
     **modes: bool,
 ) -> DiffusionEngine:
     """A fresh engine; `modes` as for `DllmSettings`."""
+    from imposed_steps import ImposedSteps
+
     from engine.config import EngineConfig
     from engine.diffusion.build import build_diffusion_engine
-    from engine.diffusion.imposed_steps import ImposedSteps
     from engine.diffusion.low_confidence import LowConfidence
     from engine.diffusion.settings import DllmSettings
 
@@ -156,7 +163,8 @@ def add_all(
     engine: DiffusionEngine, options: argparse.Namespace, prompts: list[Any], most: int
 ) -> list[Sequence]:
     """The requests, and the beginning of the imposed steps: every time the same."""
-    from engine.diffusion.imposed_steps import ImposedSteps
+    from imposed_steps import ImposedSteps
+
     from engine.sampling_params import SamplingParams
 
     algorithm = engine.executor.slots.algorithm

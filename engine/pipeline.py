@@ -39,14 +39,14 @@ class Pipeline:
     @property
     def launch_lead_ns(self) -> Times:
         """Time from hand-over of each step to the end of the previous forward; negative = later."""
-        leads: Times = (self.end_ns[:-1] - self.launched_ns[1:])[self.busy]
-        return leads
+        leads_ns: Times = (self.end_ns[:-1] - self.launched_ns[1:])[self.busy]
+        return leads_ns
 
     @property
     def run_ahead(self) -> float:
         """Share of steps handed over before the previous forward ended."""
-        leads = self.launch_lead_ns
-        return float((leads > 0).mean()) if len(leads) else 0.0
+        leads_ns = self.launch_lead_ns
+        return float((leads_ns > 0).mean()) if len(leads_ns) else 0.0
 
 
 def pipeline(log: StepLog) -> Pipeline:
@@ -77,7 +77,7 @@ def _any_unfinished(log: StepLog) -> NDArray[np.bool_]:
 def summary(log: StepLog) -> dict[str, float]:
     """Readable figures: bubble, launch lead, and host time per step by segment."""
     figures = pipeline(log)
-    leads = figures.launch_lead_ns
+    leads_ns = figures.launch_lead_ns
     segments = {f"{name.removesuffix('_ns')}_us": float(log.column(name).mean()) / 1000 for name in SEGMENTS}
     periods = np.diff(figures.begin_ns)[figures.busy]
     return {
@@ -85,7 +85,7 @@ def summary(log: StepLog) -> dict[str, float]:
         "step_period_us": float(periods.mean()) / 1000 if len(periods) else 0.0,
         "forward_us": float((figures.end_ns - figures.begin_ns).mean()) / 1000,
         "bubble": figures.bubble,
-        "launch_lead_us": float(np.median(leads)) / 1000 if len(leads) else 0.0,
+        "launch_lead_us": float(np.median(leads_ns)) / 1000 if len(leads_ns) else 0.0,
         "run_ahead": figures.run_ahead,
         **segments,
     }

@@ -24,7 +24,7 @@ import numpy as np
 from h100_runs import Run, names, read
 
 from blis_py.api import build
-from blis_py.calibrate.fit.server import fit_server, predicted_errors
+from blis_py.calibrate.fit.server import fit_server
 from blis_py.calibrate.fit.server_runs import NAMES, ServerRun, ServerRuns
 from blis_py.calibrate.token_times import TokenTimes
 from blis_py.requests.table import Labels
@@ -127,7 +127,9 @@ def row(kind: str, fitted_to: list[Part], other: Part, hindsight: Hindsight) -> 
     skipped_s = max(part[3] for part in fitted_to)
     fit = fit_server(fitted_to[0][1], [part[2] for part in fitted_to], skipped_s)
     numbers = np.array([fit.numbers[name].value for name in NAMES])
-    before, after = predicted_errors(other[1], other[2], numbers, other[3])
+    run = ServerRuns([ServerRun.of(*other[1:])])
+    before = run.errors(run.times(run.runs[0].numbers_of(other[1])))
+    after = run.errors(run.times(numbers))
     best, theirs = hindsight.best([other]), hindsight.best(fitted_to)
     return {
         "kind": kind,

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from bandwidth import read_bandwidth
 from floors import forward_bytes
+from imposed_steps import ImposedSteps
 from rows import Row
 from timing import begin, common_options, copies_beyond_cache, end, time_calls
 
@@ -28,7 +29,6 @@ from blis_py.workload.diffusion_steps import MeanAndSpread
 from engine.config import EngineConfig
 from engine.diffusion.build import build_diffusion_engine
 from engine.diffusion.engine import DiffusionEngine
-from engine.diffusion.imposed_steps import ImposedSteps
 from engine.diffusion.settings import DllmSettings
 from engine.kernels import backend
 from engine.kernels.denoise import Rule, denoise

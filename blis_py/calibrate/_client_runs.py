@@ -105,7 +105,7 @@ def read_table(path: Path) -> TokenTimes:
         first_s,
         last_s if e2e else first_s + last_s * (tokens - 1),
         tokens,
-        prompt=next(extra).astype(np.int64) if prompt else None,
+        prompt_tokens=next(extra).astype(np.int64) if prompt else None,
         same=next(extra).astype(np.int64) if same else None,
         instance=Labels.of(served_by) if instance else None,
         incomplete=bad,
@@ -152,7 +152,7 @@ def _vllm(path: Path, document: Mapping[str, Any]) -> TokenTimes:
         ttft,
         e2e,
         output.astype(np.int64),
-        prompt=prompt.astype(np.int64),
+        prompt_tokens=prompt.astype(np.int64),
         incomplete=lengths["ttfts"] - len(rows),
         gaps=gaps,
         concurrency=round(_number(limit, str(path), "max_concurrency")) or None if limit else None,
@@ -184,7 +184,7 @@ def _guidellm(path: Path, document: Mapping[str, Any]) -> TokenTimes:
     failed = [requests.get(kind) for kind in ("incomplete", "errored")]
     others = sum(len(kind) for kind in failed if isinstance(kind, list))
     tokens = output.astype(np.int64)
-    return _times(path, sent, first_s, e2e, tokens, prompt=prompt.astype(np.int64), incomplete=others)
+    return _times(path, sent, first_s, e2e, tokens, prompt_tokens=prompt.astype(np.int64), incomplete=others)
 
 
 _GUIDE_START = (("request_start_time",), ("start_time",), ("info", "timings", "request_start"))
@@ -212,9 +212,9 @@ def _times(
     sent: Seconds,
     ttft: Seconds,
     e2e: Seconds,
-    output: Ints,
+    output_tokens: Ints,
     *,
-    prompt: Ints | None = None,
+    prompt_tokens: Ints | None = None,
     same: Ints | None = None,
     instance: Labels | None = None,
     incomplete: int = 0,
@@ -241,13 +241,13 @@ def _times(
         source=str(path),
         request_id=np.arange(len(sent)),
         slo_class=Labels.constant("", len(sent)),
-        output_tokens=output[order],
+        output_tokens=output_tokens[order],
         sent_s=(sent - sent.min())[order],
         ttft_s=ttft[order],
         e2e_s=e2e[order],
         incomplete=incomplete,
         gaps=ragged,
-        prompt_tokens=sorted_(prompt),
+        prompt_tokens=sorted_(prompt_tokens),
         same_prompt=sorted_(same),
         instance=None if instance is None else instance.take(order),
         concurrency=concurrency,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from blis_py.calibrate.composition import Composition
-from blis_py.calibrate.recorded import RecordedRun, requests_table, step_durations
+from blis_py.calibrate.recorded import RecordedRun, requests_table, step_durations_ns
 from blis_py.cluster.instances.instance import Instance
 from blis_py.cluster.recording.recorder import Recorder
 from blis_py.cluster.time.wakeups import WakeupQueue
@@ -73,12 +73,12 @@ class MeasuredTimes:
     uses_max_context = True
 
     def __init__(self, log: StepLog, passed: Callable[[], int]) -> None:
-        self._durations: list[int] = step_durations(log).tolist()
+        self._durations_ns: list[int] = step_durations_ns(log).tolist()
         self._passed = passed
 
     def step_ns(self, features: StepFeatures) -> int:
         index = self._passed()
-        return self._durations[index] if index < len(self._durations) else 1
+        return self._durations_ns[index] if index < len(self._durations_ns) else 1
 
     def step(self, features: StepFeatures) -> StepTime:
         return StepTime(self.step_ns(features), 0)

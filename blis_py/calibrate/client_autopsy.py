@@ -90,28 +90,28 @@ def client_autopsies(measured: TokenTimes, predicted: TokenTimes) -> tuple[Clien
         measured, predicted: the same requests in the same places.
     """
     in_flight = requests_in_flight(measured)
-    steps = predicted.tpot_s
-    known = ~(np.isnan(measured.tpot_s) | np.isnan(steps))
-    usual = float(np.median(steps[known])) if known.any() else 0.0
-    steps = np.where(np.isnan(steps), usual, steps)
-    since = measured.sent_s - measured.sent_s.min()
-    warm = since < WARM_UP_S if since.max() > 3 * WARM_UP_S else np.zeros(len(since), dtype=np.bool_)
+    steps_s = predicted.tpot_s
+    known = ~(np.isnan(measured.tpot_s) | np.isnan(steps_s))
+    usual = float(np.median(steps_s[known])) if known.any() else 0.0
+    steps_s = np.where(np.isnan(steps_s), usual, steps_s)
+    since_s = measured.sent_s - measured.sent_s.min()
+    warm = since_s < WARM_UP_S if since_s.max() > 3 * WARM_UP_S else np.zeros(len(since_s), dtype=np.bool_)
     autopsies = []
     for latency, real, sim, rows in (
-        ("TTFT", measured.ttft_s, predicted.ttft_s, np.ones(len(since), dtype=np.bool_)),
+        ("TTFT", measured.ttft_s, predicted.ttft_s, np.ones(len(since_s), dtype=np.bool_)),
         ("TPOT", measured.tpot_s, predicted.tpot_s, known),
     ):
         if rows.any():
-            picked = (real[rows], sim[rows], steps[rows], in_flight[rows], warm[rows], since[rows])
+            picked = (real[rows], sim[rows], steps_s[rows], in_flight[rows], warm[rows], since_s[rows])
             autopsies.append(_autopsy(latency, *picked))
     return tuple(autopsies)
 
 
 def requests_in_flight(times: TokenTimes) -> Seconds:
     """Number of requests in flight when each request was sent, itself included."""
-    ends = np.sort(times.sent_s + times.e2e_s)
+    ends_s = np.sort(times.sent_s + times.e2e_s)
     begun = np.sort(times.sent_s).searchsorted(times.sent_s, side="right")
-    counts: Seconds = (begun - ends.searchsorted(times.sent_s, side="right")).astype(np.float64)
+    counts: Seconds = (begun - ends_s.searchsorted(times.sent_s, side="right")).astype(np.float64)
     return counts
 
 

@@ -158,7 +158,7 @@ def _in_blocks(keys: Numbers, recorded_size: int, size: int) -> Sequence[object]
     return [(keys[block_count(end, recorded_size) - 1], end) for end in range(size, count * size + 1, size)]
 
 
-def step_durations(log: StepLog) -> Ints:
+def step_durations_ns(log: StepLog) -> Ints:
     """Duration of each step in ns: until the next one began if any request was present in between, else until
     its end.
 
@@ -169,8 +169,8 @@ def step_durations(log: StepLog) -> Ints:
     if "seen_ns" in log.steps:
         seen_ns = log.column("seen_ns")
         begun = np.maximum(log.column("start_ns"), np.append(0, seen_ns[:-1])[: len(seen_ns)])
-        periods: Ints = seen_ns - begun
-        return periods
+        periods_ns: Ints = seen_ns - begun
+        return periods_ns
     starts, ends = log.column("start_ns"), log.column("end_ns")
     arrivals = np.sort(np.array(log.requests["enqueue_ns"], dtype=np.int64))
     departures = np.array(log.requests["finish_ns"], dtype=np.int64)
@@ -182,5 +182,5 @@ def step_durations(log: StepLog) -> Ints:
     unfinished = np.searchsorted(arrivals, starts, side="right") - np.searchsorted(
         departures, ends, side="right"
     )
-    durations: Ints = np.where(unfinished > 0, following, ends) - starts
-    return durations
+    durations_ns: Ints = np.where(unfinished > 0, following, ends) - starts
+    return durations_ns

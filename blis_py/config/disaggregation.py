@@ -6,7 +6,7 @@ Annotations are evaluated here and no later, as in `blis_py.config.models`.
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from blis_py.cluster.handoff_settings import GPUS_PER_NODE, AfterLease, PairChoice, Transfers
 from blis_py.config.pools import PoolSection
@@ -21,30 +21,100 @@ WITHOUT_POOLS: dict[str, Any] = {"decider": "never", "bandwidth_gbps": 25.0, "la
 """Values that demand nothing without pools for prefill or decode: defaults of BLIS."""
 ROLES = {"prefill": "prefill_instances", "decode": "decode_instances", "shared": "shared_instances"}
 """Name of each pool, and the setting with its number of instances."""
-_OVERRIDES = {
-    "gpu": "gpu",
-    "tp": "tp",
-    "engine": "engine",
-    "latency_model": "latency.model",
-    "max_model_len": "scheduler.max_model_len",
-    "num_kv_blocks": "scheduler.num_kv_blocks",
-    "max_num_seqs": "scheduler.max_num_seqs",
-    "max_num_batched_tokens": "scheduler.max_num_batched_tokens",
-    "routing_policy": "routing_policy",
-    "routing_scorers": "routing_scorers",
-    "price_per_hour": "price_per_hour",
+_SIDES = ("prefill", "decode")
+
+
+class _Own(NamedTuple):
+    """A setting that each side's instances have for themselves; null = as the configuration has it."""
+
+    kind: Any
+    key: str
+    """Key of a pool that it sets."""
+    flags: tuple[str, ...]
+    """Flag and aliases, without the side."""
+    help: str
+    options: dict[str, Any]
+    """Further arguments of `setting`."""
+
+    def of(self, side: str) -> Any:
+        """The setting of one side."""
+        flag, *aliases = [f"--{side}-{flag}" for flag in self.flags]
+        text = self.help.format(side=side)
+        return setting(None, flag=flag, aliases=tuple(aliases), help=text, **self.options)
+
+
+def _own(kind: Any, key: str, *flags: str, help: str, **options: Any) -> _Own:
+    return _Own(kind | None, key, flags, help, options)
+
+
+_OWN = {
+    "gpu": _own(str, "gpu", "gpu", "hardware", help="GPU of the {side} instances."),
+    "price_per_hour": _own(
+        float,
+        "price_per_hour",
+        "price",
+        help="Price of one of them per hour, with all its GPUs.",
+        least=0,
+        most=1e9,
+    ),
+    "tp": _own(
+        int, "tp", "tp", help="Their tensor-parallel degree; 0 = as --tp.", least=1, most=4096, null=0
+    ),
+    "engine": _own(str, "engine", "engine", help="Their engine."),
+    "latency_model": _own(str, "latency.model", "latency-model", help="Their step times."),
+    "max_model_len": _own(
+        int,
+        "scheduler.max_model_len",
+        "max-model-len",
+        help="Their longest sequence.",
+        least=1,
+        most=MAX_TOKENS,
+        null=0,
+    ),
+    "num_kv_blocks": _own(
+        int, "scheduler.num_kv_blocks", "num-kv-blocks", help="Their KV blocks.", least=1, most=MAX_KV_BLOCKS
+    ),
+    "max_num_seqs": _own(
+        int,
+        "scheduler.max_num_seqs",
+        "max-num-seqs",
+        help="Their running requests, at most.",
+        least=1,
+        most=MAX_TOKENS,
+    ),
+    "max_num_batched_tokens": _own(
+        int,
+        "scheduler.max_num_batched_tokens",
+        "max-num-batched-tokens",
+        help="Tokens of their steps.",
+        least=1,
+        most=MAX_TOKENS,
+    ),
+    "routing_policy": _own(str, "routing_policy", "routing-policy", help="Choice among them."),
+    "routing_scorers": _own(
+        dict[str, float],
+        "routing_scorers",
+        "routing-scorers",
+        help="Its scorers; implies weighted.",
+        read=scorers,
+        metavar="NAME:W,…",
+    ),
 }
-"""What a side overrides: the end of its key here, and the key of a pool."""
+"""Settings of both sides, by the end of their keys: `prefill_tp` and `decode_tp`."""
+_T = TypeVar("_T")
+
+
+def _with_sides(section: type[_T]) -> type[_T]:
+    """Declare the settings of `_OWN` for each side."""
+    section.__annotations__ = {f"{side}_{name}": own.kind for side in _SIDES for name, own in _OWN.items()}
+    for side in _SIDES:
+        for name, own in _OWN.items():
+            setattr(section, f"{side}_{name}", own.of(side))
+    return section
 
 
 def _instances(flag: str, help: str) -> Any:
     return setting(0, least=0, most=MAX_INSTANCES, flag=flag, help=help)
-
-
-def _own(side: str, name: str, *aliases: str, help: str = "", **bounds: Any) -> Any:
-    """A setting of one side's instances; null = as the configuration has it."""
-    flag = f"--{side}-{name}"
-    return setting(None, flag=flag, aliases=tuple(f"--{side}-{a}" for a in aliases), help=help, **bounds)
 
 
 def split_xpyd(text: str) -> tuple[int, int, int]:
@@ -92,7 +162,7 @@ class _SidesAndHandoff:
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
-class _Link:
+class LinkSettings:
     link: str | None = setting(
         None, flag="--pd-link", help="nvlink, ndr400 (default), roce200, eth100, eth25.", metavar="KIND"
     )
@@ -151,59 +221,9 @@ class _LeaseSeconds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DisaggregationSection(AfterLease, _LeaseSeconds, Transfers, _Link, PairChoice, _SidesAndHandoff):
+@_with_sides
+class DisaggregationSection(AfterLease, _LeaseSeconds, Transfers, LinkSettings, PairChoice, _SidesAndHandoff):
     """Prefill and decode of a request on different instances."""
-
-    prefill_gpu: str | None = _own("prefill", "gpu", "hardware", help="GPU of the prefill instances.")
-    prefill_price_per_hour: float | None = _own(
-        "prefill", "price", help="Price of one of them per hour, with all its GPUs.", least=0, most=1e9
-    )
-    prefill_tp: int | None = _own(
-        "prefill", "tp", help="Their tensor-parallel degree; 0 = as --tp.", least=1, most=4096, null=0
-    )
-    prefill_engine: str | None = _own("prefill", "engine", help="Their engine.")
-    prefill_latency_model: str | None = _own("prefill", "latency-model", help="Their step times.")
-    prefill_max_model_len: int | None = _own(
-        "prefill", "max-model-len", help="Their longest sequence.", least=1, most=MAX_TOKENS, null=0
-    )
-    prefill_num_kv_blocks: int | None = _own(
-        "prefill", "num-kv-blocks", help="Their KV blocks.", least=1, most=MAX_KV_BLOCKS
-    )
-    prefill_max_num_seqs: int | None = _own(
-        "prefill", "max-num-seqs", help="Their running requests, at most.", least=1, most=MAX_TOKENS
-    )
-    prefill_max_num_batched_tokens: int | None = _own(
-        "prefill", "max-num-batched-tokens", least=1, most=MAX_TOKENS, help="Tokens of their steps."
-    )
-    prefill_routing_policy: str | None = _own("prefill", "routing-policy", help="Choice among them.")
-    prefill_routing_scorers: dict[str, float] | None = _own(
-        "prefill", "routing-scorers", read=scorers, help="Its scorers; implies weighted.", metavar="NAME:W,…"
-    )
-    decode_gpu: str | None = _own("decode", "gpu", "hardware", help="GPU of the decode instances.")
-    decode_price_per_hour: float | None = _own(
-        "decode", "price", help="Price of one of them per hour, with all its GPUs.", least=0, most=1e9
-    )
-    decode_tp: int | None = _own(
-        "decode", "tp", help="Their tensor-parallel degree; 0 = as --tp.", least=1, most=4096, null=0
-    )
-    decode_engine: str | None = _own("decode", "engine", help="Their engine.")
-    decode_latency_model: str | None = _own("decode", "latency-model", help="Their step times.")
-    decode_max_model_len: int | None = _own(
-        "decode", "max-model-len", help="Their longest sequence.", least=1, most=MAX_TOKENS, null=0
-    )
-    decode_num_kv_blocks: int | None = _own(
-        "decode", "num-kv-blocks", help="Their KV blocks.", least=1, most=MAX_KV_BLOCKS
-    )
-    decode_max_num_seqs: int | None = _own(
-        "decode", "max-num-seqs", help="Their running requests, at most.", least=1, most=MAX_TOKENS
-    )
-    decode_max_num_batched_tokens: int | None = _own(
-        "decode", "max-num-batched-tokens", least=1, most=MAX_TOKENS, help="Tokens of their steps."
-    )
-    decode_routing_policy: str | None = _own("decode", "routing-policy", help="Choice among them.")
-    decode_routing_scorers: dict[str, float] | None = _own(
-        "decode", "routing-scorers", read=scorers, help="Its scorers; implies weighted.", metavar="NAME:W,…"
-    )
 
     @property
     def counts(self) -> dict[str, int]:
@@ -226,9 +246,9 @@ class DisaggregationSection(AfterLease, _LeaseSeconds, Transfers, _Link, PairCho
     def _pool(self, name: str, count: int) -> PoolSection:
         side = "prefill" if name == "prefill" else "decode"
         values: dict[str, Any] = {}
-        for own, key in _OVERRIDES.items():
-            value = getattr(self, f"{side}_{own}")
-            section, _, leaf = key.rpartition(".")
+        for end, own in _OWN.items():
+            value = getattr(self, f"{side}_{end}")
+            section, _, leaf = own.key.rpartition(".")
             if value is not None:
                 (values.setdefault(section, {}) if section else values)[leaf] = value
         if values.get("routing_scorers"):

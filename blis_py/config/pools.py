@@ -14,10 +14,8 @@ from blis_py.core.settings import setting
 from blis_py.errors import InputError
 
 
-@dataclass(frozen=True, kw_only=True)
-class PoolSection:
-    """Alike instances of a cluster. What a pool does not say is as the configuration has it."""
-
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class _OfPoolsAlone:
     name: str = ""
     """Of the pool, in messages and results."""
     role: str = setting("both", choices=("both", "prefill", "decode"))
@@ -32,6 +30,12 @@ class PoolSection:
     routing_policy: str | None = None
     """Routing among the instances of its side, where prefill and decode are apart; null = as configured."""
     routing_scorers: dict[str, float] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSection(_OfPoolsAlone):
+    """Alike instances of a cluster. What a pool does not say is as the configuration has it."""
+
     model: str | None = None
     model_config: str | None = None
     engine: str | None = None
@@ -54,21 +58,8 @@ class PoolSection:
         return {name: value for name, value in own.items() if value not in (None, {})}
 
 
-OVERRIDES = (
-    "model",
-    "model_config",
-    "engine",
-    "gpu",
-    "tp",
-    "attention_dp",
-    "ep",
-    "redundant_experts",
-    "kv_cache_dtype",
-    "link_gbps",
-    "memory",
-    "scheduler",
-    "latency",
-)
+OVERRIDES = tuple(each.name for each in fields(PoolSection)[len(fields(_OfPoolsAlone)) :])
+"""Keys of the configuration that a pool may override."""
 
 
 def read_pools(layers: Layers) -> None:

@@ -96,8 +96,8 @@ class CacheAwareQueue(dict[Request, None]):
     def next_change_ns(self, now_ns: int) -> int | None:
         if self._fairness_ns is None or not self.looks_at_cache:
             return None
-        overdue_at = self._by_arrival.head(now_ns).arrival_ns + self._fairness_ns
-        return overdue_at if overdue_at > now_ns else None
+        overdue_ns = self._by_arrival.head(now_ns).arrival_ns + self._fairness_ns
+        return overdue_ns if overdue_ns > now_ns else None
 
     @property
     def holds_all_back(self) -> bool:
@@ -120,9 +120,9 @@ class CacheAwareQueue(dict[Request, None]):
         return self.best(waiting) if waiting else None
 
     def _is_overdue(self, request: Request, now_ns: int) -> bool:
-        by_time, by_work = self._fairness_ns, self._fairness_tokens
-        return (by_time is not None and now_ns - request.arrival_ns >= by_time) or (
-            by_work is not None and self.waited_tokens(request) >= by_work
+        fairness_ns, fairness_tokens = self._fairness_ns, self._fairness_tokens
+        return (fairness_ns is not None and now_ns - request.arrival_ns >= fairness_ns) or (
+            fairness_tokens is not None and self.waited_tokens(request) >= fairness_tokens
         )
 
     def _not_held_back(self) -> list[Request]:

@@ -45,7 +45,7 @@ class BatchFormer:
     def __init__(self, config: SchedulerConfig, kv: KVCache, running: Running) -> None:
         self._kv = kv
         self._running = running
-        self._budget = config.max_num_batched_tokens
+        self._budget_tokens = config.max_num_batched_tokens
         self._chunk = config.long_prefill_token_threshold or config.max_num_batched_tokens
         self._block_size = config.block_size
         self._pick_victim = PREEMPTION_POLICIES[config.preemption_policy]
@@ -70,49 +70,53 @@ class BatchFormer:
         """
         raise NotImplementedError
 
-    def first_tokens(self, uncomputed: int, budget: int) -> int:
+    def first_tokens(self, uncomputed: int, budget_tokens: int) -> int:
         """Tokens that a waiting request lacking `uncomputed` tokens computes in its first step."""
-        return min(uncomputed, min(self._chunk, budget))
+        return min(uncomputed, min(self._chunk, budget_tokens))
 
     # -- running requests ----------------------------------------------------------------------------
 
-    def _serve_running(self, step: Step, prefills: Prefills, life: Lifecycle, budget: int, tick: int) -> int:
+    def _serve_running(
+        self, step: Step, prefills: Prefills, life: Lifecycle, budget_tokens: int, tick: int
+    ) -> int:
         """Serve every running request that has no tokens in the step yet; returns the budget left."""
         running = self._running
         decodes = running.decoding.count
-        if decodes <= budget and not running.stalled:
+        if decodes <= budget_tokens and not running.stalled:
             free = self._kv.pool.num_free
             blocks = running.decoding.crossings[tick % self._block_size]
             if blocks <= free:
                 chunks: Prefills | None = []
                 if running.prefilling:
-                    chunks = self._next_chunks(prefills, budget - decodes, free - blocks)
+                    chunks = self._next_chunks(prefills, budget_tokens - decodes, free - blocks)
                 if chunks is not None:
                     if blocks:
                         self._kv.pool.reserve(blocks)
                     for request, tokens in chunks:
                         self._kv.extend(request, tokens)
-                        budget -= tokens
+                        budget_tokens -= tokens
                     prefills += chunks
-                    return budget - decodes
-        return self._walk_running(step, prefills, life, budget, tick)
+                    return budget_tokens - decodes
+        return self._walk_running(step, prefills, life, budget_tokens, tick)
 
-    def _next_chunks(self, prefills: Prefills, budget: int, free: int) -> Prefills | None:
+    def _next_chunks(self, prefills: Prefills, budget_tokens: int, free: int) -> Prefills | None:
         """The next chunk of each unfinished prefill when all decodes are served; None if order matters."""
         raise NotImplementedError
 
-    def _walk_running(self, step: Step, prefills: Prefills, life: Lifecycle, budget: int, tick: int) -> int:
+    def _walk_running(
+        self, step: Step, prefills: Prefills, life: Lifecycle, budget_tokens: int, tick: int
+    ) -> int:
         """The general case, in running order: too little budget for all, or too few blocks."""
         granted = dict(prefills)
         preempted: list[Request] = []
         order = list(life.running)
         i = 0
-        while i < len(order) and budget > 0:
+        while i < len(order) and budget_tokens > 0:
             request = order[i]
             if request in granted or request.status is ENDING:
                 i += 1
                 continue
-            tokens = self._chunk_of(request, budget)
+            tokens = self._chunk_of(request, budget_tokens)
             while not self._allocate(request, tokens, tick):
                 if self._free_ending():
                     continue
@@ -126,7 +130,7 @@ class BatchFormer:
                     v = order.index(victim)
                     del order[v]
                     i -= v < i
-                    budget += granted.get(victim, 0)
+                    budget_tokens += granted.get(victim, 0)
                     if granted.pop(victim, 0):
                         self._claim(victim, tick)
                     life.preempt(victim)
@@ -135,7 +139,7 @@ class BatchFormer:
                     break
             else:
                 granted[request] = tokens
-                budget -= tokens
+                budget_tokens -= tokens
                 i += 1
                 continue
             if granted:
@@ -144,14 +148,14 @@ class BatchFormer:
         step.admitted = [r for r in step.admitted if r in granted]
         step.preempted = preempted
         self._stall_all_but(granted, order, tick)
-        return budget
+        return budget_tokens
 
-    def _chunk_of(self, request: Request, budget: int) -> int:
+    def _chunk_of(self, request: Request, budget_tokens: int) -> int:
         """Tokens the request may compute in this step. Never beyond max_model_len, since lengths are
         capped."""
         if request.status is not PREFILLING:
             return 1
-        return min(self._lacking(request), self._chunk, budget)
+        return min(self._lacking(request), self._chunk, budget_tokens)
 
     def _lacking(self, request: Request) -> int:
         """Tokens a request computes before it emits; if it decodes in bursts, those it can use."""
@@ -217,17 +221,17 @@ class BatchFormer:
         step: Step,
         prefills: Prefills,
         life: Lifecycle,
-        budget: int,
+        budget_tokens: int,
         now_ns: int,
         only_arrived: bool = False,
     ) -> int:
         """Admit waiting requests from the head, until one does not fit; returns the budget left."""
-        admitted = life.admit(budget, now_ns, only_arrived)
+        admitted = life.admit(budget_tokens, now_ns, only_arrived)
         step.admitted = [request for request, _ in admitted]
         prefills += admitted
         for _, tokens in admitted:
-            budget -= tokens
-        return budget
+            budget_tokens -= tokens
+        return budget_tokens
 
 
 class RunningFirst(BatchFormer):
@@ -235,22 +239,22 @@ class RunningFirst(BatchFormer):
     chunked."""
 
     def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
-        budget = self._serve_running(step, prefills, life, self._budget, tick)
+        budget_tokens = self._serve_running(step, prefills, life, self._budget_tokens, tick)
         if life.has_candidates and not step.preempted:
-            self._admit(step, prefills, life, budget, now_ns)
+            self._admit(step, prefills, life, budget_tokens, now_ns)
 
-    def _next_chunks(self, prefills: Prefills, budget: int, free: int) -> Prefills | None:
+    def _next_chunks(self, prefills: Prefills, budget_tokens: int, free: int) -> Prefills | None:
         chunks: Prefills = []
         prefilling, last_decode = self._running.prefilling, self._running.decoding.last_seq
         for request in prefilling:
             uncomputed = min(self._lacking(request), self._chunk)
-            if uncomputed > budget and next(iter(prefilling)).seq < last_decode:
+            if uncomputed > budget_tokens and next(iter(prefilling)).seq < last_decode:
                 return None  # a decode behind this prefill would have no budget left
-            tokens = min(uncomputed, budget)
+            tokens = min(uncomputed, budget_tokens)
             free -= self._kv.shortfall(request, tokens)
             if free < 0:
                 return None
-            budget -= tokens
+            budget_tokens -= tokens
             if tokens:
                 chunks.append((request, tokens))
         return chunks
@@ -269,14 +273,14 @@ class PrefillFirst(BatchFormer):
 
     def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
         prompts = self._prompts()
-        budget = self._continue_prefills(prompts, prefills, self._budget)
+        budget_tokens = self._continue_prefills(prompts, prefills, self._budget_tokens)
         if life.has_candidates and len(prefills) == len(prompts):
-            budget = self._admit(step, prefills, life, budget, now_ns)
-        self._serve_running(step, prefills, life, budget, tick)
+            budget_tokens = self._admit(step, prefills, life, budget_tokens, now_ns)
+        self._serve_running(step, prefills, life, budget_tokens, tick)
 
-    def first_tokens(self, uncomputed: int, budget: int) -> int:
-        tokens = super().first_tokens(uncomputed, budget)
-        return 0 if tokens < uncomputed and budget < self._budget else tokens
+    def first_tokens(self, uncomputed: int, budget_tokens: int) -> int:
+        tokens = super().first_tokens(uncomputed, budget_tokens)
+        return 0 if tokens < uncomputed and budget_tokens < self._budget_tokens else tokens
 
     def _prompts(self) -> list[Request]:
         """Requests with an unfinished prompt."""
@@ -284,15 +288,15 @@ class PrefillFirst(BatchFormer):
             return list(self._running.prefilling)
         return [request for request in self._running.prefilling if not request.bursting]
 
-    def _continue_prefills(self, prompts: list[Request], prefills: Prefills, budget: int) -> int:
+    def _continue_prefills(self, prompts: list[Request], prefills: Prefills, budget_tokens: int) -> int:
         for request in prompts:
-            tokens = self._chunk_of(request, budget)
+            tokens = self._chunk_of(request, budget_tokens)
             if tokens and self._kv.extend(request, tokens):
                 prefills.append((request, tokens))
-                budget -= tokens
-        return budget
+                budget_tokens -= tokens
+        return budget_tokens
 
-    def _next_chunks(self, prefills: Prefills, budget: int, free: int) -> Prefills | None:
+    def _next_chunks(self, prefills: Prefills, budget_tokens: int, free: int) -> Prefills | None:
         return [] if len(prefills) == len(self._running.prefilling) else None
 
 
@@ -312,21 +316,21 @@ class PrefillOnly(PrefillFirst):
 
     def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
         prompts = self._prompts()
-        budget = self._continue_prefills(prompts, prefills, self._budget)
-        if life.has_candidates and budget and len(prefills) == len(prompts):
-            budget = self._admit(step, prefills, life, budget, now_ns, not self._looks(tick))
+        budget_tokens = self._continue_prefills(prompts, prefills, self._budget_tokens)
+        if life.has_candidates and budget_tokens and len(prefills) == len(prompts):
+            budget_tokens = self._admit(step, prefills, life, budget_tokens, now_ns, not self._looks(tick))
         if self._computes_prompts(prefills):
             self._looked_tick = tick + 1
             self._stall_all_but(dict(prefills), list(life.running), tick)
         else:
-            self._serve_running(step, prefills, life, budget, tick)
+            self._serve_running(step, prefills, life, budget_tokens, tick)
 
     def _computes_prompts(self, prefills: Prefills) -> bool:
         """Whether a step has work other than decode steps of requests whose KV has come from elsewhere."""
         return any(not request.continues for request, _ in prefills)
 
-    def first_tokens(self, uncomputed: int, budget: int) -> int:
-        return min(uncomputed, min(self._chunk, budget))
+    def first_tokens(self, uncomputed: int, budget_tokens: int) -> int:
+        return min(uncomputed, min(self._chunk, budget_tokens))
 
     def _looks(self, tick: int) -> bool:
         """Whether new requests are received before this step."""
@@ -353,7 +357,7 @@ class InFlight(RunningFirst):
 
     def fill(self, step: Step, prefills: Prefills, life: Lifecycle, tick: int, now_ns: int) -> None:
         if self._held_until > tick or (self._wait_steps and life.has_candidates and self._waits(life, tick)):
-            self._serve_running(step, prefills, life, self._budget, tick)
+            self._serve_running(step, prefills, life, self._budget_tokens, tick)
             return
         super().fill(step, prefills, life, tick, now_ns)
 
@@ -385,10 +389,10 @@ class InFlight(RunningFirst):
                 return True
         return False
 
-    def first_tokens(self, uncomputed: int, budget: int) -> int:
-        if uncomputed <= budget:
+    def first_tokens(self, uncomputed: int, budget_tokens: int) -> int:
+        if uncomputed <= budget_tokens:
             return uncomputed
-        return budget if uncomputed > self._budget else 0
+        return budget_tokens if uncomputed > self._budget_tokens else 0
 
 
 def _not_ending(order: list[Request]) -> list[Request]:

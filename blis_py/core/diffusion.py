@@ -189,19 +189,21 @@ class DiffusionScheduler(Lifecycle):
     def _fill_with_prompts(self, batch: DenoiseBatch, now_ns: int) -> None:
         """Continue unfinished prompts, then admit waiting requests, within the limits of tokens, slots and
         pages."""
-        budget = self.config.max_num_batched_tokens
+        budget_tokens = self.config.max_num_batched_tokens
         if self.diffusion.fdfo:
-            budget -= self._block * len(self._in_state(_DENOISING))
+            budget_tokens -= self._block * len(self._in_state(_DENOISING))
         for request in self._in_state(PREFILLING):
-            tokens = min(self._prefill_target(request) - request.computed, self._chunk, self._whole(budget))
+            tokens = min(
+                self._prefill_target(request) - request.computed, self._chunk, self._whole(budget_tokens)
+            )
             if tokens and request in self.running and self._extend(request, tokens, batch):
                 batch.prefills.append((request, tokens))
-                budget -= tokens
+                budget_tokens -= tokens
         # A request with tokens may have been preempted by a later one.
         batch.prefills = [(r, n) for r, n in batch.prefills if r in self.running]
         if batch.preempted:
             return
-        for admitted, tokens in self.admit(budget, now_ns):
+        for admitted, tokens in self.admit(budget_tokens, now_ns):
             request = cast(DiffusionRequest, admitted)
             batch.admitted.append(request)
             if request.status is PREFILLING:
@@ -223,8 +225,8 @@ class DiffusionScheduler(Lifecycle):
         kv = self.kv
         shared = kv.cached_blocks(request) if request.block_keys else []
         own = kv.own_blocks(request, len(shared)) if request.kept_blocks else 0
-        budget = self.config.max_num_batched_tokens - self._block * len(self.running)
-        tokens = self._first_tokens(request, (len(shared) + own) * self._block_size, budget)
+        budget_tokens = self.config.max_num_batched_tokens - self._block * len(self.running)
+        tokens = self._first_tokens(request, (len(shared) + own) * self._block_size, budget_tokens)
         return kv.blocks_needed(request, shared, own, tokens) <= kv.pool.num_free
 
     def _extend(
@@ -263,10 +265,10 @@ class DiffusionScheduler(Lifecycle):
     def _refusal(self, tokens: int) -> str:
         return f"needs {tokens} tokens, there is room for {self._max_tokens} in whole blocks"
 
-    def _first_tokens(self, request: Request, cached: int, budget: int) -> int:
+    def _first_tokens(self, request: Request, cached: int, budget_tokens: int) -> int:
         """A chunk of the prompt, or a block."""
         missing = self._prefill_target(request) - cached
-        return min(missing, self._chunk, self._whole(budget)) or self._block
+        return min(missing, self._chunk, self._whole(budget_tokens)) or self._block
 
     def _admitted(self, request: Request) -> None:
         request.status = PREFILLING if request.computed < self._prefill_target(request) else _DENOISING

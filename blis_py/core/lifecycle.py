@@ -87,7 +87,7 @@ class Lifecycle:
         """The reason why a sequence of this length can never be served."""
         raise NotImplementedError
 
-    def _first_tokens(self, request: Request, cached: int, budget: int) -> int:
+    def _first_tokens(self, request: Request, cached: int, budget_tokens: int) -> int:
         """Tokens a waiting request computes in its first step, in addition to cached ones; 0 = not now."""
         raise NotImplementedError
 
@@ -256,7 +256,7 @@ class Lifecycle:
         self.kv.publish(request)
         self._run(request)
 
-    def admit(self, budget: int, now_ns: int, only_arrived: bool = False) -> list[tuple[Request, int]]:
+    def admit(self, budget_tokens: int, now_ns: int, only_arrived: bool = False) -> list[tuple[Request, int]]:
         """Admit waiting requests until one does not fit: first those whose KV has arrived, then the queue.
 
         Args:
@@ -269,14 +269,14 @@ class Lifecycle:
         waiting, running = self.waiting, self.running
         admitted: list[tuple[Request, int]] = []
         if self.loads is not None and self.loads.arrived:
-            budget = self._admit_arrived(admitted, budget)
+            budget_tokens = self._admit_arrived(admitted, budget_tokens)
             if self.loads.arrived:
                 return admitted
         if only_arrived:
             return admitted
-        while waiting and budget >= self._granularity and len(running) < self._max_num_seqs:
+        while waiting and budget_tokens >= self._granularity and len(running) < self._max_num_seqs:
             request = waiting.head(now_ns)
-            tokens = 0 if request is None else self._find_room(request, budget, now_ns)
+            tokens = 0 if request is None else self._find_room(request, budget_tokens, now_ns)
             if request is None or tokens == 0:
                 break
             waiting.pop_head(now_ns)
@@ -287,7 +287,7 @@ class Lifecycle:
                 self._note_inversion(request.priority)
             self._run(request)
             admitted.append((request, tokens))
-            budget -= tokens
+            budget_tokens -= tokens
         return admitted
 
     def _run(self, request: Request) -> None:
@@ -297,21 +297,21 @@ class Lifecycle:
         self.running[request] = None
         self._admitted(request)
 
-    def _admit_arrived(self, admitted: list[tuple[Request, int]], budget: int) -> int:
+    def _admit_arrived(self, admitted: list[tuple[Request, int]], budget_tokens: int) -> int:
         """Admit requests whose KV has arrived, in that order; returns the budget left."""
         loads = self.loads
         assert loads is not None
-        while loads.arrived and budget >= self._granularity and len(self.running) < self._max_num_seqs:
+        while loads.arrived and budget_tokens >= self._granularity and len(self.running) < self._max_num_seqs:
             request = loads.arrived[0]
-            tokens = self._first_tokens(request, request.computed, budget)
+            tokens = self._first_tokens(request, request.computed, budget_tokens)
             if tokens == 0 or not self.kv.extend(request, tokens):
                 break
             self._run(loads.next_arrived())
             admitted.append((request, tokens))
-            budget -= tokens
-        return budget
+            budget_tokens -= tokens
+        return budget_tokens
 
-    def _find_room(self, request: Request, budget: int, now_ns: int) -> int:
+    def _find_room(self, request: Request, budget_tokens: int, now_ns: int) -> int:
         """Find KV of the head of the queue, and blocks for its first step; 0 if it must wait."""
         kv = self.kv
         shared = kv.cached_blocks(request) if request.block_keys else []
@@ -320,7 +320,7 @@ class Lifecycle:
         supply = None if self.loads is None else self.loads.offer(request, cached, now_ns)
         later = supply is not None and supply.ready_ns > now_ns
         supplied = 0 if supply is None else supply.tokens
-        tokens = 0 if later else self._first_tokens(request, cached + supplied, budget)
+        tokens = 0 if later else self._first_tokens(request, cached + supplied, budget_tokens)
         if not (self._may_load(request, cached) if later else tokens):
             return 0
         fits = supply is None or not supply.free_tokens or self._leaves_free(request, shared, own, supply)

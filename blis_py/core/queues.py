@@ -135,5 +135,5 @@ class AgingQueue(SortedQueue):
         self._by_arrival.remove(request)
 
     def next_change_ns(self, now_ns: int) -> int | None:
-        overdue_at = self._by_arrival.head(now_ns).arrival_ns + self._aging_ns
-        return overdue_at if overdue_at > now_ns else None
+        overdue_ns = self._by_arrival.head(now_ns).arrival_ns + self._aging_ns
+        return overdue_ns if overdue_ns > now_ns else None

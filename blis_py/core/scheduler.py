@@ -57,7 +57,7 @@ class Scheduler(StepProgress):
         check: bool = True,
     ) -> None:
         super().__init__(config, track_longest, source, emission, counters, check)
-        self._budget = config.max_num_batched_tokens
+        self._budget_tokens = config.max_num_batched_tokens
         self._track_longest = track_longest
         self._further = further_features()
         self._foresees = not any(FEATURES[name].grows is None for name, _ in self._further)
@@ -83,7 +83,7 @@ class Scheduler(StepProgress):
             if decodes == 0:
                 return None
             blocks = decoding.crossings[tick % self._block_size]
-            if decodes <= self._budget and blocks <= self.kv.pool.num_free:
+            if decodes <= self._budget_tokens and blocks <= self.kv.pool.num_free:
                 self._owed_blocks = blocks
                 kv_tokens = decoding.base_sum + decodes * tick
                 longest = decoding.longest(tick) if self._track_longest else -1
@@ -168,7 +168,7 @@ class Scheduler(StepProgress):
 
     def _room_to_admit(self) -> bool:
         """Whether waiting requests lack only blocks: a decode step leaves places and token budget."""
-        budget_left = self._former.admits_first or self._decoding.count < self._budget
+        budget_left = self._former.admits_first or self._decoding.count < self._budget_tokens
         return budget_left and len(self.running) < self._max_num_seqs
 
     def blocks_in_use(self, steps: int = 1) -> int:
@@ -192,13 +192,13 @@ class Scheduler(StepProgress):
 
     # -- supplied by the kind of request ----------------------------------------------------------
 
-    def _first_tokens(self, request: Request, cached: int, budget: int) -> int:
+    def _first_tokens(self, request: Request, cached: int, budget_tokens: int) -> int:
         uncomputed = request.prompt_tokens + request.generated - cached
         if self._rule is not None and not (
             self._is_loaded(request) or self._rule.admits(request, uncomputed)
         ):
             return 0
-        return self._former.first_tokens(uncomputed, budget)
+        return self._former.first_tokens(uncomputed, budget_tokens)
 
     def _is_loaded(self, request: Request) -> bool:
         """Whether the admission rule has let the request take its blocks before its KV came."""

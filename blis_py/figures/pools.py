@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from blis_py.figures.axes import in_words, latency_axis
+from blis_py.figures.axes import in_words, latency_axis, metric_axis
 from blis_py.figures.facts import foot
 from blis_py.figures.over_time import pool_line
 from blis_py.figures.run import RunView
@@ -19,12 +19,11 @@ from blis_py.figures.style import (
     panels,
     say,
 )
-from blis_py.metrics.registry import METRICS
+from blis_py.metrics.registry import METRICS, per_request
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SHOWN = ("ttft", "tpot", "e2e")
 SHARES = {"min": 0, "p50": 50, "p90": 90, "p95": 95, "p99": 99, "max": 100}
 """Statistics of a summary by the share of requests at or below them."""
 WAITS = {
@@ -48,17 +47,18 @@ def points(run: RunView, metric: str) -> dict[str, tuple[list[float], list[int]]
 
 @in_house_style
 def by_pool(run: RunView) -> Picture | None:
-    """TTFT, TPOT and E2E of the visits to each pool, and mean waits of hand-overs by cause; `None` with one
-    pool."""
+    """Main latencies (TTFT, TPOT, E2E) of the visits to each pool, and mean waits of hand-overs by cause;
+    `None` with one pool."""
     if not run.pools:
         return None
     legend = legend_room(len(run.pools))
-    figure, axes = panels(4 if run.handovers else 3, 2, 3.2, legend, foot=foot(run.config))
-    for metric, ax in zip(SHOWN, axes, strict=False):
+    shown = [metric.name for metric in per_request()]
+    figure, axes = panels(len(shown) + bool(run.handovers), 2, 3.2, legend, foot=foot(run.config))
+    for metric, ax in zip(shown, axes, strict=False):
         _draw_latency(ax, run, metric)
     if run.handovers:
-        _draw_waits(axes[3], run.handovers)
-    legend_above(figure, axes[:3], from_top=0.1)
+        _draw_waits(axes[-1], run.handovers)
+    legend_above(figure, axes[: len(shown)], from_top=0.1)
     return figure
 
 
@@ -73,7 +73,7 @@ def _draw_latency(ax: Axes, run: RunView, metric: str) -> None:
     if not extent:
         say(ax, f"no pool has a {METRICS[metric].label}")
         return
-    latency_axis(ax, extent)
+    metric_axis(ax, METRICS[metric], extent)
     ax.set_ylabel("% of visits")
     ax.set_ylim(0, 101)
     ax.set_yticks([0, 50, 90, 99])

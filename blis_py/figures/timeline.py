@@ -59,7 +59,7 @@ def timeline(run: RunView, slices: int = 400) -> TimelineFigure | None:
         running=averages("running"),
         waiting=averages("waiting"),
         kv_pct=100 * averages("kv_blocks") / blocks,
-        busy=sums(_duration) / np.diff(edges),
+        busy=sums(_duration_ns) / np.diff(edges),
         preemptions=sums(_of("preemptions")) if stated else None,
         prefill_tokens=sums(_prefill_tokens),
         decode_tokens=sums(_decode_tokens),
@@ -97,10 +97,10 @@ def _of(column: str) -> Callable[[Columns], Floats]:
 
 def _lasting(column: str) -> Callable[[Columns], Floats]:
     """A state multiplied by its duration."""
-    return lambda steps: _duration(steps) * steps[column]
+    return lambda steps: _duration_ns(steps) * steps[column]
 
 
-def _duration(steps: Columns) -> Floats:
+def _duration_ns(steps: Columns) -> Floats:
     return (steps["end_ns"] - steps["start_ns"]).astype(np.float64)
 
 

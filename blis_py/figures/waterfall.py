@@ -38,10 +38,10 @@ def waterfall(axes: Axes, result: Autopsy, latency: str, statistic: str) -> None
     for row, cause in enumerate(shown, start=1):
         after_ms, share_ms = cause.values_ns[index] / 1e6, cause.shares_ns[index] / 1e6
         axes.barh(row, share_ms, left=after_ms, color=TOO_HIGH if share_ms > 0 else TOO_LOW)
-        beyond = max(after_ms, after_ms + share_ms)
+        beyond_ms = max(after_ms, after_ms + share_ms)
         axes.annotate(
             f"{share_ms:+,.1f}",
-            (beyond, row),
+            (beyond_ms, row),
             (3, 0),
             textcoords="offset points",
             va="center",

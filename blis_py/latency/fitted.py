@@ -396,12 +396,12 @@ def _most(limits: dict[str, tuple[int, int]], name: str) -> int:
     return limits[name][1] if name in limits else _UNLIMITED
 
 
-def _decode_ns(decode: _Decoded, kv_tokens: int, max_context: int) -> int:
+def _decode_ns(decode: _Decoded, kv_tokens: int, longest_tokens: int) -> int:
     at, ns, slopes = decode.curve.at, decode.curve.ns, decode.curve.slopes
     i = bisect_right(at, kv_tokens) - 1
     gpu = ns[i] + slopes[i] * (kv_tokens - at[i])
-    if max_context > 0 and decode.per_context:
-        gpu += decode.per_context * max_context
+    if longest_tokens > 0 and decode.per_context:
+        gpu += decode.per_context * longest_tokens
     return int(gpu) or 1
 
 
@@ -416,16 +416,16 @@ def _one_by_one(
     added_ns: int,
 ) -> PricedRun:
     """Steps of `max(GPU, least_ns) + added_ns`."""
-    kv, longest, ends, end = f.decode_kv_tokens, f.max_context, [], start_ns
+    kv, longest, ends_ns, end_ns = f.decode_kv_tokens, f.max_context, [], start_ns
     for _ in range(steps):
         gpu_ns = max(_decode_ns(decode, kv, longest) - less_ns, 1)
-        end += max(gpu_ns, least_ns) + added_ns
-        ends.append(end)
-        if end >= until_ns or end > LAST_NS:
+        end_ns += max(gpu_ns, least_ns) + added_ns
+        ends_ns.append(end_ns)
+        if end_ns >= until_ns or end_ns > LAST_NS:
             break
         kv += f.decode_seqs
         longest += longest >= 0
-    return PricedRun(ends)
+    return PricedRun(ends_ns)
 
 
 def _in_numpy(
@@ -450,6 +450,6 @@ def _in_numpy(
         gpu = ns[i] + slopes[i] * (kv - at[i])
     if f.max_context >= 0 and decode.per_context:
         gpu += decode.per_context * (f.max_context + done)
-    whole = np.maximum(within_the_clock(gpu).astype(np.int64) - less_ns, 1)
-    whole = np.maximum(whole, least_ns) + added_ns
-    return run_of(whole, start_ns, until_ns)
+    step_ns = np.maximum(within_the_clock(gpu).astype(np.int64) - less_ns, 1)
+    step_ns = np.maximum(step_ns, least_ns) + added_ns
+    return run_of(step_ns, start_ns, until_ns)

@@ -90,8 +90,8 @@ class WithHostWork:
         beside_ns, added_ns = self._work_ns(features)
         if not beside_ns:  # so the faster run without it contains all steps that are needed
             ends_ns = self._bare.decode_run(features, steps, start_ns, until_ns).ends_ns()
-            durations = np.diff(ends_ns, prepend=start_ns) + added_ns
-            return run_of(durations, start_ns, until_ns)
+            durations_ns = np.diff(ends_ns, prepend=start_ns) + added_ns
+            return run_of(durations_ns, start_ns, until_ns)
         return step_by_step(self.step_ns, features, steps, start_ns, until_ns)
 
     def _stays_hidden(self, features: StepFeatures) -> bool:

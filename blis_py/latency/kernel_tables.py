@@ -97,12 +97,12 @@ class KernelTables:
         ns = self._attention_ns(chunk, past, seqs, f.decode_kv_tokens / seqs)
         return ns + skew * (self._attention_ns(chunk, past, seqs, f.max_context) - ns) if skew else ns
 
-    def _attention_ns(self, chunk: float, past: float, seqs: int, context: float) -> float:
+    def _attention_ns(self, chunk: float, past: float, seqs: int, context_tokens: float) -> float:
         ns, last = 0.0, self._last_chunk
         while chunk > last:
-            ns += interpolate(self._axes, self._attention, (last, past, seqs, context))
-            chunk, past, seqs, context = chunk - last, past + last, 0, 0.0
-        return ns + interpolate(self._axes, self._attention, (chunk, past, seqs, context))
+            ns += interpolate(self._axes, self._attention, (last, past, seqs, context_tokens))
+            chunk, past, seqs, context_tokens = chunk - last, past + last, 0, 0.0
+        return ns + interpolate(self._axes, self._attention, (chunk, past, seqs, context_tokens))
 
     def _decode(self, seqs: int) -> _Decode:
         decode = self._decode_cache.get(seqs)

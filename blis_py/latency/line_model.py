@@ -135,8 +135,8 @@ def mixed_ns(model: LineModel, f: StepFeatures) -> float:
 
 def decode_line(model: LineModel, base: float, seqs: int, fixed_ns: int = 0) -> DecodeLine:
     """Attention of decodes in addition to `base`."""
-    pair, kv = model._pair_ns, model._kv_ns
-    return DecodeLine(base, pair * seqs, pair, kv * 2 * seqs, kv, fixed_ns=fixed_ns)
+    pair_ns, kv_ns = model._pair_ns, model._kv_ns
+    return DecodeLine(base, pair_ns * seqs, pair_ns, kv_ns * 2 * seqs, kv_ns, fixed_ns=fixed_ns)
 
 
 def decode_line_of(model: LineModel, f: StepFeatures) -> DecodeLine:

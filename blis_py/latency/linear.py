@@ -119,17 +119,17 @@ class Linear:
             for cost in (self.coefficients.gpu, self.coefficients.host)
         ]
         kv, longest = features.decode_kv_tokens, features.max_context
-        ends = []
-        end = start_ns
+        ends_ns = []
+        end_ns = start_ns
         for _ in range(steps):
             both = [int(fixed + per_kv * kv + per_longest * longest) for fixed, per_kv, per_longest in parts]
-            end += (max(both) if self._hides_host else sum(both)) or 1
-            ends.append(end)
-            if end >= until_ns or end > LAST_NS:
+            end_ns += (max(both) if self._hides_host else sum(both)) or 1
+            ends_ns.append(end_ns)
+            if end_ns >= until_ns or end_ns > LAST_NS:
                 break
             kv += features.decode_seqs
             longest += 1
-        return PricedRun(ends)
+        return PricedRun(ends_ns)
 
     def _in_numpy(self, features: StepFeatures, steps: int, start_ns: int, until_ns: int) -> PricedRun:
         """The same operations in the same order as `step`, on arrays."""

@@ -109,31 +109,31 @@ class RankPrices:
     def slowest_step(self, ranks: Sequence[StepFeatures]) -> tuple[int, int, float]:
         """Tokens of all ranks (an idle one computes one), those of the busiest, and the own part of the
         slowest."""
-        tokens, most, slowest = 0, 0, 0.0
+        tokens, most, slowest_ns = 0, 0, 0.0
         for rank in ranks:
             own = rank.prefill_tokens + rank.decode_seqs
             tokens += own or 1
             if own:
                 ns = self.step_ns(rank)
-                if ns > slowest:
-                    slowest = ns
+                if ns > slowest_ns:
+                    slowest_ns = ns
                 if own > most:
                     most = own
-        return tokens, most, slowest
+        return tokens, most, slowest_ns
 
     def slowest_decode(self, ranks: Sequence[StepFeatures]) -> tuple[int, int, float]:
         """The same of a decode step: decodes, those of the busiest rank, and attention of the slowest."""
-        tokens, most, slowest = 0, 0, 0.0
+        tokens, most, slowest_ns = 0, 0, 0.0
         for rank in ranks:
             seqs = rank.decode_seqs
             tokens += seqs or 1
             if seqs:
                 ns = self.decodes(seqs).value(rank.decode_kv_tokens)
-                if ns > slowest:
-                    slowest = ns
+                if ns > slowest_ns:
+                    slowest_ns = ns
                 if seqs > most:
                     most = seqs
-        return tokens, most, slowest
+        return tokens, most, slowest_ns
 
     def slowest_decodes(self, loads: Sequence[Load], steps: Array) -> Array:
         """Attention of the slowest rank after so many more steps. Between two points of their lines, the rank

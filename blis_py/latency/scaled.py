@@ -83,8 +83,8 @@ class Scaled:
         """Durations of decode steps with a constant host time."""
         whole_ns = np.diff(self._model.decode_run(features, steps).ends_ns(), prepend=0)
         gpu_ns = np.maximum(((whole_ns - host_ns) * self._gpu + 0.5).astype(np.int64), 1)
-        durations: Ints = gpu_ns + int(host_ns * self._host + 0.5)
-        return durations
+        durations_ns: Ints = gpu_ns + int(host_ns * self._host + 0.5)
+        return durations_ns
 
 
 def _scaled_description(

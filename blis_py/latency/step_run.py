@@ -102,23 +102,23 @@ def run_of(ns: Ints, start_ns: int, until_ns: int) -> PricedRun:
         OverflowError: it ends after the end of the clock.
     """
     if start_ns + float(ns.max()) * len(ns) >= LONGEST_NS:
-        rough_ends = start_ns + np.add.accumulate(ns, dtype=np.float64)
-        ns = ns[: int(rough_ends.searchsorted(LONGEST_NS)) + 1]
+        rough_ends_ns = start_ns + np.add.accumulate(ns, dtype=np.float64)
+        ns = ns[: int(rough_ends_ns.searchsorted(LONGEST_NS)) + 1]
     ns[0] += start_ns
-    ends = np.add.accumulate(ns)
-    if until_ns <= ends[-1]:
-        ends = ends[: int(ends.searchsorted(until_ns)) + 1]
-    return PricedRun(ends)
+    ends_ns = np.add.accumulate(ns)
+    if until_ns <= ends_ns[-1]:
+        ends_ns = ends_ns[: int(ends_ns.searchsorted(until_ns)) + 1]
+    return PricedRun(ends_ns)
 
 
 def step_by_step(
     step_ns: Callable[[StepFeatures], int], features: StepFeatures, steps: int, start_ns: int, until_ns: int
 ) -> PricedRun:
     """Decode steps priced one after another, up to the first that ends at `until_ns` or later."""
-    ends, end_ns = [], start_ns
+    ends_ns, end_ns = [], start_ns
     for done in range(steps):
         end_ns += step_ns(features.after(done))
-        ends.append(end_ns)
+        ends_ns.append(end_ns)
         if end_ns >= until_ns:
             break
-    return PricedRun(ends)
+    return PricedRun(ends_ns)

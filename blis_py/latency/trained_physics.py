@@ -98,21 +98,21 @@ class TrainedPhysics:
         the two add up to one line, which is then used for both.
         """
         b1, b2, b3, b4, b5, b6, b7 = b[:7]
-        gemm, pair, kv = terms.gemm_us, terms.pair_us, terms.kv_us
+        gemm_us, pair_us, kv_us = terms.gemm_us, terms.pair_us, terms.kv_us
         self._base = b3 * terms.weights_us + b5 * layers + b7
         if len(b) > 7:
             self._base += b[7] * terms.interleaved_layers
         self._per_seq, self._per_token = b6, b4 * terms.reduce_us
         if len(b) > 8:
-            prefill = (b1 * gemm + b[8] * kv, b1 * pair)
+            prefill = (b1 * gemm_us + b[8] * kv_us, b1 * pair_us)
             self._prefill = (*prefill, *prefill)
         else:
-            self._prefill = (b1 * gemm, b1 * pair, b1 * kv, 0.0)
+            self._prefill = (b1 * gemm_us, b1 * pair_us, b1 * kv_us, 0.0)
         if len(b) > 9:
-            decode = (b2 * gemm + b[9] * kv, b2 * pair + b[9] * kv)
+            decode = (b2 * gemm_us + b[9] * kv_us, b2 * pair_us + b[9] * kv_us)
             self._decode = (*decode, *decode)
         else:
-            self._decode = (b2 * gemm, b2 * pair, b2 * kv, b2 * kv)
+            self._decode = (b2 * gemm_us, b2 * pair_us, b2 * kv_us, b2 * kv_us)
 
     def _line(self, decode_seqs: int) -> DecodeLine:
         compute_seq, compute_kv, kv_seq, kv_kv = self._decode

@@ -77,14 +77,14 @@ class Ledger:
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """A visit: its times on its instance, in ns."""
+    """A visit: its times on its instance."""
 
     instance: int
-    enqueue: int
+    enqueue_ns: int
     """Entry into the queue; -1 if it did not reach it."""
-    ready: int
+    ready_ns: int
     """When it can be scheduled there: on entry, or when its KV is there."""
-    cut: int
+    cut_ns: int
     """End of the relevant time on the instance."""
     goes_on: bool
     """Whether its request continues elsewhere afterwards."""
@@ -92,21 +92,21 @@ class Stay:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """The times of a request, in ns."""
+    """The times of a request."""
 
-    arrival: int
+    arrival_ns: int
     stays: tuple[Stay, ...]
     """Visits that reached an instance, in order."""
-    first_step: int
+    first_step_ns: int
     """End of the step with its first token; -1 if there is none."""
-    cut: int
+    cut_ns: int
     """End of the relevant time on instances."""
-    end: int
+    end_ns: int
 
     @property
-    def enqueue(self) -> int:
+    def enqueue_ns(self) -> int:
         """Entry into the queue of its first instance; -1 if it did not reach it."""
-        return self.stays[0].enqueue if self.stays else -1
+        return self.stays[0].enqueue_ns if self.stays else -1
 
 
 class Bookkeeper:
@@ -138,19 +138,22 @@ class Bookkeeper:
         ledger = Ledger(
             request=record.table.id_of(row),
             outcome=Outcome(int(record.outcome[row])),
-            total_ns=life.end - life.arrival,
-            ttft_ns=int(record.first_token_ns[row]) - life.arrival if got else None,
-            client_ns=0 if due_ns is None else life.arrival - int(due_ns[row]),
+            total_ns=life.end_ns - life.arrival_ns,
+            ttft_ns=int(record.first_token_ns[row]) - life.arrival_ns if got else None,
+            client_ns=0 if due_ns is None else life.arrival_ns - int(due_ns[row]),
             preemptions=int(record.preemptions[row]),
         )
         self._on_the_way(ledger, life, row)
         page = _Page(ledger, life, self._arrivals, _handover_of(record, row))
         for stay in life.stays:
-            page.read(stay, self._noted_from(stay.instance, stay.enqueue), self._dividers[stay.instance])
-        page.leave(life.cut)
-        if ledger.ttft_ns is not None and life.first_step >= 0:
-            add(ledger.first, {LedgerLine.FRONT_END_AFTER: int(record.first_token_ns[row]) - life.first_step})
-        add(ledger.whole, {LedgerLine.FRONT_END_AFTER: life.end - life.cut})
+            page.read(stay, self._noted_from(stay.instance, stay.enqueue_ns), self._dividers[stay.instance])
+        page.leave(life.cut_ns)
+        if ledger.ttft_ns is not None and life.first_step_ns >= 0:
+            add(
+                ledger.first,
+                {LedgerLine.FRONT_END_AFTER: int(record.first_token_ns[row]) - life.first_step_ns},
+            )
+        add(ledger.whole, {LedgerLine.FRONT_END_AFTER: life.end_ns - life.cut_ns})
         ledger.first, ledger.whole = _in_order(ledger.first), _in_order(ledger.whole)
         return ledger
 
@@ -161,14 +164,14 @@ class Bookkeeper:
 
     def _on_the_way(self, ledger: Ledger, life: Life, row: int) -> None:
         """Book the time before it reaches the queue of its instance."""
-        until = life.enqueue if life.enqueue >= 0 else life.cut
-        way_ns = until - life.arrival
-        front_ns = min(self._record.frontend.before_enqueue_ns, way_ns) if life.enqueue >= 0 else 0
+        until_ns = life.enqueue_ns if life.enqueue_ns >= 0 else life.cut_ns
+        way_ns = until_ns - life.arrival_ns
+        front_ns = min(self._record.frontend.before_enqueue_ns, way_ns) if life.enqueue_ns >= 0 else 0
         waited_ns = 0 if self._record.gateway_ns is None else max(int(self._record.gateway_ns[row]), 0)
         own_ns = way_ns - front_ns - waited_ns
         handover = _handover_of(self._record, row)
         if handover is not None and handover.reserved_ns < handover.prefill_end_ns:
-            reserved_ns = min(max(until - handover.arrived_ns - front_ns, 0), own_ns)
+            reserved_ns = min(max(until_ns - handover.arrived_ns - front_ns, 0), own_ns)
             add(ledger.whole, {LedgerLine.RESERVATION: reserved_ns})
             own_ns -= reserved_ns
         before = {
@@ -194,29 +197,29 @@ def life_of(record: RunRecord, row: int) -> Life:
     """The times of a request."""
     handover = _handover_of(record, row)
     visits, emission = record.visits, record.visits.emission
-    arrival, finish = int(record.table.arrival_ns[row]), int(visits.last(visits.finish_ns)[row])
-    end = finish if finish >= 0 else max(record.end_ns, arrival)
-    first_step, cut, stays = -1, end, []
+    arrival_ns, finish_ns = int(record.table.arrival_ns[row]), int(visits.last(visits.finish_ns)[row])
+    end_ns = finish_ns if finish_ns >= 0 else max(record.end_ns, arrival_ns)
+    first_step_ns, cut_ns, stays = -1, end_ns, []
     own, _ = visits.of(np.array([row]))
     for visit in own.tolist():
-        instance, enqueue = int(visits.instance[visit]), int(visits.enqueue_ns[visit])
-        outcome, left = visits.outcome[visit], end
+        instance, enqueue_ns = int(visits.instance[visit]), int(visits.enqueue_ns[visit])
+        outcome, left_ns = visits.outcome[visit], end_ns
         if visits.first_token_ns[visit] >= 0:
             ends = record.instances[instance].step_ends
-            if first_step < 0:
-                first_step = ends.one(int(emission.first_step[visit]))
+            if first_step_ns < 0:
+                first_step_ns = ends.one(int(emission.first_step[visit]))
                 if outcome >= Onward.HANDED_OVER and handover is not None:
-                    first_step = handover.end_ns  # delivered with the KV
+                    first_step_ns = handover.end_ns  # delivered with the KV
             if outcome <= Outcome.LENGTH_CAPPED:
-                left = cut = ends.one(int(emission.last_step[visit]))
+                left_ns = cut_ns = ends.one(int(emission.last_step[visit]))
         goes_on = bool(outcome >= Onward.HANDED_OVER)
         if goes_on:
-            left = int(visits.finish_ns[visit])
-        if 0 <= enqueue <= end:
+            left_ns = int(visits.finish_ns[visit])
+        if 0 <= enqueue_ns <= end_ns:
             receives = handover is not None and handover.decode == instance and not goes_on
-            ready = max(enqueue, handover.end_ns) if handover is not None and receives else enqueue
-            stays.append(Stay(instance, enqueue, ready, left, goes_on))
-    return Life(arrival, tuple(stays), first_step, cut, end)
+            ready_ns = max(enqueue_ns, handover.end_ns) if handover is not None and receives else enqueue_ns
+            stays.append(Stay(instance, enqueue_ns, ready_ns, left_ns, goes_on))
+    return Life(arrival_ns, tuple(stays), first_step_ns, cut_ns, end_ns)
 
 
 class _Page:
@@ -228,7 +231,7 @@ class _Page:
         self._ledger, self._life, self._arrivals = ledger, life, arrivals
         self._divider: Divider
         self._handover = handover
-        self._now_ns = life.enqueue
+        self._now_ns = life.enqueue_ns
         self._stay: Stay
         self._computed, self._decoded = 0, False
         """Tokens it has computed here, and whether its prompt is complete."""
@@ -238,24 +241,24 @@ class _Page:
         """Book all records of an instance during its visit, in order."""
         self._stay, self._computed, self._decoded = stay, 0, False
         self._divider = divider
-        self.leave(stay.enqueue)
+        self.leave(stay.enqueue_ns)
         self._receive(stay)
         name = self._ledger.request
         for run in noted:
             line = run.doing.get(name)
-            if line is None or run.ends_ns[-1] <= stay.enqueue:
+            if line is None or run.ends_ns[-1] <= stay.enqueue_ns:
                 continue
-            until_ns = min(run.start_ns, stay.cut)
+            until_ns = min(run.start_ns, stay.cut_ns)
             if self._now_ns < until_ns:  # between two steps
                 self._book(self._now_ns, until_ns, {LedgerLine.HOST: until_ns - self._now_ns})
-            if run.start_ns >= stay.cut:
+            if run.start_ns >= stay.cut_ns:
                 break
             for index, start_ns, end_ns in _steps(run, line):
-                if start_ns < stay.cut and end_ns > self._now_ns:
+                if start_ns < stay.cut_ns and end_ns > self._now_ns:
                     self._step(run, index, start_ns, end_ns, line)
             self._note_others(run)
-        if self._now_ns < stay.cut and not stay.goes_on:
-            self._book(self._now_ns, stay.cut, {LedgerLine.UNFINISHED: stay.cut - self._now_ns})
+        if self._now_ns < stay.cut_ns and not stay.goes_on:
+            self._book(self._now_ns, stay.cut_ns, {LedgerLine.UNFINISHED: stay.cut_ns - self._now_ns})
 
     def _receive(self, stay: Stay) -> None:
         """Book the time until the KV is at the decode instance, by cause."""
@@ -263,7 +266,7 @@ class _Page:
         if handover is None or stay.instance != handover.decode or stay.goes_on:
             return
         for until_ns, line in ((handover.begin_ns, LedgerLine.RESERVATION), (handover.end_ns, None)):
-            begin_ns, until_ns = self._now_ns, min(until_ns, stay.cut)
+            begin_ns, until_ns = self._now_ns, min(until_ns, stay.cut_ns)
             if until_ns <= begin_ns:
                 continue
             if line is not None:
@@ -279,9 +282,9 @@ class _Page:
             self._book(self._now_ns, until_ns, {LedgerLine.HAND_OVER: until_ns - self._now_ns})
 
     def _step(self, run: Noted, index: int, start_ns: int, end_ns: int, line: LedgerLine) -> None:
-        if line is LedgerLine.RUNNING_STEP and start_ns >= self._stay.ready:
+        if line is LedgerLine.RUNNING_STEP and start_ns >= self._stay.ready_ns:
             line = LedgerLine.COMPOSED_STEP  # the last of a run of identical steps
-        begin_ns, until_ns = max(start_ns, self._now_ns), min(end_ns, self._stay.cut)
+        begin_ns, until_ns = max(start_ns, self._now_ns), min(end_ns, self._stay.cut_ns)
         times = self._times(run, index, end_ns - start_ns, line)
         if until_ns - begin_ns < end_ns - start_ns:
             parts = split(until_ns - begin_ns, list(times.values()))
@@ -297,7 +300,7 @@ class _Page:
     def _book(self, begin_ns: int, until_ns: int, times: Times) -> None:
         assert sum(times.values()) == until_ns - begin_ns, f"{times} in {until_ns - begin_ns} ns"
         add(self._ledger.whole, times)
-        if self._ledger.ttft_ns is not None and until_ns <= self._life.first_step:
+        if self._ledger.ttft_ns is not None and until_ns <= self._life.first_step_ns:
             add(self._ledger.first, times)
         self._now_ns = until_ns
 
@@ -358,7 +361,7 @@ class _Page:
             self._admitted = True
             return
         for name in run.admitted:
-            if self._arrivals.get(name, -1) > self._life.arrival:
+            if self._arrivals.get(name, -1) > self._life.arrival_ns:
                 self._other(name).went_ahead = True
 
     def _other(self, name: str) -> InTheWay:

@@ -374,8 +374,8 @@ def watched(record: RunRecord, rows: Sequence[int]) -> list[Watched]:
         Watched(
             record.table.id_of(row),
             stay.instance,
-            stay.ready,
-            stay.cut,
+            stay.ready_ns,
+            stay.cut_ns,
             int(record.table.prompt_tokens[row]),
         )
         for row in rows

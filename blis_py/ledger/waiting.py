@@ -19,10 +19,10 @@ class AdmissionState:
 
     slots: int
     slots_left: int
-    budget: int
+    budget_tokens: int
     """Tokens left by the running requests."""
-    budget_left: int
-    whole_budget: int
+    budget_left_tokens: int
+    whole_budget_tokens: int
     """Token budget of a whole step."""
     least_tokens: int
     """A budget below this counts as none."""
@@ -42,9 +42,9 @@ class AdmissionState:
             return LedgerLine.NO_SLOT
         if self.closed:
             return LedgerLine.NO_KV
-        if self._too_little(tokens, self.budget):
+        if self._too_little(tokens, self.budget_tokens):
             return LedgerLine.NO_BUDGET
-        first = max(min(tokens, self.longest_chunk, self.budget), 1)
+        first = max(min(tokens, self.longest_chunk, self.budget_tokens), 1)
         if block_count(first, self.block_size) > self.free_blocks:
             return LedgerLine.NO_KV
         return self._line_ahead(tokens)
@@ -55,9 +55,11 @@ class AdmissionState:
         if self.held_back:
             return LedgerLine.HELD_BACK
         return (
-            LedgerLine.BEHIND_BUDGET if self._too_little(tokens, self.budget_left) else LedgerLine.BEHIND_KV
+            LedgerLine.BEHIND_BUDGET
+            if self._too_little(tokens, self.budget_left_tokens)
+            else LedgerLine.BEHIND_KV
         )
 
-    def _too_little(self, tokens: int, budget: int) -> bool:
-        cut = self.whole_prompts and min(tokens, self.longest_chunk) > budget
-        return budget < self.least_tokens or (cut and budget < self.whole_budget)
+    def _too_little(self, tokens: int, budget_tokens: int) -> bool:
+        cut = self.whole_prompts and min(tokens, self.longest_chunk) > budget_tokens
+        return budget_tokens < self.least_tokens or (cut and budget_tokens < self.whole_budget_tokens)

@@ -242,16 +242,16 @@ class Noting:
         inside = [request for request in admitted if request in scheduler.running]
         tokens_of, least = dict(prefills), self._least_tokens()
         new = [tokens_of.pop(request, least) for request in inside]
-        budget = config.max_num_batched_tokens - self._served_before(sum(tokens_of.values()))
+        budget_tokens = config.max_num_batched_tokens - self._served_before(sum(tokens_of.values()))
         blocks = sum(block_count(tokens, config.block_size) for tokens in new)
         slots_left = config.max_num_seqs - len(scheduler.running)
         waiting = scheduler.waiting
         return AdmissionState(
             slots=slots_left + len(inside),
             slots_left=slots_left,
-            budget=budget,
-            budget_left=budget - sum(new),
-            whole_budget=config.max_num_batched_tokens,
+            budget_tokens=budget_tokens,
+            budget_left_tokens=budget_tokens - sum(new),
+            whole_budget_tokens=config.max_num_batched_tokens,
             least_tokens=least,
             longest_chunk=config.long_prefill_token_threshold or config.max_num_batched_tokens,
             whole_prompts=config.batch_former == "prefill-first",

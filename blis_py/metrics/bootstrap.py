@@ -93,25 +93,25 @@ def _drawn(first: Floats, second: Floats, ranks: Ranks) -> dict[str, tuple[Float
     block_of = np.arange(count) * BLOCKS // count
     draws = _DRAWS if count <= _MANY else _DRAWS_OF_MANY
     picked = rng.integers(0, BLOCKS, (draws, BLOCKS))
-    times = np.stack([np.bincount(row, minlength=BLOCKS) for row in picked])
-    both = [_of_draws(values, block_of, times, ranks) for values in (first, second)]
+    picks = np.stack([np.bincount(row, minlength=BLOCKS) for row in picked])
+    both = [_of_draws(values, block_of, picks, ranks) for values in (first, second)]
     return {name: (both[0][name], both[1][name]) for name in ranks}
 
 
 def _of_draws(
-    values: Floats, block_of: NDArray[np.int64], times: NDArray[np.int64], ranks: Ranks
+    values: Floats, block_of: NDArray[np.int64], picks: NDArray[np.int64], ranks: Ranks
 ) -> dict[str, Floats]:
     """Weighted statistics of every resample.
 
     Args:
-        times: multiplicity of each block in each draw.
+        picks: multiplicity of each block in each draw.
     """
     order = np.argsort(values, kind="stable")
     ranked, blocks = values[order], block_of[order]
     sums = np.bincount(block_of, weights=values, minlength=BLOCKS)
     sizes = np.bincount(block_of, minlength=BLOCKS)
-    draws_of: dict[str, Floats] = {name: np.empty(len(times)) for name in ranks}
-    for index, own in enumerate(times):
+    draws_of: dict[str, Floats] = {name: np.empty(len(picks)) for name in ranks}
+    for index, own in enumerate(picks):
         upto = None
         for name, rank in ranks.items():
             if rank is None:

@@ -69,13 +69,15 @@ def _check_rejections(record: RunRecord) -> None:
 
 def _check_lifecycle(record: RunRecord) -> None:
     """Check arrival <= enqueue <= scheduled <= first token <= last token <= finish, as far as reached."""
-    latest = record.table.arrival_ns
+    latest_ns = record.table.arrival_ns
     for name in ("enqueue", "scheduled", "first_token", "last_token"):
         moment = getattr(record, f"{name}_ns")
-        _require(record, (moment < 0) | (moment >= latest), f"{name} lies before the event that precedes it")
-        latest = np.maximum(latest, moment)
+        _require(
+            record, (moment < 0) | (moment >= latest_ns), f"{name} lies before the event that precedes it"
+        )
+        latest_ns = np.maximum(latest_ns, moment)
     done = completed_mask(record)
-    _require(record, ~done | (record.finish_ns >= latest), "a request finished before its last token")
+    _require(record, ~done | (record.finish_ns >= latest_ns), "a request finished before its last token")
     _require(record, ~done | (record.first_token_ns >= 0), "a completed request has no first token")
 
 

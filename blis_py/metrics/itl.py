@@ -159,18 +159,20 @@ class TokenGaps:
         """The gaps in ns, request by request, and the number of gaps of each: one number per token."""
         visits = self._emitting(rows)
         steps = self._emission.last_step[visits] - self._emission.first_step[visits]
-        ends = self._ends(visits, steps + 1)
+        ends_ns = self._ends(visits, steps + 1)
         opens = self._opens(visits, steps)
         firsts = np.cumsum(steps + 1) - steps - 1
-        later = np.ones(len(ends), dtype=np.bool_)
+        later = np.ones(len(ends_ns), dtype=np.bool_)
         later[firsts] = False
-        step_gaps = np.diff(ends, prepend=0)[later]
-        gaps: Ints = np.add.reduceat(step_gaps, np.flatnonzero(opens)) if len(step_gaps) else step_gaps
-        gaps = gaps + self._front_end_ns
+        step_gaps_ns = np.diff(ends_ns, prepend=0)[later]
+        gaps_ns: Ints = (
+            np.add.reduceat(step_gaps_ns, np.flatnonzero(opens)) if len(step_gaps_ns) else step_gaps_ns
+        )
+        gaps_ns = gaps_ns + self._front_end_ns
         before, apart_ns = self._apart(visits)
         if len(before):
-            gaps = np.insert(gaps, before, apart_ns)
-        return gaps, np.asarray(self._outputs[rows] - 1)
+            gaps_ns = np.insert(gaps_ns, before, apart_ns)
+        return gaps_ns, np.asarray(self._outputs[rows] - 1)
 
     def _ends(self, visits: Rows, count: Ints) -> Ints:
         """Step ends of every visit, from the step of its first token to that of its last."""

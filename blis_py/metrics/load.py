@@ -123,10 +123,10 @@ def _rates(record: RunRecord, begin_ns: int, end_ns: int) -> tuple[float, float]
     span_s = (end_ns - begin_ns) / 1e9
     if span_s <= 0:
         return 0.0, 0.0
-    arrived = record.table.arrival_ns
+    arrived_ns = record.table.arrival_ns
     done_ns = record.finish_ns[record.outcome <= Outcome.LENGTH_CAPPED]
     return (
-        float(((arrived > begin_ns) & (arrived <= end_ns)).sum() / span_s),
+        float(((arrived_ns > begin_ns) & (arrived_ns <= end_ns)).sum() / span_s),
         float(((done_ns > begin_ns) & (done_ns <= end_ns)).sum() / span_s),
     )
 

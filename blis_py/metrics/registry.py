@@ -240,6 +240,11 @@ def main() -> list[Metric]:
     return [metric for metric in METRICS.values() if metric.target]
 
 
+def per_request() -> list[Metric]:
+    """The main figures with one value per request."""
+    return [metric for metric in main() if not metric.per_token]
+
+
 def labels(metrics: Iterable[Metric] | None = None) -> dict[str, str]:
     """The label of each key of a summary.
 

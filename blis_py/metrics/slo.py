@@ -242,9 +242,9 @@ def _limits_ns(record: RunRecord, targets: GoodputTargets) -> dict[str, Limits]:
     for slo_class, rows in by_class.items():
         for name, limit_ns in targets.of_class(slo_class).items():
             limits[name][rows] = limit_ns
-    own = record.table.slo_target_ns
-    if len(own):
-        limits[TTFT.name] = np.where(own > 0, own, limits[TTFT.name])
+    own_ns = record.table.slo_target_ns
+    if len(own_ns):
+        limits[TTFT.name] = np.where(own_ns > 0, own_ns, limits[TTFT.name])
     return {name: limit for name, limit in limits.items() if limit.any()}
 
 

@@ -74,11 +74,11 @@ class _Summary:
         self.pools = _pools(self.parts)
         self.all_rows: Rows = np.arange(len(record.table))
         self.itl = self._token_gaps()
-        first = int(record.table.arrival_ns[0]) if len(record.table) else 0
-        finished = record.finish_ns[self.columns.completed]
-        self.first_arrival_ns = first
-        self.last_completion_ns = int(finished.max()) if len(finished) else first
-        self.duration_s = (self.last_completion_ns - first) / 1e9
+        first_ns = int(record.table.arrival_ns[0]) if len(record.table) else 0
+        finished_ns = record.finish_ns[self.columns.completed]
+        self.first_arrival_ns = first_ns
+        self.last_completion_ns = int(finished_ns.max()) if len(finished_ns) else first_ns
+        self.duration_s = (self.last_completion_ns - first_ns) / 1e9
         self.known: dict[bytes, dict[str, Any]] = {}
         """Groups computed so far, by their rows."""
 

@@ -133,9 +133,9 @@ class Driver:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _open(self, loop: Loop) -> None:
-        arrivals = self._table.arrival_ns
+        arrivals_ns = self._table.arrival_ns
         self._due += [
-            (int(arrivals[row]), row)
+            (int(arrivals_ns[row]), row)
             for row in range(loop.rows.start, loop.rows.stop)
             if row not in self._done
         ]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from blis_py.metrics.load import SATURATED
-from blis_py.metrics.registry import METRICS, labels
+from blis_py.metrics.registry import METRICS, labels, per_request
 from blis_py.pages import charts
 from blis_py.pages._numbers import change, number, percent
 from blis_py.pages.parts import Cell, Chart, Code, Document, Section, Table
@@ -14,7 +14,6 @@ from blis_py.report.compare import STATISTICS, WHOLE, certainty
 from blis_py.report.shown import ShownResult
 
 FILE = "compare.json"
-_METRICS = ("ttft", "tpot", "e2e")
 
 
 def report(data: Mapping[str, Any], runs: Sequence[ShownResult] = (), command: str = "") -> Document:
@@ -97,12 +96,12 @@ def whole_table(data: Mapping[str, Any]) -> Table:
 def distributions(names: Sequence[str], runs: Sequence[ShownResult]) -> list[Chart]:
     """One chart per latency with a curve for each run."""
     listed = []
-    for metric in _METRICS if runs else ():
-        own = [charts.distribution(run.view, metric) for run in runs]
+    for metric in per_request() if runs else ():
+        own = [charts.distribution(run.view, metric.name) for run in runs]
         series = [
             {**one["series"][0], "name": name} for name, one in zip(names, own, strict=True) if one["series"]
         ]
-        listed.append({**own[0], "title": METRICS[metric].title, "series": series})
+        listed.append({**own[0], "title": metric.title, "series": series})
     return listed
 
 
@@ -115,7 +114,7 @@ def pair_tables(first: str, each: Mapping[str, Any]) -> Iterator[Table]:
     """Latencies with intervals, and groups."""
     rows = [
         [
-            Cell(f"{_label(metric)} {name}, ms"),
+            Cell(_with_unit(metric, name)),
             Cell(number(one["first"]), one["first"], f"{FILE}: {metric}.{name}"),
             Cell(number(one["second"]), one["second"], f"{FILE}: {metric}.{name}"),
             Cell(change(one["relative"]), one["relative"], tone=_tone(one)),
@@ -149,6 +148,12 @@ def _group(group: Mapping[str, Any]) -> list[Cell]:
         Cell(percent(group["worse"]), group["worse"]),
         Cell(str(group["verdict"])),
     ]
+
+
+def _with_unit(key: str, statistic: str) -> str:
+    """Heading of a statistic of the metric with this key, which may not be registered here."""
+    metric = next((each for each in METRICS.values() if each.key == key), None)
+    return f"{key} {statistic}" if metric is None else metric.with_unit(statistic)
 
 
 def _label(metric: str) -> str:

@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.figures.distributions import fate
-from blis_py.figures.pools import SHOWN, points
+from blis_py.figures.pools import points
 from blis_py.figures.run import Limit, RunView
 from blis_py.figures.timeline import TimelineFigure, timeline
 from blis_py.metrics.groups import Rows
-from blis_py.metrics.registry import METRICS
+from blis_py.metrics.registry import METRICS, per_request
 from blis_py.pages._numbers import rounded
 from blis_py.pages.parts import Chart
 
 Floats = NDArray[np.float64]
-LATENCIES = ("ttft", "tpot", "itl", "e2e")
 _CLASSES, _POINTS, _SLICES = 6, 160, 240
 _FAR = 20.0
 """Multiple of the largest value beyond which a limit is named at the edge."""
 _TAIL = (0.95, 0.99, 0.995, 0.999)
 
 
-def distributions(run: RunView, metrics: Sequence[str] = LATENCIES) -> list[Chart]:
+def distributions(run: RunView) -> list[Chart]:
     """Cumulative distributions by SLO class, with the limits."""
-    return [distribution(run, metric) for metric in metrics]
+    return [distribution(run, name) for name, each in METRICS.items() if each.shown.distributions]
 
 
 def distribution(run: RunView, metric: str) -> Chart:
-    """The cumulative distribution of one latency."""
-    means = metric == "itl" and run.gaps is None
+    """The cumulative distribution of one metric."""
+    of = METRICS[metric]
+    means = of.per_token and run.gaps is None
     series = [each for name, rows in _lines(run) if (each := _curve(run, metric, name, rows))]
     most = max((one["x"][-1] for one in series), default=0.0)
     return {
-        "title": "Inter-token latency, mean of each request" if means else METRICS[metric].title,
-        "x": {"label": "ms", "log": True},
-        "y": {"label": "% of tokens" if metric == "itl" and not means else "% of requests", "to": 100},
+        "title": f"{of.plain_title}, mean of each request" if means else of.title,
+        "x": {"label": of.unit.name, "log": True},
+        "y": {"label": "% of tokens" if of.per_token and not means else "% of requests", "to": 100},
         "series": series,
         "limits": [_limit(one, most, row) for row, one in enumerate(_limits(run, metric))],
-        "nothing": f"No request has a {METRICS[metric].label}: {fate(run)}.",
+        "nothing": f"No request has a {of.label}: {fate(run)}.",
     }
 
 
@@ -70,7 +70,7 @@ def _curve(run: RunView, metric: str, name: str, rows: Rows) -> Chart | None:
 
 def by_pool(run: RunView) -> list[Chart]:
     """Percentiles of the main latencies in each pool; empty with one pool."""
-    return [_pools(run, metric) for metric in SHOWN] if run.pools else []
+    return [_pools(run, metric.name) for metric in per_request()] if run.pools else []
 
 
 def _pools(run: RunView, metric: str) -> Chart:
@@ -80,7 +80,7 @@ def _pools(run: RunView, metric: str) -> Chart:
     ]
     return {
         "title": f"{METRICS[metric].title}, by pool",
-        "x": {"label": "ms", "log": True},
+        "x": {"label": METRICS[metric].unit.name, "log": True},
         "y": {"label": "% of visits", "to": 100},
         "series": series,
         "note": "A line through p50, p90, p95 and p99, from the least to the largest value.",

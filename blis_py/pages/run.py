@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from blis_py.figures.facts import cluster, foot, scheduler, step_times, workload
 from blis_py.metrics.load import CLOSED, OVERLOADED, SATURATED, STABLE
-from blis_py.metrics.registry import labels, main
+from blis_py.metrics.registry import METRICS, Metric, main, per_request, with_unit
+from blis_py.metrics.slo import limit_and_measured
 from blis_py.pages import charts
 from blis_py.pages._numbers import number, percent
 from blis_py.pages.commands import again, configuration, run_again
@@ -79,10 +80,12 @@ def findings(summary: Mapping[str, Any], completed: Any = ()) -> Iterator[Cell]:
     """Targets, lost requests and warnings."""
     for index, one in enumerate(summary["slo"]):
         words = {True: "meets", False: "misses", None: "cannot be judged on"}[one["met"]]
-        measured = "no such request" if one["measured_ms"] is None else f"{number(one['measured_ms'])} ms"
+        limit, value, _ = limit_and_measured(one)
+        unit = METRICS[one["metric"]].unit
+        measured = "no such request" if value is None else f"{number(value)} {unit.name}".rstrip()
         tone = {True: "good", False: "bad", None: "warn"}[one["met"]]
-        text = f"{words} {one['slo']}: {measured} (limit {number(one['limit_ms'])} ms)"
-        yield Cell(text, one["measured_ms"], f"{FILE}: slo[{index}].measured_ms", tone)
+        text = f"{words} {one['slo']}: {measured} (limit {f'{number(limit)} {unit.name}'.rstrip()})"
+        yield Cell(text, value, f"{FILE}: slo[{index}].{unit.key('measured')}", tone)
     counts = summary["cluster"]["requests"]
     for name in _LOST:
         if counts.get(name):
@@ -100,7 +103,7 @@ def tiles(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Tile]
     def of(path: str, scale: float = 1.0) -> Cell:
         return figure(summary, path, file=FILE, scale=scale)
 
-    cost, title = cost_of(settings), labels(main())
+    cost = cost_of(settings)
     tiles = [
         Tile("Cost", Cell(cost.text, cost.dollars_per_hour, cost.source), "an hour"),
         Tile("GPUs", Cell(f"{cost.gpus:,}", cost.gpus, "config.yaml: num_instances × tp")),
@@ -108,12 +111,9 @@ def tiles(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> list[Tile]
         Tile("Completed", of("cluster.requests.completed")),
         Tile("Output tokens", of("cluster.throughput.output_tokens_per_s"), "per s"),
         *(
-            Tile(f"{title[key]} p50", of(f"cluster.{key}.p50"), "ms")
-            for key in ("ttft_ms", "tpot_ms", "e2e_ms")
-        ),
-        *(
-            Tile(f"{title[key]} p99", of(f"cluster.{key}.p99"), "ms")
-            for key in ("ttft_ms", "tpot_ms", "e2e_ms")
+            Tile(f"{metric.label} {stat}", of(f"cluster.{metric.key}.{stat}"), metric.unit.name)
+            for stat in ("p50", "p99")
+            for metric in per_request()
         ),
         Tile("KV cache, peak", of("cluster.kv_peak_pct"), "%"),
         Tile("Busy", of("cluster.busy_pct"), "%"),
@@ -248,12 +248,7 @@ _OF_POOLS = {
 
 
 def _pools(pools: Mapping[str, Any]) -> Table:
-    latencies = {
-        f"{key}.{stat}": f"{label} {stat}, ms"
-        for key, label in labels(main()).items()
-        for stat in ("p50", "p99")
-    }
-    columns = _OF_POOLS | latencies
+    columns = _OF_POOLS | _headings(main())
     rows = [
         [Cell(name), *(_of(pool, path, f"{FILE}: pools.{name}") for path in columns)]
         for name, pool in pools.items()
@@ -270,19 +265,24 @@ def _slowest(instances: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 def _statistics(summary: Mapping[str, Any]) -> Table:
     rows = [
-        [Cell(f"{label}, ms"), *(figure(summary, f"cluster.{key}.{stat}", file=FILE) for stat in STATISTICS)]
-        for key, label in labels().items()
-        if key in summary["cluster"]
+        [
+            Cell(with_unit(metric.label, metric.unit)),
+            *(figure(summary, f"cluster.{metric.key}.{stat}", file=FILE) for stat in STATISTICS),
+        ]
+        for metric in METRICS.values()
+        if metric.key in summary["cluster"]
     ]
     return Table("Latencies of the whole cluster", ("metric", *STATISTICS), rows, sortable=True)
 
 
+def _headings(metrics: Sequence[Metric]) -> dict[str, str]:
+    """Headings of median and p99, by the path of the figure."""
+    return {f"{each.key}.{stat}": each.with_unit(stat) for each in metrics for stat in ("p50", "p99")}
+
+
 def _groups(title: str, named: Sequence[tuple[str, str, Mapping[str, Any]]], busy: bool = False) -> Table:
-    titles = {key: label for key, label in labels(main()).items() if key != "itl_ms"}
     columns = {"requests.injected": "requests", "requests.completed": "completed"}
-    columns |= {
-        f"{key}.{stat}": f"{label} {stat}, ms" for key, label in titles.items() for stat in ("p50", "p99")
-    }
+    columns |= _headings(per_request())
     columns |= {"throughput.output_tokens_per_s": "output tokens/s", "preemptions": "preemptions"}
     if busy:
         columns |= {"busy_pct": "busy, %", "kv_peak_pct": "KV peak, %"}

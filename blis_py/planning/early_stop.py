@@ -31,8 +31,8 @@ def worth_it(table: RequestTable, checks: Sequence[SloCheck]) -> bool:
 
 def horizon_ns(table: RequestTable) -> int:
     """End of the first part of the arrivals, in ns."""
-    first, last = int(table.arrival_ns[0]), int(table.arrival_ns[-1])
-    return first + max(round((last - first) * SHARE), 1)
+    first_ns, last_ns = int(table.arrival_ns[0]), int(table.arrival_ns[-1])
+    return first_ns + max(round((last_ns - first_ns) * SHARE), 1)
 
 
 def judge(

@@ -182,6 +182,6 @@ def _peak_concurrency(start_ns: Ints, end_ns: Ints) -> int:
     """Most completed requests under way at once; one that ends as another starts does not overlap it."""
     if not len(start_ns):
         return 0
-    starts = np.sort(start_ns)
-    ended = np.searchsorted(np.sort(end_ns), starts, side="right")
-    return int((np.arange(1, len(starts) + 1) - ended).max())
+    starts_ns = np.sort(start_ns)
+    ended = np.searchsorted(np.sort(end_ns), starts_ns, side="right")
+    return int((np.arange(1, len(starts_ns) + 1) - ended).max())

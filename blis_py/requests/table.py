@@ -313,11 +313,11 @@ class RequestTable:
         """
         if prompt == output == 1.0:
             return self
-        outputs = _times(self.output_tokens, output)
+        outputs = _multiplied(self.output_tokens, output)
         limited = self.max_tokens == self.output_tokens
         return replace(
             self,
-            prompt_tokens=_times(self.prompt_tokens, prompt),
+            prompt_tokens=_multiplied(self.prompt_tokens, prompt),
             output_tokens=outputs,
             max_tokens=np.where(limited, outputs, np.rint(self.max_tokens * output).astype(np.int64)),
             prefix_tokens=np.rint(self.prefix_tokens * prompt).astype(np.int64),
@@ -328,7 +328,7 @@ class RequestTable:
         )
 
 
-def _times(tokens: Ints, factor: float) -> Ints:
+def _multiplied(tokens: Ints, factor: float) -> Ints:
     longer: Ints = np.maximum(np.rint(tokens * factor).astype(np.int64), 1)
     return longer
 

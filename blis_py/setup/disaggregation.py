@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from blis_py.config.disaggregation import DisaggregationSection
+from blis_py.config.disaggregation import DisaggregationSection, LinkSettings
 from blis_py.config.layers import did_you_mean
 from blis_py.config.link_kinds import LINK_KINDS
 from blis_py.config.models import RunConfig
@@ -20,7 +20,7 @@ _OWN = ("blis", "sglang", "trtllm")
 """Engines, and presets of their releases, with a hand-over of that name."""
 _TRANSLATED = ("handoff", "decider", "lease_ns")
 """Cluster data of the hand-over that are settings in another form."""
-_OF_A_LINK = ("link", "bandwidth_gbps", "latency_ms", "efficiency", "node_gbps", "gpus_per_node", "contended")
+_OF_A_LINK = tuple(each.name for each in fields(LinkSettings))
 
 
 def handoff_of(config: RunConfig) -> str:

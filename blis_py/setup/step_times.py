@@ -128,14 +128,16 @@ def server_terms(config: RunConfig) -> ServerTerms | None:
     Raises:
         InputError: `latency.step_gap_us` is not one or two numbers.
     """
-    gap, scale = config.latency.step_gap_us, config.latency.step_scale
-    if len(gap) > 3:
+    gap_us, scale = config.latency.step_gap_us, config.latency.step_scale
+    if len(gap_us) > 3:
         fix = "give the gap of a step and, optionally, that of a sequence and the most sequences it holds for"
-        raise InputError("must be one to three numbers", key="latency.step_gap_us", value=list(gap), fix=fix)
-    if scale == 1 and not any(gap):
+        raise InputError(
+            "must be one to three numbers", key="latency.step_gap_us", value=list(gap_us), fix=fix
+        )
+    if scale == 1 and not any(gap_us):
         return None
     if config.latency.model != "trained":
-        corrections = {"step_scale": scale, "step_gap_us": gap}
+        corrections = {"step_scale": scale, "step_gap_us": gap_us}
         bare = LatencySection()
         given = [
             name
@@ -146,15 +148,15 @@ def server_terms(config: RunConfig) -> ServerTerms | None:
             return None
     from blis_py.latency.trained import ServerTerms
 
-    if _of_another_loop(config, gap):
-        gap = ()
-    step_us, seq_us, most = (*gap, 0.0, 0.0, 0.0)[:3]
+    if _of_another_loop(config, gap_us):
+        gap_us = ()
+    step_us, seq_us, most = (*gap_us, 0.0, 0.0, 0.0)[:3]
     return ServerTerms(scale, step_us * 1e3, seq_us * 1e3, int(most))
 
 
-def _of_another_loop(config: RunConfig, gap: tuple[float, ...]) -> bool:
+def _of_another_loop(config: RunConfig, gap_us: tuple[float, ...]) -> bool:
     """Whether a preset's gap between steps is that of the synchronous loop, and the run's loop is not."""
-    if not config.scheduler.async_scheduling or not from_preset(config, "latency.step_gap_us", gap):
+    if not config.scheduler.async_scheduling or not from_preset(config, "latency.step_gap_us", gap_us):
         return False
     return not from_preset(config, "scheduler.async_scheduling", True)
 

@@ -135,13 +135,13 @@ def _pauses(table: RequestTable, reading: Reading, seed: int, path: Path) -> Int
         assert table.think_ns is not None
         think_ns[later] = np.maximum(table.think_ns[later], 0)
     elif later.any():
-        think_ns = np.where(later, _gaps(table, reading), 0)
+        think_ns = np.where(later, _gaps_ns(table, reading), 0)
     if think_ns.max(initial=0) > LONGEST_NS:
         raise InputError("more than a month between two turns", file=path, key="think_time_us")
     return think_ns
 
 
-def _gaps(table: RequestTable, reading: Reading) -> Ints:
+def _gaps_ns(table: RequestTable, reading: Reading) -> Ints:
     """Gap from the previous answer's end to the turn, if the trace has both; else between turns."""
     rows = _in_turn(table)
     answered_ns = reading.answered_ns

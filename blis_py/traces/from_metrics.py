@@ -153,9 +153,9 @@ def _rates(metrics: Metrics, window_s: float) -> tuple[list[tuple[float, float]]
     ended = _increase(metrics, edges, _ENDED)
     if ended is None or not ended.sum():
         raise InputError("no requests ended", key="--metrics", fix=f"scrape {' or '.join(_ENDED)}")
-    at = np.array(metrics.times_s)[edges] - metrics.times_s[0]
-    spans = list(zip(at[:-1].tolist(), at[1:].tolist(), strict=True))
-    return spans, ended / np.diff(at), float(ended.sum())
+    at_s = np.array(metrics.times_s)[edges] - metrics.times_s[0]
+    spans = list(zip(at_s[:-1].tolist(), at_s[1:].tolist(), strict=True))
+    return spans, ended / np.diff(at_s), float(ended.sum())
 
 
 def _share(metrics: Metrics) -> float | None:

@@ -236,9 +236,9 @@ def _cells(role: str, column: Any, reading: Reading) -> tuple[NDArray[Any], NDAr
         moments = column.cast(pa.timestamp("ns", column.type.tz), safe=False).cast(pa.int64()).fill_null(-1)
         since_1970 = moments.to_numpy(zero_copy_only=False)
         return since_1970, since_1970 < 0, "not a time since 1970"
-    unit = UNITS_NS[reading.time_unit] if role == "arrival" else 1.0
+    unit_ns = UNITS_NS[reading.time_unit] if role == "arrival" else 1.0
     try:
-        numbers = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)) * unit
+        numbers = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)) * unit_ns
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return np.zeros(len(column), dtype=np.int64), np.ones(len(column), dtype=np.bool_), "not a number"
     if role == "arrival":

@@ -268,8 +268,8 @@ def _prompt_tokens(columns: Columns, whole: bool = True) -> Ints:
         served = np.where(columns.ints("round_index") > 0, 0, served)
     grouped = np.array([name != "" for name in groups.names], dtype=np.bool_)[groups.codes]
     suffix = np.where((served > 0) & ~grouped, served, columns.ints("input_tokens"))
-    prompt: Ints = _prefix_tokens(columns) + suffix
-    return prompt
+    prompt_tokens: Ints = _prefix_tokens(columns) + suffix
+    return prompt_tokens
 
 
 def _names(ids: Ints) -> list[str] | None:

@@ -197,10 +197,10 @@ def _ours(table: RequestTable) -> dict[str, Cells]:
         columns["deadline_ns"] = _numbers(table.deadline_ns)
     if np.any(table.slo_target_ns % 1000):
         columns["slo_target_ns"] = _numbers(table.slo_target_ns)
-    far = table.network_ns
-    if far is not None:
-        columns["network_rtt_ns"] = lambda piece: far[piece, 0].tolist()
-        columns["network_token_ns"] = lambda piece: far[piece, 1].tolist()
+    network_ns = table.network_ns
+    if network_ns is not None:
+        columns["network_rtt_ns"] = lambda piece: network_ns[piece, 0].tolist()
+        columns["network_token_ns"] = lambda piece: network_ns[piece, 1].tolist()
     constrained = table.constrained
     if constrained is not None and constrained.any():
         columns["constrained"] = lambda piece: _truths(constrained[piece])

@@ -16,6 +16,7 @@ from blis_py.api import Simulation  # noqa: E402
 from blis_py.config.models import RunConfig  # noqa: E402
 from blis_py.errors import InputError  # noqa: E402
 from blis_py.metrics.load import SATURATED  # noqa: E402
+from blis_py.metrics.registry import per_request  # noqa: E402
 from blis_py.pages import charts  # noqa: E402
 from blis_py.pages.cost import cost_of  # noqa: E402
 from blis_py.pages.parts import Cell, Tile  # noqa: E402
@@ -209,7 +210,7 @@ def answer(
         "findings": [_cell(each) for each in findings(summary)],
         "tiles": [_tile(each, bands) for each in tiles(summary, settings)],
         "distributions": [
-            *charts.distributions(result.view, ("ttft", "tpot", "e2e")),
+            *(charts.distribution(result.view, metric.name) for metric in per_request()),
             *charts.by_pool(result.view),
         ],
         "over_time": charts.over_time(result.view),

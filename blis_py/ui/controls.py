@@ -45,7 +45,7 @@ class Control:
 
 def controls(config: RunConfig, setup: Setup) -> list[dict[str, Any]]:
     """All controls for a configuration."""
-    controls = [*_traffic(config, setup), *_cluster(config), *_engine(config, setup)]
+    controls = [*_traffic(config, setup), *_cluster(config), *_engine(config)]
     controls.append(Control("slo", "Targets", "Targets", TARGETS, list(config.slo)))
     return [asdict(each) for each in controls]
 
@@ -112,9 +112,9 @@ def _scalable(spec: str | None) -> str:
 
 
 def _offered(setup: Setup) -> float:
-    arrivals = setup.table.arrival_ns
-    span_s = float(arrivals[-1] - arrivals[0]) / 1e9 if len(arrivals) > 1 else 0.0
-    return float(f"{(len(arrivals) - 1) / span_s:.4g}") if span_s else 1.0
+    arrivals_ns = setup.table.arrival_ns
+    span_s = float(arrivals_ns[-1] - arrivals_ns[0]) / 1e9 if len(arrivals_ns) > 1 else 0.0
+    return float(f"{(len(arrivals_ns) - 1) / span_s:.4g}") if span_s else 1.0
 
 
 def _cluster(config: RunConfig) -> list[Control]:
@@ -165,8 +165,8 @@ def _of_pools(config: RunConfig, name: str) -> str:
     return "Every pool has its own." if own else ""
 
 
-def _engine(config: RunConfig, setup: Setup) -> list[Control]:
-    group, scheduler = "Engine", setup.pools[0].scheduler
+def _engine(config: RunConfig) -> list[Control]:
+    group, scheduler = "Engine", config.scheduler
     model = config.model or ""
     own = config.model_config is not None or config.latency.profile is not None
     caches = choices_of(field_of("scheduler.prefix_cache").metadata) or ("hash",)

@@ -142,11 +142,11 @@ def growth(result: Result) -> tuple[float, float]:
     third = max(len(delays) // 3, 1)
     parts = (delays[:third], delays[-third:])
     first, last = (np.nanmean(part) if np.isfinite(part).any() else 0.0 for part in parts)
-    arrivals = record.table.arrival_ns
-    ends = np.sort(np.where(record.finish_ns >= 0, record.finish_ns, record.end_ns))
+    arrivals_ns = record.table.arrival_ns
+    ends_ns = np.sort(np.where(record.finish_ns >= 0, record.finish_ns, record.end_ns))
     half, whole = (
-        int(np.searchsorted(arrivals, at_ns, side="right") - np.searchsorted(ends, at_ns, side="right"))
-        for at_ns in (int(arrivals[-1]) // 2, int(arrivals[-1]))
+        int(np.searchsorted(arrivals_ns, at_ns, side="right") - np.searchsorted(ends_ns, at_ns, side="right"))
+        for at_ns in (int(arrivals_ns[-1]) // 2, int(arrivals_ns[-1]))
     )
     return float((last + 1e6) / (first + 1e6)), (whole + 5) / (half + 5)
 

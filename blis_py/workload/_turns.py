@@ -97,14 +97,14 @@ def turns_until(
     return turns.take(np.argsort(turns.arrival_ns, kind="stable"))
 
 
-def _thinking(client: Client, plan: Sessions, rng: np.random.Generator, output: Ints) -> Ints:
+def _thinking(client: Client, plan: Sessions, rng: np.random.Generator, output_tokens: Ints) -> Ints:
     """Pause after every turn."""
     think_ns = (
-        np.full(len(output), plan.think_ns)
+        np.full(len(output_tokens), plan.think_ns)
         if plan.think_ms is None
-        else sample(plan.think_ms, rng, len(output)) * 1_000_000
+        else sample(plan.think_ms, rng, len(output_tokens)) * 1_000_000
     )
-    longest = float(np.max(think_ns, initial=0)) + float(output.max(initial=0)) * plan.planned_itl_ns
+    longest = float(np.max(think_ns, initial=0)) + float(output_tokens.max(initial=0)) * plan.planned_itl_ns
     if longest > LONGEST_PAUSE_NS:
         raise InputError(
             "more than a month between two turns",

@@ -207,8 +207,8 @@ def _drawn(
         table = replace(table, modality_tokens=modalities)
     if session.max(initial=-1) < 0:
         return table
-    closed = think_ns if think_ns.max(initial=-1) >= 0 else None
-    return replace(table, session=session, round_index=rounds, think_ns=closed)
+    thinks = bool(think_ns.max(initial=-1) >= 0)
+    return replace(table, session=session, round_index=rounds, think_ns=think_ns if thinks else None)
 
 
 def _with_loops(
@@ -328,8 +328,8 @@ def _table(
     clients: Sequence[Client],
     which: NDArray[np.int32],
     arrival_ns: Ints,
-    prompt: Ints,
-    output: Ints,
+    prompt_tokens: Ints,
+    output_tokens: Ints,
     content: Ints,
     contents: tuple[Content, ...],
 ) -> RequestTable:
@@ -343,8 +343,8 @@ def _table(
     timeout_ns = column([-1 if client.timeout_ns is None else client.timeout_ns for client in clients])
     return RequestTable.build(
         arrival_ns,
-        prompt,
-        output,
+        prompt_tokens,
+        output_tokens,
         deadline_ns=deadlines_ns(arrival_ns, timeout_ns),
         slo_class=labels([client.slo_class for client in clients]),
         tenant=labels([client.tenant for client in clients]),

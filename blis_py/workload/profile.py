@@ -64,9 +64,9 @@ class Profile:
         periods, rest_us = divmod(until_us, self.period_us or math.inf)
         total = 0.0
         for begin, length, first, last in self._segments():
-            inside = min(max(rest_us - begin, 0.0), length)
+            inside_us = min(max(rest_us - begin, 0.0), length)
             slope = 0.0 if math.isinf(length) else (last - first) / length
-            total += inside * (first + slope * inside / 2)
+            total += inside_us * (first + slope * inside_us / 2)
         return total if self.period_us is None else total + periods * self._whole_us()
 
     def when_us(self, passed_us: Floats) -> Floats:
@@ -85,15 +85,15 @@ class Profile:
         whole = np.zeros(len(passed_us))
         if self.period_us is not None:
             whole, passed_us = np.divmod(passed_us, self._whole_us())
-        begun = np.maximum(passed_us, np.nextafter(0, 1))
-        at = np.searchsorted(shown, begun, side="left") - 1
-        missing = passed_us - shown[at]
-        root = np.sqrt(np.maximum(first[at] ** 2 + 2 * slope[at] * missing, 0.0))
+        begun_us = np.maximum(passed_us, np.nextafter(0, 1))
+        at = np.searchsorted(shown, begun_us, side="left") - 1
+        missing_us = passed_us - shown[at]
+        root = np.sqrt(np.maximum(first[at] ** 2 + 2 * slope[at] * missing_us, 0.0))
         speed = first[at] + root
-        since = np.divide(2 * missing, speed, out=np.zeros(len(speed)), where=speed > 0)
+        since_us = np.divide(2 * missing_us, speed, out=np.zeros(len(speed)), where=speed > 0)
         never = (first[at] == 0) & (slope[at] == 0)
-        since[never] = math.inf
-        return np.asarray(begin[at] + since + whole * (self.period_us or 0.0), dtype=np.float64)
+        since_us[never] = math.inf
+        return np.asarray(begin[at] + since_us + whole * (self.period_us or 0.0), dtype=np.float64)
 
     def on(self, times_us: Floats) -> NDArray[np.bool_]:
         """Mask of the times at which requests are sent, for a profile that does not repeat."""

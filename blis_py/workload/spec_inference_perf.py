@@ -196,8 +196,8 @@ def _chat(
     )
 
 
-def _common(shared: SharedPrefixSpec, prompt: int) -> dict[str, Any]:
-    group = f"prompt-{prompt}"
+def _common(shared: SharedPrefixSpec, prompt_tokens: int) -> dict[str, Any]:
+    group = f"prompt-{prompt_tokens}"
     prefix = {"prefix_group": group, "prefix_length": shared.system_prompt_len}
     return {
         "tenant_id": group,

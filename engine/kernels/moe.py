@@ -100,7 +100,7 @@ def route_grouped_sigmoid(
     return weights * scale, ids.to(torch.int32)
 
 
-def padded_capacity(num_rows: int, num_experts: int, block_m: int) -> int:
+def padded_rows(num_rows: int, num_experts: int, block_m: int) -> int:
     """Upper bound of the aligned rows: every expert with a row wastes at most block_m - 1."""
     worst = num_rows + min(num_experts, num_rows) * (block_m - 1)
     return -(-worst // block_m) * block_m
@@ -116,7 +116,7 @@ def align_experts(ids: Tensor, num_experts: int, block_m: int) -> tuple[Tensor, 
     on shapes only (the worst case), so a captured CUDA graph can hold them.
     """
     flat = ids.flatten().to(torch.int64)
-    capacity = padded_capacity(flat.numel(), num_experts, block_m)
+    capacity = padded_rows(flat.numel(), num_experts, block_m)
     # Not bincount: on CUDA that waits for the device, and could not be captured in a graph.
     counts = torch.zeros(num_experts, dtype=torch.int64, device=ids.device)
     counts.scatter_add_(0, flat, torch.ones_like(flat))

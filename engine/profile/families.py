@@ -19,7 +19,7 @@ def decode(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
     """Batch by context."""
     for batch in _batches(limits, grid):
         room = limits.num_kv_blocks // batch * limits.block_size - 2 * limits.block_size
-        longest = min(longest_context(limits), room)
+        longest = min(longest_context_tokens(limits), room)
         for context in spaced(CONTEXT, longest, grid.contexts):
             yield Shape("decode", _around(context, batch, limits.block_size), steps=grid.decode_steps)
 
@@ -35,7 +35,7 @@ def host(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
 def skewed(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
     """Equal batch size and total context, distributed evenly, in halves, or mostly to one sequence."""
     for batch in grid.skewed_batches:
-        longest = longest_context(limits)
+        longest = longest_context_tokens(limits)
         mean = min(longest, limits.num_kv_blocks // batch * limits.block_size) // 3
         if batch < 2 or mean < 8:
             continue
@@ -56,7 +56,7 @@ def shared(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
     size = limits.block_size
     for batch in grid.skewed_batches if limits.shares else ():
         batch = min(batch, limits.max_num_seqs)
-        context = min(longest_context(limits), limits.num_kv_blocks // batch * size - 2 * size)
+        context = min(longest_context_tokens(limits), limits.num_kv_blocks // batch * size - 2 * size)
         most = (context - 1) // size - 1
         if batch > 1 and most >= grid.shared:
             for part in range(grid.shared):
@@ -69,13 +69,13 @@ def prefill(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
     most = limits.max_num_batched_tokens
     for seqs in grid.prefill_seqs:
         for tokens in spaced(
-            min(CONTEXT, most), min(most, seqs * longest_context(limits)), grid.prefill_tokens
+            min(CONTEXT, most), min(most, seqs * longest_context_tokens(limits)), grid.prefill_tokens
         ):
             if tokens < seqs:
                 continue
             new = shares(tokens, seqs)
             room = min(
-                longest_context(limits) - max(new),
+                longest_context_tokens(limits) - max(new),
                 limits.num_kv_blocks // seqs * limits.block_size - max(new),
             )
             pasts = [0]
@@ -106,7 +106,7 @@ def _mixture(point: Sequence[float], limits: ShapeLimits) -> Shape:
     batch = _between(u, 1, max(limits.max_num_seqs - 1, 1))
     budget = limits.max_num_batched_tokens - batch
     prompts = _between(w, 1, max(min(_MAX_PROMPTS, limits.max_num_seqs - batch, budget), 1))
-    longest = longest_context(limits)
+    longest = longest_context_tokens(limits)
     room = limits.num_kv_blocks // (batch + prompts) * limits.block_size
     mean = _between(v, CONTEXT, max(min(longest, room) * 2 // 3, CONTEXT))
     width = min(int(spread * mean), mean - 1, longest - mean)
@@ -156,16 +156,16 @@ def _captured(buckets: Sequence[int], count: int) -> list[int]:
     return sorted({min(buckets, key=lambda size: abs(size - each)) for each in sizes})
 
 
-def longest_context(limits: ShapeLimits) -> int:
+def longest_context_tokens(limits: ShapeLimits) -> int:
     """The longest context that leaves room for the steps of a visit, a page boundary and a spread."""
     return limits.max_model_len - 2 * SLACK_STEPS - limits.block_size
 
 
-def _around(context: int, batch: int, block_size: int) -> tuple[int, ...]:
+def _around(context_tokens: int, batch: int, block_size: int) -> tuple[int, ...]:
     """Contexts spread over a block about their mean, so that new pages fall due in turn, as in service."""
     if batch == 1:
-        return (context,)
-    low = max(context - block_size // 2, 1)
+        return (context_tokens,)
+    low = max(context_tokens - block_size // 2, 1)
     return tuple(low + i * block_size // batch for i in range(batch))
 
 

@@ -9,7 +9,7 @@ import pytest
 from planted_run import CONFIG, COSTS, chat, record_run
 
 from blis_py.calibrate.parity import predicted_steps, replay_steps
-from blis_py.calibrate.recorded import recorded_requests, request_ids, scheduler_config, step_durations
+from blis_py.calibrate.recorded import recorded_requests, request_ids, scheduler_config, step_durations_ns
 from blis_py.calibrate.rerun import measured_times, recorded_times, replay_record, rerun
 from blis_py.calibrate.token_times import TokenTimes
 from blis_py.errors import InputError
@@ -54,7 +54,7 @@ def test_measured_steps_give_the_engine_s_own_token_times() -> None:
 def test_what_the_loop_does_between_steps_belongs_to_the_step_before() -> None:
     log = record_run(chat(), CONFIG, between_ns=70_000)
     starts, ends = log.column("start_ns"), log.column("end_ns")
-    durations = step_durations(log)
+    durations = step_durations_ns(log)
     idle = starts[1:] - ends[:-1] > 70_000
     assert idle.any()
     assert (durations[:-1][~idle] == np.diff(starts)[~idle]).all()

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from diffusion_alone import run_alone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from one_pool import simulate
 
 from blis_py.cluster.ingress.source import RequestFactory
 from blis_py.cluster.instances.diffusion import BlockDiffusion, DiffusionCosts
-from blis_py.cluster.instances.diffusion_run import run_alone
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.diffusion_request import DiffusionRequest

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from diffusion_alone import LoneRun, run_alone
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blis_py.cluster.instances.diffusion import DiffusionCosts
-from blis_py.cluster.instances.diffusion_run import run_alone
-from blis_py.cluster.recording.diffusion_record import DiffusionRun
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.diffusion_request import DiffusionRequest
+from blis_py.core.request import FinishReason
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
 from blis_py.workload.diffusion import draw_rounds
 from blis_py.workload.diffusion_steps import (
@@ -38,7 +38,7 @@ def simulate(
     costs: DiffusionCosts | None = None,
     single_step: bool = False,
     **given: Any,
-) -> DiffusionRun:
+) -> LoneRun:
     modes = {name: given.pop(name) for name in list(given) if name in MODES}
     defaults = {"num_kv_blocks": 4096, "max_model_len": 4096, "block_size": 32, "max_num_seqs": 3}
     config = SchedulerConfig(**{**defaults, **given})
@@ -60,7 +60,7 @@ def simulate(
     return run
 
 
-def rounds_of(run: DiffusionRun) -> list[int]:
+def rounds_of(run: LoneRun) -> list[int]:
     return [row.rounds for row in run.batches]
 
 
@@ -76,7 +76,7 @@ def test_the_example_of_blocks_with_3_8_and_2_steps(fdfo: bool, ends_ms: list[in
     run = simulate(sent, [[3], [8], [2], [4], [4]], fdfo=fdfo)
     assert [run.commit_ns[each][0] // MS for each in sent] == ends_ms
     assert [each.scheduled_ns // MS for each in sent] == [0, 0, 0, *((2, 3) if fdfo else (8, 8))]
-    assert run.summary()["idle_block_rounds"] == waste
+    assert run.counters.idle_block_rounds == waste
 
 
 def random_requests(seed: int, count: int = 25) -> list[DiffusionRequest]:
@@ -100,17 +100,18 @@ def random_requests(seed: int, count: int = 25) -> list[DiffusionRequest]:
 def test_passing_alike_rounds_in_one_go_gives_what_single_rounds_give(
     seed: int, fdfo: bool, reloop: bool, slots: int, pages: int
 ) -> None:
-    runs = []
+    runs, scheduled_ns = [], []
     for single_step in (False, True):
         sent = random_requests(seed)
         rounds = draw_rounds(sent, MeanAndSpread(6, 0.5), block_tokens=32, seed=seed)
         settings = {"fdfo": fdfo, "reloop": reloop, "max_num_seqs": slots, "num_kv_blocks": pages}
         runs.append(simulate(sent, rounds, latency=DETAILED, single_step=single_step, **settings))
+        scheduled_ns.append([each.scheduled_ns for each in sent])
     jumped, stepped = runs
     assert list(jumped.commit_ns.values()) == list(stepped.commit_ns.values())
     assert [r.id for r in jumped.commit_ns] == [r.id for r in stepped.commit_ns]
     assert jumped.counters.rounds == stepped.counters.rounds
-    assert [r.scheduled_ns for r in jumped.requests] == [r.scheduled_ns for r in stepped.requests]
+    assert scheduled_ns[0] == scheduled_ns[1]
 
 
 def speed_up(slots: int, steps: DenoiseSteps, prompt: int = 0, output: int = 32, count: int = 600) -> float:
@@ -143,30 +144,24 @@ def test_switches_cost_what_they_save() -> None:
         sent = [request(row) for row in range(12)]
         rounds = draw_rounds(sent, MeanAndSpread(12.5, 0.3), block_tokens=32, seed=1)
         run = simulate(sent, rounds, costs=costs, **switched)
-        summary = run.summary()
-        times[len(switched)] = round(summary["duration_s"] * 1e9)
+        counters = run.counters
+        times[len(switched)] = max(max(ends_ns) for ends_ns in run.commit_ns.values())
         assert times[len(switched)] <= (
-            summary["rounds"] * MS
-            + summary["scheduler_calls"] * costs.schedule_ns
-            + summary["allocator_calls"] * costs.allocator_call_ns
+            counters.rounds * MS
+            + counters.batches * costs.schedule_ns
+            + counters.allocator_calls * costs.allocator_call_ns
         )
-        assert (summary["unfinished_allocator_calls"] > 0) == (len(switched) == 2)
+        assert (counters.unfinished_allocator_calls > 0) == (len(switched) == 2)
     assert times[0] < times[1] < times[2]
 
 
-def test_metrics_of_one_request_by_hand() -> None:
+def test_blocks_and_waste_of_one_request_by_hand() -> None:
     sent = [request(0, prompt=40, output=50, arrival_ns=2 * MS)]
     run = simulate(sent, [[4, 6]])
-    summary = run.summary()
     assert run.commit_ns[sent[0]] == [7 * MS, 13 * MS]  # one round of prompt, then the blocks
-    assert summary["mean_ttft_ms"] == 5
-    assert summary["mean_time_per_block_ms"] == 6
-    assert summary["mean_e2e_ms"] == 11
-    assert summary["diffusion_steps_per_block"] == 5
-    assert summary["diffusion_committed_tokens_per_step"] == 5
-    assert summary["wasted_tokens"] == 24 + 32 - 50
-    assert summary["output_tokens_per_s"] == pytest.approx(50 / 0.011)
-    assert simulate([], [[4]]).summary()["output_tokens_per_s"] == 0.0
+    assert run.counters.steps_per_block == 5
+    assert run.counters.committed_tokens_per_step == 5
+    assert run.counters.wasted_tokens == 24 + 32 - 50
 
 
 def test_every_request_ends_in_one_bucket() -> None:
@@ -175,9 +170,9 @@ def test_every_request_ends_in_one_bucket() -> None:
     sent[2].deadline_ns = 2 * MS  # in the queue
     sent.append(request(4, prompt=5000))
     run = simulate(sent, [[5, 5]] * 5, max_num_seqs=2)
-    summary = run.summary()
-    buckets = {name: summary[name] for name in ("completed", "timed_out", "unservable")}
-    assert buckets == {"completed": 2, "timed_out": 2, "unservable": 1}
+    reasons = [FinishReason.STOP, FinishReason.TIMEOUT, FinishReason.TIMEOUT, FinishReason.STOP]
+    assert [each.finish_reason for each in sent[:4]] == reasons
+    assert run.refused == sent[4:]
     assert len(run.commit_ns[sent[1]]) == 1
 
 

@@ -31,8 +31,8 @@ def test_a_picture_can_be_made_and_is_not_empty(name: str, tmp_path: Path) -> No
 def test_the_slots_of_the_picture_of_block_diffusion_are_simulated(fdfo: bool) -> None:
     import diffusion_picture
 
-    core, log = diffusion_picture.serve(4, 0.28, 16, fdfo)
-    assert max(cell[0] for cell in log.cells) + 1 == core.counters.rounds
+    rounds, log = diffusion_picture.serve(4, 0.28, 16, fdfo)
+    assert max(cell[0] for cell in log.cells) + 1 == rounds
     assert {row for _, _, row, _ in log.cells} == set(range(16))
     assert all(at_work for *_, at_work in log.cells) is fdfo, "only synchronous batches leave slots waiting"
 

@@ -10,6 +10,9 @@ import pytest
 import blis_py as blis
 from blis_py.metrics.record import RunRecord
 from blis_py.metrics.registry import METRICS, Floats, Metric, Unit, where
+from blis_py.pages.opening import report_of
+from blis_py.pages.run import STATISTICS
+from blis_py.pages.run import report as run_page
 from blis_py.report.html import summary_html
 
 PROMPTS, OUTPUTS = (100, 200, 400), (1, 2, 5)
@@ -169,6 +172,43 @@ def test_it_is_a_row_of_the_tables_and_a_picture(
     assert "wait per token" in summary_html({**result.summary, "notes": []}, "")
     for picture in (result.plot.wait_per_token(), result.plot.latency_cdf()):
         assert "Wait per prompt token" in [ax.get_title(loc="left") for ax in picture.figure.axes]
+
+
+def test_it_is_in_the_page_of_a_run(result: blis.Result) -> None:
+    page = run_page(result)
+    texts = [each.text for each in page.findings]
+    assert "misses prompt_share.max=0.5: 99.0 pct (limit 0.50 pct)" in texts
+    tiles, charts = page.sections[1].tiles, page.sections[1].charts
+    mean_ms = np.mean(expected_ms(result))
+    shown = {f"{tile.name}, {tile.unit}" for tile in tiles}
+    assert {"wait per token p99, ms", "prompt share p50, pct"} <= shown
+    titles = {each["title"] for each in charts}
+    assert {"Wait per prompt token", "Share of the prompt in all tokens"} <= titles
+    assert [each["x"]["label"] for each in charts if each["title"].startswith("Share")] == ["pct"]
+    tables = {table.caption: table for section in page.sections for table in section.tables}
+    whole = tables["Latencies of the whole cluster"]
+    means = {row[0].text: row[1 + STATISTICS.index("mean")].value for row in whole.rows}
+    assert means["wait per token, ms"] == pytest.approx(mean_ms, abs=1e-6)
+    assert means["prompt share, pct"] == pytest.approx(np.mean(SHARES))
+    assert "prompt share p99, pct" in tables["By SLO class"].headings
+
+
+def test_it_is_in_the_page_and_the_picture_of_pools() -> None:
+    result = blis.run(model="qwen3-14b", num_requests=4, xpyd="1p1d")
+    tables = {table.caption: table for section in run_page(result).sections for table in section.tables}
+    assert {"wait per token p99, ms", "prompt share p50, pct"} <= {*tables["By pool"].headings}
+    titles = {ax.get_title(loc="left") for ax in result.plot.pools().figure.axes}
+    assert {"Wait per prompt token", "Mean wait of a hand-over"} <= titles
+
+
+@pytest.mark.slow
+def test_it_is_in_the_page_of_a_comparison(trace: Path, tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "other")]
+    for folder, seqs in zip(folders, (1, 2), strict=True):
+        blis.replay(trace, **{**SETTINGS, "max_num_seqs": seqs}).save(folder, plots=False)
+    page = report_of(folders)
+    assert '"title": "Wait per prompt token"' in page or '"title":"Wait per prompt token"' in page
+    assert "prompt share mean, pct" in page
 
 
 def test_a_saved_result_has_it(result: blis.Result, tmp_path: Path) -> None:

@@ -54,6 +54,24 @@ def test_every_class_has_a_name_of_its_own() -> None:
     assert not several, "one name, one meaning"
 
 
+OF_THE_ENGINE_TOO = {"--model", "--kv-cache-dtype", "--seed", "--block-size"}
+"""Flags that mean something else to the engine: a checkpoint, its own formats, samples, a size by device."""
+
+
+def declared_flags(tree: ast.Module) -> Iterator[str]:
+    """Flags of the settings that a module declares."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "setting":
+            flags = [each.value for each in node.keywords if each.arg == "flag"]
+            yield from (flag.value for flag in flags if isinstance(flag, ast.Constant))
+
+
+def test_every_setting_is_declared_once() -> None:
+    counts = Counter(flag for tree in product().values() for flag in declared_flags(tree))
+    assert len(counts) > 100
+    assert {flag for flag, count in counts.items() if count > 1} == OF_THE_ENGINE_TOO
+
+
 def imports_of_private_modules(path: str, tree: ast.Module) -> Iterator[str]:
     """Modules with an underscore that a file imports from another package than its own."""
     for node in ast.walk(tree):

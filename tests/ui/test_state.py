@@ -131,6 +131,10 @@ def test_prefill_and_decode_have_sliders_of_their_own(given: dict[str, Any], tmp
     found = {control["key"]: control["value"] for control in controls(config, Setup.of(config))}
     assert (found["pools.prefill"], found["pools.decode"]) == (2, 1)
     assert "num_instances" not in found
+    own = configure(**PLAIN, **given, prefill_max_num_seqs=4, prefill_max_num_batched_tokens=8192)
+    limits = {control["key"]: control["value"] for control in controls(own, Setup.of(own))}
+    for key in ("scheduler.max_num_seqs", "scheduler.max_num_batched_tokens"):
+        assert limits[key] == found[key], "of the configuration, not of its first pool"
     where = shown(config, State.read({"pools": {"decode": 3}}), tmp_path)
     assert {pool.name: pool.count for pool in where.config.all_pools} == {"prefill": 2, "decode": 3}
     assert same(from_command(where.command(), tmp_path), where.config)

@@ -128,8 +128,8 @@ def _host(rows: Rows, gpu: Solution, correction: Correction | None) -> Solution:
         return Solution(names, np.zeros(len(names)), np.zeros(terms.shape), np.ones(len(rows)), 0.0)
     if not bound.any():
         return solve(terms, np.maximum(rows.host_ns, _MIN_HOST_NS), names)
-    launching = np.maximum(rows.gpu_ns - gpu_ns(rows, gpu.as_dict(), correction), 0.0)
-    return solve_within(terms, rows.host_ns + np.where(bound, launching, 0.0), rows.total_ns, names)
+    launching_ns = np.maximum(rows.gpu_ns - gpu_ns(rows, gpu.as_dict(), correction), 0.0)
+    return solve_within(terms, rows.host_ns + np.where(bound, launching_ns, 0.0), rows.total_ns, names)
 
 
 def _fit_regime(rows: Rows, device: str, bootstrap: int, rng: np.random.Generator) -> RegimeFit:

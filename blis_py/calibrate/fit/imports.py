@@ -169,13 +169,13 @@ def _kernel_steps(
             clock_ns(value, 1000, key=key)
     if host_step_us is None:
         gpu.require_roofline("the host time of a step, without --host-step-us,")
-    host_step = gpu.host_step_ns if host_step_us is None else host_step_us * 1e3
-    host_seq = gpu.host_seq_ns if host_seq_us is None else host_seq_us * 1e3
+    host_step_ns = gpu.host_step_ns if host_step_us is None else host_step_us * 1e3
+    host_seq_ns = gpu.host_seq_ns if host_seq_us is None else host_seq_us * 1e3
     steps = [("decode", step) for step in _decodes(shape)]
     steps += [("prefill", step) for step in _prefills(shape)]
     steps += [("mixed", step) for step in _mixed(shape)]
     gpu_ns = np.array([tables.step_ns(step) for _, step in steps])
-    host_ns = np.array([int(host_step + host_seq * step.seqs + 0.5) for _, step in steps])
+    host_ns = np.array([int(host_step_ns + host_seq_ns * step.seqs + 0.5) for _, step in steps])
     columns: dict[str, Any] = {
         "source": [source for source, _ in steps],
         "shape": np.arange(len(steps)),
@@ -188,7 +188,7 @@ def _kernel_steps(
     return samples_from(meta, columns, len(steps))
 
 
-def _step(prompts: int, chunk: int, past: int, seqs: int, context: int) -> StepFeatures:
+def _step(prompts: int, chunk: int, past: int, seqs: int, context_tokens: int) -> StepFeatures:
     return StepFeatures(
         prefill_seqs=prompts,
         prefill_tokens=prompts * chunk,
@@ -196,8 +196,8 @@ def _step(prompts: int, chunk: int, past: int, seqs: int, context: int) -> StepF
         prefill_kv_tokens=prompts * past,
         prefill_prompt_pairs=prompts * chunk * (past + 1.5 * chunk),
         decode_seqs=seqs,
-        decode_kv_tokens=seqs * context,
-        max_context=max(context if seqs else 0, past if prompts else 0),
+        decode_kv_tokens=seqs * context_tokens,
+        max_context=max(context_tokens if seqs else 0, past if prompts else 0),
         emitted_rows=prompts + seqs,
     )
 

@@ -181,14 +181,6 @@ def fit_server(
     )
 
 
-def predicted_errors(
-    setup: Setup, measured: TokenTimes, numbers: Floats, skip_first_s: float = 0.0
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Errors on a run with the numbers of the setup, and with others: predicted over measured, minus one."""
-    run = ServerRuns([ServerRun.of(setup, measured, skip_first_s)])
-    return run.errors(run.times(run.runs[0].numbers_of(setup))), run.errors(run.times(numbers))
-
-
 def _free(
     numbers: Floats,
     misses: Floats,

@@ -68,8 +68,8 @@ class ServerRun:
             fix = "give a result with the times of sending, such as a trace.csv of --out"
             raise InputError("does not say when requests were sent", file=measured.source, fix=fix)
         measured = measured.take(np.argsort(measured.sent_s, kind="stable"))
-        since = measured.sent_s - measured.sent_s.min()
-        counted = since >= skip_first_s
+        since_s = measured.sent_s - measured.sent_s.min()
+        counted = since_s >= skip_first_s
         if counted.sum() < MIN:
             problem = f"{int(counted.sum())} requests are too few to fit a server to"
             raise InputError(problem, file=measured.source, fix=f"give a run of {MIN} or more")

@@ -151,9 +151,9 @@ class AutoregressiveInstance(Instance):
     def _cut(self, now_ns: int) -> None:
         if self._step is not None:
             ends_ns = self._run.ends_ns()
-            over = ends_ns[: bisect_right(ends_ns, now_ns)]
-            if len(over):
-                self._run = PricedRun(over)
+            over_ns = ends_ns[: bisect_right(ends_ns, now_ns)]
+            if len(over_ns):
+                self._run = PricedRun(over_ns)
                 self._end()
                 self.scheduler.plan_alike()  # the step in progress
         for request in self.scheduler.running:

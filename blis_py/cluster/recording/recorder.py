@@ -208,7 +208,7 @@ class Recorder(VisitColumns):
             if self.outcome[visit] == Outcome.TIMED_OUT:
                 self.outcome[visit] = Outcome.EVICTED
 
-    def _waits(self, end_ns: int) -> Ints | None:
+    def _waits_ns(self, end_ns: int) -> Ints | None:
         """Time each request has spent in the gateway queue."""
         if self._queued_ns is None or self._gateway_ns is None:
             return None
@@ -238,7 +238,7 @@ class Recorder(VisitColumns):
             decisions=self.decisions,
             handovers=self.handovers,
             rejection=self._reasons(),
-            gateway_ns=self._waits(end_ns),
+            gateway_ns=self._waits_ns(end_ns),
         )
 
     def _visits(self, end_ns: int, instances: Sequence[InstanceRecord], roles: NDArray[np.int8]) -> Visits:

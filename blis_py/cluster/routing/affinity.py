@@ -23,8 +23,8 @@ class AffinityIndex:
         capacity: blocks of each instance.
     """
 
-    def __init__(self, block_size: int, capacity: int) -> None:
-        self._block_size, self._capacity = block_size, capacity
+    def __init__(self, block_size: int, capacity_blocks: int) -> None:
+        self._block_size, self._capacity_blocks = block_size, capacity_blocks
         self._members = 0
         self._holders: dict[Hashable, int] = {}
         """Bitmask of the instances that hold each block."""
@@ -79,13 +79,13 @@ class AffinityIndex:
             self._private += 1
             recent[("private", self._private)] = blocks - len(shared)
             self._size[index] += blocks - len(shared)
-        while self._size[index] > self._capacity:
+        while self._size[index] > self._capacity_blocks:
             self._forget_oldest(index)
 
     def _forget_oldest(self, index: int) -> None:
         recent, holders = self._recent[index], self._holders
         key, blocks = recent.popitem(last=False)
-        excess = self._size[index] - self._capacity
+        excess = self._size[index] - self._capacity_blocks
         if blocks > excess:
             recent[key] = blocks - excess
             recent.move_to_end(key, last=False)

@@ -40,24 +40,24 @@ _LATE_S = 0.1
 _WARN_EVERY_S = 10.0
 
 
-def empty_table(capacity: int, models: Sequence[str] = ()) -> RequestTable:
+def empty_table(rows: int, models: Sequence[str] = ()) -> RequestTable:
     """A table with room for requests that come later, for these models."""
-    ones = np.ones(capacity, dtype=np.int64)
+    ones = np.ones(rows, dtype=np.int64)
     names = ("", *CLUSTER_PRIORITY)
     table = RequestTable.build(
-        np.zeros(capacity, dtype=np.int64),
+        np.zeros(rows, dtype=np.int64),
         ones,
         ones.copy(),
-        max_tokens=np.zeros(capacity, dtype=np.int64),
-        deadline_ns=np.full(capacity, -1, dtype=np.int64),
-        slo_class=Labels(np.zeros(capacity, dtype=np.int32), names),
-        content=np.full(capacity, -1, dtype=np.int64),
+        max_tokens=np.zeros(rows, dtype=np.int64),
+        deadline_ns=np.full(rows, -1, dtype=np.int64),
+        slo_class=Labels(np.zeros(rows, dtype=np.int32), names),
+        content=np.full(rows, -1, dtype=np.int64),
         contents=[],
-        streaming=np.ones(capacity, dtype=np.bool_),
-        request_id=[""] * capacity,
-        model=Labels(np.zeros(capacity, dtype=np.int32), ("", *models)),
+        streaming=np.ones(rows, dtype=np.bool_),
+        request_id=[""] * rows,
+        model=Labels(np.zeros(rows, dtype=np.int32), ("", *models)),
     )
-    return replace(table, prefix_tokens=np.zeros(capacity, dtype=np.int64))
+    return replace(table, prefix_tokens=np.zeros(rows, dtype=np.int64))
 
 
 class LiveSource:

@@ -78,7 +78,7 @@ def align_experts(ids: Tensor, num_experts: int, block_m: int) -> tuple[Tensor, 
     if num_experts > MAX_ALIGNED_EXPERTS:
         return moe.align_experts.reference(ids, num_experts, block_m)
     ids = ids.contiguous()
-    capacity = moe.padded_capacity(ids.numel(), num_experts, block_m)
+    capacity = moe.padded_rows(ids.numel(), num_experts, block_m)
     rows = torch.empty(capacity, dtype=torch.int32, device=ids.device)
     tile_experts = torch.empty(capacity // block_m, dtype=torch.int32, device=ids.device)
     padded = torch.empty(1, dtype=torch.int32, device=ids.device)

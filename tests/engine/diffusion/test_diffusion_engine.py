@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from diffusion_alone import run_alone
 from stub_blocks import (
     BLOCK,
     CHOICES,
@@ -20,7 +21,6 @@ from stub_blocks import (
     stub_engine,
 )
 
-from blis_py.cluster.instances.diffusion_run import run_alone
 from blis_py.core.diffusion_request import DiffusionRequest
 from blis_py.core.token_keys import token_keys
 from blis_py.errors import InputError

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from chance import fewest_right
+from diffusion_alone import run_alone
 
-from blis_py.cluster.instances.diffusion_run import run_alone
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.diffusion_request import DiffusionRequest
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts

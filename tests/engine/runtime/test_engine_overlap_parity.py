@@ -12,7 +12,7 @@ from mixed_load import random_settings, serve_load
 from stub_engine import Letters, StubModel, run_all, stub_engine
 
 from blis_py.calibrate.parity import replay_steps
-from blis_py.calibrate.recorded import step_durations
+from blis_py.calibrate.recorded import step_durations_ns
 from blis_py.traces.steplog import read_step_log, write_step_log
 from engine.clock import WallClock
 from engine.sampling_params import SamplingParams
@@ -73,7 +73,7 @@ def test_its_log_states_when_forwards_ran_and_is_read_back_as_it_was_written(tmp
     log = engine.recorder.log()
     write_step_log(log, tmp_path / "steps.csv")
     assert read_step_log(tmp_path / "steps.csv") == log
-    assert (step_durations(log) > 0).all()
+    assert (step_durations_ns(log) > 0).all()
     begun, ended = log.column("forward_start_ns"), log.column("forward_end_ns")
     assert (begun[1:] >= ended[:-1]).all(), "one after another"
     assert (log.column("gpu_ns") == ended - begun).all()
