@@ -119,8 +119,8 @@ def inferencemax(data: Path) -> Iterator[Point]:
 
 def _as_configured(flags: dict[str, list[Row]]) -> dict[str, Row]:
     """Flags by group. Where the script that was read lacks the width, its flags are those of another one; the
-    same launch as it was configured has its own, if it is there (DeepSeek at TP4 came with 0.95 of the memory,
-    and does not fit into the 0.82 of TP8)."""
+    same launch as it was configured has its own, if it is there (DeepSeek at TP4 came with 0.95 of the
+    memory, and does not fit into the 0.82 of TP8)."""
     of_launch = {_launch(rows[0]): rows[0] for rows in flags.values() if rows[0].get("match") == "full"}
     found = {group: rows[0] for group, rows in flags.items()}
     lacking = [group for group, row in found.items() if row.get("match") == "search space differs"]

@@ -182,7 +182,8 @@ def test_a_point_is_predicted_in_the_measures_that_it_has(tmp_path: Path) -> Non
     assert predicted["tpot.mean"] == pytest.approx(8, rel=0.2)
 
 
-OWN = {"status": "not published", "token_budget": "", "max_seqs": ""}
+OWN = {"status": "not published", "token_budget": "", "max_seqs": "", "mem_util": ""}
+ROOM = {"max_num_seqs": 512, "max_num_batched_tokens": 3040}
 
 
 def test_requests_of_aiconfigurators_own_runs_are_all_alike(tmp_path: Path) -> None:
@@ -228,10 +229,11 @@ def test_a_measurement_under_two_names_has_the_flags_of_the_published_one(tmp_pa
         (
             "trtllm",
             "1.0.0rc3",
-            {"max_num_seqs": 512, "max_num_batched_tokens": 3040, "async_scheduling": False},
+            {**ROOM, "async_scheduling": False, "gpu_memory_utilization": 0.8},
         ),
-        ("trtllm", "1.3.0rc1", {"max_num_seqs": 512, "max_num_batched_tokens": 3040}),
-        ("vllm", "0.12.0", {"max_num_seqs": 512, "max_num_batched_tokens": 3040}),
+        ("trtllm", "1.2.0rc6.post1", ROOM),
+        ("trtllm", "1.3.0rc1", {**ROOM, "gpu_memory_utilization": 0.8}),
+        ("vllm", "0.12.0", ROOM),
         ("sglang", "0.5.8.post1", {"batch_former": "running-first"}),
         ("sglang", "0.5.1.post1", {}),
     ],
@@ -240,9 +242,10 @@ def test_servers_of_its_own_runs_have_the_settings_of_its_generator(
     tmp_path: Path, engine: str, version: str, expected: dict[str, Any]
 ) -> None:
     """Room for one prompt and the decodes; mixed chunks where SGLang's generator has them; no overlap of
-    steps where TensorRT-LLM's first one has none."""
+    steps where TensorRT-LLM's first one has none, and its share of the free memory by template."""
     settings = point(tmp_path, {"backend": engine, "backend_version": version}, OWN).settings()
     named = ("max_num_seqs", "max_num_batched_tokens", "batch_former", "async_scheduling")
+    named += ("gpu_memory_utilization",)
     assert {name: settings[name] for name in named if name in settings} == expected
 
 
