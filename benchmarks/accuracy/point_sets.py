@@ -38,6 +38,11 @@ def contradicted(points: Sequence[Point]) -> Iterator[str]:
         slowest[tuple(same)] = max(tpot_ms, slowest.get(tuple(same), 0.0))
 
 
+_LAUNCH = ("hw", "framework", "image", "model", "precision", "spec_decoding", "isl", "osl", "tp", "ep")
+_LAUNCH += ("dp_attention", "disagg")
+"""What two launches of InferenceMAX have in common that have the same flags."""
+
+
 def silicon(data: Path) -> Iterator[Point]:
     """Points of `silicon`; those with prefill and decode apart are refused here."""
     folder = data / "silicon"
@@ -57,7 +62,7 @@ def silicon(data: Path) -> Iterator[Point]:
             id=row["id"],
             source="silicon",
             engine=row["backend"],
-            version=row["backend_version"],
+            version=row["backend_version"] or _version_of(read.get("image", "")),
             model=row["model_path"],
             precision=row["precision"],
             gpu=row["system"].partition("_")[0],
@@ -73,28 +78,28 @@ def silicon(data: Path) -> Iterator[Point]:
             },
             gemm_form=row["gemm_quant_mode"],
             flags=read,
-            refused=_refused(row["mode"] != "agg", read.get("mtp", ""), row["system"], gpus),
+            refused=_refused(row["mode"] != "agg", read.get("mtp", ""), row["system"], gpus)
+            or _mislabelled(read),
         )
 
 
 def inferencemax(data: Path) -> Iterator[Point]:
     """Points of `inferencemax`."""
     folder = data / "inferencemax"
-    flags = _flags(folder)
+    flags = _as_configured(_flags(folder))
     groups = {row["row"]: row for row in _rows(folder / "row_groups.csv.gz")}
     engines = {"trt": "trtllm"}
     for number, row in enumerate(_rows(folder / "rows.csv.gz")):
-        read = flags.get(groups[str(number)]["group"], [{}])[0]
+        read = flags.get(groups[str(number)]["group"], {})
         gpu, framework = row["hw"].partition("-")[0], row["framework"]
         amd = gpu.startswith("mi")
         gpus = int(_float(row["tp"]) or 1)
         shared = "attention-dp" in read.get("data_parallel", "") or row["dp_attention"] == "true"
-        version = re.search(r"v?(\d+\.\d+\.\d+[\w.]*)", row["image"].rpartition(":")[2])
         yield Point(
             id=f"{row['run']}-{number}",
             source="inferencemax",
             engine=engines.get(framework, framework),
-            version=version[1] if version else "",
+            version=_version_of(row["image"]),
             model=row["model"],
             precision=row["precision"],
             gpu=gpu,
@@ -112,6 +117,20 @@ def inferencemax(data: Path) -> Iterator[Point]:
         )
 
 
+def _as_configured(flags: dict[str, list[Row]]) -> dict[str, Row]:
+    """Flags by group. Where the script that was read lacks the width, its flags are those of another one; the
+    same launch as it was configured has its own, if it is there (DeepSeek at TP4 came with 0.95 of the
+    memory, and does not fit into the 0.82 of TP8)."""
+    of_launch = {_launch(rows[0]): rows[0] for rows in flags.values() if rows[0].get("match") == "full"}
+    found = {group: rows[0] for group, rows in flags.items()}
+    lacking = [group for group, row in found.items() if row.get("match") == "search space differs"]
+    return found | {group: of_launch.get(_launch(found[group]), found[group]) for group in lacking}
+
+
+def _launch(row: Row) -> tuple[str, ...]:
+    return tuple(row[key] for key in _LAUNCH)
+
+
 def _figures(row: Row) -> tuple[str, ...]:
     """What two rows have in common that are one measurement, under two names and rounded twice."""
     same = [row[key] for key in ("backend", "model_path", "isl", "osl")]
@@ -127,6 +146,22 @@ def _refused(apart: bool, mtp: str, gpu: str, gpus: int) -> str:
     if gpu.startswith("gb200") and gpus > 4:
         return "a disaggregated deployment under the label of one engine"
     return ""
+
+
+def _mislabelled(read: Row) -> str:
+    """Runs of which the results do not say what was configured: InferenceX's script for gpt-oss on H100 had
+    512 requests in flight at every configured concurrency until its pull request 310, while sequences of the
+    server and requests in all followed the configuration. The label is what the client had."""
+    unlisted = read.get("match") == "label conc not listed"
+    if unlisted and "gptoss_fp4_h100" in read.get("script", ""):
+        return "the client's script ignored the configured concurrency, which is not recorded"
+    return ""
+
+
+def _version_of(image: str) -> str:
+    """Of the engine, by the tag of its image; may be empty."""
+    found = re.search(r"v?(\d+\.\d+\.\d+[\w.]*)", image.rpartition(":")[2])
+    return found[1] if found else ""
 
 
 def _width(row: Row, read: Row, batches: int) -> tuple[int, int, int]:

@@ -80,6 +80,10 @@ _NO_OTHER_EXPERTS = {"VLLM_USE_FLASHINFER_MOE_FP8=0", "VLLM_MOE_USE_DEEP_GEMM=0"
 """Variables that leave Triton's kernel alone for experts with block scales: of vLLM's list
 (`fused_moe/oracle/fp8.py`) only its own CUTLASS kernel comes in between, which has no block scales
 (`CutlassExpertsFp8._supports_quant_scheme`)."""
+_GENERATED_SHARES = {(1, 0): 0.8, (1, 3): 0.8}
+"""`free_gpu_memory_fraction` of the generator's templates for TensorRT-LLM, where it is not the engine's
+default (`src/aiconfigurator/generator/config/backend_templates/trtllm/extra_engine_args.1.0.0rc3.yaml.j2`).
+"""
 _WARM_UP = 2
 """Requests for each in flight that the client of AIConfigurator's generator sends before the clock starts."""
 _MEASURED_FROM_NS = 10**15
@@ -271,6 +275,8 @@ class Point:
         found: dict[str, Any] = {"max_num_seqs": seqs, "max_num_batched_tokens": tokens}
         if self.engine == "trtllm":
             found |= {"cuda_graph_padding": True, "cuda_graph_max_size": seqs}
+            if share := _GENERATED_SHARES.get(_number(self.version)):
+                found["gpu_memory_utilization"] = share
             if _number(self.version) < (1, 2):
                 found["async_scheduling"] = False
         return found

@@ -46,6 +46,9 @@ FLAGS = {
     "status": "read",
 }
 
+FIXED = {"match": "label conc not listed", "script": "benchmarks/gptoss_fp4_h100_slurm.sh"}
+"""A label of 512 requests in flight, which no configuration had."""
+
 
 def point(folder: Path, row: dict[str, str] | None = None, flags: dict[str, str] | None = None) -> Any:
     from point_sets import silicon
@@ -82,6 +85,15 @@ def test_launch_flags_are_settings(tmp_path: Path) -> None:
     assert (settings["kv_cache_dtype"], settings["gpu_memory_utilization"]) == ("fp8", 0.85)
     assert (settings["max_num_batched_tokens"], settings["max_num_seqs"]) == (16384, 4)
     assert settings["receive_interval"] == 10
+
+
+def test_a_version_that_a_row_lacks_is_that_of_its_image(tmp_path: Path) -> None:
+    """Synchronous steps in vLLM 0.10; a tag without a version says nothing."""
+    row = {"backend": "vllm", "backend_version": "", "model_path": "openai/gpt-oss-120b"}
+    images = ("vllm/vllm-openai:v0.10.2", "vllm/vllm-openai:v0.19.0-cu130", "release:gpt-oss-dev", "")
+    found = [point(tmp_path / str(i), row, {"image": image}) for i, image in enumerate(images)]
+    assert [p.version for p in found] == ["0.10.2", "0.19.0", "", ""]
+    assert [p.preset for p in found] == ["vllm-0.10", "vllm", "vllm", "vllm"]
 
 
 def test_waits_of_tensorrt_llm_are_settings(tmp_path: Path) -> None:
@@ -152,6 +164,7 @@ def test_sizes_of_cuda_graphs_are_settings(
         ({}, {"mtp": "either"}, "multi-token prediction ran, or may have"),
         ({"system": "gb200"}, {}, "a disaggregated deployment under the label of one engine"),
         ({"model_path": "someone/Else"}, {}, "no configuration of else in fp4"),
+        ({}, FIXED, "the client's script ignored the configured concurrency"),
     ],
 )
 def test_what_cannot_be_expressed_has_a_reason(
@@ -169,7 +182,8 @@ def test_a_point_is_predicted_in_the_measures_that_it_has(tmp_path: Path) -> Non
     assert predicted["tpot.mean"] == pytest.approx(8, rel=0.2)
 
 
-OWN = {"status": "not published", "token_budget": "", "max_seqs": ""}
+OWN = {"status": "not published", "token_budget": "", "max_seqs": "", "mem_util": ""}
+ROOM = {"max_num_seqs": 512, "max_num_batched_tokens": 3040}
 
 
 def test_requests_of_aiconfigurators_own_runs_are_all_alike(tmp_path: Path) -> None:
@@ -215,10 +229,11 @@ def test_a_measurement_under_two_names_has_the_flags_of_the_published_one(tmp_pa
         (
             "trtllm",
             "1.0.0rc3",
-            {"max_num_seqs": 512, "max_num_batched_tokens": 3040, "async_scheduling": False},
+            {**ROOM, "async_scheduling": False, "gpu_memory_utilization": 0.8},
         ),
-        ("trtllm", "1.3.0rc1", {"max_num_seqs": 512, "max_num_batched_tokens": 3040}),
-        ("vllm", "0.12.0", {"max_num_seqs": 512, "max_num_batched_tokens": 3040}),
+        ("trtllm", "1.2.0rc6.post1", ROOM),
+        ("trtllm", "1.3.0rc1", {**ROOM, "gpu_memory_utilization": 0.8}),
+        ("vllm", "0.12.0", ROOM),
         ("sglang", "0.5.8.post1", {"batch_former": "running-first"}),
         ("sglang", "0.5.1.post1", {}),
     ],
@@ -227,10 +242,25 @@ def test_servers_of_its_own_runs_have_the_settings_of_its_generator(
     tmp_path: Path, engine: str, version: str, expected: dict[str, Any]
 ) -> None:
     """Room for one prompt and the decodes; mixed chunks where SGLang's generator has them; no overlap of
-    steps where TensorRT-LLM's first one has none."""
+    steps where TensorRT-LLM's first one has none, and its share of the free memory by template."""
     settings = point(tmp_path, {"backend": engine, "backend_version": version}, OWN).settings()
     named = ("max_num_seqs", "max_num_batched_tokens", "batch_former", "async_scheduling")
+    named += ("gpu_memory_utilization",)
     assert {name: settings[name] for name in named if name in settings} == expected
+
+
+def test_flags_of_a_width_that_a_script_lacked_are_those_of_the_launch_that_has_it() -> None:
+    """Of the same image and lengths; of another one they say nothing."""
+    from point_sets import _LAUNCH, _as_configured
+
+    same = dict.fromkeys(_LAUNCH, "a")
+    flags = {
+        "before": [{**same, "match": "search space differs", "mem_util": "0.82"}],
+        "later": [{**same, "match": "full", "mem_util": "0.95"}],
+        "other": [{**same, "image": "b", "match": "search space differs", "mem_util": "0.82"}],
+    }
+    found = {group: row["mem_util"] for group, row in _as_configured(flags).items()}
+    assert found == {"before": "0.95", "later": "0.95", "other": "0.82"}
 
 
 def several(
