@@ -1,8 +1,9 @@
-"""Triton's interpreter with less work of its own: the same results and checks in less than half of the time.
+"""Triton's interpreter with less work of its own: the same results and checks in half of the time.
 
 It patches the language anew at every call of a device function, where once a launch is enough, and finds
-overflows of integers by a dozen interpreted operations for each addition, where NumPy takes three. It makes the
-type of every tuple, which few read, and the table of NumPy's types for every tensor.
+overflows of integers by a dozen interpreted operations for each addition, where NumPy takes three. It
+makes the type of every tuple, which few read, and the table of NumPy's types anew for every
+tensor.
 """
 
 from __future__ import annotations
