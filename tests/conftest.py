@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -62,6 +63,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
     if not native.activate() and native.current():
         raise pytest.UsageError("a conftest.py has imported the inner loop before native code was activated")
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Collecting makes only what stays: without garbage collection it takes two fifths less."""
+    gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Garbage collection leaves out what collecting made, which lives as long as the session."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_report_header(config: pytest.Config) -> str:
