@@ -41,10 +41,27 @@ class DecodeHorizon:
         self._front_end_ns = front_end_ns
         self._towards: list[deque[Pair]] = [deque() for _ in instances]
         """By decode instance, in the order of dispatch; some have arrived."""
+        self._known_ns = [-1 for _ in instances]
+        """The latest answer for each decode instance: it holds until another pair is expected."""
 
     def expect(self, pair: Pair) -> None:
         """Add a pair whose decode instance is chosen."""
-        self._towards[pair.decode].append(pair)
+        decode = pair.decode
+        self._towards[decode].append(pair)
+        before_ns = pair.arrived_ns + self._front_end_ns - 1
+        if before_ns < self._known_ns[decode]:
+            self._known_ns[decode] = before_ns
+
+    def forget(self, decode: int) -> None:
+        """Handle that a decode instance may get less KV than expected: its own steps matter to others."""
+        self._known_ns[decode] = -1
+
+    def is_quiet(self, decode: int, time_ns: int) -> bool:
+        """Whether no hand-over reaches a decode instance before or at a time."""
+        known_ns = self._known_ns
+        if time_ns > known_ns[decode]:
+            known_ns[decode] = self.safe_until_ns(decode)
+        return time_ns <= known_ns[decode]
 
     def safe_until_ns(self, decode: int) -> int:
         """No hand-over reaches a decode instance before or at this time."""

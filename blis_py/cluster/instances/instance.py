@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import Final, Protocol
 
+from blis_py.cluster.instances.decode_horizon import DecodeHorizon
 from blis_py.cluster.instances.dirty_set import DirtySet, SeveralDirtySets
 from blis_py.cluster.instances.outlet import Outlet
 from blis_py.cluster.recording.instance_log import InstanceLog
@@ -53,14 +54,6 @@ class Events(Protocol):
         ...
 
 
-class Horizon(Protocol):
-    """A bound of the lookahead of single instances."""
-
-    def safe_until_ns(self, index: int) -> int:
-        """No external event reaches the instance before or at this time, those of the ingress apart."""
-        ...
-
-
 class Instance(Wakeable):
     """A simulated instance, an endless loop: begin a step, let its time pass, end it.
 
@@ -86,7 +79,7 @@ class Instance(Wakeable):
         self._fate = events
         self.outlet: Outlet | None = None
         """Destination of requests whose visit has ended; None if they are finished."""
-        self._horizon: Horizon | None = None
+        self._horizon: DecodeHorizon | None = None
         self._member = 0
         self._log = events if isinstance(events, InstanceLog) else None
         """The event receiver if it is an `InstanceLog` itself: native code calls it without method lookup."""
@@ -136,7 +129,7 @@ class Instance(Wakeable):
         if until_ns != NEVER_NS:
             self._wakeups.set(self, until_ns)
 
-    def bound_by(self, horizon: Horizon, index: int) -> None:
+    def bound_by(self, horizon: DecodeHorizon, index: int) -> None:
         """Let this instance, which requests are handed over to, run ahead as far as the horizon permits."""
         self._horizon, self._member = horizon, index
 
@@ -148,7 +141,7 @@ class Instance(Wakeable):
             return False
         if life.kv_under_way:
             return False
-        return time_ns <= horizon.safe_until_ns(self._member)
+        return horizon.is_quiet(self._member, time_ns)
 
     @property
     def step_end_ns(self) -> int:
