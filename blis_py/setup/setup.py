@@ -139,6 +139,11 @@ class Setup:
         return self.only.scheduler
 
     @property
+    def block_size(self) -> int:
+        """Tokens per KV block, alike in all pools."""
+        return self.pools[0].scheduler.block_size
+
+    @property
     def latency(self) -> LatencyModel:
         """Latency model of the only pool; see `only`."""
         return self.only.latency
