@@ -195,6 +195,11 @@ class Setup:
         """A copy with another scheduler or latency model of the only pool."""
         return replace(self, pools=(replace(self.only, **changes),))
 
+    def with_latencies(self, models: Sequence[LatencyModel]) -> Self:
+        """A copy whose pools have other latency models, one for each."""
+        changed = zip(self.pools, models, strict=True)
+        return replace(self, pools=tuple(replace(pool, latency=latency) for pool, latency in changed))
+
     def priced_by(self, model: str) -> Self:
         """A copy under another latency model that needs only the model and the GPU.
 

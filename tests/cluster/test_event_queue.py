@@ -72,7 +72,8 @@ def test_the_last_call_comes_behind_all_others_of_its_nanosecond_and_once() -> N
     last = ActionCall(lambda now_ns: seen.append(f"last {now_ns}"))
     events.schedule_last(last, 9)
     events.schedule_last(last, 5)
-    assert events and events.next_ns() == 5
+    assert events
+    assert events.next_ns() == 5
     events.call_at(5, lambda now_ns: seen.append("step"), STEP_ENDS)
     events.call_at(7, lambda now_ns: seen.append("later"))
     events.run(6)
