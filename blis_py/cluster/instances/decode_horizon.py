@@ -11,16 +11,16 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from blis_py.cluster.instances.instance import Horizon, Instance
 from blis_py.core.request import NEVER_NS
 
 if TYPE_CHECKING:
     from blis_py.cluster.instances.fleet import Member
-    from blis_py.cluster.instances.instance import Instance
     from blis_py.cluster.instances.pairs import Pair
     from blis_py.cluster.time.events import EventQueue
 
 
-class DecodeHorizon:
+class DecodeHorizon(Horizon):
     """The pairs on their way to each decode instance.
 
     Args:
@@ -56,12 +56,12 @@ class DecodeHorizon:
         """Handle that a decode instance may get less KV than expected: its own steps matter to others."""
         self._known_ns[decode] = -1
 
-    def is_quiet(self, decode: int, time_ns: int) -> bool:
+    def is_quiet(self, index: int, time_ns: int) -> bool:
         """Whether no hand-over reaches a decode instance before or at a time."""
         known_ns = self._known_ns
-        if time_ns > known_ns[decode]:
-            known_ns[decode] = self.safe_until_ns(decode)
-        return time_ns <= known_ns[decode]
+        if time_ns > known_ns[index]:
+            known_ns[index] = self.safe_until_ns(index)
+        return time_ns <= known_ns[index]
 
     def safe_until_ns(self, decode: int) -> int:
         """No hand-over reaches a decode instance before or at this time."""
@@ -75,7 +75,8 @@ class DecodeHorizon:
                 break
             if pair.is_open:
                 reaches_ns = begins_ns if begins_ns > now_ns else self._reaches_ns(pair, now_ns)
-                until_ns = min(until_ns, reaches_ns - 1)
+                if reaches_ns <= until_ns:
+                    until_ns = reaches_ns - 1
         return until_ns
 
     def _reaches_ns(self, pair: Pair, now_ns: int) -> int:

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from typing import Final, Protocol
 
-from blis_py.cluster.instances.decode_horizon import DecodeHorizon
 from blis_py.cluster.instances.dirty_set import DirtySet, SeveralDirtySets
 from blis_py.cluster.instances.outlet import Outlet
 from blis_py.cluster.recording.instance_log import InstanceLog
@@ -24,6 +23,7 @@ from blis_py.metrics.visits import Onward
 
 IDLE_NS: Final = -1
 """Returned when there is nothing to compute."""
+_next: Final = next  # native code would look it up at every wake-up
 
 
 class Events(Protocol):
@@ -54,6 +54,14 @@ class Events(Protocol):
         ...
 
 
+class Horizon:
+    """A bound of the lookahead of single instances. A class, as native code looks up methods of protocols."""
+
+    def is_quiet(self, index: int, time_ns: int) -> bool:
+        """Whether no external event reaches the instance before or at a time, those of the ingress apart."""
+        raise NotImplementedError
+
+
 class Instance(Wakeable):
     """A simulated instance, an endless loop: begin a step, let its time pass, end it.
 
@@ -79,7 +87,7 @@ class Instance(Wakeable):
         self._fate = events
         self.outlet: Outlet | None = None
         """Destination of requests whose visit has ended; None if they are finished."""
-        self._horizon: DecodeHorizon | None = None
+        self._horizon: Horizon | None = None
         self._member = 0
         self._log = events if isinstance(events, InstanceLog) else None
         """The event receiver if it is an `InstanceLog` itself: native code calls it without method lookup."""
@@ -125,11 +133,11 @@ class Instance(Wakeable):
     def wake(self, time_ns: int) -> None:
         """Resume the loop until it has to wait again."""
         self._woken_ns = time_ns
-        until_ns = next(self._loop)
+        until_ns = _next(self._loop)
         if until_ns != NEVER_NS:
             self._wakeups.set(self, until_ns)
 
-    def bound_by(self, horizon: DecodeHorizon, index: int) -> None:
+    def bound_by(self, horizon: Horizon, index: int) -> None:
         """Let this instance, which requests are handed over to, run ahead as far as the horizon permits."""
         self._horizon, self._member = horizon, index
 
