@@ -163,7 +163,7 @@ class Result(ShownResult):
             requests=requests,
             goodput=self.simulation.targets,
             every_class=bool(self.config.goodput),
-            block_size=self.simulation.scheduler.block_size,
+            block_size=self.simulation.block_size,
         )
         return metrics if self.saturation is None else {**metrics, "saturation": self.saturation.final}
 
@@ -188,7 +188,7 @@ class Result(ShownResult):
                     for line in blis_sections(
                         self.record,
                         fitness=fitness,
-                        block_size=self.simulation.scheduler.block_size,
+                        block_size=self.simulation.block_size,
                         **targets,
                     )
                 ),

@@ -44,7 +44,8 @@ def blis_blocks(
     blocks = []
     if len(record.instances) > 1:
         for index in range(len(record.instances)):
-            blocks.append(blis_metrics(record.on([index])) | {"instance_id": f"instance_{index}"})
+            metrics = blis_metrics(record.on([index]), whole=False)
+            blocks.append(metrics | {"instance_id": f"instance_{index}"})
     return [*blocks, blis_metrics(record, goodput=goodput, every_class=every_class)]
 
 

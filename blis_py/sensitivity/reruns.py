@@ -56,7 +56,7 @@ class Reruns:
         if not self.varied:
             raise InputError(
                 f"all reruns would be the same: the requests come from a trace, "
-                f"and the latency model {simulation.latency.name} has no spread of its own",
+                f"and the latency model {_names(simulation)} has no spread of its own",
                 key="--intervals",
                 value=count,
                 fix="use a generated workload, or a fitted latency model",
@@ -84,10 +84,13 @@ class Reruns:
     def _rerun(self, index: int) -> Simulation:
         simulation = self._simulation
         again = Simulation.of(replace(simulation.config, seed=rerun_seed(simulation.config.seed, index)))
-        return again.with_pool(latency=self._redraw(index))
+        return again.with_latencies(self._redraw(index))
 
-    def _redraw(self, index: int) -> LatencyModel:
-        model = self._simulation.latency
+    def _redraw(self, index: int) -> list[LatencyModel]:
+        """The latency models of all pools, redrawn."""
+        return [self._redrawn(pool.latency, index) for pool in self._simulation.pools]
+
+    def _redrawn(self, model: LatencyModel, index: int) -> LatencyModel:
         if not isinstance(model, Redrawable):
             return model
         try:
@@ -123,6 +126,11 @@ def rerun_seed(seed: int | None, index: int) -> int:
     return int(words.generate_state(1, np.uint32)[0])
 
 
+def _names(simulation: Simulation) -> str:
+    """Names of the latency models."""
+    return ", ".join(dict.fromkeys(pool.latency.name for pool in simulation.pools))
+
+
 def _varied(simulation: Simulation) -> Iterator[str]:
     config = simulation.config
     if config.workload.trace is None:
@@ -133,7 +141,7 @@ def _varied(simulation: Simulation) -> Iterator[str]:
         yield "ties of the router"
     if simulation.kind is not None:
         yield "the steps that blocks take"
-    if isinstance(simulation.latency, Redrawable):
+    if any(isinstance(pool.latency, Redrawable) for pool in simulation.pools):
         yield "the coefficients of the latency model"
 
 

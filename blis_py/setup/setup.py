@@ -139,6 +139,11 @@ class Setup:
         return self.only.scheduler
 
     @property
+    def block_size(self) -> int:
+        """Tokens per KV block, alike in all pools."""
+        return self.pools[0].scheduler.block_size
+
+    @property
     def latency(self) -> LatencyModel:
         """Latency model of the only pool; see `only`."""
         return self.only.latency
@@ -189,6 +194,11 @@ class Setup:
     def with_pool(self, **changes: Any) -> Self:
         """A copy with another scheduler or latency model of the only pool."""
         return replace(self, pools=(replace(self.only, **changes),))
+
+    def with_latencies(self, models: Sequence[LatencyModel]) -> Self:
+        """A copy whose pools have other latency models, one for each."""
+        changed = zip(self.pools, models, strict=True)
+        return replace(self, pools=tuple(replace(pool, latency=latency) for pool, latency in changed))
 
     def priced_by(self, model: str) -> Self:
         """A copy under another latency model that needs only the model and the GPU.

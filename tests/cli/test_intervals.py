@@ -155,3 +155,14 @@ def test_wrong_flags_are_bad_input(
     code, out, error = blis("run", *small, *flags)
     assert (code, out) == (2, "")
     assert complaint in error
+
+
+def test_the_model_of_each_pool_is_redrawn() -> None:
+    apart = build(**SMALL, prefill_instances=1, decode_instances=1)
+    for prefill, decode, gaps_ms in (
+        (linear(10e6), spread(), (10.45, 18.55)),
+        (spread(), linear(10e6), (10, 10)),
+    ):
+        result = of(apart.with_latencies([prefill, decode]))
+        assert result.varied[-1] == "the coefficients of the latency model"
+        assert result.metrics["itl_ms.p50"] == pytest.approx(gaps_ms), "of the decode instance alone"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,23 @@ def test_pools_of_a_hand_over_have_the_latencies_of_the_visits() -> None:
     assert prefill["visits"] == decode["visits"] == prefill["requests"]["completed"] == 12
     for pool, instance in zip((prefill, decode), summary["instances"], strict=True):
         assert pool["itl_ms"] == instance["itl_ms"], "of one instance each"
+
+
+@pytest.mark.parametrize("handoff", ["vllm", "sglang", "blis"])
+def test_the_output_of_blis_has_a_block_for_each_instance_of_a_hand_over(
+    blis: Blis, tmp_path: Path, handoff: str
+) -> None:
+    flags = [word for name, value in APART.items() for word in (f"--{name.replace('_', '-')}", value)]
+    flags += ["--handoff", handoff, "--pd-decider", "always", "--format", "blis-text"]
+    code, out, err = blis("run", *flags, "--metrics-path", tmp_path / "metrics.json")
+    assert code == 0, err
+    blocks = [json.loads(text.split("===")[0]) for text in out.split("=== Simulation Metrics ===")[1:]]
+    prefill, decode, cluster = blocks
+    assert [block["instance_id"] for block in blocks] == ["instance_0", "instance_1", "cluster"]
+    assert prefill["completed_requests"] == decode["completed_requests"] == cluster["completed_requests"]
+    assert prefill["e2e_mean_ms"] < cluster["ttft_mean_ms"], "the end of the prefill"
+    requests = json.loads((tmp_path / "metrics.json").read_text())["requests"]
+    assert {request["handled_by"] for request in requests} == {"instance_1"}
 
 
 def test_a_flag_that_every_pool_overrides_is_refused(blis: Blis, tmp_path: Path) -> None:

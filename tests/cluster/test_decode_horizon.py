@@ -53,3 +53,21 @@ def test_the_first_time_at_which_a_pair_may_reach_it_is_just_behind(
 
 def test_an_instance_that_decodes_too_may_hand_over_at_once() -> None:
     assert horizon(pair(100), role="both").safe_until_ns(1) == 499
+
+
+def test_an_answer_holds_until_an_earlier_pair_is_expected() -> None:
+    found = horizon(pair(600), now_ns=500)
+    assert found.is_quiet(1, 600 + FRONT_END_NS - 1)
+    assert not found.is_quiet(1, 600 + FRONT_END_NS)
+    found.expect(pair(550))
+    assert not found.is_quiet(1, 550 + FRONT_END_NS)
+    assert found.is_quiet(1, 550 + FRONT_END_NS - 1)
+
+
+def test_once_kv_is_lost_the_instance_that_waits_for_it_may_hand_over_at_once() -> None:
+    waiting = pair(100, prefill_end_ns=300)
+    found = horizon(waiting, now_ns=500)
+    assert found.is_quiet(1, 10_000), "in its own queue: nothing comes from elsewhere"
+    waiting.is_lost = True
+    found.forget(1)
+    assert not found.is_quiet(1, 10_000)

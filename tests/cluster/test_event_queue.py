@@ -67,6 +67,28 @@ def test_calls_and_processes_of_one_nanosecond_come_in_the_order_of_the_table() 
     assert clock.now == 5
 
 
+def test_the_last_call_comes_behind_all_others_of_its_nanosecond_and_once() -> None:
+    events, seen = EventQueue(), list[str]()
+    last = ActionCall(lambda now_ns: seen.append(f"last {now_ns}"))
+    events.schedule_last(last, 9)
+    events.schedule_last(last, 5)
+    assert events
+    assert events.next_ns() == 5
+    events.call_at(5, lambda now_ns: seen.append("step"), STEP_ENDS)
+    events.call_at(7, lambda now_ns: seen.append("later"))
+    events.run(6)
+    assert (seen, events.now_ns) == (["step", "last 5"], 6)
+    events.run(8)
+    assert seen == ["step", "last 5", "later"]
+
+
+def test_a_run_ends_before_a_last_call_that_is_due_at_its_end() -> None:
+    events, seen = EventQueue(), list[int]()
+    events.schedule_last(ActionCall(seen.append), 6)
+    events.run(6)
+    assert (seen, events.now_ns) == ([], 6)
+
+
 def test_what_goes_wrong_in_a_process_ends_the_run() -> None:
     clock = SimClock()
 

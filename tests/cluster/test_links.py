@@ -23,8 +23,8 @@ def transfers(
     events = EventQueue()
     pool = cluster("vllm").pools[0]
     pool = replace(pool, spec=replace(pool.spec, gpus=gpus))
-    network = Network(events, [Member(index, pool, 0) for index in range(members)])
     link = Link(from_pool="a", to_pool="b", **{"bandwidth_gbps": 1.0, **settings})
+    network = Network(events, [Member(index, pool, 0) for index in range(members)], lambda *ends: link)
     ends = [-1] * len(sent)
 
     def begin(number: int) -> None:
@@ -33,7 +33,7 @@ def transfers(
         def done(transfer: Transfer, now_ns: int) -> None:
             ends[number] = now_ns // US
 
-        network.send(kilobytes * 1000, source, target, link, done)
+        network.send(kilobytes * 1000, source, target, done)
 
     for number, (at_us, *_) in enumerate(sent):
         events.call_at(at_us * US, lambda now_ns, number=number: begin(number))
@@ -101,8 +101,9 @@ def test_the_instances_of_a_pool_fill_its_nodes_whatever_stands_before_them() ->
     first, second = cluster("vllm").pools[:2]
     assert first.name != second.name
     pools = [first, second, second, first, second, second, second]
-    network = Network(EventQueue(), [Member(index, pool, 0) for index, pool in enumerate(pools)])
     link = Link(from_pool="a", to_pool="b", gpus_per_node=2)
+    members = [Member(index, pool, 0) for index, pool in enumerate(pools)]
+    network = Network(EventQueue(), members, lambda *ends: link)
     nodes = [network._node(index, link) for index in range(len(pools))]
     assert [node for name, node in nodes if name == second.name] == [0, 0, 1, 1, 2]
     assert [node for name, node in nodes if name == first.name] == [0, 0]

@@ -11,16 +11,16 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from blis_py.cluster.instances.instance import Horizon, Instance
 from blis_py.core.request import NEVER_NS
 
 if TYPE_CHECKING:
     from blis_py.cluster.instances.fleet import Member
-    from blis_py.cluster.instances.instance import Instance
     from blis_py.cluster.instances.pairs import Pair
     from blis_py.cluster.time.events import EventQueue
 
 
-class DecodeHorizon:
+class DecodeHorizon(Horizon):
     """The pairs on their way to each decode instance.
 
     Args:
@@ -41,10 +41,27 @@ class DecodeHorizon:
         self._front_end_ns = front_end_ns
         self._towards: list[deque[Pair]] = [deque() for _ in instances]
         """By decode instance, in the order of dispatch; some have arrived."""
+        self._known_ns = [-1 for _ in instances]
+        """The latest answer for each decode instance: it holds until another pair is expected."""
 
     def expect(self, pair: Pair) -> None:
         """Add a pair whose decode instance is chosen."""
-        self._towards[pair.decode].append(pair)
+        decode = pair.decode
+        self._towards[decode].append(pair)
+        before_ns = pair.arrived_ns + self._front_end_ns - 1
+        if before_ns < self._known_ns[decode]:
+            self._known_ns[decode] = before_ns
+
+    def forget(self, decode: int) -> None:
+        """Handle that a decode instance may get less KV than expected: its own steps matter to others."""
+        self._known_ns[decode] = -1
+
+    def is_quiet(self, index: int, time_ns: int) -> bool:
+        """Whether no hand-over reaches a decode instance before or at a time."""
+        known_ns = self._known_ns
+        if time_ns > known_ns[index]:
+            known_ns[index] = self.safe_until_ns(index)
+        return time_ns <= known_ns[index]
 
     def safe_until_ns(self, decode: int) -> int:
         """No hand-over reaches a decode instance before or at this time."""
@@ -58,7 +75,8 @@ class DecodeHorizon:
                 break
             if pair.is_open:
                 reaches_ns = begins_ns if begins_ns > now_ns else self._reaches_ns(pair, now_ns)
-                until_ns = min(until_ns, reaches_ns - 1)
+                if reaches_ns <= until_ns:
+                    until_ns = reaches_ns - 1
         return until_ns
 
     def _reaches_ns(self, pair: Pair, now_ns: int) -> int:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from struct import Struct
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from blis_py.cluster.instances.decode_horizon import DecodeHorizon
 from blis_py.cluster.instances.network import Network, Transfer
@@ -25,6 +26,7 @@ from blis_py.errors import InputError
 from blis_py.metrics.handovers import HandOver, HandOvers
 from blis_py.metrics.record import INSTANCE_FAILED, NO_INSTANCE
 from blis_py.metrics.visits import Onward
+from blis_py.requests.table import Ints
 
 if TYPE_CHECKING:
     from blis_py.cluster.instances.fleet import Fleet
@@ -38,7 +40,8 @@ ChooseBeside = Callable[[Request, int, int], int]
 DEADLOCK = "hand-over deadlock"
 """Reason of an eviction: its instances held KV blocks for each other."""
 _HANDED_OVER: Final = Onward.HANDED_OVER
-_HANDOVER: Final = Struct(f"{len(HandOver._fields)}q")
+_AT_ONCE: Final = 1024 * len(HandOver._fields)
+"""Numbers of completed hand-overs to pack at once."""
 TRANSFER_FAILED = "KV transfer failed"
 """Reason of an eviction: the prefill instance no longer had the KV."""
 
@@ -74,8 +77,10 @@ class HandOff:
         self.settings = settings
         self.turns: list[int] | None = None
         """The one count of all round-robin routers that have no policy of their own; None = one each."""
-        self._values = bytearray()
+        self._packed: list[Ints] = []
         """The completed hand-overs, a `HandOver` behind the other."""
+        self._latest: list[int] = []
+        """Those that are not packed yet."""
         self._pairs: dict[int, Pair] = {}
         """By row of the request, from the choice of its instances until its KV has arrived."""
         self.on_arrival: Callable[[Request, int], None] | None = None
@@ -116,10 +121,10 @@ class HandOff:
         self._front_end_ns = recorder.frontend.before_enqueue_ns
         self._choose_decode = choose_decode
         self._links = {(link.from_pool, link.to_pool): link for link in fleet.cluster.links}
-        self._links_by_ends: dict[tuple[int, int], Link] = {}
         self._block_bytes: dict[int, tuple[int, int]] = {}
         """Tokens and bytes of a KV block of each decode instance."""
-        self.network = Network(events, fleet.members)
+        self.network = Network(events, fleet.members, self.link)
+        self._when_sent = self._sent
         for pool in fleet.cluster.pools:
             fleet.connect(pool.name, self)
         if self.looks_ahead and self.settings.pair_order == "decode-first":
@@ -142,7 +147,8 @@ class HandOff:
             self._forget_token(pair)
             if pair.prefill_end_ns >= 0 and pair.decode_request is None:
                 self._recorder.revisit(pair.request.next_visit(*pair.limits))
-        return HandOvers.of_bytes(self._values)
+        self._pack()
+        return HandOvers.of_bytes(np.concatenate(self._packed))
 
     def whereabouts(self, row: int) -> tuple[int, Request] | None:
         """The instance that has a request between both, and the request as it serves it; `None` = is not."""
@@ -217,7 +223,8 @@ class HandOff:
 
     def _to_decode(self, pair: Pair, now_ns: int, ready_ns: int, carried: int = 0) -> None:
         """Open the visit to the decode instance."""
-        request = pair.request.next_visit(*pair.limits)
+        output_tokens, max_tokens = pair.limits
+        request = pair.request.next_visit(output_tokens, max_tokens)
         request.carried = request.generated = carried
         pair.decode_request = request
         self._recorder.revisit(request, ready_ns)
@@ -289,19 +296,14 @@ class HandOff:
 
     def _transfer(self, pair: Pair, size_bytes: int) -> Transfer:
         pair.size_bytes += size_bytes
-        transfer = self.network.send(size_bytes, pair.prefill, pair.decode, self.link(pair), self._sent, pair)
+        transfer = self.network.send(size_bytes, pair.prefill, pair.decode, self._when_sent, pair)
         pair.transfers.append(transfer)
         return transfer
 
-    def link(self, pair: Pair) -> Link:
-        """The link between the pools of a pair."""
-        ends = pair.prefill, pair.decode
-        link = self._links_by_ends.get(ends)
-        if link is None:
-            members = self._fleet.members
-            link = self._links[members[pair.prefill].pool.name, members[pair.decode].pool.name]
-            self._links_by_ends[ends] = link
-        return link
+    def link(self, prefill: int, decode: int) -> Link:
+        """The link between the pools of two instances."""
+        members = self._fleet.members
+        return self._links[members[prefill].pool.name, members[decode].pool.name]
 
     def _chunks(self, step: Step) -> None:
         """Send the chunks of prompts that a step has computed, the last ones excepted."""
@@ -367,7 +369,13 @@ class HandOff:
 
     def _note(self, pair: Pair, end_ns: int) -> None:
         """Record a completed hand-over."""
-        self._values += _HANDOVER.pack(*pair.record(end_ns))
+        self._latest += pair.record(end_ns)
+        if len(self._latest) >= _AT_ONCE:
+            self._pack()
+
+    def _pack(self) -> None:
+        self._packed.append(np.array(self._latest, dtype=np.int64))
+        self._latest.clear()
 
     # -- ends ------------------------------------------------------------------------------------------
 
@@ -403,6 +411,8 @@ class HandOff:
 
     def _is_gone(self, pair: Pair) -> bool:
         """Whether one of its instances has failed before the KV arrived."""
+        if not self._failed:
+            return pair.is_lost
         return pair.is_lost or pair.prefill in self._failed or pair.decode in self._failed
 
     def _lose_kv(self, pair: Pair, why: str) -> None:
@@ -411,6 +421,8 @@ class HandOff:
         assert request is not None
         self._stop(pair)
         pair.is_lost = True
+        if self._horizon is not None:
+            self._horizon.forget(pair.decode)
         self._instances[pair.prefill].let_go(pair.request, now_ns)
         if self.settings.load_failure_policy == "fail" or self.token_of_prefill:
             self._evict(pair, why)

@@ -148,7 +148,8 @@ class Sglang(Trtllm):
 
     def _start(self, pair: Pair, now_ns: int) -> None:
         """Enqueue at the decode instance alone until it has blocks for the request."""
-        pair.decode_request = request = pair.request.next_visit(*pair.limits)
+        output_tokens, max_tokens = pair.limits
+        pair.decode_request = request = pair.request.next_visit(output_tokens, max_tokens)
         request.carried = request.generated = 1
         self._instances[pair.decode].submit([(now_ns + self._front_end_ns, request)])
 
@@ -190,7 +191,8 @@ class GenerationFirst(Trtllm):
 
     def _start(self, pair: Pair, now_ns: int) -> None:
         instance, ready_ns = self._instances[pair.decode], now_ns + self._front_end_ns
-        pair.decode_request = request = pair.request.next_visit(*pair.limits)
+        output_tokens, max_tokens = pair.limits
+        pair.decode_request = request = pair.request.next_visit(output_tokens, max_tokens)
         request.carried = request.generated = 1
         if request.prompt_tokens + (request.max_tokens or 1) <= instance.most_tokens:
             request.deadline_ns, request.visit = -1, NO_VISIT  # those of the prefill count until its end
@@ -234,7 +236,7 @@ class Blis(HandOff):
         pair.request.forget_since(0)
 
     def _hand_over(self, pair: Pair, end_ns: int) -> None:
-        spec, link = self._fleet.members[pair.prefill].pool.spec, self.link(pair)
+        spec, link = self._fleet.members[pair.prefill].pool.spec, self.link(pair.prefill, pair.decode)
         blocks = block_count(pair.request.prompt_tokens, spec.scheduler.block_size)
         self._active += 1
         wire_us = 0.0

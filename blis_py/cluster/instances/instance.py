@@ -23,6 +23,7 @@ from blis_py.metrics.visits import Onward
 
 IDLE_NS: Final = -1
 """Returned when there is nothing to compute."""
+_next: Final = next  # native code would look it up at every wake-up
 
 
 class Events(Protocol):
@@ -53,12 +54,12 @@ class Events(Protocol):
         ...
 
 
-class Horizon(Protocol):
-    """A bound of the lookahead of single instances."""
+class Horizon:
+    """A bound of the lookahead of single instances. A class, as native code looks up methods of protocols."""
 
-    def safe_until_ns(self, index: int) -> int:
-        """No external event reaches the instance before or at this time, those of the ingress apart."""
-        ...
+    def is_quiet(self, index: int, time_ns: int) -> bool:
+        """Whether no external event reaches the instance before or at a time, those of the ingress apart."""
+        raise NotImplementedError
 
 
 class Instance(Wakeable):
@@ -132,7 +133,7 @@ class Instance(Wakeable):
     def wake(self, time_ns: int) -> None:
         """Resume the loop until it has to wait again."""
         self._woken_ns = time_ns
-        until_ns = next(self._loop)
+        until_ns = _next(self._loop)
         if until_ns != NEVER_NS:
             self._wakeups.set(self, until_ns)
 
@@ -148,7 +149,7 @@ class Instance(Wakeable):
             return False
         if life.kv_under_way:
             return False
-        return time_ns <= horizon.safe_until_ns(self._member)
+        return horizon.is_quiet(self._member, time_ns)
 
     @property
     def step_end_ns(self) -> int:

@@ -95,10 +95,13 @@ class Network:
 
     Args:
         members: the instances by index. Those of a pool fill its nodes in this order.
+        link_of: the link between two instances.
     """
 
-    def __init__(self, events: EventQueue, members: Sequence[Member]) -> None:
-        self._events, self._members = events, members
+    def __init__(
+        self, events: EventQueue, members: Sequence[Member], link_of: Callable[[int, int], Link]
+    ) -> None:
+        self._events, self._members, self._link_of = events, members, link_of
         self._ports: dict[Hashable, Port] = {}
         self._paths: dict[tuple[int, int], Path] = {}
         self.sent_bytes = self.cancelled_bytes = 0
@@ -108,14 +111,13 @@ class Network:
         self.under_way = 0
         """Transfers that have not ended."""
 
-    def send(
-        self, size_bytes: int, source: int, target: int, link: Link, done: Done, tag: Any = None
-    ) -> Transfer:
+    def send(self, size_bytes: int, source: int, target: int, done: Done, tag: Any = None) -> Transfer:
         """Begin a transfer now, from an instance to another."""
         now_ns = self._events.now_ns
         ends = source, target
         path = self._paths.get(ends)
         if path is None:
+            link = self._link_of(source, target)
             path = self._paths[ends] = Path(self._ports_of(source, target, link), link)
         transfer = Transfer(self, size_bytes, now_ns, path.ports, done, tag)
         wire_ns = ceil(size_bytes / path.rate) if path.ports else 0

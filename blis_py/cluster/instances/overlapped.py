@@ -45,6 +45,8 @@ class OverlappedInstance(AutoregressiveInstance):
         """Step times behind another step: host work that overlaps with it is hidden."""
         self._line = self._behind if isinstance(self._behind, LineModel) else None
         """The same model if its functions can be called without a lookup."""
+        self._filling = latency if isinstance(latency, LineModel) else None
+        """The model of a step on an idle GPU, likewise."""
         self._pipeline = launch_pipeline(self._behind)
         """Ends of steps with prompts, where launching is priced apart."""
         self._flight: Step | None = None
@@ -73,7 +75,9 @@ class OverlappedInstance(AutoregressiveInstance):
 
     def _filling_end_ns(self, step: Step, now_ns: int) -> int:
         """End of a step launched on an idle GPU, which is seen once the one behind it is launched, too."""
-        end_ns = now_ns + self.latency.step_ns(step.features)
+        line = self._filling
+        duration_ns = self.latency.step_ns(step.features) if line is None else step_ns(line, step.features)
+        end_ns = now_ns + duration_ns
         if self._pipeline is None:
             return end_ns
         scheduler = self.scheduler

@@ -60,7 +60,7 @@ class InstanceLog:
         self._outcome, self._scheduled_ns = recorder.outcome.data, recorder.scheduled_ns.data
         self._emitted_tokens, self._cached_tokens = recorder.emitted_tokens.data, recorder.cached_tokens.data
         self._first_step, self._last_step = recorder.first_step.data, recorder.last_step.data
-        self._preemptions = recorder.preemptions.data
+        self._preemptions, self._finish_ns = recorder.preemptions.data, recorder.finish_ns.data
         self._late_ns = recorder.late_ns.data
 
     def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
@@ -122,7 +122,7 @@ class InstanceLog:
         visit.
         """
         for request in requests:
-            self._to.finish_ns[request.visit] = now_ns
+            self._finish_ns[request.visit] = now_ns
         self.ended(requests, how)
 
     def ended(self, requests: list[Request], outcome: Outcome | Onward) -> None:

@@ -65,7 +65,7 @@ class Recorder(VisitColumns):
         self.on_failure: Callable[[Request, int], None] | None = None
         self.on_eviction: Callable[[Request], None] | None = None
         self._on_the_way_ns = on_the_way_ns
-        self._instance = self.instance.data
+        self._instance, self._ready = self.instance.data, self.ready_ns.data
         self.decisions: Decisions | None = None
         self.handovers: HandOvers | None = None
         self._rejections: dict[int, str] = {}
@@ -113,7 +113,7 @@ class Recorder(VisitColumns):
         """
         self._instance[request.visit] = instance
         if ready_ns >= 0:
-            self.ready_ns[request.visit] = ready_ns
+            self._ready[request.visit] = ready_ns
 
     def _grow(self) -> None:
         super()._grow()

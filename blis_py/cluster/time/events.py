@@ -77,6 +77,9 @@ class EventQueue:
         self.earliest_ns = NEVER_NS
         """No event comes before this time; the one that would have come then may have been cancelled."""
         self._heap: list[tuple[int, int, int, object]] = []
+        self._last = Call()
+        self._last_ns = NEVER_NS
+        """The call of `schedule_last` and its time."""
         self._count = 0
         self._end_ns = NEVER_NS
         """End of the run."""
@@ -108,6 +111,15 @@ class EventQueue:
             self.earliest_ns = time_ns
         heappush(self._heap, (time_ns, order, number, call))
 
+    def schedule_last(self, call: Call, time_ns: int) -> None:
+        """Schedule the one call that comes behind all others of its nanosecond, not earlier than now.
+
+        There is a single one at a time: it needs no place in the heap.
+        """
+        self._last, self._last_ns = call, time_ns
+        if time_ns < self.earliest_ns:
+            self.earliest_ns = time_ns
+
     def push(self, event: object, time_ns: int, order: int) -> None:
         """Schedule an event that is not a `Call`."""
         self._count += 1
@@ -117,18 +129,19 @@ class EventQueue:
     def next_ns(self) -> int:
         """Time of the next event, or the end of the run if that is earlier."""
         heap = self._heap
+        next_ns = self._last_ns if self._last_ns < self._end_ns else self._end_ns
         while heap:
             time_ns, _, number, event = heap[0]
             if isinstance(event, Call) and event.number != number:
                 heappop(heap)
                 continue
-            return time_ns if time_ns < self._end_ns else self._end_ns
-        return self._end_ns
+            return time_ns if time_ns < next_ns else next_ns
+        return next_ns
 
     def __bool__(self) -> bool:
         """Whether an event is scheduled."""
         self.next_ns()
-        return bool(self._heap)
+        return bool(self._heap) or self._last_ns != NEVER_NS
 
     def step(self) -> None:
         """Process the next event; there is one."""
@@ -138,11 +151,18 @@ class EventQueue:
     def _is_due(self, end_ns: int | None) -> bool:
         """Whether an event is left, or one before a time."""
         time_ns = self.next_ns()
-        return bool(self._heap) and (end_ns is None or time_ns < end_ns)
+        is_left = bool(self._heap) or self._last_ns != NEVER_NS
+        return is_left and (end_ns is None or time_ns < end_ns)
 
     def _process_head(self) -> None:
-        """Process the head of the heap, which is not cancelled."""
-        self.now_ns, _, _, event = heappop(self._heap)
+        """Process the next event; the head of the heap is not cancelled."""
+        heap = self._heap
+        if not heap or self._last_ns < heap[0][0]:
+            self.now_ns, self._last_ns = self._last_ns, NEVER_NS
+            self.earliest_ns = self.next_ns()
+            self._last.happen(self.now_ns)
+            return
+        self.now_ns, _, _, event = heappop(heap)
         self.earliest_ns = self.next_ns()
         if isinstance(event, Call):
             event.number = _CANCELLED
@@ -159,7 +179,7 @@ class EventQueue:
         while True:
             while self._is_due(end_ns):
                 self._process_head()
-            if self._heap or self.when_dry is None or not self.when_dry():
+            if self or self.when_dry is None or not self.when_dry():
                 break
         if end_ns is not None:
             self.now_ns = end_ns

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from blis_py.cluster.time.events import STEP_ENDS, Call, EventQueue
+from blis_py.cluster.time.events import Call, EventQueue
 from blis_py.cluster.time.lookahead import Lookahead
 from blis_py.core.request import NEVER_NS
 
@@ -178,7 +178,7 @@ class WakeupQueue:
             at >>= 1
 
     def _schedule(self, time_ns: int) -> None:
-        self._events.schedule(self._call, time_ns, STEP_ENDS)
+        self._events.schedule_last(self._call, time_ns)
         self._call_ns = time_ns
 
 
