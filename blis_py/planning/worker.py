@@ -191,7 +191,7 @@ def _facts(simulation: Setup) -> dict[str, object]:
     span_s = float(arrival_ns[-1] - arrival_ns[0]) / 1e9 if comes else 0.0
     loops = simulation.closed_loops()
     return {
-        "requests": len(arrival_ns),
+        "requests": len(arrival_ns) if loops is None else loops.most(simulation.table),
         "span_s": span_s,
         "dispersion": dispersion(arrival_ns) if comes else 1.0,
         "generated": simulation.config.workload.trace is None,
