@@ -24,6 +24,8 @@ MAX_UNSERVED = 0.01
 """Share of client timeouts at which a cluster does not keep up, regardless of the other requests' waits."""
 BEHIND = 0.2
 """Share of the time of arrivals that requests must wait in the end for a short run to be saturated."""
+_MARGIN = 1.5
+"""Requests named as sufficient, over those by this run: service times grow while a batch fills."""
 _BLOCKS, _TOGETHER, _DRAWS, _GROWTH = 40, 5, 1000, 0.01
 
 
@@ -61,15 +63,12 @@ def load(record: RunRecord) -> dict[str, Any]:
     behind = _falls_behind(record, last_ns - first_ns)
     if behind and served.any():  # few or none may end before the last arrival
         rates = rates[0], _rates(record, first_ns, _end_ns(record))[1]
-    if not served.any() or second.sum() < MIN:
-        verdict, more = (SATURATED, {}) if behind else (TOO_SHORT, _needed(rows, 2 * MIN / max(rows, 1)))
-        return _load_summary(verdict, rates, None, late_s) | more
-    unserved = np.isin(record.outcome[second], (Outcome.TIMED_OUT, Outcome.REJECTED, Outcome.EVICTED)).mean()
-    if unserved > MAX_UNSERVED:
+    few = not served.any() or second.sum() < MIN
+    if not few and _unserved(record.outcome[second]) > MAX_UNSERVED:
         return _load_summary(SATURATED, rates, None, late_s)
-    in_service_ns = float(np.median(record.finish_ns[served] - record.scheduled_ns[served]))
-    if last_ns - middle_ns < SERVICES * in_service_ns:
-        short = SERVICES * in_service_ns / max(last_ns - middle_ns, 1)
+    brief = _brevity(record, served, last_ns - middle_ns)
+    if few or brief > 1:
+        short = max(2 * MIN / max(rows, 1), brief)
         verdict, more = (SATURATED, {}) if behind else (TOO_SHORT, _needed(rows, short))
         return _load_summary(verdict, rates, None, late_s) | more
     edges = np.linspace(middle_ns, last_ns, _BLOCKS + 1)
@@ -78,6 +77,20 @@ def load(record: RunRecord) -> dict[str, Any]:
     if mean >= _GROWTH * rates[0] and _low(growth) > 0:
         return _load_summary(SATURATED, rates, mean, late_s)
     return _load_summary(OVERLOADED if late_s else STABLE, rates, mean, late_s)
+
+
+def _unserved(outcome: NDArray[np.int8]) -> float:
+    """Share of the requests that were refused or given up."""
+    lost = np.isin(outcome, (Outcome.TIMED_OUT, Outcome.REJECTED, Outcome.EVICTED))
+    return float(lost.mean())
+
+
+def _brevity(record: RunRecord, served: NDArray[np.bool_], half_ns: int) -> float:
+    """Factor by which half of the arrivals must be longer for a verdict; 0 if no request is served."""
+    if not served.any():
+        return 0.0
+    in_service_ns = float(np.median(record.finish_ns[served] - record.scheduled_ns[served]))
+    return SERVICES * in_service_ns / max(half_ns, 1)
 
 
 def _falls_behind(record: RunRecord, span_ns: int) -> bool:
@@ -96,8 +109,8 @@ def _falls_behind(record: RunRecord, span_ns: int) -> bool:
 
 
 def _needed(rows: int, factor: float) -> dict[str, int]:
-    """About how many requests would suffice for a verdict, in two significant digits."""
-    needed = rows * factor * 1.1
+    """About how many requests suffice for a verdict, in two significant digits."""
+    needed = rows * factor * _MARGIN
     digits = max(math.floor(math.log10(max(needed, 1.0))) - 1, 0)
     return {"requests_for_verdict": math.ceil(needed / 10**digits) * 10**digits}
 

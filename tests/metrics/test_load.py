@@ -98,10 +98,17 @@ def test_a_short_run_with_a_queue_of_minutes_is_saturated() -> None:
     assert found["verdict"] == SATURATED
 
 
-def test_a_run_that_is_too_short_states_how_many_requests_would_do() -> None:
-    found = load(rate=4, num_requests=60)
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"rate": 4, "num_requests": 60},
+        {"rate": 10, "num_requests": 90, "output_tokens": 400, "max_num_seqs": 64},  # answers of 4 s, too
+    ],
+)
+def test_a_run_that_is_too_short_states_how_many_requests_would_do(flags: dict[str, Any]) -> None:
+    found = load(**flags)
     assert found["verdict"] == TOO_SHORT
-    enough = load(rate=4, num_requests=found["requests_for_verdict"])
+    enough = load(**flags | {"num_requests": found["requests_for_verdict"]})
     assert enough["verdict"] != TOO_SHORT
 
 

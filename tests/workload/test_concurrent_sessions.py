@@ -69,6 +69,8 @@ def test_each_permit_runs_one_conversation_after_another(tmp_path: Path) -> None
     whole = frame.groupby("session_id").size()
     assert (whole < 4).sum() <= 3  # those that the number of requests cut off
     assert result.summary["sessions"]["turns_not_reached"] == (4 - whole).sum()
+    assert result.summary["load"]["verdict"] == "closed loop"
+    assert (frame.client_wait_ms == 0).all()
 
 
 def test_the_next_conversation_begins_when_a_permit_is_free(tmp_path: Path) -> None:
@@ -112,8 +114,10 @@ def test_they_stand_beside_other_clients(tmp_path: Path) -> None:
     plain = {key: value for key, value in USERS.items() if key != "reasoning"} | {"id": "plain"}
     chat = {key: value for key, value in PACED.items() if key != "concurrency"} | {"id": "chat"}
     path = written(tmp_path, chat, USERS, plain, aggregate_rate=2.0, num_requests=300)
-    frame = blis.run(**MODEL, workload_spec=path).requests
+    result = blis.run(**MODEL, workload_spec=path)
+    frame = result.requests
     assert len(frame) == 300
+    assert result.summary["load"]["closed_loop_requests"] == frame.client.isin(["users", "plain"]).sum()
     assert most_at_once(intervals(frame[frame.client == "users"])) == 3
     assert (frame[frame.client == "plain"].session_id == "").all()
     assert (frame[frame.client == "chat"].round_index > 0).any()

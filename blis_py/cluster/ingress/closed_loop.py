@@ -152,6 +152,9 @@ class ClosedLoops:
         if self._left:
             self._left -= 1
             (request,) = self._make(slice(row, row + 1))
+            if row in self._permit_of:
+                assert self.table.due_ns is not None
+                self.table.due_ns[row] = now_ns
             self._send_now(request)
 
     def _arrives(self, request: Request, now_ns: int) -> None:
