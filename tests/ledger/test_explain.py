@@ -147,7 +147,7 @@ def test_the_columns_of_a_tpot_are_per_token_and_add_up_to_tpots(busy: Result) -
     ):
         expected_ns = 1e6 * np.mean([tpot_ms[each.request] for each in requests if each is not None])
         assert sum(line[column] for line in lines) == pytest.approx(expected_ns, rel=1e-3)
-    assert "Columns of other requests: TPOT per token." in str(explanation)
+    assert "Others (mean of the slowest): TPOT per token." in str(explanation)
 
 
 def test_the_share_column_names_the_metric(busy: Result) -> None:
