@@ -68,8 +68,8 @@ class Sustained:
 
     @property
     def backlog_alone(self) -> bool:
-        """Whether a recorded load meets all targets and only its backlog grows, as where its rate rises towards
-        its end."""
+        """Whether a recorded load meets all targets and only its backlog grows, as with a rate that rises
+        towards the end."""
         facts, judgement = self.outcome.facts, self.judgement
         recorded = not facts.get("generated") and not facts.get("closed")
         return recorded and judgement.saturated and all(each.met for each in judgement.requirements)

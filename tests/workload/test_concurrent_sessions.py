@@ -89,7 +89,7 @@ def test_turns_have_the_pause_of_the_loop_where_they_have_none_of_their_own(tmp_
 
 
 def test_a_conversation_that_breaks_off_frees_its_permit(tmp_path: Path) -> None:
-    """Every first turn fails: all that are sent are first turns, as many as asked for."""
+    """Every first turn fails: all that are sent are first turns, as many as requested."""
     client = USERS | {"input_distribution": {"type": "constant", "params": {"value": 5000}}}
     result = blis.run(**MODEL, workload_spec=written(tmp_path, client), max_model_len=4096)
     frame = result.requests
