@@ -86,9 +86,9 @@ def warm_up(job: Job) -> None:
 
 def varied(job: Job) -> Simulation:
     """The simulation of a job, with its variation."""
-    length = job.variation.length
+    length, load = job.variation.length, _at_once if job.variation.at_once else cached_demand
     simulation = Simulation.of(
-        job.config, lambda config: _with_factors(longer(config, length, cached_demand), job.variation)
+        job.config, lambda config: _with_factors(longer(config, length, load), job.variation)
     )
     return _with_other_parts(simulation, job.variation)
 
@@ -100,6 +100,11 @@ def cached_demand(config: RunConfig) -> Demand:
     when = (config.horizon, config.drain)
     parts = (load, config.seed, when, descriptions(config), config.admission.slo_priorities, files)
     return _remembered(_demands, repr(parts), lambda: demand(config, _as_recorded))
+
+
+def _at_once(config: RunConfig) -> Demand:
+    demand = cached_demand(config)
+    return replace(demand, table=demand.table.at_once())
 
 
 def _as_recorded(load: WorkloadSection, seed: int) -> tuple[RequestTable, Reading]:
