@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,6 +84,24 @@ def test_the_time_of_overload_counts_once_however_many_wait() -> None:
     requests = RequestTable.build(at_once, np.full(40, 10), np.full(40, 50))
     found = simulate(requests, scheduler=simulation.scheduler, latency=simulation.latency)
     assert assess(found)["overloaded_s"] == pytest.approx(9 * 0.5 - 1, abs=0.05)
+
+
+def test_a_backlog_that_follows_a_rising_rate_is_not_saturation(tmp_path: Path) -> None:
+    """From 20/s to 60/s, where one instance serves 128/s: more are in service, and none takes longer. At four
+    times the rate they do.
+    """
+    arrival_s = np.cumsum(1 / np.linspace(20, 60, 1000))
+    rows = [f"{each:.6f},10,50" for each in arrival_s]
+    trace = tmp_path / "ramp.csv"
+    trace.write_text("\n".join(["arrival_s,input_tokens,output_tokens", *rows]) + "\n")
+    server = {key: value for key, value in SERVER.items() if not key.startswith(("output", "timeout"))}
+    slow, fast = (
+        blis.run(**server | {"trace": str(trace), "max_num_seqs": 64}, rate=rate).summary["load"]
+        for rate in (36, 140)
+    )
+    assert slow["backlog_growth_per_s"] > 0.01 * slow["offered_per_s"]
+    assert slow["verdict"] == STABLE
+    assert fast["verdict"] == SATURATED
 
 
 def test_the_verdict_comes_first(capsys: pytest.CaptureFixture[str]) -> None:

@@ -75,7 +75,23 @@ def test_a_backlog_that_follows_the_rate_of_a_trace_adds_no_instance(tmp_path: P
     plan = blis.plan(**server, trace=str(trace), slo=["ttft.p99=200ms"], instances="1:3", draws=0, tune=False)
     assert plan.holds
     assert plan.best.instances == 1
-    assert "judged over 4,000 requests" in str(plan)
+
+
+@pytest.mark.parametrize(
+    ("facts", "met", "saturated", "may_hold"),
+    [
+        ({"generated": False}, True, True, True),
+        ({"generated": True}, True, True, False),
+        ({"closed": True}, True, True, False),
+        ({"generated": False}, False, True, False),
+    ],
+)
+def test_a_recorded_load_of_which_only_the_backlog_grows_may_hold_over_a_longer_run(
+    facts: dict[str, Any], met: bool, saturated: bool, may_hold: bool
+) -> None:
+    limit = Requirement("ttft.p99", 100.0, 90.0 if met else 110.0, "ms", 0.1 if met else -0.1)
+    judgement = Judgement(False, (limit,), saturated=saturated)
+    assert Sustained(judgement, JobOutcome(facts=facts), 1.0, True).may_hold == may_hold
 
 
 @pytest.mark.slow
