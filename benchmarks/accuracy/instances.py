@@ -1,6 +1,6 @@
 """How many instances the measured points of a server imply, and how many the predictions of the same points.
 
-    python benchmarks/accuracy/instances.py [../shared/data] [--every 4] [--known FILE] [--no-runs]
+    python benchmarks/accuracy/instances.py [../shared/data]
 
 In each group of one engine, model, GPU, layout and lengths, TTFT and TPOT of the middle concurrency are the
 targets. The highest requests/s within both follows from the points and what lies between them: once as
@@ -12,8 +12,8 @@ predicted number suffices (below 90 % a plan says so), the interval spans 5 to 9
 at 90 % is what `--confidence 90%` asks for. Three sets:
 
 - held out: closed loops of `results/real_engines.json`, by coefficients that had not seen the model;
-- silicon and inferencemax: the points of `points.py`, as the program prices them. Every n-th group of silicon
-  (`--every`); each point is simulated once and kept in `--known`, so that the run can be resumed.
+- silicon and inferencemax: the points of `points.py`, as the accuracy page prices them
+  (`results/accuracy.json`, by `page.py`).
 
 Writes `results/instances.json` and `results/instances.md`.
 """
@@ -31,7 +31,6 @@ from statistics import median
 from typing import Any
 
 import point_sets as published
-from points import NotExpressed
 from points import Point as Published
 
 from blis_py.planning.uncertainty import Regime, errors_in
@@ -253,26 +252,10 @@ def _share(flags: Sequence[bool | None]) -> float:
 # --- points of public benchmarks ---------------------------------------------------------------------
 
 
-class Known:
-    """Predictions of points, in a file with a line for each; None = it cannot be expressed."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-        self._found: dict[str, dict[str, float] | None] = dict(map(json.loads, lines))
-
-    def __contains__(self, point: Published) -> bool:
-        return point.id in self._found
-
-    def of(self, point: Published) -> dict[str, float] | None:
-        if point.id not in self._found:
-            try:
-                self._found[point.id] = point.predict()
-            except NotExpressed:
-                self._found[point.id] = None
-            with self._file.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([point.id, self._found[point.id]]) + "\n")
-        return self._found[point.id]
+def accuracy() -> dict[str, dict[str, Any]]:
+    """The priced points of the accuracy page, by their ids, with relative `errors`."""
+    points = json.loads((RESULTS / "accuracy.json").read_text(encoding="utf-8"))["points"]
+    return {point["id"]: point for point in points if point.get("errors")}
 
 
 def gathered(points: Iterable[Published]) -> Iterator[tuple[str, list[Published]]]:
@@ -296,18 +279,15 @@ def _name(key: tuple[Any, ...]) -> str:
 
 
 def published_groups(
-    kind: str, points: Iterable[Published], known: Known, every: int, run: bool
+    kind: str, points: Iterable[Published], priced: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[Group]:
-    """Groups whose points all have a prediction."""
-    for name, of in list(gathered(points))[::every]:
-        if not run and any(point not in known for point in of):
+    """Groups whose points are all priced."""
+    for name, of in gathered(points):
+        if any(point.id not in priced for point in of):
             continue
-        figures = [known.of(point) for point in of]
-        if any(each is None for each in figures):
-            continue
-        measured = [_point(point, point.measured) for point in of]
-        predicted = [_point(point, each or {}) for point, each in zip(of, figures, strict=True)]
-        contradictory = any(point.impossible() for point in of)
+        measured = [_point(point, {}) for point in of]
+        predicted = [_point(point, priced[point.id]["errors"]) for point in of]
+        contradictory = any(point.impossible() or priced[point.id]["contradicted"] for point in of)
         first, form = of[0], of[0].shape().weights
         width = form.experts if first.shape().experts else form.dense
         precision = "16-bit" if width >= 2 else "FP8" if width >= 1 else "FP4"
@@ -319,26 +299,27 @@ def published_groups(
         )
 
 
-def _point(of: Published, figures: Mapping[str, float]) -> Point:
-    return Point(of.concurrency, figures["ttft.mean"], figures["tpot.mean"], of.output_tokens)
+def _point(of: Published, errors: Mapping[str, float]) -> Point:
+    """A measured point, off by relative errors."""
+    latencies = (of.measured[name] * (1 + errors.get(name, 0.0)) for name in ("ttft.mean", "tpot.mean"))
+    return Point(of.concurrency, *latencies, of.output_tokens)
 
 
 # --- the page ----------------------------------------------------------------------------------------
 
 
-_LEGEND = """* The points contradict each other.
+_LEGEND = """* The points contradict each other or another run of the server: not in the first table.
 *Confidence*: of the predicted number, by the errors of other servers; below 90 % a plan warns. *Interval*:
 what 5 to 95 % of the draws of these errors need; the last of its numbers is what holds in nine of ten draws.
 *Short*: the target that limits the prediction, and how far that latency is off at the middle concurrency,
 where more instances are needed than measured.
 
-The question is ill-posed where latency hardly grows with concurrency: there a per cent of latency is up to
-five per cent of the requests/s within the targets, and a prediction that is 5 to 20 % too slow calls for half
-as many instances again. Both targets are reached at one measured point, so the worse of two errors counts: on
-average TTFT is 5 to 9 % too short and TPOT 0 to 4 % too long, but the worse of the two 5 to 9 % too long. So
-the predicted number alone is within one of the measured one in a third to half of the groups (with a target
-for TPOT alone, in 53 to 64 %). The interval is the answer to use: it has the measured number in about nine of
-ten groups, and the number at 90 %, where there is one, suffices in more than nine of ten.
+The question is ill-posed where latency hardly grows with concurrency: there a per cent of latency is two to
+five per cent of the requests/s within the targets, and a prediction that is 10 to 20 % too slow calls for
+half as many instances again. Both targets are those of one measured point, so the worse of two errors counts.
+The interval is the answer to use: of all groups {within:.0%} have a predicted number within one of the
+measured one, {covered:.0%} have the measured one in the interval, and the number at 90 %, where there is one,
+suffices in {enough:.0%}.
 
 """
 
@@ -347,7 +328,12 @@ def table(answers: Sequence[Answer]) -> str:
     """Markdown."""
     head = "# Instances: predicted against what the measured points imply\n\n"
     head += f"For {MULTIPLE} times the measured rate; by `python benchmarks/accuracy/instances.py`. "
-    head += _LEGEND
+    consistent = [each for each in answers if each.consistent]
+    head += _LEGEND.format(
+        within=summary(consistent)["within_one"],
+        covered=_share([each.covered for each in consistent]),
+        enough=_share([each.enough for each in consistent]),
+    )
     parts = [head, _summaries(answers), "\n"]
     for kind in dict.fromkeys(each.set for each in answers):
         parts += [f"\n## {kind}\n\n", _rows([each for each in answers if each.set == kind])]
@@ -416,16 +402,13 @@ def _interval(each: Answer) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("data", type=Path, nargs="?")
-    parser.add_argument("--every", type=int, default=4)
-    parser.add_argument("--known", type=Path, default=RESULTS / "instances.points")
-    parser.add_argument("--no-runs", action="store_true", help="only groups whose points were run")
     given = parser.parse_args()
     rows = json.loads((RESULTS / "real_engines.json").read_text(encoding="utf-8"))
     found = groups(rows)
     if given.data is not None:
-        known, run = Known(given.known), not given.no_runs
-        found += published_groups("inferencemax", published.inferencemax(given.data), known, 1, run)
-        found += published_groups("silicon", published.silicon(given.data), known, given.every, run)
+        priced = accuracy()
+        found += published_groups("inferencemax", published.inferencemax(given.data), priced)
+        found += published_groups("silicon", published.silicon(given.data), priced)
     answers = [answer(group) for group in found]
     text = table(answers)
     print(text)

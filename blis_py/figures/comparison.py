@@ -12,11 +12,8 @@ from matplotlib.ticker import NullLocator
 from blis_py.figures.axes import metric_axis
 from blis_py.figures.facts import foot_of_several
 from blis_py.figures.style import (
-    BLUE,
-    GREY,
     INK,
     QUIET,
-    VERMILLION,
     Picture,
     grid,
     headline,
@@ -67,15 +64,13 @@ def comparison(data: Data, frames: Sequence[pd.DataFrame], settings: Data) -> Pi
     count = len(latencies)
     figure, axes = grid(
         *(1, count + len(means)),
-        height=max(3.4 + 1.5 * max(0, count - 3), tall + 0.9) + room,
+        height=max(1.0 + 1.5 * count, tall + 0.9) + room,
         foot=foot,
         above=0.4 + room,
         beside=0.6,
     )
     others = ", ".join(each["run"] for each in data["compared"])
-    headline(
-        figure, f"{others} beside {data['runs'][0]}: the same requests; hollow: the change could be chance"
-    )
+    headline(figure, f"{others} compared with {data['runs'][0]}; hollow: the change could be chance")
     _place(figure, axes[:count], axes[count:])
     for ax, metric in zip(axes[:count], latencies, strict=True):
         _draw_latencies(ax, metric, data["runs"], frames)
@@ -120,9 +115,7 @@ def _draw_latencies(ax: Axes, metric: Metric, names: Sequence[str], frames: Sequ
         )
         if not len(values):
             continue
-        look = {key: value for key, value in series_lines(index).items() if key != "marker"}
-        if index:
-            look["linestyle"] = (0, (5, 1.5))
+        look = _line(index, len(names))
         slower = 1 - np.arange(len(values)) / len(values)
         ax.step(values, slower, where="post", label=label(name), **look)
         least = min(least, float(slower[-1]))
@@ -138,6 +131,14 @@ def _draw_latencies(ax: Axes, metric: Metric, names: Sequence[str], frames: Sequ
     ax.set_yticks([share for share, _ in ticks], [text for _, text in ticks])
     ax.yaxis.set_minor_locator(NullLocator())
     ax.set_ylabel("percentile")
+
+
+def _line(run: int, runs: int) -> dict[str, Any]:
+    """Look of a run's line: the first wide and pale, later ones thinner, so that equal lines all show."""
+    look = {key: value for key, value in series_lines(run).items() if key != "marker"}
+    if not run:
+        return look | {"linewidth": 4.5, "alpha": 0.45}
+    return look | {"linewidth": 2.6 - 1.4 * (run - 1) / max(runs - 2, 1), "linestyle": (0, (5, 1.5))}
 
 
 def _draw_groups(ax: Axes, metric: Metric, shown: Sequence[Sequence[Data]]) -> None:
@@ -158,7 +159,7 @@ def _draw_groups(ax: Axes, metric: Metric, shown: Sequence[Sequence[Data]]) -> N
         return
     for place, run, change in points:
         middle = 100 * change["relative"]
-        colour = _colour(change, run, len(shown))
+        colour = str(series_lines(run + 1)["color"])
         if change["interval"] is not None:
             low, high = (100 * end for end in change["interval"])
             ax.plot([low, high], [place] * 2, color=colour, linewidth=3, alpha=0.5, solid_capstyle="butt")
@@ -166,9 +167,7 @@ def _draw_groups(ax: Axes, metric: Metric, shown: Sequence[Sequence[Data]]) -> N
         ax.plot([middle], [place], marker="o", color=colour, markersize=5, markerfacecolor=face)
     ax.axvline(0, color=INK, linewidth=0.8)
     groups = max(shown, key=len)
-    ax.set_yticks(
-        range(len(groups)), [f"{label(group['name'])} ({group['requests']:,})" for group in groups], size=8
-    )
+    ax.set_yticks(range(len(groups)), [_group_label(group) for group in groups], size=8)
     ax.set_ylim(len(groups) - 0.4, -0.6)
     ax.set_xlim(*_extent([change for _, _, change in points]))
     ax.grid(visible=False, axis="y")
@@ -177,11 +176,11 @@ def _draw_groups(ax: Axes, metric: Metric, shown: Sequence[Sequence[Data]]) -> N
     ax.set_xlabel("change, %", size=8, color=QUIET)
 
 
-def _colour(change: Data, run: int, runs: int) -> str:
-    """Colour of the run where there are several; else by whether the change is an improvement."""
-    if runs > 1:
-        return str(series_lines(run + 1)["color"])
-    return GREY if not change["sure"] else BLUE if change["relative"] < 0 else VERMILLION
+def _group_label(group: Data) -> str:
+    name = label(group["name"])
+    if group["by"] == "prompt":
+        name = f"prompt {name.removesuffix(' tokens')}"
+    return f"{name} ({group['requests']:,})"
 
 
 def _extent(changes: Sequence[Data]) -> tuple[float, float]:

@@ -91,7 +91,7 @@ def _draw_ledger(ax: Axes, lines: Sequence[Data], whole: bool, metric: str) -> N
         ax.barh(row, length - first, left=first, color=colour, alpha=0.45, height=0.7)
         text = f"{_number(length)} ({line['share']:.0%})" if line["share"] else _number(length)
         ax.annotate(text, (length, row), (3, 0), textcoords="offset points", va="center", size=8)
-    ax.set_yticks(range(len(lines)), [line["what"] for line in lines], size=8)
+    ax.set_yticks(range(len(lines)), [_wrapped(line["what"]) for line in lines], size=8)
     ax.set_ylim(len(lines) - 0.4, -0.6)
     longest = max(line["whole_ns" if whole else "asked_ns"] for line in lines)
     ax.set_xlim(0, 1.5 * longest / 1e6)
@@ -105,7 +105,7 @@ def _draw_ledger(ax: Axes, lines: Sequence[Data], whole: bool, metric: str) -> N
 def _draw_what_ifs(ax: Axes, changes: Sequence[Data], data: Data) -> None:
     """Draw the change of the explained quantity by each what-if."""
     in_question = "its E2E" if data["metric"] is None else data["question"]
-    ax.set_title("What if: each a run")
+    ax.set_title("What if (one run each)")
     if not changes:
         say(ax, "No run with other settings was requested, or none has an answer.")
         return
@@ -114,10 +114,8 @@ def _draw_what_ifs(ax: Axes, changes: Sequence[Data], data: Data) -> None:
     for row, (one, percent) in enumerate(zip(changes, percents, strict=True)):
         colour = style.GREY if one["noise"] else style.BLUE if percent < 0 else style.VERMILLION
         ax.barh(row, min(percent, high), color=colour, height=0.7)
-        beyond = " →" if percent > high else ""
-        noise = " noise" if one["noise"] else ""
         ax.annotate(
-            f"{percent:+,.1f} %{beyond}{noise}".replace("-", "−"),
+            _effect(one, percent, high),
             (max(min(percent, high), 0), row),
             (3, 0),
             textcoords="offset points",
@@ -134,13 +132,20 @@ def _draw_what_ifs(ax: Axes, changes: Sequence[Data], data: Data) -> None:
     ax.set_xlabel(f"{in_question}, change, %", size=8)
 
 
+def _effect(one: Data, percent: float, high: float) -> str:
+    if abs(percent) < 0.05:
+        return "no difference"
+    beyond = " →" if percent > high else ""
+    return f"{percent:+,.1f} %{beyond}{' noise' if one['noise'] else ''}".replace("-", "−")
+
+
 def _cut(percents: Sequence[float]) -> float:
     """End of the axis: larger values become arrows, so that the other bars stay readable."""
     return min(max(percents), max(100.0, 1.5 * max(-min(percents), 0)))
 
 
 def _wrapped(change: str) -> str:
-    """A change in two lines where one is too long."""
+    """A label in two lines where one is too long."""
     return fill(change, 44, break_on_hyphens=False, break_long_words=False)
 
 

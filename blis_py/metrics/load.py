@@ -24,6 +24,9 @@ MAX_UNSERVED = 0.01
 """Share of client timeouts at which a cluster does not keep up, regardless of the other requests' waits."""
 BEHIND = 0.2
 """Share of the time of arrivals that requests must wait in the end for a short run to be saturated."""
+_SLOWER = 1.05
+_MARGIN = 1.5
+"""Requests named as sufficient, over those by this run: service times grow while a batch fills."""
 _BLOCKS, _TOGETHER, _DRAWS, _GROWTH = 40, 5, 1000, 0.01
 
 
@@ -33,10 +36,11 @@ def load(record: RunRecord) -> dict[str, Any]:
     *Saturated*: the backlog, the requests that have arrived and not ended, grows through the second half of
     the arrivals; the drain after the last arrival does not count. It grows if the mean growth per block of
     time is positive with 95 % probability (block bootstrap, 5 of 40 blocks drawn together) and at least 1 %
-    of the offered load; or if more than 1 % of the clients time out; or, in a run too short for that, if
-    waiting grows throughout and reaches a fifth of the time of arrivals. *Overloaded at times*: some requests
-    wait for more than a second, but the backlog drains. `overloaded_s` is the length of time during which any
-    request has waited that long.
+    of the offered load, unless it merely follows a rising rate: no request waits for more than a second, and
+    requests are not 5 % longer in the cluster per output token at the end; or if more than 1 % of the clients
+    time out; or, in a run too short for that, if waiting grows throughout and reaches a fifth of the time of
+    arrivals. *Overloaded at times*: some requests wait for more than a second, but the backlog drains.
+    `overloaded_s` is the length of time during which any request has waited that long.
 
     Requests of closed loops wait for each other and have no backlog: if there are others, the verdict, with
     its rates, is on those, and `closed_loop_requests` counts the rest; if not, it is *closed loop*.
@@ -61,23 +65,46 @@ def load(record: RunRecord) -> dict[str, Any]:
     behind = _falls_behind(record, last_ns - first_ns)
     if behind and served.any():  # few or none may end before the last arrival
         rates = rates[0], _rates(record, first_ns, _end_ns(record))[1]
-    if not served.any() or second.sum() < MIN:
-        verdict, more = (SATURATED, {}) if behind else (TOO_SHORT, _needed(rows, 2 * MIN / max(rows, 1)))
-        return _load_summary(verdict, rates, None, late_s) | more
-    unserved = np.isin(record.outcome[second], (Outcome.TIMED_OUT, Outcome.REJECTED, Outcome.EVICTED)).mean()
-    if unserved > MAX_UNSERVED:
+    few = not served.any() or second.sum() < MIN
+    if not few and _unserved(record.outcome[second]) > MAX_UNSERVED:
         return _load_summary(SATURATED, rates, None, late_s)
-    in_service_ns = float(np.median(record.finish_ns[served] - record.scheduled_ns[served]))
-    if last_ns - middle_ns < SERVICES * in_service_ns:
-        short = SERVICES * in_service_ns / max(last_ns - middle_ns, 1)
+    brief = _brevity(record, served, last_ns - middle_ns)
+    if few or brief > 1:
+        short = max(2 * MIN / max(rows, 1), brief)
         verdict, more = (SATURATED, {}) if behind else (TOO_SHORT, _needed(rows, short))
         return _load_summary(verdict, rates, None, late_s) | more
     edges = np.linspace(middle_ns, last_ns, _BLOCKS + 1)
     growth = np.diff(_backlog(record, edges)) / ((last_ns - middle_ns) / _BLOCKS / 1e9)
     mean = float(growth.mean())
-    if mean >= _GROWTH * rates[0] and _low(growth) > 0:
+    grows = mean >= _GROWTH * rates[0] and _low(growth) > 0
+    if grows and (late_s or _slowdown(record, middle_ns, last_ns) > _SLOWER):
         return _load_summary(SATURATED, rates, mean, late_s)
     return _load_summary(OVERLOADED if late_s else STABLE, rates, mean, late_s)
+
+
+def _unserved(outcome: NDArray[np.int8]) -> float:
+    """Share of the requests that were refused or given up."""
+    lost = np.isin(outcome, (Outcome.TIMED_OUT, Outcome.REJECTED, Outcome.EVICTED))
+    return float(lost.mean())
+
+
+def _slowdown(record: RunRecord, begin_ns: int, end_ns: int) -> float:
+    """Time in the cluster per output token of the second half of these arrivals, over that of the first."""
+    arrival_ns = record.table.arrival_ns
+    since_ns = np.where(record.finish_ns < 0, record.end_ns, record.finish_ns) - arrival_ns
+    late = arrival_ns >= (begin_ns + end_ns) // 2
+    early = (arrival_ns >= begin_ns) & ~late
+    tokens = record.table.output_tokens
+    per_token = [float(since_ns[rows].sum() / max(tokens[rows].sum(), 1)) for rows in (early, late)]
+    return per_token[1] / max(per_token[0], 1.0)
+
+
+def _brevity(record: RunRecord, served: NDArray[np.bool_], half_ns: int) -> float:
+    """Factor by which half of the arrivals must be longer for a verdict; 0 if no request is served."""
+    if not served.any():
+        return 0.0
+    in_service_ns = float(np.median(record.finish_ns[served] - record.scheduled_ns[served]))
+    return SERVICES * in_service_ns / max(half_ns, 1)
 
 
 def _falls_behind(record: RunRecord, span_ns: int) -> bool:
@@ -96,8 +123,8 @@ def _falls_behind(record: RunRecord, span_ns: int) -> bool:
 
 
 def _needed(rows: int, factor: float) -> dict[str, int]:
-    """About how many requests would suffice for a verdict, in two significant digits."""
-    needed = rows * factor * 1.1
+    """About how many requests suffice for a verdict, in two significant digits."""
+    needed = rows * factor * _MARGIN
     digits = max(math.floor(math.log10(max(needed, 1.0))) - 1, 0)
     return {"requests_for_verdict": math.ceil(needed / 10**digits) * 10**digits}
 

@@ -29,6 +29,9 @@ _AHEAD = 4096
 _PREPARE_S = 2.0
 """Longest time spent on bodies before the first request."""
 
+_Due = tuple[int, int]
+"""Time in ns at which a request is due, and its row."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
@@ -159,7 +162,7 @@ class Driver:
             time_ns, row = heappop(due)
             if self._left > 0:
                 self._left -= 1
-                self._begin(self._one(row, time_ns))
+                self._begin(self._open_turn(row, time_ns))
         if due:
             assert self._timer is not None
             self._timer.set(self._origin_ns + due[0][0])
@@ -171,16 +174,24 @@ class Driver:
         self._timer.set(self._origin_ns + self._due[0][0])
 
     async def _worker(self, loop: Loop, rows: Iterator[int]) -> None:
-        """One client of a loop with permits."""
-        for row in rows:
-            due_ns = int(self._table.arrival_ns[row]) if loop.paced else self.now_ns()
-            await self._until(due_ns)
-            if self._left <= 0:
-                return
-            self._left -= 1
-            await self._one(row, max(due_ns, 0))
+        """One client of a loop with permits; a session keeps its permit."""
+        for first in rows:
+            turn: _Due | None = (int(self._table.arrival_ns[first]) if loop.paced else self.now_ns(), first)
+            while turn is not None:
+                due_ns, row = turn
+                await self._until(due_ns)
+                if self._left <= 0:
+                    return
+                self._left -= 1
+                turn = await self._one(row, max(due_ns, 0))
             if loop.think_ns:
                 await asyncio.sleep(loop.think_ns / 1e9)
+
+    async def _open_turn(self, row: int, due_ns: int) -> None:
+        """A request of an open loop, whose next turn may be sent beside others."""
+        following = await self._one(row, due_ns)
+        if following is not None:
+            self._later(*following)
 
     async def _until(self, time_ns: int) -> None:
         wait_ns = time_ns - self.now_ns()
@@ -189,15 +200,14 @@ class Driver:
 
     # -- a request -------------------------------------------------------------------------------------
 
-    async def _one(self, row: int, due_ns: int) -> None:
-        """Send one request and measure its response."""
+    async def _one(self, row: int, due_ns: int) -> _Due | None:
+        """Send one request and measure its response; return the next turn of its session, if there is one."""
         if self._limit is None:
-            await self._sent(row, due_ns)
-        else:
-            async with self._limit:
-                await self._sent(row, due_ns)
+            return await self._sent(row, due_ns)
+        async with self._limit:
+            return await self._sent(row, due_ns)
 
-    async def _sent(self, row: int, due_ns: int) -> None:
+    async def _sent(self, row: int, due_ns: int) -> _Due | None:
         measured, answer = MeasuredRequest(row, due_ns), ObservedAnswer()
 
         def on_sent(time_ns: int) -> None:
@@ -219,7 +229,7 @@ class Driver:
         measured.token_ns = [time_ns - self._origin_ns for time_ns in answer.times_ns]
         measured.prompt_tokens, measured.completion_tokens = answer.prompt_tokens, answer.completion_tokens
         self._on_end(measured)
-        self._follow(row, measured, "".join(answer.text))
+        return self._following(row, measured, "".join(answer.text))
 
     def _patience_s(self, row: int) -> float:
         deadline_ns = int(self._table.deadline_ns[row])
@@ -227,18 +237,18 @@ class Driver:
             return self._style.timeout_s
         return max(deadline_ns - int(self._table.arrival_ns[row]), 0) / 1e9
 
-    def _follow(self, row: int, measured: MeasuredRequest, answer: str) -> None:
-        """Send the next turn of a session, if there is one and this one was answered."""
+    def _following(self, row: int, measured: MeasuredRequest, answer: str) -> _Due | None:
+        """The next turn of a session, if there is one and this one was answered."""
         following = self._next.get(row)
         if following is None or measured.end[0] != "ok":
-            return
+            return None
         assert self._table.session is not None
         assert self._table.think_ns is not None
         talk = self._talks.setdefault(int(self._table.session[row]), [])
         if not talk:
             talk.append(self._prompts.prompt(row))
         talk.append(answer)
-        self._later(measured.ended_ns + int(self._table.think_ns[following]), following)
+        return measured.ended_ns + int(self._table.think_ns[following]), following
 
     # -- bodies ----------------------------------------------------------------------------------------
 

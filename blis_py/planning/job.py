@@ -20,6 +20,8 @@ class Variation:
     """Factor on the arrival rate: the same requests, closer together."""
     length: float = 1.0
     """Factor on the number of requests: generated further, or the recording repeated (see `longer`)."""
+    at_once: bool = False
+    """Whether all requests are due at the start, so that a closed loop is always full."""
     resample: int | None = None
     """Seed of a bootstrap of the requests (see `longer.resampled`); None = as they are."""
     prompt: float = 1.0

@@ -31,11 +31,11 @@ def longer(config: RunConfig, length: float, demand_of: Callable[[RunConfig], De
     demand = demand_of(config)
     if length <= 1:
         return demand
-    num_requests = math.ceil(round(len(demand.table) * length, 6))
+    num_requests = math.ceil(round(demand.most * length, 6))
     in_loop = config.workload.concurrency is not None
     if config.workload.trace is None:
         further = demand_of(replace(config, workload=replace(config.workload, num_requests=num_requests)))
-        if len(further.table) >= _ENOUGH * num_requests:
+        if further.most >= _ENOUGH * num_requests:
             return further
         if demand.loops is None and len(further.table) > len(demand.table):
             whole = _repeated(further, math.ceil(num_requests / len(further.table)), in_loop)

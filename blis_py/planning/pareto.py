@@ -108,16 +108,21 @@ def pareto(study: Study, axes: Sequence[Axis], runner: Runner, goal: Goal) -> Pa
 def _outcomes(configs: Sequence[RunConfig], runner: Runner, goal: Goal) -> list[JobOutcome]:
     """The outcome of each configuration; one that misses a target is run again as long as its steady state
     needs."""
-    outcomes = runner.run([Job(config) for config in configs])
+    outcomes = runner.run([_job(config) for config in configs])
     lengths = {
         index: length
         for index, outcome in enumerate(outcomes)
         if outcome.ran and not goal.judge(outcome).holds and (length := steady_length(outcome, goal)) > 1
     }
-    longer = runner.run([Job(configs[index], Variation(length=lengths[index])) for index in lengths])
+    longer = runner.run([_job(configs[index], length) for index, length in lengths.items()])
     for index, outcome in zip(lengths, longer, strict=True):
         outcomes[index] = outcome
     return outcomes
+
+
+def _job(config: RunConfig, length: float = 1.0) -> Job:
+    """A run whose loops are full from the start, whatever the arrivals of its load."""
+    return Job(config, Variation(length=length, at_once=True))
 
 
 def _check(config: RunConfig) -> None:

@@ -182,7 +182,8 @@ def max_rate(config: RunConfig, runner: Runner, *, goal: Goal, prices: Prices, d
     prices.check(devices_of(config))
     best = given(drained(config), goal, runner, prices)
     longer = sustained(best.config, goal, runner, best.outcome)
-    under = drawn(best.config, goal, runner, draws, longer) if best.judgement.holds else Drawn()
+    holds = best.judgement.holds and longer.judgement.holds
+    under = drawn(best.config, goal, runner, draws, longer) if holds else Drawn()
     return examined(Plan(best, RATE, longer, drawn=draws > 0), goal, runner, under, [])
 
 

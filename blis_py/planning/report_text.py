@@ -29,7 +29,7 @@ def lines(plan: PlanResult) -> list[str]:
     """The answer first, then its limits, certainty and provenance."""
     best = plan.best
     given = _given_load(plan)
-    lines = [f"{_verb(plan)}: {best}", f"  {_size(best, given)}", *_parts(best)]
+    lines = [f"{_verb(plan)}: {best}{_doubt(plan)}", f"  {_size(best, given)}", *_parts(best)]
     lines += [f"  {_met(each)} {each}{given}" for each in best.judgement.requirements if _shown(each)]
     lines += _longer(plan)
     if best.judgement.saturated:
@@ -92,6 +92,12 @@ def _verb(plan: PlanResult) -> str:
     return f"Cheapest configuration that meets all targets{sure}"
 
 
+def _doubt(plan: PlanResult) -> str:
+    """The confidence of an answer, where it is low."""
+    share = None if plan.objective == RATE or not plan.holds else plan.probability
+    return "" if share is None or share >= SURE else f" (confidence {100 * share:.0f} %)"
+
+
 def _size(best: Candidate, given: str = "") -> str:
     text = f"{best.gpus} GPU{'s' if best.gpus > 1 else ''}"
     if best.dollars_per_hour is None:
@@ -133,7 +139,8 @@ def _longer(plan: PlanResult) -> list[str]:
         lines = [f"  {_begun(plan)}"]
     if longer is not None and longer.length > longer.begun:
         over = f"over {longer.length / longer.begun:.3g} × the duration ({longer.requests:,} requests)"
-        lines += [f"  {over}: {_tightest(longer.judgement)}"]
+        failed = "" if longer.judgement.holds else "✗ "
+        lines += [f"  {failed}{over}: {_tightest(longer.judgement)}"]
     if longer is not None and longer.on_edge:
         lines += _on_edge(longer)
     elif lines and longer is not None and not longer.settled and longer.judgement.holds:

@@ -67,9 +67,17 @@ class Sustained:
         )
 
     @property
+    def backlog_alone(self) -> bool:
+        """Whether a recorded load meets all targets and only its backlog grows, as with a rate that rises
+        towards the end."""
+        facts, judgement = self.outcome.facts, self.judgement
+        recorded = not facts.get("generated") and not facts.get("closed")
+        return recorded and judgement.saturated and all(each.met for each in judgement.requirements)
+
+    @property
     def may_hold(self) -> bool:
         """Whether the configuration meets its targets, or a longer run of it may."""
-        return self.judgement.holds or self.on_edge or self.ends_count
+        return self.judgement.holds or self.on_edge or self.ends_count or self.backlog_alone
 
     @property
     def growth(self) -> float:

@@ -86,10 +86,15 @@ class Sweep:
     """Runs that were not in the store."""
 
     def __repr__(self) -> str:
+        return f"Sweep({self.size})"
+
+    @property
+    def size(self) -> str:
+        """Number of runs, the axes, and how many runs gave no result."""
         refused, failed = (sum(row.status == what for row in self.rows) for what in (REFUSED, FAILED))
         lost = "".join(f", {n} {what}" for n, what in ((refused, REFUSED), (failed, FAILED)) if n)
         over = ", ".join(f"{each.name} ({len(each.values)})" for each in self.axes)
-        return f"Sweep({len(self.rows):,} runs over {over or 'nothing'}{lost})"
+        return f"{len(self.rows):,} runs over {over or 'nothing'}{lost}"
 
     @property
     def seeds(self) -> int:

@@ -103,18 +103,28 @@ class Verifier:
             self._drawn[probe] = drawn(space.config(probe), space.goal, space.runner, self._count, longer)
         return self._drawn[probe]
 
-    def fewest(self, probe: Probe) -> int:
-        """The fewest instances, with the settings of a candidate, that hold in one of ten of its draws."""
-        space, (line, size), errors = self._space, probe, self.drawn(probe).errors
-        if errors is None:
+    def fewest(self, probe: Probe) -> int | None:
+        """The fewest instances, with the settings of a candidate, that hold in one of ten of its draws; None
+        if none do."""
+        space, (line, size) = self._space, probe
+        under = self.drawn(probe)
+        if under.errors is None:
             return space.config(probe).instances
-        length = self.sustained(probe).analysed
-        while size > 0 and space.runs(line, size - 1):
-            fewer = drawn_from(errors, space.config((line, size - 1)), space.goal, space.runner, length)
-            if (fewer.share or 0.0) < UNLIKELY:
-                break
+        if not _is_possible(under):
+            larger = range(size + 1, len(space.sizes))
+            found = next((each for each in larger if self._is_possible_at(probe, line, each)), None)
+            return None if found is None else space.config((line, found)).instances
+        while size > 0 and self._is_possible_at(probe, line, size - 1):
             size -= 1
         return space.config((line, size)).instances
+
+    def _is_possible_at(self, probe: Probe, line: int, size: int) -> bool:
+        """Whether another size holds in one of ten of a candidate's draws."""
+        space, errors = self._space, self.drawn(probe).errors
+        if errors is None or not space.runs(line, size):
+            return False
+        length = self.sustained(probe).analysed
+        return _is_possible(drawn_from(errors, space.config((line, size)), space.goal, space.runner, length))
 
     def _reinstated(self, best: Probe, lines: Sequence[int]) -> bool:
         """Whether a longer run lets a cheaper candidate hold that a shorter one failed; the nearest of each
@@ -155,3 +165,7 @@ class Verifier:
         self.unsure.append(probe)
         needed = Requirement("draws that meet all targets", confidence, share, "share", share - confidence)
         return replace(longer.judgement, holds=False, requirements=(*longer.judgement.requirements, needed))
+
+
+def _is_possible(under: Drawn) -> bool:
+    return (under.share or 0.0) >= UNLIKELY

@@ -86,9 +86,9 @@ def warm_up(job: Job) -> None:
 
 def varied(job: Job) -> Simulation:
     """The simulation of a job, with its variation."""
-    length = job.variation.length
+    length, load = job.variation.length, _at_once if job.variation.at_once else cached_demand
     simulation = Simulation.of(
-        job.config, lambda config: _with_factors(longer(config, length, cached_demand), job.variation)
+        job.config, lambda config: _with_factors(longer(config, length, load), job.variation)
     )
     return _with_other_parts(simulation, job.variation)
 
@@ -100,6 +100,11 @@ def cached_demand(config: RunConfig) -> Demand:
     when = (config.horizon, config.drain)
     parts = (load, config.seed, when, descriptions(config), config.admission.slo_priorities, files)
     return _remembered(_demands, repr(parts), lambda: demand(config, _as_recorded))
+
+
+def _at_once(config: RunConfig) -> Demand:
+    demand = cached_demand(config)
+    return replace(demand, table=demand.table.at_once())
 
 
 def _as_recorded(load: WorkloadSection, seed: int) -> tuple[RequestTable, Reading]:
@@ -191,7 +196,7 @@ def _facts(simulation: Setup) -> dict[str, object]:
     span_s = float(arrival_ns[-1] - arrival_ns[0]) / 1e9 if comes else 0.0
     loops = simulation.closed_loops()
     return {
-        "requests": len(arrival_ns),
+        "requests": len(arrival_ns) if loops is None else loops.most(simulation.table),
         "span_s": span_s,
         "dispersion": dispersion(arrival_ns) if comes else 1.0,
         "generated": simulation.config.workload.trace is None,

@@ -108,7 +108,7 @@ def _compared(first: str, each: Data) -> Iterable[Any]:
 
 def _matched(first: str, each: Data) -> str:
     one, other = plain(first), plain(each["run"])
-    text = f"{other} beside {one}: {each['pairs']:,} requests are in both"
+    text = f"{other} compared with {one}: {each['pairs']:,} requests are in both"
     left = [
         f"{each[key]:,} in {name} alone"
         for key, name in (("only_first", one), ("only_second", other))

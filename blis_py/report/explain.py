@@ -117,7 +117,8 @@ def _ledger(data: Data) -> Table:
     if data["slowest"]:
         slowest = data["slowest"]
         some = "" if slowest["looked_at"] == slowest["requests"] else f" of {slowest['requests']:,}"
-        columns |= {"slowest_ns": f"slowest {slowest['looked_at']:,}{some}", "typical_ns": "median request"}
+        columns["slowest_ns"] = f"slowest {slowest['looked_at']:,}{some}"
+        columns["typical_ns"] = "median request"
     if request["ttft_ns"] is None:
         del columns["first_token_ns"]
     table = _table("ms", *columns.values(), _share_of(data))
@@ -151,7 +152,7 @@ def _scope(data: Data) -> str:
     if not data["slowest"] or metric is E2E:
         return ""
     per = "per token" if data["per_token"] else "alone"
-    return f" The slowest and the median request: {metric.own_label or metric.label} {per}."
+    return f" Others (mean of the slowest): {metric.own_label or metric.label} {per}."
 
 
 def _others(data: Data) -> Table:

@@ -146,7 +146,7 @@ def _load(load: Summary, counts: Summary) -> str:
     if verdict == CLOSED:
         return f"[bold]closed loop[/]: {served}"
     needed = load.get("requests_for_verdict")
-    more = f": about {needed:,} requests would" if needed else ""
+    more = f"; try about {needed:,} requests" if needed else ""
     return f"[bold yellow]too short to tell[/] whether it keeps up{more}"
 
 

@@ -16,9 +16,9 @@ class Loop:
     """Consecutive requests of a table under a common concurrency limit.
 
     Attributes:
-        rows: of the table, consecutive.
-        permits: most requests in progress; `None` = an open loop.
-        think_ns: from a request's end, as seen by the client, until its permit is free again.
+        rows: of the table, consecutive: requests, or first turns of sessions.
+        permits: most requests or sessions in progress; `None` = an open loop.
+        think_ns: from the end of a request or session, as seen by the client, until its permit is free again.
         paced: each is due at its arrival in the table; otherwise as soon as a permit is free.
     """
 
@@ -51,6 +51,10 @@ class Loops:
         """Whether only the later turns of sessions wait."""
         return self.later_turns and all(loop.permits is None for loop in self.parts)
 
+    def most(self, table: RequestTable) -> int:
+        """Most requests that are sent of a table."""
+        return len(table) if self.at_most is None else min(self.at_most, len(table))
+
     def at_once(self, table: RequestTable) -> int:
         """Requests sent at the start of the run, by clients that then wait for their answers."""
         count = 0
@@ -66,15 +70,13 @@ class Loops:
         """A copy with at most `count` requests."""
         return replace(self, at_most=count if self.at_most is None else min(count, self.at_most))
 
-    def of_rows(self, table: RequestTable) -> list[int]:
-        """Loop index of each row; -1 for waiting turns.
-
+    def check(self, table: RequestTable) -> None:
+        """
         Raises:
             ValueError: a row is in no loop, or a waiting turn is in one.
         """
-        which = np.full(len(table), -1, dtype=np.int64)
-        for index, loop in enumerate(self.parts):
-            which[loop.rows] = index
-        if ((which < 0) != (waits(table) & self.later_turns)).any():
+        in_loop = np.zeros(len(table), dtype=np.bool_)
+        for loop in self.parts:
+            in_loop[loop.rows] = True
+        if (in_loop == (waits(table) & self.later_turns)).any():
             raise ValueError("a row is in no loop, or a turn that waits is in one")
-        return which.tolist()

@@ -48,6 +48,11 @@ class Demand:
     """Detected format of a recording, and the evidence; empty if given by the user, or without a
     recording."""
 
+    @property
+    def most(self) -> int:
+        """Most requests that are sent."""
+        return len(self.table) if self.loops is None else self.loops.most(self.table)
+
 
 def horizon_ns_of(config: RunConfig) -> int | None:
     """End of the run in ns, as configured; None = not configured."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from blis_py.requests.table import RequestTable
 from blis_py.setup.demand import STRUCTURED_OUTPUTS, TARGETS, Demand, horizon_ns_of
 
 if TYPE_CHECKING:
+    from blis_py.workload.client import Client
     from blis_py.workload.spec import WorkloadSpec
 
 _DESCRIPTION = {"clients", "cohorts", "servegen_data", "inference_perf"}
@@ -68,7 +70,7 @@ def from_spec(config: RunConfig, name: str, seed: int) -> Demand:
     from blis_py.workload.generate import generate_loops
     from blis_py.workload.spec import load_spec
 
-    load = config.workload
+    load, as_blis = config.workload, config.workload.closed_loops == "blis"
     spec = load_spec(spec_path(name), classes=config.admission.slo_priorities)
     if config.seed is None and spec.seed is not None:
         seed = spec.seed
@@ -80,7 +82,7 @@ def from_spec(config: RunConfig, name: str, seed: int) -> Demand:
         rate=load.rate,
         num_requests=load.num_requests,
         horizon_ns=horizon_ns_of(config),
-        as_blis=load.closed_loops == "blis",
+        as_blis=as_blis,
     )
     if loops is not None and load.concurrency is not None:
         problem, fix = "clients of the workload spec wait for answers already", "drop one of the two"
@@ -95,7 +97,7 @@ def from_spec(config: RunConfig, name: str, seed: int) -> Demand:
         seed,
         {name: client for name, client in clients.items() if client is not None},
         targets=targets_in_ms(spec.goodput_slo_targets, key=TARGETS, file=spec.file),
-        notes=(*spec.notes, *_end_notes(end_ns)),
+        notes=(*spec.notes, *_session_notes(resolved, as_blis), *_end_notes(end_ns)),
         requests_models=True,
         loops=loops,
         horizon_ns=end_ns,
@@ -110,6 +112,13 @@ def _end_of(config: RunConfig, spec: WorkloadSpec, table: RequestTable) -> int |
     count = config.workload.num_requests or spec.num_requests
     by_number = len(table) == count
     return None if config.horizon is not None or by_number else spec.horizon * 1000 or None
+
+
+def _session_notes(clients: Sequence[Client], as_blis: bool) -> list[str]:
+    """A note that BLIS has no sessions of clients with a concurrency."""
+    if not as_blis or not any(client.permits and client.sessions for client in clients):
+        return []
+    return ["multi_turn of clients with a concurrency is ignored, as in BLIS; closed_loops=client uses it"]
 
 
 def _end_notes(end_ns: int | None) -> list[str]:

@@ -137,6 +137,20 @@ def expected_requests(clients: Sequence[Client], until_ns: int) -> float:
     return sum(_per_arrival(c) * c.arrivals.expected(until_ns) for c in clients if c.arrivals is not None)
 
 
+def back_to_back(client: Client, seed: int, num_requests: int) -> Sent:
+    """The requests of a client without arrivals: those that are sent if it sends all of them."""
+    if client.sessions is None:
+        return np.zeros(num_requests, dtype=np.int64)
+    from blis_py.workload._turns import back_to_back
+
+    return back_to_back(client, seed, num_requests)
+
+
+def most_rows(client: Client, num_requests: int) -> float:
+    """Expected number of rows from `back_to_back`: each session may end with its first turn."""
+    return num_requests * _per_arrival(client)
+
+
 def _peak_rate(clients: Sequence[Client]) -> float:
     """Peak rate of all clients with a rate together, in requests per second."""
     return sum(_per_arrival(c) * 1e6 / c.arrivals.mean_gap_us for c in clients if c.arrivals is not None)

@@ -40,6 +40,11 @@ class Sessions:
     single: bool = False
 
     @property
+    def thinks(self) -> bool:
+        """Whether it has pauses of its own."""
+        return self.think_ns > 0 or self.think_ms is not None
+
+    @property
     def mean_rounds(self) -> float:
         """Estimated mean of requests per session, to plan the number of sessions."""
         return float(self.draw_rounds(np.random.default_rng(0), 1000).mean())

@@ -32,7 +32,8 @@ class ClientSpec(KindSpec):
 
     With `concurrency` (absent or 0: an open loop) no more of its requests are under way, and each, once
     answered, leaves its place to the next after `think_time_us`. With a rate (`rate_fraction`, `arrival`)
-    those that are due wait for a place; without one the next is sent as soon as there is one.
+    those that are due wait for a place; without one the next is sent as soon as there is one. A session keeps
+    its place from its first turn to the end of its last.
     Times in us; `timeout` is patience from sending, 0: endless; absent: endless, or 300 s with several turns.
     """
 
@@ -50,9 +51,10 @@ class ClientSpec(KindSpec):
     arrival: ArrivalSpec | None = None
     """How its requests are spaced."""
     concurrency: Annotated[Whole, Field(le=MAX_REQUESTS)] = 0
-    """A closed loop: so many requests under way, at most; 0: an open loop."""
+    """A closed loop: so many requests, or sessions, under way at most; 0: an open loop."""
     think_time_us: TimeUs = 0
-    """In a closed loop, the pause between an answer and the next request."""
+    """In a closed loop, the pause between an answer and the next request; between the turns of a session
+    unless `multi_turn` has pauses of its own."""
     input_distribution: DistributionSpec
     """Prompt tokens, beside prefixes."""
     output_distribution: DistributionSpec

@@ -167,8 +167,10 @@ def _check_loop(source: SpecSource, path: Path | None) -> None:
         raise refuse("missing key", missing, f"add it{alone}")
     if client.think_time_us and not client.concurrency:
         raise refuse("means a closed loop", "think_time_us", "say how many are under way with concurrency")
-    if client.concurrency and client.reasoning is not None and client.reasoning.multi_turn is not None:
-        raise refuse("has no meaning for sessions", "concurrency", "remove it, or reasoning.multi_turn")
+    plan = None if client.reasoning is None else client.reasoning.multi_turn
+    if client.concurrency and plan is not None and plan.single_session:
+        name, fix = "reasoning.multi_turn.single_session", "remove one of the two"
+        raise refuse("is one session, and concurrency runs one after another", name, fix)
     if client.concurrency and client.closed_loop is False:
         raise refuse("contradicts concurrency", "closed_loop", "remove one of the two")
 

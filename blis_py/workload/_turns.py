@@ -68,10 +68,26 @@ def turns_until(
     assert plan is not None
     assert client.arrivals is not None
 
+    arrivals = stream(seed, "client", client.draws, "arrivals")
+    starts = arrivals_until(client.arrivals, arrivals, until_ns, at_most=1 if plan.single else at_most)
+    turns = _turns_of(client, plan, seed, starts, as_blis and plan.closed_loop)
+    begins_ns = starts[turns.session] if as_blis and plan.closed_loop else turns.arrival_ns
+    turns = turns.take(begins_ns < until_ns)
+    return turns.take(np.argsort(turns.arrival_ns, kind="stable"))
+
+
+def back_to_back(client: Client, seed: int, count: int) -> Turns:
+    """The turns of `count` sessions without starting times, session by session."""
+    assert client.sessions is not None
+    return _turns_of(client, client.sessions, seed, np.zeros(count, dtype=np.int64), as_blis=False)
+
+
+def _turns_of(client: Client, plan: Sessions, seed: int, starts: Ints, as_blis: bool) -> Turns:
+    """All turns of the sessions that begin at `starts`, session by session."""
+
     def rng(name: str) -> np.random.Generator:
         return stream(seed, "client", client.draws, name)
 
-    starts = arrivals_until(client.arrivals, rng("arrivals"), until_ns, at_most=1 if plan.single else at_most)
     rounds = plan.draw_rounds(rng("rounds"), len(starts))
     count = int(rounds.sum())
     session = np.repeat(np.arange(len(starts)), rounds)
@@ -79,11 +95,10 @@ def turns_until(
     """Row of the session's first turn."""
     new, modalities = own_tokens(client.draws, client.input, client.multimodal, seed, count)
     output = sample(client.output, rng("output"), count)
-    as_blis = as_blis and plan.closed_loop
     think_ns = _thinking(client, plan, rng("think"), output)
     pause_ns = think_ns + output * (1000 if as_blis else plan.planned_itl_ns)
     kept = output - 1 if as_blis else output
-    turns = Turns(
+    return Turns(
         arrival_ns=starts[session] + _before(pause_ns, first),
         session=session,
         round_index=np.arange(count) - first,
@@ -93,8 +108,6 @@ def turns_until(
         output_tokens=output,
         modality_tokens=modalities,
     )
-    turns = turns.take((starts[session] if as_blis else turns.arrival_ns) < until_ns)
-    return turns.take(np.argsort(turns.arrival_ns, kind="stable"))
 
 
 def _thinking(client: Client, plan: Sessions, rng: np.random.Generator, output_tokens: Ints) -> Ints:

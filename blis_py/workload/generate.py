@@ -17,7 +17,16 @@ from blis_py.requests.sessions import later_turns_last, waits
 from blis_py.requests.streams import stream
 from blis_py.requests.table import MODALITIES, Content, Ints, Labels, RequestTable, deadlines_ns
 from blis_py.workload._modalities import own_tokens
-from blis_py.workload._sending import count_of, expected_requests, first_of, joined, last_ns, sent_by
+from blis_py.workload._sending import (
+    back_to_back,
+    count_of,
+    expected_requests,
+    first_of,
+    joined,
+    last_ns,
+    most_rows,
+    sent_by,
+)
 from blis_py.workload.client import Client
 from blis_py.workload.lengths import sample
 
@@ -87,7 +96,8 @@ def generate_loops(
     """Variant of `generate` that allows clients with `concurrency`, and turns that wait for answers.
 
     Args:
-        as_blis: BLIS semantics of closed loops (see `Loops` and `turns_until`).
+        as_blis: BLIS semantics of closed loops (see `Loops` and `turns_until`), without sessions of clients
+            with `concurrency`.
 
     Returns:
         The requests and None; or, with such clients, all requests that may be sent, loop by loop, then
@@ -100,6 +110,8 @@ def generate_loops(
     if seed is None:
         seed = DEFAULT_SEED if spec.seed is None else spec.seed
     clients = spec.resolved(rate=rate)
+    if as_blis:
+        clients = [client._replace(sessions=None) if client.permits else client for client in clients]
     table = merge(
         clients,
         seed=seed,
@@ -122,8 +134,8 @@ def _loops(clients: Sequence[Client], table: RequestTable, end: int) -> list[Loo
     """The loop of each client in the first rows of a table, after those of clients without a loop."""
     from blis_py.requests.loops import Loop
 
-    names = table.client.names
-    rows = dict(zip(names, np.bincount(table.client.codes, minlength=len(names)).tolist(), strict=True))
+    names, codes = table.client.names, table.client.codes[:end]
+    rows = dict(zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True))
     closed = [client for client in clients if client.permits is not None]
     begin = end - sum(rows[client.name] for client in closed)
     loops = [Loop(slice(0, begin))] if begin else []
@@ -168,7 +180,13 @@ def merge(
     sent = first_of(sent, clients, num_requests, as_blis)
     arrival_ns, which = joined(sent)
     order = np.argsort(arrival_ns, kind="stable")
-    arrival_ns, which = _with_loops(clients, arrival_ns[order], which[order], num_requests)
+    arrival_ns, which = arrival_ns[order], which[order]
+    if num_requests is not None:
+        sent = [
+            part if client.arrivals else back_to_back(client, seed, num_requests)
+            for part, client in zip(sent, clients, strict=True)
+        ]
+    arrival_ns, which = _with_loops(clients, sent, arrival_ns, which)
     return _drawn(clients, sent, seed, arrival_ns, which)
 
 
@@ -212,20 +230,22 @@ def _drawn(
 
 
 def _with_loops(
-    clients: Sequence[Client], arrival_ns: Ints, which: NDArray[np.int32], num_requests: int | None
+    clients: Sequence[Client], sent: Sequence[Ints | Turns], arrival_ns: Ints, which: NDArray[np.int32]
 ) -> tuple[Ints, NDArray[np.int32]]:
-    """The requests followed by those of clients with permits; without arrivals, the largest possible
-    number."""
+    """The requests with arrivals followed by those of clients with permits.
+
+    Args:
+        arrival_ns, which: in order of arrival, without those of clients without arrivals.
+    """
     closed = np.array([index if client.permits else -1 for index, client in enumerate(clients)])
     if (closed < 0).all():
         return arrival_ns, which
     order = np.argsort(closed[which], kind="stable")
     arrival_ns, which = arrival_ns[order], which[order]
     for index in [index for index, client in enumerate(clients) if client.arrivals is None]:
-        assert num_requests is not None
-        place = int(np.searchsorted(closed[which], index))
-        which = np.insert(which, place, np.full(num_requests, index, dtype=np.int32))
-        arrival_ns = np.insert(arrival_ns, place, np.zeros(num_requests, dtype=np.int64))
+        place, (due_ns, _) = int(np.searchsorted(closed[which], index)), joined([sent[index]])
+        which = np.insert(which, place, np.full(len(due_ns), index, dtype=np.int32))
+        arrival_ns = np.insert(arrival_ns, place, due_ns)
     return arrival_ns, which
 
 
@@ -276,7 +296,7 @@ def _tokens(contents: Sequence[Content]) -> Ints:
 def _check_extent(
     clients: Sequence[Client], num_requests: int | None, horizon_ns: int | None, file: Path | None
 ) -> None:
-    unpaced = sum(client.arrivals is None for client in clients)
+    unpaced = [client for client in clients if client.arrivals is None]
     ends = last_ns(clients) < LAST_NS
     if num_requests is None and ((horizon_ns is None and not ends) or unpaced):
         problem = "nothing says where the workload ends"
@@ -290,7 +310,8 @@ def _check_extent(
         raise InputError("must be positive", key="horizon", value=horizon_ns)
     until_ns = min(LAST_NS if horizon_ns is None else horizon_ns, last_ns(clients))
     by_time = math.inf if horizon_ns is None and not ends else expected_requests(clients, until_ns)
-    expected = min(num_requests or math.inf, by_time) + unpaced * (num_requests or 0)
+    expected = min(num_requests or math.inf, by_time)
+    expected += sum(most_rows(client, num_requests or 0) for client in unpaced)
     if expected > MAX_REQUESTS:
         problem, fix = f"about {expected:.2g} requests are too many", f"stay below {MAX_REQUESTS:,}"
         key = "num_requests" if horizon_ns is None else "horizon"

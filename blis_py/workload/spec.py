@@ -9,6 +9,7 @@ The models carry the YAML's keys and types; what the values mean together is che
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -241,6 +242,8 @@ def _clients(
     """The clients of a source, identical except for names and prefix groups."""
     client, key, path = part.source.spec, part.source.key, spec.file
     several = sessions(client.reasoning, None if client.concurrency else client.closed_loop, key, path)
+    if several is not None and client.concurrency and not several.thinks:
+        several = replace(several, think_ns=client.think_time_us * 1000)
     timeout_us = (SESSION_TIMEOUT_US if several else 0) if client.timeout is None else client.timeout
     common = Client(
         name="",

@@ -292,6 +292,9 @@ def test_the_picture_has_every_run_and_the_tail(small: Result) -> None:
     others = [blis.run(**SMALL, max_num_batched_tokens=tokens) for tokens in (512, 1024)]
     ttft, *_ = blis.compare(small, *others, names=("a", "b", "c")).plot().axes
     assert [line.get_label() for line in ttft.lines] == ["a", "b", "c"]
+    widths = [line.get_linewidth() for line in ttft.lines]
+    assert widths == sorted(widths, reverse=True)
+    assert len(set(widths)) == 3  # so that none hides an equal one
     assert ttft.get_yscale() == "log"
     assert min(ttft.get_ylim()) == pytest.approx(1 / 60)  # down to the slowest of 60 requests
 

@@ -147,7 +147,7 @@ def test_the_columns_of_a_tpot_are_per_token_and_add_up_to_tpots(busy: Result) -
     ):
         expected_ns = 1e6 * np.mean([tpot_ms[each.request] for each in requests if each is not None])
         assert sum(line[column] for line in lines) == pytest.approx(expected_ns, rel=1e-3)
-    assert "The slowest and the median request: TPOT per token." in str(explanation)
+    assert "Others (mean of the slowest): TPOT per token." in str(explanation)
 
 
 def test_the_share_column_names_the_metric(busy: Result) -> None:
@@ -224,6 +224,17 @@ def test_one_change_for_the_worse_does_not_flatten_the_picture(busy: Result) -> 
     axes = drawn(report, as_dict(busy.config)).axes[1]
     assert axes.get_xlim()[1] < 200
     assert any("+8,000.0 % →" in text.get_text() for text in axes.texts)
+
+
+def test_labels_of_the_picture_fit_beside_its_bars(busy: Result) -> None:
+    report = blis.explain(busy, what_if=["max_num_seqs=200"]).as_dict()
+    report["ledger"][0]["what"] = "queued: the token budget is used up by running requests"
+    picture = drawn(report, as_dict(busy.config))
+    picture.canvas.draw()
+    for axes in picture.axes:
+        for text in axes.get_yticklabels():
+            assert text.get_window_extent().x0 > 0
+    assert [text.get_text() for text in picture.axes[1].texts] == ["no difference"]
 
 
 @pytest.mark.parametrize(

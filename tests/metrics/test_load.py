@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,6 +86,24 @@ def test_the_time_of_overload_counts_once_however_many_wait() -> None:
     assert assess(found)["overloaded_s"] == pytest.approx(9 * 0.5 - 1, abs=0.05)
 
 
+def test_a_backlog_that_follows_a_rising_rate_is_not_saturation(tmp_path: Path) -> None:
+    """From 20/s to 60/s, where one instance serves 128/s: more are in service, and none takes longer. At four
+    times the rate they do.
+    """
+    arrival_s = np.cumsum(1 / np.linspace(20, 60, 1000))
+    rows = [f"{each:.6f},10,50" for each in arrival_s]
+    trace = tmp_path / "ramp.csv"
+    trace.write_text("\n".join(["arrival_s,input_tokens,output_tokens", *rows]) + "\n")
+    server = {key: value for key, value in SERVER.items() if not key.startswith(("output", "timeout"))}
+    slow, fast = (
+        blis.run(**server | {"trace": str(trace), "max_num_seqs": 64}, rate=rate).summary["load"]
+        for rate in (36, 140)
+    )
+    assert slow["backlog_growth_per_s"] > 0.01 * slow["offered_per_s"]
+    assert slow["verdict"] == STABLE
+    assert fast["verdict"] == SATURATED
+
+
 def test_the_verdict_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     from blis_py.report.table import print_summary
 
@@ -98,10 +117,17 @@ def test_a_short_run_with_a_queue_of_minutes_is_saturated() -> None:
     assert found["verdict"] == SATURATED
 
 
-def test_a_run_that_is_too_short_states_how_many_requests_would_do() -> None:
-    found = load(rate=4, num_requests=60)
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"rate": 4, "num_requests": 60},
+        {"rate": 10, "num_requests": 90, "output_tokens": 400, "max_num_seqs": 64},  # answers of 4 s, too
+    ],
+)
+def test_a_run_that_is_too_short_states_how_many_requests_would_do(flags: dict[str, Any]) -> None:
+    found = load(**flags)
     assert found["verdict"] == TOO_SHORT
-    enough = load(rate=4, num_requests=found["requests_for_verdict"])
+    enough = load(**flags | {"num_requests": found["requests_for_verdict"]})
     assert enough["verdict"] != TOO_SHORT
 
 

@@ -63,7 +63,7 @@ def test_turns_that_wait_follow_all_others() -> None:
     assert found.loops is not None
     assert found.loops.parts == [Loop(slice(0, 6))]
     assert waits(found.table).tolist() == [False] * 6 + [True] * 2
-    found.loops.of_rows(found.table)  # each is in a loop, or waits
+    found.loops.check(found.table)  # each is in a loop, or waits
 
 
 @pytest.mark.parametrize("at_once", [False, True])

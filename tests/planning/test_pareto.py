@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from blis_py.api import configure
 from blis_py.errors import InputError
 from blis_py.planning import pareto as module
+from blis_py.planning import worker
 from blis_py.planning.api import pareto
 from blis_py.planning.axes import axis
 from blis_py.planning.goal import Goal
@@ -85,6 +87,21 @@ def test_a_bundled_workload_and_a_spec_are_sent_by_as_many_clients() -> None:
     for load in ("chat", "workloads/mixed-slo.yaml"):
         base = Study(overrides=(("model", "model", "qwen3-14b"), ("spec", "workload.spec", load)))
         assert module.pareto(base, [axis("tp", "2")], Made(), Goal(unlimited=True)).front  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("length", [1.0, 2.0])
+@pytest.mark.parametrize("kind", ["generated", "preset", "trace"])
+def test_as_many_requests_are_in_flight_whatever_the_rate_of_the_load(
+    tmp_path: Path, kind: str, length: float
+) -> None:
+    """A workload's own rate, or a trace's times, would leave the loops empty."""
+    rows = [f"{9 * number},50,50" for number in range(64)]
+    (tmp_path / "t.csv").write_text("\n".join(["arrival_s,input_tokens,output_tokens", *rows]) + "\n")
+    loads = {"generated": {}, "preset": {"workload": "chat"}, "trace": {"trace": str(tmp_path / "t.csv")}}
+    config = module._loaded(configure(model="llama-3.1-8b", **loads[kind]), 16)
+    outcome = worker.outcome_of(worker.varied(module._job(config, length)).run(record_steps=False))
+    assert outcome.facts["at_once"] == 16
+    assert outcome.figures["throughput.requests_per_s"] * outcome.figures["e2e_ms.mean"] / 1000 > 9
 
 
 def test_a_rate_contradicts_it() -> None:

@@ -60,6 +60,41 @@ def test_a_short_trace_is_repeated_rather_than_squeezed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_backlog_that_follows_the_rate_of_a_trace_adds_no_instance(tmp_path: Path) -> None:
+    """Requests in service grow with a rate that rises from 20/s to 60/s; one instance serves 128/s."""
+    arrival_s = np.cumsum(1 / np.linspace(20, 60, 1000))
+    rows = [f"{each:.6f},10,50" for each in arrival_s]
+    trace = tmp_path / "ramp.csv"
+    trace.write_text("\n".join(["arrival_s,input_tokens,output_tokens", *rows]) + "\n")
+    server: dict[str, Any] = {
+        "latency_model": "linear",
+        "linear": {"gpu": {"step": 1e7}},
+        "max_num_seqs": 64,
+        "model": "llama-3.1-8b",
+    }
+    plan = blis.plan(**server, trace=str(trace), slo=["ttft.p99=200ms"], instances="1:3", draws=0, tune=False)
+    assert plan.holds
+    assert plan.best.instances == 1
+
+
+@pytest.mark.parametrize(
+    ("facts", "met", "saturated", "may_hold"),
+    [
+        ({"generated": False}, True, True, True),
+        ({"generated": True}, True, True, False),
+        ({"closed": True}, True, True, False),
+        ({"generated": False}, False, True, False),
+    ],
+)
+def test_a_recorded_load_of_which_only_the_backlog_grows_may_hold_over_a_longer_run(
+    facts: dict[str, Any], met: bool, saturated: bool, may_hold: bool
+) -> None:
+    limit = Requirement("ttft.p99", 100.0, 90.0 if met else 110.0, "ms", 0.1 if met else -0.1)
+    judgement = Judgement(False, (limit,), saturated=saturated)
+    assert Sustained(judgement, JobOutcome(facts=facts), 1.0, True).may_hold == may_hold
+
+
+@pytest.mark.slow
 def test_what_is_called_cheapest_also_holds_for_twenty_times_the_requests() -> None:
     once = {"draws": 0, "workers": 1, "cache": False, "tune": False, "most_requests": 1200}
     found = blis.plan(**LOAD, **once, num_requests=60, instances="1:8")

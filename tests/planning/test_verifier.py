@@ -29,7 +29,7 @@ def verifier(shares: list[float], unknown: bool = False, runs_from: int = 0) -> 
     """Of one line, whose sizes hold in these shares of the draws."""
     space: Any = SimpleNamespace(goal=None, runner=None)
     space.config = lambda probe: SimpleNamespace(instances=10 * (probe[1] + 1), size=probe[1])
-    space.runs = lambda line, size=0: size >= runs_from
+    space.runs, space.sizes = lambda line, size=0: size >= runs_from, shares
     holds = [Judgement(share > 0) for share in shares]
     search = Search(
         [SearchLine(1.0)], range(1, len(shares) + 1), lambda probes, _: [holds[size] for _, size in probes]
@@ -59,6 +59,17 @@ def test_fewer_instances_are_possible_while_one_of_ten_draws_holds(
     drawn_again += shares
     assert verifier(shares).fewest((0, 3)) == fewest
     assert verifier(shares, unknown=True).fewest((0, 3)) == 40
+
+
+@pytest.mark.parametrize(
+    ("shares", "fewest"), [([0.0, 0.05, 0.2, 0.9], 30), ([0.05, 0.1], 20), ([0.05, 0.0, 0.05], None)]
+)
+def test_more_instances_are_needed_where_the_answer_holds_in_fewer_draws(
+    drawn_again: list[float], shares: list[float], fewest: int | None
+) -> None:
+    """An answer on the edge may hold in none of them."""
+    drawn_again += shares
+    assert verifier(shares).fewest((0, 0)) == fewest
 
 
 def test_sizes_that_cannot_be_run_are_not_possible(drawn_again: list[float]) -> None:

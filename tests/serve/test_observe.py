@@ -13,6 +13,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("fastapi")
@@ -165,6 +166,28 @@ def test_sessions_grow_by_what_was_answered(tmp_path: Path) -> None:
     assert record is not None
     assert len(record.table) >= 12
     assert (record.cached_tokens[2:] >= 64).any()
+
+
+def test_conversations_of_a_closed_loop_follow_one_another(tmp_path: Path) -> None:
+    """Each of the two permits runs a conversation turn by turn, and then the next."""
+    spec = tmp_path / "spec.yaml"
+    spec.write_text(
+        "version: '2'\nseed: 1\nnum_requests: 16\nclients:\n- id: a\n  concurrency: 2\n"
+        "  input_distribution: {type: constant, params: {value: 40}}\n"
+        "  output_distribution: {type: constant, params: {value: 30}}\n"
+        "  reasoning: {multi_turn: {max_rounds: 4, think_time_us: 1000, context_growth: accumulate}}\n"
+    )
+    with served() as (service, fleet):
+        flags = ("--workload-spec", str(spec), "--api-format", "chat")
+        assert observe(service.url, tmp_path / "out", *flags) == 0
+    record = fleet.backend.record
+    assert record is not None
+    begins, ends = record.table.arrival_ns[2:], record.finish_ns[2:]
+    assert len(begins) == 16
+    assert max(((begins <= at) & (ends > at)).sum() for at in begins) == 2
+    trace = pd.read_csv(tmp_path / "out" / "trace.csv")
+    assert sorted(trace.groupby("session_id").size()) == [4, 4, 4, 4]
+    assert (record.cached_tokens[2:] >= 64).sum() == 12
 
 
 def test_errors_are_kept_with_their_requests(tmp_path: Path) -> None:

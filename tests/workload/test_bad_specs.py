@@ -68,8 +68,8 @@ BAD = [
     ),
     (
         "- id: b",
-        "- id: b\n    concurrency: 2\n    reasoning: {multi_turn: {max_rounds: 4}}",
-        ["clients[1].concurrency", "multi_turn"],
+        "- id: b\n    concurrency: 2\n    reasoning: {multi_turn: {max_rounds: 4, single_session: true}}",
+        ["clients[1].reasoning.multi_turn.single_session", "one after another"],
     ),
     ("- id: b", "- id: b\n    lifecycle: {windows: []}", ["clients[1].lifecycle.windows", "at least one"]),
     (

@@ -56,9 +56,9 @@ _OWN = {spelling for flag in (*_QUESTION, *_OUTPUT) for spelling in (flag.name, 
 
 
 def explain(flags: Flags) -> None:
-    """Say where the time of a request went, who was in its way, and what would have changed it.
+    """Say where a request's time went, which requests delayed it, and what would have changed it.
 
-    Of a saved run or of one that the flags describe, which is simulated again with a witness beside it.
+    Of a saved run or of one that the flags describe, which is simulated again under observation.
     What-ifs are further runs of the same requests.
     """
 

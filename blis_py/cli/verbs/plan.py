@@ -65,7 +65,7 @@ _PLAN = (
         "Requests of the longest run. Default 10,000; 50,000 of generated or closed loops.",
     ),
     Flag("--disaggregate", str, "", "auto: as many instances with prefill and decode apart, compared."),
-    Flag("--trials", int, "", "Combinations to try, of more than three settings with more. Default 64."),
+    Flag("--trials", int, "", "Most combinations to try where more than three settings vary. Default 64."),
     Flag("--draws", int, "", "Runs under the errors of the prediction; 0 = none. Default 20."),
 )
 _OUTPUT = (

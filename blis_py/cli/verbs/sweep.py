@@ -65,7 +65,7 @@ def sweep(flags: Flags) -> None:
         )
     stored = len(done.rows) - done.simulated
     others = f", {stored:,} known, alike or refused" if stored else ""
-    say(f"{done!r}: {done.simulated:,} simulated{others}")
+    say(f"{done.size}: {done.simulated:,} simulated{others}")
     try:
         _show(done, style, flags.get("--metric") or done.default_metric())
         sys.stdout.flush()

@@ -26,8 +26,9 @@ class ClosedLoops:
 
     A request of a paced loop is due at its arrival in the table, and is sent then or when a permit becomes
     free, in the order of due times. In other loops the next request is due when a permit is free. A permit
-    becomes free at the end of a request, as seen by its client, plus a pause. Patience and latencies of a
-    request count from its sending. Requests of open loops (without permits) are sent when due.
+    becomes free at the end of a request, as seen by its client, plus a pause; a session keeps its permit up
+    to the end of its last turn. Patience and latencies of a request count from its sending. Requests of open
+    loops (without permits) are sent when due.
 
     With a network delay the next request of a client reaches the cluster a round trip later: the response on
     its way down, and the request on its way up.
@@ -43,7 +44,8 @@ class ClosedLoops:
 
     def __init__(self, table: RequestTable, loops: Loops) -> None:
         self._due_ns, self._deadline_ns = table.arrival_ns, table.deadline_ns
-        self._loops, self._loop_of = loops.parts, loops.of_rows(table)
+        loops.check(table)
+        self._loops = loops.parts
         limited = [loop for loop in loops.parts if loop.permits is not None]
         due_ns = np.full(len(table), -1, dtype=np.int64)
         for loop in limited:
@@ -61,16 +63,16 @@ class ClosedLoops:
             self._users = _Users(self.table, loops.parts)
             self.table = self._users.table
         self._network_ns = None if loops.as_blis else self.table.network_ns
-        self._permit_of: dict[int, int] = {}
-        """Permit number of each request in progress, by row."""
+        self._permit_of: dict[int, tuple[int, int]] = {}
+        """Loop and permit number of each request that holds a permit, by row."""
         self._at_most = len(table) if loops.at_most is None else loops.at_most
 
     def start(self, env: SimClock, make: RequestFactory, send: Send, ahead: bool) -> None:
         self._env, self._events = env, env.events
         self._make, self._send, self._left = make, send, self._at_most
         self._permits = [None if loop.permits is None else self._first_permits(loop) for loop in self._loops]
-        for loop, permits in zip(self._loops, self._permits, strict=True):
-            env.process(self._run(loop, permits))
+        for which in range(len(self._loops)):
+            env.process(self._run(which))
 
     def _first_permits(self, loop: Loop) -> Store:
         """The permits of a loop: all available at the beginning, or spread over the first pause."""
@@ -83,15 +85,16 @@ class ClosedLoops:
             self._after(number * pause_us // loop.permits * 1000, partial(_free, permits, number))
         return permits
 
-    def _run(self, loop: Loop, permits: Store | None) -> Generator[Event, Any, None]:
-        env = self._env
+    def _run(self, which: int) -> Generator[Event, Any, None]:
+        env, loop, permits = self._env, self._loops[which], self._permits[which]
         for request in self._requests(loop):
             if loop.paced and request.arrival_ns > env.now:
                 yield env.timeout(request.arrival_ns - env.now)
             if permits is not None:
                 permit = permits.get()
                 value: Any = permit.value if permit.triggered else (yield permit)
-                number = self._permit_of[request.row] = int(value)
+                number = int(value)
+                self._permit_of[request.row] = which, number
             if not self._left:
                 return
             self._left -= 1
@@ -123,7 +126,7 @@ class ClosedLoops:
 
     def ended(self, request: Request, seen_ns: int) -> None:
         row, answered = request.row, request.finish_reason in _ANSWERED
-        permit = self._permit_of.pop(row, -1)
+        held = self._permit_of.pop(row, None)
         if self._as_blis:
             if not answered:
                 return
@@ -136,16 +139,22 @@ class ClosedLoops:
             following = self._next[row]
             sent_ns = seen_ns + int(self.table.think_ns[following]) + self._upload_ns(following)
             self._at(sent_ns, partial(self._send_turn, following))
-        which = self._loop_of[row]
-        permits = None if which < 0 else self._permits[which]
-        if permits is not None:
-            self._at(seen_ns + self._loops[which].think_ns, partial(_free, permits, permit))
+            if held is not None:
+                self._permit_of[following] = held
+        elif held is not None:
+            which, number = held
+            permits = self._permits[which]
+            assert permits is not None
+            self._at(seen_ns + self._loops[which].think_ns, partial(_free, permits, number))
 
     def _send_turn(self, row: int, now_ns: int) -> None:
         """Send a turn: its client has the previous response, and its think time has passed."""
         if self._left:
             self._left -= 1
             (request,) = self._make(slice(row, row + 1))
+            if row in self._permit_of:
+                assert self.table.due_ns is not None
+                self.table.due_ns[row] = now_ns
             self._send_now(request)
 
     def _arrives(self, request: Request, now_ns: int) -> None:
