@@ -23,7 +23,7 @@ def names_in(extra_key: Hashable, keys: Sequence[Hashable]) -> Sequence[Hashable
 
 
 class CacheReader:
-    """What a reader of a log has not read yet."""
+    """Unread part of a cache log, of one reader."""
 
     def __init__(self) -> None:
         self.changes: CacheChanges = []

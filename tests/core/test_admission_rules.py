@@ -89,10 +89,10 @@ def test_long_limits_reserve_4096_tokens_for_each_running_request(running: int) 
 def test_without_eviction_running_requests_count_to_their_ends_and_loading_ones_with_their_blocks(
     running_tokens: list[int], loading_blocks: list[int], admitted: bool
 ) -> None:
-    """64 blocks of a token each; the request asked for has a prompt of 49 and a limit of 1."""
+    """64 blocks of a token each; the new request has a prompt of 49 and a limit of 1."""
     instance: Any = SimpleNamespace(
         running={Request("", 0, 1, tokens - 1, tokens - 1): None for tokens in running_tokens},
         loads=SimpleNamespace(requests=[SimpleNamespace(block_table=[0] * n) for n in loading_blocks]),
     )
-    asked: Any = SimpleNamespace(prompt_tokens=49, max_tokens=1, target=1)
-    assert GuaranteedNoEvict(CONFIG, instance).admits(asked, 49) == admitted
+    new: Any = SimpleNamespace(prompt_tokens=49, max_tokens=1, target=1)
+    assert GuaranteedNoEvict(CONFIG, instance).admits(new, 49) == admitted

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from blis_py.api import configure
-from blis_py.planning import _suggest, early_stop, store, uncertainty, worker
-from blis_py.planning._space import Space
+from blis_py.planning import _space, _suggest, early_stop, store, uncertainty, worker
 from blis_py.planning.axes import Axis
 from blis_py.planning.goal import Judgement, Requirement
 from blis_py.planning.job import JobOutcome
@@ -39,7 +38,7 @@ def test_all_lines_of_a_grid_are_searched_if_trials_suffice_or_axes_are_few(axes
         points=[{}] * 2**axes,
         sizes=[1],
     )
-    assert Space.search(space, lambda *_: pytest.fail("not all at once"), trials) == [*range(2**axes)]
+    assert _space.Space.search(space, lambda *_: pytest.fail("not all at once"), trials) == [*range(2**axes)]
 
 
 @pytest.mark.parametrize(
