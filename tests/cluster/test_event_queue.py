@@ -9,7 +9,7 @@ import pytest
 from simpy import Event
 
 from blis_py.cluster.time.clock import SimClock
-from blis_py.cluster.time.events import CHANGES, STEP_ENDS, ActionCall, EventQueue
+from blis_py.cluster.time.events import CHANGES, EXAMINATIONS, ActionCall, EventQueue
 
 
 def test_a_call_scheduled_again_happens_once_at_its_new_time() -> None:
@@ -58,12 +58,12 @@ def test_calls_and_processes_of_one_nanosecond_come_in_the_order_of_the_table() 
         yield clock.timeout(5)
         seen.append("process")
 
-    clock.events.call_at(5, lambda now_ns: seen.append("step"), STEP_ENDS)
+    clock.events.call_at(5, lambda now_ns: seen.append("examination"), EXAMINATIONS)
     clock.process(process())
     clock.events.call_at(5, lambda now_ns: seen.append("call"))
     clock.events.call_at(5, lambda now_ns: seen.append("change"), CHANGES)
     clock.events.run()
-    assert seen == ["change", "call", "process", "step"], "its timeout begins when the process does"
+    assert seen == ["change", "call", "process", "examination"], "its timeout begins when the process does"
     assert clock.now == 5
 
 
@@ -74,12 +74,12 @@ def test_the_last_call_comes_behind_all_others_of_its_nanosecond_and_once() -> N
     events.schedule_last(last, 5)
     assert events
     assert events.next_ns() == 5
-    events.call_at(5, lambda now_ns: seen.append("step"), STEP_ENDS)
+    events.call_at(5, lambda now_ns: seen.append("other"), EXAMINATIONS)
     events.call_at(7, lambda now_ns: seen.append("later"))
     events.run(6)
-    assert (seen, events.now_ns) == (["step", "last 5"], 6)
+    assert (seen, events.now_ns) == (["other", "last 5"], 6)
     events.run(8)
-    assert seen == ["step", "last 5", "later"]
+    assert seen == ["other", "last 5", "later"]
 
 
 def test_a_run_ends_before_a_last_call_that_is_due_at_its_end() -> None:

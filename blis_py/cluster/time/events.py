@@ -8,7 +8,7 @@ Ties, the order of calls at the same nanosecond:
 | `ARRIVALS` | requests are sent, admitted and dispatched, visits begin, KV arrives; SimPy's own events, too |
 | `EXPIRIES` | requests that wait at the gateway reach their deadline or time to live; early ends |
 | `EXAMINATIONS` | flow control examines its queue again |
-| `STEP_ENDS` | instances end a step and plan the next one, which therefore sees all of the above |
+| last (`schedule_last`) | instances end a step and plan the next one, which therefore sees all of the above |
 
 Within one order, the call that was scheduled first comes first; instances end their steps in the order in
 which they were added to the cluster. The queue of a run is that of its `SimClock`
@@ -27,7 +27,6 @@ CHANGES: Final = 0
 ARRIVALS: Final = 1
 EXPIRIES: Final = 2
 EXAMINATIONS: Final = 3
-STEP_ENDS: Final = 4
 
 Action = Callable[[int], None]
 """Called with the simulated time."""
