@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cluster_runs import Row, Run, differences, on_ranks, runs
+from cluster_runs import Row, Run, differences, linear, on_ranks, runs, table_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from one_pool import simulate
 
+from blis_py.cluster.ingress.closed_loop import ClosedLoop
 from blis_py.cluster.instances import autoregressive_kind
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.counters import Counters
@@ -68,6 +70,20 @@ def test_requests_stay_on_the_rank_they_were_given() -> None:
     assert scheduled[0] == scheduled[1] == 0
     assert scheduled[3] == 4 * 10_000, "behind the second, on the second rank"
     assert scheduled[2] == 40 * 10_000, "behind the first, though the other rank is free"
+
+
+@pytest.mark.parametrize("async_scheduling", [False, True])
+@pytest.mark.parametrize("permits", [2, 3, 7])
+def test_clients_of_a_closed_loop_go_on_at_the_end_of_a_request_whichever_rank_is_idle(
+    permits: int, async_scheduling: bool
+) -> None:
+    config = SchedulerConfig(
+        num_kv_blocks=900, max_model_len=1000, ranks=3, async_scheduling=async_scheduling
+    )
+    rows = [Row(0, 4 + 7 * n % 50, 1 + 11 * n % 17, 1 + 11 * n % 17) for n in range(60)]
+    record = simulate(ClosedLoop(table_of(rows), permits), scheduler=config, latency=linear(10_000))
+    sent = np.sort(record.table.arrival_ns)[permits:]
+    assert sent.tolist() == np.sort(record.finish_ns)[: len(sent)].tolist()
 
 
 @pytest.mark.parametrize(
