@@ -189,6 +189,7 @@ class Result(ShownResult):
                         self.record,
                         fitness=fitness,
                         block_size=self.simulation.block_size,
+                        contended=any(link.contended for link in self.simulation.cluster().links),
                         **targets,
                     )
                 ),

@@ -58,7 +58,7 @@ def blis_metrics(
     count = np.bincount(record.outcome, minlength=len(Outcome)).tolist()
     served = (record.instance >= 0) & (record.outcome != Outcome.UNSERVABLE)
     outputs = int(record.emitted_tokens[done].sum())
-    duration_s = _duration_s(record)
+    span_s = duration_s(record)
     metrics = {
         "instance_id": "cluster",
         "completed_requests": len(done),
@@ -67,9 +67,9 @@ def blis_metrics(
         "injected_requests": len(record.table) - count[Outcome.REJECTED],
         "total_input_tokens": int(record.table.prompt_tokens[served].sum()),
         "total_output_tokens": outputs,
-        "vllm_estimated_duration_s": duration_s,
-        "responses_per_sec": len(done) / duration_s if duration_s else 0.0,
-        "tokens_per_sec": outputs / duration_s if duration_s else 0.0,
+        "vllm_estimated_duration_s": span_s,
+        "responses_per_sec": len(done) / span_s if span_s else 0.0,
+        "tokens_per_sec": outputs / span_s if span_s else 0.0,
         **_stats("e2e", _samples(columns.e2e_ns)),
         **_stats("ttft", _samples(columns.ttft_ns)),
         **_stats("itl", TokenGaps(record).distribution(done)),
@@ -83,7 +83,7 @@ def blis_metrics(
         **({"requests": _requests(record, columns)} if requests else {}),
     }
     if goodput is not None:
-        metrics |= blis_goodput(record, columns, goodput, duration_s, every_class=every_class)
+        metrics |= blis_goodput(record, columns, goodput, span_s, every_class=every_class)
     return {key: as_go_writes(value) for key, value in metrics.items()}
 
 
@@ -183,7 +183,8 @@ def _expected_output_tokens(record: RunRecord) -> Ints:
     return np.where(limit > 0, np.minimum(output, limit), output)
 
 
-def _duration_s(record: RunRecord) -> float:
+def duration_s(record: RunRecord) -> float:
+    """The time at which the last instance ended its last step, in s from 0."""
     ends = [one.step_ends.last_ns for one in record.instances if one.steps]
     return max(ends, default=0) / 1e9
 

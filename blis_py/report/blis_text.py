@@ -19,7 +19,8 @@ from blis_py.metrics.groups import Rows, rows_by_name, with_default
 from blis_py.metrics.latencies import Latencies, latencies
 from blis_py.metrics.record import NOT_SERVED, Outcome, RunRecord
 from blis_py.metrics.slo import ANY_CLASS, GoodputTargets
-from blis_py.report.blis import blis_metrics, cache_hit_rate
+from blis_py.report._blis_disaggregation import disaggregation_lines
+from blis_py.report.blis import blis_metrics, cache_hit_rate, duration_s
 
 Lines = Iterator[str]
 _STANDARD = "standard"
@@ -56,10 +57,12 @@ def blis_sections(
     every_class: bool = False,
     fitness: Mapping[str, float] | None = None,
     block_size: int = 16,
+    contended: bool = False,
 ) -> Lines:
     """The lines of text behind the JSON.
 
     Args:
+        contended: whether transfers between instances share the links.
         block_size: see `blis_metrics`.
         fitness: the result of `blis_py.metrics.fitness`, if requested.
     """
@@ -69,6 +72,7 @@ def blis_sections(
         "Fitness Evaluation": _fitness(fitness or {}),
         "Anomaly Counters": _anomalies(record),
         "KV Cache Metrics": _kv_cache(record, columns, block_size),
+        "PD Metrics": disaggregation_lines(record, columns, duration_s(record), contended=contended),
         "Per-SLO Metrics": _classes(record, columns, limited),
         "Per-Model Metrics": _models(record, columns),
         "Per-Tenant Metrics": _tenants(record, columns),
@@ -173,8 +177,7 @@ def _classes(record: RunRecord, columns: Latencies, limited: bool) -> Lines:
 
 def _models(record: RunRecord, columns: Latencies) -> Lines:
     done = np.flatnonzero(columns.completed)
-    ends = [one.step_ends.last_ns for one in record.instances if one.steps]
-    span_s = max(ends, default=0) / 1e9
+    span_s = duration_s(record)
     for name, own in sorted(rows_by_name(record.table.model.take(done)).items()):
         if not name:
             continue

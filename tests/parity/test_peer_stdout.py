@@ -6,6 +6,7 @@ import gzip
 import json
 import re
 import shlex
+import statistics
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,58 @@ def test_the_text_is_the_peers_line_by_line(
     for line, want in zip(mine, wanted, strict=True):
         numbers = [float(number) for number in NUMBER.findall(line)]
         assert numbers == pytest.approx([float(n) for n in NUMBER.findall(want)], rel=within, abs=2), want
+
+
+PD = re.compile(r"=== PD Metrics ===\n((?:[A-Z].*: .*\n?)*)")
+"""The section and its lines."""
+
+
+@pytest.mark.parametrize(
+    ("case", "variant", "within"),
+    [
+        ("14_pd_always", "_plain", 1e-4),
+        ("14_pd_always", "_pools", 1e-4),
+        ("14_pd_always", "_contention", 1e-4),
+        ("15_pd_prefix_threshold", "_plain", 0.07),  # ties between instances are broken by its own draws
+        ("15_pd_prefix_threshold", "_contention", 0.07),
+    ],
+)
+def test_the_section_on_disaggregation_has_its_lines(
+    case: str,
+    variant: str,
+    within: float,
+    shared_data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The words of its text; numbers of its requests with the transfer begun at the end of the prefill."""
+    folder = shared_data / "peer_runs" / case
+    mine = PD.findall(ours(folder, variant, tmp_path, capsys))
+    theirs = PD.findall(gzip.decompress((folder / f"stdout{variant}.txt.gz").read_bytes()).decode())
+    assert [NUMBER.sub("#", lines) for lines in mine] == [NUMBER.sub("#", lines) for lines in theirs]
+    own = dict(line.split(": ") for line in mine[0].splitlines())
+    for title, number in expected_of(folder, variant).items():
+        assert float(NUMBER.findall(own[title])[0]) == pytest.approx(number, rel=within), title
+
+
+def expected_of(folder: Path, variant: str) -> dict[str, float]:
+    """First numbers of the section's lines, from the requests of the run with all mistakes corrected."""
+    run = json.loads(gzip.decompress((folder / f"metrics{variant}_allfixed.json.gz").read_bytes()))
+    lines = gzip.decompress((folder / f"decisions{variant}_allfixed.jsonl.gz").read_bytes()).splitlines()
+    parents = [entry for entry in map(json.loads, lines) if entry["kind"] == "pd_parent"]
+    ttft_ms = {one["requestID"]: one["ttft_ms"] for one in run["requests"]}
+    begins, ends = ([one[f"transfer_{which}"] for one in parents] for which in ("start", "complete"))
+    active = [sum(b <= at for b in begins) - sum(e <= at for e in ends) for at in begins]
+    at_once = {
+        "Peak Concurrent Transfers": max(active),
+        "Mean Transfer Queue Depth": statistics.fmean(active),
+    }
+    return {
+        "Disaggregated Requests": len(parents),
+        "Parent TTFT (us)": statistics.fmean(ttft_ms[one["req"]] for one in parents) * 1e3,
+        "KV Transfer Duration (us)": (sum(ends) - sum(begins)) / len(parents),
+        **(at_once if variant == "_contention" else {}),
+    }
 
 
 @pytest.mark.parametrize("case", ["07_tier_shed", "26_goodput_multi_model"])
