@@ -57,11 +57,10 @@ def total_tokens(loads: Sequence[RankLoad], request: Request, turn: int) -> int:
 
 
 def balanced_tokens(loads: Sequence[RankLoad], request: Request, turn: int) -> int:
-    """Fewest prompt tokens among the ranks with room for an equal share of the requests (TensorRT-LLM)."""
+    """Fewest prompt tokens among the ranks with room for an equal share of the requests: all but those with the
+    most, or all where all have as many (TensorRT-LLM)."""
     requests = [load.requests for load in loads]
-    share = max(-(-(sum(requests) + 1) // len(loads)), max(requests))
-    if min(requests) == share:
-        share += 1
+    share = max(requests) if min(requests) < max(requests) else max(requests) + 1
     return _least([(load.requests >= share, load.prompt_tokens, load.requests) for load in loads])
 
 
