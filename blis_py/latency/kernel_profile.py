@@ -109,7 +109,7 @@ def slope_beyond(axis: Array, values: Array) -> Array:
 def extend(axis: Array, line: Array) -> None:
     """Extrapolate a line beyond its last measured point."""
     known = np.flatnonzero(~np.isnan(line))
-    if 2 <= len(known) < len(line) and known[-1] == len(known) - 1:
+    if len(known) >= 2 and known[-1] == len(known) - 1:
         last, end = known[-1], len(known)
         slope = slope_beyond(axis[:end], line[:end])
         line[end:] = line[last] + slope * (axis[end:] - axis[last])

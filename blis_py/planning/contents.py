@@ -95,7 +95,7 @@ def _with_header(path: Path) -> list[Path]:
 def _with_references(path: Path) -> list[Path]:
     """A workload and the files it names in turn."""
     texts = _texts(parse_yaml(read_text(path), path))
-    named = {path.parent / text for text in texts if 0 < len(text) < _LONGEST_NAME and "\0" not in text}
+    named = {path.parent / text for text in texts if len(text) < _LONGEST_NAME and "\0" not in text}
     return [path, *(file for file in named if file.is_file() and file != path)]
 
 

@@ -291,7 +291,7 @@ def _contents(columns: Columns, groups: Labels, prefix: Ints) -> tuple[Ints, tup
     if "content" not in columns:
         return content, tuple(known)
     own = columns.labels("content")
-    per_cell = np.full(len(own.names), -1, dtype=np.int64)
+    per_cell = np.empty(len(own.names), dtype=np.int64)
     for code, cell in enumerate(own.names):
         runs = runs_of(cell)
         per_cell[code] = known.setdefault(runs, len(known)) if runs else -1

@@ -80,7 +80,13 @@ def test_a_count_may_be_either_bound() -> None:
 
 @pytest.mark.parametrize(
     ("ns", "text"),
-    [(60_000, "0.00006 s"), (90 * 10**9, "90 s"), (0, "0 s"), (10**12 + 5 * 10**8, "1,000.5 s"), (100 * 10**9, "100 s")],
+    [
+        (60_000, "0.00006 s"),
+        (90 * 10**9, "90 s"),
+        (0, "0 s"),
+        (10**12 + 5 * 10**8, "1,000.5 s"),
+        (100 * 10**9, "100 s"),
+    ],
 )
 def test_seconds_have_all_their_digits(ns: int, text: str) -> None:
     assert in_seconds(ns) == text
@@ -119,7 +125,15 @@ def test_priorities_of_instances_are_those_of_the_cluster_turned_round() -> None
         **{"critical": 0, "standard": 1, "batch": 5, "sheddable": 6, "background": 7, "": 1}
     }
     assert instance_priorities({"standard": 100, "own": -100}) == {
-        **{"critical": 96, "standard": 0, "batch": 101, "sheddable": 102, "background": 103, "own": 200, "": 0}
+        **{
+            "critical": 96,
+            "standard": 0,
+            "batch": 101,
+            "sheddable": 102,
+            "background": 103,
+            "own": 200,
+            "": 0,
+        }
     }
     for value in (101, -101):
         with pytest.raises(InputError, match="priority out of range"):

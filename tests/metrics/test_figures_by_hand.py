@@ -41,7 +41,13 @@ def test_a_score_is_the_weighted_sum_of_rates_and_latencies() -> None:
         "p99_e2e": 1 / (1 + 1990),
     }
     assert found == pytest.approx(
-        {**parts, "score": 2 * parts["throughput"] + 0.5 * parts["tokens_per_sec"] + parts["mean_ttft"] + 3 * parts["p99_e2e"]}
+        {
+            **parts,
+            "score": 2 * parts["throughput"]
+            + 0.5 * parts["tokens_per_sec"]
+            + parts["mean_ttft"]
+            + 3 * parts["p99_e2e"],
+        }
     )
 
 

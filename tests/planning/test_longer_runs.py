@@ -234,7 +234,14 @@ def test_a_run_needs_two_thousand_requests_and_two_hundred_bursts(
 
 @pytest.mark.parametrize(
     ("at_once", "attainment", "needed"),
-    [(1, {}, 2000), (10, {}, 4000), (5, {}, 2000), (8, {}, 3200), (10, {"": 0.995}, 8000), (10, {"": 1.0}, 4000)],
+    [
+        (1, {}, 2000),
+        (10, {}, 4000),
+        (5, {}, 2000),
+        (8, {}, 3200),
+        (10, {"": 0.995}, 8000),
+        (10, {"": 1.0}, 4000),
+    ],
 )
 def test_the_start_of_a_closed_loop_is_a_quarter_of_the_tail_at_most(
     at_once: int, attainment: dict[str, float], needed: int
@@ -280,9 +287,7 @@ def test_factors_are_sought_upwards_downwards_and_in_between(
 
 def up_to(most: float, *, base: float = 100, **facts: Any) -> Server:
     """A server that holds up to a factor on the rate."""
-    return Server(
-        lambda rate, requests: outcome(requests, 50.0 if rate <= most else 150.0, **facts), base
-    )
+    return Server(lambda rate, requests: outcome(requests, 50.0 if rate <= most else 150.0, **facts), base)
 
 
 def start(holds: bool = True, requests: int = 6400, length: float = 64.0, **facts: Any) -> Sustained:
@@ -366,7 +371,13 @@ def test_the_next_duration_is_four_times_as_long_or_twice_at_the_end(
 
 @pytest.mark.parametrize(
     ("length", "factor", "whole", "found"),
-    [(4, 2.0, False, 8), (4, 0.5, False, 4), (40, 2.0, False, 64), (0.2, 1.0, False, 1), (90, 2.0, True, 100)],
+    [
+        (4, 2.0, False, 8),
+        (4, 0.5, False, 4),
+        (40, 2.0, False, 64),
+        (0.2, 1.0, False, 1),
+        (90, 2.0, True, 100),
+    ],
 )
 def test_a_run_at_a_higher_rate_has_more_requests(
     length: float, factor: float, whole: bool, found: float

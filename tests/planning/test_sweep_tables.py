@@ -86,7 +86,8 @@ def test_means_are_over_the_seeds_that_ran() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "count", "points"), [(TTFT, 5, [3, 1, 2]), (TTFT, 2, [3, 1]), (RATE, 1, [3]), (RATE, 9, [3, 2, 1])]
+    ("metric", "count", "points"),
+    [(TTFT, 5, [3, 1, 2]), (TTFT, 2, [3, 1]), (RATE, 1, [3]), (RATE, 9, [3, 2, 1])],
 )
 def test_the_best_have_the_least_or_the_most(metric: str, count: int, points: list[int]) -> None:
     best = swept(row(1, 0, 2.0), row(2, 0, 3.0), row(3, 0, 1.0)).best(metric, count)
@@ -112,7 +113,8 @@ def test_points_that_miss_a_target_in_any_run_come_last() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "larger"), [(RATE, True), ("goodput.requests_per_s", True), (TTFT, False), ("e2e_ms.mean", False)]
+    ("metric", "larger"),
+    [(RATE, True), ("goodput.requests_per_s", True), (TTFT, False), ("e2e_ms.mean", False)],
 )
 def test_rates_are_better_if_larger_and_latencies_if_smaller(metric: str, larger: bool) -> None:
     assert larger_is_better(metric) == larger
@@ -238,6 +240,8 @@ def test_seeds_alone_and_a_single_random_point_are_enough() -> None:
     assert len(sweep(study(), [], jobs, runs=[{"num_instances": 1}, {"num_instances": 2}]).rows) == 2
 
 
-@pytest.mark.parametrize(("overrides", "seed"), [((), 42), ((("seed", "seed", 5),), 5), ((("seed", "seed", 0),), 0)])
+@pytest.mark.parametrize(
+    ("overrides", "seed"), [((), 42), ((("seed", "seed", 5),), 5), ((("seed", "seed", 0),), 0)]
+)
 def test_points_are_drawn_by_the_seed_that_was_given(overrides: Any, seed: int) -> None:
     assert _seed_of(Study(overrides=overrides)) == seed

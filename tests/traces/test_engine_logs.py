@@ -60,7 +60,9 @@ def test_the_same_decodes_as_before_are_written_once(tmp_path: Path) -> None:
     assert [row[place] for row in rows] == ["", "=", "7", "=", ""]
 
 
-@pytest.mark.parametrize(("number", "fits"), [(2**62, True), (2**62 + 1, False), (-(2**62), True), (-(2**62) - 1, False)])
+@pytest.mark.parametrize(
+    ("number", "fits"), [(2**62, True), (2**62 + 1, False), (-(2**62), True), (-(2**62) - 1, False)]
+)
 def test_numbers_of_a_log_have_a_largest_size(tmp_path: Path, number: int, fits: bool) -> None:
     file = tmp_path / "s.csv"
     write_step_log(log_of([(0, 1)], gpu_ns=[number]), file)
@@ -266,7 +268,11 @@ def test_parts_of_samples_are_joined_and_columns_that_are_missing_are_unknown() 
     assert joined([one, other], {}).meta == {}
     assert len(joined([], {"a": 3})) == 0
     assert joined([], {"a": 3}).meta == {"a": 3}
-    assert (one["active_experts"].tolist(), one["source"].tolist(), one["sm_mhz"].tolist()) == ([-1], [""], [0])
+    assert (one["active_experts"].tolist(), one["source"].tolist(), one["sm_mhz"].tolist()) == (
+        [-1],
+        [""],
+        [0],
+    )
 
 
 def test_samples_have_every_column_and_all_of_one_length() -> None:
