@@ -57,8 +57,8 @@ def total_tokens(loads: Sequence[RankLoad], request: Request, turn: int) -> int:
 
 
 def balanced_tokens(loads: Sequence[RankLoad], request: Request, turn: int) -> int:
-    """Fewest prompt tokens among the ranks with room for an equal share of the requests: all but those with the
-    most, or all where all have as many (TensorRT-LLM)."""
+    """Fewest prompt tokens among the ranks with room for an equal share of the requests: all but those with
+    the most, or all where all have as many (TensorRT-LLM)."""
     requests = [load.requests for load in loads]
     share = max(requests) if min(requests) < max(requests) else max(requests) + 1
     return _least([(load.requests >= share, load.prompt_tokens, load.requests) for load in loads])

@@ -1,4 +1,4 @@
-"""Decisions of single parts at their limits: admission, saturation, prefill elsewhere, orders at a gateway."""
+"""Decisions of single parts at their limits: admission, saturation, prefill elsewhere, order at a gateway."""
 
 from __future__ import annotations
 
@@ -81,8 +81,10 @@ def test_a_bucket_is_full_at_first_and_refilled_up_to_its_capacity() -> None:
 
 @pytest.mark.parametrize(
     ("load", "all_ready", "why"),
-    [([3, 99, 2], False, ""), ([4, 99, 2], False, TIER_SHED), ([2, 99, 4], False, TIER_SHED)]
-    + [([3, 4, 2], True, TIER_SHED), ([3, 3, 3], True, "")],
+    [
+        *(([3, 99, 2], False, ""), ([4, 99, 2], False, TIER_SHED), ([2, 99, 4], False, TIER_SHED)),
+        *(([3, 4, 2], True, TIER_SHED), ([3, 3, 3], True, "")),
+    ],
 )
 def test_under_load_only_urgent_classes_are_admitted(load: list[int], all_ready: bool, why: str) -> None:
     signals = Signals(load=load, all_ready=all_ready)

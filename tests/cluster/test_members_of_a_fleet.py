@@ -41,10 +41,10 @@ class Busy:
     """An instance that is idle only when its test says so."""
 
     def __init__(self, pool: Any) -> None:
-        self.is_idle, self.outlet, self.leave = pool.name == "b", None, None
+        self.is_idle, self.outlet = pool.name == "b", None
 
     def when_idle(self, leave: Callable[[int], None]) -> None:
-        self.leave: Any = leave
+        self.leave = leave
 
 
 def pool(name: str, count: int, seqs: int) -> Any:

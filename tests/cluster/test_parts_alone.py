@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -92,7 +92,8 @@ class Client:
         self.env, self.source = SimClock(), source
         self.sent: list[tuple[int, int]] = []
         self._after_ns, self._answered = after_ns, answered
-        source.start(self.env, self._make, self._send, False)
+        make: Any = self._make
+        source.start(self.env, make, self._send, False)
         self.env.run()
 
     def _make(self, rows: slice) -> list[Request]:
@@ -101,7 +102,7 @@ class Client:
             Request(f"r{row}", int(table.arrival_ns[row]), 5, row=row) for row in range(rows.start, rows.stop)
         ]
 
-    def _send(self, requests: list[Request]) -> None:
+    def _send(self, requests: Sequence[Request]) -> None:
         for request in requests:
             self.sent.append((int(self.env.now), request.row))
             assert request.arrival_ns == self.env.now
@@ -253,7 +254,7 @@ def test_an_instance_is_watched_by_all_that_want_it_once() -> None:
     ],
 )
 def test_a_request_is_where_it_was_last_sent(
-    decode_request: str | None, prefill_end_ns: int, started: bool, there: tuple[int, str]
+    decode_request: str | None, prefill_end_ns: int, started: bool, there: Any
 ) -> None:
     pair = SimpleNamespace(
         request="prefill", prefill=0, decode=1, decode_request=decode_request, started=started

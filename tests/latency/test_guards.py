@@ -99,8 +99,9 @@ def test_other_prices_are_refused(value: Any) -> None:
         ([1.0] * 4, False),
         ([0, 5.0], True),
         ([0, 5.1], False),
-    ]
-    + [([0, -0.1], False), ([0, float("nan")], False)],
+        ([0, -0.1], False),
+        ([0, float("nan")], False),
+    ],
 )
 def test_coefficients_have_a_number_and_a_range(values: list[float], fits: bool) -> None:
     if fits:

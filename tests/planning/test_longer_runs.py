@@ -125,10 +125,10 @@ def test_a_figure_that_still_changes_is_run_longer() -> None:
 
 
 def test_a_sample_on_the_edge_is_run_longer_and_by_little() -> None:
-    edge = {"generated": True, "intervals": {"ttft.p99=100ms": (90.0, 110.0)}}
+    edge: dict[str, Any] = {"generated": True, "intervals": {"ttft.p99=100ms": (90.0, 110.0)}}
     server = Server(lambda _, requests: outcome(requests, 99.0, **edge))
     found = run_longer(outcome(7000, 101.0, **edge), server)
-    assert server.tried == [(1.0, pytest.approx(10 / 7))]
+    assert server.tried == [pytest.approx((1.0, 10 / 7))]
     assert found.on_edge
     assert found.growth == 1.2
 
@@ -441,7 +441,7 @@ def test_a_recorded_load_is_made_longer_until_its_rate_stays() -> None:
 
 
 def test_a_generated_load_has_bounds_of_its_rate() -> None:
-    sample = {"generated": True, "intervals": {"ttft.p99=100ms": (10.0, 20.0)}}
+    sample: dict[str, Any] = {"generated": True, "intervals": {"ttft.p99=100ms": (10.0, 20.0)}}
     server: Any = up_to(1.5, **sample)
     found = highest_rate(CONFIG, GOAL, server, start(requests=100, length=1.0, **sample))
     assert found.bounds is not None
@@ -467,7 +467,7 @@ def test_an_interval_is_that_of_the_widest_blocks() -> None:
 
 
 def test_the_ends_of_a_percentile_are_percentiles() -> None:
-    values = np.arange(4000) * 1237 % 4000.0
+    values = (np.arange(4000) * 1237 % 4000).astype(np.float64)
     low, high = _of_percentile(values, 0.5)
     assert low is not None
     assert high is not None

@@ -1,4 +1,4 @@
-"""What a sweep makes of its rows, by hand: their table, means, the best of them, costs, and what it refuses."""
+"""What a sweep makes of its rows, by hand: their table, means, the best of them, costs, what is refused."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ def test_a_row_has_settings_seed_status_targets_and_figures() -> None:
 
 @pytest.mark.parametrize(("how", "status"), [("refused", "refused"), ("failed", "failed")])
 def test_a_row_without_a_result_has_its_reason(how: str, status: str) -> None:
-    lost = row(1, slo=[target(True)], **{how: "why"}).as_dict()
+    reason: dict[str, Any] = {how: "why"}
+    lost = row(1, slo=[target(True)], **reason).as_dict()
     assert (lost["status"], lost["reason"], lost["slo_met"]) == (status, "why", None)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 
 from blis_py.errors import InputError
 from blis_py.traces import steplog
-from blis_py.traces.otel import _content, _count, _Call, _Session, _sessions, _think_ns, read_spans
+from blis_py.traces.otel import _Call, _content, _count, _Session, _sessions, _think_ns, read_spans
 from blis_py.traces.perfetto import StepTrace
 from blis_py.traces.samples import StepSamples, _busy, joined, medians, samples_from, samples_of, total_ns
 from blis_py.traces.steplog import REQUEST_KINDS, STEP_KINDS, StepLog, read_step_log, write_step_log
@@ -21,7 +22,7 @@ BLANK = {"text": "eager", "ints": (), "int": 0, "float": 0.0}
 
 
 def log_of(
-    steps: list[tuple[int, int]], requests: list[tuple[int, int]] = [(0, 10**6)], **columns: Any
+    steps: list[tuple[int, int]], requests: Sequence[tuple[int, int]] = ((0, 10**6),), **columns: Any
 ) -> StepLog:
     """Steps by start and end, requests by arrival and finish."""
     table: dict[str, list[Any]] = {name: [BLANK[kind]] * len(steps) for name, kind in STEP_KINDS.items()}
@@ -435,8 +436,10 @@ def test_a_turn_begins_with_the_turns_before_it_unless_its_context_was_cut() -> 
 
 @pytest.mark.parametrize(
     ("attributes", "count"),
-    [({"b": 4}, 4), ({"a": "7", "b": 4}, 7), ({"a": True, "b": 4}, 4), ({"a": "x", "b": 4.9}, 4)]
-    + [({"a": float("inf")}, None), ({}, None), ({"a": 0}, 0)],  # type: ignore[dict-item]
+    [
+        *(({"b": 4}, 4), ({"a": "7", "b": 4}, 7), ({"a": True, "b": 4}, 4), ({"a": "x", "b": 4.9}, 4)),
+        *(({"a": float("inf")}, None), ({}, None), ({"a": 0}, 0)),
+    ],
 )
 def test_a_count_is_the_first_number_of_its_names(attributes: dict[str, Any], count: int | None) -> None:
     assert _count(Path("x"), attributes, ("a", "b")) == count
