@@ -1,0 +1,279 @@
+"""A group of ranks passes on what it is asked, to one rank or to all, and books what has been launched first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from blis_py.core.config import SchedulerConfig
+from blis_py.core.features import StepFeatures
+from blis_py.core.rank_schedulers import scheduler_of
+from blis_py.core.ranks import GroupStep, Rank, RankedScheduler
+from blis_py.core.request import NEVER_NS, FinishReason, Request
+from blis_py.core.step import Step
+
+
+class Apart:
+    """In place of the scheduler of a rank: what it is, and what was called."""
+
+    def __init__(self, name: int) -> None:
+        self.name, self.calls = name, list[tuple[Any, ...]]()
+        self.first_deadline_ns, self.lets_go, self.loads_kv, self.is_settled = NEVER_NS, False, False, True
+        self.queue_depth = self.committed = self.decode_tokens = name
+        self.decode_seqs, self.kv_under_way, self.holds, self.has_candidates = name, False, False, False
+        self.queued, self.decoding, self.running, self.waiting = [f"q{name}"], [f"d{name}"], {}, []
+        self.held: list[int] = []
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            self.calls.append((name, *given))
+            return {"expire": [], "resolve": [], "ends_with": True, "blocks_in_use": 10 * self.name}.get(name)
+
+        return call
+
+    def next_change_ns(self, now_ns: int) -> int:
+        return now_ns + 100 - self.name
+
+    def hold_prompts(self, until_tick: int) -> bool:
+        self.held.append(until_tick)
+        return self.name == 1
+
+
+Group = tuple[RankedScheduler, list[Any], list[Any]]
+
+
+@pytest.fixture
+def group() -> Group:
+    """Three ranks; the second of them has launched two steps of a run that goes on."""
+    found: Any = scheduler_of(
+        SchedulerConfig(
+            num_kv_blocks=90,
+            max_model_len=60,
+            block_size=4,
+            max_num_seqs=9,
+            max_num_batched_tokens=30,
+            ranks=3,
+        )
+    )
+    parts = [Apart(number) for number in (1, 2, 3)]
+    for rank, part in zip(found.ranks, parts, strict=True):
+        rank.scheduler = part
+    busy = found.ranks[1]
+    busy.part, busy.left, busy.launched = Step(StepFeatures(decode_seqs=2)), 5, 2
+    return found, found.ranks, parts
+
+
+REQUEST = Request("r", 0, 4)
+
+
+def calls(parts: list[Any]) -> list[list[str]]:
+    return [[name for name, *_ in part.calls] for part in parts]
+
+
+@pytest.mark.parametrize(
+    ("act", "called"),
+    [
+        (lambda g: g.cancel(REQUEST, 5), [[], ["cancel"], []]),
+        (lambda g: g.set_deadline(REQUEST, 5), [[], ["set_deadline"], []]),
+        (lambda g: g.kv_ready_at(REQUEST, 5), [[], ["kv_ready_at"], []]),
+        (lambda g: g.settle(REQUEST), [[], ["advance", "plan_alike", "settle"], []]),
+        (lambda g: g.abort(REQUEST), [[], ["advance", "abort"], []]),
+        (lambda g: g.let_go(REQUEST, 5), [["let_go"]] * 3),
+        (lambda g: g.book(), [[], ["advance", "plan_alike"], []]),
+        (lambda g: g.take_blocks(3), [[], ["take_blocks"], []]),
+        (lambda g: g.plan_alike(), [["plan_alike"], [], ["plan_alike"]]),
+        (
+            lambda g: g.leave_out_last(),
+            [["leave_out_last"], ["advance", "plan_alike", "leave_out_last"], ["leave_out_last"]],
+        ),
+    ],
+)
+def test_what_concerns_a_request_goes_to_its_rank_and_the_rest_to_all(
+    group: Group, act: Callable[[RankedScheduler], Any], called: list[list[str]]
+) -> None:
+    found, ranks, parts = group
+    found._rank_of[REQUEST] = ranks[1]
+    ranks[1].load.prompt_tokens = 7
+    act(found)
+    assert calls(parts) == called
+    if called[1][-1:] == ["abort"]:
+        assert parts[1].calls[-1] == ("abort", REQUEST, FinishReason.ABORT)
+        assert (ranks[1].load.prompt_tokens, found._rank_of) == (3, {})
+
+
+def test_a_request_of_no_rank_needs_nothing_settled(group: Group) -> None:
+    found, _, parts = group
+    found.settle(REQUEST)
+    assert calls(parts) == [[], [], []]
+    assert not found.ends_with(REQUEST, Step(StepFeatures()), 1)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda g: g.cancel(REQUEST, 5),
+        lambda g: g.set_deadline(REQUEST, 5),
+        lambda g: g.abort(REQUEST),
+        lambda g: g.let_go(REQUEST, 5),
+        lambda g: g.free_let_go(),
+        lambda g: g.expire(5),
+    ],
+)
+def test_the_first_deadline_is_that_of_any_rank_after_every_change(
+    group: Group, act: Callable[[RankedScheduler], Any]
+) -> None:
+    found, ranks, parts = group
+    found._rank_of[REQUEST] = ranks[1]
+    parts[0].first_deadline_ns, parts[2].first_deadline_ns = 900, 800
+    act(found)
+    assert found.first_deadline_ns == 800
+
+
+def test_only_ranks_whose_deadlines_have_passed_expire_requests(group: Group) -> None:
+    found, ranks, parts = group
+    parts[0].first_deadline_ns, parts[1].first_deadline_ns, parts[2].first_deadline_ns = 6, 5, 4
+    found._rank_of[REQUEST] = ranks[1]
+    found.running[REQUEST] = None
+    parts[1].expire = lambda now_ns: [REQUEST]
+    assert found.expire(5) == [REQUEST]
+    assert calls(parts) == [[], ["advance"], ["expire"]]
+    assert (found._rank_of, found.running) == ({}, {})
+
+
+def test_only_ranks_that_let_go_free_what_they_let_go(group: Group) -> None:
+    found, _, parts = group
+    parts[1].lets_go = True
+    found.free_let_go()
+    assert calls(parts) == [[], ["advance", "free_let_go"], []]
+
+
+def test_counts_of_a_group_are_those_of_its_ranks(group: Group) -> None:
+    found, _, parts = group
+    assert (found.queue_depth, found.committed, found.decode_tokens) == (6, 6, 6)
+    assert (found.queued, list(found.decoding)) == (["q1", "q2", "q3"], ["d1", "d2", "d3"])
+    assert found.next_change_ns(1000) == 1097
+    for name in ("kv_under_way", "holds", "has_candidates"):
+        assert not getattr(found, name)
+        setattr(parts[2], name, True)
+        assert getattr(found, name)
+
+
+def test_blocks_in_use_are_those_of_the_steps_launched_and_of_one_where_none_is(group: Group) -> None:
+    found, ranks, parts = group
+    ranks[2].left = 4
+    assert found.blocks_in_use(3) == 60
+    assert [part.calls for part in parts] == [
+        [("blocks_in_use", 1)], [("blocks_in_use", 5)], [("blocks_in_use", 3)]
+    ]  # fmt: skip
+
+
+def test_a_request_ends_with_a_step_of_its_own_rank(group: Group) -> None:
+    found, ranks, parts = group
+    found._rank_of[REQUEST] = ranks[1]
+    assert found.ends_with(REQUEST, Step(StepFeatures()), 3)
+    assert parts[1].calls == [("ends_with", REQUEST, ranks[1].part, 5)]
+
+
+@pytest.mark.parametrize(
+    ("candidates", "seqs", "held"),
+    [
+        ([True, False, True], [1, 1, 1], True),
+        ([True, True, True], [1, 1, 1], False),
+        ([False, False, False], [1, 1, 1], False),
+        ([True, False, True], [1, 0, 1], False),
+    ],
+)
+def test_prompts_are_held_while_a_rank_has_none_and_all_decode(
+    group: Group, candidates: list[bool], seqs: list[int], held: bool
+) -> None:
+    found, _, parts = group
+    found._balance_steps = 3
+    for part, has, number in zip(parts, candidates, seqs, strict=True):
+        part.has_candidates, part.decode_seqs = has, number
+    for tick in (10, 11, 12, 13, 14):
+        found.tick = tick
+        found._balance()
+    opens = [13, 13, 13, 0, 17] if held else [0] * 5
+    assert [part.held for part in parts] == [opens] * 3
+
+
+def test_steps_of_a_group_are_as_many_as_every_rank_repeats(group: Group) -> None:
+    found, ranks, _ = group
+    for rank, left in zip(ranks, (9, 5, 7), strict=True):
+        rank.left = left
+    step = GroupStep(StepFeatures(), [], [], [], [])
+    assert found.identical_decode_steps(step) == 5
+    assert found.identical_decode_steps(GroupStep(StepFeatures(), [], [(REQUEST, 1)], [], [])) == 1
+    assert found.identical_decode_steps(GroupStep(StepFeatures(), [], [], [], [REQUEST])) == 1
+
+
+def test_the_most_blocks_ever_used_are_kept_as_steps_are_launched(group: Group) -> None:
+    found, ranks, parts = group
+    ranks[0].left, ranks[2].left = 9, 9
+    step = GroupStep(StepFeatures(), [], [], [], [])
+    found.advance(step, 3)
+    assert (found._pool.most_used, found.tick, step.end_tick) == (60, 3, 3)
+    assert [(rank.left, rank.launched) for rank in ranks] == [(6, 3), (2, 5), (6, 3)]
+    ranks[1].part.ending = [REQUEST]
+    parts[0].blocks_in_use = lambda steps: 0
+    found.advance(step, 2)
+    assert found._pool.most_used == 60
+    assert step.ending == [REQUEST]
+    assert (ranks[1].left, ranks[1].launched) == (0, 0)
+
+
+def rank_of(**of: Any) -> tuple[Rank, Apart]:
+    apart: Any = Apart(1)
+    vars(apart).update(of)
+    return Rank(apart), apart
+
+
+def test_a_rank_plans_when_its_run_is_over_or_time_may_change_it() -> None:
+    step = Step(StepFeatures(decode_seqs=1))
+    planned: dict[str, Any] = {"schedule": lambda now_ns: step, "identical_decode_steps": lambda part: 4}
+    rank, apart = rank_of(**planned)
+    assert rank.plan(0)
+    assert (rank.part, rank.left, rank.works) == (step, 4, True)
+    assert not rank.plan(0)
+    rank.launched = 3
+    apart.loads_kv = True
+    assert rank.plan(0)
+    assert (apart.calls, rank.launched) == ([("advance", step, 3)], 0)
+    apart.loads_kv = False
+    for waiting, changes in ((None, False), (7, True)):
+        apart.waiting = type("Queue", (list,), {"next_change_ns": lambda self, now_ns: waiting})([1])  # type: ignore[assignment]
+        assert rank.plan(0) == changes
+    apart.waiting.clear()
+    assert not rank.plan(0)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "settled", "once"), [(False, True, False), (True, True, True), (False, False, True)]
+)
+def test_an_idle_rank_stays_so_unless_something_may_begin(
+    candidates: bool, settled: bool, once: bool
+) -> None:
+    rank, _ = rank_of(schedule=lambda now_ns: None, has_candidates=candidates, is_settled=settled)
+    assert rank.plan(0)
+    assert not rank.works
+    assert rank.part.features == StepFeatures()
+    assert rank.left == (1 if once else 1 << 60)
+
+
+def test_what_a_policy_sees_of_a_rank_is_its_queue_and_what_runs() -> None:
+    rank, _ = rank_of(queue_depth=4, running={1: None, 2: None})
+    load = rank.see()
+    assert (load.waiting, load.running, load.prompt_tokens, load.requests) == (4, 2, 0, 6)
+
+
+def test_emissions_of_ranks_are_joined() -> None:
+    parts = [SimpleNamespace(emissions=each) for each in (None, {1: "a"}, {}, {2: "b"})]
+    step: Any = GroupStep(StepFeatures(), parts, [], [], [])  # type: ignore[arg-type]
+    step.note_emissions()
+    assert step.emissions == {1: "a", 2: "b"}
+    none: Any = GroupStep(StepFeatures(), parts[:1], [], [], [])  # type: ignore[arg-type]
+    none.note_emissions()
+    assert none.emissions is None
