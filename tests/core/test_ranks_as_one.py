@@ -1,4 +1,4 @@
-"""A group of ranks passes on what it is asked, to one rank or to all, and books what has been launched first."""
+"""A group of ranks passes on what it is asked, to one rank or to all, and books what was launched first."""
 
 from __future__ import annotations
 
@@ -225,6 +225,17 @@ def test_the_most_blocks_ever_used_are_kept_as_steps_are_launched(group: Group) 
     assert (ranks[1].left, ranks[1].launched) == (0, 0)
 
 
+class Queue(list[int]):
+    """A request, and the time at which the order of the queue changes."""
+
+    def __init__(self, changes_ns: int | None) -> None:
+        super().__init__([1])
+        self._changes_ns = changes_ns
+
+    def next_change_ns(self, now_ns: int) -> int | None:
+        return self._changes_ns
+
+
 def rank_of(**of: Any) -> tuple[Rank, Apart]:
     apart: Any = Apart(1)
     vars(apart).update(of)
@@ -243,10 +254,11 @@ def test_a_rank_plans_when_its_run_is_over_or_time_may_change_it() -> None:
     assert rank.plan(0)
     assert (apart.calls, rank.launched) == ([("advance", step, 3)], 0)
     apart.loads_kv = False
-    for waiting, changes in ((None, False), (7, True)):
-        apart.waiting = type("Queue", (list,), {"next_change_ns": lambda self, now_ns: waiting})([1])  # type: ignore[assignment]
-        assert rank.plan(0) == changes
-    apart.waiting.clear()
+    for changes_ns in (None, 7):
+        queue: Any = Queue(changes_ns)
+        apart.waiting = queue
+        assert rank.plan(0) == (changes_ns is not None)
+    queue.clear()
     assert not rank.plan(0)
 
 
