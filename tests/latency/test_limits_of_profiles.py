@@ -1,4 +1,4 @@
-"""Fitted profiles and learned surfaces: which numbers a file may have, and what lies between and beyond them."""
+"""Fitted profiles and learned surfaces: which numbers a file may have, what lies between and beyond them."""
 
 from __future__ import annotations
 
