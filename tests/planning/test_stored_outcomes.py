@@ -1,4 +1,4 @@
-"""Outcomes that are kept: what is taken back, and what is of another shape; pieces of disaggregated answers."""
+"""Outcomes that are kept: what is taken back, and what is of another shape; layouts that are compared."""
 
 from __future__ import annotations
 
