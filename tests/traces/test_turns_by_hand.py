@@ -252,7 +252,7 @@ def test_prompts_share_the_blocks_that_begin_alike(tmp_path: Path) -> None:
         return {START: 0, INPUT: tokens or len(ids), OUTPUT: 1, "input_tok_ids": ids}
 
     table, _ = simulated(
-        tmp_path, row(same), row([*same, 5]), row([1, *same]), row(same, size + 1), row(same[:-1] + [9])
+        tmp_path, row(same), row([*same, 5]), row([1, *same]), row(same, size + 1), row([*same[:-1], 9])
     )
     runs = [table.contents[at] if at >= 0 else () for at in table.content.tolist()]
     assert runs == [((0, size),), ((0, size),), (), (), ()]
