@@ -13,7 +13,9 @@ from blis_py.core import flag_texts
 from blis_py.core.bounds import LAST_NS, check_count, clock_ns, in_seconds
 from blis_py.core.checks import _check
 from blis_py.core.eviction import EVICTION_POLICIES
+from blis_py.core.lifecycle import note_scheduled
 from blis_py.core.light_dataclass import copied, dataclass
+from blis_py.core.request import Request
 from blis_py.core.settings import setting
 from blis_py.core.slo import instance_priorities
 from blis_py.errors import InputError
@@ -213,3 +215,13 @@ def test_copies_are_mappings_of_their_own() -> None:
     assert found == {"name": "b", "inner": {"k": [1, (2, {"name": "x", "inner": None})]}}
     assert found["inner"]["k"] is not inner
     assert copied(7) == 7
+
+
+@pytest.mark.parametrize(
+    ("before_ns", "now_ns", "scheduled_ns"), [(-1, 5, 5), (-1, 0, 0), (0, 5, 0), (3, 5, 3)]
+)
+def test_a_request_is_scheduled_once(before_ns: int, now_ns: int, scheduled_ns: int) -> None:
+    request = Request("r", 0, 1)
+    request.scheduled_ns = before_ns
+    note_scheduled([request], now_ns)
+    assert request.scheduled_ns == scheduled_ns
