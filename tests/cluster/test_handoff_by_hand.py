@@ -7,12 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cluster_runs import linear
 
 from blis_py.cluster.instances.handoff import DEADLOCK, TRANSFER_FAILED
 from blis_py.cluster.instances.handoffs import HANDOFFS
 from blis_py.cluster.instances.pairs import Pair
-from blis_py.cluster.topology import Disaggregation
+from blis_py.cluster.topology import Cluster, Disaggregation, InstanceSpec, Link, Pool
+from blis_py.core.config import SchedulerConfig
 from blis_py.core.request import NEVER_NS, Request
+from blis_py.errors import InputError
 from blis_py.metrics.record import INSTANCE_FAILED, NO_INSTANCE
 
 FRONT_END_NS = 3
@@ -592,3 +595,17 @@ def test_blis_takes_a_step_for_a_request_of_one_token_too() -> None:
     pair.is_open = False
     gone.events.actions[0](1200)
     assert pair.decode_request is None
+
+
+def test_sglang_reserves_on_decode_instances_by_blocks_alone() -> None:
+    scheduler = SchedulerConfig(num_kv_blocks=9, max_model_len=9, admission_rule="new-token-ratio")
+    spec = InstanceSpec(scheduler=scheduler, latency=linear())
+    pools = tuple(Pool(spec=spec, name=role, role=role) for role in ("prefill", "decode"))
+    given = Disaggregation(handoff="sglang")
+    link = Link(from_pool="prefill", to_pool="decode")
+    found = HANDOFFS["sglang"](given).fitted(Cluster(pools=pools, links=(link,), disaggregation=given))
+    rules = {pool.role: pool.spec.scheduler.admission_rule for pool in found.pools}
+    assert rules == {"prefill": "new-token-ratio", "decode": "blocks"}
+    assert [pool.spec.kv_source is not None for pool in found.pools] == [False, True]
+    with pytest.raises(InputError, match="takes its KV from another source"):
+        HANDOFFS["sglang"](given).fitted(found)

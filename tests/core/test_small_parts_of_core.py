@@ -12,10 +12,12 @@ import pytest
 from blis_py.core import flag_texts
 from blis_py.core.bounds import LAST_NS, check_count, clock_ns, in_seconds
 from blis_py.core.checks import _check
+from blis_py.core.config import SchedulerConfig
 from blis_py.core.eviction import EVICTION_POLICIES
 from blis_py.core.lifecycle import note_scheduled
 from blis_py.core.light_dataclass import copied, dataclass
 from blis_py.core.request import Request
+from blis_py.core.scheduler import Scheduler
 from blis_py.core.settings import setting
 from blis_py.core.slo import instance_priorities
 from blis_py.errors import InputError
@@ -225,3 +227,13 @@ def test_a_request_is_scheduled_once(before_ns: int, now_ns: int, scheduled_ns: 
     request.scheduled_ns = before_ns
     note_scheduled([request], now_ns)
     assert request.scheduled_ns == scheduled_ns
+
+
+def test_requests_that_run_are_committed_and_those_that_wait_are_not() -> None:
+    scheduler = Scheduler(SchedulerConfig(num_kv_blocks=20, max_model_len=20, block_size=4, max_num_seqs=1))
+    assert scheduler.committed == 0
+    for name in "ab":
+        assert scheduler.add(Request(name, 0, 4, output_tokens=3)) is None
+    assert scheduler.committed == 0
+    scheduler.schedule(0)
+    assert (scheduler.committed, scheduler.queue_depth) == (1, 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernel_profiles import write
+from kernel_profiles import qkv_us, write
 from latency_cases import decode
 
 from blis_py.errors import InputError
@@ -24,6 +24,7 @@ from blis_py.latency.rank_prices import loads_of, most_seqs
 from blis_py.latency.roofline import Roofline
 from blis_py.latency.trained import Trained
 from blis_py.latency.trained_physics import _coefficients
+from blis_py.latency.work import distinct_experts
 from blis_py.models.model_shape import load_model
 
 DENSE, H100 = load_model("llama-3.1-8b"), load_gpu("h100")
@@ -158,3 +159,18 @@ def test_loads_of_ranks_count_an_idle_one_as_a_token() -> None:
     ranks[0].prefill_seqs = 4
     assert most_seqs(ranks) == 7
     assert most_seqs([decode(0, 0)]) == 0
+
+
+def test_sparse_layers_are_read_at_the_experts_that_so_many_tokens_activate(tmp_path: Path) -> None:
+    """Of three dense operators that take 1 us, one in every layer counts twice; the router is part of a layer."""
+    sparse = load_model("qwen3-30b-a3b")
+    folder = write(tmp_path, model="Qwen/Qwen3-30B-A3B")
+    cells = [(tokens, active) for tokens in (1, 64, 4096) for active in (1, 8, 128)]
+    rows = "".join(f"{tokens},{active},{20 + 2.0 * active + 0.5 * tokens}\n" for tokens, active in cells)
+    (folder / "moe.csv").write_text("tokens,activated_experts,time_us\n" + rows)
+    found = read_layer_profile(folder, sparse, H100, 1).tokens
+    for tokens, us in zip(found.at.tolist(), (found.ns / 1e3).tolist(), strict=True):
+        experts = distinct_experts(sparse.experts, sparse.experts_per_token, int(tokens))
+        moe_us = 20 + 2.0 * experts + 0.5 * tokens
+        assert us == pytest.approx(sparse.layers * (qkv_us(tokens) + 2) + 2 + sparse.moe_layers * moe_us)
+    assert found.measured_to == 2048

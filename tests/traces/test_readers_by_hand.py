@@ -15,7 +15,16 @@ import pytest
 from blis_py.core.bounds import LAST_NS, MAX_TOKENS
 from blis_py.errors import InputError
 from blis_py.requests.table import Labels, RequestTable
-from blis_py.traces import _check, _note_order, _part, _with_classes, _without_answerers, is_spec, mooncake
+from blis_py.traces import (
+    _check,
+    _note_order,
+    _part,
+    _with_classes,
+    _without_answerers,
+    is_spec,
+    mooncake,
+    read_trace,
+)
 from blis_py.traces._gathered import Gathered, seconds
 from blis_py.traces.bad_rows import BadRows
 from blis_py.traces.compose import (
@@ -513,3 +522,45 @@ def test_the_place_in_a_bucket_follows_from_the_mean(mean: float, place: float) 
 def test_a_shared_prefix_shortens_every_length_to_one_token_at_least() -> None:
     law = {"type": "empirical", "params": {3: 1.0, 5: 2.0, 9: 4.0}}
     assert _shortened(law, 4) == {"type": "empirical", "params": {1: 3.0, 5: 4.0}}
+
+
+def test_empty_cells_have_their_defaults_and_numbers_their_limits(tmp_path: Path) -> None:
+    table = v2(
+        tmp_path, "round_index,session_id,image_tokens,audio_tokens", "0,0,5,2,,a,,3", "1,1,6,1,1,a,2,"
+    )
+    assert table.round_index is not None
+    assert table.modality_tokens is not None
+    assert table.round_index.tolist() == [0, 1]
+    assert sorted(map(sum, table.modality_tokens.tolist())) == [2, 3]
+    for cells in ("0,0,-1,2", f"0,0,{MAX_TOKENS + 1},2", "0,0,5,-1", "-1,0,5,2"):
+        with pytest.raises(InputError):
+            v2(tmp_path, "max_tokens", f"{cells},0")
+    for value in ("-1", str(MAX_TOKENS + 1)):
+        with pytest.raises(InputError, match="max_tokens"):
+            v2(tmp_path, "max_tokens", f"0,0,5,2,{value}")
+    assert v2(tmp_path, "max_tokens", f"0,0,{MAX_TOKENS},2,{MAX_TOKENS}").max_tokens.tolist() == [MAX_TOKENS]
+
+
+def test_a_group_shares_a_prefix_of_a_single_token_and_a_row_its_own_content(tmp_path: Path) -> None:
+    table = v2(
+        tmp_path,
+        "prefix_group,prefix_length,content",
+        *('0,0,5,2,g,1,""', '1,1,5,2,,0,"[[""x"", 3]]"', '2,2,5,2,,0,""', '3,3,5,2,g,1,""'),
+    )
+    runs = [table.contents[at] if at >= 0 else () for at in table.content.tolist()]
+    assert runs == [(("g", 1),), (("x", 3),), (), (("g", 1),)]
+    assert table.prompt_tokens.tolist() == [6, 5, 5, 6]
+
+
+def test_failed_rows_of_parquet_are_left_out_and_counted(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    path = tmp_path / "t.parquet"
+    cells = {"timestamp": [0.0, 1.5, 2.0], "input_tokens": [3, 4, 5], "output_tokens": [1, 0, 2]}
+    pyarrow.parquet.write_table(pa.table(cells), path)
+    reading = Reading(columns={"arrival": "timestamp", "input": "input_tokens", "output": "output_tokens"})
+    table = read_trace(path, reading=reading)
+    assert table.arrival_ns.tolist() == [0, 2 * 10**9]
+    assert table.prompt_tokens.tolist() == [3, 5]
+    assert any(note.startswith("1 request was left out: ") for note in reading.notes)
