@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from blis_py.cluster.routing import decisions
-from blis_py.cluster.routing._weighted import ScoreTerm, Weighted
+from blis_py.cluster.routing import _weighted, decisions
 from blis_py.cluster.routing.decisions import DecisionLog
 from blis_py.cluster.routing.least_load import LeastLoad
 from blis_py.cluster.routing.router import (
@@ -100,7 +99,7 @@ def choices(router: Any, count: int) -> list[int]:
     return [router(request(), 0) for _ in range(count)]
 
 
-def test_instances_take_turns_whoever_comes_and_goes() -> None:
+def test_instances_take_turns_while_others_come_and_go() -> None:
     signals = Signals(ready=[0, 2, 3])
     router: Any = round_robin(setup_of(signals))
     assert choices(router, 4) == [0, 2, 3, 0]
@@ -311,7 +310,7 @@ class Scorer:
 
 def test_scores_are_cut_to_their_range_and_kept_as_long_as_their_version() -> None:
     scorer: Any = Scorer([-1.0, 0.5, 2.0], 0)
-    term = ScoreTerm(scorer, 0.5)
+    term = _weighted.ScoreTerm(scorer, 0.5)
     for _ in range(2):
         assert term.scores(request()).tolist() == [0.0, 0.25, 0.5]
     assert scorer.calls == 1
@@ -327,7 +326,7 @@ def test_the_weighted_sum_decides_and_equals_are_drawn() -> None:
     one, other = Scorer([0.0, 1.0, 1.0]), Scorer([1.0, 0.0, 0.5])
     signals = Signals(ready=[0, 2, 3])
     given = setup_of(signals, 1)
-    router = Weighted(given, [(one, 3.0), (other, 1.0)])
+    router = _weighted.Weighted(given, [(one, 3.0), (other, 1.0)])
     assert router(request(), 0) == 3
     assert router.scores.tolist() == [0.25, 0.75, 0.875]
     other.scores = [1.0, 0.5, 0.5]

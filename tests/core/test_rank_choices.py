@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from blis_py.core._rank_views import RankedKV, RankedPool, RankQueues
+from blis_py.core import _rank_views
 from blis_py.core.rank_choice import RANK_CHOICES, RankLoad
 from blis_py.core.request import Request
 
@@ -93,17 +93,17 @@ def test_a_group_has_the_blocks_and_the_queues_of_all_ranks() -> None:
         SimpleNamespace(kv=KV(Pool(10, 6, 1)), waiting=[REQUEST, REQUEST]),
     ]
     booked: list[bool] = []
-    pool = RankedPool(ranks, lambda: booked.append(True))
+    pool = _rank_views.RankedPool(ranks, lambda: booked.append(True))
     assert (pool.total, pool.in_use, pool.in_use_ticks) == (20, 10, 100)
     assert pool.least_free == 11  # a rank alone has had 9 in use
     pool.most_used = 12
     assert pool.least_free == 8
     assert len(booked) == 4
     pool.name_reserved()
-    kv = RankedKV(ranks, pool)
+    kv = _rank_views.RankedKV(ranks, pool)
     kv.forget_unused()
     assert [(rank.kv.pool.named, rank.kv.forgot) for rank in ranks] == [(1, 1), (1, 1)]
     assert (kv.block_size, kv.prefix_caching) == (16, True)
-    queues = RankQueues(ranks)
+    queues = _rank_views.RankQueues(ranks)
     assert len(queues) == 3
     assert list(queues) == [REQUEST] * 3

@@ -1,4 +1,4 @@
-"""A group of ranks passes on what it is asked, to one rank or to all, and books what was launched first."""
+"""A group of ranks passes calls on to one rank or to all of them, and books what was launched first."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def test_loads_of_ranks_count_an_idle_one_as_a_token() -> None:
 
 
 def test_sparse_layers_are_read_at_the_experts_that_so_many_tokens_activate(tmp_path: Path) -> None:
-    """Of three dense operators that take 1 us, one in every layer counts twice; the router is part of a layer."""
+    """Of three dense operators that take 1 us, one is in every layer, twice; the router is in it, too."""
     sparse = load_model("qwen3-30b-a3b")
     folder = write(tmp_path, model="Qwen/Qwen3-30B-A3B")
     cells = [(tokens, active) for tokens in (1, 64, 4096) for active in (1, 8, 128)]

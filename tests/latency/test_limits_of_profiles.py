@@ -222,11 +222,11 @@ def test_shared_experts_are_two_products_beside_the_router(monkeypatch: pytest.M
         **{"hidden": 64, "moe_intermediate": 32, "experts_per_token": 2, "experts": 8, "moe_layers": 5},
         shared_intermediate=48,
     )
-    asked: list[tuple[float, float]] = []
+    requested: list[tuple[float, float]] = []
     one = Curve(np.array([1.0]), np.array([2.0]), 1.0)
 
     def gemm(n: float, k: float) -> Curve:
-        asked.append((n, k))
+        requested.append((n, k))
         return one
 
     rows = [(1.0, 7.0), (1.0, 5.0), (4.0, 9.0)]
@@ -234,7 +234,7 @@ def test_shared_experts_are_two_products_beside_the_router(monkeypatch: pytest.M
     parts = operator_tables._experts(Path("x"), shape, 2, gemm)
     assert [weight for weight, _ in parts] == [5.0] * 4
     assert (parts[0][1].at.tolist(), parts[0][1].ns.tolist(), parts[0][1].measured_to) == ([1, 4], [5, 9], 4)
-    assert asked == [(8, 64), (48, 64), (64, 24)]
+    assert requested == [(8, 64), (48, 64), (64, 24)]
     shape.shared_intermediate = 0
     assert len(operator_tables._experts(Path("x"), shape, 2, gemm)) == 2
 

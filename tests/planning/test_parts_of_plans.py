@@ -14,9 +14,7 @@ import pytest
 from blis_py.api import configure
 from blis_py.errors import InputError
 from blis_py.metrics.record import Outcome
-from blis_py.planning import contents, executors, orphans, worker
-from blis_py.planning._space import Space, drained
-from blis_py.planning._suggest import suggested
+from blis_py.planning import _space, _suggest, contents, executors, orphans, worker
 from blis_py.planning.axes import Axis, _is_finite, _is_key, axis, drawn, layouts
 from blis_py.planning.curves import _across, _half_width, _is_number, _named, curves, save_curves
 from blis_py.planning.early_stop import _easy, horizon_ns, percent_of, worth_it
@@ -131,10 +129,10 @@ def test_a_spec_does_not_name_itself_and_a_checkpoint_is_its_configuration(tmp_p
 # -- spaces ------------------------------------------------------------------------------------------------
 
 
-def space_of(sizes: Sequence[int] = (1, 2), axes: Sequence[Axis] = ()) -> Space:
+def space_of(sizes: Sequence[int] = (1, 2), axes: Sequence[Axis] = ()) -> _space.Space:
     runner: Any = SimpleNamespace()
     study = Study(start=replace(CONFIG, slo=["ttft.p99=1s"]))
-    return Space(study, axes, sizes, Prices({"h100": 2.0}), Goal(), runner, lambda line: None)
+    return _space.Space(study, axes, sizes, Prices({"h100": 2.0}), Goal(), runner, lambda line: None)
 
 
 def test_a_line_is_added_where_its_settings_can_be_run() -> None:
@@ -150,24 +148,26 @@ def test_a_line_is_added_where_its_settings_can_be_run() -> None:
 
 
 def test_a_run_is_drained_unless_a_horizon_is_its_end() -> None:
-    assert drained(replace(CONFIG, drain=False)).drain
-    assert not drained(replace(CONFIG, drain=False, horizon=5)).drain
+    assert _space.drained(replace(CONFIG, drain=False)).drain
+    assert not _space.drained(replace(CONFIG, drain=False, horizon=5)).drain
 
 
 def test_the_best_so_far_is_the_cheapest_that_holds_and_gives_way_when_it_does_not() -> None:
     space = space_of((1, 2, 3))
 
-    def told(probe: tuple[int, int], holds: bool) -> Any:
+    def best_after(probe: tuple[int, int], holds: bool) -> Any:
         outcome = JobOutcome(refused=None if holds else "no", early_stop="fine" if holds else None)
         space._outcomes[probe] = outcome
         space._compare(probe)
         return space._best
 
-    assert [told(*each) for each in (((0, 2), True), ((0, 1), True), ((0, 2), True), ((0, 0), False))] == [
+    assert [
+        best_after(*each) for each in (((0, 2), True), ((0, 1), True), ((0, 2), True), ((0, 0), False))
+    ] == [
         *((0, 2), (0, 1), (0, 1), (0, 1)),
     ]
-    assert told((0, 1), False) == (0, 2)
-    assert told((0, 2), False) is None
+    assert best_after((0, 1), False) == (0, 2)
+    assert best_after((0, 2), False) is None
 
 
 class Known:
@@ -404,20 +404,20 @@ def test_points_are_drawn_without_repetition(count: int) -> None:
 def test_optuna_suggests_as_many_lines_as_may_be_tried() -> None:
     pytest.importorskip("optuna")
     axes = [Axis(f"a{number}", "", (0, 1)) for number in range(5)]
-    asked: list[int] = []
+    requested: list[int] = []
     search: Any = SimpleNamespace(
-        best=lambda looked: asked.append(len(looked)),
+        best=lambda looked: requested.append(len(looked)),
         least=lambda line: 0,
         most_failing=lambda line: None,
         cost=lambda probe: float(probe[0]),
     )
     for trials_ in (1, 8, 11):
-        lines = suggested(axes, search, trials_, 1)
+        lines = _suggest.suggested(axes, search, trials_, 1)
         assert len(lines) == trials_
         assert lines == sorted(set(lines))
         assert set(lines) <= set(range(32))
     same = [Axis("a", "", (0,))]
-    assert suggested(same, search, 9, 1) == [0]
+    assert _suggest.suggested(same, search, 9, 1) == [0]
 
 
 @pytest.mark.parametrize("price", [0, -1, 1e12, float("nan"), True, "2"])

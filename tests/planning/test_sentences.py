@@ -149,7 +149,7 @@ def knobs(**more: Any) -> Any:
     return SimpleNamespace(**{"tried": {"a": (1, 2)}, "before": None, "judged": 3, "possible": 3, **more})
 
 
-def test_settings_tried_say_what_came_of_them() -> None:
+def test_settings_tried_are_listed_with_their_outcome() -> None:
     assert _tried(plan()) == []
     assert _tried(plan(knobs=knobs(tried={}))) == []
     all_of = "  All 3 combinations were tried, none of which"

@@ -17,6 +17,7 @@ from blis_py.errors import InputError
 from blis_py.requests.table import Labels, RequestTable
 from blis_py.traces import (
     _check,
+    _gathered,
     _note_order,
     _part,
     _with_classes,
@@ -25,7 +26,6 @@ from blis_py.traces import (
     mooncake,
     read_trace,
 )
-from blis_py.traces._gathered import Gathered, seconds
 from blis_py.traces.bad_rows import BadRows
 from blis_py.traces.compose import (
     _flags,
@@ -127,9 +127,9 @@ def test_models_that_answered_are_noted_and_not_requested() -> None:
     reading = Reading()
     assert _without_answerers(table, reading).model.to_list() == [""] * 3
     assert reading.notes == ["it was recorded with a, b; its requests are for any model"]
-    asked = Reading(requests_models=True)
-    assert _without_answerers(table, asked) is table
-    assert asked.notes == []
+    requested = Reading(requests_models=True)
+    assert _without_answerers(table, requested) is table
+    assert requested.notes == []
     plain = requests()
     assert _without_answerers(plain, reading) is plain
 
@@ -239,9 +239,9 @@ def test_lines_of_mooncake_may_have_the_largest_numbers(tmp_path: Path) -> None:
         mooncake.read(lines(tmp_path, *named), Reading())
 
 
-def gathered(*added: tuple[Any, ...], skip: bool = True) -> tuple[Gathered, Reading]:
+def gathered(*added: tuple[Any, ...], skip: bool = True) -> tuple[_gathered.Gathered, Reading]:
     reading = Reading(bad=BadRows(skip=skip))
-    found = Gathered(Path("f"), reading)
+    found = _gathered.Gathered(Path("f"), reading)
     for number, (arrival_ns, prompt, output) in enumerate(added):
         found.add(f"at {number}", number, arrival_ns, prompt, output)
     return found, reading
@@ -286,7 +286,7 @@ def test_requests_may_be_a_century_apart_and_no_more() -> None:
         gathered((0, 1, 1), (LAST_NS + 1000, 1, 1))[0].table()
     with pytest.raises(InputError, match="no requests in it"):
         gathered()[0].table()
-    assert (seconds(1.5), seconds("x"), seconds(None)) == (1.5e9, "x", None)
+    assert (_gathered.seconds(1.5), _gathered.seconds("x"), _gathered.seconds(None)) == (1.5e9, "x", None)
 
 
 # -- TraceV2 -----------------------------------------------------------------------------------------------

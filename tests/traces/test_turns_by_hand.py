@@ -14,9 +14,7 @@ import pytest
 from blis_py.core.bounds import LAST_NS, MAX_TOKENS
 from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
-from blis_py.traces import llmservingsim, mooncake_write
-from blis_py.traces._gathered_turns import GatheredTurns, check_session
-from blis_py.traces._sessions import in_sessions
+from blis_py.traces import _gathered_turns, _sessions, llmservingsim, mooncake_write
 from blis_py.traces.itl import Ragged, read_gaps, write_itl
 from blis_py.traces.observed import UNANSWERED, ObservedColumns
 from blis_py.traces.reading import Reading
@@ -42,14 +40,14 @@ def turns(
 
 def closed(table: RequestTable, **reading: Any) -> tuple[RequestTable, Reading]:
     options = Reading(session_mode="closed-loop", **reading)
-    return in_sessions(table, options, FILE, 3), options
+    return _sessions.in_sessions(table, options, FILE, 3), options
 
 
 def test_at_recorded_times_turns_wait_for_nothing() -> None:
     table = turns([0, 0], think_ns=np.array([-1, 5]))
     for mode, accumulates in ((None, False), ("fixed", True)):
         reading = Reading(session_mode=mode, accumulates=accumulates)
-        assert in_sessions(table, reading, FILE, 0).think_ns is None
+        assert _sessions.in_sessions(table, reading, FILE, 0).think_ns is None
         assert len(reading.notes) == accumulates
 
 
@@ -70,7 +68,7 @@ def test_what_cannot_be_played_in_turns_is_refused() -> None:
         (turns([0, 0], [1, 2]), Reading(session_mode="closed-loop"), "turn 0 of session"),
     ):
         with pytest.raises(InputError, match=message):
-            in_sessions(table, reading, FILE, 0)
+            _sessions.in_sessions(table, reading, FILE, 0)
 
 
 def test_turns_come_in_their_order_and_without_an_index_in_that_of_the_file() -> None:
@@ -116,7 +114,9 @@ def test_pauses_are_drawn_where_that_is_wanted_and_no_month_long() -> None:
     month_ns = 31 * 86_400 * 10**9
     with pytest.raises(InputError, match="more than a month"):
         closed(turns([0, 0], think_ns=np.array([-1, month_ns])))
-    paused = in_sessions(turns([0, 0], think_ns=np.array([-1, -1])), Reading(only_pauses=True), FILE, 0)
+    paused = _sessions.in_sessions(
+        turns([0, 0], think_ns=np.array([-1, -1])), Reading(only_pauses=True), FILE, 0
+    )
     assert paused.think_ns is not None
     assert paused.think_ns.tolist() == [0, 0]
 
@@ -165,7 +165,7 @@ def test_answers_are_as_long_as_their_limit_and_a_prefix_comes_once() -> None:
 
 
 def test_turns_are_gathered_by_their_sessions() -> None:
-    gathered, reading = GatheredTurns(), Reading()
+    gathered, reading = _gathered_turns.GatheredTurns(), Reading()
     table = RequestTable.build(np.arange(4), np.ones(4, int), np.ones(4, int))
     assert gathered.of(table, reading) is table
     for session, at_ns in (("a", 7), (5, 9), ("a", 50), (None, 3)):
@@ -189,10 +189,10 @@ def test_turns_are_gathered_by_their_sessions() -> None:
 )
 def test_a_session_is_named_by_a_text_or_a_number(name: Any, fits: bool) -> None:
     if fits:
-        check_session(name, "x")
+        _gathered_turns.check_session(name, "x")
         return
     with pytest.raises(InputError, match="a text or a whole number"):
-        check_session(name, "x")
+        _gathered_turns.check_session(name, "x")
 
 
 # -- formats -----------------------------------------------------------------------------------------------
@@ -280,7 +280,7 @@ def test_blocks_are_alike_whose_beginnings_are() -> None:
 # -- gaps and observations ---------------------------------------------------------------------------------
 
 
-def test_gaps_are_read_back_for_the_requests_that_are_asked_for(tmp_path: Path) -> None:
+def test_gaps_are_read_back_for_the_requests_given(tmp_path: Path) -> None:
     path = tmp_path / "itl.csv"
     times_us = [10, 30, 30, 5, 7, 9]
     write_itl(path, np.array([4, 2, 9]), np.array([3, 1, 2]), np.array(times_us) * 1000 + 999)
