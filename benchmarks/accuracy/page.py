@@ -241,6 +241,13 @@ points had been looked at; none of them refers to a row or a configuration:
   +1567, +442 and +172 %, which made the means of vLLM and of gpt-oss 9.9 and 9.6 % instead of 6.8 and 5.6 %.
   With a configured concurrency of 8, 8 and 64 (it went from 4 to 64) TTFT and TPOT of all three come out
   within 5 %, but only their own figures tell.
+- Cold servers (`cold_servers.py`; 84 points of SGLang on B200, 48 of which wait). Until the end of December
+  2025 InferenceX ran SGLang on B200 on Docker nodes alone (pull request 379), in containers that were removed
+  behind each server, with no kernels kept outside of them (pull request 89), and its client sent one request
+  ahead. There the first step that goes on with a prompt compiles its kernels, 70 s, learned on 12 of the
+  points; and DeepSeek-R1-0528 had 50 requests for each in flight, or 20 with answers of 8,192 tokens
+  (`launch_b200-nvd.sh`). Later runs, before the client warmed up, may have been on a node that kept its
+  containers, which is not published: they are priced with all kernels compiled, although 17 of them waited.
 
 Before errors with them were seen, from the tables alone: attention of several prompts in a step, by the
 batches that were measured; it had been that of one prompt with as many query-key pairs, which leaves out what
@@ -258,10 +265,11 @@ point differ, too: by their spread a difference has a standard error, and pairs 
 """
 
 FIRST_WAVE = """\
-What the first wave waited for is not simulated: runs of one image at one load have it or not. InferenceX's
-client sends warm-up requests, two for each in flight, since its pull request 480 (January 2026), and no run
-of DeepSeek under SGLang has that wait from then on. Where medians were published, contradicted points have
-the TTFT that is predicted in the median, and are slow in the mean and in the p99 alone, by the wave:
+What the first wave of SGLang waited for is simulated where it is known that the server was cold (see above),
+and not in the runs from 31 December 2025 until InferenceX's client sent warm-up requests, two for each in
+flight (pull request 480, January 2026): these have the wait or not, by the machine. No run of DeepSeek under
+SGLang has it from then on. Where medians were published, contradicted points have the TTFT that is predicted
+in the median, and those priced warm are slow in the mean and in the p99 alone, by the wave:
 """
 
 

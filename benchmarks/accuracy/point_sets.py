@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from points import Point, Row, _flags, _float, _latencies_ms, _rows
@@ -38,6 +39,8 @@ def contradicted(points: Sequence[Point]) -> Iterator[str]:
         slowest[tuple(same)] = max(tpot_ms, slowest.get(tuple(same), 0.0))
 
 
+_SLURM_FROM = "2025-12-31"
+"""Day from which SGLang's servers on B200 ran on Slurm nodes, too."""
 _LAUNCH = ("hw", "framework", "image", "model", "precision", "spec_decoding", "isl", "osl", "tp", "ep")
 _LAUNCH += ("dp_attention", "disagg")
 """What two launches of InferenceMAX have in common that have the same flags."""
@@ -78,6 +81,7 @@ def silicon(data: Path) -> Iterator[Point]:
             },
             gemm_form=row["gemm_quant_mode"],
             flags=read,
+            **_of_client(read, row["system"], row["backend"], int(row["osl"])),
             refused=_refused(row["mode"] != "agg", read.get("mtp", ""), row["system"], gpus)
             or _mislabelled(read),
         )
@@ -111,6 +115,7 @@ def inferencemax(data: Path) -> Iterator[Point]:
             concurrency=int(row["conc"]),
             measured=_latencies_ms(row),
             flags=read,
+            **_of_client(read, gpu, framework, int(row["osl"])),
             refused="AMD GPUs: no kernels measured"
             if amd
             else _refused(row["disagg"] == "True", row["spec_decoding"].replace("none", "no"), gpu, gpus),
@@ -146,6 +151,25 @@ def _refused(apart: bool, mtp: str, gpu: str, gpus: int) -> str:
     if gpu.startswith("gb200") and gpus > 4:
         return "a disaggregated deployment under the label of one engine"
     return ""
+
+
+def _of_client(read: Row, gpu: str, engine: str, output_tokens: int) -> dict[str, Any]:
+    """Whether a server was cold, and the requests of its run.
+
+    On B200, InferenceX ran SGLang and vLLM on Docker nodes alone until its pull request 379. Their containers
+    were removed behind each server, no kernels were kept outside them since its pull request 89, and the
+    client sent one request ahead until its pull request 480. As some kernels are compiled at their first use,
+    the launch script of these nodes had more requests for DeepSeek-R1-0528 (`runners/launch_b200-nvd.sh`).
+    From then on a server could be on a Slurm node, too, whose containers were kept by their name
+    (`runners/launch_b200-nb.sh`); which node it was is not published.
+    """
+    measured = read.get("measured") or read.get("run_dates", "")
+    first_only = read.get("bench_warmup", "").startswith("1 test request")
+    on_docker = gpu.startswith("b200") and engine in ("sglang", "vllm") and measured < _SLURM_FROM
+    if not (first_only and on_docker):
+        return {}
+    longer = (read.get("model_served") or read["model"]) == "deepseek-ai/DeepSeek-R1-0528"
+    return {"cold": True, "requests_each": 10 if not longer else 20 if output_tokens == 8192 else 50}
 
 
 def _mislabelled(read: Row) -> str:

@@ -84,6 +84,8 @@ _GENERATED_SHARES = {(1, 0): 0.8, (1, 3): 0.8}
 """`free_gpu_memory_fraction` of the generator's templates for TensorRT-LLM, where it is not the engine's
 default (`src/aiconfigurator/generator/config/backend_templates/trtllm/extra_engine_args.1.0.0rc3.yaml.j2`).
 """
+COMPILE_MS = 69_800.0
+"""Time of compiling the kernels of prompts that go on under SGLang; see `cold_servers.py`."""
 _WARM_UP = 2
 """Requests for each in flight that the client of AIConfigurator's generator sends before the clock starts."""
 _MEASURED_FROM_NS = 10**15
@@ -118,6 +120,8 @@ class Point:
     flags: Row = field(default_factory=dict)
     requests_each: int = 10
     """Requests of the run for each in flight."""
+    cold: bool = False
+    """Whether its server began without compiled kernels, and its client sent no requests to warm it up."""
     refused: str = ""
     contradicted: bool = False
     """Whether another run of the same configuration and load had its first tokens in less than half the
@@ -234,10 +238,18 @@ class Point:
             found["fused_norms"] = True
         if self.engine == "vllm" and flags.get("async_scheduling") == "on":
             found["async_scheduling"] = True
+        if self.cold and self.compiles_late:
+            found["kernel_compile_ms"] = COMPILE_MS
         found |= self._graphs(flags.get("cuda_graph", ""))
         if not self.drawn:
             found |= self._of_generator()
         return found
+
+    @property
+    def compiles_late(self) -> bool:
+        """Whether kernels of prompts that go on are compiled at their first use: FlashInfer's of SGLang for a
+        latent cache on Blackwell, which warming up at the start does not reach. vLLM's start does."""
+        return self.engine == "sglang" and self.shape().latent and bool(load_gpu(self.gpu).fp4_flops)
 
     @property
     def _by_marlin(self) -> bool:

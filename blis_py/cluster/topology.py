@@ -41,6 +41,8 @@ class InstanceSpec:
     """Keys and values of one block on all of its GPUs, replicated heads included; 0 = unknown."""
     kv_layers: int = 1
     """Layers that have keys and values, computed in equal parts of a step."""
+    kernel_compile_ns: int = 0
+    """Time of compiling the kernels of prompts that go on, at their first use; 0 = they are there."""
     gpus: int = 1
     price_per_hour: float | None = None
     """Price of the whole instance, in any currency; None = unknown."""

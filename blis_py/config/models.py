@@ -173,6 +173,16 @@ class LatencySection:
     """With `lpm`, `hrrn`, `dfs-weight`: host time for each waiting request that is looked up in the prefix
     cache to plan a step; null = as measured by the profile, else nothing."""
 
+    kernel_compile_ms: float = setting(
+        0.0,
+        least=0,
+        most=_HOUR_MS,
+        flag="--kernel-compile-ms",
+        help="A server that was not warmed up: time to compile kernels of chunked prompts.",
+    )
+    """A server that was not warmed up: time by which its first step with a prompt in pieces, or with a cached
+    beginning, takes longer, because the kernels for it are compiled then; 0 = they are there."""
+
     def under(self, model: str) -> "LatencySection":
         """The same with another model, without what is of the one here alone."""
         bare = LatencySection()

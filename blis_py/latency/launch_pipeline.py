@@ -74,6 +74,11 @@ class LaunchPipeline:
         self._read_ns = max(behind_ns, launched_ns)
         return max(self._gpu_end_ns, self._read_ns + self._next_host_ns(features), before_end_ns + 1)
 
+    def blocked(self, duration_ns: int) -> None:
+        """The host launched nothing for so long before the latest step."""
+        self._read_ns += duration_ns
+        self._gpu_end_ns += duration_ns
+
     def _busy_until_ns(self) -> int:
         """GPU end of the latest step."""
         if not self._decodes:

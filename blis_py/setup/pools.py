@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from blis_py.config.engine import load_engine
 from blis_py.config.models import RunConfig, SchedulerSection
 from blis_py.config.pools import PoolSection, of_pool
+from blis_py.core.bounds import clock_ns
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import extended
@@ -80,7 +81,7 @@ class PoolSetup:
         latency, host_notes = step_times(served, demand.table, scheduler, not demand.kinds)
         check_delays(latency, demand.table, max_model_len)
         not_priced = load_engine(config.engine).not_priced
-        host_notes = (*host_notes, *([not_priced] if not_priced else []))
+        host_notes = (*host_notes, *([not_priced] if not_priced else []), *_of_compiling(config, demand))
         by_operators = hasattr(latency, "learned_on")
         shape_notes = model_notes(served.shape, served.gpu, by_operators)
         hardware_notes = (*shape_notes, *link_notes(served.gpu, config.tp))
@@ -98,6 +99,11 @@ class PoolSetup:
             return self.section.weight
         return capacity_of(self.latency, self.section.role) if modelled else 1.0
 
+    @property
+    def _kernel_compile_ns(self) -> int:
+        key = "latency.kernel_compile_ms"
+        return clock_ns(self.config.latency.kernel_compile_ms, 10**6, key=key)
+
     def as_data(self, models: frozenset[str] | None = None, capacity_weights: bool = False) -> Pool:
         """The pool as cluster data.
 
@@ -112,6 +118,7 @@ class PoolSetup:
             model=self.config.model or str(self.config.model_config or ""),
             kv_block_bytes=self.kv_block_bytes,
             kv_layers=self.kv_layers,
+            kernel_compile_ns=self._kernel_compile_ns,
             gpus=self.config.tp,
             price_per_hour=self.section.price_per_hour,
         )
@@ -195,3 +202,10 @@ def _scheduler(
         resolved["max_num_batched_tokens"] = settings.max_num_batched_tokens * replicas
         resolved |= {"ranks": replicas, "rank_balance_steps": balance_steps}
     return kind(**own | resolved)
+
+
+def _of_compiling(config: RunConfig, demand: Demand) -> tuple[str, ...]:
+    """A note on kernels compiled at their first use where prompts do not go on."""
+    if not (demand.kinds and config.latency.kernel_compile_ms):
+        return ()
+    return (f"latency.kernel_compile_ms has no effect on {kinds.title(demand)}",)

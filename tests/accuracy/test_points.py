@@ -320,3 +320,28 @@ def test_a_stopped_page_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pyte
 def test_more_prompts_than_the_peak_can_compute_contradict_a_point(tmp_path: Path) -> None:
     assert not point(tmp_path / "possible").impossible()
     assert point(tmp_path / "not", {"isl": "100000", "silicon_tpot_ms": "0.1"}).impossible()
+
+
+def test_a_server_in_a_new_container_whose_client_sent_one_request_ahead_is_cold(tmp_path: Path) -> None:
+    """From the last day of 2025 on it may have been on a node that kept its containers."""
+    client = {"bench_warmup": "1 test request", "measured": "2025-12-30", "model_served": "nvidia/R1-FP4-V2"}
+    launches = [
+        {},
+        {"measured": "2025-12-31"},
+        {"bench_warmup": "2 x CONC requests"},
+        {"model_served": "deepseek-ai/DeepSeek-R1-0528"},
+    ]
+    found = [point(tmp_path / str(i), None, {**client, **flags}) for i, flags in enumerate(launches)]
+    assert [p.cold for p in found] == [True, False, False, True]
+    assert [p.requests_each for p in found] == [10, 10, 10, 50]
+    waits = [p.settings().get("kernel_compile_ms", 0) for p in found]
+    assert waits == [waits[0], 0, 0, waits[0]]
+    assert waits[0] > 60_000
+
+
+@pytest.mark.parametrize("row", [{"backend": "vllm"}, {"model_path": "MiniMaxAI/MiniMax-M2.5"}])
+def test_only_kernels_of_latent_prompts_under_sglang_are_compiled_late(row: Any, tmp_path: Path) -> None:
+    flags = {"bench_warmup": "1 test request", "measured": "2025-11-10", "model_served": "any"}
+    found = point(tmp_path, row, flags)
+    assert found.cold
+    assert "kernel_compile_ms" not in found.settings()

@@ -62,6 +62,12 @@ class AutoregressiveInstance(Instance):
         """The current step and the identical steps after it."""
         self._reach = 4
         """Number of steps priced at once when an arrival may cut the run; adapts to the lengths reached."""
+        self._compile_ns = 0
+        """Time of compiling the kernels of prompts that go on; 0 once they are there."""
+
+    def start_cold(self, compile_ns: int) -> None:
+        """Compile the kernels of prompts that go on, of which KV is read back, at their first use."""
+        self._compile_ns = compile_ns
 
     def watch_steps(self, call: Callable[[Step], None]) -> None:
         """Call with every step that has ended, before the scheduler is updated."""
@@ -81,9 +87,16 @@ class AutoregressiveInstance(Instance):
             return IDLE_NS
         self._step = step
         self._run = run = self._price(step, now_ns)
+        if self._compile_ns and step.features.prefill_kv_tokens:
+            self._run = run = self._compiled(run)
         if self._at_begin is not None and step.prefills:
             self._at_begin(step, now_ns, run.end_ns)
         return run.end_ns
+
+    def _compiled(self, run: StepRun) -> StepRun:
+        """The step that waits for its kernels; from now on they are there."""
+        delay_ns, self._compile_ns = self._compile_ns, 0
+        return StepRun(1, run.end_ns + delay_ns)
 
     def _price(self, step: Step, now_ns: int) -> StepRun:
         """Price the step and the identical steps that may follow."""

@@ -40,6 +40,7 @@ class Autoregressive:
         core = scheduler_of(spec.scheduler, longest, spec.kv_source, spec.emission)
         log = InstanceLog(recorder, core, self._record_steps, self._features, Role[pool.role.upper()])
         events = log if self._observer is None else self._observer.beside(len(recorder.logs) - 1, core, log)
-        if spec.scheduler.async_scheduling:
-            return OverlappedInstance(wakeups, core, latency, events, lookahead, single)
-        return AutoregressiveInstance(wakeups, core, latency, events, lookahead, single)
+        kind = OverlappedInstance if spec.scheduler.async_scheduling else AutoregressiveInstance
+        instance = kind(wakeups, core, latency, events, lookahead, single)
+        instance.start_cold(spec.kernel_compile_ns)
+        return instance

@@ -65,13 +65,23 @@ class OverlappedInstance(AutoregressiveInstance):
             return IDLE_NS if self._flight is None else self._flight_end_ns
         if self._flight is None:
             self._run = StepRun(1, self._filling_end_ns(step, now_ns))
+            if self._compile_ns and _goes_on(step.features):
+                self._run = self._compiled(self._run)
             if self._at_begin is not None and step.prefills:
                 self._at_begin(step, now_ns, self._run.end_ns)
             return now_ns  # launched at once, and the next one planned
         self._price_behind(step, self._flight_end_ns, now_ns)
+        if self._compile_ns and _goes_on(step.features):
+            self._run = self._compiled(self._run)
         if self._at_begin is not None and step.prefills:
             self._at_begin(step, self._flight_end_ns, self._run.end_ns)
         return self._last_planned_ns
+
+    def _compiled(self, run: StepRun) -> StepRun:
+        """The host compiles while it launches the step behind, and reads this one's outcome afterwards."""
+        if self._pipeline is not None:
+            self._pipeline.blocked(self._compile_ns)
+        return super()._compiled(run)
 
     def _filling_end_ns(self, step: Step, now_ns: int) -> int:
         """End of a step launched on an idle GPU, which is seen once the one behind it is launched, too."""
@@ -209,3 +219,9 @@ class OverlappedInstance(AutoregressiveInstance):
         for request in [*self.scheduler.running, *self.scheduler.queued]:
             self.scheduler.settle(request)
             request.forget_since(self.scheduler.resolved)
+
+
+def _goes_on(f: StepFeatures) -> bool:
+    """Whether a prompt goes on in this step, or in the one that is launched before its outcome is read."""
+    unfinished = f.emitted_rows < f.prefill_seqs + f.decode_seqs
+    return f.prefill_seqs > 0 and (f.prefill_kv_tokens > 0 or unfinished)
