@@ -86,9 +86,11 @@ class BatchFormer:
             free = self._kv.pool.num_free
             blocks = running.decoding.crossings[tick % self._block_size]
             if blocks <= free:
-                chunks: Prefills | None = []
-                if running.prefilling:
-                    chunks = self._next_chunks(prefills, budget_tokens - decodes, free - blocks)
+                if not running.prefilling:
+                    if blocks:
+                        self._kv.pool.reserve(blocks)
+                    return budget_tokens - decodes
+                chunks = self._next_chunks(prefills, budget_tokens - decodes, free - blocks)
                 if chunks is not None:
                     if blocks:
                         self._kv.pool.reserve(blocks)
@@ -227,6 +229,8 @@ class BatchFormer:
     ) -> int:
         """Admit waiting requests from the head, until one does not fit; returns the budget left."""
         admitted = life.admit(budget_tokens, now_ns, only_arrived)
+        if not admitted:
+            return budget_tokens
         step.admitted = [request for request, _ in admitted]
         prefills += admitted
         for _, tokens in admitted:

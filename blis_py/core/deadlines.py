@@ -46,13 +46,22 @@ class Deadlines:
 
     def remove(self, request: Request) -> None:
         """Remove a request that has ended."""
-        del self._requests[request.number]
-        if request.number == self._first:
+        requests = self._requests
+        del requests[request.number]
+        if not requests:
+            self._clear()
+        elif request.number == self._first:
             self._find_first()
 
     def first(self) -> Request:
         """The request with the earliest deadline; there must be one."""
         return self._requests[self._first]
+
+    def _clear(self) -> None:
+        """Drop all entries: none is of a request that has not ended."""
+        self._in_order.clear()
+        self._others.clear()
+        self.first_ns, self._first, self._last_ns = NEVER_NS, -1, -1
 
     def _find_first(self) -> None:
         in_order, others, requests = self._in_order, self._others, self._requests

@@ -139,8 +139,9 @@ class KVLoads:
         tokens = min(self._source.arrived(request, now_ns), load.tokens)
         self._supply(request, first + tokens, tokens)
         table, end = request.block_table, self._kv.blocks_of(request.computed)
-        self._kv.pool.give_back(table[end:])
-        del table[end:]
+        if end < len(table):
+            self._kv.pool.give_back(table[end:])
+            del table[end:]
         self._kv.publish_supplied(request, first)
         request.status = WAITING
         self._holders[request] = None

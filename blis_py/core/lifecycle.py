@@ -80,6 +80,10 @@ class Lifecycle:
         self._deadlines = Deadlines()
         self._waiting_priorities: dict[int, _Count] = {}
         """Waiting requests by priority."""
+        self._latest: _Count | None = None
+        self._latest_priority = 0
+        """That count which has changed last, and its priority."""
+        self._num_waiting = 0
 
     # -- supplied by the kind of request ----------------------------------------------------------
 
@@ -171,7 +175,7 @@ class Lifecycle:
     @property
     def has_candidates(self) -> bool:
         """Whether a request could be admitted if there were capacity."""
-        return bool(self.waiting) or (self.loads is not None and bool(self.loads.arrived))
+        return self._num_waiting > 0 or (self.loads is not None and bool(self.loads.arrived))
 
     def kv_ready_at(self, request: Request, ready_ns: int) -> None:
         """Change the ready time of the KV a request waits for; call between steps."""
@@ -197,7 +201,7 @@ class Lifecycle:
 
     def next_change_ns(self, now_ns: int) -> int:
         """Earliest time at which the state at a step boundary may change due to time alone."""
-        change = self.waiting.next_change_ns(now_ns) if self.waiting else None
+        change = self.waiting.next_change_ns(now_ns) if self._num_waiting else None
         first_ns = self.first_deadline_ns if change is None else min(change, self.first_deadline_ns)
         return first_ns if self.loads is None else min(first_ns, self.loads.first_ready_ns)
 
@@ -274,7 +278,7 @@ class Lifecycle:
                 return admitted
         if only_arrived:
             return admitted
-        while waiting and budget_tokens >= self._granularity and len(running) < self._max_num_seqs:
+        while self._num_waiting and budget_tokens >= self._granularity and len(running) < self._max_num_seqs:
             request = waiting.head(now_ns)
             tokens = 0 if request is None else self._find_room(request, budget_tokens, now_ns)
             if request is None or tokens == 0:
@@ -283,7 +287,7 @@ class Lifecycle:
             self._count_waiting(request.priority, -1)
             if tokens == _LOADING:
                 continue
-            if waiting:
+            if self._num_waiting:
                 self._note_inversion(request.priority)
             self._run(request)
             admitted.append((request, tokens))
@@ -402,10 +406,12 @@ class Lifecycle:
     # -- bookkeeping ------------------------------------------------------------------------------
 
     def _count_waiting(self, priority: int, change: int) -> None:
-        waiting = self._waiting_priorities.get(priority)
-        if waiting is None:
-            self._waiting_priorities[priority] = waiting = _Count()
-        waiting.count += change
+        self._num_waiting += change
+        if priority != self._latest_priority or self._latest is None:
+            self._latest_priority, self._latest = priority, self._waiting_priorities.get(priority)
+            if self._latest is None:
+                self._waiting_priorities[priority] = self._latest = _Count()
+        self._latest.count += change
 
     def _note_inversion(self, admitted_priority: int) -> None:
         for priority, waiting in self._waiting_priorities.items():

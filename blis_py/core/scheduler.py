@@ -14,7 +14,6 @@ only when their state changes. The simulator may also query the number of identi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from blis_py.core.admission_rules import ADMISSION_RULES, AdmissionRule
@@ -77,7 +76,7 @@ class Scheduler(StepProgress):
             RuntimeError: no request can make progress, which is a bug.
         """
         arrived = self.loads is not None and self.loads.receive(now_ns)
-        if not (self.waiting or self._prefilling or self._stalled or arrived):
+        if not (self._num_waiting or arrived or self._prefilling or self._stalled):
             decoding, tick = self._decoding, self.tick
             decodes = decoding.count
             if decodes == 0:
@@ -113,7 +112,8 @@ class Scheduler(StepProgress):
             if self.drop_load() is not None:
                 return self.schedule(now_ns)  # arrived loads held the missing blocks
             raise RuntimeError(f"the scheduler is stuck: {self!r}")  # work-conserving by construction
-        note_scheduled(step.admitted, now_ns)
+        if step.admitted:
+            note_scheduled(step.admitted, now_ns)
         if self._bursts is not None:
             step.emissions = self._bursts.emissions(prefills, self.tick)
         step.features = features = self._features(prefills)
@@ -129,13 +129,13 @@ class Scheduler(StepProgress):
         if self.loads is not None:
             if step.features.scanned_requests:
                 return 1  # the next step may find fewer: one of them may be loading now
-            if self.waiting and self._room_to_admit():
+            if self._num_waiting and self._room_to_admit():
                 return 1  # the source's offer to the head of the queue may change with time
-        if self._rule is not None and self._rule.varies and self.waiting:
+        if self._rule is not None and self._rule.varies and self._num_waiting:
             return 1
         decoding, tick = self._decoding, self.tick
         steps = decoding.next_finish_tick() - tick
-        if tick < self._former.opens_tick < tick + steps and self.waiting:
+        if tick < self._former.opens_tick < tick + steps and self._num_waiting:
             steps = self._former.opens_tick - tick
         if steps == 1:
             return 1
@@ -164,7 +164,7 @@ class Scheduler(StepProgress):
     def _order_may_change(self) -> bool:
         """Whether the head of the queue depends on the cache."""
         order = self._cache_order
-        return order is not None and bool(self.waiting) and order.looks_at_cache
+        return order is not None and self._num_waiting > 0 and order.looks_at_cache
 
     def _room_to_admit(self) -> bool:
         """Whether waiting requests lack only blocks: a decode step leaves places and token budget."""
@@ -209,7 +209,7 @@ class Scheduler(StepProgress):
             return True
         return self._rule.admits(request, request.prompt_tokens + request.generated - cached)
 
-    def _features(self, prefills: Sequence[tuple[Request, int]]) -> StepFeatures:
+    def _features(self, prefills: Prefills) -> StepFeatures:
         """The features of the planned step."""
         decoding, tick = self._decoding, self.tick
         decodes = rows = decoding.count

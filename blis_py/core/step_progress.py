@@ -167,7 +167,7 @@ class StepProgress(StepScheduler):
             self._complete(request)
         return finished
 
-    def _ended(self, expected: Iterable[Request], stopped: Iterable[Request], tick: int) -> list[Request]:
+    def _ended(self, expected: list[Request], stopped: Iterable[Request], tick: int) -> list[Request]:
         """Requests whose last token came with step `tick`, if still present; later tokens are discarded."""
         ended = [r for r in expected if r.status is not FINISHED]
         if stopped or len(ended) > 1:
@@ -181,9 +181,10 @@ class StepProgress(StepScheduler):
             planned = request.generated
             request.forget_since(tick + 1)
             self.counters.discarded_tokens += planned - request.generated
-        for request in stopped:
-            if request in ended:
-                request.finish_reason = FinishReason.STOP
+        if stopped:
+            for request in stopped:
+                if request in ended:
+                    request.finish_reason = FinishReason.STOP
         return ended
 
     # -- state visible to the driver -------------------------------------------------------------

@@ -50,7 +50,7 @@ class HandOvers:
     size_bytes: Ints
 
     @classmethod
-    def of_bytes(cls, values: bytes | Ints) -> Self:
+    def of_bytes(cls, values: bytes | bytearray) -> Self:
         """The rows one behind the other, as 64-bit integers."""
         table = np.frombuffer(values, dtype=np.int64).reshape(-1, len(HandOver._fields))
         return cls(**dict(zip(HandOver._fields, table.T, strict=True)))

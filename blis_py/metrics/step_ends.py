@@ -92,7 +92,7 @@ class StepEnds:
                 runs[place] = run
             self._chunks.append(PackedRuns(runs))
             return
-        self._chunks.append(_packed(_ends_of(np.array(ends, np.int64), longer)))
+        self._chunks.append(_packed(_ends_of(np.fromiter(ends, np.int64, len(ends)), longer)))
 
     def parts(self) -> Iterator[tuple[int, Ints]]:
         """All ends in parts of some hundred thousand, each with the index of its first step.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from cluster_runs import on_ranks
 
 from blis_py.cluster.simulation import ClusterSimulation
 from blis_py.cluster.topology import Cluster, Disaggregation, Ingress, InstanceSpec, Link, Pool
@@ -19,7 +21,7 @@ US = 1000
 BLOCK_BYTES = 4000
 """A block of 4 tokens; with 1 GB/s a token takes 1 us."""
 OF_LINK = ("latency_ns", "bandwidth_gbps", "contended", "efficiency", "node_gbps", "gpus_per_node")
-OF_CLUSTER = ("prefill", "decode", "shared", "policy", "kv_layers")
+OF_CLUSTER = ("prefill", "decode", "shared", "policy", "kv_layers", "ranks")
 OF_DISAGGREGATION = tuple(Disaggregation.__dataclass_fields__)
 
 
@@ -27,7 +29,7 @@ def cluster(handoff: str, **settings: Any) -> Cluster:
     """
     Args:
         settings: of the scheduler, `OF_LINK`, `OF_CLUSTER` and `OF_DISAGGREGATION`; and
-            `before_enqueue_ns` of the front end.
+            `before_enqueue_ns` of the front end. `ranks` are those of each pool, by its name.
     """
     frontend = FrontendDelays(before_enqueue_ns=settings.pop("before_enqueue_ns", 0))
     link = {name: settings.pop(name) for name in OF_LINK if name in settings}
@@ -40,7 +42,9 @@ def cluster(handoff: str, **settings: Any) -> Cluster:
     spec = InstanceSpec(scheduler=scheduler, latency=latency, kv_block_bytes=BLOCK_BYTES, kv_layers=layers)
     roles = {"prefill": "prefill", "decode": "decode", "shared": "both"}
     counts = {"prefill": 1, "decode": 1, "shared": 0} | {k: n for k, n in own.items() if k in roles}
-    pools = tuple(Pool(name=n, role=roles[n], count=c, spec=spec) for n, c in counts.items() if c)
+    ranks = own.get("ranks", {})
+    specs = {name: replace(spec, scheduler=on_ranks(scheduler, ranks.get(name, 1))) for name in counts}
+    pools = tuple(Pool(name=n, role=roles[n], count=c, spec=specs[n]) for n, c in counts.items() if c)
     links = tuple(
         Link(from_pool=a.name, to_pool=b.name, **{"latency_ns": 3 * US, "bandwidth_gbps": 1.0, **link})
         for a in pools

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from cluster_runs import linear
 
@@ -62,21 +63,29 @@ class Away:
         given = Disaggregation(handoff=name, **settings)
         self.handoff: Any = HANDOFFS[name](given)
         spec = SimpleNamespace(
-            scheduler=SimpleNamespace(block_size=BLOCK, max_num_seqs=4),
+            scheduler=SimpleNamespace(block_size=BLOCK),
             kv_block_bytes=BLOCK_BYTES,
             kv_layers=4,
             gpus=2,
         )
         member = SimpleNamespace(pool=SimpleNamespace(spec=spec, name="p"))
         self.decode, self.prefill = (
-            Log(committed=committed, most_tokens=50, now_ns=0, receiving_beside=lambda request: [])
+            Log(
+                committed=committed,
+                most_tokens=50,
+                now_ns=0,
+                receiving_beside=lambda request: [],
+                block_size=BLOCK,
+                max_num_seqs=4,
+            )
             for _ in range(2)
         )
         self.events, self.recorder, self.network = Events(actions=[]), Log(), Network()
         handoff = self.handoff
         handoff._instances, handoff._events = [self.decode, self.prefill], self.events
         handoff._recorder, handoff.network = self.recorder, self.network
-        handoff._front_end_ns, handoff._when_sent, handoff._block_bytes = FRONT_END_NS, handoff._sent, {}
+        handoff._front_end_ns, handoff._block_bytes = FRONT_END_NS, {}
+        handoff._when_sent, handoff._when_computed = handoff._sent, handoff._chunks
         handoff._fleet = SimpleNamespace(members=[member, member], cluster=SimpleNamespace(block_size=BLOCK))
         handoff._choose_decode = lambda request, prefill, now_ns: chosen
         handoff._horizon = Log()
@@ -101,7 +110,7 @@ def test_the_prefill_instance_gets_a_request_for_one_token_and_the_decode_instan
     assert (pair.request.max_tokens, pair.limits, pair.started) == (1, (5, 6), True)
     assert pair.request.keeps_blocks
     assert away.decode.calls == [("expect", 1, 100, False)]
-    assert away.prefill.calls == [("submit", [(103, pair.request)])]
+    assert away.prefill.calls == [("take_over", "request", 103)]
     assert away.recorder.calls == [("dispatched", "request", 1, 103)]
     assert away.handoff._horizon.names == ["expect"]
     late = Away("vllm", pair_order="prefill-first")
@@ -123,7 +132,7 @@ def test_what_is_sent_during_the_prefill_is_watched() -> None:
     ):
         away = Away("vllm", overlap=overlap)
         away.begin()
-        assert away.prefill.names == [*watched, "submit"]
+        assert away.prefill.names == [*watched, "take_over"]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +146,7 @@ def test_a_request_goes_on_with_its_own_limits(name: str, carried: int, lease: i
     assert one is not None
     assert (one.carried, one.generated, one.max_tokens, one.output_tokens) == (carried, carried, 6, 5)
     assert away.decode.calls == [
-        *(("expect", 1, 100, False), ("expect", -1, 100, False), ("submit", [(103, one)])),
+        *(("expect", 1, 100, False), ("expect", -1, 100, False), ("take_over", "request", 103)),
     ]
     assert away.recorder.calls[1:] == [("revisit", "request", 103), ("dispatched", "request", 0)]
     assert away.events.calls == ([("call_at", 100 + lease * 10**6)] if lease else [])
@@ -148,7 +157,7 @@ def test_a_decode_instance_may_be_chosen_behind_the_prefill_or_be_lacking() -> N
     pair = away.begin(decode=-1)
     away.prefilled(pair)
     assert pair.decode == 0
-    assert away.decode.names == ["submit"]
+    assert away.decode.names == ["take_over"]
     none = Away("vllm", chosen=-1, pair_order="prefill-first")
     pair = none.begin(decode=-1)
     none.prefilled(pair)
@@ -179,7 +188,7 @@ def on_the_way(name: str = "vllm", prompt_tokens: int = 10, **settings: Any) -> 
 def test_all_that_the_decode_instance_lacks_is_offered_and_sent_in_whole_blocks() -> None:
     away, pair, request = on_the_way()
     supply = away.handoff.offer(request, 4, 100)
-    assert (supply.tokens, supply.ready_ns) == (6, NEVER_NS)
+    assert (supply.tokens, supply.ready_ns) == (5, NEVER_NS)  # the last one is computed in any case
     assert away.handoff.offer(pair.request, 4, 100) is None
     away.handoff.load(request, 4, supply, 100)
     assert (pair.reserved_ns, pair.sent_tokens, pair.begin_ns, pair.alone_ns) == (100, 10, 100, 7)
@@ -190,7 +199,8 @@ def test_all_that_the_decode_instance_lacks_is_offered_and_sent_in_whole_blocks(
     assert not pair.is_open
     assert away.prefill.calls[-1] == ("let_go", "request", 150)
     assert away.decode.calls[-1] == ("kv_ready_at", "request", 150)
-    assert away.handoff._latest[:8] == [0, 1, 0, 100, 100, 100, 100, 150]
+    row = np.frombuffer(away.handoff._packed, np.int64)
+    assert row[:8].tolist() == [0, 1, 0, 100, 100, 100, 100, 150]
     assert away.handoff.offer(request, 4, 100) is None
 
 
@@ -259,16 +269,17 @@ def test_chunks_are_sent_in_whole_blocks_and_the_last_at_the_end(
     away = Away("vllm", overlap="chunk")
     pair = away.begin()
     pair.reserved_ns, pair.request.cached_tokens = reserved_ns, cached
-    away.handoff._chunks(SimpleNamespace(prefills=[(pair.request, tokens), (Request("o", 0, 9, row=5), 3)]))
-    assert pair.chunk_tokens == max(cached, 0) + tokens
+    step = SimpleNamespace(prefills=[(pair.request, tokens), (Request("o", 0, 9, row=5), 3)])
+    away.handoff._chunks(step, 1)
+    assert pair.chunk_tokens == (0 if tokens == 10 else max(cached, 0) + tokens)  # a whole prompt is no chunk
     assert ([pair.sent_tokens] if away.network.calls else []) == sent
-    away.handoff._chunks(SimpleNamespace(prefills=[(pair.request, 0)]))
+    away.handoff._chunks(SimpleNamespace(prefills=[(pair.request, 0)]), 1)
     assert len(away.network.calls) == len(sent)
     pair.request.preemptions = 1  # it is computed anew
-    away.handoff._chunks(SimpleNamespace(prefills=[(pair.request, 1)]))
+    away.handoff._chunks(SimpleNamespace(prefills=[(pair.request, 1)]), 1)
     assert (pair.chunk_tokens, pair.preemptions) == (max(cached, 0) + 1, 1)
     pair.prefill_end_ns = 0
-    away.handoff._chunks(SimpleNamespace(prefills=[(pair.request, 1)]))
+    away.handoff._chunks(SimpleNamespace(prefills=[(pair.request, 1)]), 1)
     assert pair.chunk_tokens == max(cached, 0) + 1
 
 
@@ -430,7 +441,8 @@ def test_blocks_are_held_where_the_other_side_has_none(
     pair = Pair(Request("r", 0, 1, row=0), 1, 0, 5)
     pair.prefill_end_ns, pair.reserved_ns, pair.is_lost = prefill_end_ns, reserved_ns, lost
     assert pair.holds_blocks == holds
-    assert pair.record(9) == (0, 1, 0, 5, prefill_end_ns, reserved_ns, -1, 9, 0, 0)
+    row = np.frombuffer(pair.record(9), np.int64).tolist()
+    assert row == [0, 1, 0, 5, prefill_end_ns, reserved_ns, -1, 9, 0, 0]
 
 
 def test_all_pairs_on_their_way_at_the_end_are_recorded() -> None:
@@ -478,7 +490,7 @@ def test_a_request_for_one_token_stays_on_the_prefill_instance() -> None:
         request = Request("r", 0, 9, row=0, output_tokens=output, max_tokens=most)
         assert away.handoff.begin(request, 1, 0, 100)
         assert away.handoff.under_way == 0
-        assert away.prefill.calls[-1] == ("submit", [(103, request)])
+        assert away.prefill.calls[-1] == ("take_over", "request", 103)
     assert away.recorder.calls == [("dispatched", "request", 1)] * 2
 
 
@@ -499,13 +511,13 @@ def test_sglang_begins_the_prefill_when_the_decode_instance_has_blocks() -> None
     request = pair.decode_request
     assert request is not None
     assert (request.carried, request.generated, pair.started) == (1, 1, False)
-    assert away.decode.calls == [("submit", [(103, request)])]
+    assert away.decode.calls == [("take_over", "request", 103)]
     assert away.prefill.calls == []
     away.handoff.load(request, 0, None, 101)
     assert away.decode.calls[-1] == ("set_deadline", "request", -1, 101)
-    assert away.prefill.calls[-1] == ("submit", [(103, pair.request)])
+    assert away.prefill.calls[-1] == ("take_over", "request", 103)
     away.handoff._reserved(pair, 102)  # taken again after an eviction there: the prefill goes on
-    assert away.prefill.names.count("submit") == 1
+    assert away.prefill.names.count("take_over") == 1
     away.prefilled(pair, 120)
     assert away.decode.calls[-1] == ("set_deadline", "request", 500, 120)
     assert away.network.calls == [("send", 3 * BLOCK_BYTES)]
@@ -522,7 +534,7 @@ def test_a_request_goes_on_where_it_has_been_all_the_time(
 ) -> None:
     away = Away("trtllm-generation-first")
     pair = away.begin(deadline_ns=deadline_ns)
-    assert away.decode.names == ["submit"]
+    assert away.decode.names == ["take_over"]
     assert pair.decode_request is not None
     assert pair.decode_request.deadline_ns == -1
     pair.reserved_ns = reserved_ns
@@ -542,7 +554,7 @@ def test_a_generation_that_can_never_fit_is_not_prefilled(
 ) -> None:
     away = Away("trtllm-generation-first")
     away.begin(prompt_tokens=prompt_tokens, max_tokens=limit)
-    assert (away.prefill.names == ["submit"]) == prefills
+    assert (away.prefill.names == ["take_over"]) == prefills
 
 
 @pytest.mark.parametrize(

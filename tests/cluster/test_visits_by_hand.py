@@ -116,7 +116,7 @@ def test_tokens_are_seen_behind_the_front_end_one_after_the_other() -> None:
     late = columns(1, behind_seq_ns=1)
     emitted(late, 0, 0, 1, 2)
     late.late_ns[0] = 5
-    late.delivered_late[0] = 10
+    late.delivered_late_ns = np.array([10])
     assert seen(late) == [[115], [215]]
     late.emitted_tokens[0] = 0
     assert seen(late) == [[-1], [-1]]
@@ -180,3 +180,14 @@ def test_all_visits_of_a_request_whose_client_gave_up_are_looked_at() -> None:
     assert (found.timed_out_ns(0), found.timed_out_ns(2)) == (200, 200)
     forget_unseen_tokens(found, INSTANCES)
     assert found.emitted_tokens[[0, 2]].tolist() == [1, 1]
+
+
+def test_late_deliveries_are_kept_while_the_columns_grow() -> None:
+    found = columns(1)
+    request = Request("r", 0, 1, row=0)
+    found.outcome[0] = Onward.HANDED_OVER
+    assert found.late_by(0) == 0
+    found.deliver_late(request, 7)
+    moved(found)
+    assert (found.late_by(0), found.late_by(1)) == (7, 0)
+    assert len(found.delivered_late_ns) == len(found.outcome) > 1

@@ -250,7 +250,7 @@ def test_tokens_are_late_by_those_of_others_and_by_their_delivery(
     behind_seq_ns: int, visit: int, late_ns: int
 ) -> None:
     columns: Any = SimpleNamespace(frontend=FrontendDelays(behind_seq_ns=behind_seq_ns))
-    columns.late_ns, columns.delivered_late = [100, 200], {1: 7}
+    columns.late_ns, columns.delivered_late_ns = np.array([100, 200]), np.array([0, 7])
     assert VisitColumns.late_by(columns, visit) == late_ns
 
 

@@ -12,6 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blis_py.cluster.simulation import ClusterSimulation
+from blis_py.core.rank_choice import RANK_CHOICES
+from blis_py.core.ranks import RankedScheduler
+from blis_py.core.scheduler import Scheduler
 from blis_py.metrics.handovers import HandOvers
 from blis_py.metrics.invariants import check
 from blis_py.metrics.record import Outcome, RunRecord
@@ -78,6 +81,8 @@ def clusters(draw: st.DrawFn) -> dict[str, Any]:
         "node_gbps": draw(st.sampled_from([None, 0.3])),
         "contended": draw(st.booleans()),
         "reserved_decode_tokens": draw(st.sampled_from([0, 20])),
+        "ranks": {pool: draw(st.sampled_from([1, 1, 1, 2, 3])) for pool in ("prefill", "decode", "shared")},
+        "rank_choice": draw(st.sampled_from(sorted(RANK_CHOICES))),
     }
     if handoff == "sglang":
         drawn |= {"overlap": draw(st.sampled_from(["none", "chunk", "layer"])), "kv_layers": 3}
@@ -119,11 +124,17 @@ disturbances = st.builds(
 )
 
 
+def schedulers_of(instance: Any) -> list[Scheduler]:
+    """The scheduler of an instance, or those of its ranks."""
+    whole = instance.scheduler
+    return [rank.scheduler for rank in whole.ranks] if isinstance(whole, RankedScheduler) else [whole]
+
+
 def run(
     table: RequestTable, disturbance: Disturbance | None, settings: dict[str, Any], single_step: bool
 ) -> RunRecord:
     simulation = ClusterSimulation(table, cluster(**settings), single_step=single_step)
-    schedulers = [instance.scheduler for instance in simulation.fleet.instances]  # type: ignore[attr-defined]
+    schedulers = [one for instance in simulation.fleet.instances for one in schedulers_of(instance)]
     if disturbance is not None:
         disturbance.inject(simulation)
     record = simulation.run()

@@ -69,10 +69,11 @@ class AutoregressiveInstance(Instance):
         """Compile the kernels of prompts that go on, of which KV is read back, at their first use."""
         self._compile_ns = compile_ns
 
-    def watch_steps(self, call: Callable[[Step], None]) -> None:
-        """Call with every step that has ended, before the scheduler is updated."""
+    def watch_steps(self, call: Callable[[Step, int], None]) -> None:
+        """Call with every step that has ended and the number of identical ones, before the scheduler is
+        updated."""
         if self._before_finish is None:
-            self._before_finish = lambda step, steps: call(step)
+            self._before_finish = call
 
     def watch_prompts(self, call: Callable[[Step, int, int], None]) -> None:
         """Call with every step that computes prompts, its begin and its end, when it is planned."""

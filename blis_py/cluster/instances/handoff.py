@@ -12,8 +12,6 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from blis_py.cluster.instances.decode_horizon import DecodeHorizon
 from blis_py.cluster.instances.network import Network, Transfer
 from blis_py.cluster.instances.pairs import Pair
@@ -23,10 +21,9 @@ from blis_py.core.compiled_classes import mypyc_attr
 from blis_py.core.kv_source import Supply
 from blis_py.core.request import NEVER_NS, Request
 from blis_py.errors import InputError
-from blis_py.metrics.handovers import HandOver, HandOvers
+from blis_py.metrics.handovers import HandOvers
 from blis_py.metrics.record import INSTANCE_FAILED, NO_INSTANCE
 from blis_py.metrics.visits import Onward
-from blis_py.requests.table import Ints
 
 if TYPE_CHECKING:
     from blis_py.cluster.instances.fleet import Fleet
@@ -40,8 +37,6 @@ ChooseBeside = Callable[[Request, int, int], int]
 DEADLOCK = "hand-over deadlock"
 """Reason of an eviction: its instances held KV blocks for each other."""
 _HANDED_OVER: Final = Onward.HANDED_OVER
-_AT_ONCE: Final = 1024 * len(HandOver._fields)
-"""Numbers of completed hand-overs to pack at once."""
 TRANSFER_FAILED = "KV transfer failed"
 """Reason of an eviction: the prefill instance no longer had the KV."""
 
@@ -77,10 +72,8 @@ class HandOff:
         self.settings = settings
         self.turns: list[int] | None = None
         """The one count of all round-robin routers that have no policy of their own; None = one each."""
-        self._packed: list[Ints] = []
+        self._packed = bytearray()
         """The completed hand-overs, a `HandOver` behind the other."""
-        self._latest: list[int] = []
-        """Those that are not packed yet."""
         self._pairs: dict[int, Pair] = {}
         """By row of the request, from the choice of its instances until its KV has arrived."""
         self.on_arrival: Callable[[Request, int], None] | None = None
@@ -124,7 +117,7 @@ class HandOff:
         self._block_bytes: dict[int, tuple[int, int]] = {}
         """Tokens and bytes of a KV block of each decode instance."""
         self.network = Network(events, fleet.members, self.link)
-        self._when_sent = self._sent
+        self._when_sent, self._when_computed = self._sent, self._chunks
         for pool in fleet.cluster.pools:
             fleet.connect(pool.name, self)
         if self.looks_ahead and self.settings.pair_order == "decode-first":
@@ -147,8 +140,7 @@ class HandOff:
             self._forget_token(pair)
             if pair.prefill_end_ns >= 0 and pair.decode_request is None:
                 self._recorder.revisit(pair.request.next_visit(*pair.limits))
-        self._pack()
-        return HandOvers.of_bytes(np.concatenate(self._packed))
+        return HandOvers.of_bytes(self._packed)
 
     def whereabouts(self, row: int) -> tuple[int, Request] | None:
         """The instance that has a request between both, and the request as it serves it; `None` = is not."""
@@ -184,11 +176,11 @@ class HandOff:
         request.max_tokens, request.keeps_blocks = 1, self.keeps_blocks
         pair.started = True
         if self._sends_chunks:
-            instance.watch_steps(self._chunks)
+            instance.watch_steps(self._when_computed)
         if self._sends_layers:
             instance.watch_prompts(self._layers)
         self._recorder.dispatched(request, pair.prefill, ready_ns)
-        instance.submit([(ready_ns, request)])
+        instance.take_over(request, ready_ns)
 
     def enters(self, request: Request) -> None:
         """See `Outlet`."""
@@ -239,7 +231,7 @@ class HandOff:
                 self._recorder.lost(request, now_ns, NO_INSTANCE)
                 return
         self._recorder.dispatched(request, pair.decode)
-        self._instances[pair.decode].submit([(ready_ns, request)])
+        self._instances[pair.decode].take_over(request, ready_ns)
 
     # -- the KV ----------------------------------------------------------------------------------------
 
@@ -248,7 +240,11 @@ class HandOff:
         pair = self._pairs.get(request.row)
         if pair is None or request is not pair.decode_request or pair.is_lost:
             return None
-        return Supply(request.num_tokens - computed_tokens, NEVER_NS)
+        return self._supply(pair, request, request.num_tokens - 1 - computed_tokens)
+
+    def _supply(self, pair: Pair, request: Request, tokens: int) -> Supply:
+        """An offer of so many tokens: all but the last one, which is computed in any case."""
+        return Supply(tokens, NEVER_NS)
 
     def load(self, request: Request, computed_tokens: int, supply: Supply, now_ns: int) -> None:
         """See `KVSource`."""
@@ -305,9 +301,11 @@ class HandOff:
         members = self._fleet.members
         return self._links[members[prefill].pool.name, members[decode].pool.name]
 
-    def _chunks(self, step: Step) -> None:
+    def _chunks(self, step: Step, steps: int) -> None:
         """Send the chunks of prompts that a step has computed, the last ones excepted."""
         for request, tokens in step.prefills:
+            if tokens == request.prompt_tokens:
+                continue  # a whole prompt: all of its KV is sent at its end
             pair = self._pairs.get(request.row)
             if pair is None or request is not pair.request or pair.prefill_end_ns >= 0:
                 continue
@@ -348,7 +346,10 @@ class HandOff:
 
     def _sent(self, transfer: Transfer, end_ns: int) -> None:
         pair: Pair = transfer.tag
-        pair.transfers = [one for one in pair.transfers if one is not transfer]
+        if len(pair.transfers) == 1:
+            pair.transfers.clear()
+        else:
+            pair.transfers = [one for one in pair.transfers if one is not transfer]
         if not pair.transfers and pair.prefill_end_ns >= 0 and pair.sent_tokens == pair.request.prompt_tokens:
             self._there(pair, end_ns)
 
@@ -369,13 +370,7 @@ class HandOff:
 
     def _note(self, pair: Pair, end_ns: int) -> None:
         """Record a completed hand-over."""
-        self._latest += pair.record(end_ns)
-        if len(self._latest) >= _AT_ONCE:
-            self._pack()
-
-    def _pack(self) -> None:
-        self._packed.append(np.array(self._latest, dtype=np.int64))
-        self._latest.clear()
+        self._packed += pair.record(end_ns)
 
     # -- ends ------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from math import ceil
 
 from blis_py.cluster.extensions import named
 from blis_py.cluster.instances.handoff import TRANSFER_FAILED, HandOff
+from blis_py.cluster.instances.instance import Instance
 from blis_py.cluster.instances.pairs import Pair
 from blis_py.cluster.topology import Cluster, Disaggregation
 from blis_py.core.blocks import block_count
@@ -75,29 +76,25 @@ class Trtllm(HandOff):
         if 1 not in (request.output_tokens, request.max_tokens):
             return super().begin(request, prefill, decode, now_ns)
         self._recorder.dispatched(request, prefill)
-        self._instances[prefill].submit([(now_ns + self._front_end_ns, request)])
+        self._instances[prefill].take_over(request, now_ns + self._front_end_ns)
         return True
 
-    def offer(self, request: Request, computed_tokens: int, now_ns: int) -> Supply | None:
+    def _supply(self, pair: Pair, request: Request, tokens: int) -> Supply:
         """A request takes one of the decode instance's places while its KV is on the way."""
-        supply = super().offer(request, computed_tokens, now_ns)
-        if supply is None:
-            return None
-        decode = self._pairs[request.row].decode
-        scheduler = self._fleet.members[decode].pool.spec.scheduler
-        full = self._instances[decode].committed >= scheduler.max_num_seqs
+        instance = self._instances[pair.decode]
+        full = instance.committed >= instance.max_num_seqs
         buffer = self.settings.max_tokens_in_buffer
         if not full and buffer is not None:
-            full = self._buffer_is_full(request, decode, scheduler.block_size, buffer)
-        return Supply(supply.tokens, NEVER_NS, _ALL_TOKENS) if full else supply
+            full = self._buffer_is_full(request, instance, buffer)
+        return Supply(tokens, NEVER_NS, _ALL_TOKENS if full else 0)
 
-    def _buffer_is_full(self, request: Request, decode: int, size: int, most_tokens: int) -> bool:
+    def _buffer_is_full(self, request: Request, instance: Instance, most_tokens: int) -> bool:
         """Whether a prompt has to wait for others whose KV a decode instance receives: all of each counts to
         its end, in whole blocks, and one that is longer than the buffer is received alone.
 
         Source: the admission of transfers in NVIDIA/TensorRT-LLM pull request 15356.
         """
-        beside = self._instances[decode].receiving_beside(request)
+        beside, size = instance.receiving_beside(request), instance.block_size
         blocks = sum(block_count(other.prompt_tokens, size) for other in beside)
         return blocks > 0 and blocks + block_count(request.prompt_tokens, size) > block_count(
             most_tokens, size
@@ -151,19 +148,14 @@ class Sglang(Trtllm):
         output_tokens, max_tokens = pair.limits
         pair.decode_request = request = pair.request.next_visit(output_tokens, max_tokens)
         request.carried = request.generated = 1
-        self._instances[pair.decode].submit([(now_ns + self._front_end_ns, request)])
+        self._instances[pair.decode].take_over(request, now_ns + self._front_end_ns)
 
-    def offer(self, request: Request, computed_tokens: int, now_ns: int) -> Supply | None:
-        supply = super().offer(request, computed_tokens, now_ns)
-        if supply is None:
-            return None
-        instance = self._instances[self._pairs[request.row].decode]
-        committed = instance.committed
-        if not committed or supply.free_tokens:
-            return supply
-        reserve = self.settings.reserved_decode_tokens * (committed + 1)
-        output = max(request.max_tokens - 1, 0)
-        return Supply(supply.tokens, NEVER_NS, max(reserve, output))
+    def _supply(self, pair: Pair, request: Request, tokens: int) -> Supply:
+        supply, committed = super()._supply(pair, request, tokens), self._instances[pair.decode].committed
+        if committed and not supply.free_tokens:
+            reserve = self.settings.reserved_decode_tokens * (committed + 1)
+            supply.free_tokens = max(reserve, request.max_tokens - 1)
+        return supply
 
     def _reserved(self, pair: Pair, now_ns: int) -> None:
         if pair.prefill_end_ns >= 0:
@@ -197,7 +189,7 @@ class GenerationFirst(Trtllm):
         if request.prompt_tokens + (request.max_tokens or 1) <= instance.most_tokens:
             request.deadline_ns, request.visit = -1, NO_VISIT  # those of the prefill count until its end
             self._to_prefill(pair, ready_ns)
-        instance.submit([(ready_ns, request)])
+        instance.take_over(request, ready_ns)
 
     def _reserved(self, pair: Pair, now_ns: int) -> None:
         if pair.prefill_end_ns >= 0:

@@ -99,7 +99,7 @@ class Instance(Wakeable):
         self._when_idle: Callable[[int], None] | None = None
         self._index = 0
         self._woken_ns = 0
-        self.block_size = scheduler.config.block_size
+        self.block_size, self.max_num_seqs = scheduler.config.block_size, scheduler.config.max_num_seqs
         self._loop = self.run()
 
     def run(self) -> Generator[int, None, None]:
@@ -145,9 +145,9 @@ class Instance(Wakeable):
         """Whether the step boundary at that time, ahead of the clock, neither sees external events nor has
         effects outside: no request takes blocks for KV on its way there, or gives them up."""
         life, inbox, horizon = self._life, self._inbox, self._horizon
-        if horizon is None or life.waiting or (inbox and inbox[0][0] <= time_ns):
+        if horizon is None or (inbox and inbox[0][0] <= time_ns):
             return False
-        if life.kv_under_way:
+        if life.has_candidates or life.kv_under_way:
             return False
         return horizon.is_quiet(self._member, time_ns)
 
@@ -187,6 +187,23 @@ class Instance(Wakeable):
         if self.outlet is not None:
             for _, request in arrivals:
                 self.outlet.enters(request)
+        self._queue(arrivals)
+
+    def take_over(self, request: Request, ready_ns: int) -> None:
+        """Accept a request from the outlet itself, with its time of queueing."""
+        inbox = self._inbox
+        if inbox and ready_ns < inbox[-1][0]:
+            self._queue([(ready_ns, request)])
+            return
+        asleep = not inbox
+        inbox.append((ready_ns, request))
+        self.in_flight += 1
+        if self._dirty is not None:
+            self._dirty.add(self._index)
+        if asleep:
+            self._wake(ready_ns)
+
+    def _queue(self, arrivals: Sequence[tuple[int, Request]]) -> None:
         asleep = not self._inbox
         if not asleep and arrivals and arrivals[0][0] < self._inbox[-1][0]:
             asleep = self._overtake(arrivals)
@@ -265,8 +282,9 @@ class Instance(Wakeable):
         if self._when_idle is not None and self.is_idle:
             self._wake(now_ns)
 
-    def watch_steps(self, call: Callable[[Step], None]) -> None:
-        """Call with every step that has ended, before the scheduler is updated."""
+    def watch_steps(self, call: Callable[[Step, int], None]) -> None:
+        """Call with every step that has ended and the number of identical ones, before the scheduler is
+        updated."""
         raise NotImplementedError
 
     def watch_prompts(self, call: Callable[[Step, int, int], None]) -> None:
@@ -365,6 +383,8 @@ class Instance(Wakeable):
         self.in_flight -= len(requests)
         if self.outlet is not None:
             requests = self._hand_on(requests, self.outlet)
+            if not requests:
+                return
         if self._log is not None:
             self._log.finished(requests, self.now_ns)
         else:
@@ -372,6 +392,13 @@ class Instance(Wakeable):
 
     def _hand_on(self, requests: list[Request], outlet: Outlet) -> list[Request]:
         """Close the visits of requests that continue elsewhere; returns those that are finished."""
+        if len(requests) == 1:
+            way = outlet.way_on(requests[0])
+            if way is None:
+                return requests
+            self._goes_on(requests, way)
+            outlet.take(requests, self.now_ns)
+            return []
         finished: list[Request] = []
         onward: list[Request] = []
         for request in requests:
@@ -380,13 +407,16 @@ class Instance(Wakeable):
                 finished.append(request)
             else:
                 onward.append(request)
-                if self._log is not None:
-                    self._log.goes_on([request], how, self.now_ns)
-                else:
-                    self._fate.goes_on([request], how, self.now_ns)
+                self._goes_on([request], how)
         if onward:
             outlet.take(onward, self.now_ns)
         return finished
+
+    def _goes_on(self, requests: list[Request], how: Onward) -> None:
+        if self._log is not None:
+            self._log.goes_on(requests, how, self.now_ns)
+        else:
+            self._fate.goes_on(requests, how, self.now_ns)
 
     # -- time --------------------------------------------------------------------------------------
 

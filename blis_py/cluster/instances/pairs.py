@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from struct import Struct
+from typing import Final
+
 from blis_py.cluster.instances.network import Transfer
 from blis_py.core.request import Request
+from blis_py.metrics.handovers import HandOver
+
+_pack: Final = Struct(f"{len(HandOver._fields)}q").pack
 
 
 class Pair:
@@ -73,9 +79,10 @@ class Pair:
         """Whether one of its instances keeps blocks while the other one has none for it."""
         return not self.is_lost and (self.prefill_end_ns >= 0) != (self.reserved_ns >= 0)
 
-    def record(self, end_ns: int) -> tuple[int, ...]:
+    def record(self, end_ns: int) -> bytes:
         """The row in the record, a `HandOver`, when the KV is there."""
-        return (
+        row: bytes = _pack(
             self.row, self.prefill, self.decode, self.arrived_ns, self.prefill_end_ns,
             self.reserved_ns, self.begin_ns, end_ns, self.alone_ns, self.size_bytes,
         )  # fmt: skip
+        return row

@@ -72,8 +72,7 @@ def token_times(
     if columns.frontend.behind_seq_ns:
         first_token_ns[visits] += columns.late_ns[visits]
         last_token_ns[visits] += columns.late_ns[visits]
-    for visit, delay_ns in columns.delivered_late.items():
-        if columns.emitted_tokens[visit]:
-            first_token_ns[visit] += delay_ns
-            last_token_ns[visit] += delay_ns
+    if len(columns.delivered_late_ns):
+        first_token_ns[visits] += columns.delivered_late_ns[visits]
+        last_token_ns[visits] += columns.delivered_late_ns[visits]
     return first_token_ns, last_token_ns

@@ -87,7 +87,7 @@ class DiffusionInstanceLog(InstanceLog):
         for commit in commits:
             request = commit.request
             if request.first_tick == request.last_tick:
-                self._late_ns[request.visit] = self._behind_seq_ns * len(commits)
+                self._views.late_ns[request.visit] = self._behind_seq_ns * len(commits)
 
     def timed_out(self, requests: list[Request]) -> None:
         for request in requests:

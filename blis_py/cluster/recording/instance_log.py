@@ -41,27 +41,19 @@ class InstanceLog:
         recorder.logs.append(self)
         self._to = recorder
         self.role = role
-        self.bind()
+        self._views = recorder.views
         self._behind_seq_ns = recorder.frontend.behind_seq_ns
         self._features = (*features, *further_names())
         self._scheduler = scheduler
         self._ends = StepEnds()
-        self._pauses: list[tuple[int, int]] = []
-        """Index of a step and the idle time before it."""
+        self._idle_ns = self._pause_ns = 0
+        """Idle time before steps, and the latest pause, behind so many steps."""
+        self._pause_step = 0
         self._in_progress = StepFeatures()
         """Features of a step that had not ended when the run ended."""
         self._runs = StepsTable((*RUN_COLUMNS, *self._features), recorder.spool) if record_steps else None
         self._preempted = 0
         """Preemptions in all rows of the table so far."""
-
-    def bind(self) -> None:
-        """Bind memory views of the recorder's current arrays, which are faster for single writes."""
-        recorder = self._to
-        self._outcome, self._scheduled_ns = recorder.outcome.data, recorder.scheduled_ns.data
-        self._emitted_tokens, self._cached_tokens = recorder.emitted_tokens.data, recorder.cached_tokens.data
-        self._first_step, self._last_step = recorder.first_step.data, recorder.last_step.data
-        self._preemptions, self._finish_ns = recorder.preemptions.data, recorder.finish_ns.data
-        self._late_ns = recorder.late_ns.data
 
     def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
         features = step.features
@@ -70,7 +62,7 @@ class InstanceLog:
             for request, _ in step.prefills:
                 # Of a prompt's steps, the last one brings the token.
                 if request.first_tick < 0 and not request.continues:
-                    self._late_ns[request.visit] = self._behind_seq_ns * features.emitted_rows
+                    self._views.late_ns[request.visit] = self._behind_seq_ns * features.emitted_rows
 
     def _note_run(self, features: StepFeatures, start_ns: int, run: StepRun) -> None:
         self._ends.append(run)
@@ -86,7 +78,14 @@ class InstanceLog:
         self._in_progress = step.features
 
     def idle(self, duration_ns: int) -> None:
-        self._pauses.append((self._ends.steps, duration_ns))
+        if self._pause_step < self._ends.steps:
+            self._end_pause()
+        self._pause_ns += duration_ns
+
+    def _end_pause(self) -> None:
+        """Count the latest pause: a step has followed."""
+        self._idle_ns += self._pause_ns
+        self._pause_ns, self._pause_step = 0, self._ends.steps
 
     def unservable(self, request: Request, now_ns: int) -> None:
         visit = request.visit
@@ -102,8 +101,8 @@ class InstanceLog:
         self.ended(requests, Outcome.TIMED_OUT)
 
     def finished(self, requests: list[Request], end_ns: int) -> None:
-        capped = [request for request in requests if request.finish_reason is _LENGTH]
-        if capped:
+        if any(request.finish_reason is _LENGTH for request in requests):
+            capped = [request for request in requests if request.finish_reason is _LENGTH]
             self.ended(capped, Outcome.LENGTH_CAPPED)
             self.ended([request for request in requests if request.finish_reason is not _LENGTH], _COMPLETED)
         else:
@@ -122,22 +121,23 @@ class InstanceLog:
         visit.
         """
         for request in requests:
-            self._finish_ns[request.visit] = now_ns
+            self._views.finish_ns[request.visit] = now_ns
         self.ended(requests, how)
 
     def ended(self, requests: list[Request], outcome: Outcome | Onward) -> None:
         visit: Any  # one object; native code would create a new one for every column
+        views = self._views
         for request in requests:
             visit = request.visit
-            self._outcome[visit] = outcome
-            self._scheduled_ns[visit] = request.scheduled_ns
-            self._emitted_tokens[visit] = request.generated - request.carried
-            self._first_step[visit] = request.first_tick
-            self._last_step[visit] = request.last_tick
+            views.outcome[visit] = outcome
+            views.scheduled_ns[visit] = request.scheduled_ns
+            views.emitted_tokens[visit] = request.generated - request.carried
+            views.first_step[visit] = request.first_tick
+            views.last_step[visit] = request.last_tick
             if request.cached_tokens > 0:
-                self._cached_tokens[visit] = request.cached_tokens
+                views.cached_tokens[visit] = request.cached_tokens
             if request.preemptions:
-                self._preemptions[visit] = request.preemptions
+                views.preemptions[visit] = request.preemptions
             if request.gaps:
                 self._to.breaks += [(visit, before, after) for before, after in request.gaps]
             if request.bursts:
@@ -164,6 +164,6 @@ class InstanceLog:
         )
 
     def _busy_ns(self) -> int:
-        steps = self._ends.steps
-        idle_ns = sum(duration_ns for step, duration_ns in self._pauses if step < steps)
-        return self._ends.last_ns - idle_ns if steps else 0
+        if self._pause_step < self._ends.steps:
+            self._end_pause()
+        return self._ends.last_ns - self._idle_ns if self._ends.steps else 0

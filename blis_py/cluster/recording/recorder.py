@@ -29,10 +29,6 @@ class VisitLog(Protocol):
 
     role: Role
 
-    def bind(self) -> None:
-        """Bind the recorder's current arrays, which have grown."""
-        ...
-
     def record(self) -> InstanceRecord:
         """The finished record."""
         ...
@@ -65,7 +61,6 @@ class Recorder(VisitColumns):
         self.on_failure: Callable[[Request, int], None] | None = None
         self.on_eviction: Callable[[Request], None] | None = None
         self._on_the_way_ns = on_the_way_ns
-        self._instance, self._ready = self.instance.data, self.ready_ns.data
         self.decisions: Decisions | None = None
         self.handovers: HandOvers | None = None
         self._rejections: dict[int, str] = {}
@@ -111,15 +106,9 @@ class Recorder(VisitColumns):
         Args:
             ready_ns: when it reaches the queue there; known already for a first visit.
         """
-        self._instance[request.visit] = instance
+        self.views.instance[request.visit] = instance
         if ready_ns >= 0:
-            self._ready[request.visit] = ready_ns
-
-    def _grow(self) -> None:
-        super()._grow()
-        self._instance = self.instance.data
-        for log in self.logs:
-            log.bind()
+            self.views.ready_ns[request.visit] = ready_ns
 
     def held(self, request: Request, duration_ns: int) -> None:
         """Record the time a request was held at dispatch while no instance was ready."""

@@ -14,7 +14,9 @@ from blis_py.metrics.visits import Onward
 from blis_py.requests.table import Ints, RequestTable
 
 _FIRST_ONWARD: Final = int(Onward.HANDED_OVER)
-_COUNTS = ("emitted_tokens", "cached_tokens", "preemptions", "late_ns", "tokens_before")
+_COUNTS = ("emitted_tokens", "cached_tokens", "preemptions", "late_ns", "delivered_late_ns", "tokens_before")
+_SELDOM = ("late_ns", "delivered_late_ns")
+"""Columns that are empty unless they are needed."""
 _COLUMNS = (
     "request",
     "ready_ns",
@@ -44,8 +46,8 @@ class VisitColumns:
         rows = len(table)
         self.num_visits = rows
         """Visits of all requests; the first visit of request r is visit r, dispatched or not."""
-        self._latest: dict[int, int] = {}
-        """Row -> latest visit, of requests with several visits."""
+        self.latest: Ints = np.zeros(0, dtype=np.int64)
+        """Latest visit of each request; empty while every request has one visit."""
         self.request: Ints = np.arange(rows, dtype=np.int64)
         self.ready_ns: Ints = table.arrival_ns + (on_the_way_ns + frontend.before_enqueue_ns)
         """When each visit reaches the queue of its instance, if that is before the end of the run."""
@@ -63,18 +65,13 @@ class VisitColumns:
         """Tokens that earlier visits of the request emitted; empty while every request has one visit."""
         self._capacity = rows
         """Visits for which the columns have room."""
-        self._outcomes: Any = ()
-        self._rows: Any = ()
-        self._ready: Any = ()
-        self._tokens: Any = ()
-        self._emitted: Any = ()
-        self._lates: Any = None
-        """Memory views of the columns of further visits, which are faster for single writes."""
         self.breaks: list[tuple[int, int, int]] = []
         self.others: list[tuple[int, int, int]] = []
         """See `EmittedTokens`."""
-        self.delivered_late: dict[int, int] = {}
-        """Visit -> ns from the step that emitted its only token to the delivery by another instance."""
+        self.delivered_late_ns: Ints = np.zeros(0, dtype=np.int64)
+        """Of each visit, the time from the step that emitted its only token to the delivery by another
+        instance; empty while there is none."""
+        self.views = ColumnViews(self)
 
     def revisit(self, request: Request, ready_ns: int = NEVER_NS) -> None:
         """Open the next visit of a request whose latest one was ended by `InstanceLog.goes_on`.
@@ -93,26 +90,30 @@ class VisitColumns:
             self._grow()
         visit: Any = number  # one object each; native code would create a new one for every column
         row: Any = request.row
-        before: Any = self._latest.get(row, row)
-        if self._outcomes[before] < _FIRST_ONWARD:
+        views = self.views
+        before: Any = views.latest[row]
+        if views.outcome[before] < _FIRST_ONWARD:
             raise InternalError(f"request {request.id} begins a visit while another lasts")
         self.num_visits, request.visit = number + 1, number
-        self._latest[row] = visit
-        self._rows[visit] = row
-        self._ready[visit] = ready_ns
-        tokens = self._tokens[before] + self._emitted[before]
+        views.latest[row] = visit
+        views.request[visit] = row
+        views.ready_ns[visit] = ready_ns
+        tokens = views.tokens_before[before] + views.emitted_tokens[before]
         if tokens:
-            self._tokens[visit] = tokens
-        if self._lates is not None:
-            self._lates[visit] = self._lates[before]
+            views.tokens_before[visit] = tokens
+        if self.frontend.behind_seq_ns:
+            views.late_ns[visit] = views.late_ns[before]
 
     def has_moved(self, row: int) -> bool:
         """Whether a request has begun a visit after its first."""
-        return row in self._latest
+        return len(self.latest) > 0 and int(self.latest[row]) != row
 
     def deliver_late(self, request: Request, delay_ns: int) -> None:
         """Delay the token of a visit, which another instance delivers with the KV."""
-        self.delivered_late[request.visit] = delay_ns
+        if not len(self.delivered_late_ns):
+            self.delivered_late_ns = np.zeros(self._capacity, dtype=np.int64)
+            self.views.bind(self)
+        self.views.delivered_late_ns[request.visit] = delay_ns
 
     def undelivered(self, request: Request) -> None:
         """Record that the only token of an ended visit never reached the client."""
@@ -125,21 +126,20 @@ class VisitColumns:
         more = max(self.num_visits, 64)
         if not len(self.tokens_before):
             self.tokens_before = np.zeros(self.num_visits, dtype=np.int64)
+            self.latest = np.arange(len(self.table), dtype=np.int64)
         for name in (*_COLUMNS, *_COUNTS):
             column = getattr(self, name)
-            if name == "late_ns" and not self.frontend.behind_seq_ns:
+            if name in _SELDOM and not len(column):
                 continue
             blank = Outcome.QUEUED if name == "outcome" else 0 if name in _COUNTS else -1
             setattr(self, name, np.concatenate((column, np.full(more, blank, dtype=column.dtype))))
         self._capacity = len(self.outcome)
-        self._outcomes, self._rows, self._ready = self.outcome.data, self.request.data, self.ready_ns.data
-        self._tokens, self._emitted = self.tokens_before.data, self.emitted_tokens.data
-        self._lates = self.late_ns.data if self.frontend.behind_seq_ns else None
+        self.views.bind(self)
 
     def of_timed_out(self) -> Ints:
         """All visits of requests whose clients timed out."""
         last = np.flatnonzero(self.outcome[: self.num_visits] == Outcome.TIMED_OUT)
-        if not self._latest or not len(last):
+        if not len(self.latest) or not len(last):
             return last
         rows = np.zeros(len(self.table), dtype=np.bool_)
         rows[self.request[last]] = True
@@ -148,16 +148,53 @@ class VisitColumns:
     def timed_out_ns(self, visit: int) -> int:
         """Time at which the client of a visit's request timed out."""
         row = int(self.request[visit])
-        return int(self.finish_ns[self._latest.get(row, row)])
+        return int(self.finish_ns[self.latest[row] if len(self.latest) else row])
 
     def late_by(self, visit: int) -> int:
         """Delay of a visit's tokens at the client by those of others."""
         late_ns = int(self.late_ns[visit]) if self.frontend.behind_seq_ns else 0
-        return late_ns + self.delivered_late.get(visit, 0)
+        return late_ns + (int(self.delivered_late_ns[visit]) if len(self.delivered_late_ns) else 0)
 
     def earlier_tokens(self, visit: int) -> int:
         """Tokens emitted by earlier visits of its request."""
         return int(self.tokens_before[visit]) if visit >= len(self.table) else 0
+
+
+class ColumnViews:
+    """Memory views of the present columns, which are faster for single reads and writes.
+
+    One for all writers: views of their own would be some dozen cache lines for each instance.
+    """
+
+    request: Any
+    ready_ns: Any
+    outcome: Any
+    instance: Any
+    scheduled_ns: Any
+    finish_ns: Any
+    first_step: Any
+    last_step: Any
+    emitted_tokens: Any
+    cached_tokens: Any
+    preemptions: Any
+    late_ns: Any
+    delivered_late_ns: Any
+    tokens_before: Any
+    latest: Any
+
+    def __init__(self, columns: VisitColumns) -> None:
+        self.bind(columns)
+
+    def bind(self, columns: VisitColumns) -> None:
+        """View the columns as they are now."""
+        self.request, self.ready_ns = columns.request.data, columns.ready_ns.data
+        self.outcome, self.instance = columns.outcome.data, columns.instance.data
+        self.scheduled_ns, self.finish_ns = columns.scheduled_ns.data, columns.finish_ns.data
+        self.first_step, self.last_step = columns.first_step.data, columns.last_step.data
+        self.emitted_tokens, self.cached_tokens = columns.emitted_tokens.data, columns.cached_tokens.data
+        self.preemptions, self.late_ns = columns.preemptions.data, columns.late_ns.data
+        self.delivered_late_ns = columns.delivered_late_ns.data
+        self.tokens_before, self.latest = columns.tokens_before.data, columns.latest.data
 
 
 def unset(rows: int) -> Ints:
