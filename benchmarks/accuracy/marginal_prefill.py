@@ -3,6 +3,9 @@
 Of each configuration (engine, version, model, format, GPU, division, output length), at the lowest
 concurrency with several lengths, up to `MOST_IN_FLIGHT`. What both have in common, the front end above all,
 drops out; waiting for the prompts of other requests stays in, as no point has a single request in flight.
+Servers that let prompts wait for others by a flag are a configuration of their own (InferenceMAX sets
+`batch_wait_timeout_iters` of TensorRT-LLM for some lengths only): up to 20 decode steps are no time of a
+prompt's tokens. Nor is the compiling of a cold server, which is left out.
 
 Repeated runs of the same points differ, and so do two lengths by chance: a difference below twice its
 standard error says nothing of the time of a token. Such pairs are counted, and left out in a second line. No
@@ -41,10 +44,11 @@ def pairs(priced: Iterable[_Priced]) -> Iterator[Pair]:
     """One for each configuration whose longer prompts took longer."""
     groups: dict[tuple[object, ...], list[_Priced]] = defaultdict(list)
     for point, error in priced:
-        if point.concurrency <= MOST_IN_FLIGHT:
+        if point.concurrency <= MOST_IN_FLIGHT and not (point.cold and point.compiles_late):
             *same, _ = point.alike
             same.remove(point.prompt_tokens)
-            groups[point.source, point.version, *same].append((point, error))
+            waits = point.settings().get("prompt_wait_steps", 0)
+            groups[point.source, point.version, waits, *same].append((point, error))
     spread = _spread(groups.values())
     for group in groups.values():
         yield from _pair(group, spread)

@@ -259,9 +259,25 @@ settings: the buffer of TensorRT-LLM's cache transceiver.
 MARGINAL = """\
 Errors of the difference between the mean TTFTs of the longest and the shortest prompts of a configuration, of
 the same output length and version, at the lowest concurrency with both, up to 4. The front end drops out;
-waiting for the prompts of other requests does not, as no point has a single request in flight. Runs of one
+waiting for the prompts of other requests does not, as no point has a single request in flight. Servers that
+let prompts wait by a flag are paired among themselves, and cold servers left out. Runs of one
 point differ, too: by their spread a difference has a standard error, and pairs below twice that (512 and
 1,024 tokens that took the same 174 ms) are in the first line alone. The goal is a median of 15.
+"""
+
+MISSED = """\
+- Qwen3-235B in FP8 under vLLM 0.12 on H200: TPOT 12 to 48 % too low. Experts with block scales ran by
+  DeepGEMM there unless TP was 8 (vLLM's pull request 29346), which users found a quarter slower than another
+  kernel in 0.12 to 0.14 (llm-compressor's issue 2292). The tables have Triton's
+  kernel, and FlashInfer's by CUTLASS.
+- MiniMax-M2.5 in FP8 under vLLM 0.16 on H200: a marginal prefill 29 % too low. FlashInfer's kernel by CUTLASS
+  was chosen then (vLLM's issue 34249), which the tables have for groups of experts only.
+- Qwen3-32B in 16 bits under SGLang on one H100: TTFT five to twenty times too low. Its weights take three
+  quarters of the memory, so the share that SGLang may use decides how many requests run. With
+  `mem_fraction_static` 0.8 TPOT would come out within 5 % and TTFT 24 to 51 % too low; the preset has 0.85,
+  SGLang's own rule (`server_args.py`) gives 0.835 there. The launch was not published.
+- gpt-oss-120b with TP4 on B200: a marginal prefill 18 to 39 % too low under vLLM and TensorRT-LLM alike, with
+  TP1 within 8 %; under TensorRT-LLM on H200 29 to 62 % too high up to TP4. The cause is not known.
 """
 
 FIRST_WAVE = """\
@@ -299,6 +315,7 @@ def page(of: Sequence[Outcome], history: Sequence[dict[str, object]], said: str)
             "",
             *MARGINAL.splitlines(),
         ],
+        "What is missed, and why, as far as it is known": MISSED.splitlines(),
         "By configuration": table("configuration", by(sound, _configuration)),
         "Coverage": [
             *coverage(of),

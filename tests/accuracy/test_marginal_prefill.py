@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,16 @@ def test_the_table_has_a_row_for_all_and_for_each_engine() -> None:
     figures = "1 | 10.0 | +10.0 | 100 |"
     names = ["all", "beyond twice the standard error", "vllm"]
     assert lines[2:] == [f"| {name} | {figures}" for name in names]
+
+
+def test_servers_whose_prompts_wait_by_a_flag_and_cold_ones_are_no_pair_of_others() -> None:
+    (short, error), long = priced(1024, 4, 100.0, 140.0), priced(8192, 4, 300.0, 360.0)
+    waiting = replace(short, flags={"other_flags": "batch_wait_timeout_iters=20"}), error
+    assert not errors(waiting, long)
+    assert len(errors(waiting, (replace(long[0], flags=waiting[0].flags), long[1]))) == 1
+    latent = {"engine": "sglang", "gpu": "b200", "model": "deepseek-ai/DeepSeek-R1", "precision": "fp8"}
+    pair = [
+        (replace(point, **latent, cold=cold), 0.0) for point in (short, long[0]) for cold in (False, True)
+    ]
+    assert len(errors(*pair[::2])) == 1
+    assert not errors(*pair[1::2])
