@@ -11,6 +11,8 @@ from blis_py.core.request import DECODING, Request
 
 _MIN_ENTRIES = 64
 """Smaller heaps are not compacted."""
+_FEW: Final = 8
+"""Numbers that are added one by one sooner than a part of the list is made."""
 _NOWHERE: Final = -(1 << 62)
 """Base and finish tick of a request that does not decode."""
 
@@ -113,6 +115,12 @@ class DecodeSet:
         """Blocks that the `steps` steps from `tick` on need."""
         size = self._block_size
         first = tick % size
+        if steps <= _FEW:
+            blocks, phase = 0, first
+            for _ in range(steps):
+                blocks += self.crossings[phase]
+                phase = phase + 1 if phase + 1 < size else 0
+            return blocks
         if first + steps <= size:
             return sum(self.crossings[first : first + steps])
         cycles, rest = divmod(steps, size)

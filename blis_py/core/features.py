@@ -183,8 +183,7 @@ class StepFeatures:
         Raises:
             ValueError: the step has prefills, or a feature that is not predictable.
         """
-        if self.prefill_seqs:
-            raise ValueError("only a pure decode step repeats itself")
+        self._require_decodes()
         later = self._decodes(steps)
         if self.further:
             later.further = {
@@ -193,9 +192,13 @@ class StepFeatures:
             }
         return later
 
+    def _require_decodes(self) -> None:
+        if self.prefill_seqs:
+            raise ValueError("only a pure decode step repeats itself")
+
     def _decodes(self, steps: int) -> StepFeatures:
         """The attributes, grown as the schema says. Written out because an overlapped engine prices one per
-        run, and a group of ranks one for each of them."""
+        run."""
         longest = self.max_context
         return StepFeatures(
             decode_seqs=self.decode_seqs,

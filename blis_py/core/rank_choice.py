@@ -59,13 +59,20 @@ def total_tokens(loads: Sequence[RankLoad], request: Request, turn: int) -> int:
 def balanced_tokens(loads: Sequence[RankLoad], request: Request, turn: int) -> int:
     """Fewest prompt tokens among the ranks with room for an equal share of the requests: all but those with
     the most, or all where all have as many (TensorRT-LLM)."""
-    requests = [load.requests for load in loads]
-    share = max(requests) if min(requests) < max(requests) else max(requests) + 1
+    fewest = most = loads[0].requests
+    for load in loads:
+        fewest, most = min(fewest, load.requests), max(most, load.requests)
+    share = most if fewest < most else most + 1
     return _least([(load.requests >= share, load.prompt_tokens, load.requests) for load in loads])
 
 
 def _least(scores: Sequence[tuple[int, ...]]) -> int:
-    return min(range(len(scores)), key=scores.__getitem__)
+    """Index of the first of the smallest."""
+    least, index = scores[0], 0
+    for number, score in enumerate(scores):
+        if score < least:
+            least, index = score, number
+    return index
 
 
 RankChoice = Callable[[Sequence[RankLoad], Request, int], int]

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from blis_py.core._fifo import FifoQueue
 from blis_py.core._rank_views import RankedKV, RankedPool, RankQueues
 from blis_py.core.compiled_classes import mypyc_attr
 from blis_py.core.config import SchedulerConfig
@@ -31,102 +32,101 @@ _FOREVER: Final = 1 << 60
 """Steps that a rank without work repeats."""
 
 
-@mypyc_attr(acyclic=True)
-class GroupStep(Step):
-    """A step of all ranks."""
-
-    __slots__ = ("parts",)
-
-    def __init__(
-        self,
-        features: StepFeatures,
-        parts: list[Step],
-        prefills: Prefills,
-        admitted: list[Request],
-        preempted: list[Request],
-    ) -> None:
-        super().__init__(features, prefills, admitted, preempted)
-        self.parts = parts
-        """Step of each rank; the same over all group steps in which it repeats itself."""
-
-    def note_emissions(self) -> None:
-        """Collect the requests that emit several tokens."""
-        for part in self.parts:
-            if part.emissions:
-                self.emissions = part.emissions if self.emissions is None else self.emissions | part.emissions
-
-
 class Rank:
-    """A rank's scheduler, the step it repeats, and how far that is booked."""
+    """A rank's scheduler, and the step that it repeats.
+
+    The rank's counters lag behind the group's by the repetitions that are launched and not booked.
+    """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.part = Step(StepFeatures())
         self.works = False
         """Whether the part is not a dummy."""
-        self.left = 0
-        """Repetitions that are not launched yet."""
-        self.launched = 0
-        """Repetitions launched and not booked."""
+        self.until_tick = 0
+        """Steps of the group after which the rank's next step is planned anew."""
         self.load = RankLoad()
+        self.may_vary = scheduler.loads_kv or not isinstance(scheduler.waiting, FifoQueue)
+        """Whether time alone may change what the rank does next."""
+        self._used = self._used_tick = 0
+        """Blocks in use during the step before this one."""
 
-    def plan(self, now_ns: int) -> bool:
-        """Plan the rank's next step unless it repeats the present one; whether it is a new one."""
+    def plan(self, now_ns: int, tick: int, resolved: int) -> None:
+        """Plan the rank's next step."""
+        self.book(tick, resolved)
         scheduler = self.scheduler
-        if self.left and not self._varies(now_ns):
-            return False
-        self.book()
         part = scheduler.schedule(now_ns)
         self.works = part is not None
         if part is None:  # a step in flight may still free blocks, with which requests start
             repeats = not scheduler.has_candidates and scheduler.is_settled
-            self.part, self.left = Step(StepFeatures()), _FOREVER if repeats else 1
+            self.part, self.until_tick = Step(StepFeatures()), tick + (_FOREVER if repeats else 1)
         else:
-            self.part, self.left = part, scheduler.identical_decode_steps(part)
-        return True
+            self.part, self.until_tick = part, tick + scheduler.identical_decode_steps(part)
+        self._used, self._used_tick = scheduler.blocks_in_use(), tick + 1
 
-    def _varies(self, now_ns: int) -> bool:
+    def varies(self, now_ns: int) -> bool:
         """Whether the time alone may change what the rank does next."""
         scheduler = self.scheduler
         if scheduler.loads_kv:
             return True
         return bool(scheduler.waiting) and scheduler.waiting.next_change_ns(now_ns) is not None
 
-    def launch(self, steps: int) -> bool:
-        """Count repetitions as launched; whether requests end with the last of them."""
-        self.left -= steps
-        self.launched += steps
-        if self.left > 0:
-            return False
-        self.book()
-        return bool(self.part.ending)
+    def used_before(self, tick: int) -> int:
+        """Blocks in use during the step before this one of the group, which the part reaches."""
+        if self.works and tick > self._used_tick:
+            self._used += self.scheduler.decode_blocks(self._used_tick, tick - self._used_tick)
+            self._used_tick = tick
+        return self._used
 
-    def book(self) -> None:
-        """Apply the repetitions launched so far; the next step is planned anew."""
-        if self.launched:
-            self.scheduler.advance(self.part, self.launched)
-            self.launched = 0
-        self.left = 0
+    def book(self, tick: int, resolved: int) -> None:
+        """Apply the repetitions launched so far; the next step is planned anew.
 
-    def book_between(self) -> None:
+        Args:
+            tick: steps that the group has launched.
+            resolved: those whose outcome is known.
+        """
+        scheduler = self.scheduler
+        if scheduler.tick < tick:
+            scheduler.advance(self.part, tick - scheduler.tick)
+        scheduler.resolved = resolved
+        self.until_tick = tick
+
+    def book_between(self, tick: int, resolved: int) -> None:
         """Apply the repetitions launched so far, and go on repeating."""
-        if not self.launched:
+        launched, until_tick = tick - self.scheduler.tick, self.until_tick
+        if not launched:
             return
-        left, features = self.left, self.part.features.after(self.launched)
-        self.book()
-        if left:
-            self.part, self.left = Step(features), left
+        features = self.part.features.after(launched)
+        self.book(tick, resolved)
+        if until_tick > tick:
+            self.part, self.until_tick = Step(features), until_tick
             self.scheduler.plan_alike()
-
-    def features(self) -> StepFeatures:
-        """Features of the next repetition."""
-        return self.part.features.after(self.launched) if self.launched else self.part.features
 
     def see(self) -> RankLoad:
         """The load that a policy sees."""
         self.load.waiting = self.scheduler.queue_depth
         self.load.running = len(self.scheduler.running)
         return self.load
+
+
+@mypyc_attr(acyclic=True)
+class GroupStep(Step):
+    """A step of all ranks."""
+
+    __slots__ = ("ends",)
+
+    def __init__(
+        self,
+        features: StepFeatures,
+        prefills: Prefills,
+        admitted: list[Request],
+        preempted: list[Request],
+        emissions: dict[Request, int],
+    ) -> None:
+        super().__init__(features, prefills, admitted, preempted)
+        self.emissions = emissions or None
+        self.ends: list[tuple[Rank, Step]] = []
+        """Ranks with requests that end with it, and their parts."""
 
 
 class RankedScheduler(StepScheduler):
@@ -153,6 +153,9 @@ class RankedScheduler(StepScheduler):
         self.kv = RankedKV(ranks, self._pool)
         self._rank_of: dict[Request, Rank] = {}
         self._choose = RANK_CHOICES[config.rank_choice]
+        self._features = [rank.part.features for rank in self.ranks]
+        """Of each rank's part when it was planned, `_since` so many steps of the group."""
+        self._since = [0] * len(ranks)
         self._sent = 0
         self._balance_steps = config.rank_balance_steps
         self._held_since = -1
@@ -167,7 +170,7 @@ class RankedScheduler(StepScheduler):
             self._sent += 1
             self._rank_of[request] = rank
             rank.load.prompt_tokens += request.prompt_tokens
-            rank.book()
+            rank.book(self.tick, self.resolved)
             self._note_deadlines()
         return refusal
 
@@ -175,7 +178,7 @@ class RankedScheduler(StepScheduler):
         expired: list[Request] = []
         for rank in self.ranks:
             if rank.scheduler.first_deadline_ns <= now_ns:
-                rank.book()
+                rank.book(self.tick, self.resolved)
                 expired += rank.scheduler.expire(now_ns)
         self._forget_all(expired)
         self._note_deadlines()
@@ -184,7 +187,7 @@ class RankedScheduler(StepScheduler):
     def free_let_go(self) -> None:
         for rank in self.ranks:
             if rank.scheduler.lets_go:
-                rank.book()
+                rank.book(self.tick, self.resolved)
                 rank.scheduler.free_let_go()
         self._note_deadlines()
 
@@ -194,7 +197,7 @@ class RankedScheduler(StepScheduler):
 
     def abort(self, request: Request, reason: FinishReason = FinishReason.ABORT) -> None:
         rank = self._rank_of[request]
-        rank.book()
+        rank.book(self.tick, self.resolved)
         rank.scheduler.abort(request, reason)
         self._forget_all([request])
         self._note_deadlines()
@@ -256,7 +259,11 @@ class RankedScheduler(StepScheduler):
         return any(rank.scheduler.has_candidates for rank in self.ranks)
 
     def next_change_ns(self, now_ns: int) -> int:
-        return min(rank.scheduler.next_change_ns(now_ns) for rank in self.ranks)
+        change_ns = self.first_deadline_ns
+        for rank in self.ranks:
+            if rank.may_vary:
+                change_ns = min(change_ns, rank.scheduler.next_change_ns(now_ns))
+        return change_ns
 
     @property
     def decoding(self) -> Iterator[Request]:
@@ -270,13 +277,13 @@ class RankedScheduler(StepScheduler):
     def settle(self, request: Request) -> None:
         rank = self._rank_of.get(request)
         if rank is not None:
-            rank.book_between()
+            rank.book_between(self.tick, self.resolved)
             rank.scheduler.settle(request)
 
     def book(self) -> None:
         """Apply all launched steps to every rank."""
         for rank in self.ranks:
-            rank.book_between()
+            rank.book_between(self.tick, self.resolved)
 
     # -- one step ------------------------------------------------------------------------------
 
@@ -286,29 +293,35 @@ class RankedScheduler(StepScheduler):
         prefills: Prefills = []
         admitted: list[Request] = []
         preempted: list[Request] = []
+        emissions: dict[Request, int] = {}
         works = False
-        for rank in self.ranks:
-            if rank.plan(now_ns):
+        for number, rank in enumerate(self.ranks):
+            if rank.until_tick <= self.tick or (rank.may_vary and rank.varies(now_ns)):
+                rank.plan(now_ns, self.tick, self.resolved)
+                self._follow(rank, number)
                 prefills += rank.part.prefills
                 admitted += rank.part.admitted
                 preempted += rank.part.preempted
-                if not rank.works and rank.scheduler.has_candidates:
-                    for (
-                        request
-                    ) in rank.scheduler.waiting:  # perhaps preempted for a step that came to nothing
-                        self.running.pop(request, None)
+                if rank.part.emissions:
+                    emissions |= rank.part.emissions
             works = works or rank.works
-        for request in admitted:
-            self.running[request] = None
-        for request in preempted:
-            self.running.pop(request, None)
         if not works:
             return None
-        features = RankedFeatures([rank.features() for rank in self.ranks])
-        step = GroupStep(features, [rank.part for rank in self.ranks], prefills, admitted, preempted)
-        if prefills:
-            step.note_emissions()
-        return step
+        features = RankedFeatures(self._features, self._since, self.tick)
+        return GroupStep(features, prefills, admitted, preempted, emissions)
+
+    def _follow(self, rank: Rank, number: int) -> None:
+        """Note a rank's new part."""
+        part, running = rank.part, self.running
+        self._features, self._since = self._features.copy(), self._since.copy()
+        self._features[number], self._since[number] = part.features, self.tick
+        if not rank.works and rank.scheduler.has_candidates:
+            for request in rank.scheduler.waiting:  # perhaps preempted for a step that came to nothing
+                running.pop(request, None)
+        for request in part.admitted:
+            running[request] = None
+        for request in part.preempted:
+            running.pop(request, None)
 
     def _balance(self) -> None:
         """Hold prompts back until every rank has one, for some steps and while every rank has decodes
@@ -327,30 +340,44 @@ class RankedScheduler(StepScheduler):
         opens_tick = self._held_since + self._balance_steps if held else 0
         for rank in self.ranks:
             if rank.scheduler.hold_prompts(opens_tick):
-                rank.book()
+                rank.book(self.tick, self.resolved)
 
     def identical_decode_steps(self, step: Step) -> int:
         if step.prefills or step.preempted:
             return 1
-        return min(rank.left for rank in self.ranks)
+        until_tick = self.ranks[0].until_tick
+        for rank in self.ranks:
+            if rank.until_tick < until_tick:
+                until_tick = rank.until_tick
+        return until_tick - self.tick
 
     def advance(self, step: Step, steps: int = 1) -> None:
-        used = self.blocks_in_use(steps)
+        assert isinstance(step, GroupStep)
+        self.tick = step.end_tick = tick = self.tick + steps
+        used = 0
+        for rank in self.ranks:
+            used += rank.used_before(tick)
+            if rank.until_tick <= tick:
+                rank.book(tick, self.resolved)
+                if rank.part.ending:
+                    step.ending += rank.part.ending
+                    step.ends.append((rank, rank.part))
         if used > self._pool.most_used:
             self._pool.most_used = used
-        self.tick = step.end_tick = self.tick + steps
-        for rank in self.ranks:
-            if rank.launch(steps):
-                step.ending += rank.part.ending
 
     def resolve(self, step: Step, steps: int = 1, stopped: Iterable[Request] = ()) -> list[Request]:
         assert isinstance(step, GroupStep)
-        self.resolved += steps
+        if stopped:
+            raise NotImplementedError("the end of a sequence is for the scheduler of its rank")
+        before, self.resolved = self.resolved, self.resolved + steps
         finished: list[Request] = []
-        for rank, part in zip(self.ranks, step.parts, strict=True):
-            ended = rank.scheduler.resolve(part, steps, stopped)
+        if self.resolved < step.end_tick or not step.ends:
+            return finished
+        for rank, part in step.ends:
+            rank.scheduler.resolved = before
+            ended = rank.scheduler.resolve(part, steps)
             if ended:
-                rank.book()
+                rank.book(self.tick, self.resolved)
                 finished += ended
         if finished:
             self._forget_all(finished)
@@ -359,22 +386,25 @@ class RankedScheduler(StepScheduler):
 
     def ends_with(self, request: Request, step: Step, steps: int) -> bool:
         rank = self._rank_of.get(request)
-        return rank is not None and rank.scheduler.ends_with(request, rank.part, rank.launched + steps)
+        if rank is None:
+            return False
+        return rank.scheduler.ends_with(request, rank.part, self.tick - rank.scheduler.tick + steps)
 
     def blocks_in_use(self, steps: int = 1) -> int:
         used = 0
         for rank in self.ranks:
-            used += rank.scheduler.blocks_in_use(rank.launched + steps if rank.left else 1)
+            launched = self.tick - rank.scheduler.tick
+            used += rank.scheduler.blocks_in_use(launched + steps if rank.until_tick > self.tick else 1)
         return used
 
     def take_blocks(self, steps: int) -> None:
         for rank in self.ranks:
-            if rank.left:
-                rank.scheduler.take_blocks(rank.launched + steps)
+            if rank.until_tick > self.tick:
+                rank.scheduler.take_blocks(self.tick - rank.scheduler.tick + steps)
 
     def plan_alike(self) -> None:
         for rank in self.ranks:
-            if not rank.left:
+            if rank.until_tick <= self.tick:
                 rank.scheduler.plan_alike()
 
     def leave_out_last(self) -> None:

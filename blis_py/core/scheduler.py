@@ -175,6 +175,10 @@ class Scheduler(StepProgress):
         more = self._decoding.blocks_for(self.tick + 1, steps - 1) if steps > 1 else 0
         return self.kv.pool.in_use + self._owed_blocks + more
 
+    def decode_blocks(self, tick: int, steps: int) -> int:
+        """Blocks that its present decodes take in some steps from `tick` on."""
+        return self._decoding.blocks_for(tick, steps)
+
     def take_blocks(self, steps: int) -> None:
         blocks = self._owed_blocks + self._decoding.blocks_for(self.tick + 1, steps - 1)
         if blocks:

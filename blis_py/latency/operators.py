@@ -171,7 +171,7 @@ class Operators:
         fixed, eager = self._ranked_fixed(most, tokens)
         return self._scaled(self._ranks.slowest_decodes(loads, steps) + fixed, eager)
 
-    def _ranked_decode_step_ns(self, ranks: Sequence[StepFeatures]) -> float:
+    def _ranked_decode_step_ns(self, ranks: RankedFeatures) -> float:
         """The first of them."""
         tokens, most, slowest = self._ranks.slowest_decode(ranks)
         fixed, eager = self._ranked_fixed(most, tokens)
@@ -242,7 +242,7 @@ class Operators:
         """The same of a rank among which the sequences of a step are divided."""
         dp, prompts, decodes = self._dp, f.prefill_seqs, f.decode_seqs
         if dp == 1:
-            return self._ranks.step_ns(f)
+            return self._ranks.step_ns(f, f.decode_kv_tokens)
         of_rank = ceil(prompts / dp)
         share = of_rank / prompts if prompts else 0.0
         on_rank, rows = ceil(decodes / dp), ceil(f.emitted_rows / dp)
@@ -270,8 +270,7 @@ class Operators:
         if not f.decode_seqs:
             return 1
         if self._dp > 1:
-            ranks = _ranks_of(f)
-            if ranks:
+            if ranks := _ranks_of(f):
                 return max(int(self._ranked_decode_step_ns(ranks)), 1)
             return max(int(self._ranked_decode_ns(*self._loads(f), np.zeros(1))[0]), 1)
         return max(int(self._decode_line(f.decode_seqs).value(f.decode_kv_tokens)), 1)
@@ -300,9 +299,9 @@ class Operators:
 _CHUNK_LIST = _CHUNKS.tolist()
 
 
-def _ranks_of(f: StepFeatures) -> Sequence[StepFeatures]:
-    """Features of each rank; none where ranks have no requests of their own."""
-    return f.ranks if isinstance(f, RankedFeatures) else ()
+def _ranks_of(f: StepFeatures) -> RankedFeatures | None:
+    """The features with those of each rank; None where ranks have no requests of their own."""
+    return f if isinstance(f, RankedFeatures) and f.ranks else None
 
 
 def surfaces_for(gpu: GpuSpec, engine: str) -> tuple[Sequence[Surfaces], bool]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from blis_py.core.compiled_classes import mypyc_attr
 from blis_py.core.features import StepFeatures
+from blis_py.core.rank_features import RankedFeatures
 
 Array = NDArray[np.float64]
 Load = tuple[int, float]
@@ -23,6 +24,8 @@ class Line:
 
     def __init__(self, at: list[float], ns: list[float], slopes: list[float]) -> None:
         self.at, self.ns, self.slopes = at, ns, slopes
+        self._latest = 0
+        """The piece found last: most places are near the one before."""
 
     @classmethod
     def of(cls, at: Array, ns: Array) -> Line:
@@ -31,8 +34,12 @@ class Line:
 
     def piece(self, where: float) -> int:
         """Number of the straight piece; the first and the last go on beyond the points."""
-        i = bisect_right(self.at, where) - 1
-        return i if i > 0 else 0
+        at, i = self.at, self._latest
+        if at[i] <= where and (i + 1 == len(at) or where < at[i + 1]):
+            return i
+        i = bisect_right(at, where) - 1
+        self._latest = i = i if i > 0 else 0
+        return i
 
     def on(self, piece: int, where: float) -> float:
         """Value by one of the pieces."""
@@ -91,44 +98,48 @@ class RankPrices:
             line = self._decodes[seqs] = self._make(seqs)
         return line
 
-    def step_ns(self, f: StepFeatures) -> float:
-        """A rank's own part of a step with prompts."""
+    def step_ns(self, f: StepFeatures, kv_tokens: int) -> float:
+        """A rank's own part of a step with prompts.
+
+        Args:
+            kv_tokens: KV entries that its decodes read.
+        """
         decodes, rows = f.decode_seqs, f.emitted_rows
         if not f.prefill_seqs and rows == decodes:
             own = self._own.get(decodes)
             if own is None:
                 own = self._own[decodes] = self._tokens.value(decodes) + self._rows.value(rows)
-            return own + self.decodes(decodes).value(f.decode_kv_tokens)
+            return own + self.decodes(decodes).value(kv_tokens)
         ns = self._tokens.value(f.prefill_tokens + decodes) + (self._rows.value(rows) if rows else 0.0)
         if f.prefill_seqs:
             ns += self._prompts(f.prefill_seqs, f.prefill_tokens, f.prefill_pairs)
         if decodes:
-            ns += self.decodes(decodes).value(f.decode_kv_tokens)
+            ns += self.decodes(decodes).value(kv_tokens)
         return ns
 
-    def slowest_step(self, ranks: Sequence[StepFeatures]) -> tuple[int, int, float]:
+    def slowest_step(self, step: RankedFeatures) -> tuple[int, int, float]:
         """Tokens of all ranks (an idle one computes one), those of the busiest, and the own part of the
         slowest."""
         tokens, most, slowest_ns = 0, 0, 0.0
-        for rank in ranks:
+        for number, rank in enumerate(step.ranks):
             own = rank.prefill_tokens + rank.decode_seqs
             tokens += own or 1
             if own:
-                ns = self.step_ns(rank)
+                ns = self.step_ns(rank, step.kv_tokens(number))
                 if ns > slowest_ns:
                     slowest_ns = ns
                 if own > most:
                     most = own
         return tokens, most, slowest_ns
 
-    def slowest_decode(self, ranks: Sequence[StepFeatures]) -> tuple[int, int, float]:
+    def slowest_decode(self, step: RankedFeatures) -> tuple[int, int, float]:
         """The same of a decode step: decodes, those of the busiest rank, and attention of the slowest."""
         tokens, most, slowest_ns = 0, 0, 0.0
-        for rank in ranks:
+        for number, rank in enumerate(step.ranks):
             seqs = rank.decode_seqs
             tokens += seqs or 1
             if seqs:
-                ns = self.decodes(seqs).value(rank.decode_kv_tokens)
+                ns = self.decodes(seqs).value(step.kv_tokens(number))
                 if ns > slowest_ns:
                     slowest_ns = ns
                 if seqs > most:
@@ -164,23 +175,24 @@ class RankPrices:
         return np.asarray(found)
 
 
-def loads_of(ranks: Sequence[StepFeatures]) -> tuple[list[Load], int, int]:
+def loads_of(step: RankedFeatures) -> tuple[list[Load], int, int]:
     """Decodes of ranks with their contexts, the tokens of all, and the decodes of the busiest."""
     loads: list[Load] = []
     tokens, most = 0, 0
-    for rank in ranks:
+    for number, rank in enumerate(step.ranks):
         seqs = rank.decode_seqs
         tokens += seqs or 1
-        if seqs > most:
-            most = seqs
-        loads.append((seqs, float(rank.decode_kv_tokens)))
+        if seqs:
+            if seqs > most:
+                most = seqs
+            loads.append((seqs, float(step.kv_tokens(number))))
     return loads, tokens, most
 
 
-def most_seqs(ranks: Sequence[StepFeatures]) -> int:
+def most_seqs(step: RankedFeatures) -> int:
     """Sequences of the busiest rank."""
     most = 0
-    for rank in ranks:
+    for rank in step.ranks:
         seqs = rank.prefill_seqs + rank.decode_seqs
         if seqs > most:
             most = seqs

@@ -41,6 +41,7 @@ EVERY_STEP = (
     "core.step_progress",
     "core.scheduler",
     "core.rank_features",
+    "core.rank_choice",
     "core._rank_views",
     "core.ranks",
     "metrics.step_ends",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from blis_py.core.features import StepFeatures
 from blis_py.core.rank_schedulers import scheduler_of
 from blis_py.core.ranks import GroupStep, Rank, RankedScheduler
 from blis_py.core.request import NEVER_NS, FinishReason, Request
-from blis_py.core.step import Step
+from blis_py.core.step import Prefills, Step
 
 
 class Apart:
@@ -26,13 +26,19 @@ class Apart:
         self.decode_seqs, self.kv_under_way, self.holds, self.has_candidates = name, False, False, False
         self.queued, self.decoding, self.running, self.waiting = [f"q{name}"], [f"d{name}"], {}, []
         self.held: list[int] = []
+        self.tick = self.resolved = 0
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*given: Any) -> Any:
             self.calls.append((name, *given))
-            return {"expire": [], "resolve": [], "ends_with": True, "blocks_in_use": 10 * self.name}.get(name)
+            found = {"expire": [], "resolve": [], "ends_with": True, "decode_blocks": self.name}
+            return (found | {"blocks_in_use": 10 * self.name}).get(name)
 
         return call
+
+    def advance(self, part: Step, steps: int) -> None:
+        self.calls.append(("advance", part, steps))
+        self.tick += steps
 
     def next_change_ns(self, now_ns: int) -> int:
         return now_ns + 100 - self.name
@@ -47,7 +53,7 @@ Group = tuple[RankedScheduler, list[Any], list[Any]]
 
 @pytest.fixture
 def group() -> Group:
-    """Three ranks; the second of them has launched two steps of a run that goes on."""
+    """Three ranks, two steps from the start; the second has launched both of a run of seven."""
     found: Any = scheduler_of(
         SchedulerConfig(
             num_kv_blocks=90,
@@ -60,9 +66,9 @@ def group() -> Group:
     )
     parts = [Apart(number) for number in (1, 2, 3)]
     for rank, part in zip(found.ranks, parts, strict=True):
-        rank.scheduler = part
-    busy = found.ranks[1]
-    busy.part, busy.left, busy.launched = Step(StepFeatures(decode_seqs=2)), 5, 2
+        rank.scheduler, rank.may_vary, rank.until_tick, part.tick = part, True, 2, 2
+    busy, found.tick, found.resolved = found.ranks[1], 2, 1
+    busy.part, busy.works, busy.until_tick, parts[1].tick = Step(StepFeatures(decode_seqs=2)), True, 7, 0
     return found, found.ranks, parts
 
 
@@ -163,7 +169,7 @@ def test_counts_of_a_group_are_those_of_its_ranks(group: Group) -> None:
 
 def test_blocks_in_use_are_those_of_the_steps_launched_and_of_one_where_none_is(group: Group) -> None:
     found, ranks, parts = group
-    ranks[2].left = 4
+    ranks[2].until_tick = 6
     assert found.blocks_in_use(3) == 60
     assert [part.calls for part in parts] == [
         [("blocks_in_use", 1)], [("blocks_in_use", 5)], [("blocks_in_use", 3)]
@@ -203,26 +209,70 @@ def test_prompts_are_held_while_a_rank_has_none_and_all_decode(
 def test_steps_of_a_group_are_as_many_as_every_rank_repeats(group: Group) -> None:
     found, ranks, _ = group
     for rank, left in zip(ranks, (9, 5, 7), strict=True):
-        rank.left = left
-    step = GroupStep(StepFeatures(), [], [], [], [])
-    assert found.identical_decode_steps(step) == 5
-    assert found.identical_decode_steps(GroupStep(StepFeatures(), [], [(REQUEST, 1)], [], [])) == 1
-    assert found.identical_decode_steps(GroupStep(StepFeatures(), [], [], [], [REQUEST])) == 1
+        rank.until_tick = found.tick + left
+    assert found.identical_decode_steps(step_of()) == 5
+    assert found.identical_decode_steps(step_of(prefills=[(REQUEST, 1)])) == 1
+    assert found.identical_decode_steps(step_of(preempted=[REQUEST])) == 1
+
+
+def step_of(prefills: Prefills | None = None, preempted: list[Request] | None = None) -> GroupStep:
+    return GroupStep(StepFeatures(), prefills or [], [], preempted or [], {})
 
 
 def test_the_most_blocks_ever_used_are_kept_as_steps_are_launched(group: Group) -> None:
     found, ranks, parts = group
-    ranks[0].left, ranks[2].left = 9, 9
-    step = GroupStep(StepFeatures(), [], [], [], [])
+    ranks[0].until_tick = ranks[2].until_tick = 11
+    for rank, part in zip(ranks, parts, strict=True):
+        rank.works, rank._used, rank._used_tick = True, 10 * part.name, 3
+    step = step_of()
     found.advance(step, 3)
-    assert (found._pool.most_used, found.tick, step.end_tick) == (60, 3, 3)
-    assert [(rank.left, rank.launched) for rank in ranks] == [(6, 3), (2, 5), (6, 3)]
+    assert (found._pool.most_used, found.tick, step.end_tick) == (66, 5, 5)
+    assert [part.calls for part in parts] == [[("decode_blocks", 3, 2)]] * 3
+    found._pool.most_used = 100
+    found.advance(step, 1)
+    assert found._pool.most_used == 100
+
+
+def test_a_rank_is_booked_when_its_run_is_over_and_its_ends_are_those_of_the_step(group: Group) -> None:
+    found, ranks, parts = group
+    ranks[0].until_tick = ranks[2].until_tick = 11
     ranks[1].part.ending = [REQUEST]
-    parts[0].blocks_in_use = lambda steps: 0
-    found.advance(step, 2)
-    assert found._pool.most_used == 60
-    assert step.ending == [REQUEST]
-    assert (ranks[1].left, ranks[1].launched) == (0, 0)
+    step = step_of()
+    found.advance(step, 4)
+    assert ([part.tick for part in parts], step.ending, step.ends) == ([2, 0, 2], [], [])
+    found.advance(step, 1)
+    assert [part.tick for part in parts] == [2, 7, 2]
+    assert (step.ending, step.ends) == ([REQUEST], [(ranks[1], ranks[1].part)])
+
+
+def test_outcomes_go_to_the_ranks_with_ends_once_the_last_of_the_steps_has_ended(group: Group) -> None:
+    found, ranks, parts = group
+    ranks[0].until_tick = ranks[2].until_tick = 11
+    ranks[1].part.ending = [REQUEST]
+    found._rank_of[REQUEST] = ranks[1]
+    step = step_of()
+    found.advance(step, 5)
+    parts[1].resolve = lambda part, steps: [REQUEST]
+    assert found.resolve(step, 5) == []
+    assert (found.resolved, parts[1].resolved) == (6, 1)
+    assert found.resolve(step) == [REQUEST]
+    assert (found.resolved, found._rank_of) == (7, {})
+    with pytest.raises(NotImplementedError):
+        found.resolve(step, 1, [REQUEST])
+
+
+def test_ranks_plan_when_their_runs_are_over_or_time_may_change_them(group: Group) -> None:
+    found, ranks, parts = group
+    planned = Step(StepFeatures(decode_seqs=3))
+    parts[0].schedule = lambda now_ns: planned
+    parts[0].identical_decode_steps = lambda part: 4
+    step: Any = found.schedule(0)
+    assert [rank.until_tick for rank in ranks] == [6, 7, 2 + (1 << 60)]
+    assert (parts[1].calls, parts[0].resolved) == ([], 1)
+    assert (step.features.ranks[0], step.features.since) == (planned.features, [2, 0, 2])
+    parts[1].loads_kv = True
+    found.schedule(0)
+    assert calls(parts)[1] == ["advance", "schedule", "blocks_in_use"]
 
 
 class Queue(list[int]):
@@ -242,24 +292,16 @@ def rank_of(**of: Any) -> tuple[Rank, Apart]:
     return Rank(apart), apart
 
 
-def test_a_rank_plans_when_its_run_is_over_or_time_may_change_it() -> None:
-    step = Step(StepFeatures(decode_seqs=1))
-    planned: dict[str, Any] = {"schedule": lambda now_ns: step, "identical_decode_steps": lambda part: 4}
-    rank, apart = rank_of(**planned)
-    assert rank.plan(0)
-    assert (rank.part, rank.left, rank.works) == (step, 4, True)
-    assert not rank.plan(0)
-    rank.launched = 3
-    apart.loads_kv = True
-    assert rank.plan(0)
-    assert (apart.calls, rank.launched) == ([("advance", step, 3)], 0)
+def test_what_a_rank_does_next_varies_with_time_if_it_loads_kv_or_its_queue_does() -> None:
+    rank, apart = rank_of(loads_kv=True)
+    assert rank.varies(0)
     apart.loads_kv = False
     for changes_ns in (None, 7):
         queue: Any = Queue(changes_ns)
         apart.waiting = queue
-        assert rank.plan(0) == (changes_ns is not None)
+        assert rank.varies(0) == (changes_ns is not None)
     queue.clear()
-    assert not rank.plan(0)
+    assert not rank.varies(0)
 
 
 @pytest.mark.parametrize(
@@ -269,10 +311,10 @@ def test_an_idle_rank_stays_so_unless_something_may_begin(
     candidates: bool, settled: bool, once: bool
 ) -> None:
     rank, _ = rank_of(schedule=lambda now_ns: None, has_candidates=candidates, is_settled=settled)
-    assert rank.plan(0)
+    rank.plan(0, 0, 0)
     assert not rank.works
     assert rank.part.features == StepFeatures()
-    assert rank.left == (1 if once else 1 << 60)
+    assert rank.until_tick == (1 if once else 1 << 60)
 
 
 def test_what_a_policy_sees_of_a_rank_is_its_queue_and_what_runs() -> None:
@@ -281,11 +323,18 @@ def test_what_a_policy_sees_of_a_rank_is_its_queue_and_what_runs() -> None:
     assert (load.waiting, load.running, load.prompt_tokens, load.requests) == (4, 2, 0, 6)
 
 
-def test_emissions_of_ranks_are_joined() -> None:
-    parts = [SimpleNamespace(emissions=each) for each in (None, {1: "a"}, {}, {2: "b"})]
-    step: Any = GroupStep(StepFeatures(), parts, [], [], [])  # type: ignore[arg-type]
-    step.note_emissions()
-    assert step.emissions == {1: "a", 2: "b"}
-    none: Any = GroupStep(StepFeatures(), parts[:1], [], [], [])  # type: ignore[arg-type]
-    none.note_emissions()
-    assert none.emissions is None
+def _given(planned: Step, now_ns: int) -> Step:
+    return planned
+
+
+def test_emissions_of_ranks_are_joined(group: Group) -> None:
+    found, _, parts = group
+    other = Request("other", 0, 4)
+    for part, emissions in ((parts[0], {REQUEST: 2}), (parts[2], {other: 3})):
+        planned = Step(StepFeatures(decode_seqs=1))
+        planned.emissions = emissions
+        part.schedule, part.identical_decode_steps = partial(_given, planned), lambda part: 1
+    step = found.schedule(0)
+    assert step is not None
+    assert step.emissions == {REQUEST: 2, other: 3}
+    assert step_of().emissions is None
