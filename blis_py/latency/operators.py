@@ -33,7 +33,7 @@ from blis_py.latency.kernel_tables import one_chunk
 from blis_py.latency.notes import LargestBatch
 from blis_py.latency.operator_list import KernelOptions, OperatorList
 from blis_py.latency.rank_prices import Line, Load, RankPrices, loads_of, most_seqs
-from blis_py.latency.step_run import StepRun, run_of, within_the_clock
+from blis_py.latency.step_run import StepRun, run_of, run_of_few, within_the_clock
 from blis_py.latency.surfaces import Surfaces, launching, load_surfaces
 from blis_py.latency.trained import ServerTerms
 from blis_py.models.model_shape import ModelShape
@@ -51,6 +51,8 @@ _RELATED = {True: "b200", False: "h100"}
 _SERVERS = {True: "b200", False: "h200"}
 """GPU of most servers that the terms were learned on; hosts of others launch as much faster or slower as was
 measured."""
+_FEW_STEPS = 8
+"""Runs up to this length are priced step by step, longer ones in numpy."""
 _TOKENS = np.unique(np.concatenate([np.arange(1, 17), np.round(2 ** np.arange(4, 20, 0.25))])).astype(float)
 _CHUNKS = np.concatenate([[0.0], 2.0 ** np.arange(0, 19)])
 _PASTS = np.concatenate([[0.0], 2.0 ** np.arange(6, 21)])
@@ -175,7 +177,11 @@ class Operators:
         """The first of them."""
         tokens, most, slowest = self._ranks.slowest_decode(ranks)
         fixed, eager = self._ranked_fixed(most, tokens)
-        ns = self._terms.decode_scale * (slowest + fixed)
+        return self._scaled_step(slowest + fixed, eager)
+
+    def _scaled_step(self, ns: float, eager: bool) -> float:
+        """A decode step, in the operations of `_scaled`."""
+        ns = self._terms.decode_scale * ns
         if eager:
             ns = max(ns, self._launch_ns)
         return (ns + self._terms.decode_step_ns) * self._server.scale
@@ -275,6 +281,14 @@ class Operators:
             return max(int(self._ranked_decode_ns(*self._loads(f), np.zeros(1))[0]), 1)
         return max(int(self._decode_line(f.decode_seqs).value(f.decode_kv_tokens)), 1)
 
+    def _few_decodes_ns(self, f: StepFeatures, steps: int) -> list[float]:
+        """Consecutive decode steps, one by one."""
+        if self._dp == 1:
+            return self._decode_line(f.decode_seqs).each(f.decode_kv_tokens, f.decode_seqs, steps)
+        loads, tokens, most = self._loads(f)
+        fixed, eager = self._ranked_fixed(most, tokens)
+        return [self._scaled_step(ns + fixed, eager) for ns in self._ranks.slowest_each(loads, steps)]
+
     # --- the interface -----------------------------------------------------------------------------
 
     def step_ns(self, features: StepFeatures) -> int:
@@ -286,6 +300,9 @@ class Operators:
     def decode_run(
         self, features: StepFeatures, steps: int, start_ns: int = 0, until_ns: int = NEVER_NS
     ) -> StepRun:
+        if steps <= _FEW_STEPS:
+            prices_ns = self._few_decodes_ns(features, steps)
+            return run_of_few(prices_ns, self._host_ns(features), start_ns, until_ns)
         later = np.arange(steps, dtype=np.float64)
         if self._dp > 1:
             prices = self._ranked_decode_ns(*self._loads(features), later)

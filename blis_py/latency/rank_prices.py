@@ -53,6 +53,10 @@ class Line:
     def value(self, where: float) -> float:
         return self.on(self.piece(where), where)
 
+    def each(self, where: float, growth: int, steps: int) -> list[float]:
+        """Values at so many places from this one on, `growth` apart."""
+        return [self.value(where + growth * step) for step in range(steps)]
+
     def straight(self, low: float, high: float) -> bool:
         """Whether no point lies in between."""
         return self.piece(low) == self.piece(high)
@@ -146,6 +150,17 @@ class RankPrices:
                     most = seqs
         return tokens, most, slowest_ns
 
+    def slowest_each(self, loads: Sequence[Load], steps: int) -> list[float]:
+        """Attention of the slowest rank in each of so many steps."""
+        slowest = [0.0] * steps
+        for seqs, kv_tokens in loads:
+            line = self.decodes(seqs)
+            for step in range(steps):
+                ns = line.value(kv_tokens + seqs * step)
+                if ns > slowest[step]:
+                    slowest[step] = ns
+        return slowest
+
     def slowest_decodes(self, loads: Sequence[Load], steps: Array) -> Array:
         """Attention of the slowest rank after so many more steps. Between two points of their lines, the rank
         that is the slowest in the first and in the last step is so in all of them."""
@@ -153,8 +168,6 @@ class RankPrices:
         straight, first, first_piece = True, -1, 0
         first_ns, first_end_ns, longest_ns = 0.0, 0.0, 0.0
         for number, (seqs, kv_tokens) in enumerate(loads):
-            if not seqs:
-                continue
             line, end = self.decodes(seqs), kv_tokens + seqs * last
             piece, end_piece = line.piece(kv_tokens), line.piece(end)
             if piece != end_piece:
@@ -170,8 +183,7 @@ class RankPrices:
             return np.maximum(0.0, alone)
         found: Any = np.zeros_like(steps)
         for seqs, kv_tokens in loads:
-            if seqs:
-                found = np.maximum(found, self.decodes(seqs).values(kv_tokens + seqs * steps))
+            found = np.maximum(found, self.decodes(seqs).values(kv_tokens + seqs * steps))
         return np.asarray(found)
 
 

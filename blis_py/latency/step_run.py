@@ -111,6 +111,27 @@ def run_of(ns: Ints, start_ns: int, until_ns: int) -> PricedRun:
     return PricedRun(ends_ns)
 
 
+def run_of_few(prices: Sequence[float], fixed_ns: int, start_ns: int, until_ns: int) -> PricedRun:
+    """Steps of these durations, rounded down, and a fixed one, up to the first that ends at `until_ns` or
+    later. For a few of them this takes less time than `run_of`.
+
+    Raises:
+        OverflowError: the first price exceeds the range of the clock, or a step ends after it.
+    """
+    ends_ns: list[int] = []
+    end_ns, until_ns = start_ns, min(until_ns, LAST_NS)
+    for price in prices:
+        if not price < LONGEST_NS:
+            if ends_ns:
+                break  # raises an error if reached
+            raise beyond_the_clock()
+        end_ns += max(int(price), 1) + fixed_ns
+        ends_ns.append(end_ns)
+        if end_ns >= until_ns:
+            break
+    return PricedRun(ends_ns)
+
+
 def step_by_step(
     step_ns: Callable[[StepFeatures], int], features: StepFeatures, steps: int, start_ns: int, until_ns: int
 ) -> PricedRun:
