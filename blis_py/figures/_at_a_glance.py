@@ -13,14 +13,15 @@ from blis_py.figures.style import (
     BLUE,
     ORANGE,
     Picture,
-    grid,
     headline,
     in_house_style,
     legend_above,
     legend_beside_title,
+    panels,
     say,
 )
 from blis_py.figures.timeline import TimelineFigure, timeline
+from blis_py.metrics.registry import METRICS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,22 +33,23 @@ _HEADLINE = 0.65
 def overview(run: RunView) -> Picture:
     """Latencies of users and occupancy of the cluster."""
     state, legend = timeline(run), legend_room_of(run)
-    height = 6.35 + _HEADLINE + legend
-    figure, axes = grid(2, 2, height=height, above=_HEADLINE + legend, foot=foot(run.config))
-    for metric, ax in zip(("ttft", "itl"), axes, strict=False):
+    metrics = [name for name, each in METRICS.items() if each.shown.overview]
+    figure, axes = panels(len(metrics) + 2, 2, 3.175, _HEADLINE + legend, foot=foot(run.config))
+    *latencies, requests, kv = axes
+    for metric, ax in zip(metrics, latencies, strict=True):
         draw_cdf(ax, run, metric)
     if state is None:
-        for ax, title in zip(axes[2:], ("Requests", "KV cache in use, %"), strict=True):
+        for ax, title in ((requests, "Requests"), (kv, "KV cache in use, %")):
             ax.set_title(title)
             say(ax, NO_STEPS)
     else:
-        _draw_requests(axes[2], state, run.end_s)
-        draw_kv(axes[3], state, run.end_s)
-        for ax in axes[2:]:
+        _draw_requests(requests, state, run.end_s)
+        draw_kv(kv, state, run.end_s)
+        for ax in (requests, kv):
             time_axis(ax, run.end_s)
             legend_beside_title(ax)
     headline(figure, summary_line(run))
-    legend_above(figure, axes[:2], from_top=_HEADLINE)
+    legend_above(figure, latencies, from_top=_HEADLINE)
     return figure
 
 

@@ -70,11 +70,19 @@ class Places(NamedTuple):
     """Panels over the throughput; the statistic of an SLO takes its place."""
     compared: tuple[str, ...] = ("mean",)
     """Groups of paired requests, and a panel with the mean change."""
+    pages: tuple[str, ...] = ("p99",)
+    """Small tables of pages: SLO classes of `blis ui`, latency models of a report, runs of a sweep."""
+    axes: tuple[str, ...] = ("p99",)
+    """Charts over throughput or cost: a choice in `blis ui`, a chart each in the report of a sweep."""
+    layouts: tuple[str, ...] = ("p99",)
+    """Reasons for a layout, prefill and decode apart or not."""
     distributions: bool = True
     """A panel in the picture of distributions, of one run and of runs beside each other."""
+    overview: bool = False
+    """A panel in the picture of a run at a glance."""
 
 
-NOWHERE = Places((), (), (), (), (), (), (), (), (), distributions=False)
+NOWHERE = Places((), (), (), (), (), (), (), (), (), (), (), (), distributions=False)
 
 
 class Metric(NamedTuple):
@@ -179,7 +187,15 @@ METRICS: dict[str, Metric] = {
         Metric(
             *("ttft", "TTFT", "Time to first token", _ttft_ns),
             reached="first_token_ns",
-            shown=Places(groups=_P50_AND_P99, notebook=_P50_AND_P99, models=_P50_AND_P99, disagreement=_ENDS),
+            shown=Places(
+                groups=_P50_AND_P99,
+                notebook=_P50_AND_P99,
+                models=_P50_AND_P99,
+                disagreement=_ENDS,
+                pages=_P50_AND_P99,
+                layouts=_ENDS,
+                overview=True,
+            ),
         ),
         Metric(
             *("tpot", "TPOT", "Time per output token, by request", _tpot_ns),
@@ -190,6 +206,7 @@ METRICS: dict[str, Metric] = {
                 models=_ENDS,
                 disagreement=_ENDS,
                 compared=(),
+                layouts=(),
             ),
         ),
         # in a summary those of all tokens, in a table the mean of each request
@@ -198,13 +215,20 @@ METRICS: dict[str, Metric] = {
             column_name="itl_mean",
             own_label="mean ITL",
             per_token=True,
-            shown=NOWHERE._replace(groups=("p99",), instances=("p99",), distributions=True),
+            shown=NOWHERE._replace(
+                groups=("p99",), instances=("p99",), layouts=_ENDS, distributions=True, overview=True
+            ),
         ),
         Metric(
             *("e2e", "E2E", "End-to-end latency", _e2e_ns),
             aliases=("e2el",),
             shown=Places(
-                groups=_P50_AND_P99, notebook=_P50_AND_P99, instances=(), disagreement=_ENDS, curves=()
+                groups=_P50_AND_P99,
+                notebook=_P50_AND_P99,
+                instances=(),
+                disagreement=_ENDS,
+                curves=(),
+                layouts=_ENDS,
             ),
         ),
         Metric(
@@ -267,3 +291,13 @@ def names() -> list[str]:
 def shown_in(place: str) -> list[tuple[Metric, str]]:
     """The metrics and statistics of a place, a field of `Places`."""
     return [(each, statistic) for each in METRICS.values() for statistic in getattr(each.shown, place)]
+
+
+def headings_in(place: str) -> dict[str, str]:
+    """The headings of a place with their units, by path in the summary."""
+    return {f"{each.key}.{stat}": each.with_unit(stat) for each, stat in shown_in(place)}
+
+
+def headings(metrics: Iterable[Metric]) -> dict[str, str]:
+    """The headings of median and p99 of some metrics, by path in the summary."""
+    return {f"{each.key}.{stat}": each.with_unit(stat) for each in metrics for stat in _P50_AND_P99}

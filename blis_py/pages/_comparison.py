@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from blis_py.metrics.load import SATURATED
-from blis_py.metrics.registry import METRICS, labels, per_request
+from blis_py.metrics.registry import METRICS, labels, per_request, shown_in
 from blis_py.pages import charts
 from blis_py.pages._numbers import change, number, percent
 from blis_py.pages.parts import Cell, Chart, Code, Document, Section, Table
@@ -47,16 +47,18 @@ def report(data: Mapping[str, Any], runs: Sequence[ShownResult] = (), command: s
 
 
 def verdict(data: Mapping[str, Any]) -> Cell:
-    """The sure changes of E2E and TTFT in a sentence."""
+    """The sure changes of the metrics that groups are compared by (TTFT, E2E) in a sentence."""
+    compared = labels(of for of, _ in shown_in("compared"))
     sure = [
         f"{each['run']}: {_label(metric)} {name} {change(figures[name]['relative'])}"
         for each in data["compared"]
         for metric, figures in each["metrics"].items()
         for name in ("p50", "p99")
-        if metric in ("ttft_ms", "e2e_ms") and figures[name]["sure"] and figures[name]["relative"]
+        if metric in compared and figures[name]["sure"] and figures[name]["relative"]
     ]
     if not sure:
-        return Cell("No difference in TTFT or E2E that chance could not explain.", tone="warn")
+        shown = " or ".join(compared.values())
+        return Cell(f"No difference in {shown} that chance could not explain.", tone="warn")
     return Cell(f"Against {data['runs'][0]}: {'; '.join(sure)}.")
 
 
@@ -128,22 +130,22 @@ def pair_tables(first: str, each: Mapping[str, Any]) -> Iterator[Table]:
     headings = ("latency", first, each["run"], "change", "95 % interval", "sure?")
     yield Table("Latencies of the same requests", headings, rows, frozenset({5}), sortable=True)
     shown = [each["everybody"], *each["groups"]]
+    means = [f"{stat} {metric.label}" for metric, stat in shown_in("compared")]
     yield Table(
         "Who gains, who loses",
-        ("group", "requests", "mean TTFT", "mean E2E", "better", "worse", "verdict"),
+        ("group", "requests", *means, "better", "worse", "verdict"),
         [_group(group) for group in shown],
-        frozenset({6}),
+        frozenset({4 + len(means)}),
         sortable=True,
     )
 
 
 def _group(group: Mapping[str, Any]) -> list[Cell]:
-    ttft, e2e = ((group.get(key) or {}).get("relative") for key in ("ttft_ms", "e2e_ms"))
+    changes = [(group.get(metric.key) or {}).get("relative") for metric, _ in shown_in("compared")]
     return [
         Cell(str(group["name"])),
         Cell(f"{group['requests']:,}", group["requests"]),
-        Cell(change(ttft), ttft),
-        Cell(change(e2e), e2e),
+        *(Cell(change(each), each) for each in changes),
         Cell(percent(group["better"]), group["better"]),
         Cell(percent(group["worse"]), group["worse"]),
         Cell(str(group["verdict"])),

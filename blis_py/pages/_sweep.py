@@ -8,19 +8,13 @@ from typing import Any, cast
 import pandas as pd
 
 from blis_py.metrics.load import SATURATED
+from blis_py.metrics.registry import headings_in, shown_in
 from blis_py.pages._numbers import number
 from blis_py.pages.parts import Cell, Chart, Code, Document, Section, Table
 
 FILE = "sweep.csv"
-_FIGURES = {
-    "throughput.output_tokens_per_s": "output tokens/s",
-    "ttft_ms.p50": "TTFT p50, ms",
-    "ttft_ms.p99": "TTFT p99, ms",
-    "tpot_ms.p99": "TPOT p99, ms",
-    "e2e_ms.p99": "E2E p99, ms",
-    "goodput.attainment": "attainment",
-    "kv_peak_pct": "KV peak, %",
-}
+_THROUGHPUT = "throughput.output_tokens_per_s"
+_OF_THE_CLUSTER = {"goodput.attainment": "attainment", "kv_peak_pct": "KV peak, %"}
 _OK = "ok"
 
 
@@ -66,16 +60,15 @@ def _lost(rows: Sequence[Mapping[str, Any]]) -> Iterator[Cell]:
 
 
 def _charts(ran: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> Iterator[Chart]:
-    for path in ("ttft_ms.p99", "tpot_ms.p99", "e2e_ms.p99"):
-        points = [
-            row for row in ran if _real(row.get(path)) and _real(row.get("throughput.output_tokens_per_s"))
-        ]
+    for metric, stat in shown_in("axes"):
+        path = f"{metric.key}.{stat}"
+        points = [row for row in ran if _real(row.get(path)) and _real(row.get(_THROUGHPUT))]
         series = [
             {
                 "name": name,
                 "kind": "points",
                 "always": True,
-                "x": [row["throughput.output_tokens_per_s"] for row in own],
+                "x": [row[_THROUGHPUT] for row in own],
                 "y": [row[path] for row in own],
                 "names": [_named(row, varied) for row in own],
                 "hollow": [row.get("verdict") == SATURATED for row in own],
@@ -83,9 +76,9 @@ def _charts(ran: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> Iterator
             for name, own in _lines(points, varied).items()
         ]
         yield {
-            "title": f"{_FIGURES[path].removesuffix(', ms')} against throughput",
+            "title": f"{metric.label} {stat} against throughput",
             "x": {"label": "output tokens/s", "from": 0},
-            "y": {"label": "ms", "log": True},
+            "y": {"label": metric.unit.name, "log": True},
             "series": series,
             "note": "Hollow: saturated, so its latencies say how long the run was.",
         }
@@ -104,7 +97,8 @@ def _named(row: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> Table:
-    shown = {path: label for path, label in _FIGURES.items() if any(_real(row.get(path)) for row in rows)}
+    figures = {_THROUGHPUT: "output tokens/s"} | headings_in("pages") | _OF_THE_CLUSTER
+    shown = {path: label for path, label in figures.items() if any(_real(row.get(path)) for row in rows)}
     cells = [
         [
             Cell(str(index)),

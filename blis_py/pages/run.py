@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from blis_py.figures.facts import cluster, foot, scheduler, step_times, workload
 from blis_py.metrics.load import CLOSED, OVERLOADED, SATURATED, STABLE
-from blis_py.metrics.registry import METRICS, Metric, main, per_request, with_unit
+from blis_py.metrics.registry import METRICS, TTFT, headings, headings_in, main, per_request, with_unit
 from blis_py.metrics.slo import limit_and_measured
 from blis_py.pages import charts
 from blis_py.pages._numbers import number, percent
@@ -197,7 +197,7 @@ def _intervals(bars: Mapping[str, Any], summary: Mapping[str, Any]) -> Table:
 
 
 def _models(rows: Sequence[Mapping[str, Any]]) -> Table:
-    names = ("verdict", "requests_per_s", "ttft_ms.p50", "ttft_ms.p99", "tpot_ms.p99", "e2e_ms.p99")
+    names = ("verdict", "requests_per_s", *headings_in("pages"))
     cells = []
     for row in rows:
         values = [row.get(name) for name in names]
@@ -248,7 +248,7 @@ _OF_POOLS = {
 
 
 def _pools(pools: Mapping[str, Any]) -> Table:
-    columns = _OF_POOLS | _headings(main())
+    columns = _OF_POOLS | headings(main())
     rows = [
         [Cell(name), *(_of(pool, path, f"{FILE}: pools.{name}") for path in columns)]
         for name, pool in pools.items()
@@ -259,7 +259,7 @@ def _pools(pools: Mapping[str, Any]) -> Table:
 def _slowest(instances: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     if len(instances) <= _MAX_INSTANCES:
         return list(instances)
-    ranked = sorted(instances, key=lambda one: -(one["ttft_ms"]["p99"] or 0))[:_MAX_INSTANCES]
+    ranked = sorted(instances, key=lambda one: -(one[TTFT.key]["p99"] or 0))[:_MAX_INSTANCES]
     return sorted(ranked, key=lambda one: int(one["instance"]))
 
 
@@ -275,14 +275,9 @@ def _statistics(summary: Mapping[str, Any]) -> Table:
     return Table("Latencies of the whole cluster", ("metric", *STATISTICS), rows, sortable=True)
 
 
-def _headings(metrics: Sequence[Metric]) -> dict[str, str]:
-    """Headings of median and p99, by the path of the figure."""
-    return {f"{each.key}.{stat}": each.with_unit(stat) for each in metrics for stat in ("p50", "p99")}
-
-
 def _groups(title: str, named: Sequence[tuple[str, str, Mapping[str, Any]]], busy: bool = False) -> Table:
     columns = {"requests.injected": "requests", "requests.completed": "completed"}
-    columns |= _headings(per_request())
+    columns |= headings(per_request())
     columns |= {"throughput.output_tokens_per_s": "output tokens/s", "preemptions": "preemptions"}
     if busy:
         columns |= {"busy_pct": "busy, %", "kv_peak_pct": "KV peak, %"}

@@ -16,7 +16,7 @@ from blis_py.figures.style import (
     panels,
     series_lines,
 )
-from blis_py.metrics.registry import shown_in
+from blis_py.metrics.registry import headings_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,9 +55,7 @@ def curves(table: pd.DataFrame, axes: Mapping[str, Sequence[Any]], foot: str = "
     groups = list(ran.groupby(others, sort=False, dropna=False)) if others else [((), ran)]
     shown = groups[:_MAX_LINES]
     above = 0.45 + legend_room(len(shown), columns=3)
-    titles = {
-        f"{metric.key}.{statistic}": metric.with_unit(statistic) for metric, statistic in shown_in("curves")
-    } | _OF_THE_CLUSTER
+    titles = headings_in("curves") | _OF_THE_CLUSTER
     figure, drawn = panels(len(titles), 2, 3.6, above, foot=foot)
     for axis, (metric, title) in zip(drawn, titles.items(), strict=True):
         for index, (key, part) in enumerate(shown):

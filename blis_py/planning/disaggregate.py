@@ -9,6 +9,7 @@ from typing import Any
 from blis_py.config.disaggregation import split_xpyd
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
+from blis_py.metrics.registry import shown_in
 from blis_py.metrics.slo import limit_and_measured
 from blis_py.planning.axes import Axis, axis
 from blis_py.planning.fleets import gpus_of, price_of
@@ -19,8 +20,6 @@ from blis_py.planning.study import Study
 from blis_py.planning.sweep import OK, Row
 from blis_py.planning.sweep import sweep as run_sweep
 
-FIGURES = ("ttft_ms.mean", "ttft_ms.p99", "itl_ms.mean", "itl_ms.p99", "e2e_ms.mean", "e2e_ms.p99")
-"""What the winner is compared by; smaller is better."""
 _NOTABLE = 0.05
 """Relative difference below which a figure is left out of the reasons."""
 _CENT = 0.005
@@ -69,12 +68,12 @@ class Layouts:
 
     def _changes(self) -> list[tuple[float, str]]:
         changes = []
-        for name in FIGURES:
-            won, lost = (row.outcome.figures.get(name) for row in (self.winner, self.loser))
+        for metric, statistic in shown_in("layouts"):
+            path = f"{metric.key}.{statistic}"
+            won, lost = (row.outcome.figures.get(path) for row in (self.winner, self.loser))
             if won and lost and abs(won / lost - 1) >= _NOTABLE:
-                metric, statistic = name.split("_ms.")
-                text = f"{statistic} {metric.upper()} {won:,.1f} instead of {lost:,.1f} ms"
-                changes.append((won / lost, text))
+                values = f"{won:,.1f} instead of {lost:,.1f} {metric.unit.name}".rstrip()
+                changes.append((won / lost, f"{statistic} {metric.label} {values}"))
         return sorted(changes)
 
     @property

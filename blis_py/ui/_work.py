@@ -15,16 +15,16 @@ native.activate()
 from blis_py.api import Simulation  # noqa: E402
 from blis_py.config.models import RunConfig  # noqa: E402
 from blis_py.errors import InputError  # noqa: E402
-from blis_py.metrics.load import SATURATED  # noqa: E402
-from blis_py.metrics.registry import per_request  # noqa: E402
+from blis_py.metrics.registry import headings, paired, per_request  # noqa: E402
 from blis_py.pages import charts  # noqa: E402
 from blis_py.pages.cost import cost_of  # noqa: E402
 from blis_py.pages.parts import Cell, Tile  # noqa: E402
-from blis_py.pages.run import FILE, findings, tiles, verdict  # noqa: E402
+from blis_py.pages.run import FILE, findings, report, tiles, verdict  # noqa: E402
 from blis_py.planning.worker import cached_demand  # noqa: E402
 from blis_py.result import Result  # noqa: E402
 from blis_py.setup.setup import Progress  # noqa: E402
 from blis_py.ui.controls import controls  # noqa: E402
+from blis_py.ui.points import axes, classes, columns, point  # noqa: E402
 from blis_py.ui.sample import divisible, runner, sample  # noqa: E402
 from blis_py.ui.state import Shown, State, shown  # noqa: E402
 
@@ -66,6 +66,8 @@ class Desk:
         where = self._shown(job)
         return {
             "controls": controls(where.config, self._simulation(where)),
+            "axes": axes(),
+            "columns": columns(),
             "has_pools": bool(where.config.all_pools),
         }
 
@@ -145,13 +147,16 @@ class Desk:
             compared = compare(*results, names=["pinned", "now"]).as_dict()
         except InputError as error:
             return {"refused": str(error)}
-        return {"compared": compared["compared"][0]["metrics"], "settings": compared["settings"]}
+        return {
+            "compared": compared["compared"][0]["metrics"],
+            "headings": headings(paired()),
+            "settings": compared["settings"],
+        }
 
     def report(self, job: Json, progress: Progress | None) -> Json:
         """The whole run as an HTML report."""
         from blis_py.ledger.explain import explain
         from blis_py.pages.document import html
-        from blis_py.pages.run import report
 
         where = self._shown(job)
         simulation = self._simulation(where)
@@ -220,33 +225,6 @@ def answer(
         "command": where.command(),
         "yaml": where.yaml(),
         "cost": cost_of(settings).dollars_per_hour,
-    }
-
-
-def classes(summary: Mapping[str, Any]) -> list[Json]:
-    """Main figures by SLO class."""
-    names = ("ttft_ms.p50", "ttft_ms.p99", "tpot_ms.p99", "e2e_ms.p99")
-
-    def of(group: Mapping[str, Any], path: str) -> Any:
-        key, _, stat = path.partition(".")
-        return group[key][stat]
-
-    return [
-        {"name": name, "requests": group["requests"]["injected"], **{path: of(group, path) for path in names}}
-        for name, group in summary["classes"].items()
-    ]
-
-
-def point(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> Json:
-    """The run as a point of throughput and latency."""
-    cluster, load = summary["cluster"], summary["load"]
-    return {
-        "throughput": cluster["throughput"]["output_tokens_per_s"],
-        "ttft": cluster["ttft_ms"]["p99"],
-        "e2e": cluster["e2e_ms"]["p99"],
-        "tpot": cluster["tpot_ms"]["p99"],
-        "saturated": load["verdict"] == SATURATED,
-        "dollars": cost_of(settings).dollars_per_hour,
     }
 
 

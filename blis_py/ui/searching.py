@@ -29,6 +29,7 @@ from blis_py.planning.report_text import lines  # noqa: E402
 from blis_py.planning.runner import OutcomeCallback, Runner  # noqa: E402
 from blis_py.planning.store import Folder  # noqa: E402
 from blis_py.planning.study import Study  # noqa: E402
+from blis_py.ui.points import point_at  # noqa: E402
 from blis_py.ui.state import State, shown, with_counts  # noqa: E402
 
 Json = dict[str, Any]
@@ -78,18 +79,12 @@ class ReportingRunner(Runner):
 
 def candidate(config: RunConfig, outcome: JobOutcome, goal: Goal) -> Json:
     """A candidate as a point of the page."""
-
-    figures, cost = outcome.figures, cost_of(as_dict(config))
+    settings = as_dict(config)
     return {
         **chosen(config, config.num_instances),
+        **point_at(outcome.figures.get, outcome.verdict, settings),
         "holds": goal.judge(outcome).holds,
-        "throughput": figures.get("throughput.output_tokens_per_s"),
-        "ttft": figures.get("ttft_ms.p99"),
-        "tpot": figures.get("tpot_ms.p99"),
-        "e2e": figures.get("e2e_ms.p99"),
-        "dollars": cost.dollars_per_hour,
-        "gpus": cost.gpus,
-        "saturated": outcome.verdict == "saturated",
+        "gpus": cost_of(settings).gpus,
     }
 
 

@@ -103,6 +103,15 @@ def test_a_pinned_configuration_is_compared(browser: Browser, server: Server) ->
     assert page.locator("#pinned-section").is_hidden()
 
 
+def test_the_points_are_drawn_at_the_latency_that_is_chosen(browser: Browser, server: Server) -> None:
+    page = opened(browser, server)
+    assert page.locator("#y option").all_inner_texts() == ["TTFT p99", "TPOT p99", "E2E p99"]
+    page.locator("#y").select_option("E2E p99")
+    page.wait_for_selector("#points >> text=E2E p99 against output tokens/s")
+    headings = page.locator("#classes thead th").all_inner_texts()
+    assert headings[1:] == ["requests", "TTFT p50, ms", "TTFT p99, ms", "TPOT p99, ms", "E2E p99, ms"]
+
+
 def test_undo_redo_and_the_link_restore_the_state(browser: Browser, server: Server) -> None:
     page = opened(browser, server)
     drag(page, "Instances", 3)

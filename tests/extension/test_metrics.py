@@ -14,6 +14,7 @@ from blis_py.pages.opening import report_of
 from blis_py.pages.run import STATISTICS
 from blis_py.pages.run import report as run_page
 from blis_py.report.html import summary_html
+from blis_py.ui import points
 
 PROMPTS, OUTPUTS = (100, 200, 400), (1, 2, 5)
 SHARES = [100 * prompt / (prompt + output) for prompt, output in zip(PROMPTS, OUTPUTS, strict=True)]
@@ -209,6 +210,41 @@ def test_it_is_in_the_page_of_a_comparison(trace: Path, tmp_path: Path) -> None:
     page = report_of(folders)
     assert '"title": "Wait per prompt token"' in page or '"title":"Wait per prompt token"' in page
     assert "prompt share mean, pct" in page
+
+
+@pytest.mark.slow
+def test_it_is_in_the_page_of_a_sweep(trace: Path, tmp_path: Path) -> None:
+    blis.sweep(vary=VARIED, trace=str(trace), model="qwen3-14b", cache=False).save(tmp_path / "swept")
+    page = report_of([tmp_path / "swept"])
+    for title in (*(f"{label} p99 against throughput" for label in LABELS), "prompt share p99, pct"):
+        assert title in page
+
+
+def test_it_is_beside_the_latency_models_on_the_page(trace: Path) -> None:
+    from blis_py.pages.run import sure
+    from blis_py.sensitivity.cross_check import cross_check
+
+    simulation = blis.build(trace=str(trace), **SETTINGS)
+    summary = simulation.run().summary
+    (models,) = sure({**summary, "cross_check": cross_check(simulation, summary)}).tables
+    p99 = [row[models.headings.index("prompt_share_pct.p99")].value for row in models.rows]
+    assert any(value == summary["cluster"]["prompt_share_pct"]["p99"] for value in p99)
+
+
+def test_it_is_on_an_axis_and_in_the_classes_of_the_live_page(result: blis.Result) -> None:
+    axis = {"key": "prompt_share_pct.p99", "label": "prompt share p99", "unit": "pct"}
+    assert axis in points.axes()
+    assert points.columns()[axis["key"]] == "prompt share p99, pct"
+    summary = result.summary
+    for shown in (points.point(summary, result.settings), *points.classes(summary)):
+        assert min(SHARES) <= shown[axis["key"]] <= max(SHARES)
+
+
+def test_it_can_be_in_the_picture_at_a_glance(result: blis.Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = METRICS["wait_per_token"]
+    monkeypatch.setitem(METRICS, mine.name, mine._replace(shown=mine.shown._replace(overview=True)))
+    titles = [ax.get_title(loc="left") for ax in result.plot.overview().figure.axes]
+    assert titles[2:5] == [mine.title, "Requests", "KV cache in use, %"]
 
 
 def test_a_saved_result_has_it(result: blis.Result, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import { Controls, changed, value } from "./controls.js";
 import { copied } from "./copy.js";
+import { element } from "./format.js";
 import { History } from "./history.js";
 import { Latest, job } from "./jobs.js";
 import * as show from "./panels.js";
@@ -10,7 +11,7 @@ import { themed } from "./theme.js";
 
 const REST_MS = 80;
 const at = (id) => document.getElementById(id);
-const page = { controls: null, answer: null, pinned: null, visited: new Map(), candidates: new Map(), curve: {}, ofState: "" };
+const page = { controls: null, axes: [], columns: {}, answer: null, pinned: null, visited: new Map(), candidates: new Map(), curve: {}, ofState: "" };
 let resting = 0;
 
 const keyOf = (state) => JSON.stringify(state);
@@ -77,7 +78,7 @@ function put(answer, state, busy) {
   show.verdict(answer);
   show.tiles(answer, page.pinned?.answer);
   show.charts(answer, page.pinned?.answer);
-  show.classes(answer);
+  show.classes(answer, page.columns);
   show.again(answer);
   points();
   tools();
@@ -107,7 +108,7 @@ function points() {
     { name: "looked at before", colour: 6, points: [...page.visited.entries()].filter(([key]) => key !== page.ofState).map(([, one]) => one) },
     ...(page.pinned ? [{ name: "pinned", colour: 9, r: 7, points: [{ ...page.pinned.answer.point, state: page.pinned.state }] }] : []),
     { name: "now", colour: 0, r: 7, points: now },
-  ], at("x").value, at("y").value, (state) => moves.set(state));
+  ], at("x").value, page.axes[at("y").selectedIndex], (state) => moves.set(state));
 }
 
 function tools() {
@@ -154,7 +155,6 @@ async function start() {
   at("link").addEventListener("click", () => copied(at("link"), location.href));
   at("copy-command").addEventListener("click", () => copied(at("copy-command"), at("command").textContent));
   at("copy-yaml").addEventListener("click", () => copied(at("copy-yaml"), at("yaml").textContent));
-  for (const id of ["x", "y"]) at(id).addEventListener("change", points);
   addEventListener("keydown", (event) => {
     if (!(event.ctrlKey || event.metaKey) || event.key.toLowerCase() !== "z" || event.target.type === "text") return;
     event.preventDefault();
@@ -167,6 +167,10 @@ async function start() {
   });
   const found = await job("start", { state: {} });
   if (found.refused || found.failed) return show.refused(found.refused ?? found.failed);
+  page.axes = found.axes;
+  page.columns = found.columns;
+  at("y").replaceChildren(...found.axes.map((one) => element("option", { value: one.key }, one.label)));
+  for (const id of ["x", "y"]) at(id).addEventListener("change", points);
   page.controls = new Controls(at("controls"), found.controls, (control, next) => {
     const before = value(moves.state, control);
     if (JSON.stringify(before) !== JSON.stringify(next)) moves.change(changed(moves.state, control, next), control.key);

@@ -61,8 +61,8 @@ export function states(answer) {
   else at("over-time").replaceChildren(element("p", { class: "nothing" }, "Follows in a moment."));
 }
 
-export function classes(answer) {
-  const names = { requests: "requests", "ttft_ms.p50": "TTFT p50, ms", "ttft_ms.p99": "TTFT p99, ms", "tpot_ms.p99": "TPOT p99, ms", "e2e_ms.p99": "E2E p99, ms" };
+export function classes(answer, columns) {
+  const names = { requests: "requests", ...columns };
   const head = element("tr", {}, element("th", { scope: "col" }, "SLO class"), ...Object.values(names).map((name) => element("th", { scope: "col" }, name)));
   const rows = answer.classes.map((one) => element("tr", {}, element("th", { scope: "row" }, one.name), ...Object.keys(names).map((key) => element("td", {}, number(one[key])))));
   at("classes").replaceChildren(element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows)));
@@ -75,9 +75,10 @@ export function again(answer) {
 }
 
 const AXES = { throughput: "output tokens/s", dollars: "dollars an hour" };
-const LATENCIES = { ttft: "TTFT p99", tpot: "TPOT p99", e2e: "E2E p99" };
 
-export function points(groups, across, up, choose) {
+// `latency` is an entry of `axes`: key, label, unit.
+export function points(groups, across, latency, choose) {
+  const up = latency.key;
   const usable = (one) => Number.isFinite(one[across] ?? NaN) && Number.isFinite(one[up] ?? NaN);
   const series = groups
     .map((group) => ({ ...group, points: group.points.filter(usable) }))
@@ -85,13 +86,13 @@ export function points(groups, across, up, choose) {
     .map((group) => ({
       name: group.name, kind: group.line ? "line" : "points", always: true, colour: group.colour, r: group.r,
       x: group.points.map((one) => one[across]), y: group.points.map((one) => one[up]),
-      names: group.points.map((one) => `${one.name ?? group.name}: ${number(one[across])} ${AXES[across]}, ${LATENCIES[up]} ${number(one[up])} ms`),
+      names: group.points.map((one) => `${one.name ?? group.name}: ${number(one[across])} ${AXES[across]}, ${latency.label} ${number(one[up])} ${latency.unit}`.trimEnd()),
       hollow: group.points.map((one) => one.saturated), keys: group.line || !group.points[0].state ? null : group.points.map((one) => one.state),
     }));
   const best = frontier(groups.filter((group) => !group.line).flatMap((group) => group.points).filter((one) => usable(one) && !one.saturated), across, up);
   if (best.length > 1) series.push({ name: "frontier", kind: "line", dashed: true, colour: 6, x: best.map((one) => one[across]), y: best.map((one) => one[up]) });
   draw(at("points"), {
-    title: `${LATENCIES[up]} against ${AXES[across]}`, x: { label: AXES[across] }, y: { label: "ms", log: true }, series, height: 280,
+    title: `${latency.label} against ${AXES[across]}`, x: { label: AXES[across] }, y: { label: latency.unit, log: true }, series, height: 280,
     note: "Filled: keeps up; hollow: saturated. Points of earlier configurations and of the plan can be chosen.",
     nothing: "After the whole run.",
   }, { onPoint: choose, height: 280 });
@@ -112,12 +113,6 @@ export function ledger(found) {
   else host.replaceChildren(element("p", { class: "nothing" }, found.nothing ?? found.refused ?? found.failed ?? ""));
 }
 
-// `ttft_ms` is TTFT, `scheduling_delay_ms` scheduling delay.
-function named(metric) {
-  const name = metric.replace("_ms", "").replaceAll("_", " ");
-  return name.length > 4 ? name : name.toUpperCase();
-}
-
 export function compared(found) {
   const host = at("compared");
   if (!found.compared) {
@@ -132,7 +127,7 @@ export function compared(found) {
       const interval = one.interval ? `${percent(one.interval[0])} … ${percent(one.interval[1])}` : "";
       const tone = one.sure && one.relative ? (one.relative < 0 ? "good" : "bad") : "";
       const cells = [number(one.first), number(one.second), element("span", { class: tone }, percent(one.relative)), interval, sure(one)];
-      return element("tr", {}, element("th", { scope: "row" }, `${named(metric)} ${stat}, ms`), ...cells.map((cell) => element("td", {}, cell)));
+      return element("tr", {}, element("th", { scope: "row" }, found.headings[`${metric}.${stat}`]), ...cells.map((cell) => element("td", {}, cell)));
     }),
   );
   const head = ["latency", "pinned", "now", "change", "95 % interval", "sure?"].map((name) => element("th", { scope: "col" }, name));
