@@ -222,12 +222,10 @@ class DiffusionScheduler(Lifecycle):
             return False
         request = self.waiting.head(now_ns)
         assert request is not None
-        kv = self.kv
-        shared = kv.cached_blocks(request) if request.block_keys else []
-        own = kv.own_blocks(request, len(shared)) if request.kept_blocks else 0
+        shared, own = self._cached(request)
         budget_tokens = self.config.max_num_batched_tokens - self._block * len(self.running)
         tokens = self._first_tokens(request, (len(shared) + own) * self._block_size, budget_tokens)
-        return kv.blocks_needed(request, shared, own, tokens) <= kv.pool.num_free
+        return self.kv.can_admit(request, shared, own, tokens)
 
     def _extend(
         self, request: DiffusionRequest, tokens: int, batch: DenoiseBatch, parked: bool = False

@@ -56,7 +56,7 @@ class HashKV(KVCache):
         self, request: Request, shared: list[int], own: int, new_tokens: int, computed: bool = True
     ) -> bool:
         pool = self.pool
-        if self.blocks_needed(request, shared, own, new_tokens) > pool.num_free:
+        if not self.can_admit(request, shared, own, new_tokens):
             return False
         fresh = block_count(new_tokens, self.block_size)
         if shared or own:

@@ -120,6 +120,12 @@ class KVCache:
 
     # -- common to all ----------------------------------------------------------------------------
 
+    def can_admit(
+        self, request: Request, shared: list[int], own: int, new_tokens: int, besides: int = 0
+    ) -> bool:
+        """Whether `admit` finds its blocks, and so many `besides` remain free."""
+        return self.blocks_needed(request, shared, own, new_tokens) + besides <= self.pool.num_free
+
     def blocks_of(self, tokens: int) -> int:
         """Number of blocks that this many tokens fill or begin."""
         return block_count(tokens, self.block_size)

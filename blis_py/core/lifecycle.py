@@ -123,18 +123,19 @@ class Lifecycle:
 
     def add(self, request: Request) -> str | None:
         """Add a request to the waiting queue; returns the reason if it can never be served here."""
-        limit, prompt = request.max_tokens, request.prompt_tokens
-        least = prompt + (limit or 1)
+        limit, prompt_tokens = request.max_tokens, request.prompt_tokens
+        least = prompt_tokens + (limit or 1)
         if least > self._max_tokens:
             return self._refusal(least)
-        target = limit or self._max_tokens - prompt
+        target = limit or self._max_tokens - prompt_tokens
         if request.carried >= target:
             return f"has all its {target} output tokens"
         if request.output_tokens is not None and request.output_tokens < target:
             target = request.output_tokens
         request.target = target
         request.ends_late = self._async and (
-            self._late_length_stops or (request.ends_by_eos and target < (limit or self._max_tokens - prompt))
+            self._late_length_stops
+            or (request.ends_by_eos and target < (limit or self._max_tokens - prompt_tokens))
         )
         if request.deadline_ns >= 0:
             self._deadlines.add(request)
@@ -317,9 +318,7 @@ class Lifecycle:
 
     def _find_room(self, request: Request, budget_tokens: int, now_ns: int) -> int:
         """Find KV of the head of the queue, and blocks for its first step; 0 if it must wait."""
-        kv = self.kv
-        shared = kv.cached_blocks(request) if request.block_keys else []
-        own = kv.own_blocks(request, len(shared)) if request.kept_blocks else 0
+        shared, own = self._cached(request)
         cached = (len(shared) + own) * self._block_size
         supply = None if self.loads is None else self.loads.offer(request, cached, now_ns)
         later = supply is not None and supply.ready_ns > now_ns
@@ -328,7 +327,7 @@ class Lifecycle:
         if not (self._may_load(request, cached) if later else tokens):
             return 0
         fits = supply is None or not supply.free_tokens or self._leaves_free(request, shared, own, supply)
-        if not (fits and kv.admit(request, shared, own, supplied + tokens, not later)):
+        if not (fits and self.kv.admit(request, shared, own, supplied + tokens, not later)):
             if not request.blocked_at_head and len(self.waiting) > 1:
                 request.blocked_at_head = True
                 self.counters.head_of_line_events += 1
@@ -342,8 +341,13 @@ class Lifecycle:
 
     def _leaves_free(self, request: Request, shared: list[int], own: int, supply: Supply) -> bool:
         """Whether as many blocks as a supply demands remain free behind its own."""
-        needed = self.kv.blocks_needed(request, shared, own, supply.tokens)
-        return needed + self.kv.blocks_of(supply.free_tokens) <= self.kv.pool.num_free
+        besides = self.kv.blocks_of(supply.free_tokens)
+        return self.kv.can_admit(request, shared, own, supply.tokens, besides)
+
+    def _cached(self, request: Request) -> tuple[list[int], int]:
+        """Cached blocks of a waiting request, and the number of its own behind them."""
+        shared = self.kv.cached_blocks(request) if request.block_keys else []
+        return shared, self.kv.own_blocks(request, len(shared)) if request.kept_blocks else 0
 
     def _load(self, request: Request, supply: Supply, tokens: int, now_ns: int) -> int:
         """Start the load of an offer for which the head of the queue has blocks."""

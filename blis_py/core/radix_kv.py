@@ -116,7 +116,7 @@ class RadixKV(KVCache):
     ) -> bool:
         pool = self._pool
         match: Match | None = request.match
-        if self.blocks_needed(request, shared, own, new_tokens) > pool.num_free:
+        if not self.can_admit(request, shared, own, new_tokens):
             return False
         if match is not None:
             # First of all: taking blocks may evict any unlocked content.
