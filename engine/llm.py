@@ -54,6 +54,9 @@ class LLM:
     Args:
         model: as `EngineConfig.model`.
         settings: further fields of `EngineConfig`.
+
+    Raises:
+        InputError: an unknown setting, or one that cannot be used.
     """
 
     def __init__(self, model: str, **settings: Any) -> None:

@@ -65,6 +65,9 @@ class TrainedPhysics:
             truncated to a whole microsecond; None = published.
         beta: 7 to 11 coefficients in the order of `PUBLISHED_BETA`; None = published. With up to 8,
             prefill costs b1*max(T_pc, T_pk); with up to 9, decode costs b2*max(T_dc, T_dk).
+
+    Raises:
+        InputError: only one of `alpha` and `beta`, or coefficients out of range.
     """
 
     name = "trained-physics"
@@ -167,7 +170,7 @@ def _terms(shape: ModelShape, gpu: GpuSpec, tp: int) -> _Terms:
     d, layers = shape.hidden, shape.layers
     head = d // shape.heads
     d_kv = shape.kv_heads * head
-    flops, bandwidth = _peak_flops(shape, gpu) / 1e6, gpu.hbm_bytes_per_s / 1e6
+    flops, bytes_per_us = _peak_flops(shape, gpu) / 1e6, gpu.hbm_bytes_per_s / 1e6
     n_moe, n_dense = layer_kinds(shape)
 
     attention = layers * d * (2 * d + 2 * d_kv)
@@ -182,9 +185,9 @@ def _terms(shape: ModelShape, gpu: GpuSpec, tp: int) -> _Terms:
     return _Terms(
         gemm_us=2 * (attention + dense + shared + used * expert) / tp / flops,
         pair_us=layers * 4 * (shape.heads / tp) * head / flops,
-        kv_us=layers * 2 * (d_kv / tp) * shape.kv_dtype_bytes / bandwidth,
-        weights_us=stored / tp / bandwidth,
-        reduce_us=reduced * d * shape.dtype_bytes * 2 * ((tp - 1) / tp) / bandwidth,
+        kv_us=layers * 2 * (d_kv / tp) * shape.kv_dtype_bytes / bytes_per_us,
+        weights_us=stored / tp / bytes_per_us,
+        reduce_us=reduced * d * shape.dtype_bytes * 2 * ((tp - 1) / tp) / bytes_per_us,
         interleaved_layers=n_moe if shape.interleave_step else 0,
     )
 

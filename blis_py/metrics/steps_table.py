@@ -45,6 +45,9 @@ class StepsTable:
     Args:
         names: names of the columns.
         spool: file for rows that need not stay in memory.
+
+    Raises:
+        InputError: two columns of one name.
     """
 
     def __init__(self, names: Sequence[str], spool: Spool | None = None) -> None:

@@ -31,6 +31,9 @@ class ConfigFile:
 
     Methods that take several keys read the first one present and, if there is none, return `default` or raise
     an error about the first.
+
+    Raises:
+        InputError: a key that is not text.
     """
 
     file: Path

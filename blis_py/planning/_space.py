@@ -28,7 +28,11 @@ LineCallback = Callable[[str], None]
 
 
 class Space:
-    """Candidates by line and size, with their runs."""
+    """Candidates by line and size, with their runs.
+
+    Raises:
+        InputError: an unknown GPU, targets that cannot be judged, or no candidate that can be run.
+    """
 
     def __init__(
         self,

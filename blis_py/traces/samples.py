@@ -75,6 +75,9 @@ class StepSamples:
     rows added to a step is taken out of its times: `mask_ns` has all of it.
     What the host does behind the last round of a batch of rounds counts in the first.
     `meta` says where it was measured, as far as that is known.
+
+    Raises:
+        ValueError: a column is missing, or shorter than another.
     """
 
     meta: dict[str, Any]

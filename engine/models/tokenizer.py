@@ -63,7 +63,11 @@ class ByteTokenizer:
 
 
 class JsonTokenizer:
-    """A HuggingFace tokenizer.json, run by the `tokenizers` package."""
+    """A HuggingFace tokenizer.json, run by the `tokenizers` package.
+
+    Raises:
+        InputError: the package is not installed, or the file is no tokenizer.
+    """
 
     def __init__(self, file: Path, eos_ids: Iterable[int] = ()) -> None:
         try:

@@ -33,6 +33,15 @@ def public(tree: ast.Module) -> Iterator[tuple[Function, ast.ClassDef | None]]:
                     yield method, node
 
 
+def constructors(tree: ast.Module) -> Iterator[tuple[Function, ast.ClassDef]]:
+    """Constructors of public classes."""
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            for method in node.body:
+                if isinstance(method, Function) and method.name in ("__new__", "__init__", "__post_init__"):
+                    yield method, node
+
+
 def name(node: ast.expr | None) -> str:
     """Last part of the name of an exception."""
     if isinstance(node, ast.Call):
@@ -69,11 +78,11 @@ def is_command(path: str, function: Function) -> bool:
 
 
 def without_raises(path: str, tree: ast.Module) -> list[str]:
-    """Functions that raise and do not say so."""
+    """Functions and constructors that raise and do not say so; for a constructor its class may."""
     found = []
-    for function, _ in public(tree):
+    for function, owner in (*((each, None) for each, _ in public(tree)), *constructors(tree)):
         kinds = set(raised(function)) - {"NotImplementedError"}
-        text = ast.get_docstring(function) or ""
+        text = (ast.get_docstring(function) or "") + ((owner and ast.get_docstring(owner)) or "")
         stated = re.search("[Rr]aises", text) or any(kind in text for kind in kinds)
         if kinds and not stated and not is_command(path, function):
             found.append(f"{path}:{function.lineno} {function.name}: {', '.join(sorted(kinds))}")
@@ -135,6 +144,9 @@ def test_every_public_function_of_tensors_gives_their_shapes() -> None:
         ("def f():\n  try:\n    pass\n  except E:\n    raise B", 1),
         ("class C:\n  def f(self):\n    if self:\n      raise self.error('a')", 1),
         ("def f():\n  raise NotImplementedError", 0),
+        ("class C:\n  def __init__(self):\n    raise E", 1),
+        ("class C:\n  '''Raises E.'''\n  def __init__(self):\n    raise E", 0),
+        ("class C:\n  '''Raises E.'''\n  def f(self):\n    raise E", 1),
     ],
 )
 def test_what_counts_as_raised_and_unstated(source: str, count: int) -> None:
