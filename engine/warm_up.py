@@ -108,9 +108,9 @@ def _candidates(bounds: Bounds) -> Iterator[MadeUp]:
     """
     block, long = bounds.block, min(bounds.length, _LONG // bounds.block * bounds.block)
     if block > 1:
-        context = (long - block) // 2 // block * block
+        context_tokens = (long - block) // 2 // block * block
         for n in _down(bounds.tokens // block, bounds.seqs):
-            yield MadeUp(chunks=((context, block),) * n)
+            yield MadeUp(chunks=((context_tokens, block),) * n)
     for tokens in range(bounds.tokens, 0, -block):
         full, rest = divmod(tokens, bounds.chunk)
         chunks = ((0, bounds.chunk),) * full + ((0, rest),) * (rest > 0)

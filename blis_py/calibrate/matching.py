@@ -96,8 +96,8 @@ def _as_long(measured: TokenTimes, predicted: TokenTimes) -> NDArray[np.bool_]:
 
 
 def _lengths(times: TokenTimes, prompts: bool) -> list[tuple[int, int]]:
-    prompt = times.prompt_tokens if prompts else None
-    first = np.zeros_like(times.output_tokens) if prompt is None else prompt
+    prompt_tokens = times.prompt_tokens if prompts else None
+    first = np.zeros_like(times.output_tokens) if prompt_tokens is None else prompt_tokens
     return list(zip(first.tolist(), times.output_tokens.tolist(), strict=True))
 
 

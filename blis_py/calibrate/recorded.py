@@ -104,14 +104,14 @@ def recorded_requests(
         prompt, output, limit = (
             table[name][row] for name in ("prompt_tokens", "output_tokens", "max_tokens")
         )
-        keys, of_prompt = table["block_keys"][row], table["prompt_blocks"][row]
+        keys, prompt_blocks = table["block_keys"][row], table["prompt_blocks"][row]
         same_prompt = True
         if lengths and complete and ids[row] in lengths:
             new_prompt, new_output = lengths[ids[row]]
             same_prompt = new_prompt == prompt
             limit = new_output if limit == output else limit and max(limit, new_output)
             prompt, output = new_prompt, new_output
-        of_prompt = min(of_prompt, prompt // recorded_size)
+        prompt_blocks = min(prompt_blocks, prompt // recorded_size)
         until = [ns for ns in (table["deadline_ns"][row], table["abort_ns"][row]) if ns >= 0]
         if reason in ("error", ""):
             until.append(table["finish_ns"][row] if reason else last_ns)
@@ -123,12 +123,12 @@ def recorded_requests(
             limit,
             table["priority"][row],
             min(until, default=-1),
-            _in_blocks(keys[:of_prompt], recorded_size, size),
+            _in_blocks(keys[:prompt_blocks], recorded_size, size),
             row,
             ends_by_eos=reason == "stop",
             constrained=bool(constrained[row]),
         )
-        published = keys[of_prompt:] if same_prompt and size == recorded_size else ()
+        published = keys[prompt_blocks:] if same_prompt and size == recorded_size else ()
         recorded.append(RecordedRun(request, table["enqueue_ns"][row], published))
     return recorded
 

@@ -55,7 +55,7 @@ class RadixTree:
         self._size = 0
         self.shared_uses = 0
         """Locks of blocks beyond the first of each."""
-        self._now = 0
+        self._clock = 0
         """Counter of uses: the clock of the strategies."""
         self._leaves: list[tuple[Worth, int, Node]] = []
         """Heap of eviction candidates; some entries are stale."""
@@ -172,14 +172,14 @@ class RadixTree:
 
     def unlock(self, node: Node) -> None:
         """End a use that began with `lock`."""
-        self._now += 1
+        self._clock += 1
         step: Node | None = node
         while step is not None:
             step.locks -= 1
             if step.locks:
                 self.shared_uses -= len(step.blocks)
             else:
-                step.last_use = self._now
+                step.last_use = self._clock
                 self._evictable += len(step.blocks)
                 if not step.children:
                     self._now_leaf(step)
@@ -227,8 +227,8 @@ class RadixTree:
             return node
         family = node.family if node.parent is not None else Family(node.family.extra_key)
         child = Node(keys, blocks, node, family)
-        self._now += 1
-        child.created = child.last_use = self._now
+        self._clock += 1
+        child.created = child.last_use = self._clock
         child.priority = priority
         child.locks = 1
         node.children[keys[0]] = child

@@ -228,11 +228,11 @@ def _divides(shape: ModelShape, tp: int) -> bool:
 
 def _budget(plan: _Plan) -> KvCapacity:
     shape, gpu, tp, block_size, utilization, tokens, seqs, overheads, layout = plan
-    memory, basis = gpu.memory_bytes, ""
+    memory_bytes, basis = gpu.memory_bytes, ""
     if overheads.visible_memory:
-        memory = gpu.visible_memory_bytes
+        memory_bytes = gpu.visible_memory_bytes
         basis = "that CUDA sees" if gpu.visible_known else "that CUDA is assumed to see"
-    usable = memory * utilization
+    usable = memory_bytes * utilization
     weights = rank_weight_bytes(shape, layout) + overheads.rope_bytes(shape)
     activations = overheads.activations(shape, tp, tokens, seqs)
     overhead = (overheads.single_gpu_gib if tp == 1 else overheads.rank_gib) * GIB
@@ -240,8 +240,8 @@ def _budget(plan: _Plan) -> KvCapacity:
     block_bytes = token_bytes * block_size
     kv_bytes = usable - weights - activations.bytes - overhead
     if overheads.share_of_free:
-        free = memory - weights - activations.bytes - overhead
-        usable, kv_bytes = free * utilization + (memory - free), free * utilization
+        free = memory_bytes - weights - activations.bytes - overhead
+        usable, kv_bytes = free * utilization + (memory_bytes - free), free * utilization
     # Windows and states come out of the same pool, of no more sequences than it has room for: each is assumed
     # to take at least as much of it by its length.
     held_bytes = min(held_bytes, max(kv_bytes, 0) / 2)
@@ -252,7 +252,7 @@ def _budget(plan: _Plan) -> KvCapacity:
         tp=tp,
         gpu_memory_utilization=utilization,
         block_size=block_size,
-        memory_bytes=memory,
+        memory_bytes=memory_bytes,
         memory_basis=basis,
         usable_bytes=int(usable),
         weight_bytes=int(weights),

@@ -168,8 +168,8 @@ class KernelTables:
             self.outside.record(name, value, self._limits[name])
         if seqs and seqs <= self._limits["decodes"]:
             longest = f.max_context if self.uses_max_context else 0
-            context = max(ceil(f.decode_kv_tokens / seqs), longest)
-            self.outside.record("context of a decode", context, self._decode(seqs).longest)
+            context_tokens = max(ceil(f.decode_kv_tokens / seqs), longest)
+            self.outside.record("context of a decode", context_tokens, self._decode(seqs).longest)
 
     # --- the interface -------------------------------------------------------------------------------
 

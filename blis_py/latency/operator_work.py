@@ -206,8 +206,8 @@ def peak_flops(gpu: GpuSpec, form: str) -> float:
 
 
 def _roofline(gpu: GpuSpec, form: str, flops: Sizes, moved_bytes: Sizes) -> NDArray[np.float64]:
-    compute, memory = flops / (peak_flops(gpu, form) / 1e9), moved_bytes / (gpu.hbm_bytes_per_s / 1e9)
-    ns: NDArray[np.float64] = np.maximum(compute, memory) + LAUNCH_NS
+    compute_ns, memory_ns = flops / (peak_flops(gpu, form) / 1e9), moved_bytes / (gpu.hbm_bytes_per_s / 1e9)
+    ns: NDArray[np.float64] = np.maximum(compute_ns, memory_ns) + LAUNCH_NS
     return ns
 
 

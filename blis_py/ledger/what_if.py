@@ -30,7 +30,7 @@ from blis_py.metrics.record import RunRecord
 from blis_py.metrics.registry import shown_in
 from blis_py.setup.setup import Progress
 
-_MIN_BUDGET = 64
+_MIN_BUDGET_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +199,7 @@ def _sizes(simulation: Simulation) -> Iterator[WhatIfChange]:
     tokens, slots = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
     block = simulation.kind.block_tokens if simulation.kind else 0
     for budget in (tokens // 4, tokens * 4):
-        if budget >= max(_MIN_BUDGET, slots * block):  # each block of a round needs its tokens
+        if budget >= max(_MIN_BUDGET_TOKENS, slots * block):  # each block of a round needs its tokens
             yield _change(config, "scheduler.max_num_batched_tokens", budget)
     for many in (slots // 2, slots * 2):
         if many and many * block <= tokens:

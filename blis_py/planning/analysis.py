@@ -118,13 +118,13 @@ def levers(config: RunConfig, at: Variation, kv_blocks: int | None) -> dict[str,
         "host: a 25 % faster host": Job(stressed, replace(at, host_time=1 / MORE)),
         "KV: 25 % more KV blocks": Job(stressed, replace(at, kv_blocks=MORE)),
     }
-    budget, seqs = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
+    budget_tokens, seqs = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
     for factor in SPAN:
-        if round(budget * factor) >= seqs:
-            other = replace(scheduler, max_num_batched_tokens=round(budget * factor))
-            name = f"{TOKEN_BUDGET}: max_num_batched_tokens {round(budget * factor):,}"
+        if round(budget_tokens * factor) >= seqs:
+            other = replace(scheduler, max_num_batched_tokens=round(budget_tokens * factor))
+            name = f"{TOKEN_BUDGET}: max_num_batched_tokens {round(budget_tokens * factor):,}"
             jobs[name] = Job(replace(stressed, scheduler=other), at)
-        if 1 <= round(seqs * factor) <= budget:
+        if 1 <= round(seqs * factor) <= budget_tokens:
             other = replace(scheduler, max_num_seqs=round(seqs * factor))
             jobs[f"{SEQUENCES}: max_num_seqs {round(seqs * factor):,}"] = Job(
                 replace(stressed, scheduler=other), at

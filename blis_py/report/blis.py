@@ -96,9 +96,9 @@ def cache_hit_rate(record: RunRecord, block_size: int) -> float:
     visits, table = record.visits, record.table
     there = np.flatnonzero(visits.scheduled_ns >= 0)
     rows = visits.request[there]
-    prompt = table.prompt_tokens[rows]
-    blocks = -(-(prompt + visits.emitted_tokens[there]) // block_size)
-    blocks += visits.preemptions[there] * -(-prompt // block_size)
+    prompt_tokens = table.prompt_tokens[rows]
+    blocks = -(-(prompt_tokens + visits.emitted_tokens[there]) // block_size)
+    blocks += visits.preemptions[there] * -(-prompt_tokens // block_size)
     hits = visits.cached_tokens[there] // block_size
     at, count = visits.instance[there], len(record.instances)
     taken, cached = np.bincount(at, blocks, count), np.bincount(at, hits, count)
@@ -179,8 +179,8 @@ def _requests(record: RunRecord, columns: Latencies) -> list[dict[str, Any]]:
 
 def _expected_output_tokens(record: RunRecord) -> Ints:
     """Output tokens each request would have got: its own length, or its budget if that is shorter."""
-    output, limit = record.table.output_tokens, record.table.max_tokens
-    return np.where(limit > 0, np.minimum(output, limit), output)
+    output_tokens, limit = record.table.output_tokens, record.table.max_tokens
+    return np.where(limit > 0, np.minimum(output_tokens, limit), output_tokens)
 
 
 def duration_s(record: RunRecord) -> float:

@@ -33,10 +33,11 @@ class Usage:
 
     def text(self, completion: int) -> str:
         """The same as JSON."""
-        prompt, cached = self._prompt_tokens, self._cached
+        prompt_tokens, cached = self._prompt_tokens, self._cached
         return (
-            f'{{"prompt_tokens":{prompt},"completion_tokens":{completion},'
-            f'"total_tokens":{prompt + completion},"prompt_tokens_details":{{"cached_tokens":{cached}}}}}'
+            f'{{"prompt_tokens":{prompt_tokens},"completion_tokens":{completion},'
+            f'"total_tokens":{prompt_tokens + completion},'
+            f'"prompt_tokens_details":{{"cached_tokens":{cached}}}}}'
         )
 
     @property

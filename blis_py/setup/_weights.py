@@ -5,7 +5,7 @@ from __future__ import annotations
 from blis_py.core.features import StepFeatures
 from blis_py.latency.base import LatencyModel
 
-_PROMPT, _ANSWER, _RUNNING = 1024, 256, 64
+_PROMPT_TOKENS, _ANSWER, _RUNNING = 1024, 256, 64
 """Tokens of a request in and out, and requests that decode together."""
 
 
@@ -14,17 +14,17 @@ def capacity_of(latency: LatencyModel, role: str) -> float:
     prompt_ns = latency.step_ns(
         StepFeatures(
             prefill_seqs=1,
-            prefill_tokens=_PROMPT,
-            prefill_pairs=_PROMPT * (_PROMPT + 1) // 2,
-            prefill_prompt_pairs=_PROMPT * (_PROMPT + _PROMPT / 2),
+            prefill_tokens=_PROMPT_TOKENS,
+            prefill_pairs=_PROMPT_TOKENS * (_PROMPT_TOKENS + 1) // 2,
+            prefill_prompt_pairs=_PROMPT_TOKENS * (_PROMPT_TOKENS + _PROMPT_TOKENS / 2),
             emitted_rows=1,
         )
     )
     decode_ns = latency.step_ns(
         StepFeatures(
             decode_seqs=_RUNNING,
-            decode_kv_tokens=_RUNNING * _PROMPT,
-            max_context=_PROMPT,
+            decode_kv_tokens=_RUNNING * _PROMPT_TOKENS,
+            max_context=_PROMPT_TOKENS,
             emitted_rows=_RUNNING,
         )
     )

@@ -92,8 +92,8 @@ def _conversations(table: RequestTable, path: Path, keeps_last: bool) -> Request
     rows = _in_turn(table)
     first = rows[np.maximum.accumulate(np.where(table.round_index[rows] == 0, np.arange(len(rows)), 0))]
     """First turn of the session, for each of these rows."""
-    limit, output = table.max_tokens[rows], table.output_tokens[rows]
-    answer = np.where(limit > 0, np.minimum(output, limit), output)
+    limit, output_tokens = table.max_tokens[rows], table.output_tokens[rows]
+    answer = np.where(limit > 0, np.minimum(output_tokens, limit), output_tokens)
     new = table.prompt_tokens[rows] - table.prefix_tokens[rows]
     before = _before(new + (answer if keeps_last else answer - 1), table.round_index[rows])
     prompts, prefixes = table.prompt_tokens.copy(), table.prefix_tokens.copy()

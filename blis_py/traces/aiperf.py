@@ -74,9 +74,9 @@ def read_genai_perf(path: Path, reading: Reading, document: dict[str, Any]) -> R
         start, chunks = first_of(request, (("timestamp",),)), within(request, "response_timestamps")
         prompt = _prompt(within(request, "request_inputs"))
         length = "nothing" if prompt is None else max(tokens.count(prompt), 1)
-        output = len(chunks) if isinstance(chunks, list) else "nothing"
+        output_tokens = len(chunks) if isinstance(chunks, list) else "nothing"
         where = f"{path}: experiments[{reading.part or 0}].requests[{number}]"
-        gathered.add(where, number, start, length, output)
+        gathered.add(where, number, start, length, output_tokens)
     reading.note("answers are as long as they had chunks: the file has no token counts")
     tokens.note()
     return gathered.table()

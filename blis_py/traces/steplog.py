@@ -272,8 +272,9 @@ def _check_ids(path: Path, requests: dict[str, list[Any]]) -> None:
 
 
 def _check_lengths(path: Path, requests: dict[str, list[Any]]) -> None:
-    least_prompt = 0 if "block_rounds" in requests else 1  # where answers come in blocks, none is needed
-    for name, least in (("prompt_tokens", least_prompt), ("output_tokens", 0), ("max_tokens", 0)):
+    # where answers come in blocks, no prompt is needed
+    least_prompt_tokens = 0 if "block_rounds" in requests else 1
+    for name, least in (("prompt_tokens", least_prompt_tokens), ("output_tokens", 0), ("max_tokens", 0)):
         for value in requests[name]:
             check_count(value, least=least, most=MAX_TOKENS, key=name, file=path, fix="record it again")
 

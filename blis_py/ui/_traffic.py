@@ -38,8 +38,8 @@ def plain_spec(load: Mapping[str, Any], seed: int) -> dict[str, Any]:
         "input_distribution": lengths("prompt"),
         "output_distribution": lengths("output"),
     }
-    horizon = round(requests / rate * 1e6)
-    return {"version": "2", "seed": seed, "aggregate_rate": rate, "horizon": horizon, "clients": [client]}
+    horizon_us = round(requests / rate * 1e6)
+    return {"version": "2", "seed": seed, "aggregate_rate": rate, "horizon": horizon_us, "clients": [client]}
 
 
 def derived(

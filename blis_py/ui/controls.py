@@ -170,7 +170,7 @@ def _engine(config: RunConfig) -> list[Control]:
     model = config.model or ""
     own = config.model_config is not None or config.latency.profile is not None
     caches = choices_of(field_of("scheduler.prefix_cache").metadata) or ("hash",)
-    budget, most = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
+    budget_tokens, most = scheduler.max_num_batched_tokens, scheduler.max_num_seqs
     why = "The model is given by a file." if own else ""
     return [
         Control("model", group, "Model", CHOICE, model, _words(known_names("models"), model), why=why),
@@ -188,8 +188,8 @@ def _engine(config: RunConfig) -> list[Control]:
             group,
             "Token budget",
             RANGE,
-            budget,
-            _whole([2**n for n in range(8, 16)], budget),
+            budget_tokens,
+            _whole([2**n for n in range(8, 16)], budget_tokens),
             "tokens",
         ),
         Control(

@@ -268,7 +268,7 @@ def _turns(client: Client, seed: int, turns: Turns, texts: dict[Content, int]) -
     begins, of_session = _beginnings(client, seed, int(turns.session.max(initial=-1)) + 1)
     which = of_session[turns.session]
     text_tokens = turns.history_tokens + turns.new_tokens
-    prompt = _tokens(begins)[which] + text_tokens
+    prompt_tokens = _tokens(begins)[which] + text_tokens
     content = np.empty(len(which), dtype=np.int64)
     through = (text_tokens + turns.output_tokens - 1).tolist()
     for row, (begin, session) in enumerate(zip(which.tolist(), turns.session.tolist(), strict=True)):
@@ -276,7 +276,7 @@ def _turns(client: Client, seed: int, turns: Turns, texts: dict[Content, int]) -
         if client.sessions.accumulate:
             runs = (*runs, (f"{client.draws} session {session}", through[row]))
         content[row] = texts.setdefault(runs, len(texts)) if runs else -1
-    return prompt, turns.output_tokens, content, turns.modality_tokens
+    return prompt_tokens, turns.output_tokens, content, turns.modality_tokens
 
 
 def _beginnings(client: Client, seed: int, count: int) -> tuple[list[Content], NDArray[np.intp]]:

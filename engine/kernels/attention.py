@@ -21,7 +21,7 @@ from torch import Tensor
 from engine.kernels.op import op
 
 Ints = np.ndarray[Any, np.dtype[Any]]
-_KEYS_AT_A_TIME = 16
+_KEYS_AT_ONCE = 16
 """Granularity of the number of keys; other numbers take a CPU's attention up to twice the time."""
 
 
@@ -172,7 +172,7 @@ def _attend(
     if group.causal:
         queries = q.view(group.batch, group.query_len, num_heads, head_dim).transpose(1, 2)
         # Up to a round number: the causal mask hides the keys that do not exist.
-        length = -(-group.query_len // _KEYS_AT_A_TIME) * _KEYS_AT_A_TIME
+        length = -(-group.query_len // _KEYS_AT_ONCE) * _KEYS_AT_ONCE
         keys, values = keys[:, :, :length], values[:, :, :length]
         out = F.scaled_dot_product_attention(
             queries, keys, values, is_causal=True, scale=scale, enable_gqa=True

@@ -16,7 +16,7 @@ from engine.kernels.norm import rms_norm
 from engine.kernels.qkv import qk_norm_rope_store
 
 LAYERS, ROUNDS = 6, 8
-SEQS, CONTEXT, WIDTH = 24, 192, 512
+SEQS, CONTEXT_TOKENS, WIDTH = 24, 192, 512
 _PAGE = 64
 
 
@@ -63,14 +63,14 @@ class _Chain:
         self._gate_up, self._down = random(4 * WIDTH, WIDTH), random(WIDTH, 2 * WIDTH)
         self._gain = torch.ones(WIDTH, dtype=dtype, device=device)
         self._inputs = [random(SEQS, WIDTH) for _ in range(ROUNDS)]
-        pages = -(-CONTEXT // _PAGE)
+        pages = -(-CONTEXT_TOKENS // _PAGE)
         shape = (SEQS * pages, self._kv_heads, _PAGE, self._dim)
         self._kv = random(*shape), random(*shape)
-        self._angles = torch.rand(CONTEXT, self._dim, generator=generator, device=device)
-        lengths = torch.arange(CONTEXT, CONTEXT - SEQS, -1, dtype=torch.int32, device=device)
+        self._angles = torch.rand(CONTEXT_TOKENS, self._dim, generator=generator, device=device)
+        lengths = torch.arange(CONTEXT_TOKENS, CONTEXT_TOKENS - SEQS, -1, dtype=torch.int32, device=device)
         tables = torch.arange(SEQS * pages, dtype=torch.int32, device=device).view(SEQS, pages)
         starts = torch.arange(SEQS + 1, dtype=torch.int32, device=device)
-        self._meta = AttentionMetadata(starts, lengths, tables, 1, CONTEXT, SEQS)
+        self._meta = AttentionMetadata(starts, lengths, tables, 1, CONTEXT_TOKENS, SEQS)
         self._positions = lengths.long() - 1
         page = tables.gather(1, (self._positions // _PAGE)[:, None])[:, 0].long()
         self._slots = page * _PAGE + self._positions % _PAGE

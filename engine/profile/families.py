@@ -9,7 +9,7 @@ import torch
 
 from engine.profile.shapes import SLACK_STEPS, Grid, Shape, ShapeLimits, fits
 
-CONTEXT = 16
+CONTEXT_TOKENS = 16
 """Shortest context on the grid."""
 _MAX_PROMPTS = 8
 """Largest number of prompts in a mixed step."""
@@ -20,14 +20,14 @@ def decode(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
     for batch in _batches(limits, grid):
         room = limits.num_kv_blocks // batch * limits.block_size - 2 * limits.block_size
         longest = min(longest_context_tokens(limits), room)
-        for context in spaced(CONTEXT, longest, grid.contexts):
+        for context in spaced(CONTEXT_TOKENS, longest, grid.contexts):
             yield Shape("decode", _around(context, batch, limits.block_size), steps=grid.decode_steps)
 
 
 def host(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
     """Host work by batch size: decodes of short sequences, and admissions of as many."""
     for batch in _batches(limits, grid):
-        contexts = _around(2 * CONTEXT, batch, limits.block_size)
+        contexts = _around(2 * CONTEXT_TOKENS, batch, limits.block_size)
         yield Shape("host", contexts, steps=grid.decode_steps)
         yield Shape("host", contexts[: batch // 2], ((1, 0),) * (batch - batch // 2))
 
@@ -56,12 +56,12 @@ def shared(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
     size = limits.block_size
     for batch in grid.skewed_batches if limits.shares else ():
         batch = min(batch, limits.max_num_seqs)
-        context = min(longest_context_tokens(limits), limits.num_kv_blocks // batch * size - 2 * size)
-        most = (context - 1) // size - 1
+        context_tokens = min(longest_context_tokens(limits), limits.num_kv_blocks // batch * size - 2 * size)
+        most = (context_tokens - 1) // size - 1
         if batch > 1 and most >= grid.shared:
             for part in range(grid.shared):
                 tokens = most * part // (grid.shared - 1) * size
-                yield Shape("shared", (context,) * batch, steps=grid.decode_steps, shared=tokens)
+                yield Shape("shared", (context_tokens,) * batch, steps=grid.decode_steps, shared=tokens)
 
 
 def prefill(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
@@ -69,7 +69,7 @@ def prefill(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
     most = limits.max_num_batched_tokens
     for seqs in grid.prefill_seqs:
         for tokens in spaced(
-            min(CONTEXT, most), min(most, seqs * longest_context_tokens(limits)), grid.prefill_tokens
+            min(CONTEXT_TOKENS, most), min(most, seqs * longest_context_tokens(limits)), grid.prefill_tokens
         ):
             if tokens < seqs:
                 continue
@@ -104,15 +104,15 @@ def _mixture(point: Sequence[float], limits: ShapeLimits) -> Shape:
     """The step at a point of the unit cube: decodes, context, its spread, prompts, their tokens and past."""
     u, v, spread, w, x, y = point
     batch = _between(u, 1, max(limits.max_num_seqs - 1, 1))
-    budget = limits.max_num_batched_tokens - batch
-    prompts = _between(w, 1, max(min(_MAX_PROMPTS, limits.max_num_seqs - batch, budget), 1))
+    budget_tokens = limits.max_num_batched_tokens - batch
+    prompts = _between(w, 1, max(min(_MAX_PROMPTS, limits.max_num_seqs - batch, budget_tokens), 1))
     longest = longest_context_tokens(limits)
     room = limits.num_kv_blocks // (batch + prompts) * limits.block_size
-    mean = _between(v, CONTEXT, max(min(longest, room) * 2 // 3, CONTEXT))
+    mean = _between(v, CONTEXT_TOKENS, max(min(longest, room) * 2 // 3, CONTEXT_TOKENS))
     width = min(int(spread * mean), mean - 1, longest - mean)
     step = 2 * width / max(batch - 1, 1)
     decodes = tuple(mean - (width if batch > 1 else 0) + int(i * step) for i in range(batch))
-    tokens = _between(x, prompts, max(min(budget, prompts * longest // 2), prompts))
+    tokens = _between(x, prompts, max(min(budget_tokens, prompts * longest // 2), prompts))
     new = (halves if spread > 0.5 else shares)(tokens, prompts)
     past = int(max(y - 0.4, 0) / 0.6 * (longest - max(new))) // limits.block_size * limits.block_size
     return Shape("mixed", decodes, tuple((count, past) for count in new))
@@ -126,7 +126,7 @@ def experts(limits: ShapeLimits, grid: Grid) -> Iterator[Shape]:
         most = min(limits.experts, tokens * limits.top_k)
         for active in spaced(limits.top_k, most, grid.experts):
             if tokens <= 128:
-                contexts = _around(4 * CONTEXT, tokens, limits.block_size)
+                contexts = _around(4 * CONTEXT_TOKENS, tokens, limits.block_size)
                 yield Shape("experts", contexts, steps=grid.decode_steps, experts=active)
             else:
                 yield Shape("experts", prefills=((tokens, 0),), experts=active)

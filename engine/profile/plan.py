@@ -26,7 +26,7 @@ def plan(limits: ShapeLimits, grid: Grid, seed: int = 0) -> list[Shape]:
     )
     shapes = list(dict.fromkeys(shape for family in chosen for shape in family if fits(shape, limits)))
     if not any(shape.source == "decode" for shape in shapes):
-        least = limits.max_model_len - families.longest_context_tokens(limits) + 2 * families.CONTEXT
+        least = limits.max_model_len - families.longest_context_tokens(limits) + 2 * families.CONTEXT_TOKENS
         fix = f"use a max_model_len of at least {least}"
         raise InputError("no room for a single decode step", key="max_model_len", fix=fix)
     return shapes

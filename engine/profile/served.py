@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from random import Random
 
 from engine.kinds import Engine
-from engine.profile.families import CONTEXT, longest_context_tokens
+from engine.profile.families import CONTEXT_TOKENS, longest_context_tokens
 from engine.profile.prompts import ProfilePrompts
 from engine.profile.shapes import ShapeLimits
 from engine.sampling_params import SamplingParams
@@ -32,10 +32,11 @@ def short_requests(limits: ShapeLimits, number: int) -> list[tuple[int, int]]:
     """Prompt and answer tokens of the requests of run `number`."""
     rng, most = Random(number), _ANSWERS[1]
     room = limits.num_kv_blocks // concurrency(limits, number) * limits.block_size
-    longest = max(min(longest_context_tokens(limits), room) - most, CONTEXT)
+    longest = max(min(longest_context_tokens(limits), room) - most, CONTEXT_TOKENS)
     count = min(2 * concurrency(limits, number) + 4, _MAX_REQUESTS)
     return [
-        (int(CONTEXT * (longest / CONTEXT) ** rng.random()), rng.randint(*_ANSWERS)) for _ in range(count)
+        (int(CONTEXT_TOKENS * (longest / CONTEXT_TOKENS) ** rng.random()), rng.randint(*_ANSWERS))
+        for _ in range(count)
     ]
 
 

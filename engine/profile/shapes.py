@@ -121,10 +121,10 @@ GRIDS = {
 
 def fits(shape: Shape, limits: ShapeLimits) -> bool:
     """Whether an engine can run exactly this shape."""
-    decodes, budget = len(shape.decodes), limits.max_num_batched_tokens
-    if decodes + len(shape.prefills) > limits.max_num_seqs or decodes + 1 > budget:
+    decodes, budget_tokens = len(shape.decodes), limits.max_num_batched_tokens
+    if decodes + len(shape.prefills) > limits.max_num_seqs or decodes + 1 > budget_tokens:
         return False
-    if shape.prefills and decodes + sum(new for new, _ in shape.prefills) > budget:
+    if shape.prefills and decodes + sum(new for new, _ in shape.prefills) > budget_tokens:
         return False
     if limits.chunk and any(new > limits.chunk for new, _ in shape.prefills):
         return False

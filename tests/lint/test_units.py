@@ -21,6 +21,8 @@ QUANTITIES = {
 NUMBER = re.compile(r"\b(int|float|Ints|Floats|int64|float64)\b")
 ARRAY = re.compile(r"\b(Ints|Floats|NDArray)\b")
 NO_NUMBER = re.compile(r"\b(Callable|str|Request|bool|tuple|dict|list|Sequence|Mapping)\b")
+NUMBERS = {"len", "float", "ceil", "floor", "rint", "time", "monotonic", "perf_counter", "perf_counter_ns"}
+"""Functions whose values are numbers whatever their arguments are."""
 KEEPING_THE_UNIT = {"max", "min", "int", "abs", "round", "sort", "sorted", "maximum", "minimum"}
 """Functions whose values have the unit of their arguments."""
 EXCEPTIONS = {
@@ -28,7 +30,10 @@ EXCEPTIONS = {
     "blis_py/cluster/admission_settings.py: token_bucket_capacity": "BLIS's name of the setting",
     "blis_py/cluster/time/clock.py: now": "SimPy's name",
     "blis_py/core/config.py: receive_interval": "SGLang's name, in steps",
-    "blis_py/core/features.py: max_context": "a column of step logs",
+    "blis_py/calibrate/fit/basis.py: max_context": "a column of step logs",
+    "blis_py/core/features.py: max_context": "the same",
+    "blis_py/core/request.py: TIMEOUT": "numbers outcomes",
+    "blis_py/latency/fitted.py: max_context": "the same column",
     "blis_py/figures/run.py: values": "in the unit of the metric",
     "blis_py/figures/style.py: gap": "in inches, as all arguments",
     "blis_py/latency/linear.py: max_context": "the coefficient of that column",
@@ -80,6 +85,33 @@ def without_unit(path: str, tree: ast.Module) -> Iterator[str]:
             alone = words[-1] in QUANTITIES or ARRAY.search(text)
             if alone and NUMBER.search(text) and not NO_NUMBER.search(text):
                 yield f"{path}:{line}: {name}"
+
+
+def undeclared(path: str, tree: ast.Module) -> Iterator[str]:
+    """Numbers whose names end with a quantity, without an annotation: by what they are assigned."""
+    for target, value in assigned(tree):
+        words = words_of(name_of(target)) if isinstance(target, ast.Name | ast.Attribute) else [""]
+        if words[-1] in QUANTITIES and words[0] not in ("by", "per") and is_number(value):
+            yield f"{path}:{target.lineno}: {name_of(target)}"
+
+
+def is_number(value: ast.expr) -> bool:
+    """Whether a value is a number by its form: a literal, arithmetic with one, a name with a unit."""
+    match value:
+        case ast.Constant(value=constant):
+            return type(constant) in (int, float)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return is_number(operand)
+        case ast.BinOp(op=ast.Div(), right=ast.Constant(value=str())):
+            return False  # a path
+        case ast.BinOp(op=ast.Div() | ast.FloorDiv()):
+            return True
+        case ast.BinOp(left=one, right=other) | ast.IfExp(body=one, orelse=other):
+            return is_number(one) or is_number(other)
+        case ast.Call(func=function, args=[*values]):
+            name = name_of(function)
+            return name in NUMBERS or (name in KEEPING_THE_UNIT and any(map(is_number, values)))
+    return bool(unit_of(name_of(value)))
 
 
 def name_of(node: ast.expr) -> str:
@@ -156,7 +188,7 @@ def mixed(path: str, tree: ast.Module) -> Iterator[str]:
 
 @cache
 def hits(part: str) -> list[str]:
-    kinds = (without_unit, lost, mixed)
+    kinds = (without_unit, undeclared, lost, mixed)
     return [hit for path, tree in modules(part).items() for kind in kinds for hit in kind(path, tree)]
 
 
@@ -188,12 +220,18 @@ def test_every_exception_is_needed() -> None:
         ("def per_wait() -> int: ...\nby_arrival: int = 1", []),
         ("end = run.end_ns\nend_ns = run.end_ns\nn = run.end_ns\nlast[0] = end_ns\nns = end_ns", ["end"]),
         ("first, last_ns = a_ns, b_ns\nrate = tokens_per_s", ["first"]),
+        (
+            "budget = 64\n_delay = -x // 2\nprompt = a.prompt_tokens[rows]\nx.context = ceil(y)",
+            ["budget", "_delay", "prompt", "context"],
+        ),
+        ("output = 'a'\noutput = path / 'a'\nprompt = text + more\nwait = True\nprompt_tokens = 1", []),
         ("last = max(a_ns, 0) + 1\nany_ns = a_ns if x else 0\nhalf = a_ns / 2\ndone = a_ns > b_ns", ["last"]),
     ],
 )
 def test_what_counts_as_a_name_without_a_unit(source: str, found: list[str]) -> None:
     tree = ast.parse(source)
-    assert [hit.rpartition(" ")[2] for hit in (*without_unit("x", tree), *lost("x", tree))] == found
+    kinds = (without_unit, undeclared, lost)
+    assert [hit.rpartition(" ")[2] for kind in kinds for hit in kind("x", tree)] == found
 
 
 @pytest.mark.parametrize(

@@ -100,15 +100,15 @@ class TokenBucket:
     looks_at_load = False
 
     def __init__(self, setup: AdmissionSetup) -> None:
-        self._capacity = self._tokens = float(setup.settings.token_bucket_capacity)
+        self._capacity_tokens = self._tokens = float(setup.settings.token_bucket_capacity)
         self._per_s = float(setup.settings.token_bucket_refill_rate)
         self._latest_ns = 0
 
     def __call__(self, request: Request, now_ns: int) -> str:
         refill = (now_ns - self._latest_ns) * self._per_s / SECOND_NS
-        self._tokens, self._latest_ns = min(self._capacity, self._tokens + refill), now_ns
+        self._tokens, self._latest_ns = min(self._capacity_tokens, self._tokens + refill), now_ns
         if self._tokens < request.prompt_tokens:
-            return TOO_LONG if request.prompt_tokens > self._capacity else NO_TOKENS
+            return TOO_LONG if request.prompt_tokens > self._capacity_tokens else NO_TOKENS
         self._tokens -= request.prompt_tokens
         return ""
 

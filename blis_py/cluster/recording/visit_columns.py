@@ -63,7 +63,7 @@ class VisitColumns:
         )
         self.tokens_before = np.zeros(0, dtype=np.int64)
         """Tokens that earlier visits of the request emitted; empty while every request has one visit."""
-        self._capacity = rows
+        self._max_visits = rows
         """Visits for which the columns have room."""
         self.breaks: list[tuple[int, int, int]] = []
         self.others: list[tuple[int, int, int]] = []
@@ -86,7 +86,7 @@ class VisitColumns:
             InternalError: the latest visit has not ended.
         """
         number = self.num_visits
-        if number == self._capacity:
+        if number == self._max_visits:
             self._grow()
         visit: Any = number  # one object each; native code would create a new one for every column
         row: Any = request.row
@@ -111,7 +111,7 @@ class VisitColumns:
     def deliver_late(self, request: Request, delay_ns: int) -> None:
         """Delay the token of a visit, which another instance delivers with the KV."""
         if not len(self.delivered_late_ns):
-            self.delivered_late_ns = np.zeros(self._capacity, dtype=np.int64)
+            self.delivered_late_ns = np.zeros(self._max_visits, dtype=np.int64)
             self.views.bind(self)
         self.views.delivered_late_ns[request.visit] = delay_ns
 
@@ -133,7 +133,7 @@ class VisitColumns:
                 continue
             blank = Outcome.QUEUED if name == "outcome" else 0 if name in _COUNTS else -1
             setattr(self, name, np.concatenate((column, np.full(more, blank, dtype=column.dtype))))
-        self._capacity = len(self.outcome)
+        self._max_visits = len(self.outcome)
         self.views.bind(self)
 
     def of_timed_out(self) -> Ints:
