@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.flags.flag import Flag, Flags
+from blis_py.cli.flags.registered import flags_of
+from blis_py.config.diffusion import DllmSection
 from blis_py.core.diffusion_request import DenoiseBatch
 from blis_py.errors import InputError
 from blis_py.latency.base import FrontendDelays
@@ -20,15 +22,10 @@ if TYPE_CHECKING:
     from engine.diffusion.settings import DllmSettings
     from engine.kinds import Engine
 
+_SIMULATED_TOO = {"config", "fdfo", "in_place_reuse", "re_loop"}
 DLLM = (
     Flag("--dllm-algorithm", str, "", "LowConfidence, JointThreshold, TopKPerStep. Default LowConfidence."),
-    Flag("--dllm-config", str, "", "Parameters of the algorithm (YAML).", metavar="FILE"),
-    Flag("--dllm-fdfo", bool, "", "First done, first out: the default."),
-    Flag("--no-dllm-fdfo", bool, "", "A batch runs until all its blocks are final."),
-    Flag("--dllm-in-place-reuse", bool, "", hidden=True),
-    Flag("--no-dllm-in-place-reuse", bool, "", "An unfinished block releases its slot after every batch."),
-    Flag("--dllm-re-loop", bool, "", hidden=True),
-    Flag("--no-dllm-re-loop", bool, "", "Call the scheduler after every round."),
+    *(flag for _, flag in flags_of(DllmSection, "Block diffusion") if flag.key in _SIMULATED_TOO),
 )
 _MAX_SLOTS = 64
 """Default of `--max-num-seqs` for block diffusion: as many blocks of 32 as the default token budget holds."""

@@ -59,6 +59,10 @@ _SERVER = (
     *(flag for flag in WORKLOAD if flag.name == "--concurrency"),
 )
 """What a client's run does not say of its server."""
+_REDRAWN = (
+    Flag("--bootstrap", int, "", "Redrawn fits, for intervals. Default 50."),
+    Flag("--seed", int, "", "Of the redrawing. Default 0."),
+)
 _FIT = (
     Flag(
         "paths",
@@ -77,8 +81,7 @@ _FIT = (
         metavar="PATH",
     ),
     Flag("--skip-first", str, "", "Of a client's run: leave out its first seconds: 20s.", metavar="TIME"),
-    Flag("--bootstrap", int, "", "Redrawn fits, for intervals. Default 50."),
-    Flag("--seed", int, "", "Of the redrawing. Default 0."),
+    *_REDRAWN,
     FORMAT,
 )
 _VALIDATE = (
@@ -100,8 +103,7 @@ _IMPORT = (
     Flag("--host-step-us", float, "", "Host time of a step, where the source has none. Default the GPU's."),
     Flag("--host-seq-us", float, "", "The same per sequence."),
     Flag("--block-size", int, "", "Tokens per KV block in the source. Default 16."),
-    Flag("--bootstrap", int, "", "Redrawn fits, for intervals. Default 50."),
-    Flag("--seed", int, "", "Of the redrawing. Default 0."),
+    *_REDRAWN,
     FORMAT,
 )
 
