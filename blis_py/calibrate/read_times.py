@@ -37,7 +37,7 @@ TRACE_NAMES = ("trace.csv", "trace.csv.gz")
 
 def read_token_times(path: str | Path, itl: str | Path | None = None) -> TokenTimes:
     """Read a TraceV2 CSV with measured times, the folder of a run, which contains one, or a client's
-    measurements of any server (`client_runs`).
+    measurements of any server (`_client_runs`).
 
     Args:
         itl: the file with the times of all tokens; `None` = the folder's `itl.csv`, if there is one.

@@ -49,7 +49,7 @@ SCHEDULERS: dict[str, Callable[[SchedulerConfig], WaitingQueue]] = {
 }
 
 CACHE_AWARE = ("lpm", "hrrn", "dfs-weight")
-"""Policies that look at the prefix cache, see `cache_aware.CacheAwareQueue`."""
+"""Policies that look at the prefix cache, see `_cache_aware.CacheAwareQueue`."""
 
 
 def last_running(running: list[Request]) -> int:

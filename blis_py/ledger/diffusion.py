@@ -46,7 +46,7 @@ def changes(kind: KindOfRequests) -> Iterator[tuple[str, Any]]:
 
 
 class NotingRounds(Noting):
-    """Watch of a block-diffusion instance."""
+    """Notes on a block-diffusion instance."""
 
     def __init__(
         self,

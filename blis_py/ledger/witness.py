@@ -73,7 +73,7 @@ MakeNoting = Callable[[Any, Any, Notes, Sequence[Watched]], "Noting"]
 
 
 class Witness:
-    """Recorder of the events that concern some requests; a `Watch`.
+    """Recorder of the events that concern some requests; an `Observer`.
 
     Args:
         watched: the requests in question.
@@ -89,7 +89,7 @@ class Witness:
         self._noting = noting or NotingSteps
 
     def beside(self, index: int, scheduler: Any, events: Any) -> Any:
-        """See `Watch`."""
+        """See `Observer`."""
         if index not in self._watched:
             return events
         notes = self.notes[index] = Notes()
@@ -270,7 +270,7 @@ class Noting:
 
 
 class NotingSteps(Noting):
-    """Watch of an autoregressive instance."""
+    """Notes on an autoregressive instance."""
 
     def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
         alone = sum(tokens for request, tokens in step.prefills if request.continues)

@@ -20,7 +20,7 @@ from blis_py.planning.goal import Goal
 from blis_py.planning.job import Job, JobOutcome, Variation
 from blis_py.planning.knobs import improved
 from blis_py.planning.prices import Prices
-from blis_py.planning.report_text import RATE, SURE
+from blis_py.planning.report_text import RATE, SURE, answer
 from blis_py.planning.result import Candidate, Knobs, PlanResult
 from blis_py.planning.runner import Runner
 from blis_py.planning.search import Probe, Search, SearchLine
@@ -49,8 +49,6 @@ class Plan(PlanResult):
         return summary(self)
 
     def __repr__(self) -> str:
-        from blis_py.planning.report_text import answer
-
         return answer(self)
 
     def plot(self) -> Picture:

@@ -70,7 +70,7 @@ class ClientSpec(KindSpec):
     reasoning: ReasoningSpec | None = None
     """Sessions of several turns."""
     network: NetworkSpec | None = None
-    """How far away it is; absent: at the cluster's door."""
+    """How far away it is; absent: beside the cluster."""
     lifecycle: LifecycleSpec | None = None
     """When it sends; absent: at all times."""
     closed_loop: bool | None = None

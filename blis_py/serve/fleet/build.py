@@ -21,6 +21,7 @@ from blis_py.serve.fleet.kv_events import BlockHashes, KVEvents
 from blis_py.serve.fleet.live import LiveCluster, empty_table
 from blis_py.setup import kinds
 from blis_py.setup.demand import Demand
+from blis_py.setup.diffusion import measured_steps
 from blis_py.setup.from_config import DEFAULT_SEED
 from blis_py.setup.setup import Setup
 
@@ -129,7 +130,6 @@ def _live_rounds(setup: Setup, demand: Demand) -> LiveRounds | None:
     if setup.kind is None:
         return None
     from blis_py.serve.fleet.diffusion import LiveRounds
-    from blis_py.setup.diffusion import measured_steps
 
     (measured,) = measured_steps(demand, setup.config).values()
     return LiveRounds(measured, setup.kind.block_tokens, demand.seed)
