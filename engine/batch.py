@@ -105,7 +105,7 @@ class BatchBuilder:
         shared = device.type == "cpu" and not overlapped
         self.tables = BlockTables(max_seqs, block_count(max_model_len, block_size), device, shared)
         self._next: Ints = np.zeros((3, max_seqs), dtype=np.int64)
-        """Of the sequence in each slot: its latest token, its position, and where its keys and values go
+        """Latest token of the sequence in each slot, its position, and the place of its keys and values
         unless that is a new page. What it computes next when it decodes. Out of date while it decodes."""
         self._staging = StagingBuffer(max(max_tokens, seqs), seqs + PROMPT_PLACES, device, shared)
         self._counting: Ints = np.arange(max(max_tokens, seqs) + 1)
@@ -130,7 +130,7 @@ class BatchBuilder:
         self._reached = self._gathered
         """The part of them that the latest batch needed."""
         self.plan: Callable[[torch.Tensor, int], Mapping[int, torch.Tensor]] | None = None
-        """How attention divides the work of decodes, by their lengths and number; None on the CPU."""
+        """Division of the work of decodes by attention, from their lengths and number; None on the CPU."""
 
     def begin(self, rows: Ints) -> list[int]:
         """Begin a batch in which the sequences in these slots decode.

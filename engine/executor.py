@@ -112,7 +112,7 @@ class Batch:
 
     layout: StagingLayout
     transfer: BatchTransfer
-    """What has to be copied for it."""
+    """Copies that it needs."""
     emitters: Emitters
     num_seqs: int
     num_decodes: int

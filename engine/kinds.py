@@ -10,7 +10,7 @@ from engine.models.config import ModelConfig
 
 Engine = LLMEngine | DiffusionEngine
 EngineInBlocks = DiffusionEngine
-"""Its answers come in blocks, each settled over several forwards."""
+"""Engine whose answers come in blocks, each settled over several forwards."""
 Output = StepOutput | DiffusionOutput
 
 

@@ -39,7 +39,7 @@ class Penalised:
     penalties: torch.Tensor
     """[3, B] repetition, presence, frequency."""
     entrants: list[Entrant]
-    """Whose tokens are to be counted first of all; empty once that is done."""
+    """Sequences whose tokens are to be counted first of all; empty once that is done."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class SamplingPlan:
     logprobs_index: torch.Tensor | None = None
     most_logprobs: int = 0
     greedy: SamplingTensors | None = None
-    """What to sample with where all are greedy: it is the same at every position."""
+    """Tensors to sample with where all are greedy: the same at every position."""
 
     @property
     def plain(self) -> bool:
@@ -106,7 +106,7 @@ class Sampler:
         self._columns = SamplingColumns()
         self._counts = TokenCounts(device)
         self._greedy: SamplingPlan | None = None
-        """That of the latest batch in which nothing but the most likely tokens was wanted."""
+        """Plan of the latest batch in which nothing but the most likely tokens was wanted."""
 
     def plan(self, emitters: Emitters) -> SamplingPlan:
         """On the host: what sampling for these sequences needs."""

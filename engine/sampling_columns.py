@@ -13,7 +13,7 @@ from engine.sampling_params import SamplingParams
 from engine.sequence import Sequence
 
 RANDOM, FILTERED, PENALISED, HELD_BACK, LOGPROBS = (1 << bit for bit in range(5))
-"""What a request needs: random numbers, filters, counts of its tokens, no end before `min_tokens`,
+"""Needs of a request: random numbers, filters, counts of its tokens, no end before `min_tokens`,
 log-probabilities."""
 _FIRST_SLOTS = 64
 _HOTTEST, _ALL = float(np.finfo(np.float32).max), np.iinfo(np.int32).max

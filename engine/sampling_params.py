@@ -31,7 +31,7 @@ class SamplingParams:
     seed: int | None = None
     """Seed of this request; `None` = derived from the engine's seed and the request number."""
     repetition_penalty: float = 1.0
-    """Divides positive and multiplies negative logits of tokens in prompt or output."""
+    """Divisor of positive and factor of negative logits of tokens in prompt or output."""
     presence_penalty: float = 0.0
     """Subtracted from the logits of tokens in the output."""
     frequency_penalty: float = 0.0

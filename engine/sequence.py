@@ -101,7 +101,7 @@ class Sequence:
         self.watched = bool(params.stop_strings) or grammar is not None
         """Whether every token has to be checked."""
         self.slot = NO_SLOT
-        """Its row in the per-slot arrays while it runs."""
+        """Row in the per-slot arrays while it runs."""
         self.table_changed = False
         """Whether its block table may differ from that row."""
         self.logprobs: list[TokenLogprobs] = []

@@ -93,7 +93,7 @@ class StepRecorder:
         self._key_numbers: dict[Hashable, int] = {}
         self._end_ns = 0
         self.trace: StepTrace | None = None
-        """Receives every step and request as it ends."""
+        """Receiver of every step and request as it ends."""
 
     # -- requests --------------------------------------------------------------------------------
 

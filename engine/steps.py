@@ -61,7 +61,7 @@ class EngineSteps(EngineLifecycle[Scheduler, StepRecorder]):
         self.grammars = Grammars(self.tokenizer, self.vocab_size)
         self._masks = Masks(self.vocab_size, self.clock)
         self._mask: BatchMask | None = None
-        """Of the step under way, if any of its rows is constrained."""
+        """Mask of the step under way, if any of its rows is constrained."""
         self._own_seed = seed
         self._inference = torch.inference_mode()
         self._decoding = Roster()

@@ -12,10 +12,10 @@ from engine.steplog import Times
 _LAPS = 5
 """Marks: start, and end of schedule, prepare, launch and sample."""
 _LAST_KERNELS = 1.1
-"""What the GPU works on when the last kernel has been launched may take a tenth of launching them all."""
+"""Allowance for the kernels at work when the last one has been launched: a tenth of launching them all."""
 _BASE_TRIES = 100
 _BASE_WITHIN_NS = 4000
-"""How far the base event of a timeline may be from where it is placed."""
+"""Distance allowed between the base event of a timeline and its place."""
 
 
 class GpuSpan:

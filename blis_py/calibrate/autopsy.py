@@ -64,7 +64,7 @@ class Cause:
     values_ns: Nanoseconds
     """The metrics once this cause, and those before it, are corrected."""
     shares_ns: Nanoseconds
-    """Its contribution to each metric of the prediction."""
+    """Contribution to each metric of the prediction."""
     found: str
     """The difference, in words."""
     fix: str

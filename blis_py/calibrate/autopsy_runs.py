@@ -31,7 +31,7 @@ class Prediction:
     lengths: dict[int, tuple[int, int]]
     """Prompt and output tokens of its requests, by id."""
     blocks: Blocks | None = None
-    """Where answers come in blocks, how these were executed and the rounds they took."""
+    """Execution of blocks and the rounds they took, where answers come in blocks."""
 
 
 def autopsy_of_runs(

@@ -14,7 +14,7 @@ from blis_py.traces.steplog import Numbers, StepLog
 REGIMES = ("denoise", "prefill", "mixed", "padded")
 """Rounds of blocks alone, of prompts alone, of both, and padded ones."""
 CAUSES = {"rounds": "rounds per block", "denoise": "denoise rounds"}
-"""Of errors: the one after the token counts, the other in place of decode steps."""
+"""Labels of errors: the one after the token counts, the other in place of decode steps."""
 ROUNDS_FIX = "replay the rounds of the run: `--dllm-workload RUN_DIR/dllm.yaml`"
 _SWITCHES = {"fdfo": "dllm-fdfo", "reuse_in_place": "dllm-in-place-reuse", "reloop": "dllm-re-loop"}
 

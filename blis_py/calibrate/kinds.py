@@ -10,7 +10,7 @@ from blis_py.core.features import StepFeatures
 from blis_py.traces.steplog import StepLog
 
 Blocks = diffusion_blocks.RecordedBlocks
-"""What decided a run whose answers came in blocks: how these were executed, and the rounds they took."""
+"""Execution and rounds of the blocks of a recorded run whose answers came in blocks."""
 CAUSES, REGIMES, ROUNDS_FIX = diffusion.CAUSES, diffusion.REGIMES, diffusion.ROUNDS_FIX
 blocks_of, check_kinds = diffusion_blocks.blocks_of, diffusion_blocks.check_kinds
 in_blocks, recorded_blocks = diffusion_blocks.of_blocks, diffusion_blocks.recorded_blocks

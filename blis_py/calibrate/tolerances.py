@@ -20,7 +20,7 @@ class Tolerances:
     """Percentage points."""
     ttft_mape: float = 0.15
     throughput_percent: float = 0.0
-    """Of output tokens per second; 0 = no verdict."""
+    """Tolerance on output tokens per second; 0 = no verdict."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ class Verb(NamedTuple):
     module: str
     what: str
     function: str = ""
-    """Its name where that is not the verb; or that of a `Program`."""
+    """Name of the function where that is not the verb; or of a `Program`."""
 
 
 class Program(NamedTuple):

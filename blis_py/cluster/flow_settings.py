@@ -21,7 +21,7 @@ class FlowSettings:
     saturation_detector: str = setting(
         "never", flag="--saturation-detector", help="When it is saturated: never, utilization, concurrency."
     )
-    """When it is: `never`, `utilization`, `concurrency`, or one that is installed."""
+    """Detector of saturation: `never`, `utilization`, `concurrency`, or one that is installed."""
     queue_depth_threshold: float = setting(
         5.0,
         above=0,

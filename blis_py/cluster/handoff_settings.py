@@ -34,7 +34,7 @@ class PairChoice:
         flag="--pd-pair-order",
         help="decode-first (llm-d, BLIS), or prefill-first (Dynamo).",
     )
-    """When the decode instance is chosen: `decode-first`, on arrival; `prefill-first`, after the prefill."""
+    """Choice of the decode instance: `decode-first`, on arrival; `prefill-first`, after the prefill."""
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)

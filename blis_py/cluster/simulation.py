@@ -144,7 +144,7 @@ class ClusterSimulation:
         self.signals, self.router = signals, router = self._routing(members, decode)
         self._kept_candidates = record_decisions
         self._logs: list[DecisionLog] = []
-        """Of the routing decisions: one for each router among instances of a model, if they are recorded."""
+        """Logs of routing decisions: one for each router among instances of a model, if they are recorded."""
         unserved = _unserved(table, ingress.served_models)
         self.dispatcher = dispatcher = _dispatcher_type(handoff)(
             members, router, signals, recorder, lookahead, self._log(signals, router), progress, unserved

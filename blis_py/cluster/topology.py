@@ -119,7 +119,7 @@ class Ingress:
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class _HandoffNames:
     handoff: str = "vllm"
-    """Whose hand-over, see `blis_py.cluster.instances.handoffs.HANDOFFS`."""
+    """Name of the hand-over, see `blis_py.cluster.instances.handoffs.HANDOFFS`."""
     decider: str = "always"
     """Which requests, see `blis_py.cluster.routing.deciders.DECIDERS`."""
 
@@ -127,7 +127,7 @@ class _HandoffNames:
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class _LeaseTime:
     lease_ns: int | None = None
-    """How long a prefill instance keeps KV whose fetch has not begun; None = as long as it takes."""
+    """Time for which a prefill instance keeps KV whose fetch has not begun; None = as long as it takes."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -87,7 +87,7 @@ class _AdmissionPolicy:
         flag="--admission-policy",
         help="always-admit, reject-all, token-bucket, tier-shed, gaie-legacy.",
     )
-    """Who is let in: `always-admit`, `reject-all`, `token-bucket`, `tier-shed`, `gaie-legacy`, or one that
+    """Admission policy: `always-admit`, `reject-all`, `token-bucket`, `tier-shed`, `gaie-legacy`, or one that
     is installed."""
     latency_us: int = setting(
         0, least=0, most=_LAST_US, flag="--admission-latency", help="Admission delay, µs."

@@ -21,7 +21,7 @@ class DllmSection:
     algorithm: str | None = setting(
         None, flag="--dllm-algorithm", help="Whose step counts of the workload. Default its first."
     )
-    """Whose step counts to take, where the workload has those of several; null = the first."""
+    """Algorithm whose step counts to take, where the workload has those of several; null = the first."""
     config: str | None = setting(
         None, flag="--dllm-config", help="Parameters of the algorithm (YAML).", metavar="FILE"
     )

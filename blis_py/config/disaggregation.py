@@ -149,8 +149,8 @@ class _SidesAndHandoff:
         help="Whose: vllm, sglang, trtllm, trtllm-generation-first, blis. Default: the engine's.",
         metavar="NAME",
     )
-    """Whose hand-over: `vllm`, `sglang`, `trtllm`, `trtllm-generation-first`, `blis`, or an installed one;
-    null = that of the engine preset, else `vllm`."""
+    """Engine of the hand-over: `vllm`, `sglang`, `trtllm`, `trtllm-generation-first`, `blis`, or an
+    installed one; null = that of the engine preset, else `vllm`."""
     decider: str | None = setting(
         None,
         flag="--pd-decider",

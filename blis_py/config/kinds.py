@@ -10,7 +10,7 @@ class KindSection(NamedTuple):
     title: str
     """Heading of its flags."""
     files: tuple[str, ...]
-    """Its settings that name files."""
+    """Settings that name files."""
     description: str
     """The one among them that names a description of all requests, as being of this kind."""
     also_called: Mapping[str, str]

@@ -57,7 +57,7 @@ class LatencySection:
         flag="--latency-model",
         help="trained, trained-physics, roofline, kernel-tables, fitted, linear.",
     )
-    """What prices a step: trained, trained-physics, roofline, kernel-tables, fitted or linear."""
+    """Model that prices a step: trained, trained-physics, roofline, kernel-tables, fitted or linear."""
     alpha_coeffs: tuple[float, ...] | None = setting(
         None, flag="--alpha-coeffs", help="Three front-end delays, µs.", metavar="A,A,A", read=numbers
     )
@@ -78,7 +78,7 @@ class LatencySection:
     )
     """Folder of kernel times measured layer by layer, of the `kernel-tables` model."""
     kernels: str = setting("vllm", choices=("vllm", "sglang", "trtllm"))
-    """Whose kernels `trained` prices: those of this engine, as far as they were measured."""
+    """Engine whose kernels `trained` prices, as far as they were measured."""
     moe_backend: str = setting(
         "auto",
         choices=(
@@ -219,7 +219,7 @@ class RunConfig:
         help="Whose engine: vllm (default), vllm-0.12, sglang, trtllm, blis, … or a YAML file.",
         metavar="NAME",
     )
-    """Whose engine is simulated: a preset under `profiles/engines`, or a file like those. Its
+    """Engine that is simulated: a preset under `profiles/engines`, or a file like those. Its
     values are the defaults of settings that are not given elsewhere."""
     model: str | None = setting(
         None, flag="--model", help="Model: a bundled name or its HuggingFace spelling."
@@ -345,7 +345,7 @@ class RunConfig:
     """Delays of the API server: in front of the engine and, if given, behind it, and what each sequence that
     gets tokens at the same time adds to the latter; null = those of the latency model."""
     memory: str = setting("blis", choices=("blis", "vllm", "sglang", "trtllm"))
-    """Whose accounting of GPU memory decides how many KV blocks there are; see `latency.memory_overheads`."""
+    """Accounting of GPU memory that decides how many KV blocks there are; see `hardware.memory_overheads`."""
     scheduler: SchedulerSection = field(default_factory=SchedulerSection)
     latency: LatencySection = field(default_factory=LatencySection)
     workload: WorkloadSection = setting(

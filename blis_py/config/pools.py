@@ -17,13 +17,13 @@ from blis_py.errors import InputError
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
 class _OfPoolsAlone:
     name: str = ""
-    """Of the pool, in messages and results."""
+    """Name of the pool in messages and results."""
     role: str = setting("both", choices=("both", "prefill", "decode"))
     """Phases of a request that its instances serve."""
     count: int = setting(1, least=0, most=MAX_INSTANCES)
-    """Its instances."""
+    """Number of instances."""
     price_per_hour: float | None = setting(None, least=0, most=1e9)
-    """Of one instance with all its GPUs."""
+    """Price of one instance with all its GPUs."""
     weight: float | None = setting(None, above=0, most=1e6)
     """Capacity of an instance in relation to those of other pools, for the router; null = 1, or as modelled
     with `capacity_weights`."""

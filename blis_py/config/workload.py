@@ -64,7 +64,7 @@ class WorkloadSection:
         help="Of the arrivals in --columns: s, ms, us, ns.",
         group="Trace",
     )
-    """Of numbers in the column of arrivals, where `columns` names one."""
+    """Unit of numbers in the column of arrivals, where `columns` names one."""
     tokenizer: str | None = setting(
         None, flag="--trace-tokenizer", help="tokenizer.json, for texts.", metavar="FILE", group="Trace"
     )
@@ -128,7 +128,7 @@ class WorkloadSection:
         flag="--arrival",
         help="poisson, gamma, weibull, constant.",
     )
-    """How the gaps between requests are distributed."""
+    """Distribution of the gaps between requests."""
     cv: float | None = setting(
         None, above=0, flag="--cv", help="Burstiness of gamma and weibull arrivals. Default 1."
     )
@@ -223,13 +223,13 @@ class WorkloadSection:
         help="Turns: closed-loop (after answers) or fixed.",
         group="Trace",
     )
-    """When the turns of a trace's sessions come: a pause after the answer before them, or at their times in
+    """Times of the turns of a trace's sessions: a pause after the answer before them, or at their times in
     the trace; null = at their times, where they have any."""
     closed_loops: str = setting("client", choices=("client", "blis"))
-    """When a client goes on: `client`, when it has the answer, behind the front end, and whatever became of
-    it; the next turn repeats all of it. `blis`, as BLIS does it: when the last step has ended, and only
-    if there is an answer; the next turn repeats all but its last token; the first requests of a `concurrency`
-    are spread over a pause; sessions are not cut off at a number of requests."""
+    """Time at which a client goes on: `client`, when it has the answer, behind the front end, and whatever
+    became of it; the next turn repeats all of it. `blis`, as BLIS does it: when the last step has ended, and
+    only if there is an answer; the next turn repeats all but its last token; the first requests of a
+    `concurrency` are spread over a pause; sessions are not cut off at a number of requests."""
     prefix_tokens: int = setting(
         0, least=0, most=MAX_TOKENS, flag="--prefix-tokens", help="Shared prefix before every prompt."
     )

@@ -24,7 +24,7 @@ MAX_INSTANCES = 100_000
 MAX_KV_BLOCKS = 100_000_000
 """Per instance. Identical instances share 36 bytes for each block; a used one takes 8 more."""
 MAX_BLOCK_ROUNDS = 1_000_000
-"""Of a block that is denoised; those measured take up to twice its positions."""
+"""Most rounds of a block that is denoised; those measured take up to twice its positions."""
 MAX_RERUNS = MAX_REDRAWS = 10_000
 """Repetitions of a simulation, or of a fit, for intervals; a hundred suffice."""
 MAX_SEED = 2**63 - 1

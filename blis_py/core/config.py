@@ -43,8 +43,8 @@ class Batching(SchedulerSettings):
         flag="--batch-former",
         help="running-first, prefill-first, prefill-only or in-flight.",
     )
-    """What a step is filled with: decodes and unfinished prompts first (vLLM), new prompts first, prompts
-    alone while there are any (SGLang), or decodes and whole prompts (TensorRT-LLM)."""
+    """Order in which a step is filled: decodes and unfinished prompts first (vLLM), new prompts first,
+    prompts alone while there are any (SGLang), or decodes and whole prompts (TensorRT-LLM)."""
     admission_rule: str = setting(
         "blocks",
         choices="admission_rule",

@@ -18,7 +18,7 @@ class StepKind(NamedTuple):
 
     features: type[StepFeatures]
     names: Mapping[str, Feature]
-    """What its features have beyond `FEATURES`."""
+    """Features of its steps beyond `FEATURES`."""
 
 
 IN_BLOCKS: Final = StepKind(DiffusionFeatures, ROUND_FEATURES)

@@ -26,7 +26,7 @@ from blis_py.core.policies import SCHEDULERS
 from blis_py.core.request import FINISHED, NEVER_NS, WAITING, FinishReason, Request
 
 _LOADING: Final = -1
-"""It waits for KV: other requests may be admitted past it."""
+"""Marks a request that waits for KV: others may be admitted past it."""
 
 
 class _Count:

@@ -35,7 +35,7 @@ class Match:
     inside: int
     """Number of blocks of that node that belong to it."""
     blocks: int
-    """Its length in blocks."""
+    """Length in blocks."""
     version: int
     """Version of the node at the time of the match."""
 

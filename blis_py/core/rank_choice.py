@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from blis_py.core.request import Request
 
 _MASK = 2**64 - 1
-"""Of SplitMix64, here the generator of those numbers."""
+"""64-bit mask of SplitMix64, the generator of those numbers."""
 
 
 class RankLoad:

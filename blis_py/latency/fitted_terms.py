@@ -42,7 +42,7 @@ class StepPoint:
     attended: Any
     """Sequences that read their whole context with one or few queries: decodes and denoised blocks."""
     begins_batch: Any
-    """Of denoising rounds: 1 in the first round of a batch."""
+    """1 in the first round of a batch of denoising rounds."""
     decode_kv_tokens: Any
     max_context: Any
     """Not negative: 0 if it is not tracked."""

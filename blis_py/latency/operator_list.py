@@ -48,7 +48,7 @@ class KernelOptions:
     """Kernels that a server is set to."""
 
     moe_backend: str = "auto"
-    """Of experts: auto, trtllm, cutlass, deepgemm, …."""
+    """Kernels of experts: auto, trtllm, cutlass, deepgemm, …."""
     fused_norms: bool = False
     """Whether all-reduces of few tokens add the residual and normalise, too."""
     graphs: GraphSizes | None = None

@@ -41,7 +41,7 @@ from blis_py.models.model_shape import ModelShape
 Array = NDArray[np.float64]
 ENGINES = ("vllm", "sglang", "trtllm")
 _LIBRARIES = ("deepep",)
-"""Whose kernels engines call where they are set to."""
+"""Libraries whose kernels engines call where they are set to."""
 _PIECEWISE_TOKENS = {"vllm": 512}
 """Tokens up to which CUDA graphs hold the layers of a step with prompts, too, by an engine's default; the
 largest captured size where a server's sizes are known (vllm/config/vllm.py: `max_cudagraph_capture_size` is

@@ -26,7 +26,7 @@ class InTheWay:
     """Time during which it held a slot and KV blocks, or computed its prompt, while the request waited for
     such."""
     in_steps_ns: int = 0
-    """Its prompt's share of the steps in which the request computed."""
+    """Share of the prompt in the steps in which the request computed."""
     went_ahead: bool = False
     """Whether it arrived later and was admitted earlier."""
 
@@ -83,7 +83,7 @@ class Stay:
     enqueue_ns: int
     """Entry into the queue; -1 if it did not reach it."""
     ready_ns: int
-    """When it can be scheduled there: on entry, or when its KV is there."""
+    """Time from which it can be scheduled there: entry, or the arrival of its KV."""
     cut_ns: int
     """End of the relevant time on the instance."""
     goes_on: bool

@@ -19,15 +19,15 @@ class HandOver(NamedTuple):
     decode: int
     """Indices of the instances."""
     arrived_ns: int
-    """When the pair was chosen."""
+    """Choice of the pair."""
     prefill_end_ns: int
     """End of the step that computed the rest of the prompt."""
     reserved_ns: int
-    """When the decode instance had taken the blocks."""
+    """Reservation of the blocks by the decode instance."""
     begin_ns: int
     """Begin of the transfer on which the request waited: of all, or of the last chunk."""
     end_ns: int
-    """When the KV was there."""
+    """Arrival of the KV."""
     alone_ns: int
     """Duration of that transfer on idle links."""
     size_bytes: int

@@ -14,7 +14,7 @@ class Intervals:
     level: float
     """Share of the reruns within an interval; the rest is split evenly below and above."""
     varied: tuple[str, ...]
-    """What differs between reruns."""
+    """Inputs that differ between reruns."""
     metrics: dict[str, tuple[float, float] | None]
     """Low and high by name, such as `ttft_ms.p99`; `None` if undefined in any rerun."""
     slo: dict[str, float | None]

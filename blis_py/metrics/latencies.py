@@ -32,7 +32,7 @@ class Latencies(NamedTuple):
     """First time scheduled - arrival, for all requests that were scheduled."""
 
     more: Mapping[str, Floats] = {}
-    """Of metrics from outside of the package."""
+    """Values of metrics from outside of the package."""
 
     def column(self, metric: str) -> Floats:
         """The values of a metric or of a column; of `itl` each request's own mean."""

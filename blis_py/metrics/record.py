@@ -94,14 +94,14 @@ class InstanceRecord:
     start_ns, end_ns, steps, waiting, running, kv_blocks (in use during the last step), preemptions (since
     the row before), and the `StepFeatures` of the first step."""
     of_kind: Counters | None = None
-    """What its kind of requests counts beyond that; of autoregressive ones there is none. Where answers come
+    """Further counters of its kind of requests; none of autoregressive ones. Where answers come
     in blocks, a step is a round and `decode_tokens` are those of all blocks in all rounds."""
     pool: str = ""
     gpus: int = 1
     price_per_hour: float | None = None
     added_ns: int = 0
     gone_ns: int | None = None
-    """When it left; None if it lived to the end of the run."""
+    """Time of departure; None if it lived to the end of the run."""
 
     def lived_ns(self, since_ns: int, end_ns: int) -> int:
         """The part of a time span during which it lived."""
@@ -141,7 +141,7 @@ class RunRecord:
     config: dict[str, Any] = field(default_factory=dict)
     """The resolved configuration, as written to `config.yaml`."""
     block_rounds: Ints | None = None
-    """Where answers come in blocks: rounds that the blocks of each request took."""
+    """Rounds that the blocks of each request took, where answers come in blocks."""
     decisions: Decisions | None = None
     """The state visible to the router at each decision, if recorded."""
     rejection: Labels | None = None

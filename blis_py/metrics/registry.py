@@ -93,19 +93,20 @@ class Metric(NamedTuple):
     label: str
     """In tables."""
     title: str
-    """Of its picture; what follows a comma is left out where other statistics are drawn."""
+    """Title of its picture; what follows a comma is left out where other statistics are drawn."""
     of: Callable[[RunRecord], Floats]
-    """Its value for every request, in ns if the unit is a time; NaN where a request never got that far."""
+    """Function from the record to its value for every request, in ns if the unit is a time; NaN where a
+    request never got that far."""
     target: bool = True
     """A good request can be held to a limit of it, and it is among the main figures of a run."""
     column_name: str = ""
-    """Of its values in the table of requests, where that is not its name."""
+    """Name of its column in the table of requests, where that is another."""
     unit: Unit = MS
     shown: Places = Places()
     aliases: tuple[str, ...] = ()
     """Other names in targets and limits."""
     own_label: str = ""
-    """Of the value of one request, where that is not the label."""
+    """Label of the value of one request, where that is another."""
     per_token: bool = False
     """The statistics are over the gaps of all tokens, not over one value per request."""
     reached: str = ""
@@ -251,7 +252,7 @@ def columns() -> list[str]:
 
 
 OWN_COLUMNS = tuple(metric.column_key for metric in METRICS.values())
-"""Of the package itself: those that the tables of every result have."""
+"""Columns of the package itself, which the tables of every result have."""
 
 
 def paired() -> list[Metric]:

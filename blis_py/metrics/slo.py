@@ -69,7 +69,7 @@ class SloCheck(NamedTuple):
     metric: str
     stat: str
     limit_ns: float
-    """Of a metric with another unit than a time, in that unit."""
+    """Limit; in the unit of the metric where that is not a time."""
     slo_class: str | None = None
 
 

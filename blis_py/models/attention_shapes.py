@@ -23,7 +23,7 @@ class Indexer:
     """Tokens selected for each query."""
     query_rank: int
     weight_bytes: float = 2.0
-    """Of a weight of the queries."""
+    """Size of a weight of the queries."""
 
     @property
     def query_parameters(self) -> int:
@@ -58,7 +58,7 @@ class LatentAttention:
     rope_dim: int
     value_dim: int
     indexer: Indexer | None = None
-    """Of sparse attention; None = attention to all tokens."""
+    """Indexer of sparse attention; None = attention to all tokens."""
 
     @property
     def cached_elements(self) -> int:

@@ -65,7 +65,7 @@ class LayerCounts:
     indexed: Collection[int] = ()
     """Layers with an indexer of sparse attention."""
     latent_weights: Sequence[int] = ()
-    """Of latent attention: weights of the projections down and of queries, of the expansion, of the
+    """Weights of latent attention: of the projections down and of queries, of the expansion, of the
     output."""
 
 

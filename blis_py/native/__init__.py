@@ -64,7 +64,8 @@ EVERY_STEP = (
     "latency.rank_prices",
     "latency.trained_physics",
 )
-"""What most simulated steps pass through. Other queues derive from built-in types, and stay interpreted."""
+"""Modules that most simulated steps pass through. Other queues derive from built-in types, and stay
+interpreted."""
 SOME = (
     "core.diffusion_features",
     "core.diffusion_request",
@@ -94,7 +95,7 @@ SOME = (
     "cluster.routing.deciders",
     "cluster.instances.diffusion",
 )
-"""What some do, or requests only."""
+"""Modules that some steps pass through, or requests only."""
 MODULES = EVERY_STEP + SOME
 
 MANIFEST = "manifest.json"

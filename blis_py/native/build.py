@@ -26,7 +26,7 @@ follow_imports = skip
 follow_imports_for_stubs = true
 ignore_missing_imports = true
 """
-"""What mypy has to know. Reading the types of these libraries would take it as long as all the rest."""
+"""Stubs for mypy. Reading the types of these libraries would take it as long as all the rest."""
 
 
 def build() -> None:

@@ -95,7 +95,7 @@ class Driver:
         self._made: dict[int, bytes] = {}
         self._to_make: deque[int] = deque()
         self._talks: dict[int, Any] = {}
-        """What a session has said so far, by its number."""
+        """Messages of each session so far, by its number."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._due: list[tuple[int, int]] = []
         self._started_ns = started_ns

@@ -147,7 +147,7 @@ class SpaceFile:
     axes: tuple[Axis, ...] = ()
     runs: tuple[Point, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
-    """Its other keys."""
+    """Other keys of the axis."""
 
 
 def read_space(path: str | Path, known: Sequence[str] = ()) -> SpaceFile:

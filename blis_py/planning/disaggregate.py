@@ -27,7 +27,7 @@ _CAUSE = {
     True: "separated, no prefill delays the tokens of others",
     False: "separated, KV crosses a link and fewer instances prefill",
 }
-"""What the kind that wins has ahead, by whether prefill and decode are apart."""
+"""Advantage of the kind that wins, by whether prefill and decode are apart."""
 
 
 @dataclass(frozen=True)

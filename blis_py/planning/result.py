@@ -31,7 +31,7 @@ class Candidate:
     judgement: Judgement
     outcome: JobOutcome
     parts: tuple[Part, ...] = ()
-    """Its pools with instances; empty without pools."""
+    """Pools with instances; empty without pools."""
 
     @property
     def dollars_per_hour(self) -> float | None:
@@ -115,7 +115,7 @@ class PlanResult:
     best: Candidate
     """The cheapest candidate that meets all targets; if none does, the one that comes nearest."""
     objective: str
-    """What is minimised: dollars per hour, or GPUs; or `requests per second`, which is maximised."""
+    """Quantity that is minimised: dollars per hour, or GPUs; or `requests per second`, which is maximised."""
     sustained: Sustained | None = None
     """The best candidate over longer durations of its load."""
     burst: Candidate | None = None

@@ -17,7 +17,7 @@ RESOLUTION = 0.03
 """Relative precision of the highest rate."""
 MAX_FACTOR, MIN_FACTOR = 100.0, 0.01
 ANALYSED_REQUESTS = 3000
-"""Of each run of an analysis, unless the workload has more."""
+"""Requests of each run of an analysis, unless the workload has more."""
 _GROWTH, _MIN_GROWTH, _MIN_GROWTH_ON_EDGE = 4, 2, 1.2
 """Factor from one tried duration to the next; the last one may be shorter, up to the longest run."""
 _CLOSE = 0.05
@@ -99,7 +99,7 @@ class RateBounds(NamedTuple):
     most: float | None = None
     """Misses one; None if none tried does for certain."""
     requests: int = 0
-    """Of the longest run by which they are known."""
+    """Requests of the longest run by which they are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class HighestRate:
     length: float = 1.0
     requests: int = 0
     span_s: float = 0.0
-    """Of the run at that rate."""
+    """Length of the run at that rate."""
     settled: bool = True
     """Whether a longer run gives the same rate; False: it is the rate of a burst of this length, or known
     within bounds."""

@@ -71,7 +71,7 @@ class Regime(NamedTuple):
     gpu: str
     precision: str
     kind: str
-    """Of the model."""
+    """Kind of the model."""
     load: str
 
 

@@ -42,7 +42,7 @@ class Validated:
     load: str
     """Open loop, closed loop, or open loop near saturation."""
     held_out: str
-    """What of the run the latency model had not seen; `LEARNED` if it was learned on the like of it."""
+    """Part of the run that the latency model had not seen; `LEARNED` if it was learned on the like of it."""
     ratios: Mapping[tuple[str, str], float]
     """Measured over predicted, by metric (ttft, tpot, e2e) and statistic (mean, p99)."""
     engine: str = _VLLM

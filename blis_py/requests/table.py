@@ -97,7 +97,7 @@ class RequestTable:
     constrained: NDArray[np.bool_] | None = None
     """Whether a grammar constrains the answer (structured outputs); `None` = no answer."""
     extra_key: Labels | None = None
-    """What must be equal, beside the content, for KV to be shared: a LoRA adapter, a salt; empty = nothing.
+    """Key that must be equal, beside the content, to share KV: a LoRA adapter, a salt; empty = nothing.
     `None` = of no request."""
     due_ns: Ints | None = None
     """In a closed loop, the time in ns at which each request would have been sent without the concurrency

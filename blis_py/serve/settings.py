@@ -23,6 +23,6 @@ class ServeSettings:
     tls_cert: str | None = None
     tls_key: str | None = None
     grace_s: float = 30.0
-    """How long a graceful stop waits for open requests."""
+    """Time for which a graceful stop waits for open requests."""
     default_max_tokens: int | None = None
     """Output limit of a chat request without one; None = what the context leaves."""

@@ -29,7 +29,7 @@ class Demand:
     table: RequestTable
     """The requests, in order of arrival; with `loops`, all that may be sent, loop by loop."""
     seed: int
-    """What their random numbers start from."""
+    """Seed of their random numbers."""
     kinds: Mapping[str, KindOfClient] = field(default_factory=dict)
     """By client, of those whose requests are not autoregressive."""
     recorded_kind: tuple[str, str] | None = None

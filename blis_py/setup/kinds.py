@@ -18,7 +18,7 @@ class KindInSetup(Protocol):
     """The functions of such a module."""
 
     TITLE: str
-    """Its name in messages."""
+    """Name in messages."""
 
     def described(self, demand: Demand, config: RunConfig) -> Demand:
         """With what the configuration says of all requests, which may make them requests of this kind."""

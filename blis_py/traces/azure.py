@@ -31,7 +31,7 @@ LABELS = ("slo_class", "tenant_id", "client_id", "model")
 NAME = "request_id"
 SAME = ("prompt_id", "prompt_slot")
 MEASURED = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms", "ttft_s", "tpot_s", "itl_s", "e2e_s", "instance")
-"""Of a client's log: no property of a request."""
+"""Columns of a client's log that are no property of a request."""
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d{1,9})?)(Z|[+-]\d\d:?\d\d)?", re.ASCII)
 _YEARS = (1970, 2200)
 """Years within 64-bit nanoseconds since 1970, with a margin."""

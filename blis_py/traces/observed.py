@@ -34,7 +34,7 @@ class ObservedRequest:
 
     sent_ns: int = -1
     token_ns: list[int] = field(default_factory=list)
-    """When something came: a token, or all tokens of a block at once."""
+    """Times at which a token came, or all tokens of a block at once."""
     ended_ns: int = -1
     end: End = UNSENT
 

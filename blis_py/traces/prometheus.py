@@ -14,7 +14,7 @@ from blis_py.files.json_files import parse_json
 from blis_py.files.opening import read_text
 
 SCRAPED = "# scraped_at "
-"""Begins the line, with the time in s, above each scrape in a file of several."""
+"""Beginning of the line, with the time in s, above each scrape in a file of several."""
 _SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?\s+(\S+)")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _FIX = "give a file of `blis observe --scrape-metrics`, or the JSON of query_range"

@@ -46,7 +46,7 @@ class MeasuredColumns:
     first_token_ns: Ints
     last_token_ns: Ints
     chunks: Ints
-    """How often something came: tokens, or blocks of them."""
+    """Number of times that tokens, or blocks of them, came."""
     ends: Sequence[End]
     server_input_tokens: Ints | None = None
     """Prompt tokens as the server counts them; 0 = unknown."""

@@ -35,7 +35,8 @@ from blis_py.ui.state import State, shown, with_counts  # noqa: E402
 Json = dict[str, Any]
 LAYOUTS = "layouts"
 VARIED = {"instances": (), "tp": ("tp",), "gpu": ("tp", "gpu"), LAYOUTS: ()}
-"""What a search varies beside the number of instances; layouts are compared for the number that it finds."""
+"""Settings that a search varies beside the number of instances; layouts are compared for the number
+that it finds."""
 _TP = (1, 2, 4, 8)
 _MAX_INSTANCES, _MIN_COUNTS = 64, 4
 

@@ -24,7 +24,7 @@ class NetworkSpec(Strict):
     rtt_ms: Annotated[float, Field(ge=0, le=3.6e6, allow_inf_nan=False)] = 0.0
     """Round trip between client and cluster."""
     bandwidth_mbps: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
-    """Of the client's line, Mbit/s both ways, with 4 bytes for a token; 0: a token takes no time."""
+    """Bandwidth of the client's line, Mbit/s both ways, 4 bytes for a token; 0: a token takes no time."""
 
 
 class ClientSpec(KindSpec):
@@ -38,18 +38,18 @@ class ClientSpec(KindSpec):
     """
 
     id: Text = ""
-    """Its name in results; absent: `client_N`."""
+    """Name in results; absent: `client_N`."""
     tenant_id: Text = ""
-    """Whom it belongs to."""
+    """Tenant that it belongs to."""
     slo_class: str = ""
-    """How urgent it is: `critical`, `standard`, `batch`, `sheddable`, `background`, or a class that a policy
+    """Urgency: `critical`, `standard`, `batch`, `sheddable`, `background`, or a class that a policy
     defines; absent: as `standard`."""
     model: str = ""
     """Which model it asks for."""
     rate_fraction: Share | None = None
-    """Its share of `aggregate_rate`, in proportion to those of all who send at some time when it does."""
+    """Share of `aggregate_rate`, in proportion to those of all who send at some time when it does."""
     arrival: ArrivalSpec | None = None
-    """How its requests are spaced."""
+    """Spacing of its requests."""
     concurrency: Annotated[Whole, Field(le=MAX_REQUESTS)] = 0
     """A closed loop: so many requests, or sessions, under way at most; 0: an open loop."""
     think_time_us: TimeUs = 0
@@ -60,19 +60,19 @@ class ClientSpec(KindSpec):
     output_distribution: DistributionSpec
     """Output tokens."""
     multimodal: MultimodalSpec | None = None
-    """What prompts consist of, instead of `input_distribution`."""
+    """Composition of prompts, instead of `input_distribution`."""
     prefix_group: Text = ""
     """All prompts of a group begin with the same tokens."""
     prefix_length: Tokens = 0
-    """How many those are; 50 where no client of the group says it."""
+    """Number of those tokens; 50 where no client of the group says it."""
     prefixes: Annotated[tuple[PrefixSpec, ...], BeforeValidator(as_tuple)] = ()
     """Nested texts in front of prompts, the outermost first; instead of a prefix group."""
     reasoning: ReasoningSpec | None = None
     """Sessions of several turns."""
     network: NetworkSpec | None = None
-    """How far away it is; absent: beside the cluster."""
+    """Distance from the cluster; absent: none."""
     lifecycle: LifecycleSpec | None = None
-    """When it sends; absent: at all times."""
+    """Times at which it sends; absent: all."""
     closed_loop: bool | None = None
     """Whether the turns of a session wait for the answer before them; absent: they do."""
     streaming: bool = False
@@ -93,7 +93,7 @@ class CohortSpec(ClientSpec):
     """
 
     population: Annotated[Whole, Field(ge=1, le=MAX_MEMBERS)]
-    """How many members it has."""
+    """Number of members."""
     prefix_sharing: Literal["", "shared", "per_member"] = ""
     """`per_member`: prefix groups `GROUP-0`, `GROUP-1`, ...; otherwise they share one."""
     diurnal: DiurnalSpec | None = None

@@ -16,7 +16,7 @@ class DiffusionSpec(Strict):
     """`kind: diffusion` and what belongs to it (`blis_py.workload.diffusion`), of a client or of all."""
 
     kind: Literal["autoregressive", "diffusion"] | None = None
-    """How the model answers; absent: autoregressive."""
+    """Kind of the model; absent: autoregressive."""
     block_size: int | None = None
     """Positions of a block (`kind: diffusion`)."""
     steps: Any = None

@@ -27,7 +27,7 @@ class ArrivalSpec(Strict):
     scale: Positive | None = None
     """The law's scale in us, with `shape`."""
     exact_count: bool = False
-    """Of `poisson` in a window: as many as are expected come, no more and no fewer, at random times."""
+    """Whether a `poisson` window has exactly the expected number of requests, at random times."""
 
 
 class WindowSpec(Strict):
@@ -63,7 +63,7 @@ class LifecycleSpec(Strict):
     time, and those outside are left out."""
 
     windows: Annotated[tuple[WindowSpec, ...], BeforeValidator(as_tuple)]
-    """When it sends."""
+    """Windows in which it sends."""
 
 
 class DiurnalSpec(Strict):
@@ -71,9 +71,9 @@ class DiurnalSpec(Strict):
     divided by `peak_to_trough_ratio` twelve hours later."""
 
     peak_hour: Annotated[float, Field(ge=0, lt=24)] = 0.0
-    """Of the day, from midnight, which is when the run begins."""
+    """Hours after midnight, which is when the run begins."""
     peak_to_trough_ratio: Annotated[float, Field(ge=1, le=1e9)]
-    """How many times higher the peak is than the trough."""
+    """Ratio of the peak to the trough."""
 
 
 class SpikeSpec(Strict):
@@ -81,9 +81,9 @@ class SpikeSpec(Strict):
     all its members together."""
 
     start_time_us: TimeUs
-    """When it begins."""
+    """Beginning."""
     duration_us: Annotated[TimeUs, Field(ge=1)]
-    """How long it lasts."""
+    """Duration."""
     trace_rate: Positive | None = None
     """Requests/s of the spike, as of a window."""
 
@@ -92,9 +92,9 @@ class DrainSpec(Strict):
     """The cohort sends until `start_time_us`, and then less and less, in a straight line to nothing."""
 
     start_time_us: TimeUs
-    """When the rate begins to fall."""
+    """Time at which the rate begins to fall."""
     ramp_duration_us: TimeUs = 0
-    """How long it falls; 0: it ends at once."""
+    """Time for which it falls; 0: it ends at once."""
 
 
 def check_windows(windows: Sequence[WindowSpec], key: str, path: Path | None) -> None:

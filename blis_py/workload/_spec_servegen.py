@@ -18,7 +18,7 @@ from blis_py.workload.servegen import Chunk, Sends, Weights, is_servegen, read_c
 from blis_py.workload.spec_base import DistributionSpec, Strict, Whole
 
 PERIODS_S = {"midnight": 0, "morning": 28_800, "afternoon": 50_400}
-"""Of the day, from when on; each has so many windows, of which one is played."""
+"""Beginnings of the periods of a day; each has so many windows, of which one is played."""
 _WINDOWS, _WINDOW_S, _DAY_S = 3, 600, 86_400
 _CLASSES = ("critical", "standard", "batch", "sheddable", "background")
 
@@ -38,7 +38,7 @@ class ServeGenSpec(Strict):
     time_window: Literal["", "midnight", "morning", "afternoon"] = ""
     """Only that one of the three."""
     window_duration_secs: Annotated[float, Field(ge=1e-3, le=1e9)] = _WINDOW_S
-    """How long each is played."""
+    """Time for which each is played."""
     drain_timeout_secs: Annotated[float, Field(ge=0, le=1e9)] = 0
     """Pause after each."""
     span_start: Annotated[Whole, Field(lt=_DAY_S)] | None = None

@@ -32,7 +32,7 @@ class PrefixSpec(Strict):
     tokens_distribution: DistributionSpec | None = None
     """Lengths of texts that differ."""
     pool: Annotated[Whole, Field(ge=1, le=MAX_TEXTS)] = 1
-    """How many texts there are under each text of the level before."""
+    """Number of texts under each text of the level before."""
     zipf: Annotated[float, Field(ge=0, le=20, allow_inf_nan=False)] = 0.0
     """Exponent of their popularity; 0: all alike."""
 

@@ -53,7 +53,7 @@ class Client(NamedTuple):
     structured_output_ratio: float = 0.0
     """Share of its answers that a grammar constrains."""
     kind: KindOfClient | None = None
-    """How its model answers; None = it is autoregressive."""
+    """Kind of its model; None = autoregressive."""
     permits: int | None = None
     """Closed loop: most requests in progress; None = an open loop."""
     think_ns: int = 0

@@ -63,7 +63,7 @@ class WorkloadSpec(KindSpec):
     """`2`; without it, or with `1`, the classes `realtime` and `interactive` are read as `critical` and
     `standard`."""
     seed: Seed | None = None
-    """Of all random draws, unless `--seed` is given; absent: 42."""
+    """Seed of all random draws, unless `--seed` is given; absent: 42."""
     category: Literal["", "language", "multimodal", "reasoning"] = ""
     """Read, and without effect."""
     aggregate_rate: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -75,7 +75,7 @@ class WorkloadSpec(KindSpec):
     num_requests: Whole = 0
     """Those that are sent first; 0: no bound."""
     horizon: TimeUs = 0
-    """When load and simulation end, in us, unless `--horizon` is given, or `num_requests`
+    """End of load and simulation, in us, unless `--horizon` is given, or `num_requests`
     ends the load before; 0: no bound."""
     clients: Annotated[tuple[ClientSpec, ...], BeforeValidator(as_tuple)] = ()
     """Sources of requests."""
@@ -86,7 +86,7 @@ class WorkloadSpec(KindSpec):
     inference_perf: InferencePerfSpec | None = None
     """Load as inference-perf makes it."""
     goodput_slo_targets: dict[Text, dict[str, float]] = Field(default_factory=dict)
-    """What a good request meets, by class: `ttft_ms`, `itl_ms`, `e2e_ms`."""
+    """Limits that a good request meets, by class: `ttft_ms`, `itl_ms`, `e2e_ms`."""
     _file: Path | None = PrivateAttr(default=None)
     _classes: frozenset[str] = PrivateAttr(default=frozenset())
     _notes: tuple[str, ...] = PrivateAttr(default=())

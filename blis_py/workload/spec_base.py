@@ -53,7 +53,7 @@ class DistributionSpec(Strict):
     `alpha`, `xm`, `mu`, `sigma`, `mix_weight` of `pareto_lognormal`; `value` of `constant`; a weight for
     each number of tokens of `empirical`. Most take `min` and `max`."""
     file: str = ""
-    """Of `empirical`: a YAML or JSON file with the weights, instead of `params`."""
+    """YAML or JSON file with the weights of `empirical`, instead of `params`."""
 
 
 def lengths_of(spec: DistributionSpec, key: str, path: Path | None) -> Lengths:

@@ -45,9 +45,9 @@ class SharedPrefixSpec(Strict):
     """System prompts, each shared by several users who ask a question of their own."""
 
     num_unique_system_prompts: Annotated[Whole, Field(ge=1, le=MAX_MEMBERS)]
-    """How many there are."""
+    """Number of system prompts."""
     num_users_per_system_prompt: Annotated[Whole, Field(ge=1, le=MAX_MEMBERS)]
-    """Who shares each."""
+    """Number of users that share each."""
     system_prompt_len: Tokens
     """Tokens of a system prompt."""
     question_len: Annotated[Tokens, Field(ge=1)]

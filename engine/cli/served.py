@@ -37,7 +37,7 @@ LOAD = (
 )
 FORM = ("Form of the outputs", STRUCTURED)
 SERVED = (*ENGINE, *kinds.GROUPS)
-"""What serves it."""
+"""Flags of the engine that serves it."""
 _WORKLOAD_FLAGS = {spelling for flag in LOAD if flag.key for spelling in (flag.name, *flag.aliases)}
 _WARM_UP_REQUESTS = 4
 
@@ -57,7 +57,7 @@ class Ready:
     structured: list[StructuredOutputsParams | None] | None = None
     """Structured-output form of each request; None = unconstrained."""
     form: dict[str, Any] = field(default_factory=dict)
-    """Its entry in run.yaml."""
+    """Entry in run.yaml."""
 
 
 def make_ready(flags: Flags, *, at_once: bool = False) -> Ready:

@@ -63,7 +63,7 @@ class RoundRecorder(StepRecorder):
         super().__init__(meta)
         self._lists["committed_ids"] = {}
         self._blocks: list[tuple[int, int, int, int]] = []
-        """Of every round: its batch, and the blocks denoised, committing and of prompt."""
+        """Batch of every round, and the blocks denoised, committing and of prompt."""
         self._block_rounds: dict[int, tuple[int, ...]] = {}
         self._batches = 0
         self._members = (0, 0, 0)

@@ -10,7 +10,7 @@ from engine.kernels.op import op
 
 Tensor = torch.Tensor
 MAX_POSITIONS = 128
-"""Of a block that the CUDA C++ kernel can hold; the Triton kernel takes any."""
+"""Most positions of a block for the CUDA C++ kernel; the Triton kernel takes any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ class Variant:
     """A kernel as Triton compiles it: for these types, constants, multiples of 16, warps and stages."""
 
     data: str
-    """What Triton calls specialization data: JSON from which it can compile the variant again."""
+    """Triton's specialization data: JSON from which it can compile the variant again."""
 
     @property
     def facts(self) -> dict[str, Any]:

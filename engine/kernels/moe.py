@@ -13,7 +13,7 @@ from engine.kernels.op import op
 
 Tensor = torch.Tensor
 SWIGLU_STEEPNESS = 1.702
-"""Of the sigmoid in `clamped_swiglu`."""
+"""Steepness of the sigmoid in `clamped_swiglu`."""
 
 
 def top_experts(scores: Tensor, top_k: int) -> Tensor:

@@ -68,7 +68,7 @@ class ModelConfig:
     sinks: bool = False
     """A learned score per head that takes its share of every softmax."""
     window_rope: Rope | None = None
-    """Of layers with a window; None = as the others."""
+    """Rotary embedding of layers with a window; None = as the others."""
     attention_scale: float = 0.0
     """Multiplies the scores; 0 = 1 / sqrt(head_dim)."""
     gelu: bool = False

@@ -22,7 +22,7 @@ MARGIN = 1.5
 """Sleep in units of the time that launching took before: it varies, and so does the GPU's clock."""
 MIN_NS, MAX_NS = 200_000, 60_000_000
 _CYCLES = 2_000_000
-"""Of the sleep that shows how long a cycle is."""
+"""Length of the sleep that shows how long a cycle is."""
 
 
 class SleepingSpan(GpuSpan):

@@ -25,7 +25,7 @@ class RoundShape:
     masked: int = 0
     """Positions of each block that are masked in the first measured round."""
     prefills: tuple[tuple[int, int], ...] = ()
-    """Of each prompt: tokens computed in the round, whole blocks, and how many before these are in the
+    """Tokens of each prompt computed in the round, whole blocks, and the number before these in the
     cache, whole pages."""
     rounds: int = ROUNDS
     experts: int = 0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import pytest
 from sources import modules, product
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Assignment = ast.Assign | ast.AnnAssign
 Inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 SHAPE = re.compile(r"(?<!\w)\[[^\]]*\]|\bshape|\bscalar\b|\bSee `|\barguments are those of `")
 """A shape in brackets, or a reference to the function that has the same."""
@@ -106,12 +108,23 @@ def without_shapes(path: str, tree: ast.Module) -> list[str]:
 
 
 def openings(path: str, tree: ast.Module) -> Iterator[str]:
-    """First lines of docstrings that are neither a noun phrase nor an imperative."""
+    """First lines of docstrings, those of attributes included, that are neither a noun phrase nor an
+    imperative."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | Function):
-            first = (ast.get_docstring(node) or "").partition("\n")[0]
-            if OPENINGS.match(first):
-                yield f"{path}:{getattr(node, 'lineno', 1)}: {first}"
+            texts = [(getattr(node, "lineno", 1), ast.get_docstring(node) or ""), *of_attributes(node.body)]
+            for line, text in texts:
+                first = text.partition("\n")[0]
+                if OPENINGS.match(first):
+                    yield f"{path}:{line}: {first}"
+
+
+def of_attributes(body: Sequence[ast.stmt]) -> Iterator[tuple[int, str]]:
+    """Lines and texts of the docstrings behind assignments."""
+    for assignment, node in pairwise(body):
+        match node:
+            case ast.Expr(value=ast.Constant(value=str(text))) if isinstance(assignment, Assignment):
+                yield node.lineno, text
 
 
 @pytest.mark.slow
@@ -122,6 +135,8 @@ def test_docstrings_open_with_a_noun_phrase_or_an_imperative() -> None:
 def test_which_openings_are_those_of_a_sentence_about_someone() -> None:
     source = '"""Who waits."""\nclass A:\n  """Waiting requests."""\n  def f(self):\n    """Refuses."""\n'
     assert list(openings("x.py", ast.parse(source))) == ["x.py:1: Who waits.", "x.py:4: Refuses."]
+    source = "x: int = 1\n'What it is.'\nclass A:\n  y = 1\n  'Of it.'\n  z = 2\n  'A number.'\n"
+    assert list(openings("x.py", ast.parse(source))) == ["x.py:2: What it is.", "x.py:5: Of it."]
 
 
 def test_every_public_function_that_raises_documents_it() -> None:

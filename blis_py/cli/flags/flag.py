@@ -22,13 +22,13 @@ class Flag(NamedTuple):
     metavar: str | None = None
     hidden: bool = False
     many: bool = False
-    """Takes several values at once: `--goodput ttft:500 tpot:50`."""
+    """Whether it takes several values at once: `--goodput ttft:500 tpot:50`."""
     off: bool = False
     """Turns the setting off."""
     null: float | None = None
     """The value that means null."""
     default: Any = None
-    """What holds without it, where no engine preset says otherwise."""
+    """Value without it, where no engine preset says otherwise."""
     read: Callable[[str, Any], Any] | None = None
     """The value of the setting from flag and text, where they differ."""
 

@@ -22,7 +22,7 @@ _SETTINGS = {
     "threshold": {"threshold_ms": ("threshold_ns", 10**6)},
     "backlog_drift": {"window_size_sec": ("window_ns", SECOND_NS)},
 }
-"""Of the file of settings, by section: the key, and what it is here in ns."""
+"""Sections of the file of settings: the key, and the setting here, in ns."""
 _UNUSED = {
     *("min_windows", "peak_ratio", "peak_ratio_band", "confidence_ci", "warmup_windows", "tail_windows"),
     *("saturated_drain_ratio", "transient_drain_ratio"),

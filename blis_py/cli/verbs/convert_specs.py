@@ -34,7 +34,7 @@ _TAKES = {
 }
 KINDS = tuple(_TAKES)
 _MAX_LENGTHS = 64
-"""Of a distribution that is written: the recorded ones have up to fourteen thousand."""
+"""Most lengths of a distribution that is written: the recorded ones have up to fourteen thousand."""
 
 
 def convert_spec(kind: str, flags: Flags, target: str | None) -> None:

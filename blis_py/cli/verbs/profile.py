@@ -58,7 +58,7 @@ _SERVER = (
     *(flag for flag in RUN if flag.name in ("--config", "--set")),
     *(flag for flag in WORKLOAD if flag.name == "--concurrency"),
 )
-"""What a client's run does not say of its server."""
+"""Flags for facts of a server that a client's run does not contain."""
 _REDRAWN = (
     Flag("--bootstrap", int, "", "Redrawn fits, for intervals. Default 50."),
     Flag("--seed", int, "", "Of the redrawing. Default 0."),

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from blis_py.outputs.staging import Outputs
 
 _FILES = {"--out", "--metrics-path", "--results-path", "--trace-output", "--saturation-report"}
-"""What is written besides stdout."""
+"""Flags of files that are written besides stdout."""
 FORMATS: dict[str, Callable[[Result], None]] = {
     "table": _table,
     "json": _json,

@@ -148,7 +148,7 @@ class TableArrivals(Call):
         self._source, self._events, self._make, self._send, self._ahead = source, events, make, send, ahead
         self._chunk: list[Request] = []
         self._place = 0
-        """Of the next request in the chunk."""
+        """Index of the next request in the chunk."""
 
     def happen(self, now_ns: int) -> None:
         source = self._source

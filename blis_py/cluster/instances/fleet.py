@@ -37,7 +37,7 @@ class Member:
     added_ns: int
     state: MemberState = MemberState.ADDED
     gone_ns: int | None = None
-    """When it left; None if it lived to the end of the run."""
+    """Time of departure; None if it lived to the end of the run."""
 
 
 Follower = Callable[[int, MemberState], None]

@@ -76,7 +76,7 @@ class Transfer(Call):
         """Bytes per ns; 0 before its bytes begin to flow."""
         self.flow_ns = begin_ns
         self.alone_ns = 0
-        """Its duration on idle links."""
+        """Duration on idle links."""
         self.is_shared = False
         """Whether its bytes flow through contended links."""
         self.is_lone = False

@@ -52,7 +52,7 @@ class Pair:
         self.decode_request = None
         self.prefill, self.decode = prefill, decode
         self.limits = request.output_tokens, request.max_tokens
-        """Of the whole output."""
+        """Lengths of the whole output."""
         self.deadline_ns = request.deadline_ns
         self.arrived_ns = arrived_ns
         self.prefill_end_ns = self.reserved_ns = self.begin_ns = -1
@@ -66,11 +66,11 @@ class Pair:
         self.chunk_tokens = 0
         """Prompt tokens whose KV the prefill instance has, as far as chunks are sent."""
         self.preemptions = 0
-        """Of the prefill, as far as chunks are concerned."""
+        """Preemptions of the prefill, as far as chunks are concerned."""
         self.sent_tokens = 0
         """Leading tokens that the decode instance has, or that are on the way to it."""
         self.ahead_bytes = 0
-        """Of the chunk that is being computed, the layers sent so far."""
+        """Layers sent so far of the chunk that is being computed."""
         self.transfers: list[Transfer] = []
         """Transfers under way."""
 

@@ -50,11 +50,11 @@ class VisitColumns:
         """Latest visit of each request; empty while every request has one visit."""
         self.request: Ints = np.arange(rows, dtype=np.int64)
         self.ready_ns: Ints = table.arrival_ns + (on_the_way_ns + frontend.before_enqueue_ns)
-        """When each visit reaches the queue of its instance, if that is before the end of the run."""
+        """Arrival of each visit in the queue of its instance, if that is before the end of the run."""
         self.outcome = np.full(rows, Outcome.QUEUED, dtype=np.int8)
         self.instance = np.full(rows, -1, dtype=np.int32)
         self.late_ns = np.zeros(rows if frontend.behind_seq_ns else 0, dtype=np.int64)
-        """Of each visit, the delay of its client's tokens by those of others in the front end; empty without
+        """Delay of each visit's tokens by those of other clients in the front end; empty without
         such delays."""
         self.scheduled_ns, self.finish_ns = unset(rows), unset(rows)
         self.first_step, self.last_step = unset(rows), unset(rows)

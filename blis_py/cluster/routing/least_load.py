@@ -100,6 +100,6 @@ class LeastLoad:
 
 
 _SCALE = 1 << 20
-"""Of loads in relation to capacities."""
+"""Unit of loads in relation to capacities."""
 _NO_LOAD = 1 << 60
 """Load of an absent instance."""

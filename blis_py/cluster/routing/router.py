@@ -42,7 +42,7 @@ class RouterSetup:
     roles: Set[str] = frozenset({"both"})
     """Roles of the pools whose instances it chooses among."""
     notify: Callable[[Callable[[Request, int], None]], None] | None = None
-    """Adds a listener to the end of every request, with the time at which its client sees that."""
+    """Function that adds a listener to the end of every request, and the time at which its client sees it."""
 
 
 class Router(Protocol):

@@ -38,7 +38,7 @@ class Call:
 
     def __init__(self) -> None:
         self.number = _CANCELLED
-        """Its place in the order of scheduling."""
+        """Place in the order of scheduling."""
 
     def happen(self, now_ns: int) -> None:
         """Called at its time."""

@@ -23,7 +23,7 @@ class Turn:
     def __init__(self, wakeable: Wakeable, place: int) -> None:
         self.wakeable = wakeable
         self.place = place
-        """Its index in that queue."""
+        """Index in that queue."""
         self.wakes_ns = NEVER_NS
 
 

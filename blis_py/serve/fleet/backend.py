@@ -73,7 +73,7 @@ class FleetBackend:
         self._book = PrefixBook(block_size, max(2 * blocks, _BLOCKS_KEPT))
         self._answering: dict[str, _Answering] = {}
         self._names: set[str] = set()
-        """Of all requests so far: a record has each once."""
+        """Names of all requests so far: a record has each once."""
         self._ready = False
 
     # -- the life of the server ----------------------------------------------------------------------
@@ -262,7 +262,7 @@ class _Answering:
         self.added = False
         """Whether `add` has returned."""
         self.refused: ApiError | None = None
-        """Why `add` refuses it."""
+        """Reason for which `add` refuses it."""
 
     def tokens(self, count: int) -> None:
         """Deliver so many further tokens to the client."""

@@ -57,7 +57,7 @@ class ServedFleet:
     setup: Setup
     backend: FleetBackend
     rounds: LiveRounds | None = None
-    """Of block diffusion."""
+    """Rounds of block diffusion."""
 
     def result(self) -> Result | None:
         """The result of the run once it has been stopped; None if it had no requests, or failed."""
