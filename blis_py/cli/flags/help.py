@@ -11,8 +11,6 @@ from typing import Any
 
 from blis_py.cli.flags.flag import Flag, Group
 from blis_py.cli.flags.parser import HELP
-from blis_py.config.engine import usual_settings
-from blis_py.config.models import DEFAULT_ENGINE
 
 _METAVARS: dict[Any, str] = {int: "N", float: "X", str: "NAME"}
 
@@ -75,14 +73,15 @@ def _add(to: Any, flags: Iterable[Flag]) -> None:
 
 def meaning(flag: Flag) -> str:
     """Meaning of a flag, and its default: that of the preset, or else its own."""
-    preset = flag.key in _usual()
-    default = _usual().get(flag.key, flag.default)
+    usual, engine = _usual() if flag.key else ({}, "")
+    preset = flag.key in usual
+    default = usual.get(flag.key, flag.default)
     if default is MISSING or (not default and default != 0) or "efault" in flag.help or flag.off:
         return flag.help
     if default is False or (default == 0 and not flag.help):
         return flag.help
     shown = "on" if default is True else _words(default)
-    return f"{flag.help} Default {shown}{f' ({DEFAULT_ENGINE})' if preset else ''}."
+    return f"{flag.help} Default {shown}{f' ({engine})' if preset else ''}."
 
 
 def _words(default: Any) -> str:
@@ -92,8 +91,12 @@ def _words(default: Any) -> str:
 
 
 @cache
-def _usual() -> dict[str, Any]:
-    return usual_settings()
+def _usual() -> tuple[dict[str, Any], str]:
+    """The settings of the default engine preset, and its name."""
+    from blis_py.config.engine import usual_settings
+    from blis_py.config.models import DEFAULT_ENGINE
+
+    return usual_settings(), DEFAULT_ENGINE
 
 
 def _literal(text: str) -> str:
