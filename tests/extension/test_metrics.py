@@ -9,7 +9,7 @@ import pytest
 
 import blis_py as blis
 from blis_py.metrics.record import RunRecord
-from blis_py.metrics.registry import METRICS, Floats, Metric, Unit, where
+from blis_py.metrics.registry import METRICS, Floats, Metric, Places, Unit, where
 from blis_py.pages.opening import report_of
 from blis_py.pages.run import STATISTICS
 from blis_py.pages.run import report as run_page
@@ -241,10 +241,10 @@ def test_it_is_on_an_axis_and_in_the_classes_of_the_live_page(result: blis.Resul
 
 
 def test_it_can_be_in_the_picture_at_a_glance(result: blis.Result, monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = METRICS["wait_per_token"]
-    monkeypatch.setitem(METRICS, mine.name, mine._replace(shown=mine.shown._replace(overview=True)))
+    shown = Metric("seen", "seen", "Seen", queueing_per_prompt_token, shown=Places(overview=True))
+    monkeypatch.setitem(METRICS, shown.name, shown)
     titles = [ax.get_title(loc="left") for ax in result.plot.overview().figure.axes]
-    assert titles[2:5] == [mine.title, "Requests", "KV cache in use, %"]
+    assert titles[2:5] == ["Seen", "Requests", "KV cache in use, %"]
 
 
 def test_a_saved_result_has_it(result: blis.Result, tmp_path: Path) -> None:
