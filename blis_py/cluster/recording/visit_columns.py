@@ -69,7 +69,7 @@ class VisitColumns:
         self.others: list[tuple[int, int, int]] = []
         """See `EmittedTokens`."""
         self.delivered_late_ns: Ints = np.zeros(0, dtype=np.int64)
-        """Of each visit, the time from the step that emitted its only token to the delivery by another
+        """Time of each visit from the step that emitted its only token to the delivery by another
         instance; empty while there is none."""
         self.views = ColumnViews(self)
 
