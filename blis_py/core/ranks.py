@@ -154,7 +154,7 @@ class RankedScheduler(StepScheduler):
         self._rank_of: dict[Request, Rank] = {}
         self._choose = RANK_CHOICES[config.rank_choice]
         self._features = [rank.part.features for rank in self.ranks]
-        """Of each rank's part when it was planned, `_since` so many steps of the group."""
+        """Features of each rank's part when it was planned, `_since` so many steps of the group."""
         self._since = [0] * len(ranks)
         self._sent = 0
         self._balance_steps = config.rank_balance_steps
