@@ -11,8 +11,6 @@ from blis_py.core.request import DECODING, Request
 
 _MIN_ENTRIES = 64
 """Smaller heaps are not compacted."""
-_FEW: Final = 8
-"""Numbers that are added one by one sooner than a part of the list is made."""
 _NOWHERE: Final = -(1 << 62)
 """Base and finish tick of a request that does not decode."""
 
@@ -113,19 +111,18 @@ class DecodeSet:
 
     def blocks_for(self, tick: int, steps: int) -> int:
         """Blocks that the `steps` steps from `tick` on need."""
-        size = self._block_size
-        first = tick % size
-        if steps <= _FEW:
-            blocks, phase = 0, first
-            for _ in range(steps):
-                blocks += self.crossings[phase]
-                phase = phase + 1 if phase + 1 < size else 0
-            return blocks
-        if first + steps <= size:
-            return sum(self.crossings[first : first + steps])
-        cycles, rest = divmod(steps, size)
-        cycle = self.crossings[first:] + self.crossings[:first]
-        return cycles * self.count + sum(cycle[:rest])
+        size, crossings = self._block_size, self.crossings
+        blocks = 0
+        if steps >= size:
+            blocks, steps = steps // size * self.count, steps % size
+        phase = tick % size
+        while steps > 0:
+            blocks += crossings[phase]
+            phase += 1
+            if phase == size:
+                phase = 0
+            steps -= 1
+        return blocks
 
     def steps_within(self, tick: int, blocks: int, limit: int) -> int:
         """Number of steps from `tick` on for which `blocks` blocks suffice, at most `limit`."""

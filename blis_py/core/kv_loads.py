@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import deque
 from heapq import heappop, heappush
 
+from blis_py.core.compiled_classes import mypyc_attr
 from blis_py.core.kv import KVCache
 from blis_py.core.kv_source import KVSource, Supply
 from blis_py.core.request import NEVER_NS, WAITING, WAITING_FOR_KV, Request
 
 
+@mypyc_attr(acyclic=True)
 class _Load:
     """A load of tokens `first_tokens` to `first_tokens + tokens` of a request."""
 

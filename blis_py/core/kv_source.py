@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from blis_py.core.compiled_classes import mypyc_attr
 from blis_py.core.request import Request
 
 
+@mypyc_attr(acyclic=True)
 class Supply:
     """An offer of KV.
 

@@ -42,8 +42,9 @@ class StepEnds:
         """End of the latest step."""
         self._latest: list[int] = []
         """Ends of uncompressed runs; of short ones, those of all steps."""
-        self._longer: list[tuple[int, StepRun]] = []
-        """The runs of more steps among them, with their positions."""
+        self._longer: list[StepRun] = []
+        self._places: list[int] = []
+        """The runs of more steps among them, and their positions."""
         self._away = 0
         """Number of compressed steps."""
         self._most_steps, self._most_runs = _AT_ONCE, _AT_ONCE // 32
@@ -71,7 +72,8 @@ class StepEnds:
             run.list_ends(latest)
         else:
             if steps > 1:
-                self._longer.append((len(latest), run))
+                self._longer.append(run)
+                self._places.append(len(latest))
             latest.append(run.end_ns)
         self.steps += steps
         self.last_ns = run.end_ns
@@ -79,10 +81,14 @@ class StepEnds:
             self._put_away()
 
     def _put_away(self) -> None:
-        ends, longer, steps = self._latest, self._longer, self.steps - self._away
+        ends, longer, steps = (
+            self._latest,
+            list(zip(self._places, self._longer, strict=True)),
+            self.steps - self._away,
+        )
         if not ends:
             return
-        self._latest, self._longer = [], []
+        self._latest, self._longer, self._places = [], [], []
         self._firsts.append(self._away)
         self._away = self.steps
         short = len(ends) * PACKED_BYTES < steps * _GAP_BYTES
