@@ -45,11 +45,12 @@ class RankedFeatures(StepFeatures):
             shared_kv_tokens += rank.shared_kv_tokens
             scanned_requests += rank.scanned_requests
             # end of generated
-            context = rank.max_context
-            if context < 0:
-                longest = context
-            elif context + repeated > longest:
-                longest = context + repeated
+            if rank.decode_seqs or rank.prefill_seqs:  # steps of an idle rank repeat themselves, too
+                context = rank.max_context
+                if context < 0:
+                    longest = context
+                elif context + repeated > longest:
+                    longest = context + repeated
             if rank.prefill_seqs:
                 self._add_prompts(rank)
             if rank.further:
