@@ -129,7 +129,7 @@ class DecodeSet:
         size = self._block_size
         if self.count * block_count(limit, size) <= blocks:
             return limit
-        cycles = min(blocks // self.count, limit // size)
+        cycles = blocks // self.count
         blocks -= cycles * self.count
         first = tick % size
         steps = cycles * size
