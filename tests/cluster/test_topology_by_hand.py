@@ -81,6 +81,8 @@ def test_pools_are_grouped_by_the_model_that_they_serve() -> None:
     several = Cluster(pools=(a, b, c))
     assert [[each.name for each in group] for group in several.groups] == [["a"], ["b", "c"]]
     assert [[each.name for each in group] for group in several.pairs] == [["b", "c"]]
+    partly = Cluster(pools=(a, b, of_models("x", "both", "n")))
+    assert [[each.name for each in group] for group in partly.pairs] == [["b", "x"]]
     one = Cluster(pools=(pool("a"), pool("b")))
     assert [[each.name for each in group] for group in one.pairs] == [["a", "b"]]
 
@@ -178,6 +180,7 @@ def test_a_transfer_alone_takes_its_set_up_and_its_bytes(
     assert transfer.alone_ns == alone_ns
     assert events.at == [1000 + alone_ns]
     assert (found.under_way, found.sent_bytes) == (1, size)
+    assert transfer.is_shared == (alone_ns > 3000)
     found.end(transfer, 9000)
     assert (found.under_way, found.moved_bytes, found.cancelled_bytes) == (0, size, 0)
 

@@ -13,6 +13,7 @@ from blis_py.core import flag_texts
 from blis_py.core.bounds import LAST_NS, check_count, clock_ns, in_seconds
 from blis_py.core.checks import _check
 from blis_py.core.config import SchedulerConfig
+from blis_py.core.diffusion_config import DiffusionConfig, check_diffusion_config
 from blis_py.core.eviction import EVICTION_POLICIES
 from blis_py.core.lifecycle import note_scheduled
 from blis_py.core.light_dataclass import copied, dataclass
@@ -237,3 +238,15 @@ def test_requests_that_run_are_committed_and_those_that_wait_are_not() -> None:
     assert scheduler.committed == 0
     scheduler.schedule(0)
     assert (scheduler.committed, scheduler.queue_depth) == (1, 1)
+
+
+@pytest.mark.parametrize("key", ["max_model_len", "long_prefill_token_threshold"])
+def test_a_limit_holds_a_diffusion_block(key: str) -> None:
+    def check(value: int) -> None:
+        limits: Any = {"max_model_len": 64, key: value}
+        config = SchedulerConfig(num_kv_blocks=10, block_size=32, max_num_seqs=1, **limits)
+        check_diffusion_config(config, DiffusionConfig(block_tokens=32))
+
+    check(32)
+    with pytest.raises(InputError, match=f"{key}: is less than a diffusion block of 32 tokens"):
+        check(31)

@@ -13,10 +13,23 @@ from blis_py.errors import InputError
 from blis_py.metrics.detectors import BACKLOGGED, OVERLOADED, STABLE, DetectorSettings, Event, detect
 from blis_py.metrics.distribution import Distribution, Tally, statistics
 from blis_py.metrics.fitness import fitness, parse_weights
-from blis_py.metrics.load import LATE_NS, _backlog, _end_ns, _overloaded_s, _rates, _slowdown, _unserved
+from blis_py.metrics.load import (
+    LATE_NS,
+    SATURATED,
+    _backlog,
+    _end_ns,
+    _needed,
+    _overloaded_s,
+    _rates,
+    _slowdown,
+    _unserved,
+    load,
+)
+from blis_py.metrics.load import OVERLOADED as OVERLOADED_AT_TIMES
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.metrics.registry import METRICS, labels
 from blis_py.metrics.reuse import _next_uses, _Tree
+from blis_py.metrics.steps_table import StepsTable
 from blis_py.metrics.summary import _jain, _pools, summarise
 from blis_py.metrics.visits import Onward, Visits
 
@@ -133,6 +146,15 @@ def test_equal_values_are_counted_together_whenever_they_are_merged(monkeypatch:
     assert statistics(Distribution.of(np.zeros(0, np.int64)))["mean"] is None
 
 
+# -- tables of steps ---------------------------------------------------------------------------------------
+
+
+def test_the_column_that_is_there_twice_is_named() -> None:
+    with pytest.raises(InputError, match="two columns of the steps table") as caught:
+        StepsTable(["a", "b", "c", "b"])
+    assert caught.value.value == "b"
+
+
 # -- load --------------------------------------------------------------------------------------------------
 
 
@@ -152,8 +174,33 @@ def test_rates_are_of_what_comes_and_ends_behind_the_begin_and_up_to_the_end() -
     found = ended([1, 2, 3, 4], [2, 4, 3, 5], outcomes)
     assert _rates(found, SECOND, 4 * SECOND) == pytest.approx((1.0, 2 / 3))
     assert _rates(found, SECOND, SECOND) == (0.0, 0.0)
+    assert _rates(found, 2 * SECOND, 4 * SECOND) == (1.0, 0.5)
     assert _end_ns(found) == 5 * SECOND
     assert _end_ns(ended([], [])) == 0
+
+
+@pytest.mark.parametrize(
+    ("requests", "factor", "needed"), [(1, 1, 2), (60, 1.05, 95), (60, 1.2, 110), (0, 1, 0)]
+)
+def test_requests_for_a_verdict_are_named_in_two_digits(requests: int, factor: float, needed: int) -> None:
+    assert _needed(requests, factor) == {"requests_for_verdict": needed}
+
+
+@pytest.mark.parametrize(("left", "verdict"), [(3, OVERLOADED_AT_TIMES), (4, SATURATED)])
+def test_a_backlog_grows_from_a_hundredth_of_the_arrivals_on(left: int, verdict: str) -> None:
+    """Forty arrive each second; of the 400 of the last ten seconds some are left when the last one comes, and
+    an early one waited for two seconds."""
+    arrival_s = np.arange(801) / 40
+    finish_s = arrival_s + 0.005
+    finish_s[425 : 425 + 100 * left : 100] = 30
+    found = ended(list(arrival_s), list(finish_s))
+    found.visits.scheduled_ns[1] += 2 * SECOND
+    found.visits.finish_ns[1] += 2 * SECOND
+    found.end_ns = 30 * SECOND
+    summary = load(found)
+    assert summary["verdict"] == verdict
+    assert summary["backlog_growth_per_s"] == left / 10
+    assert summary["offered_per_s"] == 40
 
 
 def test_the_backlog_is_what_has_come_and_not_ended() -> None:

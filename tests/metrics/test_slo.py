@@ -46,6 +46,11 @@ def test_a_single_token_meets_any_tpot() -> None:
     assert found["classes"]["batch"]["goodput"]["attainment"] == 1.0
 
 
+def test_the_least_limit_is_one_too() -> None:
+    found = summarise(run_of_four(slo_target_ns=[1, 0, 0, 0]))["cluster"]["goodput"]
+    assert (found["covered"], found["good"]) == (1, 0)
+
+
 def test_classes_without_targets_do_not_count() -> None:
     targets = parse_class_targets("ttft", "critical=15ms,batch=20ms")
     summary = summarise(run_of_four(), goodput=targets)

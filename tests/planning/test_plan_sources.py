@@ -118,6 +118,36 @@ def test_errors_of_a_fitted_profile_are_those_of_its_worst_regime(
         assert max(steps) == pytest.approx(10)
 
 
+def test_measured_points_are_those_of_a_known_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others, those without an error or in contradiction, and dense models of vLLM are not drawn from."""
+
+    def point(name: str, configuration: str, **more: Any) -> dict[str, Any]:
+        errors = {"ttft.mean": 0.25, "e2el.p99": -0.5}
+        given = {"errors": errors, "contradictory": False, "learned": name == "a"}
+        return {"id": name, "configuration": configuration, **given, **more}
+
+    known = "sglang, llama-3.1-8b fp8 on h100 TP2"
+    points = [
+        point("other", "by hand"),
+        point("a", known),
+        point("without", known, errors={}),
+        point("contradiction", known, contradictory=True),
+        point("dense", "vllm, llama-3.1-8b fp8 on h100 TP2"),
+        point("b", "vllm, gpt-oss fp4 on b200 TP1, as it is"),
+    ]
+    monkeypatch.setattr(sources, "_read", lambda name, otherwise: {"points": points})
+    ratios = {("ttft", "mean"): 0.8, ("e2e", "p99"): 2.0}
+    closed = sources.CLOSED
+    assert list(sources._points()) == [
+        sources.Validated(
+            "a", "llama-3.1-8b", "h100", 2, "FP8", sources.DENSE, closed, sources.LEARNED, ratios, "sglang"
+        ),
+        sources.Validated(
+            "b", "gpt-oss", "b200", 1, "FP4", sources.EXPERTS, closed, sources.NOT_LEARNED, ratios, "vllm"
+        ),
+    ]
+
+
 def test_nothing_is_drawn_for_a_latency_model_without_validated_runs() -> None:
     assert errors_of(configure(model="llama-3.1-8b", latency_model="roofline"), 20, TTFT) is None
     assert errors_of(configure(model="llama-3.1-8b"), 0, TTFT) is None

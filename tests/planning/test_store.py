@@ -33,6 +33,14 @@ def test_a_second_time_nothing_is_simulated_and_all_is_the_same(jobs: list[Job],
     assert run(jobs, Folder(tmp_path)) == (first, 1)  # what is refused is refused again
 
 
+def test_it_is_noted_what_was_in_the_store(jobs: list[Job], tmp_path: Path) -> None:
+    noted = []
+    for some in (jobs[:1], [jobs[1], jobs[0], jobs[1]]):
+        with Runner(Serial(), Folder(tmp_path)) as runner:
+            runner.run(some, lambda index, _, stored: noted.append((index, stored)))
+    assert noted == [(0, False), (1, True), (0, False), (2, False)]
+
+
 def test_what_was_interrupted_goes_on_where_it_stopped(jobs: list[Job], tmp_path: Path) -> None:
     def stop(index: int, outcome: JobOutcome, stored: bool) -> None:
         if index == 3:

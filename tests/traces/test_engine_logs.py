@@ -15,7 +15,17 @@ from blis_py.errors import InputError
 from blis_py.traces import steplog
 from blis_py.traces.otel import _Call, _content, _count, _Session, _sessions, _think_ns, read_spans
 from blis_py.traces.perfetto import StepTrace
-from blis_py.traces.samples import StepSamples, _busy, joined, medians, samples_from, samples_of, total_ns
+from blis_py.traces.samples import (
+    StepSamples,
+    _busy,
+    joined,
+    medians,
+    read_samples,
+    samples_from,
+    samples_of,
+    total_ns,
+    write_samples,
+)
 from blis_py.traces.steplog import REQUEST_KINDS, STEP_KINDS, StepLog, read_step_log, write_step_log
 
 BLANK = {"text": "eager", "ints": (), "int": 0, "float": 0.0}
@@ -51,6 +61,19 @@ def test_a_log_is_read_as_it_was_written(tmp_path: Path, ending: str) -> None:
     assert again.requests == log.requests
     assert again.meta == log.meta
     assert (tmp_path / f"s.requests.{ending}").exists()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_sample_is_smaller_than_half_of_the_largest_number(tmp_path: Path, sign: int) -> None:
+    for beyond in (False, True):
+        shapes = [1, sign * (2**62 - 1 + beyond)]
+        write_samples(samples_from({}, {"shape": shapes}, 2), tmp_path / "s.csv")
+        if not beyond:
+            assert read_samples(tmp_path / "s.csv")["shape"].tolist() == shapes
+            continue
+        with pytest.raises(InputError, match="shape: not a number") as caught:
+            read_samples(tmp_path / "s.csv")
+        assert caught.value.value == str(shapes[1])
 
 
 def test_the_same_decodes_as_before_are_written_once(tmp_path: Path) -> None:

@@ -294,12 +294,12 @@ def test_requests_may_be_a_century_apart_and_no_more() -> None:
 HEADER = "request_id,arrival_time_us,input_tokens,output_tokens"
 
 
-def v2(tmp_path: Path, header: str, *rows: str) -> RequestTable:
+def v2(tmp_path: Path, header: str, *rows: str, reading: Reading | None = None) -> RequestTable:
     (tmp_path / "x.csv").write_text("\n".join([f"{HEADER},{header}", *rows]) + "\n")
     (tmp_path / "x.yaml").write_text(
         "trace_version: 2\ntime_unit: microseconds\nmode: generated\nwarm_up_requests: 0\n"
     )
-    return read(tmp_path / "x.csv", Reading())
+    return read(tmp_path / "x.csv", reading or Reading())
 
 
 def test_a_negative_network_is_none_and_a_deadline_of_minus_one_too(tmp_path: Path) -> None:
@@ -311,6 +311,15 @@ def test_a_negative_network_is_none_and_a_deadline_of_minus_one_too(tmp_path: Pa
     assert table.deadline_ns.tolist() == [-1, 9]
     with pytest.raises(InputError):
         v2(tmp_path, "deadline_ns", "0,0,5,2,-2")
+
+
+def test_what_is_bad_without_a_bad_row_is_left_out_too(tmp_path: Path) -> None:
+    """The first row lends its group a prefix, and its prompt is too long; without it the next is empty."""
+    rows = (f"0,0,{MAX_TOKENS},2,g,10", "1,3,0,2,g,0", "2,4,1,2,g,7", "3,5,1,2,,0")
+    reading = Reading(bad=BadRows(skip=True))
+    table = v2(tmp_path, "prefix_group,prefix_length", *rows, reading=reading)
+    assert table.prompt_tokens.tolist() == [8, 1]
+    assert reading.bad.count == 2
 
 
 def prefixed(groups: list[str], tokens: list[int]) -> RequestTable:

@@ -274,6 +274,7 @@ def test_blocks_are_alike_whose_beginnings_are() -> None:
     assert ids(("a", 5 * size), prompt=size) == [0]
     assert mooncake_write._first_tokens((("a", 3), ("b", 4), ("c", 1)), 5) == (("a", 3), ("b", 2))
     assert mooncake_write._first_tokens((("a", 3), ("b", 4)), 3) == (("a", 3),)
+    assert mooncake_write._first_tokens((("a", 3), ("b", 4)), 4) == (("a", 3), ("b", 1))
     assert [mooncake_write._in_ms(each) for each in (0, 2_000_000, 2_500_000, 1)] == [0, 2, 2.5, 1e-6]
 
 
