@@ -48,6 +48,8 @@ class Rank:
         self.load = RankLoad()
         self.may_vary = scheduler.loads_kv or not isinstance(scheduler.waiting, FifoQueue)
         """Whether time alone may change what the rank does next."""
+        self._changes_ns = NEVER_NS
+        """Time from which its waiting queue has another order than in the part."""
         self._used = self._used_tick = 0
         """Blocks in use during the step before this one."""
 
@@ -55,6 +57,7 @@ class Rank:
         """Plan the rank's next step."""
         self.book(tick, resolved)
         scheduler = self.scheduler
+        scheduler.unplan()
         part = scheduler.schedule(now_ns)
         self.works = part is not None
         if part is None:  # a step in flight may still free blocks, with which requests start
@@ -63,13 +66,12 @@ class Rank:
         else:
             self.part, self.until_tick = part, tick + scheduler.identical_decode_steps(part)
         self._used, self._used_tick = scheduler.blocks_in_use(), tick + 1
+        change_ns = scheduler.waiting.next_change_ns(now_ns) if scheduler.waiting else None
+        self._changes_ns = NEVER_NS if change_ns is None else change_ns
 
     def varies(self, now_ns: int) -> bool:
-        """Whether the time alone may change what the rank does next."""
-        scheduler = self.scheduler
-        if scheduler.loads_kv:
-            return True
-        return bool(scheduler.waiting) and scheduler.waiting.next_change_ns(now_ns) is not None
+        """Whether the time alone has changed what the rank does next, or KV may have come."""
+        return self.scheduler.loads_kv or now_ns >= self._changes_ns
 
     def used_before(self, tick: int) -> int:
         """Blocks in use during the step before this one of the group, which the part reaches."""
@@ -306,9 +308,16 @@ class RankedScheduler(StepScheduler):
                     emissions |= rank.part.emissions
             works = works or rank.works
         if not works:
+            self._plan_anew()
             return None
         features = RankedFeatures(self._features, self._since, self.tick)
         return GroupStep(features, prefills, admitted, preempted, emissions)
+
+    def _plan_anew(self) -> None:
+        """Let ranks with candidates plan again: no step of the group takes place now."""
+        for rank in self.ranks:
+            if rank.scheduler.has_candidates:
+                rank.until_tick = self.tick
 
     def _follow(self, rank: Rank, number: int) -> None:
         """Note a rank's new part."""

@@ -185,6 +185,10 @@ class Scheduler(StepProgress):
             self.kv.pool.reserve(blocks)
             self._owed_blocks -= blocks
 
+    def unplan(self) -> None:
+        """Owe no blocks to a step that was planned alike and will not be launched."""
+        self._owed_blocks = min(self._owed_blocks, 0)
+
     def plan_alike(self) -> None:
         self._owed_blocks += self._decoding.crossings[self.tick % self._block_size]
 

@@ -20,13 +20,19 @@ STEP_NS = 10
 
 
 def config_of(rng: Random, ranks: int) -> SchedulerConfig:
+    """Also with orders that time changes, and with some that look up every waiting request."""
+    scheduler = rng.choice(("fcfs", "priority-fcfs", "sjf", "sjf", "lpm", "dfs-weight"))
+    soon_ms = rng.choice((None, 3 * STEP_NS / 1e6))
     return SchedulerConfig(
+        prefix_cache="radix" if scheduler in ("lpm", "dfs-weight") else "hash",
+        sjf_aging_ms=soon_ms if scheduler == "sjf" else None,
+        fairness_ms=soon_ms if scheduler in ("lpm", "dfs-weight") else None,
         num_kv_blocks=ranks * rng.choice((8, 20, 40)),
         max_model_len=60,
         block_size=rng.choice((2, 4)),
         max_num_seqs=ranks * rng.choice((1, 2, 5)),
         max_num_batched_tokens=ranks * rng.choice((5, 16, 64)),
-        scheduler=rng.choice(("fcfs", "priority-fcfs", "sjf")),
+        scheduler=scheduler,
         preemption_policy=rng.choice(("fcfs", "priority")),
         ranks=ranks,
         rank_choice="round-robin",
@@ -115,8 +121,10 @@ class Both:
         assert [rank.decode_seqs for rank in features.ranks] == [
             0 if part is None else part.features.decode_seqs for part in parts
         ]
-        assert features.decode_kv_tokens == sum(part.features.decode_kv_tokens for part in there)
-        steps = self.rng.randint(1, min(self.group.identical_decode_steps(step), 4))
+        for name in ("decode_kv_tokens", "scanned_requests", "prefill_pairs", "emitted_rows"):
+            assert getattr(features, name) == sum(getattr(part.features, name) for part in there)
+        steps_ahead = max(1, -(-(self.group.next_change_ns(self.now_ns) - self.now_ns) // STEP_NS))
+        steps = self.rng.randint(1, min(self.group.identical_decode_steps(step), 4, steps_ahead))
         used = [one.blocks_in_use(steps) for one in self.apart]
         assert self.group.blocks_in_use(steps) == sum(used)
         ending = {

@@ -272,7 +272,7 @@ def test_ranks_plan_when_their_runs_are_over_or_time_may_change_them(group: Grou
     assert (step.features.ranks[0], step.features.since) == (planned.features, [2, 0, 2])
     parts[1].loads_kv = True
     found.schedule(0)
-    assert calls(parts)[1] == ["advance", "schedule", "blocks_in_use"]
+    assert calls(parts)[1] == ["advance", "unplan", "schedule", "blocks_in_use"]
 
 
 class Queue(list[int]):
@@ -292,16 +292,27 @@ def rank_of(**of: Any) -> tuple[Rank, Apart]:
     return Rank(apart), apart
 
 
-def test_what_a_rank_does_next_varies_with_time_if_it_loads_kv_or_its_queue_does() -> None:
-    rank, apart = rank_of(loads_kv=True)
+def test_what_a_rank_does_next_varies_when_kv_may_come_or_its_queue_changes() -> None:
+    """From the time on at which the order changes that it was planned with."""
+    rank, _ = rank_of(loads_kv=True)
     assert rank.varies(0)
-    apart.loads_kv = False
+    rank, apart = rank_of(loads_kv=False)
     for changes_ns in (None, 7):
         queue: Any = Queue(changes_ns)
         apart.waiting = queue
-        assert rank.varies(0) == (changes_ns is not None)
+        rank.plan(0, 0, 0)
+        assert [rank.varies(now_ns) for now_ns in (6, 7, 8)] == [False] + 2 * [changes_ns is not None]
     queue.clear()
-    assert not rank.varies(0)
+    rank.plan(0, 0, 0)
+    assert not rank.varies(8)
+
+
+def test_ranks_with_candidates_plan_again_where_the_group_has_no_step(group: Group) -> None:
+    """No step of the group takes place in between, as ticks count."""
+    found, ranks, parts = group
+    ranks[1].until_tick, parts[0].has_candidates, parts[1].has_candidates = 2, True, True
+    assert found.schedule(0) is None
+    assert [rank.until_tick for rank in ranks] == [2, 2, 2 + (1 << 60)]
 
 
 @pytest.mark.parametrize(
