@@ -11,6 +11,7 @@ import pytest
 from kernel_profiles import qkv_us, write
 from latency_cases import decode
 
+from blis_py.core.rank_features import RankedFeatures
 from blis_py.errors import InputError
 from blis_py.hardware.gpu import load_gpu
 from blis_py.hardware.layout import Layout
@@ -155,10 +156,12 @@ def test_counters_are_reset_with_what_they_kept() -> None:
 
 def test_loads_of_ranks_count_an_idle_one_as_a_token() -> None:
     ranks = [decode(3, 50), decode(0, 0), decode(5, 20)]
-    assert loads_of(ranks) == ([(3, 50.0), (0, 0.0), (5, 20.0)], 9, 5)
+    assert loads_of(RankedFeatures(ranks)) == ([(3, 50.0), (5, 20.0)], 9, 5)
+    later = RankedFeatures(ranks, since=[7, 0, 9], tick=9)
+    assert loads_of(later) == ([(3, 50.0 + 2 * 3), (5, 20.0)], 9, 5)
     ranks[0].prefill_seqs = 4
-    assert most_seqs(ranks) == 7
-    assert most_seqs([decode(0, 0)]) == 0
+    assert most_seqs(RankedFeatures(ranks)) == 7
+    assert most_seqs(RankedFeatures([decode(0, 0)])) == 0
 
 
 def test_sparse_layers_are_read_at_the_experts_that_so_many_tokens_activate(tmp_path: Path) -> None:
