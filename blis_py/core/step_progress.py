@@ -159,7 +159,7 @@ class StepProgress(StepScheduler):
             return []  # no request ends before the last of identical steps
         finished = step.ending
         self._unsettled -= len(finished)
-        if stopped or (self._async and finished):
+        if stopped or (self._async and not _are_ending(finished)):
             finished = self._ended(finished, stopped, step.end_tick - 1)
         if len(finished) > 1:
             finished.sort(key=_running_order)
@@ -274,3 +274,8 @@ class StepProgress(StepScheduler):
 
 def _running_order(request: Request) -> int:
     return request.seq
+
+
+def _are_ending(requests: list[Request]) -> bool:
+    """Whether all of them are here, with nothing planned behind their last tokens."""
+    return all(request.status is ENDING for request in requests)
