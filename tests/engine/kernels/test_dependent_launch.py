@@ -68,7 +68,7 @@ def test_all_small_kernels_of_a_layer_wait_first_when_they_are_launched_early() 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """A check of a size that the interpreter computes."""
-    for name, value in {"LAYERS": 1, "ROUNDS": 2, "SEQS": 2, "CONTEXT": 20, "WIDTH": 32}.items():
+    for name, value in {"LAYERS": 1, "ROUNDS": 2, "SEQS": 2, "CONTEXT_TOKENS": 20, "WIDTH": 32}.items():
         monkeypatch.setattr(dependent_check, name, value)
 
 
