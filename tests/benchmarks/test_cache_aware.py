@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "benchmarks" / "cache_aware.py"
 
 
+@pytest.mark.long
 def test_the_study_measures_and_draws(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--only", "hot_44", "--requests", "60", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -51,7 +51,7 @@ def test_a_trace_of_the_peer_is_replayed_to_the_end(tmp_path: Path, shared_data:
     assert outcome["instances"] == 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_studies_measure_and_draw(tmp_path: Path) -> None:
     results, tables = speed(tmp_path, "jump", "curves")
     assert [row["differences"] for row in results["jump"]["rows"]] == [[]]

@@ -102,7 +102,7 @@ def test_the_mix_is_skewed_and_always_the_same() -> None:
         assert 4 <= ordered[0] < ordered[-1] <= 1024
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_comparison_runs_and_both_begin_alike(tmp_path: Path) -> None:
     model = checkpoint(tmp_path, "Qwen3ForCausalLM")
     options = ["--device", "cpu", "--requests", "12", "--longest", "40", "--batch", "4", "5"]

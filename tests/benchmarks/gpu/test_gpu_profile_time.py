@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from profile_host import BLOCK_SIZE, BLOCKS, SEQS, TOKENS, floor_s
 
 from engine.graphs import default_buckets
@@ -15,6 +16,7 @@ SLOWER = 1.6
 """Time of a forward over the least it needs."""
 
 
+@pytest.mark.long
 def test_the_first_usable_fit_comes_within_100_s_and_four_rounds_within_170_s() -> None:
     shapes = plan(LIMITS, GRIDS["full"])
     round_s = sum(SLOWER * floor_s(shape) + VISIT_S for shape in shapes)

@@ -67,7 +67,7 @@ def test_the_same_command_goes_on_and_another_one_is_refused(
     assert "seed" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_profile_and_runs_by_the_steady_clock_have_one_pace(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
