@@ -7,7 +7,18 @@ from pathlib import Path
 import pytest
 
 from blis_py.errors import InputError
-from blis_py.planning.axes import MAX_POINTS, axis, drawn, grid, layouts, parse_axis, read_space
+from blis_py.planning.axes import (
+    MAX_POINTS,
+    Axis,
+    _is_finite,
+    _is_key,
+    axis,
+    drawn,
+    grid,
+    layouts,
+    parse_axis,
+    read_space,
+)
 from blis_py.planning.study import Study
 
 
@@ -143,3 +154,52 @@ def test_as_many_values_as_a_study_may_have_are_an_axis() -> None:
     assert len(parse_axis(f"rate=1:{MAX_POINTS}:1").values) == MAX_POINTS
     with pytest.raises(InputError, match="too many values"):
         parse_axis(f"rate=1:{MAX_POINTS + 1}:1")
+
+
+def test_layouts_are_all_divisions_of_the_instances() -> None:
+    assert layouts("auto:4") == ["4", "1p3d", "2p2d", "3p1d"]
+    assert layouts("1p1d") == ["1p1d"]
+    assert len(layouts("auto:64")) == 64
+    for text in ("auto", "auto:1", "auto:65", "auto:x", "auto:"):
+        with pytest.raises(InputError, match="needs a number of instances"):
+            layouts(text)
+
+
+def test_values_are_finite_and_keys_known() -> None:
+    inf = float("inf")
+    values = (
+        1,
+        1.5,
+        "inf",
+        None,
+        [1, inf],
+        [inf, 1],
+        {"a": 1, "b": inf},
+        {"a": inf, "b": 1},
+        inf,
+        [1, 2],
+        {"a": 1},
+    )
+    assert [_is_finite(value) for value in values] == [
+        *(True, True, True, True, False, False, False, False, False, True, True)
+    ]
+    keys = (
+        "tp",
+        "tp.x",
+        "nosuch",
+        "scheduler.max_num_seqs",
+        "scheduler.nosuch",
+        "pools.a.count",
+        "pools.a.no",
+    )
+    assert [_is_key(key) for key in keys] == [True, False, False, True, False, True, False]
+
+
+@pytest.mark.parametrize("count", [1, 3, 5, 6, 9])
+def test_points_are_drawn_without_repetition(count: int) -> None:
+    axes = [Axis("a", "", (1, 2)), Axis("b", "", ("x", "y", "z"))]
+    points = drawn(axes, count, 7)
+    assert len(points) == min(count, 6)
+    assert len({tuple(point.items()) for point in points}) == len(points)
+    if count < 6:
+        assert points == drawn(axes, count, 7)

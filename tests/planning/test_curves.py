@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 from scipy.stats import t
 
-from blis_py.planning.curves import curves
+from blis_py.planning.curves import _across, _half_width, _is_number, _named, curves, save_curves
 
 AXES = {"gpu": ("h100", "l40s"), "rate": (1, 2, 4)}
 
@@ -75,3 +75,24 @@ def test_the_legend_names_the_lines_whichever_metric_was_measured(metric: str) -
     picture = curves(swept(1).rename(columns={"ttft_ms.p99": metric}), AXES)
     (legend,) = picture.figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["gpu h100", "gpu l40s"]
+
+
+def test_curves_run_over_the_first_numeric_setting() -> None:
+    assert _across({"gpu": ("a", "b"), "mixed": (1, "auto"), "rate": (1, 2.5), "tp": (1, 2)}) == "rate"
+    assert _across({"gpu": ("a", "b"), "flag": (True, False)}) == "gpu"
+    assert [_is_number(value) for value in (1, 1.5, True, "1", None)] == [True, True, False, False, False]
+    assert _named(("gpu", "tp"), ("h100", 2)) == "gpu h100, tp 2"
+    assert (_named(("gpu",), "h100"), _named((), ())) == ("gpu h100", "all")
+    assert (_half_width(1.0, 1), _half_width(1.0, 2)) == (0.0, pytest.approx(6.3137515))
+
+
+def test_settings_of_two_kinds_are_drawn_as_words(tmp_path: Any) -> None:
+    rows = [
+        {"mode": mode, "seed": 0, "status": "ok", "ttft_ms.p99": value}
+        for mode, value in (("1", 3.0), ("auto", 5.0))
+    ]
+    axes = {"mode": (1, "auto")}
+    picture: Any = curves(pd.DataFrame(rows), axes)
+    panel = next(ax for ax in picture.figure.axes if ax.lines)
+    assert [tick.get_text() for tick in panel.get_xticklabels()] == ["1", "auto"]
+    assert save_curves(pd.DataFrame(rows), {}, tmp_path) == []

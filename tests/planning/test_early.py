@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from blis_py.api import configure
 from blis_py.metrics.record import Outcome, RunRecord
 from blis_py.metrics.slo import SloCheck
 from blis_py.planning import worker
-from blis_py.planning.early_stop import horizon_ns, judge, worth_it
+from blis_py.planning.early_stop import _easy, horizon_ns, judge, percent_of, worth_it
 from blis_py.planning.goal import Goal
 from blis_py.planning.job import FINE, HOPELESS, Job, JobOutcome
 from blis_py.requests.table import Labels, RequestTable
@@ -179,3 +181,40 @@ def test_the_first_part_is_an_eighth_of_the_arrivals() -> None:
     assert worth_it(many, [check])
     assert not worth_it(many, [])
     assert not worth_it(many.take(np.arange(399)), [check])
+
+
+def first_part(outcomes: list[Outcome], used: Sequence[float]) -> Any:
+    instances = [SimpleNamespace(peak_kv_blocks=share * 100, num_kv_blocks=100) for share in used]
+    return SimpleNamespace(outcome=np.array(outcomes, dtype=np.int8), instances=instances)
+
+
+@pytest.mark.parametrize(
+    ("ended", "other", "used", "easy"),
+    [
+        (50, Outcome.RUNNING, [0.5, 0.1], True),
+        (49, Outcome.RUNNING, [0.5, 0.1], False),
+        (50, Outcome.RUNNING, [0.1, 0.51], False),
+        (50, Outcome.RUNNING, [0.51, 0.1], False),
+        (50, Outcome.RUNNING, [], False),
+        (50, Outcome.EVICTED, [0.1], False),
+        (50, Outcome.UNSERVABLE, [0.1], False),
+    ],
+)
+def test_a_first_part_is_easy_where_no_instance_is_half_full(
+    ended: int, other: Outcome, used: list[float], easy: bool
+) -> None:
+    columns: Any = None
+    outcomes = [Outcome.COMPLETED] * (ended - 1) + [Outcome.LENGTH_CAPPED, other]
+    assert _easy([], first_part(outcomes, used), columns) == easy
+
+
+def test_the_first_part_is_worthwhile_from_four_hundred_requests_on() -> None:
+    def load(rows: int, step_ns: int = 8) -> RequestTable:
+        return RequestTable.build(np.arange(rows) * step_ns + 3, np.ones(rows, int), np.ones(rows, int))
+
+    check: Any = object()
+    assert [worth_it(load(rows), [check]) for rows in (399, 400)] == [False, True]
+    assert not worth_it(load(400), [])
+    assert (horizon_ns(load(11)), horizon_ns(load(3, 0))) == (3 + 10, 3 + 1)
+    stats = ("mean", "std", "median", "max", "p99", "p99.9", "min")
+    assert [percent_of(stat) for stat in stats] == [None, None, 50.0, 100.0, 99.0, 99.9, None]

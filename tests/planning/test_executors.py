@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from blis_py.errors import InputError
-from blis_py.planning import worker
+from blis_py.planning import executors, worker
 from blis_py.planning.executors import Dask, JobExecutor, Processes, Serial, executor
 from blis_py.planning.job import Job, JobOutcome
 from blis_py.planning.runner import Runner
@@ -241,3 +241,15 @@ def test_every_worker_of_a_dask_cluster_counts_and_results_are_released_once_the
     assert not clusters
     with pytest.raises(InputError, match="does not apply to an existing Dask cluster"):
         Dask("tcp://127.0.0.1:9", 3)
+
+
+def test_cores_are_those_of_the_process_or_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing_() -> Any:
+        raise AttributeError
+
+    monkeypatch.setattr(executors.os, "sched_getaffinity", lambda pid: {1, 2, 5} if pid == 0 else set())
+    assert executors.cores() == 3
+    monkeypatch.setattr(executors.os, "sched_getaffinity", lambda pid: missing_())
+    for count, cores in ((7, 7), (None, 1)):
+        monkeypatch.setattr(executors.os, "cpu_count", lambda count=count: count)
+        assert executors.cores() == cores

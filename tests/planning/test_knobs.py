@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from small_plans import CONFIG, SERVED
+
 import blis_py as blis
+from blis_py.api import configure
 from blis_py.planning import knobs
 from blis_py.planning.goal import Goal, Judgement, Requirement
-from blis_py.planning.job import Job, JobOutcome, Variation
+from blis_py.planning.job import HOPELESS, Job, JobOutcome, Variation
+from blis_py.planning.knobs import ROUNDS, _cheaper, _Trials, values_of
 from blis_py.planning.result import Knobs
 from blis_py.planning.search import Probe, Search, SearchLine
 
@@ -143,3 +150,104 @@ def test_a_combination_is_one_in_whatever_order_its_settings_were_changed() -> N
     for names in (("scheduler", "max_num_seqs"), ("max_num_seqs", "scheduler")):
         trials._rated((0, 0), [dict.fromkeys(names, 1)], Variation())
     assert len(trials._judged[0, 0]) == 1
+
+
+def test_combinations_that_cost_less_are_tried_at_their_largest_size_near_the_answer_first() -> None:
+    space: Any = SimpleNamespace(
+        sizes=[1, 2, 4], costs=[10.0, 15.0, 50.0, 1.0, 10.0], runs=lambda line: line != 3
+    )
+    search: Any = SimpleNamespace(cost=lambda probe: space.costs[probe[0]] * space.sizes[probe[1]])
+    assert _cheaper(space, search, [0, 1, 2, 3, 4], (0, 2)) == [(0, 1), (1, 1), (4, 1)]
+    assert _cheaper(space, search, [0, 1, 2, 3, 4], None) == [(2, 2), (1, 2), (0, 2), (4, 2)]
+    assert _cheaper(space, search, [0], (0, 0)) == []
+
+
+class Tuned:
+    """A space in which each setting has a slack of its own."""
+
+    at = Variation()
+    axes: Sequence[Any] = ()
+    goal = SimpleNamespace(max_lost=0.1, judge=lambda outcome: outcome)
+
+    def __init__(self, slack_of: Any) -> None:
+        self._slack_of, self.jobs, self.runner = slack_of, [], self
+
+    def changed(self, probe: Any, changes: Any) -> Any:
+        scheduler = replace(CONFIG.scheduler, max_num_seqs=64, max_num_batched_tokens=64)
+        config = replace(CONFIG, scheduler=scheduler)
+        for name, value in changes.items():
+            key = {"scheduler": "policy"}.get(name, name)
+            config = replace(config, scheduler=replace(config.scheduler, **{key: value}))
+        return config
+
+    def run(self, jobs: Sequence[Job]) -> list[Judgement]:
+        self.jobs += jobs
+        return [self._judged(job.config.scheduler) for job in jobs]
+
+    def _judged(self, scheduler: Any) -> Judgement:
+        slack = self._slack_of(scheduler)
+        return Judgement(slack >= 0, (Requirement("x", 1.0, 1 - slack, "ms", slack),))
+
+
+def trials(slack_of: Any) -> tuple[_Trials, Tuned]:
+    space: Any = Tuned(slack_of)
+    search: Any = None
+    return _Trials(space, search), space
+
+
+def test_the_change_that_leaves_the_most_slack_is_kept_and_changed_further() -> None:
+    """It takes a policy and another number of sequences; neither is enough."""
+    found, space = trials(lambda s: -1 + 0.6 * (s.policy == "priority-fcfs") + 0.5 * (s.max_num_seqs == 32))
+    assert found.holding((0, 0)) == {"scheduler": "priority-fcfs", "max_num_seqs": 32}
+    assert all(job.stops_at == (HOPELESS,) and job.max_lost == 0.1 for job in space.jobs)
+    assert found.judged <= found.possible
+    assert "priority-fcfs" in found.tried["scheduler"]
+
+
+def test_what_gets_no_better_is_given_up() -> None:
+    found, space = trials(lambda s: -0.5)
+    assert found.holding((0, 0)) is None
+    rounds: list[Any] = []
+    stubborn, _ = trials(lambda s: -0.5 - 1 / (len(rounds) + 1))
+    rounds.extend(range(ROUNDS))
+    assert stubborn.holding((0, 0)) is None
+    assert found.judged == len(space.jobs) // 2 or found.judged < len(space.jobs)
+
+
+def test_over_a_longer_run_one_or_two_changes_are_tried() -> None:
+    found, space = trials(lambda s: -1 + 0.6 * (s.policy == "priority-fcfs") + 0.5 * (s.max_num_seqs == 32))
+    changes = found.holding_longer((0, 0), 3.0)
+    assert changes == {"scheduler": "priority-fcfs", "max_num_seqs": 32}
+    assert {job.variation.length for job in space.jobs} == {3.0}
+    single, few = trials(lambda s: 1.0 * (s.max_num_seqs == 32) - 0.5)
+    assert single.holding_longer((0, 0), 3.0) == {"max_num_seqs": 32}
+    assert len(few.jobs) < len(space.jobs)
+    assert trials(lambda s: -0.5)[0].holding_longer((0, 0), 2.0) is None
+
+
+def test_every_other_policy_is_tried_and_not_the_own_one() -> None:
+    own, others = values_of(configure(**SERVED, scheduler="lpm"))["scheduler"]
+    assert own == "lpm"
+    assert "fcfs" in others
+    assert "lpm" not in others
+
+
+@pytest.mark.parametrize(("instances", "routed"), [(1, False), (2, True)])
+def test_routers_are_tried_where_there_is_more_than_one_instance(instances: int, routed: bool) -> None:
+    values = values_of(configure(**SERVED, num_instances=instances))
+    assert ("routing_policy" in values) == routed
+    if routed:
+        now, others = values["routing_policy"]
+        assert others
+        assert now not in others
+
+
+def test_as_many_sequences_as_tokens_in_a_step_are_tried_and_no_more() -> None:
+    values = values_of(configure(**SERVED, max_num_seqs=64, max_num_batched_tokens=128))
+    seqs, budgets = (
+        [int(str(each)) for each in values[name][1]] for name in ("max_num_seqs", "max_num_batched_tokens")
+    )
+    assert 128 in seqs
+    assert max(seqs) == 128
+    assert 64 in budgets
+    assert min(budgets) == 64

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_plans import CONFIG
 
 from blis_py.config.models import RunConfig
-from blis_py.planning.longer import longer
+from blis_py.planning.longer import _named as _named_copies
+from blis_py.planning.longer import _permanent, longer, repeated, resampled
 from blis_py.requests.loops import Loop, Loops
 from blis_py.requests.sessions import waits
 from blis_py.requests.table import RequestTable
@@ -100,3 +102,54 @@ def test_rounding_of_a_length_adds_no_request() -> None:
 
     longer(GENERATED, 1.000000002, demand_of)
     assert lengths[1:] == [100]
+
+
+def test_copies_have_names_and_texts_of_their_own_but_for_permanent_ones() -> None:
+    table = RequestTable.build(
+        np.array([0, 10, 20, 40]),
+        np.array([9, 9, 9, 9]),
+        np.array([1, 1, 1, 1]),
+        content=np.array([0, 1, -1, 0]),
+        contents=[(("all", 4), ("own", 5)), (("brief", 9),)],
+        deadline_ns=np.array([-1, 12, 20, 0]),
+        session=np.array([0, -1, 1, 0]),
+        request_id=["a", "b", "c", "d"],
+    )
+    assert _permanent(table) == {"all", "own"}
+    twice = repeated(table, 2)
+    period_ns = round(40 * 4 / 3)
+    assert twice.arrival_ns.tolist() == [*(0, 10, 20, 40), *(each + period_ns for each in (0, 10, 20, 40))]
+    assert twice.deadline_ns.tolist() == [-1, 12, 20, 0, -1, 12 + period_ns, 20 + period_ns, period_ns]
+    assert twice.request_id == ["a", "b", "c", "d", "a~1", "b~1", "c~1", "d~1"]
+    assert twice.session is not None
+    assert twice.session.tolist() == [0, -1, 1, 0, 2, -1, 3, 2]
+    assert twice.content.tolist() == [0, 1, -1, 0, 2, 3, -1, 2]
+    assert list(twice.contents[2:]) == [(("all", 4), ("own", 5)), (("brief~1", 9),)]
+    assert _named_copies(["x"], 3) == ["x", "x~1", "x~2"]
+    assert repeated(table, 1) is table
+
+
+def test_a_text_is_permanent_that_recurs_over_more_than_half_of_the_time() -> None:
+    table = RequestTable.build(
+        np.array([0, 20, 21, 40]),
+        np.full(4, 5),
+        np.full(4, 1),
+        content=np.array([0, 0, 1, 2]),
+        contents=[(("half", 1), ("more", 1)), (("more", 1),), (("late", 1),)],
+    )
+    assert _permanent(table) == {"more"}
+
+
+def test_a_load_that_is_not_to_be_longer_stays_as_it_is() -> None:
+    demand = Demand(RequestTable.build(np.arange(3), np.arange(3) + 1, np.arange(3) + 1), 1)
+    assert longer(CONFIG, 1.0, lambda config: demand) is demand
+    assert longer(CONFIG, 0.5, lambda config: demand) is demand
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 3])
+def test_a_recording_of_two_requests_can_be_drawn_anew_and_of_one_cannot(rows: int) -> None:
+    table = RequestTable.build(np.arange(rows) * 10, np.arange(rows) + 5, np.full(rows, 2))
+    draws = [resampled(table, seed).prompt_tokens.tolist() for seed in range(20)]
+    differ = any(draw != table.prompt_tokens.tolist() for draw in draws)
+    assert differ == (rows > 1)
+    assert all(set(draw) <= set(table.prompt_tokens.tolist()) for draw in draws)

@@ -8,10 +8,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from blis_py.errors import InputError
+from blis_py.planning import orphans
 from blis_py.planning.executors import MAX_WORKERS, Processes, executor
 from blis_py.planning.job import Job
 from blis_py.planning.runner import Runner
@@ -92,3 +95,45 @@ def _within(seconds: float, holds: object) -> bool:
             return True
         time.sleep(0.05)
     return False
+
+
+@pytest.mark.parametrize(
+    ("platform", "answer", "by_kernel"),
+    [("linux", 0, True), ("linux", -1, False), ("win32", 0, False), ("linux", None, False)],
+)
+def test_the_kernel_ends_a_process_with_its_parent_on_linux(
+    monkeypatch: pytest.MonkeyPatch, platform: str, answer: int | None, by_kernel: bool
+) -> None:
+    def library(name: None) -> Any:
+        if answer is None:
+            raise OSError
+        return SimpleNamespace(prctl=lambda what, signal: answer)
+
+    monkeypatch.setattr(orphans, "sys", SimpleNamespace(platform=platform))
+    monkeypatch.setattr(orphans.ctypes, "CDLL", library)
+    assert orphans._ends_by_the_kernel() == by_kernel
+
+
+@pytest.mark.parametrize(
+    ("by_kernel", "parent", "happens"),
+    [(True, 7, []), (True, 8, ["exit 1"]), (False, 7, ["watch 7"]), (False, 8, ["watch 8"])],
+)
+def test_a_process_ends_at_once_if_its_parent_is_gone_already(
+    monkeypatch: pytest.MonkeyPatch, by_kernel: bool, parent: int, happens: list[str]
+) -> None:
+    seen: list[str] = []
+
+    class Thread:
+        def __init__(self, target: Any, args: tuple[int], daemon: bool) -> None:
+            assert daemon
+            seen.append(f"watch {args[0]}")
+
+        def start(self) -> None: ...
+
+    monkeypatch.setattr(orphans, "_ends_by_the_kernel", lambda: by_kernel)
+    monkeypatch.setattr(orphans, "threading", SimpleNamespace(Thread=Thread))
+    monkeypatch.setattr(
+        orphans, "os", SimpleNamespace(getppid=lambda: 7, _exit=lambda code: seen.append(f"exit {code}"))
+    )
+    orphans.end_with(parent)
+    assert seen == happens

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_plans import Known
 
 from blis_py.planning.goal import Judgement, Requirement
 from blis_py.planning.job import FINE, HOPELESS
@@ -123,3 +125,15 @@ def _looks_per_line(count: int) -> float:
         == world.best()
     )
     return looks / count
+
+
+def test_a_line_of_a_search_is_settled_by_neighbours() -> None:
+    def search(slacks: Sequence[float]) -> Search:
+        def evaluate(probes: Any, may_stop: bool) -> list[Judgement]:
+            return [Known({probe: slacks[probe[1]]}).known[probe] for probe in probes]
+
+        return Search([SearchLine(1.0)], list(range(1, len(slacks) + 1)), evaluate)
+
+    found = search([-1.0, -0.5, 0.1, 0.2])
+    assert found.best([0]) == (0, 2)
+    assert (found.least(0), found.most_failing(0), found.settled(0)) == (2, 1, True)

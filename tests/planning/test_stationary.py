@@ -16,7 +16,7 @@ from blis_py.planning.goal import Judgement, Requirement
 from blis_py.planning.job import Job, JobOutcome, Variation
 from blis_py.planning.longer import repeated, resampled
 from blis_py.planning.plan import Plan
-from blis_py.planning.stationary import Sustained
+from blis_py.planning.stationary import ANALYSED_REQUESTS, Sustained
 from blis_py.planning.worker import varied
 from blis_py.requests.table import RequestTable
 
@@ -293,3 +293,20 @@ def test_the_bounds_of_a_rate_are_sought_over_as_many_requests_as_a_run_may_have
     for factor, least, longest in ((2.0, 3.0, 50.0), (0.5, 3.0, 100.0), (2.0, 70.0, 70.0)):
         rate: Any = SimpleNamespace(factor=factor, length=least)
         assert stationary._RateSearch.longest(search, rate) == longest
+
+
+@pytest.mark.parametrize(
+    ("length", "requests", "begun", "analysed"),
+    [
+        (8.0, 4 * ANALYSED_REQUESTS, 1.0, 2.0),  # 3,000 requests come in a quarter of it
+        (8.0, 4 * ANALYSED_REQUESTS, 3.0, 3.0),  # but it is judged from three times its duration on
+        (8.0, ANALYSED_REQUESTS // 2, 1.0, 8.0),  # no longer than it is known
+        (1.0, 40 * ANALYSED_REQUESTS, 1.0, 1.0),  # no shorter than the workload
+        (8.0, 0, 1.0, 8.0),
+    ],
+)
+def test_analyses_are_as_long_as_three_thousand_requests_take(
+    length: float, requests: int, begun: float, analysed: float
+) -> None:
+    outcome = JobOutcome(facts={"requests": requests})
+    assert Sustained(Judgement(True), outcome, length, True, begun).analysed == analysed

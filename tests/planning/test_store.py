@@ -6,18 +6,19 @@ import json
 import os
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from blis_py.api import configure
 from blis_py.errors import InputError
-from blis_py.planning import contents
+from blis_py.planning import contents, store
 from blis_py.planning.contents import Contents
 from blis_py.planning.executors import Serial
 from blis_py.planning.job import Job, JobOutcome, Variation
 from blis_py.planning.runner import Runner
-from blis_py.planning.store import Folder, ResultStore
+from blis_py.planning.store import Folder, ResultStore, default_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -182,3 +183,26 @@ def test_an_entry_that_is_a_pipe_is_not_waited_for(jobs: list[Job], tmp_path: Pa
 def test_a_store_has_a_folder_of_its_own() -> None:
     with pytest.raises(InputError, match="--cache: must not be empty"):
         Folder("")
+
+
+@pytest.mark.parametrize(
+    ("platform", "variables", "folder"),
+    [
+        ("linux", {}, "/home/me/.cache/blis-py/runs"),
+        ("linux", {"XDG_CACHE_HOME": "/x"}, "/x/blis-py/runs"),
+        ("darwin", {"XDG_CACHE_HOME": "/x"}, "/home/me/Library/Caches/blis-py/runs"),
+        ("win32", {}, "/home/me/AppData/Local/blis-py/runs"),
+        ("win32", {"LOCALAPPDATA": "/l"}, "/l/blis-py/runs"),
+        ("darwin", {"BLIS_CACHE": "/own"}, "/own"),
+    ],
+)
+def test_results_are_kept_where_the_platform_keeps_caches(
+    monkeypatch: pytest.MonkeyPatch, platform: str, variables: dict[str, str], folder: str
+) -> None:
+    for name in ("BLIS_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(Path, "home", lambda: Path("/home/me"))
+    monkeypatch.setattr(store, "sys", SimpleNamespace(platform=platform))
+    assert default_folder() == Path(folder)
