@@ -14,6 +14,7 @@ from blis_py.cluster.topology import Cluster, Disaggregation, Ingress, InstanceS
 from blis_py.core.config import SchedulerConfig
 from blis_py.latency.base import FrontendDelays
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
+from blis_py.metrics.itl import TokenGaps
 from blis_py.metrics.record import RunRecord
 from blis_py.requests.table import RequestTable
 
@@ -87,3 +88,9 @@ def simulate(table: RequestTable, handoff: str, **settings: Any) -> RunRecord:
     """
     run = {name: settings.pop(name) for name in ("single_step", "horizon_ns", "observer") if name in settings}
     return ClusterSimulation(table, cluster(handoff, **settings), **run).run()
+
+
+def token_times(record: RunRecord, row: int = 0) -> list[int]:
+    gaps, _ = TokenGaps(record).of_each(np.array([row]))
+    first = int(record.first_token_ns[row])
+    return [first // US, *((first + np.cumsum(gaps)) // US).tolist()]

@@ -9,6 +9,7 @@ from blis_py.core.config import SchedulerConfig
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_config import DiffusionConfig
 from blis_py.core.diffusion_request import BatchOutcome, Commit, DenoiseBatch, DiffusionRequest
+from blis_py.core.token_keys import token_keys
 
 BLOCK = 32
 FIELDS = set(DiffusionConfig.__dataclass_fields__)
@@ -74,3 +75,13 @@ class Driver:
         assert request.dllm_algo_state is None
         blocks = self.rounds.get(request.id, (2,))
         return blocks[min(len(request.rounds_per_block), len(blocks) - 1)]
+
+
+def keyed(name: str, ids: list[int], page: int = BLOCK, **settings: Any) -> Any:
+    return request(name, len(ids), block_keys=token_keys(ids, page), **settings)
+
+
+def scheduled(core: Any) -> Any:
+    batch = core.schedule(0)
+    assert batch is not None
+    return batch

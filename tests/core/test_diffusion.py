@@ -6,13 +6,12 @@ from random import Random
 from typing import Any
 
 import pytest
-from diffusion_runs import BLOCK, Driver, request, scheduler
+from diffusion_runs import BLOCK, Driver, keyed, request, scheduled, scheduler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blis_py.core.diffusion_request import NO_SLOT, BatchOutcome
 from blis_py.core.request import FinishReason
-from blis_py.core.token_keys import token_keys
 from blis_py.errors import InputError
 
 EXAMPLE = {"A": (3,), "B": (8,), "C": (2,), "D": (4,), "E": (4,)}
@@ -231,8 +230,8 @@ def test_without_reuse_a_page_that_holds_a_committed_block_is_kept_all_the_same(
 def test_a_batch_yields_only_to_a_request_that_could_join() -> None:
     core = scheduler(max_num_seqs=2, num_kv_blocks=4)
     core.add(request("a", prompt=40))
-    core.finish(_batch(core), BatchOutcome())
-    _batch(core)
+    core.finish(scheduled(core), BatchOutcome())
+    scheduled(core)
     assert not core.must_yield(0)
     core.add(request("too-long-now", prompt=96, output=10))
     assert core.must_yield(0) is False
@@ -300,74 +299,6 @@ def test_a_preempted_block_goes_on_where_it_was() -> None:
     driver.drain()
     assert b.rounds_per_block == [30]
     assert b.generated == 32
-
-
-# -- prefix cache ----------------------------------------------------------------------------------
-
-
-def keyed(name: str, ids: list[int], page: int = BLOCK, **settings: Any) -> Any:
-    return request(name, len(ids), block_keys=token_keys(ids, page), **settings)
-
-
-@pytest.mark.parametrize("cache", ["hash", "radix"])
-def test_a_cached_prompt_is_computed_from_its_first_unknown_block(cache: str) -> None:
-    driver = Driver(scheduler(prefix_cache=cache), {})
-    ids = list(range(70))
-    driver.scheduler.add(keyed("one", ids))
-    driver.drain()
-    twin = keyed("two", ids)
-    driver.scheduler.add(twin)
-    batch = driver.begin()
-    assert batch is not None
-    assert not batch.prefills
-    assert batch.denoise == [twin]
-    assert twin.cached_tokens == 64
-    driver.end(batch)
-    driver.drain()
-
-
-@pytest.mark.parametrize("cache", ["hash", "radix"])
-def test_a_chunk_of_a_prompt_is_found_while_the_rest_of_it_is_computed(cache: str) -> None:
-    settings = {"max_num_batched_tokens": 256, "long_prefill_token_threshold": 2 * BLOCK}
-    core = scheduler(prefix_cache=cache, **settings)
-    ids = list(range(5 * BLOCK))
-    one, two = keyed("one", ids), keyed("two", ids)
-    core.add(one)
-    core.finish(_batch(core), BatchOutcome())
-    core.add(two)
-    _batch(core)
-    assert two.cached_tokens == (4 if cache == "hash" else 2) * BLOCK  # by hash what is planned is found, too
-
-
-@pytest.mark.parametrize("cache", ["hash", "radix"])
-def test_only_committed_blocks_are_found_by_others(cache: str) -> None:
-    core = scheduler(prefix_cache=cache)
-    prompt, block = list(range(32)), list(range(100, 132))
-    keys = token_keys(prompt + block, BLOCK)
-    for committed in (False, True):
-        one = keyed("one", prompt, output=64)
-        core.add(one)
-        batch = _batch(core)
-        while not batch.denoise:
-            core.finish(batch, BatchOutcome())
-            batch = _batch(core)
-        if committed:
-            core.finish(batch, BatchOutcome([BLOCK], keys={one: keys[1:]}))
-        else:
-            core.finish(batch, BatchOutcome([0]))
-        core.abort(one)
-        follower = keyed("two", [*prompt, *block, 5])
-        core.add(follower)
-        _batch(core)
-        assert follower.cached_tokens == (64 if committed else 32)
-        core.abort(follower)
-        core.check()
-
-
-def _batch(core: Any) -> Any:
-    batch = core.schedule(0)
-    assert batch is not None
-    return batch
 
 
 # -- bad settings ------------------------------------------------------------------------------------

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from formula_servers import outcome
 
 import blis_py as blis
 from blis_py.api import configure
+from blis_py.metrics.load import TOO_SHORT
 from blis_py.planning.goal import Goal
 from blis_py.planning.job import Job, JobOutcome, Variation
 from blis_py.planning.plan import Plan
-from blis_py.planning.steady import is_steady, requests_needed, steady_length
+from blis_py.planning.steady import is_enough, is_steady, requests_needed, steady_length
 from blis_py.planning.worker import outcome_of, varied
 
 LOOP: dict[str, Any] = {"model": "llama-3.1-8b", "concurrency": 16, "prompt_tokens": 500, "output_tokens": 8}
@@ -129,3 +131,52 @@ def test_few_generated_requests_are_a_sample_and_recorded_ones_are_what_they_are
     assert steady_length(generated, Goal(most_requests=300)) == 2
     assert steady_length(JobOutcome(facts={"generated": False, "requests": 150}), Goal()) == 1
     assert not is_steady(JobOutcome(facts={"generated": True, "requests": 9_000}), Goal())
+
+
+@pytest.mark.parametrize(
+    ("requests", "verdict", "facts", "enough"),
+    [
+        (2000, "", {}, True),
+        (1999, "", {}, False),
+        (2000, TOO_SHORT, {}, False),
+        (2200, "", {"generated": True, "dispersion": 11.0}, True),
+        (2199, "", {"generated": True, "dispersion": 11.0}, False),
+        (2000, "", {"dispersion": 11.0}, True),
+        (2000, "", {"generated": True}, True),
+    ],
+)
+def test_a_run_needs_two_thousand_requests_and_two_hundred_bursts(
+    requests: int, verdict: str, facts: dict[str, Any], enough: bool
+) -> None:
+    assert is_enough(outcome(requests, verdict=verdict, **facts)) == enough
+
+
+@pytest.mark.parametrize(
+    ("at_once", "attainment", "needed"),
+    [
+        (1, {}, 2000),
+        (10, {}, 4000),
+        (5, {}, 2000),
+        (8, {}, 3200),
+        (10, {"": 0.995}, 8000),
+        (10, {"": 1.0}, 4000),
+    ],
+)
+def test_the_start_of_a_closed_loop_is_a_quarter_of_the_tail_at_most(
+    at_once: int, attainment: dict[str, float], needed: int
+) -> None:
+    run = outcome(needed, closed=True, at_once=at_once)
+    goal = Goal(attainment=attainment)
+    assert requests_needed(run, goal) == needed
+    assert is_steady(run, goal)
+    assert not is_steady(outcome(needed - 1, closed=True, at_once=at_once), goal)
+    assert not is_steady(outcome(needed), goal)
+
+
+def test_a_run_is_as_long_as_its_kind_may_be() -> None:
+    goal = Goal(most_requests=1000, most_extended=1500)
+    assert steady_length(outcome(100, generated=True), goal) == 10
+    assert steady_length(outcome(100, closed=True, at_once=1), goal) == 15
+    assert steady_length(outcome(5000, generated=True), goal) == 1
+    assert steady_length(outcome(0, generated=True), goal) == 1000
+    assert steady_length(outcome(100), goal) == 1

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from record_builders import instance, record, table
 
 from blis_py.api import build, configure
-from blis_py.metrics.slo import parse_slos
+from blis_py.metrics.slo import parse_slo, parse_slos
 from blis_py.planning.api import study_of
 from blis_py.planning.goal import Goal
 from blis_py.planning.intervals import _of_mean, _of_percentile, dispersion, intervals, undecided
@@ -209,3 +210,45 @@ def test_only_what_lies_within_its_interval_is_undecided() -> None:
     at = Sampled(99).outcome(1.0, 20.0)
     assert [text for text, _ in undecided(at)] == [SLO]
     assert undecided(replace(at, facts={**at.facts, "intervals": {}})) == []
+
+
+def test_an_interval_is_that_of_the_widest_blocks() -> None:
+    """Values that alternate in halves of the run: of 40, 20 and 10 blocks all sums are equal in size."""
+    values = np.array([1.0] * 40 + [3.0] * 40)
+    half = 3.250 * (10 / 9 * 10 * 8**2) ** 0.5 / 80
+    assert _of_mean(values) == pytest.approx((2 - half, 2 + half))
+
+
+def test_the_ends_of_a_percentile_are_percentiles() -> None:
+    values = (np.arange(4000) * 1237 % 4000).astype(np.float64)
+    low, high = _of_percentile(values, 0.5)
+    assert low is not None
+    assert high is not None
+    assert low < 1999.5 < high
+    assert _of_percentile(np.zeros(80), 0.5) == (0.0, 0.0)  # nothing scatters
+
+
+@pytest.mark.parametrize(("requests", "known"), [(39, False), (40, True)])
+def test_an_interval_needs_a_request_in_each_block(requests: int, known: bool) -> None:
+    arrivals = np.arange(requests) * 10**9
+    run = record(table(arrivals), [instance(arrivals + 10**6)], [(0, [row]) for row in range(requests)])
+    run.visits.first_token_ns[:] = arrivals + 5 * 10**6
+    checks = [parse_slo(text) for text in ("ttft.mean=10ms", "ttft.max=10ms", "itl.p50=10ms", "ttft.p50=9ms")]
+    found = intervals(run, checks)
+    assert set(found) == ({"ttft.mean=10ms", "ttft.p50=9ms"} if known else set())
+    if known:
+        assert found["ttft.mean=10ms"] == pytest.approx((5.0, 5.0))
+    assert intervals(run, []) == {}
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "spread"),
+    [
+        (np.arange(39), 1.0),
+        (np.zeros(40), 1.0),
+        (np.arange(40), 0.0),
+        (np.array([0] * 41 + [80]), np.var([41, *[0] * 38, 1], ddof=1) / (42 / 40)),
+    ],
+)
+def test_the_dispersion_is_the_variance_over_the_mean_of_forty_windows(arrivals: Any, spread: float) -> None:
+    assert dispersion(arrivals.astype(np.int64)) == pytest.approx(spread)

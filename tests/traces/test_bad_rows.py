@@ -161,3 +161,29 @@ def test_the_rows_before_and_behind_a_bad_one_are_read_in_every_format(
         assert table.arrival_ns.tolist() == expected.arrival_ns.tolist()
         assert rows.count == 1
         assert f"{name}:{place + 1}" in str(rows.first)
+
+
+def test_the_first_bad_row_is_named_and_all_are_counted() -> None:
+    bad = BadRows(skip=True)
+    assert bad.note() is None
+    one, same, earlier, late = (InputError(name) for name in ("one", "same line", "earlier", "late"))
+    bad.refuse(one, 5)
+    assert bad.note() == "one bad row of the trace was skipped: one"
+    for error, line in ((same, 5), (late, 9)):
+        bad.refuse(error, line)
+    assert bad.first is one
+    bad.refuse(earlier, 4, rows=1000)
+    assert bad.first is earlier
+    assert bad.note() == "1,003 bad rows of the trace were skipped; the first: earlier"
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "fix"), [(None, None, None), ("a", None, "a"), (None, "b", "b"), ("a", "b", "a, or b")]
+)
+def test_a_bad_row_is_an_error_with_all_that_may_be_done(
+    own: str | None, other: str | None, fix: str | None
+) -> None:
+    with pytest.raises(InputError) as raised:
+        BadRows(fix=other).refuse(InputError("p", file="f", key="k", value=3, fix=own), 1)
+    error = raised.value
+    assert (error.problem, error.key, error.value, error.fix) == ("p", "k", 3, fix)

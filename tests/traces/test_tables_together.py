@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 from random_tables import drawn
+from written_traces import requests
 
 from blis_py.errors import InputError
 from blis_py.planning.longer import repeated, resampled
 from blis_py.requests.streams import stream
 from blis_py.requests.table import Labels, RequestTable
-from blis_py.traces.compose import distinct_names, merged, scales
+from blis_py.traces.compose import (
+    _flags,
+    _labels,
+    _modalities,
+    _networks,
+    _numbers,
+    _session_names,
+    _sessions,
+    distinct_names,
+    merged,
+    scales,
+)
 
 Row = dict[str, Any]
 CASES = 40
@@ -163,3 +176,58 @@ def test_rate_factors_are_one_positive_number_for_each_source(text: str) -> None
     assert scales(None, 2) == [1.0, 1.0]
     with pytest.raises(InputError, match="give 2 positive numbers: 1,1"):
         scales(text, 2)
+
+
+def joined(name: str, one: Any, other: Any) -> list[Any]:
+    """Two tables, of which the first or the second has such a column."""
+    return [
+        requests(2, **{name: one}) if one is not None else requests(2),
+        requests(1, **({name: other} if other is not None else {})),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("join", "name", "one", "other", "whole"),
+    [
+        (_sessions, "session", np.array([0, -1]), None, [0, -1, -1]),
+        (_sessions, "session", None, np.array([0]), [-1, -1, 0]),
+        (_sessions, "session", np.array([0, 1]), np.array([0]), [0, 1, 2]),
+        (_modalities, "modality_tokens", np.ones((2, 4), int), None, [[1] * 4] * 2 + [[0] * 4]),
+        (_networks, "network_ns", None, np.ones((1, 2)), [[0, 0]] * 2 + [[1, 1]]),
+    ],
+)
+def test_a_column_of_one_table_is_unset_in_the_rows_of_the_other(
+    join: Callable[[Any], Any], name: str, one: Any, other: Any, whole: list[Any]
+) -> None:
+    assert join(joined(name, one, other)).tolist() == whole
+    assert join(joined(name, None, None)) is None
+
+
+def test_columns_by_themselves_are_joined_with_defaults() -> None:
+    tables = [requests(2), requests(1)]
+    flag = np.array([True])
+    assert _flags([None, flag], tables).tolist() == [False, False, True]  # type: ignore[union-attr]
+    assert _numbers([np.array([4, 5]), None], tables, -1).tolist() == [4, 5, -1]  # type: ignore[union-attr]
+    labels = _labels([None, Labels.of(["b"])], tables)
+    assert labels is not None
+    assert labels.to_list() == ["", "", "b"]
+    assert _flags([None, None], tables) is None
+    assert _numbers([None, None], tables, 0) is None
+    assert _labels([None, None], tables) is None
+
+
+def test_sessions_without_names_are_numbered_through() -> None:
+    named = requests(2, session=np.array([0, 1]), session_names=["a", "b"])
+    numbered, none = requests(2, session=np.array([0, 0])), requests(1)
+    assert _session_names([named, none, numbered]) == ["a", "b", "session_2"]
+    assert _session_names([none, numbered, named]) == ["session_0", "a", "b"]
+    assert _session_names([numbered, none]) is None
+
+
+def test_names_of_sources_differ() -> None:
+    assert distinct_names(["x/a.csv", "y/a.jsonl", "b.csv", ".csv"]) == ["a-0", "a-1", "b", "source"]
+    assert scales(None, 2) == [1.0, 1.0]
+    assert scales("0.5,2", 2) == [0.5, 2.0]
+    for text in ("1", "1,2,3", "0,1", "1,-1", "1,inf", "1,x", "nan,1"):
+        with pytest.raises(InputError, match="a factor for every source"):
+            scales(text, 2)

@@ -12,12 +12,15 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from written_traces import requests
 
 from blis_py.errors import InputError
 from blis_py.metrics.record import Outcome
+from blis_py.requests.table import Labels, RequestTable
 from blis_py.traces import read_trace
 from blis_py.traces.tracev2 import write
-from blis_py.workload import Content, Labels, RequestTable, generate
+from blis_py.traces.tracev2_write import _check_prefixes, _numbered
+from blis_py.workload import Content, generate
 from blis_py.workload.presets import synthesise
 from blis_py.workload.spec import load_spec
 
@@ -187,3 +190,51 @@ def test_what_tracev2_cannot_express_is_refused(tmp_path: Path) -> None:
     for bad in (uneven, nameless, returned):
         with pytest.raises(InputError, match="cannot be written"):
             written(bad, tmp_path)
+
+
+def prefixed(groups: list[str], tokens: list[int]) -> RequestTable:
+    table = requests(len(groups), prefix_group=Labels.of(groups))
+    return replace(table, prefix_tokens=np.array(tokens))
+
+
+@pytest.mark.parametrize(
+    ("groups", "tokens", "message"),
+    [
+        (["", ""], [0, 0], ""),
+        (["", "a"], [0, 4], ""),
+        (["a", "a", "b"], [4, 4, 9], ""),
+        (["", ""], [0, 4], "without a prefix group"),
+        (["", "a"], [4, 4], "without a prefix group"),
+        (["a", "a"], [0, 4], "prefixes of different lengths"),
+        (["a", "b", "a"], [4, 4, 5], "prefixes of different lengths"),
+    ],
+)
+def test_prefixes_that_cannot_be_written_are_refused(
+    groups: list[str], tokens: list[int], message: str
+) -> None:
+    if not message:
+        _check_prefixes(prefixed(groups, tokens), Path("x"))
+        return
+    with pytest.raises(InputError, match=message):
+        _check_prefixes(prefixed(groups, tokens), Path("x"))
+
+
+@pytest.mark.parametrize(
+    ("names", "numbers"),
+    [
+        (None, [0, 1]),
+        (["request_5", "request_3"], [5, 3]),
+        ([f"request_{2**62 - 1}", "request_0"], [2**62 - 1, 0]),
+        ([f"request_{2**62}", "request_0"], None),
+        (["request_05", "request_3"], None),
+        (["5", "request_3"], None),
+        (["request_5", "a"], None),
+        (["request_-5", "request_3"], None),
+    ],
+)
+def test_names_are_numbers_only_where_all_of_them_are(
+    names: list[str] | None, numbers: list[int] | None
+) -> None:
+    found, differ = _numbered(requests(2, request_id=names))
+    assert found.tolist() == (numbers or [0, 1])
+    assert differ == (numbers is None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from grammar_forms import CROWDED, PROMPT, constrained, of_its_form, random_forms, served, tiny_engine
 from stub_engine import assert_no_leak
-from test_engine_grammar import CROWDED, PROMPT, constrained, of_its_form, random_forms, served, tiny_engine
 
 from blis_py.calibrate.parity import replay_steps
 from engine.sampling_params import SamplingParams

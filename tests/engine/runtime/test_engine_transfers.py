@@ -189,7 +189,7 @@ def test_a_mask_that_fails_keeps_what_its_turn_has_brought(
     monkeypatch: pytest.MonkeyPatch, turns: int
 ) -> None:
     pytest.importorskip("xgrammar")
-    from test_engine_grammar import PROMPT, constrained, tiny_engine
+    from grammar_forms import PROMPT, constrained, tiny_engine
 
     engine = tiny_engine(async_scheduling=True)
     one = engine.add_request(PROMPT, constrained(guided_regex="[ab]{20}"))
