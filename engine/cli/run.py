@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from blis_py.cli.flags import perfetto
 from blis_py.cli.flags.flag import Flag, Flags
 from blis_py.cli.flags.formats import FORMAT, format_of
+from blis_py.cli.flags.out import FORCE, check_out, out_folder, required_out
 from blis_py.cli.progress import Progress
 from blis_py.errors import InputError
 from blis_py.outputs.exchange import undisturbed
-from blis_py.outputs.places import writable
 from blis_py.outputs.staging import Outputs, replacing
 from blis_py.outputs.stopping import as_exceptions
 from engine.cli import kinds
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 CONCURRENCY = Flag("--concurrency", int, "", "Closed loop: N under way, the next when one ends.")
 OUTPUT = (
-    Flag("--out", str, "", "Folder for trace, token times, step log, run.yaml. Needed.", metavar="DIR"),
-    Flag("--force", bool, "", "Replace the result that is there."),
+    out_folder("trace, token times, step log, run.yaml", needed=True),
+    FORCE,
     *perfetto.FLAGS,
     FORMAT,
 )
@@ -58,12 +58,11 @@ def run(flags: Flags) -> None:
     from engine.driver import serve
 
     style = format_of(flags)
-    if "--out" not in flags:
-        raise InputError("needs a folder to write to", key="--out", fix="add --out DIR")
+    required_out(flags)
     concurrency = flags.get(CONCURRENCY.name)
     if concurrency is not None and concurrency < 1:
         raise InputError("must be at least 1", key=CONCURRENCY.name, value=concurrency)
-    writable(flags["--out"], force="--force" in flags)
+    check_out(flags)
     window = perfetto.window_of(flags)
     ready = make_ready(flags)
     observer, started = ObservedColumns(ready.table), datetime.now(UTC)

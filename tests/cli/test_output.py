@@ -177,6 +177,12 @@ def test_force_destroys_nothing_that_is_no_result(blis: Blis, small: tuple[str, 
     assert files(tmp_path) == {"mine.txt": b"precious"}
 
 
+def test_a_server_needs_a_folder_to_replace_a_result_in(blis: Blis) -> None:
+    pytest.importorskip("fastapi", reason="the extra serve is not installed")
+    code, _, err = blis("serve", "--model", "llama-3.1-8b", "--port", 99999, "--force")
+    assert (code, err) == (2, "error: --force: needs a folder to write to; add --out DIR\n")
+
+
 def test_a_trace_runs_the_same_under_run_and_replay(blis: Blis, tmp_path: Path) -> None:
     trace = tmp_path / "azure.csv"
     trace.write_text("arrival_s,input_tokens,output_tokens\n0.5,100,10\n1.0,200,20\n9.0,50,5\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from blis_py.cli.flags import perfetto
 from blis_py.cli.flags.flag import Flag, Group
+from blis_py.cli.flags.out import FORCE, out_folder
 from blis_py.cli.flags.registered import flags_of
 from blis_py.config.models import KIND_SECTIONS, SECTIONS, RunConfig
 
@@ -61,8 +62,8 @@ VERBOSE = Flag(
 )
 OUTPUT = (
     VERBOSE,
-    Flag("--out", str, "", "Folder for config, summary, requests, steps, plots, trace.", metavar="DIR"),
-    Flag("--force", bool, "", "Replace the result that is in the folder of --out."),
+    out_folder("config, summary, requests, steps, plots, trace"),
+    FORCE,
     Flag("--no-plots", bool, "", "No plots in --out, which saves a second."),
     Flag("--record-itl", bool, "", "In --out, itl.csv with the time of every token."),
     Flag(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from blis_py.cli.flags.configure import configure
 from blis_py.cli.flags.flag import Flags
+from blis_py.cli.flags.out import check_out
 from blis_py.cli.verbs._execute import say
 from blis_py.errors import InputError
-from blis_py.outputs.places import writable
 from blis_py.serve.fleet.backend import FleetBackend
 from blis_py.serve.fleet.build import FleetOptions, ServedFleet, build_fleet
 from blis_py.serve.fleet.failures import FailureSettings
@@ -25,8 +25,7 @@ _FLEET_OPTIONS = (
 def serve_fleet(flags: Flags, settings: ServeSettings) -> None:
     """Serve until a signal comes, then save the run."""
     options = _options(flags)
-    if "--out" in flags:
-        writable(flags["--out"], force="--force" in flags)
+    check_out(flags)
     fleets = _fleets(flags, options)
     for note in fleets[0].setup.notes:
         say(f"note: {note}")

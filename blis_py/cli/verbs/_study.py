@@ -11,6 +11,7 @@ from blis_py.cli.flags import blis_flags, vllm_flags
 from blis_py.cli.flags.configure import overrides
 from blis_py.cli.flags.flag import Flag, Flags, Group
 from blis_py.cli.flags.options import COMMON, WORKLOAD
+from blis_py.cli.flags.out import FORCE
 from blis_py.errors import InputError, plain
 from blis_py.outputs import stopping
 from blis_py.planning.study import Study
@@ -42,7 +43,7 @@ WORK = (
     Flag("--no-cache", bool, "", "Keep nothing, and use nothing that was kept."),
 )
 OUTPUT = (
-    Flag("--force", bool, "", "Replace the result that is in the folder of --out."),
+    FORCE,
     Flag("--no-plots", bool, "", "No pictures in --out."),
 )
 
@@ -87,21 +88,6 @@ def cache_of(flags: Flags) -> bool | str:
         return False
     place: str | bool = flags.get("--cache", True)
     return place
-
-
-def check_out(flags: Flags) -> None:
-    """Refuse outputs that could not be written, before anything is simulated.
-
-    Raises:
-        InputError: a flag needs a folder to write to, or the folder cannot be written.
-    """
-    for name in {"--force", "--no-plots"} & flags.keys():
-        if "--out" not in flags:
-            raise InputError("needs a folder to write to", key=name, fix="add --out DIR")
-    if "--out" in flags:
-        from blis_py.outputs.places import writable
-
-        writable(flags["--out"], force=flags.get("--force", False))
 
 
 class StudyLine:

@@ -6,7 +6,8 @@ import sys
 
 from blis_py.cli.flags.flag import Flag, Flags, Group
 from blis_py.cli.flags.formats import FORMAT, format_of
-from blis_py.cli.verbs._pages import check_out, write_out
+from blis_py.cli.flags.out import FORCE, check_out, out_folder
+from blis_py.cli.verbs._pages import write_out
 from blis_py.comparison.compare import compare as compare_runs
 from blis_py.errors import InputError
 from blis_py.result import to_json
@@ -16,8 +17,8 @@ _FLAGS = (
     Flag(
         RUNS, list[str], "", "Folders of saved runs; the others are compared with the first.", metavar="RUN…"
     ),
-    Flag("--out", str, "", "Folder for compare.json and the picture, as PNG and SVG.", metavar="DIR"),
-    Flag("--force", bool, "", "Replace what is in the folder of --out."),
+    out_folder("compare.json and the picture, as PNG and SVG"),
+    FORCE,
     FORMAT,
 )
 GROUPS: tuple[Group, ...] = (("Compare", _FLAGS),)

@@ -11,9 +11,10 @@ from blis_py.cli.flags.configure import configure
 from blis_py.cli.flags.flag import Flag, Flags
 from blis_py.cli.flags.formats import FORMAT, format_of
 from blis_py.cli.flags.options import COMMON, VERBOSE, WORKLOAD
+from blis_py.cli.flags.out import FORCE, check_out, out_folder
 from blis_py.cli.progress import Progress
 from blis_py.cli.verbs._execute import say
-from blis_py.cli.verbs._pages import check_out, write_out
+from blis_py.cli.verbs._pages import write_out
 from blis_py.errors import InputError
 from blis_py.ledger.explain import Explanation
 from blis_py.report.saved import load
@@ -35,8 +36,8 @@ _QUESTION = (
     Flag("--no-what-ifs", bool, "", "The ledger alone, which takes two runs."),
 )
 _OUTPUT = (
-    Flag("--out", str, "", "Folder for explain.json and the picture, as PNG and SVG.", metavar="DIR"),
-    Flag("--force", bool, "", "Replace what is in the folder of --out."),
+    out_folder("explain.json and the picture, as PNG and SVG"),
+    FORCE,
     VERBOSE,
     FORMAT,
 )

@@ -11,6 +11,7 @@ from blis_py.cli.flags import vllm_flags
 from blis_py.cli.flags.configure import configure
 from blis_py.cli.flags.flag import Flag, Flags
 from blis_py.cli.flags.options import TRACE, WORKLOAD
+from blis_py.cli.flags.out import out_folder
 from blis_py.cli.verbs._execute import say
 from blis_py.cli.verbs.serve import without
 from blis_py.errors import InputError
@@ -43,7 +44,7 @@ HOW = (
     Flag("--horizon", str, "horizon", "Send requests up to this time: 60s, 10m."),
 )
 OUTPUT = (
-    Flag("--out", str, "", "Folder for trace, token times, run.yaml. Needed.", metavar="DIR"),
+    out_folder("trace, token times, run.yaml", needed=True),
     Flag("--trace-header", str, "", "Copy of the trace's header.", metavar="FILE"),
     Flag("--trace-data", str, "", "Copy of the trace's data.", metavar="FILE"),
     Flag("--itl-output", str, "", "Copy of the token times.", metavar="FILE"),

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.flags.flag import Flag, Flags
 from blis_py.cli.flags.formats import FORMAT, format_of
-from blis_py.cli.verbs._study import OUTPUT, VARY, WORK, cache_of, check_out, groups, study_of, under_way
+from blis_py.cli.flags.out import check_out, out_folder
+from blis_py.cli.verbs._study import OUTPUT, VARY, WORK, cache_of, groups, study_of, under_way
 from blis_py.errors import InputError
 
 if TYPE_CHECKING:
@@ -69,9 +70,7 @@ _PLAN = (
     Flag("--draws", int, "", "Runs under the errors of the prediction; 0 = none. Default 20."),
 )
 _OUTPUT = (
-    Flag(
-        "--out", str, "", "Folder for the plan, its configuration, picture and start scripts.", metavar="DIR"
-    ),
+    out_folder("the plan, its configuration, picture and start scripts"),
     *OUTPUT,
     FORMAT,
 )
@@ -122,7 +121,7 @@ def plan(flags: Flags) -> None:
         sys.stdout.flush()
     finally:
         if "--out" in flags:
-            result.save(flags["--out"], force=flags.get("--force", False), plots="--no-plots" not in flags)
+            result.save(flags["--out"], force="--force" in flags, plots="--no-plots" not in flags)
 
 
 def _layouts(flags: Flags, result: Plan) -> Layouts | None:

@@ -20,6 +20,7 @@ from blis_py.cli.flags.configure import configure
 from blis_py.cli.flags.flag import Flag, Flags, Group
 from blis_py.cli.flags.formats import FORMAT, format_of
 from blis_py.cli.flags.options import MODEL, RUN, SCHEDULER, WORKLOAD
+from blis_py.cli.flags.out import out_folder, required_out
 from blis_py.cli.program import Program, Verb
 from blis_py.cli.verbs._execute import say
 from blis_py.config.check import duration_ns
@@ -94,7 +95,7 @@ _IMPORT = (
     Flag(
         "source", str, "", "What others measured: a folder of kernel times, or steps of vLLM.", metavar="PATH"
     ),
-    Flag("--out", str, "", "Folder for the profile.", metavar="DIR"),
+    out_folder("the profile"),
     Flag("--model", str, "", "Model that is priced: a bundled name."),
     Flag("--model-config", str, "", "HuggingFace config.json of any other.", metavar="FILE"),
     Flag("--gpu", str, "", "GPU that was measured. Default h100."),
@@ -236,10 +237,8 @@ def compare(flags: Flags) -> None:
 def import_(flags: Flags) -> None:
     """Make a profile of what others measured: tables of kernel times, or steps of vLLM."""
 
-    style, source = format_of(flags), _given(flags, "source")
-    if "--out" not in flags:
-        raise InputError("needs a folder to write to", key="--out", fix="add --out DIR")
-    check_folder(flags["--out"], "--out")
+    style, source, folder = format_of(flags), _given(flags, "source"), required_out(flags)
+    check_folder(folder, "--out")
     samples = import_steps(
         source,
         model=flags.get("--model"),
@@ -258,7 +257,7 @@ def import_(flags: Flags) -> None:
     try:
         _print(style, lambda: profile_data(fitted), lambda: profile_lines(fitted))
     finally:
-        say(f"wrote {write_profile(flags['--out'], samples.meta, fitted)}")
+        say(f"wrote {write_profile(folder, samples.meta, fitted)}")
 
 
 GROUPS: dict[str, tuple[Group, ...]] = {

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from blis_py.cli.flags import blis_flags, vllm_flags
 from blis_py.cli.flags.flag import Flag, Flags, Group
 from blis_py.cli.flags.options import COMMON
+from blis_py.cli.flags.out import FORCE, out_folder
 from blis_py.errors import InputError
 from blis_py.serve.settings import ServeSettings
 
@@ -41,8 +42,8 @@ FLEET = (
     Flag("--kv-events", str, "", "Publish KV events by ZMQ here: tcp://127.0.0.1:5557.", metavar="ENDPOINT"),
     Flag("--kv-events-topic", str, "", "Their topic. Default kv-events.", metavar="TOPIC"),
     Flag("--kv-events-seed", str, "", "PYTHONHASHSEED of their block hashes. Default 0.", metavar="SEED"),
-    Flag("--out", str, "", "Folder for the result of the run, when it is stopped.", metavar="DIR"),
-    Flag("--force", bool, "", "Replace the result that is there."),
+    out_folder("the result of the run, when it is stopped"),
+    FORCE,
 )
 
 

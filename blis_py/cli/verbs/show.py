@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from blis_py.cli.flags.flag import Flags
+from blis_py.cli.flags.out import check_out
 from blis_py.errors import InputError
 from blis_py.result import Result, to_json
 
@@ -83,18 +84,14 @@ def check_writable(flags: Flags) -> None:
         raise InputError(
             "this format has no place for intervals", key="--format", value=style, fix="use json"
         )
-    for name in {"--force", "--no-plots", "--record-itl"} & flags.keys():
-        if "--out" not in flags:
-            raise InputError("needs a folder to write to", key=name, fix="add --out DIR")
+    check_out(flags)
     if _FILES & flags.keys():
         _check_places(flags)
 
 
 def _check_places(flags: Flags) -> None:
-    from blis_py.outputs.places import check_file, writable
+    from blis_py.outputs.places import check_file
 
-    if "--out" in flags:
-        writable(flags["--out"], force=flags.get("--force", False))
     for name in sorted(_FILES & flags.keys() - {"--out", "--trace-output"}):
         check_file(flags[name], name)
     for file in _trace_files(flags):
@@ -116,7 +113,7 @@ def _write_files(result: Result, flags: Flags) -> None:
 
     with Outputs() as outputs:
         if "--out" in flags:
-            folder = outputs.folder(flags["--out"], force=flags.get("--force", False))
+            folder = outputs.folder(flags["--out"], force="--force" in flags)
             result.fill(folder, plots="--no-plots" not in flags, itl="--record-itl" in flags)
         if "--trace-output" in flags:
             result.save_trace(*(outputs.file(file) for file in _trace_files(flags)))

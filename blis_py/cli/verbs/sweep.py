@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from blis_py.cli.flags.flag import Flag, Flags
 from blis_py.cli.flags.formats import format_of
+from blis_py.cli.flags.out import check_out, out_folder
 from blis_py.cli.verbs._execute import say
-from blis_py.cli.verbs._study import OUTPUT, VARY, WORK, cache_of, check_out, groups, study_of, under_way
+from blis_py.cli.verbs._study import OUTPUT, VARY, WORK, cache_of, groups, study_of, under_way
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +27,7 @@ _SWEEP = (
     ),
 )
 _OUTPUT = (
-    Flag("--out", str, "", "Folder for the table (CSV, Parquet), the space and the curves.", metavar="DIR"),
+    out_folder("the table (CSV, Parquet), the space and the curves"),
     *OUTPUT,
     Flag("--format", str, "", "table, json or csv. By default a table on a terminal, else json."),
 )
@@ -71,7 +72,7 @@ def sweep(flags: Flags) -> None:
         sys.stdout.flush()
     finally:
         if "--out" in flags:
-            done.save(flags["--out"], force=flags.get("--force", False), plots="--no-plots" not in flags)
+            done.save(flags["--out"], force="--force" in flags, plots="--no-plots" not in flags)
 
 
 class _BestSoFar:

@@ -1,0 +1,44 @@
+"""`--out` and `--force`: the folder that a command writes."""
+
+from __future__ import annotations
+
+from blis_py.cli.flags.flag import Flag, Flags
+from blis_py.errors import InputError
+
+FORCE = Flag("--force", bool, "", "Replace the result that is in the folder of --out.")
+_OF_THE_FOLDER = (FORCE.name, "--no-plots", "--record-itl")
+"""Flags that mean nothing without a folder."""
+_FIX = "add --out DIR"
+
+
+def out_folder(contents: str, *, needed: bool = False) -> Flag:
+    """`--out` of a command that writes a folder with these contents."""
+    return Flag("--out", str, "", f"Folder for {contents}.{' Needed.' if needed else ''}", metavar="DIR")
+
+
+def required_out(flags: Flags) -> str:
+    """The folder of a command that cannot do without one.
+
+    Raises:
+        InputError: it is missing.
+    """
+    if "--out" not in flags:
+        raise InputError("needs a folder to write to", key="--out", fix=_FIX)
+    folder: str = flags["--out"]
+    return folder
+
+
+def check_out(flags: Flags) -> None:
+    """Refuse a folder that could not be written, before any work.
+
+    Raises:
+        InputError: the folder cannot be written, or a flag needs a folder to write to.
+    """
+    if "--out" in flags:
+        from blis_py.outputs.places import writable
+
+        writable(flags["--out"], force=FORCE.name in flags)
+        return
+    for name in _OF_THE_FOLDER:
+        if name in flags:
+            raise InputError("needs a folder to write to", key=name, fix=_FIX)
