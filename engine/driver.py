@@ -24,7 +24,6 @@ def serve(
     table: RequestTable,
     prompts: Sequence[list[int]],
     *,
-    temperature: float = 0.0,
     structured: Sequence[StructuredOutputsParams | None] | None = None,
     at_once: bool = False,
     concurrency: int | None = None,
@@ -51,7 +50,7 @@ def serve(
         The outcome of each request; an InputError for one that could never be served.
     """
     clock = engine.clock
-    client = _Client(engine, table, prompts, temperature, structured, observer or ObservedColumns(table))
+    client = _Client(engine, table, prompts, structured, observer or ObservedColumns(table))
     if at_once:
         client.send_at([0] * len(table))
     elif concurrency is not None:
@@ -84,14 +83,13 @@ class _Client:
         engine: Engine,
         table: RequestTable,
         prompts: Sequence[list[int]],
-        temperature: float,
         structured: Sequence[StructuredOutputsParams | None] | None,
         observer: ObservedColumns,
     ) -> None:
         self.outcomes: list[Running | InputError] = []
         self.ended = 0
         self._engine, self._table, self._prompts, self._observer = engine, table, prompts, observer
-        self._temperature, self._structured = temperature, structured
+        self._structured = structured
         self._priorities = instance_priorities()
         self._times: deque[int] = deque(table.arrival_ns.tolist())
         self._replaces = False
@@ -126,7 +124,7 @@ class _Client:
             outcome: Running | InputError = self._engine.add_request(
                 self._prompts[row],
                 SamplingParams(
-                    temperature=self._temperature,
+                    temperature=0.0,
                     max_tokens=int(table.output_tokens[row]),
                     ignore_eos=True,
                     detokenize=False,

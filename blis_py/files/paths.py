@@ -22,18 +22,18 @@ def exists(path: str | Path) -> bool:
     return os.path.exists(path)
 
 
-def check_text(text: str, *, key: str | None = None, file: str | Path | None = None) -> str:
+def check_text(text: str, *, key: str | None = None) -> str:
     """The text, if it can be written to any file and shown in any message.
 
     Raises:
         InputError: a NUL, or unpaired surrogates (bytes that are not UTF-8).
     """
     if "\0" in text:
-        raise InputError("must not contain a NUL", file=file, key=key, value=text)
+        raise InputError("must not contain a NUL", key=key, value=text)
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InputError("is not valid UTF-8 text", file=file, key=key, value=text) from None
+        raise InputError("is not valid UTF-8 text", key=key, value=text) from None
     return text
 
 

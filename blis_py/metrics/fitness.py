@@ -21,12 +21,13 @@ _REQUESTS_PER_S, _TOKENS_PER_S, _MS = 100.0, 10_000.0, 1e6
 COMPONENTS = ("throughput", "tokens_per_sec", *(f"{stat}_{of}" for of in ("ttft", "e2e") for stat in _STATS))
 
 
-def parse_weights(text: str, *, key: str = "--fitness-weights") -> dict[str, float]:
+def parse_weights(text: str) -> dict[str, float]:
     """Weights from text such as `throughput:0.5,p99_ttft:0.3,mean_e2e:0.2`.
 
     Raises:
         InputError: not NAME:WEIGHT, an unknown name, a name given twice, a negative weight.
     """
+    key = "--fitness-weights"
     weights: dict[str, float] = {}
     for part in text.split(","):
         name, colon, number = (piece.strip() for piece in part.partition(":"))

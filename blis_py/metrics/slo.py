@@ -73,7 +73,7 @@ class SloCheck(NamedTuple):
     slo_class: str | None = None
 
 
-def parse_goodput(pairs: Iterable[str], *, key: str = "--goodput") -> GoodputTargets:
+def parse_goodput(pairs: Iterable[str]) -> GoodputTargets:
     """Goodput targets in vLLM's syntax: `ttft:500`, `tpot:50`, `e2el:5000`, limits in ms; `itl` and `e2e` are
     accepted too.
 
@@ -82,6 +82,7 @@ def parse_goodput(pairs: Iterable[str], *, key: str = "--goodput") -> GoodputTar
     Raises:
         InputError: not NAME:LIMIT, an unknown name, a name given twice or a non-positive limit.
     """
+    key = "--goodput"
     limits: dict[str, float] = {}
     for pair in (part for text in pairs for part in text.split()):
         name, colon, number = pair.partition(":")
@@ -96,7 +97,7 @@ def parse_goodput(pairs: Iterable[str], *, key: str = "--goodput") -> GoodputTar
     return GoodputTargets({ANY_CLASS: limits} if limits else {})
 
 
-def parse_class_targets(metric: str, text: str, *, key: str | None = None) -> GoodputTargets:
+def parse_class_targets(metric: str, text: str) -> GoodputTargets:
     """Goodput targets in BLIS's syntax for `--slo-ttft`, `--slo-itl` and `--slo-e2e`:
     `critical=100ms,standard=500ms`.
 
@@ -107,7 +108,7 @@ def parse_class_targets(metric: str, text: str, *, key: str | None = None) -> Go
     Raises:
         InputError: not CLASS=DURATION, a class named twice or a non-positive duration.
     """
-    key = key or f"--slo-{metric}"
+    key = f"--slo-{metric}"
     limits: dict[str, Mapping[str, float]] = {}
     for pair in text.split(","):
         name, equals, duration = (part.strip() for part in pair.partition("="))
@@ -146,7 +147,7 @@ def targets_in_ms(values: Any, *, key: str, file: str | Path | None = None) -> G
     return GoodputTargets(limits)
 
 
-def parse_slo(text: str, *, key: str = "--slo") -> SloCheck:
+def parse_slo(text: str) -> SloCheck:
     """A check from text: `ttft.p99=500ms`, or for one class `critical.ttft.p99=200ms`.
 
     Metrics: ttft, tpot, itl, e2e (or e2el), scheduling_delay, and registered ones. Statistics: mean, median,
@@ -155,6 +156,7 @@ def parse_slo(text: str, *, key: str = "--slo") -> SloCheck:
     Raises:
         InputError: anything else.
     """
+    key = "--slo"
     either = "|".join(map(re.escape, names()))
     match = re.fullmatch(rf"(?:(?P<slo_class>[^.=]+)\.)?(?P<metric>{either}){_STAT}", text.replace(" ", ""))
     if match is None:
@@ -281,9 +283,9 @@ def limit_and_measured(verdict: Mapping[str, Any]) -> tuple[float, float | None,
     return verdict[unit.key("limit")], verdict[unit.key("measured")], stated
 
 
-def parse_slos(texts: Sequence[str], *, key: str = "--slo") -> list[SloCheck]:
+def parse_slos(texts: Sequence[str]) -> list[SloCheck]:
     """`parse_slo` of each."""
-    return [parse_slo(text, key=key) for text in texts]
+    return [parse_slo(text) for text in texts]
 
 
 def _limit(text: str, unit: Unit, *, key: str, given: str) -> float:

@@ -12,17 +12,17 @@ from blis_py.outputs.complete import foreign
 from blis_py.outputs.unfinished import PREFIX, new_name, sweep
 
 
-def writable(folder: str | Path, *, force: bool, key: str = "--out") -> Path:
+def writable(folder: str | Path, *, force: bool) -> Path:
     """The folder with links resolved, if a result can be written there.
 
     Args:
         force: allow replacing an existing result. Nothing else is ever replaced.
-        key: the flag that named it.
 
     Raises:
         InputError: it is a file; it is not empty, or with `force`, holds something that no run wrote; it is
         not writable.
     """
+    key = "--out"
     target = Path(os.path.realpath(check_name(str(folder), key=key)))
     if target.exists() and not target.is_dir():
         raise InputError("is a file", key=key, value=str(folder), fix="name a folder")

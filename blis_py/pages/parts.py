@@ -84,7 +84,7 @@ class Document:
     """Files embedded as they are, by name."""
 
 
-def figure(values: Mapping[str, Any], path: str, *, file: str, scale: float = 1.0, unit: str = "") -> Cell:
+def figure(values: Mapping[str, Any], path: str, *, file: str, scale: float = 1.0) -> Cell:
     """The number at a dotted path of a file.
 
     Args:
@@ -95,5 +95,4 @@ def figure(values: Mapping[str, Any], path: str, *, file: str, scale: float = 1.
         value = value.get(name) if isinstance(value, Mapping) else None
     if isinstance(value, bool) or not isinstance(value, int | float):
         return Cell("–", None, f"{file}: {path}")
-    text = f"{number(value * scale)}{f' {unit}' if unit else ''}"
-    return Cell(text, value, f"{file}: {path}")
+    return Cell(number(value * scale), value, f"{file}: {path}")

@@ -34,12 +34,13 @@ class Axis:
     values: tuple[Any, ...]
 
 
-def parse_axis(text: str, *, key: str = "--vary") -> Axis:
+def parse_axis(text: str) -> Axis:
     """An axis from `rate=10:100:10` (from, to, step), `scheduler=fcfs,lpm`, or `frontend_ms=[1,2]`.
 
     Raises:
         InputError: not NAME=VALUES, an unknown setting, or a malformed range.
     """
+    key = "--vary"
     name, equals, values = check_text(text, key=key).partition("=")
     name, values = name.strip(), values.strip()
     if not equals or not name or not values:

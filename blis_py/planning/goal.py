@@ -223,12 +223,13 @@ THROUGHPUTS = frozenset(AT_LEAST) - {"tokens_per_s_per_user"}
 """Those that are counts over the time of the run, the time after the last arrival included."""
 
 
-def parse_at_least(texts: Iterable[str], *, key: str = "--at-least") -> dict[str, float]:
+def parse_at_least(texts: Iterable[str]) -> dict[str, float]:
     """Lower limits from `output_tokens_per_s=5000`, several with commas.
 
     Raises:
         InputError: an unknown figure, or no positive number.
     """
+    key = "--at-least"
     minima: dict[str, float] = {}
     for part in (part for text in texts for part in text.split(",")):
         name, _, number = (piece.strip() for piece in part.partition("="))
@@ -253,12 +254,13 @@ def _title(what: str) -> str:
     return f"{match['slo_class'] or ''} {match['stat']} {name}".strip()
 
 
-def parse_attainment(text: str, *, key: str = "--attainment") -> dict[str, float]:
+def parse_attainment(text: str) -> dict[str, float]:
     """`99%` of all requests, or by class: `critical=99.9%,standard=95%`.
 
     Raises:
         InputError: not a share, or a duplicate class.
     """
+    key = "--attainment"
     shares: dict[str, float] = {}
     for part in text.split(","):
         name, equals, number = (piece.strip() for piece in part.rpartition("="))

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 from blis_py.metrics.registry import shown_in
 
 
-def print_cross_check(rows: Sequence[Mapping[str, Any]], file: TextIO | None = None) -> None:
+def print_cross_check(rows: Sequence[Mapping[str, Any]]) -> None:
     """A line for each latency model; those that do not apply below, with the reason."""
     from rich.console import Console
     from rich.table import Table
 
-    out = sys.stdout if file is None else file
-    console = Console(file=out, width=None if out.isatty() else 100, highlight=False, markup=False)
+    console = Console(width=None if sys.stdout.isatty() else 100, highlight=False, markup=False)
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("latency model")
     columns = {"verdict": "verdict", "requests_per_s": "requests/s"}

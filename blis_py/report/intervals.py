@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import Any
 
 from blis_py.metrics.intervals import Intervals
 from blis_py.metrics.registry import main
@@ -26,7 +26,7 @@ def _rows() -> dict[str, str]:
     }
 
 
-def print_intervals(intervals: Intervals, cluster: Mapping[str, object], file: TextIO | None = None) -> None:
+def print_intervals(intervals: Intervals, cluster: Mapping[str, object]) -> None:
     """The main figures with their intervals, and the chance that each target is met.
 
     Args:
@@ -35,8 +35,7 @@ def print_intervals(intervals: Intervals, cluster: Mapping[str, object], file: T
     from rich.console import Console
     from rich.table import Table
 
-    out = sys.stdout if file is None else file
-    console = Console(file=out, width=None if out.isatty() else 100, highlight=False, markup=False)
+    console = Console(width=None if sys.stdout.isatty() else 100, highlight=False, markup=False)
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column(f"{intervals.reruns} reruns")
     for name in ("this run", f"{intervals.level:.0%} from", "to"):

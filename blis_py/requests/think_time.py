@@ -54,13 +54,15 @@ class ThinkTime:
         return pauses_ns
 
 
-def think_time(text: str, key: str = "--think-time-dist") -> ThinkTime:
+def think_time(text: str) -> ThinkTime:
     """A distribution from its flag: `constant:value=800ms`, `lognormal:mu=1.1,sigma=0.8`,
     `lognormal:1.1,0.8`.
 
     Raises:
         InputError: unreadable, or no pause can be drawn from it.
     """
+
+    key = "--think-time-dist"
 
     def refuse(problem: str) -> InputError:
         return InputError(problem, key=key, value=text, fix=FIX)

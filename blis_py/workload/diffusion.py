@@ -154,7 +154,7 @@ def _cut(flat: list[int], counts: Sequence[int]) -> list[list[int]]:
 
 
 def draw_rounds(
-    requests: Sequence[Request], steps: Drawn, *, block_tokens: int, seed: int, commit_rounds: int = 1
+    requests: Sequence[Request], steps: Drawn, *, block_tokens: int, seed: int
 ) -> list[list[int]]:
     """Rounds (forwards) of each block of each request, from a random stream of their own.
 
@@ -162,7 +162,6 @@ def draw_rounds(
 
     Args:
         requests: with `output_tokens`, or else `max_tokens`, given.
-        commit_rounds: as in `MeasuredSteps`.
     """
     prompt, output, limit = (
         np.array(column, dtype=np.int64)
@@ -173,7 +172,7 @@ def draw_rounds(
         )
     )
     counts = block_counts(prompt, output, limit, block_tokens).tolist()
-    return draw(steps, stream(seed, "diffusion", "steps"), counts, commit_rounds)
+    return draw(steps, stream(seed, "diffusion", "steps"), counts, commit_rounds=1)
 
 
 def table_rounds(

@@ -22,10 +22,10 @@ def dependent_launches() -> bool:
 
 
 @contextmanager
-def launching_dependents(on: bool = True) -> Iterator[None]:
-    """Launch the kernels inside the block so, or not."""
+def launching_dependents() -> Iterator[None]:
+    """Launch small kernels inside the block so."""
     global _on
-    before, _on = _on, on
+    before, _on = _on, True
     try:
         yield
     finally:

@@ -13,13 +13,13 @@ from blis_py.planning.sweep import _axes_of
 @pytest.mark.parametrize("number", ["0", "-1", "inf", "nan", "many"])
 def test_a_lower_limit_is_a_positive_number(number: str) -> None:
     with pytest.raises(InputError, match="is not a lower limit"):
-        parse_at_least([f"requests_per_s={number}"], key="--at-least")
+        parse_at_least([f"requests_per_s={number}"])
 
 
 def test_a_lower_limit_may_be_less_than_one() -> None:
     texts = ["requests_per_s=0.25", "tokens_per_s_per_user=20, goodput_per_s=3"]
     limits = {"requests_per_s": 0.25, "tokens_per_s_per_user": 20.0, "goodput_per_s": 3.0}
-    assert parse_at_least(texts, key="--at-least") == limits
+    assert parse_at_least(texts) == limits
 
 
 def test_of_several_settings_that_some_runs_lack_the_first_by_name_is_reported() -> None:
