@@ -10,7 +10,7 @@ from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSect
 from blis_py.config.disaggregation import ROLES, WITHOUT_POOLS, DisaggregationSection
 from blis_py.config.effects import refuse_useless
 from blis_py.config.layers import Layers, did_you_mean, flatten
-from blis_py.config.models import RunConfig
+from blis_py.config.models import LatencySection, RunConfig, SchedulerSection
 from blis_py.config.workload import WorkloadSection
 from blis_py.core.bounds import LAST_NS, MAX_INSTANCES, clock_ns
 from blis_py.core.checks import contradictions
@@ -53,7 +53,7 @@ def check(config: RunConfig, layers: Layers) -> None:
     Raises:
         InputError: a name is unknown, or two settings contradict each other.
     """
-    from blis_py.latency import LATENCY_MODELS, PRICES_LINKS
+    from blis_py.latency import LATENCY_MODELS
 
     name = config.latency.model
     if name not in LATENCY_MODELS:
@@ -67,24 +67,26 @@ def check(config: RunConfig, layers: Layers) -> None:
     refuse_useless(config, layers)
     _check_source(config.workload, layers)
     _check_sessions(config.workload, layers)
-    if config.horizon is not None:
-        duration_ns(config.horizon, layers.label("horizon"))
-        if config.drain:
-            fix = "drop one of the two, or bound the load with num_requests"
-            raise layers.error("ends the run, and drain says that nothing does", "horizon", fix=fix)
+    _check_horizon(config, layers)
+    _check_latency(config, layers)
+    _check_scheduler(config.scheduler, layers)
+
+
+def _check_horizon(config: RunConfig, layers: Layers) -> None:
+    if config.horizon is None:
+        return
+    duration_ns(config.horizon, layers.label("horizon"))
+    if config.drain:
+        fix = "drop one of the two, or bound the load with num_requests"
+        raise layers.error("ends the run, and drain says that nothing does", "horizon", fix=fix)
+
+
+def _check_latency(config: RunConfig, layers: Layers) -> None:
+    """Settings that belong to one latency model."""
+    from blis_py.latency import PRICES_LINKS
+
     latency = config.latency
-    if (latency.alpha_coeffs is None) != (latency.beta_coeffs is None):
-        given = "alpha" if latency.beta_coeffs is None else "beta"
-        other = "beta" if given == "alpha" else "alpha"
-        raise layers.error(
-            f"needs {other}-coeffs as well", f"latency.{given}_coeffs", fix="give both or neither"
-        )
-    if latency.alpha_coeffs is not None and latency.model != "trained-physics":
-        raise layers.error(
-            f"belongs to trained-physics, not to {latency.model}",
-            "latency.alpha_coeffs",
-            fix="drop the coefficients or the latency model",
-        )
+    _check_coefficients(latency, layers)
     if latency.linear and latency.model != "linear":
         raise layers.error("belongs to the linear model", "latency.linear", fix="set latency.model to linear")
     if (latency.kernel_profile is None) == (latency.model == "kernel-tables"):
@@ -102,7 +104,24 @@ def check(config: RunConfig, layers: Layers) -> None:
     if config.link_gbps is not None and latency.model not in PRICES_LINKS:
         fix = f"drop it or use --latency-model {' or '.join(PRICES_LINKS)}"
         raise layers.error(f"has no effect on {latency.model}", "link_gbps", fix=fix)
-    scheduler = config.scheduler
+
+
+def _check_coefficients(latency: LatencySection, layers: Layers) -> None:
+    if (latency.alpha_coeffs is None) != (latency.beta_coeffs is None):
+        given = "alpha" if latency.beta_coeffs is None else "beta"
+        other = "beta" if given == "alpha" else "alpha"
+        raise layers.error(
+            f"needs {other}-coeffs as well", f"latency.{given}_coeffs", fix="give both or neither"
+        )
+    if latency.alpha_coeffs is not None and latency.model != "trained-physics":
+        raise layers.error(
+            f"belongs to trained-physics, not to {latency.model}",
+            "latency.alpha_coeffs",
+            fix="drop the coefficients or the latency model",
+        )
+
+
+def _check_scheduler(scheduler: SchedulerSection, layers: Layers) -> None:
     for name, problem, fix in contradictions(scheduler.policy, scheduler):
         raise layers.error(problem, f"scheduler.{'policy' if name == 'scheduler' else name}", fix=fix)
     on = "scheduler.enable_prefix_caching"

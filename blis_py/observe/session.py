@@ -139,6 +139,24 @@ class Observation:
         self.rtt_ms = await self._rtt_ms(beside) if measurement.rtt_ms is None else measurement.rtt_ms
         with suppress(HttpError):
             await client.warm(_WARM_CONNECTIONS)
+        driver = self._driver(client, prompts, journal)
+        driver.prepare()
+        gc.collect()
+        gc.freeze()  # or collections would walk the workload again and again
+        tasks = self._tasks(beside, journal)
+        try:
+            await driver.run()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            gc.unfreeze()
+            client.close()
+            beside.close()
+
+    def _driver(self, client: HttpClient, prompts: WordedPrompts, journal: MeasurementJournal) -> Driver:
+        """Driver of the requests that have not been measured yet."""
+        measurement = self._measurement
         style = Style(
             model=self.model,
             chat=measurement.chat,
@@ -153,7 +171,7 @@ class Observation:
             journal.add(measured)
 
         done = frozenset(one.row for one in self.measured)
-        driver = Driver(
+        return Driver(
             measurement.table,
             measurement.loops,
             prompts,
@@ -164,24 +182,17 @@ class Observation:
             max_concurrency=measurement.max_concurrency,
             started_ns=self._before_ns(done),
         )
-        driver.prepare()
-        gc.collect()
-        gc.freeze()  # or collections would walk the workload again and again
+
+    def _tasks(self, client: HttpClient, journal: MeasurementJournal) -> list[asyncio.Task[None]]:
+        """Tasks beside the requests: the journal and progress, and the scraping of metrics."""
+        measurement = self._measurement
         tasks = [asyncio.create_task(self._show(journal))]
         if measurement.metrics_path is not None:
             file = measurement.folder / METRICS_NAME
             tasks.append(
-                asyncio.create_task(scrape(beside, measurement.metrics_path, file, measurement.scrape_s))
+                asyncio.create_task(scrape(client, measurement.metrics_path, file, measurement.scrape_s))
             )
-        try:
-            await driver.run()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            gc.unfreeze()
-            client.close()
-            beside.close()
+        return tasks
 
     async def _prompts(self, client: HttpClient) -> WordedPrompts:
         measurement = self._measurement

@@ -86,12 +86,11 @@ class Setup:
         targets = _targets(config)
         disaggregation(config)  # refuses names that lead nowhere
         served = [(pool, deployed_pool(pool, own)) for pool, own in pool_configs(config)]
-        config = _with_model(config, [one for _, one in served])
-        sized = [longest_sequence(one.config, one.shape, one.num_kv_blocks) for _, one in served]
+        deployments = [one for _, one in served]
+        config = _with_model(config, deployments)
+        sized = [longest_sequence(one.config, one.shape, one.num_kv_blocks) for one in deployments]
         requested = demand_of(config)
-        if requested.kinds and config.is_disaggregated:
-            problem = f"no engine hands over {kinds.title(requested)}"
-            raise InputError(problem, key="disaggregation", fix="use instances that do both")
+        _refuse_handover(config, requested)
         if config.horizon is None and requested.horizon_ns is not None:
             config = replace(config, horizon=requested.horizon_ns // 1000)
         pools = tuple(
@@ -99,34 +98,14 @@ class Setup:
             for (pool, one), (longest, _) in zip(served, sized, strict=True)
         )
         kind = kinds.simulated(requested, config, [pool.scheduler for pool in pools])
-        if kind is not None and config.routing.capacity_weights:
-            problem, fix = "is not modelled for block diffusion", "give each pool a weight"
-            raise InputError(problem, key="--capacity-weights", fix=fix)
-        configs = [one.config for _, one in served]
-        names = served_models(requested, configs)
-        beforehand = [
-            (
-                *kv_type_notes(one.config, one.shape, one.num_kv_blocks, requested, pool.section.count),
-                *pool.hardware_notes,
-                *more,
-            )
-            for pool, (_, one), (_, more) in zip(pools, served, sized, strict=True)
-        ]
+        _refuse_weights(config, kind)
+        names = served_models(requested, [one.config for one in deployments])
         return cls(
             config=config,
             table=requested.table,
             pools=pools,
             targets=_targets_of(config, requested, targets),
-            notes=(
-                *notes_of(pools, beforehand),
-                *requested.notes,
-                *notes_of(pools, [pool.host_notes for pool in pools]),
-                *served_notes(requested, names, configs),
-                *flow_notes(config.gateway),
-                *useless_notes(config),
-                *link_notes(config, pools),
-                *weight_notes(pools, config.routing.capacity_weights),
-            ),
+            notes=_notes(config, requested, pools, deployments, [notes for _, notes in sized], names),
             source=requested.source,
             kind=kind,
             loops=requested.loops,
@@ -325,6 +304,52 @@ def _with_model(config: RunConfig, served: Sequence[Deployment]) -> RunConfig:
     if not config.all_pools:
         return served[0].config
     return replace(config, model=config.model or served[0].config.model)
+
+
+def _refuse_handover(config: RunConfig, requested: Demand) -> None:
+    if requested.kinds and config.is_disaggregated:
+        problem = f"no engine hands over {kinds.title(requested)}"
+        raise InputError(problem, key="disaggregation", fix="use instances that do both")
+
+
+def _refuse_weights(config: RunConfig, kind: KindOfRequests | None) -> None:
+    if kind is not None and config.routing.capacity_weights:
+        problem, fix = "is not modelled for block diffusion", "give each pool a weight"
+        raise InputError(problem, key="--capacity-weights", fix=fix)
+
+
+def _notes(
+    config: RunConfig,
+    requested: Demand,
+    pools: Sequence[PoolSetup],
+    deployments: Sequence[Deployment],
+    of_lengths: Sequence[Sequence[str]],
+    names: frozenset[str] | None,
+) -> tuple[str, ...]:
+    """Notes that the user should read before trusting the result.
+
+    Args:
+        of_lengths: notes on the longest sequence of each pool.
+        names: model names that requests may name; None = any.
+    """
+    beforehand = [
+        (
+            *kv_type_notes(one.config, one.shape, one.num_kv_blocks, requested, pool.section.count),
+            *pool.hardware_notes,
+            *more,
+        )
+        for pool, one, more in zip(pools, deployments, of_lengths, strict=True)
+    ]
+    return (
+        *notes_of(pools, beforehand),
+        *requested.notes,
+        *notes_of(pools, [pool.host_notes for pool in pools]),
+        *served_notes(requested, names, [one.config for one in deployments]),
+        *flow_notes(config.gateway),
+        *useless_notes(config),
+        *link_notes(config, pools),
+        *weight_notes(pools, config.routing.capacity_weights),
+    )
 
 
 def _targets(config: RunConfig) -> GoodputTargets:

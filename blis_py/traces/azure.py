@@ -48,18 +48,9 @@ def read(path: Path, reading: Reading) -> RequestTable:
     """
     with_clock = WALL_CLOCK[0] in header_of(path)
     when, prompt, output = WALL_CLOCK if with_clock else RELATIVE
-    clock = TraceKind("O", str, "not text", _Timestamps()) if with_clock else SECONDS
-    kinds = {
-        when: clock,
-        prompt: integers(1, MAX_TOKENS),
-        output: integers(0, MAX_TOKENS),
-        NAME: texts(),
-        **{name: labels() for name in LABELS},
-        **({} if with_clock else {name: integers() for name in SAME}),
-    }
     columns = read_columns(
         path,
-        kinds,
+        _kinds(with_clock),
         optional=(NAME, *LABELS, *SAME),
         ignored=() if with_clock else MEASURED,
         bad_rows=reading.bad,
@@ -88,6 +79,19 @@ def read(path: Path, reading: Reading) -> RequestTable:
         contents=contents,
         request_id=None if (names := columns.get(NAME)) is None else names.tolist(),
     )
+
+
+def _kinds(with_clock: bool) -> dict[str, TraceKind]:
+    """Kinds of the columns, by name."""
+    when, prompt, output = WALL_CLOCK if with_clock else RELATIVE
+    return {
+        when: TraceKind("O", str, "not text", _Timestamps()) if with_clock else SECONDS,
+        prompt: integers(1, MAX_TOKENS),
+        output: integers(0, MAX_TOKENS),
+        NAME: texts(),
+        **{name: labels() for name in LABELS},
+        **({} if with_clock else {name: integers() for name in SAME}),
+    }
 
 
 class _Timestamps:

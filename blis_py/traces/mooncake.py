@@ -42,53 +42,67 @@ def read(path: Path, reading: Reading) -> RequestTable:
     Raises:
         InputError: with file, line, key and value.
     """
-    bad = reading.bad
-    failed = 0
-    arrivals, prompts, outputs = array("q"), array("q"), array("q")
-    blocks, ends = array("q"), array("q", [0])
+    bad, rows = reading.bad, _Rows()
     names: dict[str, int] = {}
-    turns = GatheredTurns()
     with opened(path) as text:
         for number, line in enumerate(text, 1):
             if not line.strip():
                 continue
             try:
-                row = _row(line, f"{path}:{number}", turns)
+                row = _row(line, f"{path}:{number}", rows.turns)
                 _check_name(row, names, path, number)
             except InputError as error:
                 bad.refuse(error, number)
                 continue
-            session, sent_ms = row.get("session_id"), row.get("timestamp")
-            sent_ns = turns.start_ns(session) if sent_ms is None else round(sent_ms * MS_NS)
-            turns.begins(session, sent_ns)
-            if row["output_length"] == 0:
-                failed += 1
-                continue
-            turns.add(session, round(row.get("delay", 0) * MS_NS), sent_ms is not None)
-            arrivals.append(sent_ns)
-            prompts.append(row["input_length"])
-            outputs.append(row["output_length"])
-            blocks.extend(row.get("hash_ids", ()))
-            ends.append(len(blocks))
-    reading.left_out(failed, FAILED)
-    if not arrivals:
+            rows.add(row)
+    reading.left_out(rows.failed, FAILED)
+    if not rows.arrivals:
         first = "" if bad.first is None else f": all lines are bad, the first: {bad.first.problem}"
         fix = "give a file with at least one line"
         raise InputError(f"no requests in the trace{first}", file=path, fix=fix)
-    if names and len(names) < len(arrivals):
+    if names and len(names) < len(rows.arrivals):
         raise InputError(
             "some lines have it and others do not", file=path, key="request_id", fix="give it to all"
         )
-    content, contents = _contents(np.asarray(blocks), ends, prompts)
-    table = RequestTable.build(
-        np.asarray(arrivals),
-        np.asarray(prompts),
-        np.asarray(outputs),
-        content=content,
-        contents=contents,
-        request_id=list(names) or None,
-    )
-    return turns.of(table, reading)
+    return rows.turns.of(rows.table(list(names) or None), reading)
+
+
+class _Rows:
+    """Requests gathered line by line."""
+
+    def __init__(self) -> None:
+        self.failed = 0
+        """Requests without output."""
+        self.arrivals = array("q")
+        self.turns = GatheredTurns()
+        self._prompts, self._outputs = array("q"), array("q")
+        self._blocks, self._ends = array("q"), array("q", [0])
+
+    def add(self, row: dict[str, Any]) -> None:
+        """A checked line."""
+        turns, session, sent_ms = self.turns, row.get("session_id"), row.get("timestamp")
+        sent_ns = turns.start_ns(session) if sent_ms is None else round(sent_ms * MS_NS)
+        turns.begins(session, sent_ns)
+        if row["output_length"] == 0:
+            self.failed += 1
+            return
+        turns.add(session, round(row.get("delay", 0) * MS_NS), sent_ms is not None)
+        self.arrivals.append(sent_ns)
+        self._prompts.append(row["input_length"])
+        self._outputs.append(row["output_length"])
+        self._blocks.extend(row.get("hash_ids", ()))
+        self._ends.append(len(self._blocks))
+
+    def table(self, request_id: list[str] | None) -> RequestTable:
+        content, contents = _contents(np.asarray(self._blocks), self._ends, self._prompts)
+        return RequestTable.build(
+            np.asarray(self.arrivals),
+            np.asarray(self._prompts),
+            np.asarray(self._outputs),
+            content=content,
+            contents=contents,
+            request_id=request_id,
+        )
 
 
 def _row(line: str, where: str, turns: GatheredTurns) -> dict[str, Any]:

@@ -32,6 +32,7 @@ from blis_py.files.opening import reading as opened
 from blis_py.files.parquet_files import is_parquet
 from blis_py.requests.table import MODALITIES, Content, Ints, Labels, RequestTable
 from blis_py.traces._sessions import CLOSED
+from blis_py.traces.bad_rows import BadRows
 from blis_py.traces.columns import Columns, read_columns
 from blis_py.traces.kinds import BadCells, Mask, TraceKind, fractions, integers, integers_or, labels, repeated
 from blis_py.traces.reading import Reading
@@ -143,15 +144,8 @@ def read(path: Path, reading: Reading) -> RequestTable:
     header = read_header(reading.header if reading.header is not None else header_beside(path))
     reading.accumulates = header.get("session_context_growth") == ACCUMULATE
     reading.requests_models = True
-    kinds = {name: labels() for name in (*TEXT, "content", "extra_key")}
-    kinds |= {name: fractions() for name in NETWORK}
-    kinds |= {**NUMBERS, "streaming": BOOLEAN, "constrained": BOOLEAN, "adapter": NO_ADAPTER}
     closed = reading.session_mode == CLOSED
-    kinds |= OF_SESSIONS if closed else {}
-    optional = tuple(name for name in kinds if name not in REQUIRED)
-    ignored = (*WITHOUT_EFFECT, *(() if closed else OF_SESSIONS))
-    columns = read_columns(path, kinds, optional=optional, ignored=ignored, bad_rows=reading.bad)
-    _refuse_bad_rows(columns)
+    columns = _columns(path, closed, reading.bad)
     groups, output = columns.labels("prefix_group"), columns.ints("output_tokens")
     prefix = _prefix_tokens(columns)
     content, contents = _contents(columns, groups, prefix)
@@ -186,6 +180,19 @@ def read(path: Path, reading: Reading) -> RequestTable:
         constrained=columns.get("constrained"),
         extra_key=columns.labels("extra_key") if "extra_key" in columns else None,
     )
+
+
+def _columns(path: Path, closed: bool, bad_rows: BadRows) -> Columns:
+    """The columns with an effect on a replay; `closed` = in which sessions wait for their answers."""
+    kinds = {name: labels() for name in (*TEXT, "content", "extra_key")}
+    kinds |= {name: fractions() for name in NETWORK}
+    kinds |= {**NUMBERS, "streaming": BOOLEAN, "constrained": BOOLEAN, "adapter": NO_ADAPTER}
+    kinds |= OF_SESSIONS if closed else {}
+    optional = tuple(name for name in kinds if name not in REQUIRED)
+    ignored = (*WITHOUT_EFFECT, *(() if closed else OF_SESSIONS))
+    columns = read_columns(path, kinds, optional=optional, ignored=ignored, bad_rows=bad_rows)
+    _refuse_bad_rows(columns)
+    return columns
 
 
 def _sessions(columns: Columns) -> Ints | None:
