@@ -105,3 +105,53 @@ def test_a_curve_of_the_own_sizes_goes_before_the_surface_of_all(tmp_path: Path)
     assert curve.ns(Priced(np.array([10.0]), at)) == pytest.approx(10 * np.exp(0.5))
     assert surfaces.has(f"experts/fp8/skewed/{sizes}")
     assert not surfaces.has(f"experts/fp8/skewed/{sizes}0")
+
+
+class Decodes:
+    """Tables of latent attention's decodes of several engines, in ms, by cached tokens of one sequence."""
+
+    def __init__(self, engine: str, ms: dict[str, dict[int, float]]) -> None:
+        self.engine, self._ms = engine, ms
+
+    def all_engines(self) -> list[Decodes]:
+        return [Decodes(engine, self._ms) for engine in self._ms]
+
+    def read(self, name: str) -> pd.DataFrame:
+        rows = [
+            {"kv_cache_dtype": "fp8", "batch_size": 1, "num_heads": 16, "step": step, "latency": ms}
+            for step, ms in self._ms[self.engine].items()
+        ]
+        return pd.DataFrame(rows)
+
+
+def replayed(engine: str, **ms: dict[int, float]) -> dict[int, float]:
+    keys = ["batch_size", "step", "num_heads"]
+    rows = learner._replayed(Decodes(engine, ms), "fp8", keys)  # type: ignore[arg-type]
+    return dict(zip(rows.step, rows.latency, strict=True))
+
+
+def test_decodes_that_a_table_has_with_their_launches_are_those_of_other_engines() -> None:
+    """CUDA graphs hold no launch from Python; a row far above both is noise where the kernel is short."""
+    launched = {1: 0.16, 255: 0.15, 1023: 0.9, 8191: 0.17, 131071: 1.2}
+    fast = {1: 0.01, 255: 0.012, 1023: 0.02, 8191: 0.06, 131071: 0.8}
+    found = replayed("vllm", vllm=launched, sglang=fast, trtllm={**fast, 1: 0.02, 255: 0.03})
+    assert found == {1: 0.01, 255: 0.012, 1023: 0.02, 8191: 0.06, 131071: 1.2}
+    assert replayed("sglang", vllm=launched, sglang=fast) == fast, "a table of graphs is as it is"
+    assert replayed("vllm", vllm=launched) == launched, "nothing to put in place"
+
+
+def test_sglang_has_the_kernels_of_vllm_for_mxfp4_on_hopper_where_groups_are_undivided() -> None:
+    """Its table has weights that were expanded to 16 bits, four times as large."""
+
+    def rows(engine: str, form: str = "w4a16_mxfp4") -> pd.DataFrame:
+        return pd.DataFrame({"moe_dtype": form, "moe_ep_size": [1, 2], "latency": 1.0, "of": engine})
+
+    own = pd.concat([rows("sglang"), rows("sglang", "fp8_block")])
+    left = learner._as_served_on_hopper(own, pd.concat([rows("vllm"), rows("vllm", "bfloat16")]))
+    found = sorted(zip(left.of, left.moe_dtype, left.moe_ep_size, strict=True))
+    assert found == [
+        ("sglang", "fp8_block", 1),
+        ("sglang", "fp8_block", 2),
+        ("sglang", "w4a16_mxfp4", 2),
+        ("vllm", "w4a16_mxfp4", 1),
+    ]

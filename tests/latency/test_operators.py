@@ -20,7 +20,7 @@ from blis_py.latency import operator_work as work
 from blis_py.latency.engine_terms import EngineTerms, terms_of
 from blis_py.latency.graph_sizes import default_sizes
 from blis_py.latency.operator_list import KernelOptions, OperatorList
-from blis_py.latency.operators import Operators, surfaces_for
+from blis_py.latency.operators import ENGINES, Operators, surfaces_for
 from blis_py.latency.surfaces import Surface, load_surfaces
 from blis_py.latency.trained import ServerTerms, Trained
 from blis_py.models.model_shape import load_model
@@ -431,3 +431,13 @@ def test_vllm_quantises_to_static_fp8_within_norms_and_activations() -> None:
     assert 80 * 1e3 < kernel_ns[0] < 80 * 4e3, "one kernel of each layer, between 1 and 4 us"
     saved_ns = apart.of_feed_forward(tokens) - joined.of_feed_forward(tokens)
     assert saved_ns[0] == pytest.approx(2 * kernel_ns[0], rel=0.2)
+
+
+@pytest.mark.parametrize("gpu", ["h100", "h200"])
+@pytest.mark.parametrize(("model", "tp"), [("deepseek-r1", 8), ("gpt-oss-120b", 1)])
+def test_engines_decode_about_as_fast_on_the_same_gpu(model: str, tp: int, gpu: str) -> None:
+    """Tables with launches from Python, or of kernels that no server runs, stand out by a factor."""
+    for seqs, context in ((1, 1024), (64, 1024), (256, 2048)):
+        step = decode(seqs, seqs * context)
+        prices = [operators(model, gpu, Layout(tp), engine).step_ns(step) for engine in ENGINES]
+        assert max(prices) < 1.8 * min(prices)
