@@ -63,6 +63,30 @@ class Layout(NamedTuple):
             fix = "use a power of 2, or --redundant-experts"
             raise InputError(problem, key="--ep", value=self.ep, fix=fix)
 
+    def check_blocks(self, shape: ModelShape, engine: str) -> None:
+        """Check that ranks hold whole blocks of FP8 scales.
+
+        Raises:
+            InputError: they do not, and the engine loads no such model (`create_weights` in `fp8.py` of vLLM
+                and of SGLang).
+        """
+        split = shape.moe_intermediate / self.expert_tp
+        narrow = shape.weights.block_scales and shape.weights.experts < 2
+        if not (shape.moe_layers and narrow) or engine not in _WHOLE_BLOCKS or not split % BLOCK_WIDTH:
+            return
+        problem = (
+            f"leaves a rank {split:g} of the {shape.moe_intermediate:,} of an expert's width: {shape.name} "
+            f"has a scale for every {BLOCK_WIDTH}, and {engine} refuses to split them"
+        )
+        whole = shape.moe_intermediate // BLOCK_WIDTH
+        ep = next(n for n in _divisors(self.gpus) if not whole % (self.gpus // n))
+        raise InputError(problem, key="--tp", value=self.gpus, fix=f"use fewer GPUs, or --ep {ep}")
+
+
+BLOCK_WIDTH = 128
+"""Rows and columns of weights that share a scale in FP8 with blocks."""
+_WHOLE_BLOCKS = {"vllm", "sglang"}
+
 
 def _divisors(count: int) -> list[int]:
     return [n for n in range(1, count + 1) if count % n == 0]

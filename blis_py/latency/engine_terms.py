@@ -18,6 +18,7 @@ from blis_py.files import bundled
 from blis_py.files.yaml_files import load_mapping
 from blis_py.hardware.gpu import GpuSpec
 from blis_py.hardware.layout import Layout
+from blis_py.latency.operator_work import WEIGHT_BYTES
 from blis_py.models.model_shape import ModelShape
 
 
@@ -61,9 +62,19 @@ def kind_of(shape: ModelShape) -> str:
     """Kind of attention and feed-forward, and format of most weights."""
     attention = "MLA" if shape.latent else "hybrid" if shape.linear else ""
     feed_forward = "MoE" if shape.moe_layers else "dense"
-    size = shape.weights.experts if shape.moe_layers else shape.weights.dense
-    form = "16 bits" if size >= 2 else {"fp8": "FP8", "int8": "INT8"}.get(shape.weights.arithmetic, "4 bits")
-    return " ".join(part for part in (attention, feed_forward, form) if part)
+    return " ".join(part for part in (attention, feed_forward, _format_of(shape)) if part)
+
+
+def _format_of(shape: ModelShape) -> str:
+    """Number format of most weights; kernels of formats with as many bits have little in common."""
+    arithmetic, size = shape.weights.arithmetic, shape.weights.dense
+    if shape.moe_layers:
+        size = shape.weights.experts
+    if size >= 2:
+        return "16 bits"
+    if arithmetic == "fp4":
+        return "MXFP4" if size == WEIGHT_BYTES["w4a16_mxfp4"] else "NVFP4"
+    return {"fp8": "FP8", "int8": "INT8"}.get(arithmetic, "INT4" if size < 1 else "INT8 weights")
 
 
 def terms_of(engine: str, gpu: GpuSpec, shape: ModelShape) -> EngineTerms:

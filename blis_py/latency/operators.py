@@ -82,6 +82,7 @@ class Operators:
         terms: EngineTerms | None = None,
     ) -> None:
         layout.check(shape)
+        layout.check_blocks(shape, engine)
         check_tp(shape, layout.attention_tp)
         gpu.require_links(layout.gpus)
         learned, known = surfaces_for(gpu, engine)

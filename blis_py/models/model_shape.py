@@ -38,6 +38,7 @@ PRICED_AS_FULL = "priced as if to all"
 """In the note on windowed layers, which holds for all latency models but operators."""
 _WINDOWED = {
     "full_attention": False,
+    "attention": False,
     "linear_attention": False,
     "sliding_attention": True,
     "chunked_attention": True,
@@ -85,8 +86,8 @@ class ModelShape:
     interleave_step: int = 0
     """`interleave_moe_layer_step` of the config; 0 = absent."""
     sliding_window: int = 0
-    """Attention window of the windowed layers in tokens, 0 = none. Recorded only: time and KV capacity treat
-    every layer as full attention, and a note states it."""
+    """Attention window of the windowed layers in tokens, 0 = none. Operators and the KV pools of most engines
+    heed it; where time and KV capacity treat every layer as full attention, a note states it."""
     windowed_layers: int = 0
     latent: LatentAttention | None = None
     """Multi-head latent attention, instead of grouped queries."""

@@ -10,8 +10,10 @@ checked.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from blis_py.models.hf_config import ConfigFile, names_of
@@ -41,6 +43,8 @@ class ModelType(NamedTuple):
     """Whether an indexer selects the tokens that attention reads."""
     stretched: bool = False
     """Whether `max_position_embeddings` includes the stretching by RoPE scaling, for any rule."""
+    defaults: Mapping[str, Any] = MappingProxyType({})
+    """Values of the library's class for keys that published configs leave out."""
 
 
 _WINDOWS = ("layer_types", "sliding_window")
@@ -125,9 +129,18 @@ MODEL_TYPES: Mapping[str, ModelType] = {
             *_QWEN_WINDOWS,
         )
     ),
+    "gemma2": ModelType(reads=_WINDOWS, window_every=2, tied_embeddings=True),
     "gemma3_text": ModelType(
-        reads=(*_WINDOWS, "sliding_window_pattern"), window_every=6, tied_embeddings=True, stretched=True
+        reads=(*_WINDOWS, "sliding_window_pattern"),
+        window_every=6,
+        tied_embeddings=True,
+        stretched=True,
+        defaults={
+            **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
+            **{"vocab_size": 262_208, "max_position_embeddings": 131_072, "sliding_window": 4096},
+        },
     ),
+    "cohere": ModelType(without_effect=("logit_scale",), tied_embeddings=True),
     "glm4_moe": ModelType(
         reads=(
             *_EXPERTS,
@@ -166,7 +179,7 @@ MODEL_TYPES: Mapping[str, ModelType] = {
     "kimi_k2": _DEEPSEEK,
     "deepseek_v32": _INDEXED,
     "glm_moe_dsa": _INDEXED,
-    "qwen3_next": _QWEN_HYBRID,
+    "qwen3_next": _QWEN_HYBRID._replace(defaults={"attn_output_gate": True}),
     "qwen3_5_text": _QWEN_HYBRID,
     "qwen3_5_moe_text": _QWEN_HYBRID,
     "bailing_moe": _LING,
@@ -257,6 +270,7 @@ NOT_MODELLED: Mapping[str, str] = {
     "mamba_n_heads": _SSM,
     "hybrid_override_pattern": _SSM,
     "attn_layer_period": _SSM,
+    "lru_width": "recurrent layers are not modelled",
     "conv_L_cache": "convolution layers are not modelled",
     "sparse_attention_config": "sparse attention of this kind is not modelled",
     "global_head_dim": _TWO_KINDS,
@@ -312,19 +326,24 @@ def understood(config: ConfigFile, name: str) -> tuple[ConfigFile, ModelType, li
         whose = f"the model_type {stated!r} of {name} is not known" if stated else f"{name} has no model_type"
         notes.append(f"{whose}: priced as a decoder of grouped-query attention and gated feed-forward layers")
     unknown = sorted(key for key, value in config.values.items() if value and not _known(key, model_type))
+    has_experts = any(config.values.get(key) for key in _EXPERTS[:3])
     for key in unknown:
         if key in ANY_TYPE.reads:
             raise config.error(
                 key, f"is not known of the model_type {stated!r}", _scalar(config.values[key]), _FIX
             )
+        if not has_experts and re.search("expert|moe", key):
+            problem = "may describe experts, of which none are understood"
+            raise config.error(key, problem, _scalar(config.values[key]), _FIX)
     if unknown:
         stated = f"keys of {config.file.name} that are not known, taken to change nothing"
         notes.append(f"{stated}: {names_of(unknown)}")
     for key, what in (("vision_config", "an encoder of images"), ("audio_config", "an encoder of sound")):
         if config.has(key):
             notes.append(f"{name} has {what}: its weights and its time are left out")
-    read = {key: value for key, value in config.values.items() if key in READ or key in model_type.reads}
-    return replace(config, values=read), model_type, notes
+    stated_values = {key: value for key, value in config.values.items() if value is not None}
+    read = {key: value for key, value in stated_values.items() if key in READ or key in model_type.reads}
+    return replace(config, values={**model_type.defaults, **read}), model_type, notes
 
 
 _FIX = "use another model"

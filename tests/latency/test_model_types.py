@@ -44,6 +44,7 @@ def test_every_key_of_the_engines_own_checkpoints_is_known() -> None:
         ({"linear_num_value_heads": 32}, "linear_num_value_heads: is not known of the model_type 'qwen3'"),
         ({"linear_attn_config": {"kda": 1}}, "linear_attn_config: layers of linear attention are not"),
         ({"ssm_cfg": {"layer": "Mamba1"}}, "ssm_cfg: state-space layers are not modelled"),
+        ({"lru_width": 2560}, "lru_width: recurrent layers are not modelled (found 2560)"),
         ({"index_topk": 2048}, "index_topk: is not known of the model_type 'qwen3' (found 2048)"),
         ({"num_kv_shared_layers": 20}, "num_kv_shared_layers: layers that share a KV cache are not modelled"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder: encoder-decoder models are not modelled"),
@@ -105,6 +106,59 @@ def test_llama_4_has_a_shared_expert_in_every_sparse_layer(tmp_path: Path) -> No
     assert (shape.moe_layers, shape.intermediate) == (20, 34_816)
     listed = load_model("mine", config(tmp_path, **moe, **cut, moe_layers=[1, 5, 9]))
     assert (listed.moe_layers, listed.dense_layers) == (3, 37)
+
+
+QWEN3_NEXT: dict[str, Any] = {
+    **{"model_type": "qwen3_next", "hidden_size": 2048, "intermediate_size": 5120},
+    **{"moe_intermediate_size": 512, "shared_expert_intermediate_size": 512, "num_hidden_layers": 48},
+    **{"num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256, "vocab_size": 151_936},
+    **{"num_experts": 512, "num_experts_per_tok": 10, "max_position_embeddings": 262_144},
+    **{"linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_conv_kernel_dim": 4},
+    **{"linear_key_head_dim": 128, "linear_value_head_dim": 128, "full_attention_interval": 4},
+}
+GEMMA2: dict[str, Any] = {
+    **{"model_type": "gemma2", "hidden_size": 4608, "intermediate_size": 36_864, "num_hidden_layers": 46},
+    **{"num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 128, "vocab_size": 256_000},
+    **{"max_position_embeddings": 8192, "sliding_window": 4096},
+}
+COMMAND_R_PLUS: dict[str, Any] = {
+    **{"model_type": "cohere", "hidden_size": 12_288, "intermediate_size": 33_792, "num_hidden_layers": 64},
+    **{"num_attention_heads": 96, "num_key_value_heads": 8, "vocab_size": 256_000},
+    **{"max_position_embeddings": 131_072, "logit_scale": 0.83},
+}
+GEMMA3 = {
+    "hidden_size": 2560,
+    "intermediate_size": 10_240,
+    "model_type": "gemma3_text",
+    "num_hidden_layers": 34,
+}
+"""Of the 4B model: what is as in the library's class is left out."""
+
+
+@pytest.mark.parametrize(
+    ("values", "billions"),
+    [(QWEN3_NEXT, 79.67), (GEMMA2, 27.23), (COMMAND_R_PLUS, 103.8), ({"text_config": GEMMA3}, 3.88)],
+)
+def test_what_a_type_leaves_out_of_its_config_is_known(
+    tmp_path: Path, values: dict[str, Any], billions: float
+) -> None:
+    """The gate of attention, tied embeddings, and sizes that are the library's defaults."""
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    shape = load_model("mine", tmp_path)
+    assert shape.parameters / 1e9 == pytest.approx(billions, rel=0.001)
+    assert not [note for note in shape.notes if "not known" in note]
+
+
+def test_windows_of_gemma_2_are_in_every_other_layer(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(GEMMA2))
+    assert load_model("mine", tmp_path).windowed_layers == 23
+
+
+@pytest.mark.parametrize("key", ["moe_num_experts", "moe_k", "num_moe_experts"])
+def test_experts_under_another_name_are_not_left_out_of_a_model(tmp_path: Path, key: str) -> None:
+    """ERNIE 4.5 and Step 3 would be dense models of a sixth of their size."""
+    with pytest.raises(InputError, match=f"{key}: may describe experts, of which none are understood"):
+        load_model("mine", config(tmp_path, model_type="ernie4_5_moe", **{key: 64}))
 
 
 # -- windows ---------------------------------------------------------------------------------------------

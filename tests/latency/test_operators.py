@@ -24,6 +24,7 @@ from blis_py.latency.operators import ENGINES, Operators, surfaces_for
 from blis_py.latency.surfaces import Surface, load_surfaces
 from blis_py.latency.trained import ServerTerms, Trained
 from blis_py.models.model_shape import load_model
+from blis_py.models.weights import Weights
 
 
 def operators(
@@ -441,3 +442,32 @@ def test_engines_decode_about_as_fast_on_the_same_gpu(model: str, tp: int, gpu: 
         step = decode(seqs, seqs * context)
         prices = [operators(model, gpu, Layout(tp), engine).step_ns(step) for engine in ENGINES]
         assert max(prices) < 1.8 * min(prices)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize(
+    ("model", "gpus", "ep", "width"),
+    [("qwen3-235b-a22b-fp8", 8, 2, 192), ("minimax-m2.5", 8, 2, 192), ("qwen3-30b-a3b-fp8", 4, 2, 192)],
+)
+def test_experts_are_not_split_within_a_block_of_scales(
+    model: str, gpus: int, ep: int, width: int, engine: str
+) -> None:
+    """ "The output_size of gate's and up's weight = 192 is not divisible by weight quantization block_n"."""
+    with pytest.raises(InputError) as error:
+        operators(model, "h200", Layout(gpus), engine)
+    assert f"leaves a rank {width} of the" in str(error.value)
+    assert f"use fewer GPUs, or --ep {ep}" in str(error.value)
+    assert operators(model, "h200", Layout(gpus, 1, ep), engine)
+    assert operators(model, "h200", Layout(gpus), "trtllm")
+    assert operators(model.removesuffix("-fp8"), "h200", Layout(gpus // 2), engine)
+
+
+def test_number_formats_of_as_many_bits_were_not_learned_on_by_one_another() -> None:
+    """Terms of vLLM on H200 were learned on MXFP4; AWQ and NVFP4 run other kernels."""
+    learned = operators("gpt-oss-120b", "h200", Layout(1), "vllm")
+    assert not learned.beyond()
+    for weights, name in ((Weights.of(0.52), "INT4"), (Weights.of(0.5625, "fp4"), "NVFP4")):
+        shape = replace(load_model("gpt-oss-120b"), weights=weights)
+        other = build("trained", shape=shape, gpu=load_gpu("h200"), tp=1, kernels="vllm")
+        assert isinstance(other, Operators)
+        assert f"servers of vllm with MoE {name} on H200 TP1" in other.beyond()
