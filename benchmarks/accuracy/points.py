@@ -167,7 +167,8 @@ class Point:
     def preset(self) -> str:
         if self.engine == "vllm" and self.version and _number(self.version) < (0, 14):
             return "vllm-0.10"
-        return self.engine
+        release = re.match(r"0\.5\.\d+", self.version)
+        return f"sglang-{release[0]}" if self.engine == "sglang" and release else self.engine
 
     def shape(self) -> ModelShape:
         name, form = self.bundled

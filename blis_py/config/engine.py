@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from blis_py.config.derived import RULES, Server
 from blis_py.config.layers import did_you_mean
 from blis_py.config.models import DEFAULT_ENGINE, RunConfig
 from blis_py.errors import InputError
@@ -19,9 +21,10 @@ from blis_py.hardware.gpu import load_gpu
 LARGE_GPU_BYTES = 70 << 30
 """GPU memory in bytes from which vLLM applies the defaults of large GPUs, except for A100."""
 
-_KEYS = {"value", "small_gpu", "source"}
-_RELEASE = re.compile(r"([a-z]+)-(\d+)\.(\d+)(?:\.\w+)*")
-Release = tuple[int, int]
+_FORMS = ({"value", "source"}, {"value", "small_gpu", "source"}, {"rule", "source"})
+"""Keys of a setting."""
+_RELEASE = re.compile(r"([a-z]+)-(\d+\.\d+(?:\.\d+)?)(?:rc\d+)?(?:\.\w+)*")
+Release = tuple[int, ...]
 
 
 class EnginePreset(NamedTuple):
@@ -31,25 +34,32 @@ class EnginePreset(NamedTuple):
         title: display name of the engine.
         settings: value by configuration key, on a large GPU.
         small_gpu: values that differ on a small GPU.
+        rules: names of the rules by which the engine derives others, by configuration key.
         sources: source of each value.
         releases: first and last release that behave alike in everything that is simulated; empty if it does
             not say.
         not_priced: what of a single release the preset leaves out.
+        release: the one that was asked for; empty if it was the preset.
     """
 
     file: Path
     title: str
     settings: dict[str, Any]
     small_gpu: dict[str, Any]
+    rules: dict[str, str]
     sources: dict[str, str]
     releases: tuple[str, ...] = ()
     not_priced: str = ""
+    release: Release = ()
 
-    def on(self, gpu: str) -> dict[str, Any]:
-        """Settings by configuration key, on this GPU."""
-        if not self.small_gpu or _is_large(gpu):
-            return dict(self.settings)
-        return self.settings | self.small_gpu
+    def on(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings by configuration key, under those that a user set."""
+        own = dict(self.settings)
+        if self.small_gpu and not _is_large(str(settings.get("gpu", RunConfig.gpu))):
+            own |= self.small_gpu
+        for key, name in self.rules.items():
+            own[key] = RULES[name].value(Server({**own, **settings}, self.release))
+        return own
 
 
 def names() -> list[str]:
@@ -84,21 +94,29 @@ def _read(path: Path, text: str, bundled_as: str) -> EnginePreset:
     if values or not isinstance(title, str) or not isinstance(entries, dict):
         problem = "must have the keys title and settings, may have releases and not_priced, and no others"
         raise InputError(problem, file=path)
-    settings: dict[str, Any] = {}
-    small: dict[str, Any] = {}
-    sources: dict[str, str] = {}
     for key, entry in entries.items():
-        if not isinstance(entry, dict) or not {"value", "source"} <= entry.keys() <= _KEYS:
-            fix = "write {value: …, source: …}, and small_gpu where it is another there"
-            raise InputError("does not say a value and where it is from", file=path, key=str(key), fix=fix)
-        settings[str(key)], sources[str(key)] = entry["value"], str(entry["source"])
-        if "small_gpu" in entry:
-            small[str(key)] = entry["small_gpu"]
+        _check(path, str(key), entry)
+    forms: dict[str, dict[str, Any]] = {
+        form: {str(key): entry[form] for key, entry in entries.items() if form in entry}
+        for form in ("value", "small_gpu", "rule", "source")
+    }
+    sources = {key: str(source) for key, source in forms["source"].items()}
     named = _RELEASE.fullmatch(bundled_as)
-    if named is not None:
+    release = _release(named[2]) if named else ()
+    if named:
         title = f"{title.split()[0]} {bundled_as.partition('-')[2]}"
-    left_out = "" if named is None else not_priced.get(f"{named[2]}.{named[3]}", "")
-    return EnginePreset(path, title, settings, small, sources, releases, left_out)
+    left_out = not_priced.get(".".join(map(str, release[:2])), "")
+    values, small, rules = forms["value"], forms["small_gpu"], forms["rule"]
+    return EnginePreset(path, title, values, small, rules, sources, releases, left_out, release)
+
+
+def _check(path: Path, key: str, entry: Any) -> None:
+    if not isinstance(entry, dict) or entry.keys() not in _FORMS:
+        fix = "write {value: …, source: …}, and small_gpu where it is another there"
+        raise InputError("does not say a value and where it is from", file=path, key=key, fix=fix)
+    if "rule" in entry and entry["rule"] not in RULES:
+        fix = did_you_mean(str(entry["rule"]), RULES)
+        raise InputError("no such rule", file=path, key=key, value=entry["rule"], fix=fix)
 
 
 def _preset_of(name: str) -> str:
@@ -106,12 +124,19 @@ def _preset_of(name: str) -> str:
     named = _RELEASE.fullmatch(name)
     if named is None or name in names():
         return name
-    release = int(named[2]), int(named[3])
+    release = _release(named[2])
     for preset in names():
-        first_last = [_release(text) for text in _releases_of(preset)]
-        if preset.partition("-")[0] == named[1] and first_last and first_last[0] <= release <= first_last[1]:
+        if preset.partition("-")[0] == named[1] and _is_among(release, _releases_of(preset)):
             return preset
     return name
+
+
+def _is_among(release: Release, first_last: tuple[str, ...]) -> bool:
+    """Whether a release is from the first to the last, as far as both tell numbers."""
+    if not first_last:
+        return False
+    first, last = map(_release, first_last)
+    return first[: len(release)] <= release[: len(first)] and release[: len(last)] <= last[: len(release)]
 
 
 @cache
@@ -121,13 +146,12 @@ def _releases_of(preset: str) -> tuple[str, ...]:
 
 
 def _release(text: str) -> Release:
-    major, minor = text.split(".")
-    return int(major), int(minor)
+    return tuple(map(int, text.split(".")))
 
 
 def usual_settings() -> dict[str, Any]:
     """Settings of the default engine on the default GPU, by configuration key."""
-    return load_engine(DEFAULT_ENGINE).on(RunConfig.gpu)
+    return load_engine(DEFAULT_ENGINE).on({})
 
 
 def _is_large(gpu: str) -> bool:

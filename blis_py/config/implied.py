@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from blis_py.config.derived import READ, settings_of
 from blis_py.config.engine import load_engine
 from blis_py.config.layers import Layers
 from blis_py.config.models import DEFAULT_ENGINE, PLAIN_ENGINE, RunConfig
@@ -23,13 +24,14 @@ def from_preset(config: RunConfig, key: str, value: Any) -> bool:
     """Whether the value is from the engine's preset rather than from the user."""
     if config.given is not None and key in config.given:
         return False
-    own = load_engine(config.engine).on(config.gpu)
+    own = load_engine(config.engine).on(settings_of(config))
     return key in own and own[key] == (list(value) if isinstance(value, tuple) else value)
 
 
 def deciding(layers: Layers) -> dict[str, Any]:
     """The settings from which implied ones are derived."""
-    return {key: layers.values[key] for key in _DECIDING if key in layers.values}
+    known = [*_DECIDING, *(key for key in READ if key in layers.given)]
+    return {key: layers.values[key] for key in known if key in layers.values}
 
 
 def drop_outdated(layers: Layers, before: dict[str, Any], defaults: Callable[[], Mapping[str, Any]]) -> None:
@@ -50,7 +52,7 @@ def drop_outdated(layers: Layers, before: dict[str, Any], defaults: Callable[[],
 
 def independent(leaves: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[str]:
     """Keys of settings whose values do not follow from the others."""
-    before = {key: leaves[key] for key in _DECIDING}
+    before = {key: leaves[key] for key in (*_DECIDING, *READ)}
     every = _following(before, defaults)
     alone = {key: _following({k: v for k, v in before.items() if k != key}, defaults) for key in before}
     return [key for key, value in leaves.items() if alone.get(key, every).get(key) != value]
@@ -99,7 +101,7 @@ def imply_engine(layers: Layers) -> None:
     layers.imply({"engine": PLAIN_ENGINE if own else DEFAULT_ENGINE})
     name = values["engine"]
     if isinstance(name, str):  # other types are refused later
-        own_settings = load_engine(name).on(str(values.get("gpu", RunConfig.gpu)))
+        own_settings = load_engine(name).on(values)
         synchronous = values.get("scheduler.async_scheduling") is False
         layers.imply(
             {key: own_settings[key] for key in own_settings if not (synchronous and key == _ASYNCHRONOUS)}

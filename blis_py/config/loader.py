@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.config.check import check
+from blis_py.config.derived import ROLE, settings_of
 from blis_py.config.disaggregation import DisaggregationSection
 from blis_py.config.engine import load_engine
 from blis_py.config.implied import deciding, drop_outdated, imply_engine, imply_fitted, independent
@@ -122,7 +123,20 @@ def _pool_config(config: RunConfig, pool: PoolSection) -> RunConfig:
         own = load_config(overrides=overrides, base=base)
     except InputError as error:
         raise of_pool(error, f".{pool.name}") from error
-    return _of_phase(own, pool, config)
+    return _of_phase(_derived_in_phase(own, pool.role), pool, config)
+
+
+def _derived_in_phase(own: RunConfig, role: str) -> RunConfig:
+    """The configuration of a pool's instances with what their engine derives otherwise in one phase alone."""
+    preset, given = load_engine(own.engine), own.given
+    if role == "both" or given is None or not preset.rules:
+        return own
+    open_ = [key for key in preset.rules if key not in given]
+    settings = {key: value for key, value in settings_of(own).items() if key not in open_}
+    derived = preset.on({**settings, ROLE: role})
+    return replace(
+        own, scheduler=replace(own.scheduler, **{key.partition(".")[2]: derived[key] for key in open_})
+    )
 
 
 def _of_phase(own: RunConfig, pool: PoolSection, config: RunConfig) -> RunConfig:
@@ -147,7 +161,7 @@ def _known_of(
     keys = overrides if isinstance(overrides, Mapping) else [key for _, key, _ in overrides]
     if base.given is not None or "engine" not in keys:
         return leaves
-    own = load_engine(base.engine).on(base.gpu)
+    own = load_engine(base.engine).on(settings_of(base))
     return {key: value for key, value in leaves.items() if key not in own or value != own[key]}
 
 

@@ -117,6 +117,13 @@ class NewTokenRatio(AdmissionRule):
         return not self.varies
 
 
+class NewTokenRatioOfRanks(NewTokenRatio):
+    """SGLang's rule with attention DP: 0.3 of the share (`schedule_conservativeness` in
+    `_handle_data_parallelism` of `server_args.py`)."""
+
+    _INITIAL, _MIN = 0.21, 0.0294
+
+
 def _limit(request: Request) -> int:
     return request.max_tokens or request.target
 
@@ -125,4 +132,5 @@ ADMISSION_RULES: dict[str, Callable[[SchedulerConfig, Admitted], AdmissionRule]]
     "blocks": AdmissionRule,
     "guaranteed-no-evict": GuaranteedNoEvict,
     "new-token-ratio": NewTokenRatio,
+    "new-token-ratio-ranks": NewTokenRatioOfRanks,
 }

@@ -49,6 +49,8 @@ class BatchFormer:
         self._chunk = config.long_prefill_token_threshold or config.max_num_batched_tokens
         self._block_size = config.block_size
         self._pick_victim = PREEMPTION_POLICIES[config.preemption_policy]
+        self.decode_tokens = config.max_num_batched_tokens
+        """Most decodes of a step."""
         self.opens_tick = 0
         """Step from which waiting requests are looked at again."""
 
@@ -310,11 +312,12 @@ class PrefillOnly(PrefillFirst):
 
     Prompts are chunked by the budget alone, the last one of a step too. Between decodes, new requests are
     looked for in intervals of steps; after a step of prompts, always. Requests whose KV has come from
-    elsewhere join the decodes at any step.
+    elsewhere join the decodes at any step. The budget is of prompts: a step decodes all that run.
     """
 
     def __init__(self, config: SchedulerConfig, kv: KVCache, running: Running) -> None:
         super().__init__(config, kv, running)
+        self.decode_tokens = max(config.max_num_batched_tokens, config.max_num_seqs)
         self._interval = config.receive_interval
         self._looked_tick = 0
 
@@ -327,6 +330,7 @@ class PrefillOnly(PrefillFirst):
             self._looked_tick = tick + 1
             self._stall_all_but(dict(prefills), list(life.running), tick)
         else:
+            budget_tokens += self.decode_tokens - self._budget_tokens
             self._serve_running(step, prefills, life, budget_tokens, tick)
 
     def _computes_prompts(self, prefills: Prefills) -> bool:

@@ -17,7 +17,7 @@ CHOICES: dict[str, Collection[str]] = {
     "scheduler": SCHEDULERS,
     "preemption_policy": PREEMPTION_POLICIES,
     "batch_former": ("running-first", "prefill-first", "prefill-only", "in-flight"),
-    "admission_rule": ("blocks", "guaranteed-no-evict", "new-token-ratio"),
+    "admission_rule": ("blocks", "guaranteed-no-evict", "new-token-ratio", "new-token-ratio-ranks"),
     "prefix_cache": PREFIX_CACHES,
     "rank_choice": RANK_CHOICES,
     "radix_eviction_policy": EVICTION_POLICIES,

@@ -50,11 +50,11 @@ class Batching(SchedulerSettings):
         choices="admission_rule",
         flag="--admission-rule",
         aliases=("--capacity-scheduler-policy",),
-        help="Memory a request needs to start: blocks, guaranteed-no-evict or new-token-ratio.",
+        help="Memory a request needs to start: blocks, guaranteed-no-evict, new-token-ratio or -ranks.",
     )
     """Memory that a waiting request needs to start: blocks for its first step (vLLM; `MAX_UTILIZATION` of
     TensorRT-LLM), for itself and all running ones to their ends (`GUARANTEED_NO_EVICT` of TensorRT-LLM), or
-    for a share of what those may still write (SGLang)."""
+    for a share of what those may still write (SGLang; a smaller one with attention DP)."""
     receive_interval: int = setting(
         1,
         least=1,

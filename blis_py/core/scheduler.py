@@ -61,6 +61,7 @@ class Scheduler(StepProgress):
         self._further = further_features()
         self._foresees = not any(FEATURES[name].grows is None for name, _ in self._further)
         self._former = BATCH_FORMERS[config.batch_former](config, self.kv, self._running)
+        self._decode_tokens = self._former.decode_tokens
         self._rule: AdmissionRule | None = None
         if config.admission_rule != "blocks":
             self._rule = ADMISSION_RULES[config.admission_rule](config, self)
@@ -82,7 +83,7 @@ class Scheduler(StepProgress):
             if decodes == 0:
                 return None
             blocks = decoding.crossings[tick % self._block_size]
-            if decodes <= self._budget_tokens and blocks <= self.kv.pool.num_free:
+            if decodes <= self._decode_tokens and blocks <= self.kv.pool.num_free:
                 self._owed_blocks = blocks
                 kv_tokens = decoding.base_sum + decodes * tick
                 longest = decoding.longest(tick) if self._track_longest else -1

@@ -47,6 +47,8 @@ class KvCapacity(NamedTuple):
     """Keys and values of one block on one rank."""
     blocks: int
     """Zero or negative if the model does not fit."""
+    states: int = 0
+    """Sequences whose states of linear attention fit into the share set aside for them; 0 = no such share."""
 
     @property
     def kv_bytes(self) -> int:
@@ -87,6 +89,7 @@ class _Plan(NamedTuple):
     seqs: int
     overheads: MemoryOverheads
     layout: Layout
+    states: int | None
 
 
 def kv_capacity(
@@ -100,6 +103,7 @@ def kv_capacity(
     max_num_seqs: int = 256,
     overheads: MemoryOverheads = BLIS_OVERHEADS,
     layout: Layout | None = None,
+    states: int | None = None,
 ) -> KvCapacity:
     """KV blocks of one instance of `tp` GPUs.
 
@@ -107,6 +111,7 @@ def kv_capacity(
         max_num_batched_tokens, max_num_seqs: limits of a step, for which the engine reserves memory.
         overheads: the engine's memory beyond weights and KV.
         layout: division of the `tp` GPUs, if it is not tensor parallelism alone.
+        states: sequences with a state of linear attention; None = the engine's share of the pool.
 
     Raises:
         InputError: `tp` does not divide the model, a setting is out of range, or the model does not fit (the
@@ -122,7 +127,7 @@ def kv_capacity(
             "not a fraction", key="--gpu-memory-utilization", value=gpu_memory_utilization, fix=fix
         )
     tokens, seqs = max_num_batched_tokens, max_num_seqs
-    plan = _Plan(shape, gpu, tp, block_size, gpu_memory_utilization, tokens, seqs, overheads, layout)
+    plan = _Plan(shape, gpu, tp, block_size, gpu_memory_utilization, tokens, seqs, overheads, layout, states)
     capacity = _budget(plan)
     if capacity.blocks < 1:
         raise _does_not_fit(plan, capacity)
@@ -150,8 +155,7 @@ def kv_heads_per_rank(shape: ModelShape, tp: int) -> int:
 
 def rank_block_bytes(shape: ModelShape, layout: Layout, block_size: int) -> int:
     """Contents of a block on one rank, replicated heads included."""
-    token_bytes, _ = _kv_bytes(shape, layout, BLIS_OVERHEADS, 0)
-    return token_bytes * block_size
+    return _token_bytes(shape, layout, BLIS_OVERHEADS) * block_size
 
 
 def model_weight_bytes(shape: ModelShape) -> float:
@@ -200,21 +204,37 @@ def rank_weight_bytes(shape: ModelShape, layout: Layout) -> float:
     return (routed + dense) / layout.gpus + copies + (whole - routed - dense) / layout.attention_tp
 
 
-def _kv_bytes(shape: ModelShape, layout: Layout, overheads: MemoryOverheads, seqs: int) -> tuple[int, float]:
-    """Bytes that a rank caches for a token, and for windows and states of `seqs` sequences.
+def _token_bytes(shape: ModelShape, layout: Layout, overheads: MemoryOverheads) -> int:
+    """Bytes that a rank caches for a token.
 
-    A latent cache is as large on every rank. Where the allocator groups layers by their window, windowed
-    ones keep no more than the window.
+    A latent cache is as large on every rank. Where the allocator groups layers by their window, windowed ones
+    keep no more than the window, or have a pool in proportion.
     """
-    tp, size = layout.attention_tp, shape.kv_dtype_bytes
     if shape.latent is not None:
-        return shape.kv_bytes_per_token, 0.0
-    layer = kv_heads_per_rank(shape, tp) * 2 * shape.head_dim * size
-    windowed = shape.windowed_layers if overheads.windows_apart else 0
-    held = seqs * windowed * shape.sliding_window * layer
-    if shape.linear is not None:
-        held += seqs * shape.linear.sequence_bytes // tp
-    return (shape.cached_layers - windowed) * layer, float(held)
+        return shape.kv_bytes_per_token
+    windowed = _windowed(shape, overheads)
+    full = shape.cached_layers - windowed
+    return int((full + overheads.window_share * windowed) * _layer_bytes(shape, layout))
+
+
+def _window_bytes(shape: ModelShape, layout: Layout, overheads: MemoryOverheads) -> int:
+    """Bytes that a rank keeps for the windows of a sequence, where they have no pool of their own."""
+    if shape.latent is not None or overheads.window_share:
+        return 0
+    return _windowed(shape, overheads) * shape.sliding_window * _layer_bytes(shape, layout)
+
+
+def _windowed(shape: ModelShape, overheads: MemoryOverheads) -> int:
+    """Layers with blocks of their own; none without others to be apart from, in proportion to their pool."""
+    if not overheads.windows_apart or (
+        overheads.window_share and shape.windowed_layers == shape.cached_layers
+    ):
+        return 0
+    return shape.windowed_layers
+
+
+def _layer_bytes(shape: ModelShape, layout: Layout) -> int:
+    return kv_heads_per_rank(shape, layout.attention_tp) * 2 * shape.head_dim * shape.kv_dtype_bytes
 
 
 def default_max_model_len(shape: ModelShape, blocks: int, block_size: int) -> int:
@@ -227,24 +247,23 @@ def _divides(shape: ModelShape, tp: int) -> bool:
 
 
 def _budget(plan: _Plan) -> KvCapacity:
-    shape, gpu, tp, block_size, utilization, tokens, seqs, overheads, layout = plan
+    shape, gpu, tp, block_size, utilization, tokens, seqs, overheads, layout, _ = plan
     memory_bytes, basis = gpu.memory_bytes, ""
     if overheads.visible_memory:
         memory_bytes = gpu.visible_memory_bytes
         basis = "that CUDA sees" if gpu.visible_known else "that CUDA is assumed to see"
-    usable = memory_bytes * utilization
     weights = rank_weight_bytes(shape, layout) + overheads.rope_bytes(shape)
     activations = overheads.activations(shape, tp, tokens, seqs)
     overhead = (overheads.single_gpu_gib if tp == 1 else overheads.rank_gib) * GIB
-    token_bytes, held_bytes = _kv_bytes(shape, layout, overheads, min(seqs, tokens))
-    block_bytes = token_bytes * block_size
+    if overheads.share_of_started:
+        memory_bytes, overhead, basis = int(memory_bytes - overhead), 0.0, "free before loading"
+    usable = memory_bytes * utilization
+    block_bytes = _token_bytes(shape, layout, overheads) * block_size
     kv_bytes = usable - weights - activations.bytes - overhead
     if overheads.share_of_free:
         free = memory_bytes - weights - activations.bytes - overhead
         usable, kv_bytes = free * utilization + (memory_bytes - free), free * utilization
-    # Windows and states come out of the same pool, of no more sequences than it has room for: each is assumed
-    # to take at least as much of it by its length.
-    held_bytes = min(held_bytes, max(kv_bytes, 0) / 2)
+    held_bytes, states = _held(plan, kv_bytes)
     kv_bytes -= held_bytes
     return KvCapacity(
         model=shape.name,
@@ -261,7 +280,24 @@ def _budget(plan: _Plan) -> KvCapacity:
         overhead_bytes=int(overhead + held_bytes),
         block_bytes=block_bytes,
         blocks=int(kv_bytes // block_bytes),
+        states=states,
     )
+
+
+def _held(plan: _Plan, kv_bytes: float) -> tuple[float, int]:
+    """Bytes of the pool for windows and states, and the sequences whose states have a share of their own.
+
+    They are of no more sequences than it has room for: each is assumed to take at least as much of it by its
+    length.
+    """
+    shape, overheads, room_bytes = plan.shape, plan.overheads, max(kv_bytes, 0.0)
+    state_bytes = 0 if shape.linear is None else shape.linear.sequence_bytes // plan.layout.attention_tp
+    if overheads.state_share and state_bytes:
+        states = plan.states or int(room_bytes * overheads.state_share) // state_bytes
+        states = min(states, int(room_bytes / 2) // state_bytes)
+        return float(states * state_bytes), states
+    seqs = min(plan.seqs, plan.tokens)
+    return min(seqs * (_window_bytes(shape, plan.layout, overheads) + state_bytes), room_bytes / 2), 0
 
 
 def _does_not_fit(plan: _Plan, capacity: KvCapacity) -> InputError:

@@ -29,6 +29,8 @@ class GpuSpec:
     it."""
     visible_known: bool
     """Whether that was read from a GPU, not assumed."""
+    driver_memory_bytes: int
+    """Memory reported by the driver (`nvidia-smi`), before CUDA takes its share."""
     hbm_bytes_per_s: float
     fp16_flops: float
     """Also BF16; with FP32 accumulation."""
@@ -115,7 +117,7 @@ _SLOWEST_FABRIC_BYTES_PER_S = 2e11
 MAX_LINKED = 4096
 _REQUIRED = ("name", "source", "memory_gib", "hbm_gb_per_s", "dense_tflops")
 _LINK = ("link_gb_per_s", "link_latency_us", "link_gpus", "link_source")
-_OPTIONAL = ("memory_visible_gib", *_LINK, "roofline")
+_OPTIONAL = ("memory_visible_gib", "memory_driver_mib", *_LINK, "roofline")
 _TFLOPS = ("fp16", "fp8", "int8", "fp4")
 _SHARES = (
     "gemm_efficiency",
@@ -182,6 +184,7 @@ def _read(path: Path, text: str) -> GpuSpec:
     }
     memory_gib = _number(top, "memory_gib", path, "")
     visible = {"memory_visible_gib": memory_gib * _VISIBLE_SHARE, **top}
+    driver = {"memory_driver_mib": memory_gib * 1024, **top}
     link = {"link_gb_per_s": _PCIE_GB_PER_S, "link_gpus": _NODE_GPUS, "link_source": _PCIE, **top}
     link_gb_per_s = _number(link, "link_gb_per_s", path, "")
     if "roofline" in top and "link_latency_us" in top:
@@ -199,6 +202,7 @@ def _read(path: Path, text: str) -> GpuSpec:
         memory_bytes=int(memory_gib * GIB),
         visible_memory_bytes=int(_number(visible, "memory_visible_gib", path, "", most=memory_gib) * GIB),
         visible_known="memory_visible_gib" in top,
+        driver_memory_bytes=int(_number(driver, "memory_driver_mib", path, "") * 2**20),
         hbm_bytes_per_s=_number(top, "hbm_gb_per_s", path, "") * 1e9,
         fp16_flops=flops["fp16"],
         fp8_flops=flops["fp8"],

@@ -50,8 +50,14 @@ class MemoryOverheads:
     """Whether the utilisation is a share of the memory reported by CUDA, not of the datasheet's."""
     share_of_free: bool = False
     """Whether the utilisation is a share of the memory that is free after loading and profiling."""
+    share_of_started: bool = False
+    """Whether the utilisation is a share of the memory that is free before loading."""
     windows_apart: bool = False
     """Whether windowed layers keep no more than their window."""
+    window_share: float = 0.0
+    """Tokens in the pool of windowed layers for each in that of the others; 0 = as many as windows hold."""
+    state_share: float = 0.0
+    """Share of the pool set aside for states of linear attention; 0 = of as many sequences as may run."""
     source: str = ""
     """Source of the figures."""
 
@@ -96,9 +102,16 @@ VLLM_OVERHEADS = MemoryOverheads(
     source="learned on KV pools that vLLM 0.9 to 0.31 reported (benchmarks/accuracy/kv_pools.py)",
 )
 SGLANG_OVERHEADS = MemoryOverheads(
+    single_gpu_gib=0.7,
+    rank_gib=2.0,
     visible_memory=True,
+    share_of_started=True,
     windows_apart=True,
-    source="mem_fraction_static is weights and KV alone (sglang/srt/model_executor, profile_max_num_token)",
+    window_share=0.8,
+    state_share=0.9 / 1.9,
+    source="mem_fraction_static, swa_full_tokens_ratio 0.8, mamba_full_memory_ratio 0.9 "
+    "(sglang/srt/model_executor, profile_max_num_token); free before loading, by logs: 78.4 to 78.8 "
+    "GiB on one H100, 77.3 to 77.5 on each of eight, 177.6 on one B200, 137.3 to 138.1 on several H200",
 )
 TRTLLM_OVERHEADS = MemoryOverheads(
     hidden_vectors=3.4,

@@ -13,7 +13,8 @@ from blis_py.models.attention_shapes import LatentAttention, LinearAttention
 from blis_py.models.model_shape import ModelShape, shape_from_config
 from blis_py.models.weights import Weights
 
-_UNPRICED = ("name", "sliding_window", "windowed_layers", "notes")
+_UNWRITTEN = ("image_encoder", "notes")
+_UNPRICED = ("name", "sliding_window", "windowed_layers", *_UNWRITTEN)
 _PARTS = {"weights": Weights, "latent": LatentAttention, "linear": LinearAttention}
 _PRICED = tuple(f.name for f in fields(ModelShape) if f.name not in _UNPRICED)
 
@@ -52,7 +53,7 @@ def datasheet_of(meta: Mapping[str, Any]) -> GpuSpec | None:
 
 def facts_of(shape: ModelShape) -> dict[str, Any]:
     """The shape as plain values, which `shape_of` can read."""
-    return {name: value for name, value in asdict(shape).items() if name != "notes"}
+    return {name: value for name, value in asdict(shape).items() if name not in _UNWRITTEN}
 
 
 def _from_facts(name: str, values: Mapping[str, Any], file: str | Path | None) -> ModelShape:

@@ -16,7 +16,8 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from blis_py.hardware.gpu import GIB, GpuSpec
+from blis_py.hardware.gpu import GpuSpec
+from blis_py.hardware.sglang_defaults import largest_graph
 
 _TRTLLM_MAX, _VLLM_MAX = 128, 512
 
@@ -48,7 +49,7 @@ def default_sizes(
     if engine == "trtllm":
         return GraphSizes(_trtllm(most or _TRTLLM_MAX, padded), padded)
     if engine == "sglang":
-        sizes = _up_to(most or _sglang_most(gpu, tp), _SGLANG)
+        sizes = _up_to(most or largest_graph(gpu, tp), _SGLANG)
     else:
         sizes = _up_to(most or min(2 * max_num_seqs, _VLLM_MAX), _VLLM)
     return GraphSizes(sizes, padded)
@@ -61,15 +62,6 @@ _SGLANG = (1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 512, 16), *range(512,
 
 def _up_to(most: int, sizes: Iterable[int]) -> tuple[int, ...]:
     return tuple(size for size in sizes if size <= most)
-
-
-def _sglang_most(gpu: GpuSpec, tp: int) -> int:
-    """By memory in GiB (`_handle_gpu_memory_settings`)."""
-    gib = gpu.memory_bytes / GIB
-    for below, few, many in ((20, 8, 8), (35, 24, 80), (60, 32, 160), (90, 256, 512)):
-        if gib < below:
-            return few if tp < 4 else many
-    return 512
 
 
 def _trtllm(most: int, padded: bool) -> tuple[int, ...]:

@@ -44,6 +44,8 @@ _WINDOWED = {
     "chunked_attention": True,
 }
 _MAX_LAYERS = 1000
+_USUAL_ENCODER = 24, 1024
+"""Layers and hidden size of ViT-L/14."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,9 @@ class ModelShape:
     """Layers of multi-token prediction: in the checkpoint, not loaded without speculative decoding."""
     further_embeddings: bool = False
     """Whether each of them has embeddings and an LM head of its own."""
+    image_encoder: tuple[int, int] | None = field(default=None, compare=False, repr=False)
+    """Layers and hidden size of an encoder of images, where its config names them so, else those of a usual
+    one; None = the model reads text alone, or images only if an engine is told so."""
     notes: tuple[str, ...] = field(default=(), compare=False)
     """Assumptions where the config contains more than is modelled, or less than is needed."""
 
@@ -249,6 +254,14 @@ def load_model(name: str, config_path: str | Path | None = None) -> ModelShape:
     return _shape(name, ConfigFile.read(path / "config.json" if is_folder(path) else path))
 
 
+def with_kv_dtype(shape: ModelShape, kv_cache_dtype: str) -> ModelShape:
+    """The shape with a KV cache in this format; auto = as its checkpoint says."""
+    sizes = {"bfloat16": 2, "fp8": 1, "fp8_e4m3": 1}
+    if kv_cache_dtype not in sizes:
+        return shape
+    return replace(shape, kv_dtype_bytes=sizes[kv_cache_dtype])
+
+
 def config_name(config_path: str | Path) -> str:
     """Name of a model from the path of its HuggingFace config: the name of its checkpoint on the hub.
 
@@ -363,9 +376,18 @@ def _shape(name: str, config: ConfigFile) -> ModelShape:
         norm_over_heads=config.text("qk_norm_type", default="") == "per_layer",
         further_layers=further,
         further_embeddings=config.flag("mtp_use_dedicated_embeddings", default=further > 0),
+        image_encoder=None if model_type.images_off else _image_encoder(config),
         notes=(*notes, *stored.notes),
         **_feed_forward(config, model_type, layers - len(sparse)),
     )
+
+
+def _image_encoder(config: ConfigFile) -> tuple[int, int] | None:
+    section = config.section("vision_config")
+    if section is None:
+        return None
+    layers = section.count("num_hidden_layers", "vt_num_hidden_layers", default=_USUAL_ENCODER[0])
+    return layers, section.count("hidden_size", "vt_hidden_size", default=_USUAL_ENCODER[1])
 
 
 def _feed_forward(config: ConfigFile, model_type: ModelType, dense_layers: int) -> dict[str, Any]:

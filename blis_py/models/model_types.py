@@ -45,6 +45,8 @@ class ModelType(NamedTuple):
     """Whether `max_position_embeddings` includes the stretching by RoPE scaling, for any rule."""
     defaults: Mapping[str, Any] = MappingProxyType({})
     """Values of the library's class for keys that published configs leave out."""
+    images_off: bool = False
+    """Whether engines serve its text alone unless told otherwise (`ModelConfig` of SGLang)."""
 
 
 _WINDOWS = ("layer_types", "sliding_window")
@@ -139,6 +141,7 @@ MODEL_TYPES: Mapping[str, ModelType] = {
             **{"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256},
             **{"vocab_size": 262_208, "max_position_embeddings": 131_072, "sliding_window": 4096},
         },
+        images_off=True,
     ),
     "cohere": ModelType(without_effect=("logit_scale",), tied_embeddings=True),
     "glm4_moe": ModelType(
@@ -168,6 +171,7 @@ MODEL_TYPES: Mapping[str, ModelType] = {
         without_effect=("attn_temperature_tuning", "attn_scale", "floor_scale", "for_llm_compressor"),
         shared_experts=1,
         window_every=4,
+        images_off=True,
     ),
     "minimax_m2": ModelType(
         reads=(*_EXPERTS, "shared_intermediate_size", "sliding_window", "attn_type_list", "qk_norm_type"),

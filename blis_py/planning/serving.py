@@ -54,6 +54,8 @@ def sglang_arguments(best: Candidate) -> list[str]:
         *("--page-size", str(settings["block_size"])),
         *("--schedule-policy", _SGLANG.get(settings["scheduler"], "fcfs")),
     ]
+    if best.config.memory == "sglang":
+        arguments += ["--mem-fraction-static", f"{served.gpu_memory_utilization:g}"]
     if settings["scheduler"] == "priority-fcfs":
         arguments += ["--enable-priority-scheduling", "--schedule-low-priority-values-first"]
     if served.max_model_len is not None:
@@ -125,9 +127,10 @@ def _cannot_sglang(best: Candidate) -> list[str]:
         lines.append(f"SGLang has no schedule policy {settings['scheduler']}: it {_SIMULATED_ONLY}")
     if settings["prefix_cache"] == "hash":
         lines.append("SGLang's prefix cache is a radix tree; what was simulated is vLLM's, by hash")
-    lines.append(
-        "SGLang sizes its KV pool by --mem-fraction-static: compare the pool with the capacity simulated"
-    )
+    if best.config.memory != "sglang":
+        lines.append(
+            "SGLang sizes its KV pool by --mem-fraction-static: compare the pool with the capacity simulated"
+        )
     return lines + _cannot_any(settings)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from blis_py.config.models import RunConfig
@@ -10,7 +9,7 @@ from blis_py.core.bounds import MAX_KV_BLOCKS, check_count
 from blis_py.errors import InputError
 from blis_py.hardware.gpu import GpuSpec, load_gpu
 from blis_py.latency import require_priced
-from blis_py.models.model_shape import ModelShape, config_name, load_model
+from blis_py.models.model_shape import ModelShape, config_name, load_model, with_kv_dtype
 from blis_py.setup._capacity import capacity
 
 if TYPE_CHECKING:
@@ -57,14 +56,6 @@ def deployed(config: RunConfig) -> Deployment:
         blocks, least=1, most=MAX_KV_BLOCKS, key="KV blocks of an instance", fix="use fewer or larger blocks"
     )
     return Deployment(config, shape, gpu, profile, line, blocks)
-
-
-def with_kv_dtype(shape: ModelShape, kv_cache_dtype: str) -> ModelShape:
-    """The shape with a KV cache in this format; auto = as its checkpoint says."""
-    sizes = {"bfloat16": 2, "fp8": 1, "fp8_e4m3": 1}
-    if kv_cache_dtype not in sizes:
-        return shape
-    return replace(shape, kv_dtype_bytes=sizes[kv_cache_dtype])
 
 
 def _model_name(config: RunConfig) -> str:

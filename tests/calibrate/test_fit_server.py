@@ -58,7 +58,7 @@ def test_the_fitted_server_predicts_the_run(found: ServerFit) -> None:
 def test_the_engine_file_simulates_the_fitted_server(found: ServerFit, tmp_path: Path) -> None:
     engine = load_engine("vllm")
     path = tmp_path / "mine.yaml"
-    path.write_text(engine_file(found, engine.on("h100"), engine.sources, engine.title))
+    path.write_text(engine_file(found, engine.on({"gpu": "h100"}), engine.sources, engine.title))
     mine = load_engine(str(path))
     assert mine.title == "vLLM 0.15, fitted to a server"
     assert (
@@ -129,7 +129,7 @@ def test_the_engine_file_keeps_the_limits_of_the_fit(found: ServerFit, tmp_path:
     engine = load_engine("vllm")
     given = {"scheduler.max_num_seqs": 77, "scheduler.num_kv_blocks": 3000}
     path = tmp_path / "mine.yaml"
-    path.write_text(engine_file(found, engine.on("h100"), engine.sources, engine.title, given))
+    path.write_text(engine_file(found, engine.on({"gpu": "h100"}), engine.sources, engine.title, given))
     scheduler = build(model="llama-3.1-8b", engine=str(path), num_requests=1).scheduler
     assert (scheduler.max_num_seqs, scheduler.num_kv_blocks) == (77, 3000)
     assert load_engine(str(path)).sources["scheduler.max_num_seqs"] == "given when the server was fitted"

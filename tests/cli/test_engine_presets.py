@@ -18,10 +18,10 @@ SMALL = {"model": "llama-3.1-8b", "rate": 2, "num_requests": 20, "seed": 1}
 @pytest.mark.parametrize("name", names())
 def test_a_preset_makes_a_configuration_and_every_value_states_where_it_is_from(name: str) -> None:
     preset = load_engine(name)
-    assert preset.sources.keys() == preset.settings.keys()
+    assert preset.sources.keys() == preset.on({}).keys()
     assert all(len(source) > 10 for source in preset.sources.values())
     config = load_config(overrides={"engine": name})
-    said = {key: value for key, value in preset.on("h100").items() if "." in key}
+    said = {key: value for key, value in preset.on({"gpu": "h100"}).items() if "." in key}
     sections = as_dict(config)
     assert said == {key: sections[key.split(".")[0]][key.split(".")[1]] for key in said}
 

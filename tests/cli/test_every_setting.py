@@ -50,7 +50,7 @@ def settings_of(model: type, prefix: str = "") -> Iterator[tuple[str, Field[Any]
 
 
 SETTINGS = dict(settings_of(RunConfig))
-OF_PRESETS = sorted({key for name in names() for key in load_engine(name).on("h100")})
+OF_PRESETS = sorted({key for name in names() for key in load_engine(name).on({"gpu": "h100"})})
 
 
 def another(key: str, now: Any) -> Any:

@@ -112,3 +112,17 @@ def test_sglangs_rule_admits_more_as_the_ratio_falls() -> None:
         waited += 1
     assert 20 < waited < 200
     assert len(core.running) == 2
+
+
+def test_sglangs_ranks_count_less_of_what_others_may_write() -> None:
+    core = scheduler(admission_rule="new-token-ratio-ranks", batch_former="prefill-only", num_kv_blocks=105)
+    core.add(request("A", 16, 1000))
+    core.add(request("B", 16, 1000))
+    assert steps(core, 2) == [(32, 0), (0, 2)], "16 + 1000 and 0.21 of the other 1000 are less than 1,680"
+
+
+def test_sglang_decodes_all_that_run_whatever_the_chunk() -> None:
+    core = scheduler(batch_former="prefill-only", max_num_batched_tokens=2)
+    for name in "ABC":
+        core.add(request(name, 2))
+    assert steps(core, 5) == [(2, 0), (2, 0), (2, 0), (0, 3), (0, 3)]

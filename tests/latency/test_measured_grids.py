@@ -280,11 +280,12 @@ def test_captured_sizes_end_at_8192(engine: str) -> None:
     ("gib", "tp", "largest"),
     [
         *((19.9, 1, 8), (19.9, 4, 8), (20, 3, 24), (20, 4, 80), (34.9, 1, 24)),
-        *((35, 3, 32), (35, 4, 160), (60, 3, 256), (60, 4, 512), (89.9, 1, 256), (90, 1, 512), (90, 8, 512)),
+        *((35, 3, 32), (35, 4, 160), (60, 3, 256), (60, 4, 512), (159.9, 3, 256), (159.9, 4, 512)),
+        *((160, 1, 512), (160, 8, 512)),
     ],
 )
 def test_sglang_captures_by_the_memory_of_a_gpu(gib: float, tp: int, largest: int) -> None:
-    gpu = replace(load_gpu("h100"), memory_bytes=round(gib * GIB))
+    gpu = replace(load_gpu("h100"), driver_memory_bytes=round(gib * GIB))
     assert default_sizes("sglang", gpu, tp, 10_000, None, True).sizes[-1] == largest
 
 

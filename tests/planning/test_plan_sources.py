@@ -184,6 +184,14 @@ def test_what_an_engine_cannot_do_is_said_where_it_is_started() -> None:
     assert "--no-enable-prefix-caching" in serving.vllm_script(candidate(prefix_cache="none"))
 
 
+def test_what_starts_sglang_has_the_share_that_was_derived() -> None:
+    own = serving.sglang_script(candidate(engine="sglang", gpu="b200"))
+    assert "--chunked-prefill-size 16384" in own
+    assert "--mem-fraction-static 0.854" in own
+    assert "compare the pool" not in own
+    assert "compare the pool" in serving.sglang_script(candidate())
+
+
 def test_targets_in_one_text_are_as_good_as_in_a_list() -> None:
     load = {"model": "llama-3.1-8b", "num_requests": 5}
     one = blis.run(**load, slo="ttft.p99=500ms tpot.p99=50ms", goodput="ttft:500")

@@ -24,6 +24,7 @@ from blis_py.cli.flags.out import out_folder, required_out
 from blis_py.cli.program import Program, Verb
 from blis_py.cli.verbs._execute import say
 from blis_py.config.check import duration_ns
+from blis_py.config.derived import settings_of
 from blis_py.config.engine import load_engine
 from blis_py.config.layers import flatten
 from blis_py.config.loader import as_dict
@@ -161,7 +162,7 @@ def fit_to_client(flags: Flags) -> None:
         if "--out" in flags:
             engine = load_engine(config.engine)
             text = engine_file(
-                fitted, engine.on(config.gpu), engine.sources, engine.title, _limits_given(config)
+                fitted, engine.on(settings_of(config)), engine.sources, engine.title, _limits_given(config)
             )
             write_text(Path(flags["--out"]), text)
             say(f"wrote {flags['--out']}: simulate this server with --engine {flags['--out']}")

@@ -1,0 +1,205 @@
+"""Settings that an engine derives from its GPU, its width and its model, where a user leaves them open.
+
+A rule is a function and a line in `RULES`; presets name it in place of a value. It reads settings by their
+configuration keys, those that presets and earlier rules set included, and never its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from blis_py.config.models import RunConfig
+from blis_py.errors import InputError
+from blis_py.hardware import sglang_defaults as sglang
+from blis_py.hardware.capacity import KvCapacity, kv_capacity
+from blis_py.hardware.gpu import GpuSpec, load_gpu
+from blis_py.hardware.layout import Layout
+from blis_py.hardware.memory_overheads import OVERHEADS
+from blis_py.models.model_shape import ModelShape, config_name, load_model, with_kv_dtype
+
+CHUNK, SHARE, SEQS = (
+    "scheduler.max_num_batched_tokens",
+    "scheduler.gpu_memory_utilization",
+    "scheduler.max_num_seqs",
+)
+READ = (
+    *("gpu", "tp", "attention_dp", "ep", "redundant_experts", "model", "model_config", "kv_cache_dtype"),
+    *("memory", "latency.cuda_graph_max_size", "latency.cuda_graph_sizes", CHUNK, SHARE),
+    *("scheduler.block_size", "scheduler.num_kv_blocks", "scheduler.max_model_len", "scheduler.prefix_cache"),
+)
+"""Keys that rules read."""
+ROLE = "role"
+"""Phase that an instance of a disaggregated server is for; read like a setting."""
+_SUMS, _GRAPHS_OF_CHUNKS = (0, 5, 3), (0, 5, 10)
+"""Releases of SGLang from which the share is the rest of a sum of needs; and from which chunks have CUDA
+graphs by default, and states of linear attention are copied beside the running step."""
+_UNKNOWN_CHUNK, _UNKNOWN_SHARE, _LEAST_SHARE = 4096, 0.88, 0.01
+"""Defaults of SGLang where the memory of a device is unknown; and where nothing is left, the least that the
+setting can be."""
+
+
+class Server:
+    """An instance of an engine as its defaults read it. What is not set, or cannot be read, has the value of
+    an unset configuration: errors are reported where a setting is used."""
+
+    def __init__(self, settings: Mapping[str, Any], release: tuple[int, ...] = ()) -> None:
+        self._settings, self._release = settings, release
+
+    def count(self, key: str, default: int) -> int:
+        """A whole number of at least 1, or the default."""
+        value = self._settings.get(key)
+        return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else default
+
+    def since(self, release: tuple[int, ...]) -> bool:
+        """Whether the engine is of this release or a later one; one without a release is the latest."""
+        return not self._release or self._release >= release[: len(self._release)]
+
+    def __getitem__(self, key: str) -> Any:
+        return self._settings.get(key)
+
+    @cached_property
+    def gpu(self) -> GpuSpec | None:
+        """None without a datasheet."""
+        try:
+            return load_gpu(str(self._settings.get("gpu", RunConfig.gpu)))
+        except InputError:
+            return None
+
+    @cached_property
+    def shape(self) -> ModelShape | None:
+        """The model; None if none is set, or it cannot be read."""
+        name, config = self["model"], self["model_config"]
+        if not name and not config:
+            return None
+        try:
+            shape = load_model(str(name or config_name(config)), config)
+        except (InputError, TypeError):
+            return None
+        return with_kv_dtype(shape, str(self["kv_cache_dtype"]))
+
+    @property
+    def gpus(self) -> int:
+        return self.count("tp", RunConfig.tp)
+
+    @property
+    def replicas(self) -> int:
+        return self.count("attention_dp", RunConfig.attention_dp)
+
+
+def _chunk(server: Server) -> int:
+    if server.gpu is None:
+        return _UNKNOWN_CHUNK
+    return max(_chunk_of_all(server, server.gpu) // server.replicas, 1)
+
+
+def _chunk_of_all(server: Server, gpu: GpuSpec) -> int:
+    return sglang.chunk_tokens(gpu) if server.since(_SUMS) else sglang.earlier_chunk_tokens(gpu)
+
+
+def _share(server: Server) -> float:
+    gpu, shape = server.gpu, server.shape
+    if gpu is None:
+        return _UNKNOWN_SHARE
+    images = None if shape is None or shape.image_encoder is None else sglang.Encoder(*shape.image_encoder)
+    if not server.since(_SUMS):
+        return max(sglang.earlier_memory_share(gpu, server.gpus, server.replicas, images), _LEAST_SHARE)
+    chunk = server.count(CHUNK, 0) * server.replicas or sglang.chunk_tokens(gpu)
+    share = sglang.memory_share(
+        gpu,
+        server.gpus,
+        replicas=server.replicas,
+        chunk=chunk,
+        graphs=_largest_graph(server, gpu),
+        chunk_graphs_mib=_chunk_graphs_mib(server, chunk) if images is None else 0.0,
+        encoder=images,
+    )
+    return max(share, _LEAST_SHARE)
+
+
+def _largest_graph(server: Server, gpu: GpuSpec) -> int:
+    sizes = server["latency.cuda_graph_sizes"]
+    if isinstance(sizes, list | tuple) and sizes and all(isinstance(size, int) for size in sizes):
+        return int(max(sizes))
+    return server.count("latency.cuda_graph_max_size", sglang.largest_graph(gpu, server.gpus))
+
+
+def _chunk_graphs_mib(server: Server, chunk: int) -> float:
+    if server.replicas > 1 or server[ROLE] or not server.since(_GRAPHS_OF_CHUNKS):
+        return 0.0
+    latent = server.shape is not None and server.shape.latent is not None
+    return sglang.chunk_graphs_mib(chunk, latent)
+
+
+def _requests(server: Server) -> int:
+    pool, shape = _pool(server), server.shape
+    if pool is None or shape is None:
+        return sglang.LEAST_REQUESTS
+    blocks = server.count("scheduler.num_kv_blocks", pool.blocks * server.replicas) // server.replicas
+    longest = server.count("scheduler.max_model_len", shape.max_position_embeddings)
+    requests = sglang.running_requests(max(blocks, 1) * pool.block_size, longest)
+    if not pool.states:
+        return requests
+    cached = server["scheduler.prefix_cache"] != "none"
+    copies = (5 if server.since(_GRAPHS_OF_CHUNKS) else 3) if cached else 1
+    return max(min(requests, pool.states // copies), 1)
+
+
+def _pool(server: Server) -> KvCapacity | None:
+    """The KV pool of a replica; None if unknown or without room, which is reported where it is built."""
+    shape, gpu, memory = server.shape, server.gpu, OVERHEADS.get(str(server["memory"]))
+    if shape is None or gpu is None or memory is None:
+        return None
+    layout = Layout(server.gpus, server.replicas, server.count("ep", 1), server.count("redundant_experts", 0))
+    try:
+        layout.check(shape)
+        return kv_capacity(
+            shape,
+            gpu,
+            server.gpus,
+            block_size=server.count("scheduler.block_size", 16),
+            gpu_memory_utilization=float(server[SHARE]),
+            overheads=memory,
+            layout=layout,
+        )
+    except (InputError, TypeError, ValueError):
+        return None
+
+
+def _admission(server: Server) -> str:
+    return "new-token-ratio" if server.replicas == 1 else "new-token-ratio-ranks"
+
+
+class Rule(NamedTuple):
+    """How an engine derives a setting."""
+
+    value: Callable[[Server], Any]
+    text: str
+    """In a few words, for lists of settings."""
+
+
+RULES = {
+    "sglang-chunk": Rule(
+        _chunk,
+        "by GPU memory: 2048 below 35 GiB, 4096 below 60 (before 0.5.3 8192), 8192 below 160, else 16384; "
+        "divided by attention DP",
+    ),
+    "sglang-memory-share": Rule(
+        _share,
+        "by GPU memory, GPUs, chunk, CUDA graphs, attention DP, images: 0.83 on an H100, 0.849 on eight B200; "
+        "from 0.5.10 on less for graphs of chunks; before 0.5.3 by GPU memory and GPUs",
+    ),
+    "sglang-requests": Rule(_requests, "512 for each longest sequence in the KV pool, 2048 to 4096"),
+    "sglang-admission": Rule(_admission, "new-token-ratio; new-token-ratio-ranks with attention DP"),
+}
+"""Rules by the name that presets use; later ones read values of earlier ones."""
+
+
+def settings_of(config: RunConfig) -> dict[str, Any]:
+    """The settings of a configuration that rules read."""
+    found = {}
+    for key in READ:
+        section, _, name = key.rpartition(".")
+        found[key] = getattr(getattr(config, section) if section else config, name)
+    return found
