@@ -187,7 +187,7 @@ RULES = {
     ),
     "sglang-memory-share": Rule(
         _share,
-        "by GPU memory, GPUs, chunk, CUDA graphs, attention DP, images: 0.83 on an H100, 0.849 on eight B200; "
+        "by GPU memory, GPUs, chunk, CUDA graphs, attention DP, images: 0.83 on an H100, 0.849 on 8 B200; "
         "from 0.5.10 on less for graphs of chunks; before 0.5.3 by GPU memory and GPUs",
     ),
     "sglang-requests": Rule(_requests, "512 for each longest sequence in the KV pool, 2048 to 4096"),
