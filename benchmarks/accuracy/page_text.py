@@ -70,11 +70,11 @@ points had been looked at; none of them refers to a row or a configuration:
   points; and DeepSeek-R1-0528 had 50 requests for each in flight, or 20 with answers of 8,192 tokens
   (`launch_b200-nvd.sh`). Later runs, before the client warmed up, may have been on a node that kept its
   containers, which is not published: they are priced with all kernels compiled, although 17 of them waited.
-- SGLang's limits where a launch did not state them, by its own rules for the GPU, the width, the model and the
-  release (`server_args.py`, `model_runner.py`): chunk, share of the memory, running requests. The preset had one
-  share of 0.85, a chunk of 8,192 tokens and 1,024 requests for all large GPUs. Its KV pool is a share of what is
-  free before loading, not of all that CUDA sees, with pools in proportion for windowed layers and for states of
-  linear attention.
+- SGLang's limits where a launch did not state them, by its own rules for the GPU, the width, the model and
+  the release (`server_args.py`, `model_runner.py`): chunk, share of the memory, running requests. The preset
+  had one share of 0.85, a chunk of 8,192 tokens and 1,024 requests for all large GPUs. Its KV pool is a share
+  of what is free before loading, not of all that CUDA sees, with pools in proportion for windowed layers and
+  for states of linear attention.
 
 Before errors with them were seen, from the tables alone: attention of several prompts in a step, by the
 batches that were measured; it had been that of one prompt with as many query-key pairs, which leaves out what
@@ -100,9 +100,9 @@ MISSED = """\
 - MiniMax-M2.5 in FP8 under vLLM 0.16 on H200: a marginal prefill 29 % too low. FlashInfer's kernel by CUTLASS
   was chosen then (vLLM's issue 34249), which the tables have for groups of experts only.
 - Qwen3-32B in 16 bits under SGLang on one H100: TTFT three to twelve times too low. Its weights take three
-  quarters of the memory, so the share that SGLang may use decides how many requests run. Its own rule gives a
-  `mem_fraction_static` of 0.835 there (`server_args.py`), which is what is priced; with 0.8 TPOT would come out
-  within 5 % and TTFT 1 to 31 % too low. The launch was not published.
+  quarters of the memory, so the share that SGLang may use decides how many requests run. Its own rule gives
+  a `mem_fraction_static` of 0.835 there (`server_args.py`), which is what is priced; with 0.8 TPOT would come
+  out within 5 % and TTFT 1 to 31 % too low. The launch was not published.
 - gpt-oss-120b with TP4 on B200: a marginal prefill 18 to 39 % too low under vLLM and TensorRT-LLM alike, with
   TP1 within 8 %; under TensorRT-LLM on H200 29 to 62 % too high up to TP4. The cause is not known.
 """

@@ -40,7 +40,7 @@ _UNKNOWN_CHUNK, _UNKNOWN_SHARE, _LEAST_SHARE = 4096, 0.88, 0.01
 setting can be."""
 
 
-class Server:
+class LaunchedEngine:
     """An instance of an engine as its defaults read it. What is not set, or cannot be read, has the value of
     an unset configuration: errors are reported where a setting is used."""
 
@@ -88,17 +88,17 @@ class Server:
         return self.count("attention_dp", RunConfig.attention_dp)
 
 
-def _chunk(server: Server) -> int:
+def _chunk(server: LaunchedEngine) -> int:
     if server.gpu is None:
         return _UNKNOWN_CHUNK
     return max(_chunk_of_all(server, server.gpu) // server.replicas, 1)
 
 
-def _chunk_of_all(server: Server, gpu: GpuSpec) -> int:
+def _chunk_of_all(server: LaunchedEngine, gpu: GpuSpec) -> int:
     return sglang.chunk_tokens(gpu) if server.since(_SUMS) else sglang.earlier_chunk_tokens(gpu)
 
 
-def _share(server: Server) -> float:
+def _share(server: LaunchedEngine) -> float:
     gpu, shape = server.gpu, server.shape
     if gpu is None:
         return _UNKNOWN_SHARE
@@ -118,21 +118,21 @@ def _share(server: Server) -> float:
     return max(share, _LEAST_SHARE)
 
 
-def _largest_graph(server: Server, gpu: GpuSpec) -> int:
+def _largest_graph(server: LaunchedEngine, gpu: GpuSpec) -> int:
     sizes = server["latency.cuda_graph_sizes"]
     if isinstance(sizes, list | tuple) and sizes and all(isinstance(size, int) for size in sizes):
         return int(max(sizes))
     return server.count("latency.cuda_graph_max_size", sglang.largest_graph(gpu, server.gpus))
 
 
-def _chunk_graphs_mib(server: Server, chunk: int) -> float:
+def _chunk_graphs_mib(server: LaunchedEngine, chunk: int) -> float:
     if server.replicas > 1 or server[ROLE] or not server.since(_GRAPHS_OF_CHUNKS):
         return 0.0
     latent = server.shape is not None and server.shape.latent is not None
     return sglang.chunk_graphs_mib(chunk, latent)
 
 
-def _requests(server: Server) -> int:
+def _requests(server: LaunchedEngine) -> int:
     pool, shape = _pool(server), server.shape
     if pool is None or shape is None:
         return sglang.LEAST_REQUESTS
@@ -146,7 +146,7 @@ def _requests(server: Server) -> int:
     return max(min(requests, pool.states // copies), 1)
 
 
-def _pool(server: Server) -> KvCapacity | None:
+def _pool(server: LaunchedEngine) -> KvCapacity | None:
     """The KV pool of a replica; None if unknown or without room, which is reported where it is built."""
     shape, gpu, memory = server.shape, server.gpu, OVERHEADS.get(str(server["memory"]))
     if shape is None or gpu is None or memory is None:
@@ -167,31 +167,35 @@ def _pool(server: Server) -> KvCapacity | None:
         return None
 
 
-def _admission(server: Server) -> str:
+def _admission(server: LaunchedEngine) -> str:
     return "new-token-ratio" if server.replicas == 1 else "new-token-ratio-ranks"
 
 
-class Rule(NamedTuple):
-    """How an engine derives a setting."""
+class DerivedSetting(NamedTuple):
+    """Derivation of a setting."""
 
-    value: Callable[[Server], Any]
+    value: Callable[[LaunchedEngine], Any]
     text: str
     """In a few words, for lists of settings."""
 
 
 RULES = {
-    "sglang-chunk": Rule(
+    "sglang-chunk": DerivedSetting(
         _chunk,
         "by GPU memory: 2048 below 35 GiB, 4096 below 60 (before 0.5.3 8192), 8192 below 160, else 16384; "
         "divided by attention DP",
     ),
-    "sglang-memory-share": Rule(
+    "sglang-memory-share": DerivedSetting(
         _share,
         "by GPU memory, GPUs, chunk, CUDA graphs, attention DP, images: 0.83 on an H100, 0.849 on 8 B200; "
         "from 0.5.10 on less for graphs of chunks; before 0.5.3 by GPU memory and GPUs",
     ),
-    "sglang-requests": Rule(_requests, "512 for each longest sequence in the KV pool, 2048 to 4096"),
-    "sglang-admission": Rule(_admission, "new-token-ratio; new-token-ratio-ranks with attention DP"),
+    "sglang-requests": DerivedSetting(
+        _requests, "512 for each longest sequence in the KV pool, 2048 to 4096"
+    ),
+    "sglang-admission": DerivedSetting(
+        _admission, "new-token-ratio; new-token-ratio-ranks with attention DP"
+    ),
 }
 """Rules by the name that presets use; later ones read values of earlier ones."""
 

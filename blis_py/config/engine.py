@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from blis_py.config.derived import RULES, Server
+from blis_py.config.derived import RULES, LaunchedEngine
 from blis_py.config.layers import did_you_mean
 from blis_py.config.models import DEFAULT_ENGINE, RunConfig
 from blis_py.errors import InputError
@@ -39,7 +39,7 @@ class EnginePreset(NamedTuple):
         releases: first and last release that behave alike in everything that is simulated; empty if it does
             not say.
         not_priced: what of a single release the preset leaves out.
-        release: the one that was asked for; empty if it was the preset.
+        release: the release that the name is of; empty if it is that of the preset.
     """
 
     file: Path
@@ -58,7 +58,7 @@ class EnginePreset(NamedTuple):
         if self.small_gpu and not _is_large(str(settings.get("gpu", RunConfig.gpu))):
             own |= self.small_gpu
         for key, name in self.rules.items():
-            own[key] = RULES[name].value(Server({**own, **settings}, self.release))
+            own[key] = RULES[name].value(LaunchedEngine({**own, **settings}, self.release))
         return own
 
 

@@ -110,7 +110,7 @@ class ModelShape:
     """Whether each of them has embeddings and an LM head of its own."""
     image_encoder: tuple[int, int] | None = field(default=None, compare=False, repr=False)
     """Layers and hidden size of an encoder of images, where its config names them so, else those of a usual
-    one; None = the model reads text alone, or images only if an engine is told so."""
+    one; None = the model reads text alone, or images only if an engine is set to."""
     notes: tuple[str, ...] = field(default=(), compare=False)
     """Assumptions where the config contains more than is modelled, or less than is needed."""
 

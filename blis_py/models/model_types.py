@@ -46,7 +46,7 @@ class ModelType(NamedTuple):
     defaults: Mapping[str, Any] = MappingProxyType({})
     """Values of the library's class for keys that published configs leave out."""
     images_off: bool = False
-    """Whether engines serve its text alone unless told otherwise (`ModelConfig` of SGLang)."""
+    """Whether engines serve its text alone by default (`ModelConfig` of SGLang)."""
 
 
 _WINDOWS = ("layer_types", "sliding_window")

@@ -136,12 +136,12 @@ def test_windowed_layers_have_a_pool_of_four_fifths_of_the_tokens() -> None:
     assert found.block_bytes == 16 * int((18 + 0.8 * 18) * layer_bytes)
 
 
-def test_states_have_nine_nineteenths_of_the_pool_or_as_many_as_told() -> None:
+def test_states_have_nine_nineteenths_of_the_pool_or_as_many_as_given() -> None:
     shape = load_model("qwen3.5-35b-a3b")
     assert shape.linear is not None
     found = pool("qwen3.5-35b-a3b", "h200", 1, 0.8)
     room_bytes = found.kv_bytes + found.overhead_bytes
     assert found.states == int(room_bytes * 0.9 / 1.9) // shape.linear.sequence_bytes
-    told = pool("qwen3.5-35b-a3b", "h200", 1, 0.8, states=100)
-    assert told.states == 100
-    assert told.kv_bytes == room_bytes - 100 * shape.linear.sequence_bytes
+    given = pool("qwen3.5-35b-a3b", "h200", 1, 0.8, states=100)
+    assert given.states == 100
+    assert given.kv_bytes == room_bytes - 100 * shape.linear.sequence_bytes
