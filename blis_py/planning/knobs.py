@@ -134,11 +134,11 @@ class _Trials:
 
 def values_of(config: RunConfig) -> dict[str, tuple[object, list[object]]]:
     """The value of each setting, and others worth a run."""
-    own = config.scheduler
-    known = _SCHEDULERS.get(config.engine, ("fcfs", "priority-fcfs", "lpm"))
+    own, engine = config.scheduler, config.engine.partition("-")[0]
+    known = _SCHEDULERS.get(engine, ("fcfs", "priority-fcfs", "lpm"))
     budgets = [round(own.max_num_batched_tokens * factor) for factor in _FACTORS]
     seqs = [max(round(own.max_num_seqs * factor), 1) for factor in _FACTORS]
-    caches = ["radix"] if config.engine == "sglang" else ["hash"]
+    caches = ["radix"] if engine == "sglang" else ["hash"]
     values: dict[str, tuple[object, list[object]]] = {
         "max_num_batched_tokens": (
             own.max_num_batched_tokens,

@@ -232,6 +232,13 @@ def test_every_other_policy_is_tried_and_not_the_own_one() -> None:
     assert "lpm" not in others
 
 
+@pytest.mark.parametrize(("engine", "release"), [("sglang", "sglang-0.5.9"), ("vllm", "vllm-0.15")])
+def test_a_release_has_the_policies_of_its_engine(engine: str, release: str) -> None:
+    served = {**SERVED, "prefix_cache": "none"}
+    same, own = (values_of(configure(**{**served, "engine": name})) for name in (engine, release))
+    assert (own["scheduler"], own["prefix_cache"]) == (same["scheduler"], same["prefix_cache"])
+
+
 @pytest.mark.parametrize(("instances", "routed"), [(1, False), (2, True)])
 def test_routers_are_tried_where_there_is_more_than_one_instance(instances: int, routed: bool) -> None:
     values = values_of(configure(**SERVED, num_instances=instances))
