@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import engine.sampler
-from blis_py.traces.steplog import SEGMENTS
+from blis_py.traces.steplog_columns import SEGMENTS
 from engine.build import build_engine
 from engine.clock import Clock, CpuClock, WallClock
 from engine.config import EngineConfig

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.traces.steplog import SEGMENTS, StepLog
+from blis_py.traces.steplog import StepLog
+from blis_py.traces.steplog_columns import SEGMENTS
 
 Times = NDArray[np.int64]
 

@@ -14,7 +14,8 @@ from blis_py.core.features import FEATURE_NAMES, SELDOM, StepFeatures, further_n
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.core.step import Step
-from blis_py.traces.steplog import (
+from blis_py.traces.steplog import StepLog, write_step_log
+from blis_py.traces.steplog_columns import (
     FEATURE_KINDS,
     MASK_KINDS,
     MASK_REQUEST_KINDS,
@@ -23,8 +24,6 @@ from blis_py.traces.steplog import (
     SCHEMA,
     STEP_KINDS,
     TIMING_KINDS,
-    StepLog,
-    write_step_log,
 )
 from engine.grammar.masks import NO_MASKS, MaskTimes
 from engine.sequence import Roster, Sequence

@@ -23,7 +23,8 @@ from blis_py.files.csv_files import check_header, csv_rows, stripped
 from blis_py.files.json_files import parse_json
 from blis_py.files.opening import reading
 from blis_py.traces.files import writing
-from blis_py.traces.steplog import SEGMENTS, StepLog
+from blis_py.traces.steplog import StepLog
+from blis_py.traces.steplog_columns import SEGMENTS
 
 SCHEMA = 1
 """Incremented when a column changes its meaning or is removed, but not for new columns."""

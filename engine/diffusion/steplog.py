@@ -9,7 +9,8 @@ from typing import Any
 from blis_py.core.diffusion import DiffusionScheduler
 from blis_py.core.diffusion_request import Commit, DenoiseBatch, DiffusionRequest
 from blis_py.core.request import Request
-from blis_py.traces.steplog import BLOCK_STEP_KINDS, StepLog
+from blis_py.traces.steplog import StepLog
+from blis_py.traces.steplog_columns import BLOCK_STEP_KINDS
 from engine.clock import Clock
 from engine.diffusion.executor import RunningBatch
 from engine.sequence import Sequence as Running

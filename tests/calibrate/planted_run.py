@@ -12,7 +12,8 @@ from blis_py.core.features import FEATURE_NAMES
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
 from blis_py.latency.linear import Linear, LinearCoefficients, LinearCosts
-from blis_py.traces.steplog import REQUEST_KINDS, SCHEMA, SEGMENTS, STEP_KINDS, StepLog
+from blis_py.traces.steplog import StepLog
+from blis_py.traces.steplog_columns import REQUEST_KINDS, SCHEMA, SEGMENTS, STEP_KINDS
 
 CONFIG = SchedulerConfig(num_kv_blocks=2000, max_model_len=2048, max_num_seqs=16, max_num_batched_tokens=256)
 COSTS = LinearCoefficients(

@@ -22,7 +22,8 @@ from blis_py.traces.samples import (
     total_ns,
     write_samples,
 )
-from blis_py.traces.steplog import REQUEST_KINDS, STEP_KINDS, StepLog
+from blis_py.traces.steplog import StepLog
+from blis_py.traces.steplog_columns import REQUEST_KINDS, STEP_KINDS
 
 Times = list[tuple[int, int]]
 

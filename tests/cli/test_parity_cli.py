@@ -18,7 +18,8 @@ from blis_py.core.config import SchedulerConfig
 from blis_py.core.features import FEATURE_NAMES, StepFeatures
 from blis_py.core.request import Request
 from blis_py.core.scheduler import Scheduler
-from blis_py.traces.steplog import REQUEST_KINDS, SCHEMA, SEGMENTS, STEP_KINDS, StepLog, write_step_log
+from blis_py.traces.steplog import StepLog, write_step_log
+from blis_py.traces.steplog_columns import REQUEST_KINDS, SCHEMA, SEGMENTS, STEP_KINDS
 
 Blis = Callable[..., tuple[int, str, str]]
 CONFIG = SchedulerConfig(num_kv_blocks=60, max_model_len=512, max_num_seqs=4, max_num_batched_tokens=64)

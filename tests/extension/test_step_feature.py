@@ -13,7 +13,8 @@ from blis_py.core.features import FEATURES, Feature
 from blis_py.errors import InputError
 from blis_py.metrics.frames import steps_frame
 from blis_py.traces.samples import read_samples, samples_of, write_samples
-from blis_py.traces.steplog import REQUEST_KINDS, SCHEMA, STEP_KINDS, StepLog, read_step_log, write_step_log
+from blis_py.traces.steplog import StepLog, read_step_log, write_step_log
+from blis_py.traces.steplog_columns import REQUEST_KINDS, SCHEMA, STEP_KINDS
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from blis_py.traces.steplog import REQUEST_KINDS, STEP_KINDS, StepLog
+from blis_py.traces.steplog import StepLog
+from blis_py.traces.steplog_columns import REQUEST_KINDS, STEP_KINDS
 
 BLANK = {"text": "eager", "ints": (), "int": 0, "float": 0.0}
 

@@ -10,7 +10,7 @@ import pytest
 from step_logs import log_of
 
 from blis_py.errors import InputError
-from blis_py.traces import steplog
+from blis_py.traces import _steplog_files
 from blis_py.traces.samples import read_samples, samples_from, write_samples
 from blis_py.traces.steplog import read_step_log, write_step_log
 
@@ -59,12 +59,12 @@ def test_numbers_of_a_log_have_a_largest_size(tmp_path: Path, number: int, fits:
     write_step_log(log_of([(0, 1)], gpu_ns=[number]), file)
     if fits:
         assert read_step_log(file).steps["gpu_ns"] == [number]
-        assert steplog._of_parquet(file, "gpu_ns", "int", number) == number
+        assert _steplog_files._of_parquet(file, "gpu_ns", "int", number) == number
         return
     with pytest.raises(InputError, match="not what belongs here"):
         read_step_log(file)
     with pytest.raises(InputError, match="not what belongs here"):
-        steplog._of_parquet(file, "gpu_ns", "int", number)
+        _steplog_files._of_parquet(file, "gpu_ns", "int", number)
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ def test_numbers_of_a_log_have_a_largest_size(tmp_path: Path, number: int, fits:
 def test_values_of_parquet_have_the_kind_of_their_column(kind: str, value: Any, fits: bool) -> None:
     if fits:
         expected = tuple(value) if isinstance(value, list) else value
-        assert steplog._of_parquet(Path("x"), "n", kind, value) == expected
+        assert _steplog_files._of_parquet(Path("x"), "n", kind, value) == expected
         return
     with pytest.raises(InputError, match="not what belongs here"):
-        steplog._of_parquet(Path("x"), "n", kind, value)
+        _steplog_files._of_parquet(Path("x"), "n", kind, value)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from virtual_clock import StepClock
 
 from blis_py.calibrate.parity import replay_steps
 from blis_py.errors import InputError
-from blis_py.traces.steplog import MASK_KINDS, read_step_log
+from blis_py.traces.steplog import read_step_log
+from blis_py.traces.steplog_columns import MASK_KINDS
 from engine.engine import LLMEngine
 from engine.sampling_params import SamplingParams
 
