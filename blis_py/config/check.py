@@ -9,8 +9,9 @@ from typing import Any
 from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
 from blis_py.config.disaggregation import ROLES, WITHOUT_POOLS, DisaggregationSection
 from blis_py.config.effects import refuse_useless
+from blis_py.config.latency import LatencySection
 from blis_py.config.layers import Layers, did_you_mean, flatten
-from blis_py.config.models import LatencySection, RunConfig, SchedulerSection
+from blis_py.config.models import RunConfig, SchedulerSection
 from blis_py.config.workload import WorkloadSection
 from blis_py.core.bounds import LAST_NS, MAX_INSTANCES, clock_ns
 from blis_py.core.checks import contradictions

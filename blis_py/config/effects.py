@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import MISSING, fields
 
 from blis_py.config.cluster import AdmissionSection, GatewaySection
+from blis_py.config.latency import LatencySection
 from blis_py.config.layers import Layers
-from blis_py.config.models import PLAIN_ENGINE, LatencySection, RunConfig, SchedulerSection
+from blis_py.config.models import PLAIN_ENGINE, RunConfig, SchedulerSection
 
 Useless = Iterator[tuple[str, str, str]]
 """Key, problem, remedy."""

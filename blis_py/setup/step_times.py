@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from blis_py import latency
 from blis_py.config.implied import from_preset
-from blis_py.config.models import PLAIN_ENGINE, LatencySection, RunConfig
+from blis_py.config.latency import LatencySection
+from blis_py.config.models import PLAIN_ENGINE, RunConfig
 from blis_py.core.bounds import LAST_NS, clock_ns
 from blis_py.core.config import SchedulerConfig
 from blis_py.core.policies import CACHE_AWARE

@@ -54,7 +54,7 @@ def test_a_row_keeps_what_the_preset_states_of_its_model_and_of_the_host() -> No
 
 
 def test_what_is_of_one_latency_model_alone_stays_with_it() -> None:
-    from blis_py.config.models import LatencySection
+    from blis_py.config.latency import LatencySection
 
     section = LatencySection(
         model="trained", step_gap_us=(100.0,), step_scale=1.1, scan_us=2.0, mask_row_us=3.0

@@ -18,7 +18,8 @@ from blis_py.serve.fleet._tokens import FleetTokenizer, ModelTokenizer, PieceTok
 from blis_py.serve.fleet.backend import FleetBackend, FleetSettings
 from blis_py.serve.fleet.failures import FailureSettings
 from blis_py.serve.fleet.kv_events import BlockHashes, KVEvents
-from blis_py.serve.fleet.live import LiveCluster, empty_table
+from blis_py.serve.fleet.live import LiveCluster
+from blis_py.serve.fleet.live_source import empty_table
 from blis_py.setup import kinds
 from blis_py.setup.demand import Demand
 from blis_py.setup.diffusion import measured_steps
