@@ -9,7 +9,7 @@ from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import setting
 
 GPUS_PER_NODE = 8
-"""GPUs of a node, where nothing else is said."""
+"""GPUs of a node by default."""
 
 
 @dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)

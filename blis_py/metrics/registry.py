@@ -1,4 +1,4 @@
-"""The metrics of a request: each is registered here once, with all that is said of it.
+"""The metrics of a request: each is registered here once, with all its properties.
 
 From a registration follow the column of requests.csv, the figures of summary.json and the limits on them
 (`--slo`), the targets of good requests (`--goodput`), the rows of the tables, and the picture of its

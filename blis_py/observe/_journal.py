@@ -26,7 +26,7 @@ class MeasurementJournal:
         self._file: IO[str] | None = None
 
     def begin(self, *, resume: bool) -> list[MeasuredRequest]:
-        """Open it; returns what it holds already.
+        """Open the journal; return what it holds already.
 
         Raises:
             InputError: there is one and it is not to be resumed, or it is of something else.

@@ -15,7 +15,7 @@ from blis_py.requests.table import RequestTable
 from blis_py.traces.observed import ObservedColumns
 
 LATE_MS = 1.0
-"""p99 of the send error above which the client itself is said to have been late."""
+"""p99 of the send error above which a note says that the client itself was late."""
 _QUANTILES = (50, 90, 99)
 
 

@@ -216,27 +216,13 @@ def plan(
     check_count(draws, least=0, most=MAX_RERUNS, key="--draws")
     check_count(trials, least=1, most=MAX_POINTS, key="--trials")
     sizes = _instances(instances if instances is not None else more.get("instances"))
-    if not max_rate and (gpus is not None or budget is not None):
+    if max_rate:
+        _check_max_rate(sizes, confidence)
+        with running(workers, dask, cache) as runner:
+            return _highest(study, axes, runner, gpus, budget, goal=goal, prices=Prices(chosen), draws=draws)
+    if gpus is not None or budget is not None:
         key = "--gpus" if gpus is not None else "--budget"
         raise InputError("belongs to --max-rate", key=key, fix="add --max-rate, or limit --instances")
-    if max_rate:
-        if sizes is not None:
-            raise InputError("contradicts --max-rate", key="--instances", fix="use --gpus or --budget")
-        from blis_py.planning._rates import highest
-
-        with running(workers, dask, cache) as runner:
-            if axes or gpus is not None or budget is not None:
-                return highest(
-                    study,
-                    axes,
-                    runner,
-                    goal=goal,
-                    prices=Prices(chosen),
-                    gpus=gpus,
-                    budget=budget,
-                    draws=draws,
-                )
-            return find_max_rate(study.config(), runner, goal=goal, prices=Prices(chosen), draws=draws)
     with running(workers, dask, cache) as runner:
         return run_plan(
             study,
@@ -251,6 +237,24 @@ def plan(
             knobs=tune,
             on_progress=on_progress,
         )
+
+
+def _check_max_rate(sizes: Sequence[int] | None, confidence: str | float | None) -> None:
+    if sizes is not None:
+        raise InputError("contradicts --max-rate", key="--instances", fix="use --gpus or --budget")
+    if confidence is not None:
+        raise InputError("does not apply to --max-rate", key="--confidence", fix="drop it")
+
+
+def _highest(
+    study: Study, axes: Sequence[Axis], runner: Runner, gpus: int | None, budget: float | None, **how: Any
+) -> Plan:
+    """The highest rate of the configuration, or the combination with the highest."""
+    if not axes and gpus is None and budget is None:
+        return find_max_rate(study.config(), runner, **how)
+    from blis_py.planning._rates import highest
+
+    return highest(study, axes, runner, gpus=gpus, budget=budget, **how)
 
 
 def limited(goal: Goal, most_requests: int | None) -> Goal:

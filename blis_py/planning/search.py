@@ -117,7 +117,7 @@ class Search:
 
     def _first(self, probes: Sequence[Probe]) -> Sequence[Probe]:
         """The probes of a round: all, or of lines with a single size the cheapest. With an eighth of those
-        tried so far, rounds are few and little is tried in vain."""
+        tried so far, rounds are few and few tries are wasted."""
         count = max(_TOGETHER, len(self.known) // 8)
         if len(self._sizes) > 1 or len(probes) <= count:
             return probes

@@ -70,6 +70,6 @@ def chosen(table: RequestTable, form: StructuredOutputsParams | None) -> NDArray
         if constrained is not None and constrained.any():
             fix = f"add {', '.join(flag.name for flag in STRUCTURED[:-1])} or {STRUCTURED[-1].name}"
             key = "workload.structured_output_ratio"
-            raise InputError("requests are constrained, but not said to which form", key=key, fix=fix)
+            raise InputError("requests are constrained, but no form is given", key=key, fix=fix)
         return None
     return np.ones(len(table), dtype=np.bool_) if constrained is None else constrained

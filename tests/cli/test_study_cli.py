@@ -119,6 +119,8 @@ def test_a_plan_is_json_for_a_pipe_and_words_for_a_terminal(blis: Blis, tmp_path
         (("plan", *LOAD), "no target is given"),
         ((*PLAN, "--price", "h100"), "is not the price of a GPU"),
         ((*PLAN, "--max-rate"), "contradicts --max-rate"),
+        ((*PLAN[:-2], "--max-rate", "--confidence", "90%"), "--confidence: does not apply to --max-rate"),
+        ((*PLAN[:-2], "--max-rate", "--trials", "5"), "--trials: does not apply to --max-rate"),
         ((*PLAN[:-2], "--max-rate", "--concurrency", "4"), "a closed loop has no rate"),
         ((*PLAN, "--max-lost", "2"), "is not a share"),
         ((*PLAN, "--enable-eplb"), "cannot be honoured"),

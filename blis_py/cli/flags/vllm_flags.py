@@ -73,7 +73,7 @@ _IDLE = (
     *("--ignore-eos", "--save-result", "--save-detailed", "--append-result", "--disable-tqdm"),
 )
 _RANDOM = {"input": 1024, "output": 128}
-"""Tokens of the requests of `--dataset-name random`, all alike, where nothing else is said."""
+"""Tokens of the requests of `--dataset-name random`, all alike, by default."""
 
 FLAGS: Group = (
     "vLLM",

@@ -93,6 +93,8 @@ def plan(flags: Flags) -> None:
     if "--num-instances" in flags and "--max-rate" not in flags and "--instances" not in flags:
         fix = "give the numbers to choose from with --instances, or add --max-rate for the rate of these"
         raise InputError("a plan chooses the number of instances", key="--num-instances", fix=fix)
+    if {"--max-rate", "--trials"} <= flags.keys():
+        raise InputError("does not apply to --max-rate", key="--trials", fix="drop it")
     study = study_of(flags)
     with under_way() as line:
         result = find_plan(

@@ -35,7 +35,7 @@ _REFUSALS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSettings:
-    """A fleet apart from its cluster."""
+    """Settings of a fleet beside those of its cluster."""
 
     models: Sequence[str]
     max_model_len: int
