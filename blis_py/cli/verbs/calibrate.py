@@ -21,9 +21,11 @@ from blis_py.result import to_json
 
 if TYPE_CHECKING:
     from blis_py.calibrate.autopsy import Autopsy
+    from blis_py.calibrate.client_autopsy import ClientAutopsy
     from blis_py.calibrate.compare import Calibration
     from blis_py.calibrate.tolerances import ToleranceVerdict
-    from blis_py.metrics.slo import GoodputTargets
+
+    Causes = Autopsy | tuple[ClientAutopsy, ...]
 
 MEASURED = "measured"
 _FLAGS = (
@@ -89,53 +91,67 @@ _NAMES = {spelling: flag.name for flag in _FLAGS for spelling in (flag.name, *fl
 
 def calibrate(flags: Flags) -> None:
     """Compare a simulated run with the measured one, request by request."""
-    from blis_py.calibrate.autopsy import as_dict as autopsy_as_dict
-    from blis_py.calibrate.client_autopsy import as_dict as client_as_dict
-    from blis_py.calibrate.client_autopsy import client_autopsies
-    from blis_py.calibrate.compare import as_dict
-    from blis_py.calibrate.tolerances import as_dict as tolerances_as_dict
-    from blis_py.calibrate.tolerances import lines as tolerance_lines
-    from blis_py.figures.agreement import predicted_measured
-    from blis_py.outputs.staging import Outputs
-    from blis_py.report.autopsy import print_autopsy
-    from blis_py.report.calibration import print_calibration
-    from blis_py.report.client_autopsy import print_client_autopsy
-
     flags = {_NAMES[spelling]: value for spelling, value in flags.items()}
     style = _checked_style(flags)
     if concerns_adapters(flags):
         return print_adapters(flags, style)
     result = _compared(flags)
-    causes, autopsies = None, None
-    if "--autopsy" in flags:
-        if _has_step_log(measured_run(flags)):
-            causes = _causes(flags)
-        else:
-            autopsies = client_autopsies(result.measured, result.predicted)
+    causes = _causes(flags, result) if "--autopsy" in flags else None
     verdicts = _verdicts(flags, result)
-    figures = as_dict(result) | ({"tolerances": tolerances_as_dict(verdicts)} if verdicts else {})
-    figures |= {} if causes is None else {"autopsy": autopsy_as_dict(causes)}
-    figures |= {} if autopsies is None else {"client_autopsy": client_as_dict(autopsies)}
+    figures = _figures(result, verdicts, causes)
     try:
         if style == "json":
             sys.stdout.write(to_json(figures))
         else:
-            print_calibration(result)
-            for line in tolerance_lines(verdicts, result, flags.get("--num-gpus", 0)):
-                print(line)
-        if style == "table" and causes is not None:
-            print()
-            print_autopsy(causes)
-        if style == "table" and autopsies is not None:
-            print()
-            print_client_autopsy(autopsies)
+            _print(result, verdicts, causes, flags.get("--num-gpus", 0))
         sys.stdout.flush()
     finally:
-        with Outputs() as outputs:
-            if "--report" in flags:
-                outputs.file(flags["--report"]).write_text(to_json(figures), encoding="utf-8")
-            if "--plot" in flags:
-                predicted_measured(result).savefig(outputs.file(flags["--plot"]))
+        _write(flags, result, figures)
+
+
+def _figures(result: Calibration, verdicts: list[ToleranceVerdict], causes: Causes | None) -> dict[str, Any]:
+    """The figures of `--format json` and `--report`."""
+    from blis_py.calibrate.autopsy import as_dict as autopsy_as_dict
+    from blis_py.calibrate.client_autopsy import as_dict as client_as_dict
+    from blis_py.calibrate.compare import as_dict
+    from blis_py.calibrate.tolerances import as_dict as tolerances_as_dict
+
+    figures = as_dict(result) | ({"tolerances": tolerances_as_dict(verdicts)} if verdicts else {})
+    if isinstance(causes, tuple):
+        return figures | {"client_autopsy": client_as_dict(causes)}
+    return figures if causes is None else figures | {"autopsy": autopsy_as_dict(causes)}
+
+
+def _print(
+    result: Calibration, verdicts: list[ToleranceVerdict], causes: Causes | None, num_gpus: int
+) -> None:
+    from blis_py.calibrate.tolerances import lines as tolerance_lines
+    from blis_py.report.autopsy import print_autopsy
+    from blis_py.report.calibration import print_calibration
+    from blis_py.report.client_autopsy import print_client_autopsy
+
+    print_calibration(result)
+    for line in tolerance_lines(verdicts, result, num_gpus):
+        print(line)
+    if causes is None:
+        return
+    print()
+    if isinstance(causes, tuple):
+        print_client_autopsy(causes)
+    else:
+        print_autopsy(causes)
+
+
+def _write(flags: Flags, result: Calibration, figures: dict[str, Any]) -> None:
+    """The files of `--report` and `--plot`: all of them, or none."""
+    from blis_py.figures.agreement import predicted_measured
+    from blis_py.outputs.staging import Outputs
+
+    with Outputs() as outputs:
+        if "--report" in flags:
+            outputs.file(flags["--report"]).write_text(to_json(figures), encoding="utf-8")
+        if "--plot" in flags:
+            predicted_measured(result).savefig(outputs.file(flags["--plot"]))
 
 
 def _checked_style(flags: Flags) -> str:
@@ -269,9 +285,13 @@ def _has_step_log(path: str) -> bool:
     return has_step_log(path)
 
 
-def _causes(flags: Flags) -> Autopsy:
+def _causes(flags: Flags, result: Calibration) -> Causes:
+    """Causes of the errors: from the engine's step log if it is there, else from the clients' times."""
     from blis_py.calibrate.autopsy_runs import autopsy_of_runs
+    from blis_py.calibrate.client_autopsy import client_autopsies
 
+    if not _has_step_log(measured_run(flags)):
+        return client_autopsies(result.measured, result.predicted)
     return autopsy_of_runs(
         measured_run(flags),
         flags["--results"],

@@ -14,11 +14,13 @@ from blis_py.cli.flags.options import TRACE, WORKLOAD
 from blis_py.cli.flags.out import out_folder
 from blis_py.cli.verbs._execute import say
 from blis_py.cli.verbs.serve import without
+from blis_py.config.workload import WorkloadSection
 from blis_py.errors import InputError
 from blis_py.observe.http import Target
 from blis_py.observe.session import Measurement, Observation
 from blis_py.outputs.stopping import as_exceptions
 from blis_py.requests.loops import Loop, Loops
+from blis_py.setup.demand import Demand
 from blis_py.setup.from_config import DEFAULT_SEED, demand
 
 SERVER = (
@@ -82,6 +84,21 @@ def observe(flags: Flags) -> None:
     say(_summary_line(observation))
 
 
+def _target(flags: Flags) -> Target:
+    key = flags.get("--api-key", os.environ.get("OPENAI_API_KEY"))
+    header = {"Authorization": f"Bearer {key}"} if key else {}
+    return Target.of(flags["--server-url"], header, insecure="--insecure" in flags)
+
+
+def _loops(requested: Demand, load: WorkloadSection) -> Loops | None:
+    """The closed loops of the workload, or one of `--concurrency`; None = an open loop."""
+    if requested.loops is not None or load.concurrency is None:
+        return requested.loops
+    think_ns = round((load.think_time_ms or 0.0) * 1e6)
+    paced = load.rate is not None or load.trace is not None
+    return Loops([Loop(slice(0, len(requested.table)), load.concurrency, think_ns, paced)])
+
+
 def _observation(flags: Flags) -> Observation:
     config = configure({name: v for name, v in flags.items() if name not in _NOT_OF_THE_WORKLOAD})
     requested = demand(config)
@@ -89,26 +106,15 @@ def _observation(flags: Flags) -> Observation:
         raise InputError("a server cannot distinguish clients of different kinds", key="--workload-spec")
     for note in requested.notes:
         say(f"note: {note}")
-    key = flags.get("--api-key", os.environ.get("OPENAI_API_KEY"))
-    target = Target.of(
-        flags["--server-url"],
-        {"Authorization": f"Bearer {key}"} if key else {},
-        insecure="--insecure" in flags,
-    )
     api = flags.get("--api-format", "completions")
     if api not in ("completions", "chat"):
         raise InputError("unknown API", key="--api-format", value=api, fix="use completions or chat")
     load = config.workload
-    loops = requested.loops
-    if loops is None and load.concurrency is not None:
-        think_ns = round((load.think_time_ms or 0.0) * 1e6)
-        paced = load.rate is not None or load.trace is not None
-        loops = Loops([Loop(slice(0, len(requested.table)), load.concurrency, think_ns, paced)])
     return Observation(
         Measurement(
-            target=target,
+            target=_target(flags),
             table=requested.table,
-            loops=loops,
+            loops=_loops(requested, load),
             folder=Path(flags["--out"]),
             model=flags.get("--model"),
             chat=api == "chat",
