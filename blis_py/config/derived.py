@@ -35,6 +35,8 @@ ROLE = "role"
 _SUMS, _GRAPHS_OF_CHUNKS = (0, 5, 3), (0, 5, 10)
 """Releases of SGLang from which the share is the rest of a sum of needs; and from which chunks have CUDA
 graphs by default, and states of linear attention are copied beside the running step."""
+_LARGE_GPU_BYTES = 70 << 30
+"""GPU memory in bytes from which vLLM applies the defaults of large GPUs, except for A100."""
 _UNKNOWN_CHUNK, _UNKNOWN_SHARE, _LEAST_SHARE = 4096, 0.88, 0.01
 """Defaults of SGLang where the memory of a device is unknown; and where nothing is left, the least that the
 setting can be."""
@@ -171,6 +173,21 @@ def _admission(server: LaunchedEngine) -> str:
     return "new-token-ratio" if server.replicas == 1 else "new-token-ratio-ranks"
 
 
+def _is_large(server: LaunchedEngine) -> bool:
+    gpu = server.gpu
+    return gpu is not None and gpu.driver_memory_bytes >= _LARGE_GPU_BYTES and "a100" not in gpu.name.lower()
+
+
+def _vllm_tokens(server: LaunchedEngine) -> int:
+    return 8192 if _is_large(server) else 2048
+
+
+def _vllm_requests(server: LaunchedEngine) -> int:
+    """No more than a step has tokens."""
+    requests = 1024 if _is_large(server) else 256
+    return min(requests, server.count(CHUNK, requests))
+
+
 class DerivedSetting(NamedTuple):
     """Derivation of a setting."""
 
@@ -180,6 +197,10 @@ class DerivedSetting(NamedTuple):
 
 
 RULES = {
+    "vllm-tokens": DerivedSetting(_vllm_tokens, "8192 from 70 GiB on but for A100, else 2048"),
+    "vllm-requests": DerivedSetting(
+        _vllm_requests, "1024 from 70 GiB on but for A100, else 256; at most max_num_batched_tokens"
+    ),
     "sglang-chunk": DerivedSetting(
         _chunk,
         "by GPU memory: 2048 below 35 GiB, 4096 below 60 (before 0.5.3 8192), 8192 below 160, else 16384; "

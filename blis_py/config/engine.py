@@ -10,18 +10,14 @@ from typing import Any, NamedTuple
 
 from blis_py.config.derived import RULES, LaunchedEngine
 from blis_py.config.layers import did_you_mean
-from blis_py.config.models import DEFAULT_ENGINE, RunConfig
+from blis_py.config.models import DEFAULT_ENGINE
 from blis_py.errors import InputError
 from blis_py.files.bundled import root
 from blis_py.files.opening import read_text
 from blis_py.files.paths import expanded, is_file
 from blis_py.files.yaml_files import load_mapping, mapping_of
-from blis_py.hardware.gpu import load_gpu
 
-LARGE_GPU_BYTES = 70 << 30
-"""GPU memory in bytes from which vLLM applies the defaults of large GPUs, except for A100."""
-
-_FORMS = ({"value", "source"}, {"value", "small_gpu", "source"}, {"rule", "source"})
+_FORMS = ({"value", "source"}, {"rule", "source"})
 """Keys of a setting."""
 _RELEASE = re.compile(r"([a-z]+)-(\d+\.\d+(?:\.\d+)?)(?:rc\d+)?(?:\.\w+)*")
 Release = tuple[int, ...]
@@ -32,8 +28,7 @@ class EnginePreset(NamedTuple):
 
     Attributes:
         title: display name of the engine.
-        settings: value by configuration key, on a large GPU.
-        small_gpu: values that differ on a small GPU.
+        settings: value by configuration key.
         rules: names of the rules by which the engine derives others, by configuration key.
         sources: source of each value.
         releases: first and last release that behave alike in everything that is simulated; empty if it does
@@ -45,7 +40,6 @@ class EnginePreset(NamedTuple):
     file: Path
     title: str
     settings: dict[str, Any]
-    small_gpu: dict[str, Any]
     rules: dict[str, str]
     sources: dict[str, str]
     releases: tuple[str, ...] = ()
@@ -55,8 +49,6 @@ class EnginePreset(NamedTuple):
     def on(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Settings by configuration key, under those that a user set."""
         own = dict(self.settings)
-        if self.small_gpu and not _is_large(str(settings.get("gpu", RunConfig.gpu))):
-            own |= self.small_gpu
         for key, name in self.rules.items():
             own[key] = RULES[name].value(LaunchedEngine({**own, **settings}, self.release))
         return own
@@ -98,7 +90,7 @@ def _read(path: Path, text: str, bundled_as: str) -> EnginePreset:
         _check(path, str(key), entry)
     forms: dict[str, dict[str, Any]] = {
         form: {str(key): entry[form] for key, entry in entries.items() if form in entry}
-        for form in ("value", "small_gpu", "rule", "source")
+        for form in ("value", "rule", "source")
     }
     sources = {key: str(source) for key, source in forms["source"].items()}
     named = _RELEASE.fullmatch(bundled_as)
@@ -106,13 +98,12 @@ def _read(path: Path, text: str, bundled_as: str) -> EnginePreset:
     if named:
         title = f"{title.split()[0]} {bundled_as.partition('-')[2]}"
     left_out = not_priced.get(".".join(map(str, release[:2])), "")
-    values, small, rules = forms["value"], forms["small_gpu"], forms["rule"]
-    return EnginePreset(path, title, values, small, rules, sources, releases, left_out, release)
+    return EnginePreset(path, title, forms["value"], forms["rule"], sources, releases, left_out, release)
 
 
 def _check(path: Path, key: str, entry: Any) -> None:
     if not isinstance(entry, dict) or entry.keys() not in _FORMS:
-        fix = "write {value: …, source: …}, and small_gpu where it is another there"
+        fix = "write {value: …, source: …}, or {rule: …, source: …} where the engine derives it"
         raise InputError("does not say a value and where it is from", file=path, key=key, fix=fix)
     if "rule" in entry and entry["rule"] not in RULES:
         fix = did_you_mean(str(entry["rule"]), RULES)
@@ -152,11 +143,3 @@ def _release(text: str) -> Release:
 def usual_settings() -> dict[str, Any]:
     """Settings of the default engine on the default GPU, by configuration key."""
     return load_engine(DEFAULT_ENGINE).on({})
-
-
-def _is_large(gpu: str) -> bool:
-    try:
-        spec = load_gpu(gpu)
-    except InputError:
-        return False  # no datasheet; an unknown name is reported where it is used
-    return spec.memory_bytes >= LARGE_GPU_BYTES and "a100" not in spec.name.lower()

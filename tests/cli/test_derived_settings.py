@@ -1,4 +1,4 @@
-"""Settings that SGLang derives: per GPU and width, under those that a user gives, in every configuration."""
+"""Settings that engines derive: per GPU and width, under those that a user gives, in every configuration."""
 
 from __future__ import annotations
 
@@ -42,6 +42,31 @@ def limits(config: RunConfig) -> tuple[int, float]:
 )
 def test_gpu_and_width_decide(gpu: str, tp: int, expected: tuple[int, float]) -> None:
     assert limits(load_config(overrides={**LLAMA, "gpu": gpu, "tp": tp})) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "tokens", "requests"),
+    [
+        ({"gpu": "h100"}, 8192, 1024),
+        ({"gpu": "rtx-pro-6000"}, 8192, 1024),
+        ({"gpu": "a100-80"}, 2048, 256),
+        ({"gpu": "l40s"}, 2048, 256),
+        ({"gpu": "h100", CHUNK: 512}, 512, 512),
+        ({"gpu": "h100", CHUNK: 512, SEQS: 2}, 512, 2),
+        ({"gpu": "h100", SEQS: 4}, 8192, 4),
+    ],
+)
+@pytest.mark.parametrize("engine", ["vllm", "vllm-0.10"])
+def test_vllm_has_as_many_requests_as_a_step_has_tokens_at_most(
+    engine: str, settings: dict[str, Any], tokens: int, requests: int
+) -> None:
+    own = load_config(overrides={**settings, "engine": engine, "model": "llama-3.1-8b"}).scheduler
+    assert (own.max_num_batched_tokens, own.max_num_seqs) == (tokens, requests)
+
+
+def test_a_wider_step_of_vllm_has_more_requests_again() -> None:
+    base = load_config(overrides={"model": "llama-3.1-8b", CHUNK: 512})
+    assert load_config(overrides={CHUNK: 4096}, base=base).scheduler.max_num_seqs == 1024
 
 
 def test_a_release_before_graphs_of_chunks_has_more_memory() -> None:

@@ -15,7 +15,6 @@ _COLUMNS = {
     "releases": "releases",
     "setting": "setting",
     "value": "value",
-    "small_gpu": "below 70 GiB, A100",
     "source": "source",
 }
 
@@ -30,7 +29,6 @@ def engines(flags: Flags) -> None:
             "releases": " to ".join(engine.releases),
             "setting": key,
             "value": RULES[engine.rules[key]].text if key in engine.rules else engine.settings[key],
-            "small_gpu": engine.small_gpu.get(key),
             "source": source,
         }
         for name in names()
