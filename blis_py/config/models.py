@@ -82,7 +82,7 @@ class RunConfig:
         least=1,
         most=4096,
         flag="--tp",
-        aliases=("--tensor-parallel-size", "-tp"),
+        aliases=("--tensor-parallel-size", "--tp-size", "-tp"),
         help="Tensor-parallel degree.",
     )
     """GPUs of an instance: the tensor-parallel degree."""

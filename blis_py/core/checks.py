@@ -84,7 +84,7 @@ def contradictions(policy: str, settings: Any) -> Iterator[tuple[str, str, str]]
     if given("sjf_aging_ms") and policy != "sjf":
         yield "sjf_aging_ms", "belongs to sjf", "set the scheduler to sjf"
     if not settings.enable_prefix_caching and settings.prefix_cache == "radix":
-        yield "prefix_cache", "contradicts enable_prefix_caching: false", "give one of the two"
+        yield "prefix_cache", "contradicts enable_prefix_caching: false", "set prefix_cache to none"
     if given("radix_eviction_policy") and settings.prefix_cache != "radix":
         yield "radix_eviction_policy", "belongs to the radix cache", "set prefix_cache to radix"
     if settings.late_length_stops and not settings.async_scheduling:

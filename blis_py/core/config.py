@@ -20,7 +20,7 @@ def queue_order(*aliases: str) -> Any:
         "fcfs",
         choices="scheduler",
         flag="--scheduler",
-        aliases=aliases,
+        aliases=("--schedule-policy", *aliases),
         help="fcfs, priority-fcfs, sjf, lpm, hrrn, dfs-weight, reverse-priority.",
     )
 
@@ -144,7 +144,11 @@ class Memory:
         above=0,
         most=1,
         flag="--gpu-memory-utilization",
-        aliases=("--mem-fraction-static", "--free-gpu-memory-fraction"),
+        aliases=(
+            "--mem-fraction-static",
+            "--free-gpu-memory-fraction",
+            "--kv-cache-free-gpu-memory-fraction",
+        ),
         help="Share of GPU memory in use.",
     )
     """Share of the GPU memory that weights, activations and KV blocks may take."""
@@ -153,6 +157,7 @@ class Memory:
         least=1,
         most=MAX_TOKENS,
         flag="--max-model-len",
+        aliases=("--context-length", "--max-seq-len"),
         null=0,
         help="Longest sequence; 0 = automatic, the default.",
     )

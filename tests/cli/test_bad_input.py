@@ -163,7 +163,6 @@ def test_a_run_beyond_the_clock_prints_no_numbers(blis: Blis) -> None:
 
 
 NOT_YET = [
-    ("--enable-expert-parallel",),
     ("--kv-cpu-blocks", "100"),
     ("--lora-config", "lora.yaml"),
     ("--dp", "2"),

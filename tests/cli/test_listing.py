@@ -26,7 +26,7 @@ def test_models_lists_every_bundled_model_and_every_refused_one(blis: Blis) -> N
     assert (rows["glm-5"]["billion_parameters"], rows["glm-5"]["remarks"]) == (743.91, reason)
     different = "refused: attention layers of different shapes are not modelled"
     assert (rows["gemma-4-26b-a4b"]["weights_gib"], rows["gemma-4-26b-a4b"]["remarks"]) == (None, different)
-    assert rows["gpt-oss-20b"]["remarks"] == "12 of 24 layers windowed, priced as full"
+    assert rows["gpt-oss-20b"]["remarks"] == "12 of 24 layers windowed"
 
 
 def test_gpus_lists_every_bundled_gpu_with_what_its_prices_rest_on(blis: Blis) -> None:

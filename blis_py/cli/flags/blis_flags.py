@@ -31,8 +31,6 @@ _DEFAULTS: dict[str, str | None] = {
 }
 """The value that changes nothing; None where every value asks for something."""
 
-_SWITCHES = ("--enable-expert-parallel",)
-
 _INSTEAD: dict[str, str] = {
     "--defaults-filepath": "name the GPU and the TP degree with --gpu and --tp",
     "--hardware-config": "give a GPU file with --gpu FILE",
@@ -42,7 +40,6 @@ _INSTEAD: dict[str, str] = {
     "--model-autoscaler": "the number of instances does not change; drop it",
     "--dp": "give --attention-dp, or --num-instances for replicas of whole models",
     "--moe-comm": "the exchange among experts follows --engine; drop it",
-    "--enable-expert-parallel": "give --ep with the number of GPUs that the experts are distributed over",
 }
 """By how a flag begins: what is missing, and what to do."""
 
@@ -54,7 +51,6 @@ FLAGS: Group = (
     "BLIS",
     (
         *(Flag(name, str, "", hidden=True) for name in _DEFAULTS),
-        *(Flag(name, bool, "", hidden=True) for name in _SWITCHES),
         Flag("--lazy-generation", bool, "", hidden=True),
         Flag("--log", str, "", hidden=True),
     ),
@@ -64,12 +60,11 @@ FLAGS: Group = (
 def refuse(flags: Flags) -> None:
     """Raises `InputError` on the first flag that asks for something blis-py does not do."""
     for name, value in flags.items():
-        has_effect = name in _SWITCHES or (name in _DEFAULTS and not _same(str(value), _DEFAULTS[name]))
-        if has_effect:
+        if name in _DEFAULTS and not _same(str(value), _DEFAULTS[name]):
             raise InputError(
                 "is a BLIS flag that blis-py does not have yet",
                 key=name,
-                value=None if value is True else value,
+                value=value,
                 fix=next((fix for begin, fix in _INSTEAD.items() if name.startswith(begin)), None),
             )
 

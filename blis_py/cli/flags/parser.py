@@ -39,6 +39,7 @@ def parse(words: Sequence[str], groups: Sequence[Group]) -> Flags | None:
             break
         if word.startswith("-") and word != "-":
             name, equals, value = word.partition("=")
+            name = _with_dashes(name, flags)
             flag = _known(name, flags)
             values = [value] if equals else _values(name, flag, left, flags)
             if flag.kind is bool and equals:
@@ -57,6 +58,11 @@ def unknown_flag(word: str, known: Collection[str]) -> InputError:
     synonym = _SYNONYMS.get(word)
     near = [synonym] if synonym in known else get_close_matches(word, known, n=1, cutoff=_NEAR)
     return InputError(f"no such option: {word}", fix=f"did you mean {near[0]}?" if near else None)
+
+
+def _with_dashes(name: str, flags: Mapping[str, Flag]) -> str:
+    """A flag as servers accept it, too: `--max_num_tokens`."""
+    return name if name in flags else name.replace("_", "-")
 
 
 def _known(name: str, flags: Mapping[str, Flag]) -> Flag:

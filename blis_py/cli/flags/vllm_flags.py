@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from blis_py.cli.flags import server_flags as servers
 from blis_py.cli.flags.flag import Flag, Flags, Group
 from blis_py.config.models import PLAIN_ENGINE
 from blis_py.errors import InputError
@@ -36,17 +37,22 @@ _UNCHANGING: dict[str, tuple[str, ...]] = {
     "--ramp-up-strategy": (),
     "--random-range-ratio": ("0", "0.0"),
     "--speculative-config": (),
-    "--stream-interval": ("1",),
     "--swap-space": ("0",),
 }
 """Values that are what is simulated in any case; every other one asks for something else."""
+_OWNERS = dict.fromkeys(_UNCHANGING, "vLLM")
+for _engine, _values in servers.UNCHANGING.items():
+    _UNCHANGING |= _values
+    _OWNERS |= dict.fromkeys(_values, _engine)
 _INSTEAD = {
-    "--data-parallel-size": "simulate so many instances with --num-instances",
+    **servers.INSTEAD,
+    "--data-parallel-size": "simulate so many instances with --num-instances, or with experts in common by "
+    "--attention-dp",
     "--dataset-name": "describe the requests with --prompt-tokens and its like, or give them with --trace",
     "--dataset-path": "give its requests with --trace",
     "--hf-overrides": "give a config.json with --model-config",
     "--kv-cache-memory-bytes": "give the number of blocks with --num-kv-blocks",
-    "--quantization": "give the quantised model's config.json with --model-config",
+    "--quantization": "drop it if the checkpoint is quantised so, else give --model-config of one",
     "--random-range-ratio": "give --prompt-tokens-stdev and --output-tokens-stdev",
 }
 _SWITCHES = (
@@ -65,13 +71,18 @@ _WITHOUT_EFFECT = (
     *("--uvicorn-log-level", "--max-log-len", "--backend", "--endpoint-type", "--result-dir"),
     *("--result-filename", "--label", "--percentile-metrics", "--metric-percentiles", "--temperature"),
     *("--top-p", "--top-k", "--min-p", "--request-id-prefix", "--ready-check-timeout-sec"),
+    *servers.WITHOUT_EFFECT,
 )
 _IDLE = (
     *("--trust-remote-code", "--disable-log-requests", "--enable-log-requests", "--no-enable-log-requests"),
     *("--disable-log-stats", "--disable-uvicorn-access-log", "--enable-chunked-prefill"),
     *("--enable-auto-tool-choice", "--enable-prompt-tokens-details", "--enable-sleep-mode"),
     *("--ignore-eos", "--save-result", "--save-detailed", "--append-result", "--disable-tqdm"),
+    *servers.IDLE,
 )
+_STREAM = "--stream-interval"
+_ALL_RANKS = "--enable-expert-parallel"
+_WIDTHS = ("--tp", "--tensor-parallel-size", "--tp-size", "-tp")
 _RANDOM = {"input": 1024, "output": 128}
 """Tokens of the requests of `--dataset-name random`, all alike, by default."""
 
@@ -80,6 +91,8 @@ FLAGS: Group = (
     (
         *(Flag(name, str, "", hidden=True) for name in (*_UNCHANGING, *_WITHOUT_EFFECT)),
         *(Flag(name, bool, "", hidden=True) for name in (*_SWITCHES, *_IDLE)),
+        *(Flag(name, bool, "", hidden=True) for name in (*servers.REPLICATED, *servers.SWITCHES, _ALL_RANKS)),
+        Flag(_STREAM, int, "", hidden=True),
         Flag(
             "--request-rate",
             float,
@@ -100,6 +113,7 @@ FLAGS: Group = (
         Flag("--random-prefix-len", int, "", "As --prefix-tokens."),
     ),
 )
+_REPLICAS = {"--dp-size", "--attention-dp"}
 _POLICIES = {"fcfs": "fcfs", "priority": "priority-fcfs"}
 
 
@@ -112,20 +126,28 @@ def refuse(flags: Flags) -> None:
         unchanging = _UNCHANGING.get(name)
         if name in _SWITCHES or (unchanging is not None and value not in unchanging):
             raise InputError(
-                "is a flag of vLLM that cannot be honoured",
+                f"is a flag of {_OWNERS.get(name, 'vLLM')} that cannot be honoured",
                 key=name,
                 value=None if value is True else value,
                 fix=_INSTEAD.get(name, "drop it"),
             )
+    for name in servers.REPLICATED:
+        if name in flags and not _REPLICAS & flags.keys():
+            raise InputError("does not say how many replicas", key=name, fix="add --attention-dp N")
 
 
 def notes(flags: Flags) -> list[str]:
     """The meaning of an accepted flag here, where it may have been meant otherwise."""
-    if "--max-concurrency" not in flags or not _of_the_detector(flags):
-        return []
-    where = "under --engine blis" if flags.get("--engine") == PLAIN_ENGINE else "with --flow-control"
-    meaning = f"{where} --max-concurrency is the limit of BLIS's saturation detector"
-    return [f"{meaning}; --concurrency limits a client's requests under way"]
+    found = []
+    if "--max-concurrency" in flags and _of_the_detector(flags):
+        where = "under --engine blis" if flags.get("--engine") == PLAIN_ENGINE else "with --flow-control"
+        meaning = f"{where} --max-concurrency is the limit of BLIS's saturation detector"
+        found.append(f"{meaning}; --concurrency limits a client's requests under way")
+    if flags.get(_STREAM, 1) > 1:
+        found.append(f"{_STREAM} is taken for 1: ITL is of tokens as they are made, not of chunks of them")
+    if "--dp-size" in flags and "--enable-dp-attention" not in flags:
+        found.append("--dp-size is the number of replicas of attention, as with --enable-dp-attention")
+    return found
 
 
 def _of_the_detector(flags: Flags) -> bool:
@@ -139,7 +161,8 @@ def settings(flags: Flags) -> list[tuple[str, str, Any]]:
     Raises:
         InputError: a policy that vLLM does not have; an endless rate without a limit.
     """
-    given = [*_requests(flags), *_arrivals(flags)]
+    given = [*_requests(flags), *_arrivals(flags), *_distributed(flags)]
+    given += [(name, *setting) for name, setting in servers.SWITCHES.items() if name in flags]
     if "--scheduling-policy" in flags:
         name = flags["--scheduling-policy"]
         if name not in _POLICIES:
@@ -157,6 +180,16 @@ def settings(flags: Flags) -> list[tuple[str, str, Any]]:
         fix = "add --max-concurrency, or give a finite rate"
         raise InputError("would send everything at once", key="--request-rate", value=rate, fix=fix)
     return given
+
+
+def _distributed(flags: Flags) -> Iterator[tuple[str, str, Any]]:
+    """vLLM's expert parallelism is always over all GPUs."""
+    if _ALL_RANKS not in flags:
+        return
+    gpus = next((flags[name] for name in _WIDTHS if name in flags), None)
+    if gpus is None:
+        raise InputError("does not say over how many GPUs", key=_ALL_RANKS, fix="add --tp N, or give --ep N")
+    yield _ALL_RANKS, "ep", gpus
 
 
 def _requests(flags: Flags) -> Iterator[tuple[str, str, Any]]:

@@ -11,7 +11,7 @@ from blis_py.errors import InputError
 from blis_py.files.profiles import known_names, published_name, refused_names
 from blis_py.hardware.capacity import model_weight_bytes
 from blis_py.latency import require_priced
-from blis_py.models.model_shape import ModelShape, load_model
+from blis_py.models.model_shape import PRICED_AS_FULL, ModelShape, load_model
 
 __all__ = ["GROUPS", "models"]
 
@@ -59,14 +59,14 @@ def _sizes(shape: ModelShape) -> dict[str, Any]:
         "max_position_embeddings": shape.max_position_embeddings,
         "kv_kib_per_token": shape.kv_bytes_per_token / 1024,
         "remarks": ", ".join(_remarks(shape)),
-        "notes": list(shape.notes),
+        "notes": [note for note in shape.notes if PRICED_AS_FULL not in note],
     }
 
 
 def _remarks(shape: ModelShape) -> Iterator[str]:
     """The notes, in a word each."""
     if shape.windowed_layers:
-        yield f"{shape.windowed_layers} of {shape.layers} layers windowed, priced as full"
+        yield f"{shape.windowed_layers} of {shape.layers} layers windowed"
     if shape.kv_dtype_bytes == 1:
         yield "8-bit KV cache"
     if any("encoder" in note for note in shape.notes):
