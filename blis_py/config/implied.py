@@ -17,6 +17,8 @@ from blis_py.config.models import DEFAULT_ENGINE, PLAIN_ENGINE, RunConfig
 _OF_AN_ENGINE = ("latency.profile", "latency.alpha_coeffs", "latency.beta_coeffs", "latency.linear")
 _ASYNCHRONOUS = "scheduler.late_length_stops"
 """Has a meaning with asynchronous scheduling only; a preset's does not apply where that is switched off."""
+_SYNCHRONOUS = "latency.step_gap_us"
+"""Of an asynchronous preset: what its synchronous loop waits for the host."""
 _DECIDING = ("engine", "gpu", "latency.model", "scheduler.async_scheduling", *_OF_AN_ENGINE)
 
 
@@ -102,7 +104,16 @@ def imply_engine(layers: Layers) -> None:
     name = values["engine"]
     if isinstance(name, str):  # other types are refused later
         own_settings = load_engine(name).on(values)
-        synchronous = values.get("scheduler.async_scheduling") is False
-        layers.imply(
-            {key: own_settings[key] for key in own_settings if not (synchronous and key == _ASYNCHRONOUS)}
-        )
+        layers.imply(_of_its_loop(own_settings, values.get("scheduler.async_scheduling")))
+
+
+def _of_its_loop(preset: Mapping[str, Any], asynchronous: Any) -> dict[str, Any]:
+    """A preset's settings without those of the loop that is not run.
+
+    Args:
+        asynchronous: as set; None = as the preset has it.
+    """
+    useless = {_ASYNCHRONOUS} if asynchronous is False else set()
+    if preset.get("scheduler.async_scheduling") and asynchronous is not False:
+        useless.add(_SYNCHRONOUS)
+    return {key: value for key, value in preset.items() if key not in useless}
