@@ -308,11 +308,10 @@ class OperatorList:
         """Sum of a layer's outputs over the ranks; with replicated attention, tokens to all ranks first and
         sums back, or only to the ranks of their experts and back, whichever is faster. The way there takes
         half of an all-reduce, less in 4 bits, in which engines quantise tokens before they gather them."""
-        layout, shape = self._layout, self._shape
+        layout = self._layout
         rank_tokens = np.ceil(tokens / layout.attention_dp)
         if self.dispatches:
-            sent = work.all_to_all(self._gpu, rank_tokens, shape.hidden, shape.experts_per_token)
-            return self._over_link([f"all_to_all/{self._of_mode(prompts)}"], sent)
+            return self._sent(f"all_to_all/{self._of_mode(prompts)}", rank_tokens)
         ns = self.all_reduce(layout.gpus, tokens)
         if prompts and self._gathers:
             return 2.0 * ns
@@ -324,14 +323,18 @@ class OperatorList:
             return ns
         for kind in ("all_to_all/ll", "all_to_all/ht"):
             if any(learned.has(kind) for learned in self._learned):
-                sent = work.all_to_all(self._gpu, rank_tokens, shape.hidden, shape.experts_per_token)
-                ns = np.minimum(ns, self._over_link([kind], sent))
+                ns = np.minimum(ns, self._sent(kind, rank_tokens))
         return ns
+
+    def _sent(self, kind: str, tokens: Array) -> Array:
+        """The tokens of a rank to the ranks of their experts, and back."""
+        hidden, top_k = self._shape.hidden, self._shape.experts_per_token
+        return self._over_link([kind], lambda gpu, times: work.all_to_all(gpu, tokens * times, hidden, top_k))
 
     def all_reduce(self, ranks: int, tokens: Array) -> Array:
         moved = tokens * self._shape.hidden * 2.0
         names = [f"all_reduce/{n}" for n in sorted((2, 4, 8), key=lambda n: abs(np.log2(n / ranks)))]
-        return self._over_link(names, work.all_reduce(self._gpu, ranks, moved))
+        return self._over_link(names, lambda gpu, times: work.all_reduce(gpu, ranks, moved * times))
 
     def _gemm(self, form: str, m: Array, n: float, k: float) -> Array:
         """A matrix product with the quantisation of its input."""
@@ -369,10 +372,23 @@ class OperatorList:
     def _move(self, rows: Array, width: float) -> Array:
         return self._ns(["move"], lambda gpu: work.move(gpu, np.maximum(rows, 1.0), width))
 
-    def _over_link(self, names: Sequence[str], priced: Priced) -> Array:
-        """An exchange, with the efficiency that it has over the link of the measured GPU."""
+    def _over_link(self, names: Sequence[str], price: Callable[[GpuSpec, float], Priced]) -> Array:
+        """An exchange. On a GPU that was not measured it takes as long as what the measured link carries in
+        the same time, and what this GPU's takes longer for the smallest.
+
+        Args:
+            price: of a GPU, for so many times the bytes.
+        """
         operators = self._surface(names)
-        return priced.ns if operators is None else operators[1].ns(priced)
+        if operators is None:
+            return price(self._gpu, 1.0).ns
+        name, surface = operators
+        if name == self._gpu.name.lower():
+            return surface.ns(price(self._gpu, 1.0))
+        measured_on = load_gpu(name)
+        slower = measured_on.link_bytes_per_s / self._gpu.link_bytes_per_s
+        longer_ns = self._gpu.all_reduce_overhead_ns - measured_on.all_reduce_overhead_ns
+        return surface.ns(price(measured_on, slower)) + max(longer_ns, 0.0)
 
     def _ns(self, names: Sequence[str], price: Callable[[GpuSpec], Priced]) -> Array:
         """A kernel. Where it was measured on another GPU, its time beyond the roofline is that of moving

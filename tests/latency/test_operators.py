@@ -471,3 +471,17 @@ def test_number_formats_of_as_many_bits_were_not_learned_on_by_one_another() -> 
         other = build("trained", shape=shape, gpu=load_gpu("h200"), tp=1, kernels="vllm")
         assert isinstance(other, Operators)
         assert f"servers of vllm with MoE {name} on H200 TP1" in other.beyond()
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_small_all_reduces_over_pcie_take_its_latency_and_large_ones_its_bandwidth(engine: str) -> None:
+    """Not the latency of the NVLink that was measured, nor its share of a bandwidth thirty times as high."""
+    pcie, shape = load_gpu("l40s"), load_model("qwen3-30b-a3b")
+    for gpu in ("l40s", "rtx-5090"):
+        found = operators("qwen3-30b-a3b", gpu, Layout(2), engine)._list
+        small, large = found.all_reduce(2, np.array([1.0, 8192.0]))
+        wire_ns = 8192 * shape.hidden * 2 / (load_gpu(gpu).link_bytes_per_s / 1e9)
+        assert pcie.all_reduce_overhead_ns - 7000 < small < 2 * pcie.all_reduce_overhead_ns
+        assert wire_ns < large < 3 * wire_ns
+        middle = found.all_reduce(2, np.array([512.0]))[0]
+        assert middle < small + 3 * wire_ns / 16
