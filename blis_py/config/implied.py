@@ -18,7 +18,7 @@ _OF_AN_ENGINE = ("latency.profile", "latency.alpha_coeffs", "latency.beta_coeffs
 _ASYNCHRONOUS = "scheduler.late_length_stops"
 """Has a meaning with asynchronous scheduling only; a preset's does not apply where that is switched off."""
 _SYNCHRONOUS = "latency.step_gap_us"
-"""Of an asynchronous preset: what its synchronous loop waits for the host."""
+"""Gap of the synchronous loop; an asynchronous preset's applies where that loop is run only."""
 _DECIDING = ("engine", "gpu", "latency.model", "scheduler.async_scheduling", *_OF_AN_ENGINE)
 
 
