@@ -6,8 +6,9 @@
 Five runs of vLLM 0.15.1, which schedules asynchronously: Llama-2-7B TP1 three times, CodeLlama-34B TP2 and
 Llama-2-70B TP4, each with 7,200 to 16,800 requests as their clients saw them. Nothing is fitted to a run.
 Without a front end, what the server adds before and behind the engine is part of the error; with one, it is a
-constant, and so much for each sequence served at the time, learned on the other runs. A fitted profile is
-used on the runs of its model and TP degree.
+constant, and so much for each sequence served at the time, learned on the other runs, beside the measured
+time of a tokenizer (`benchmarks/tokenization.py`): prompts of 559 to 806 tokens are too alike to show that. A
+fitted profile is used on the runs of its model and TP degree.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from numpy.typing import NDArray
 
 from blis_py.cluster.simulation import simulate
 from blis_py.cluster.topology import Cluster
+from blis_py.config.engine import load_engine
 from blis_py.core.config import SchedulerConfig
 from blis_py.hardware.gpu import load_gpu
 from blis_py.latency import build
@@ -36,6 +38,7 @@ from blis_py.models.model_shape import load_model
 from blis_py.requests.table import RequestTable
 
 Floats = NDArray[np.float64]
+TOKEN_MS = float(load_engine("vllm").settings["frontend_ms"][3])
 METRICS = ("TTFT", "TPOT", "E2E")
 
 
@@ -122,6 +125,13 @@ class FrontEnd(NamedTuple):
     ms: float
     seq_ms: float
     """For each sequence that gets a token together with its first."""
+    token_ms: float = 0.0
+    """For each token of its prompt."""
+
+    def late_ms(self, run: Run, record: RunRecord) -> Floats:
+        """Of each request."""
+        late: Floats = self.ms + self.token_ms * run.table.prompt_tokens
+        return late + self.seq_ms * served_together(record)
 
 
 NO_FRONT_END = FrontEnd(0.0, 0.0)
@@ -136,7 +146,7 @@ def figures(
     run: Run, record: RunRecord, front_end: FrontEnd = NO_FRONT_END
 ) -> dict[str, tuple[float, float]]:
     """Predicted and measured, ms."""
-    late_ms = front_end.ms + front_end.seq_ms * served_together(record)
+    late_ms = front_end.late_ms(run, record)
     ttft = (record.first_token_ns - record.table.arrival_ns) / 1e6 + late_ms
     e2e = (record.finish_ns - record.table.arrival_ns) / 1e6 + late_ms
     ours = dict(zip(METRICS, (ttft, tpot(ttft, e2e, record.emitted_tokens), e2e), strict=True))
@@ -172,7 +182,7 @@ def front_end_of(runs: list[Run], records: list[RunRecord]) -> FrontEnd:
         lines.append(np.column_stack((np.ones(len(points)), points[:, 0])) * weight)
         wanted.append(points[:, 1] * weight)
     ms, seq_ms = np.linalg.lstsq(np.concatenate(lines), np.concatenate(wanted), rcond=None)[0]
-    return FrontEnd(float(ms), float(seq_ms))
+    return FrontEnd(float(ms), float(seq_ms), TOKEN_MS)
 
 
 _SPAN_S, _WARM_UP_S = 10.0, 20.0
@@ -182,8 +192,9 @@ _QUEUEING = 1.8
 
 
 def _calm(run: Run, record: RunRecord) -> Floats:
-    """Of every ten seconds without a queue: sequences, and ms of TTFT that the engine does not explain."""
-    ttft_ms = (record.first_token_ns - record.table.arrival_ns) / 1e6
+    """Of every ten seconds without a queue: sequences, and ms of TTFT that neither engine nor tokenizer
+    explains."""
+    ttft_ms = (record.first_token_ns - record.table.arrival_ns) / 1e6 + TOKEN_MS * run.table.prompt_tokens
     seqs, missing_ms = served_together(record), run.ttft_ms - ttft_ms
     points = np.array(
         [(seqs[s].mean(), np.median(missing_ms[s]), np.percentile(ttft_ms[s], 90)) for s in _spans(run)]
@@ -215,7 +226,7 @@ def front_ends(runs: list[Run], records: list[RunRecord]) -> list[FrontEnd]:
 def with_front_end(runs: list[Run], records: list[RunRecord]) -> dict[str, dict[str, float]]:
     """Errors with the front end of the other runs."""
     own, found = front_end_of(runs, records), front_ends(runs, records)
-    lines = [f"{ms:.1f} + {1e3 * seq_ms:.0f} us" for ms, seq_ms in (*found, own)]
+    lines = [f"{ms:.1f} + {1e3 * seq_ms:.0f} us" for ms, seq_ms, _ in (*found, own)]
     print(
         f"\nfront end, ms and for each sequence, without each run: {', '.join(lines[:-1])}; all {lines[-1]}"
     )

@@ -287,9 +287,11 @@ def _served_together(times: TokenTimes) -> Seconds:
 
 def _at_client(times: TokenTimes, frontend: FrontendDelays, rtt_s: float) -> TokenTimes:
     """Times including the delays of front end and network."""
-    around_s: float | Seconds = (frontend.before_enqueue_ns + frontend.behind_ns) / 1e9
+    around_s: Any = (frontend.before_enqueue_ns + frontend.behind_ns) / 1e9
     if frontend.behind_seq_ns:
         around_s = around_s + frontend.behind_seq_ns / 1e9 * _served_together(times)
+    if times.prompt_tokens is not None:
+        around_s = around_s + frontend.prompt_token_ns / 1e9 * times.prompt_tokens
     token_s = frontend.per_token_ns / 1e9
     gaps = times.gaps
     return replace(

@@ -105,6 +105,7 @@ def measured_times(log: StepLog) -> TokenTimes:
         gaps=Ragged(
             np.concatenate([*gaps, np.zeros(0, np.int64)]) / 1e9, np.array([len(g) for g in gaps], np.int64)
         ),
+        prompt_tokens=column("prompt_tokens"),
     )
     return _by_id(log, times)
 

@@ -178,12 +178,13 @@ class RunConfig:
         most=_HOUR_MS,
         flag="--frontend-ms",
         read=numbers,
-        help="Delay in front of the engine, behind it, and its growth with each sequence.",
-        metavar="MS,MS,MS",
+        help="Delay before the engine, behind it, of each sequence, of each prompt token.",
+        metavar="MS,MS,MS,MS",
         group="Latency",
     )
     """Delays of the API server: in front of the engine and, if given, behind it, and what each sequence that
-    gets tokens at the same time adds to the latter; null = those of the latency model."""
+    gets tokens at the same time and each token of the prompt add to the latter; null = those of the latency
+    model."""
     memory: str = setting("blis", choices=("blis", "vllm", "sglang", "trtllm"))
     """Accounting of GPU memory that decides how many KV blocks there are; see `hardware.memory_overheads`."""
     scheduler: SchedulerSection = field(default_factory=SchedulerSection)

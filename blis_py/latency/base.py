@@ -25,6 +25,9 @@ class FrontendDelays:
     behind_seq_ns: int = 0
     """The same for each sequence with a token in the step that emits a request's first token: all sequences
     the server streams to at that time. Every token of the request is delayed by it."""
+    prompt_token_ns: int = 0
+    """The same for each token of the prompt, whose text is split into tokens. It stands behind the engine as
+    well: requests enter the queue in the order of their arrival."""
 
     def plus(self, other: FrontendDelays) -> FrontendDelays:
         """Both delays, one after the other."""
@@ -34,7 +37,21 @@ class FrontendDelays:
             self.at_end_ns + other.at_end_ns,
             self.behind_ns + other.behind_ns,
             self.behind_seq_ns + other.behind_seq_ns,
+            self.prompt_token_ns + other.prompt_token_ns,
         )
+
+    @property
+    def vary(self) -> bool:
+        """Whether requests are delayed by different times."""
+        return bool(self.behind_seq_ns or self.prompt_token_ns)
+
+    def late_ns(self, prompt_tokens: int, together: int) -> int:
+        """Further delay of every token of a request.
+
+        Args:
+            together: sequences with a token in the step that emits its first one.
+        """
+        return self.prompt_token_ns * prompt_tokens + self.behind_seq_ns * together
 
     def token_ns(self, number: int) -> int:
         """Delay from the end of its step until the client receives token `number`, from 1."""

@@ -149,13 +149,16 @@ class Bookkeeper:
             page.read(stay, self._noted_from(stay.instance, stay.enqueue_ns), self._dividers[stay.instance])
         page.leave(life.cut_ns)
         if ledger.ttft_ns is not None and life.first_step_ns >= 0:
-            add(
-                ledger.first,
-                {LedgerLine.FRONT_END_AFTER: int(record.first_token_ns[row]) - life.first_step_ns},
-            )
-        add(ledger.whole, {LedgerLine.FRONT_END_AFTER: life.end_ns - life.cut_ns})
+            add(ledger.first, self._delivery(int(record.first_token_ns[row]) - life.first_step_ns, row))
+        add(ledger.whole, self._delivery(life.end_ns - life.cut_ns, row))
         ledger.first, ledger.whole = _in_order(ledger.first), _in_order(ledger.whole)
         return ledger
+
+    def _delivery(self, late_ns: int, row: int) -> Times:
+        """Front-end delays of the tokens that a client sees."""
+        prompt_ns = self._record.frontend.prompt_token_ns * int(self._record.table.prompt_tokens[row])
+        prompt_ns = min(prompt_ns, late_ns)
+        return {LedgerLine.TOKENISATION: prompt_ns, LedgerLine.FRONT_END_AFTER: late_ns - prompt_ns}
 
     def _noted_from(self, instance: int, from_ns: int) -> Iterable[Noted]:
         """Records of an instance, from the step running at that time."""

@@ -34,6 +34,7 @@ class LedgerLine(Enum):
     WIRE = "hand-over: its KV on the link"
     EXTRA_STEP = "hand-over: computing the last prompt token again"
     HAND_OVER = "on the way between two instances"
+    TOKENISATION = "front end, splitting the prompt into tokens"
     FRONT_END_AFTER = "front end, behind the engine"
     UNFINISHED = "in a step cut off by the end of the run"
 

@@ -220,11 +220,13 @@ def frontend_of(ms: Sequence[float]) -> FrontendDelays:
     """The front-end delays of the configuration, or those of its latency model.
 
     Raises:
-        InputError: `frontend_ms` is not one to three numbers.
+        InputError: `frontend_ms` is not one to four numbers.
     """
-    if not 1 <= len(ms) <= 3:
-        fix = "give the delay before the engine and, if you like, the one behind it and its growth a sequence"
-        raise InputError("must be one to three numbers of ms", key="frontend_ms", value=list(ms), fix=fix)
-    delays = (*ms, 0.0, 0.0)[:3]
-    before_ns, behind_ns, seq_ns = (clock_ns(value, 10**6, key="frontend_ms") for value in delays)
-    return FrontendDelays(before_enqueue_ns=before_ns, behind_ns=behind_ns, behind_seq_ns=seq_ns)
+    if not 1 <= len(ms) <= 4:
+        fix = "give the delay before the engine and, if you like, behind it, a sequence's, a prompt token's"
+        raise InputError("must be one to four numbers of ms", key="frontend_ms", value=list(ms), fix=fix)
+    delays = (*ms, 0.0, 0.0, 0.0)[:4]
+    before_ns, behind_ns, seq_ns, token_ns = (clock_ns(value, 10**6, key="frontend_ms") for value in delays)
+    return FrontendDelays(
+        before_enqueue_ns=before_ns, behind_ns=behind_ns, behind_seq_ns=seq_ns, prompt_token_ns=token_ns
+    )

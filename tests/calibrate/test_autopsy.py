@@ -179,9 +179,10 @@ def test_unmeasured_front_end_delays() -> None:
 
 
 def test_what_a_server_streams_beside_is_no_error_of_the_prediction() -> None:
-    """The prediction and the replay of what was recorded are as late for those who are served beside."""
+    """The prediction and the replay of what was recorded are as late for those who are served beside, and for
+    the length of their prompts."""
     log = record_run(BUSY, CONFIG)
-    alone, beside = (FrontendDelays(behind_seq_ns=ns) for ns in (0, 50_000))
+    alone, beside = (FrontendDelays(behind_seq_ns=ns, prompt_token_ns=ns // 100) for ns in (0, 50_000))
     models = [Linear(dataclasses.replace(COSTS, frontend=delays)) for delays in (alone, beside)]
     bare, late = (rerun(log, model) for model in models)
     assert (late.ttft_s - bare.ttft_s).max() >= 3 * 50e-6

@@ -126,7 +126,18 @@ def test_a_front_end_grows_with_the_sequences_it_streams_to() -> None:
         assert (grown[column] - plain[column]).to_numpy() == pytest.approx([8 * 0.25] * 8, abs=2e-3)
 
 
-@pytest.mark.parametrize("given", [[], [1, 2, 3, 4], [-1], ["soon"]])
+def test_a_front_end_takes_longer_for_longer_prompts() -> None:
+    far_apart = {**SMALL, "rate": 0.05, "arrival": "constant", "timeout": None}
+    plain = blis.run(**far_apart, frontend_ms=[1]).requests
+    longer = blis.run(**far_apart, frontend_ms=[1, 0, 0, 0.002]).requests
+    assert plain.prompt_tokens.nunique() > 1
+    for column in ("ttft_ms", "e2e_ms"):
+        assert (longer[column] - plain[column]).to_numpy() == pytest.approx(
+            0.002 * plain.prompt_tokens.to_numpy(), abs=2e-3
+        )
+
+
+@pytest.mark.parametrize("given", [[], [1, 2, 3, 4, 5], [-1], ["soon"]])
 def test_a_front_end_that_cannot_be_is_refused(given: list[object]) -> None:
     with pytest.raises(InputError, match="frontend_ms"):
         blis.build(frontend_ms=given, **SMALL)

@@ -64,7 +64,11 @@ LATENCIES: dict[str, LatencyModel] = {
             gpu=LinearCosts(step=7_000.3, prefill_tokens=13.7, decode_seqs=211.1, decode_kv_tokens=3.33),
             host=LinearCosts(step=1_500, emitted_rows=17.9),
             frontend=FrontendDelays(
-                before_enqueue_ns=12_345, per_token_ns=77, at_end_ns=501, behind_seq_ns=1_009
+                before_enqueue_ns=12_345,
+                per_token_ns=77,
+                at_end_ns=501,
+                behind_seq_ns=1_009,
+                prompt_token_ns=13,
             ),
         )
     ),

@@ -65,6 +65,12 @@ def test_a_client_that_is_streamed_to_beside_others_goes_on_as_late_as_it_sees_t
     assert record.table.arrival_ns.tolist() == [0, 0, 16 * US]
 
 
+def test_a_client_goes_on_as_late_as_its_prompt_is_long() -> None:
+    latency = linear(10 * US, FrontendDelays(prompt_token_ns=US))
+    record = simulate(ClosedLoop(table_of([Row(0, 8, 1, 1)] * 2), 1), scheduler=CONFIG, latency=latency)
+    assert record.table.arrival_ns.tolist() == [0, 18 * US]
+
+
 def test_with_a_rate_a_due_request_waits_for_a_permit_and_not_longer() -> None:
     record = closed([Row(0, 8, 3, 3), Row(10, 8, 3, 3), Row(500, 8, 3, 3)], 1)
     assert record.table.arrival_ns.tolist() == [0, 30 * US, 500 * US]

@@ -112,6 +112,24 @@ def test_tokens_are_as_late_as_the_step_of_the_first_had_sequences_to_stream_to(
     assert record.last_token_ns.tolist() == record.finish_ns.tolist() == [(50 + 4) * US, (40 + 8) * US]
 
 
+def test_all_tokens_of_a_request_are_as_late_as_its_prompt_is_long() -> None:
+    """Both are in the same steps; the engine waits for neither."""
+    frontend = FrontendDelays(prompt_token_ns=3 * US)
+    record = serve([Row(0, 2, 4, 4), Row(0, 7, 3, 3)], frontend=frontend)
+    assert record.enqueue_ns.tolist() == record.scheduled_ns.tolist() == [0, 0]
+    assert record.first_token_ns.tolist() == [(10 + 6) * US, (10 + 21) * US]
+    assert record.last_token_ns.tolist() == record.finish_ns.tolist() == [(40 + 6) * US, (30 + 21) * US]
+
+
+def test_delays_by_the_prompt_and_by_other_sequences_add_up() -> None:
+    frontend = FrontendDelays(behind_seq_ns=4 * US, prompt_token_ns=3 * US)
+    record = serve([Row(0, 2, 1, 1), Row(0, 7, 1, 1)], frontend=frontend)
+    assert record.first_token_ns.tolist() == [(10 + 8 + 6) * US, (10 + 8 + 21) * US]
+    both = FrontendDelays(behind_seq_ns=4 * US).plus(FrontendDelays(prompt_token_ns=3 * US))
+    assert both == frontend
+    assert (both.vary, FrontendDelays(before_enqueue_ns=1).vary) == (True, False)
+
+
 def test_a_request_that_times_out_meanwhile_has_not_seen_a_late_token() -> None:
     frontend = FrontendDelays(behind_seq_ns=4 * US)
     record = serve([Row(0, 1, 50, 50, patience_us=33)], frontend=frontend)

@@ -31,7 +31,9 @@ DENOISING = Linear(
     LinearCoefficients(
         LinearCosts(step=7e5, prefill_tokens=900, prefill_pairs=0.7, emitted_rows=333),
         LinearCosts(step=9_001),
-        FrontendDelays(before_enqueue_ns=123_456, per_token_ns=1_003, at_end_ns=77, behind_seq_ns=509),
+        FrontendDelays(
+            before_enqueue_ns=123_456, per_token_ns=1_003, at_end_ns=77, behind_seq_ns=509, prompt_token_ns=11
+        ),
     )
 )
 
@@ -70,7 +72,7 @@ def check_sums(record: RunRecord, ledgers: list[Ledger]) -> None:
 
 def _inside(line: LedgerLine) -> bool:
     """The front end behind the engine may be cut by the end of a run, and tokens seen after it."""
-    return line is not LedgerLine.FRONT_END_AFTER
+    return line not in (LedgerLine.TOKENISATION, LedgerLine.FRONT_END_AFTER)
 
 
 def queueing_ns(ledger: Ledger) -> int:

@@ -278,7 +278,9 @@ def test_a_request_that_arrived_later_and_was_admitted_earlier_is_named() -> Non
 
 
 def test_the_front_end_and_the_way_there_have_lines_of_their_own() -> None:
-    delays = FrontendDelays(before_enqueue_ns=300, per_token_ns=10, at_end_ns=5, behind_ns=70)
+    delays = FrontendDelays(
+        before_enqueue_ns=300, per_token_ns=10, at_end_ns=5, behind_ns=70, prompt_token_ns=2
+    )
     run = partial(
         simulate,
         table_of([Row(0, 16, 3, 3)]),
@@ -293,8 +295,10 @@ def test_the_front_end_and_the_way_there_have_lines_of_their_own() -> None:
         LedgerLine.FRONT_END_BEFORE: 300,
         LedgerLine.OWN_PREFILL: 10 * US,
         LedgerLine.DECODE: 20 * US,
+        LedgerLine.TOKENISATION: 16 * 2,
         LedgerLine.FRONT_END_AFTER: 70 + 3 * 10 + 5,
     }
+    assert ledger.first[LedgerLine.TOKENISATION] == 16 * 2
     assert ledger.first[LedgerLine.FRONT_END_AFTER] == 70 + 10
 
 

@@ -22,7 +22,9 @@ from blis_py.requests.table import Labels, RequestTable
 LATENCY = Linear(
     LinearCoefficients(
         gpu=LinearCosts(step=5_000, prefill_tokens=40, decode_kv_tokens=2),
-        frontend=FrontendDelays(before_enqueue_ns=3_000, per_token_ns=10, at_end_ns=400, behind_seq_ns=30),
+        frontend=FrontendDelays(
+            before_enqueue_ns=3_000, per_token_ns=10, at_end_ns=400, behind_seq_ns=30, prompt_token_ns=7
+        ),
     )
 )
 

@@ -69,7 +69,7 @@ def token_times(
     first_token_ns[visits] = first + columns.frontend.behind_ns + (earlier + at_once) * per_token_ns
     tokens_ns = (earlier + columns.emitted_tokens[visits]) * per_token_ns
     last_token_ns[visits] = last + (tokens_ns + columns.frontend.behind_ns)
-    if columns.frontend.behind_seq_ns:
+    if columns.frontend.vary:
         first_token_ns[visits] += columns.late_ns[visits]
         last_token_ns[visits] += columns.late_ns[visits]
     if len(columns.delivered_late_ns):

@@ -82,12 +82,13 @@ class DiffusionInstanceLog(InstanceLog):
 
     def commits(self, commits: Sequence[Commit], now_ns: int) -> None:
         """Record front-end delays of first blocks, which depend on the blocks that become final together."""
-        if not self._behind_seq_ns:
+        if not self._notes_late:
             return
         for commit in commits:
             request = commit.request
             if request.first_tick == request.last_tick:
-                self._views.late_ns[request.visit] = self._behind_seq_ns * len(commits)
+                late_ns = self._front_end.late_ns(request.prompt_tokens, len(commits))
+                self._views.late_ns[request.visit] = late_ns
 
     def timed_out(self, requests: list[Request]) -> None:
         for request in requests:

@@ -42,7 +42,7 @@ class InstanceLog:
         self._to = recorder
         self.role = role
         self._views = recorder.views
-        self._behind_seq_ns = recorder.frontend.behind_seq_ns
+        self._front_end, self._notes_late = recorder.frontend, recorder.frontend.vary
         self._features = (*features, *further_names())
         self._scheduler = scheduler
         self._ends = StepEnds()
@@ -58,11 +58,12 @@ class InstanceLog:
     def steps(self, step: Step, start_ns: int, run: StepRun) -> None:
         features = step.features
         self._note_run(features, start_ns, run)
-        if self._behind_seq_ns and features.prefill_seqs:
+        if self._notes_late and features.prefill_seqs:
             for request, _ in step.prefills:
                 # Of a prompt's steps, the last one brings the token.
                 if request.first_tick < 0 and not request.continues:
-                    self._views.late_ns[request.visit] = self._behind_seq_ns * features.emitted_rows
+                    late_ns = self._front_end.late_ns(request.prompt_tokens, features.emitted_rows)
+                    self._views.late_ns[request.visit] = late_ns
 
     def _note_run(self, features: StepFeatures, start_ns: int, run: StepRun) -> None:
         self._ends.append(run)

@@ -53,9 +53,9 @@ class VisitColumns:
         """Arrival of each visit in the queue of its instance, if that is before the end of the run."""
         self.outcome = np.full(rows, Outcome.QUEUED, dtype=np.int8)
         self.instance = np.full(rows, -1, dtype=np.int32)
-        self.late_ns = np.zeros(rows if frontend.behind_seq_ns else 0, dtype=np.int64)
-        """Delay of each visit's tokens by those of other clients in the front end; empty without
-        such delays."""
+        self.late_ns = np.zeros(rows if frontend.vary else 0, dtype=np.int64)
+        """Delay of each visit's tokens by its prompt and by other clients' tokens in the front end; empty
+        without such delays."""
         self.scheduled_ns, self.finish_ns = unset(rows), unset(rows)
         self.first_step, self.last_step = unset(rows), unset(rows)
         self.emitted_tokens, self.cached_tokens, self.preemptions = (
@@ -101,7 +101,7 @@ class VisitColumns:
         tokens = views.tokens_before[before] + views.emitted_tokens[before]
         if tokens:
             views.tokens_before[visit] = tokens
-        if self.frontend.behind_seq_ns:
+        if self.frontend.vary:
             views.late_ns[visit] = views.late_ns[before]
 
     def has_moved(self, row: int) -> bool:
@@ -151,8 +151,8 @@ class VisitColumns:
         return int(self.finish_ns[self.latest[row] if len(self.latest) else row])
 
     def late_by(self, visit: int) -> int:
-        """Delay of a visit's tokens at the client by those of others."""
-        late_ns = int(self.late_ns[visit]) if self.frontend.behind_seq_ns else 0
+        """Delay of a visit's tokens at the client by its prompt, by those of others, and by a hand-over."""
+        late_ns = int(self.late_ns[visit]) if self.frontend.vary else 0
         return late_ns + (int(self.delivered_late_ns[visit]) if len(self.delivered_late_ns) else 0)
 
     def earlier_tokens(self, visit: int) -> int:

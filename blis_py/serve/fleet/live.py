@@ -54,7 +54,8 @@ class LiveRequest:
         self.emitted = 0
         """Tokens that its instance has emitted."""
         self.late_ns = 0
-        """Further delay of each of its tokens, by those that the server streams with the first one."""
+        """Further delay of each of its tokens, by its prompt and by those that the server streams with the
+        first one."""
         self.closed = False
 
 
@@ -298,7 +299,7 @@ class LiveCluster:
         if live is None or self._is_of_prefill(request):
             return
         if not live.emitted:
-            live.late_ns = self._frontend.behind_seq_ns * together
+            live.late_ns = self._frontend.late_ns(request.prompt_tokens, together)
         live.emitted += tokens
         self._later(end_ns + self._frontend.token_ns(live.emitted) + live.late_ns, [(live, tokens)])
 
