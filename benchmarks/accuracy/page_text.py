@@ -75,21 +75,31 @@ points had been looked at; none of them refers to a row or a configuration:
   had one share of 0.85, a chunk of 8,192 tokens and 1,024 requests for all large GPUs. Its KV pool is a share
   of what is free before loading, not of all that CUDA sees, with pools in proportion for windowed layers and
   for states of linear attention.
+- MXFP4 experts by OpenAI's Triton kernels on Hopper where TensorRT-LLM was launched with `moe_config.backend:
+  TRITON` (66 points of gpt-oss on H200), by vLLM's table of them; they had been priced by TensorRT-LLM's own
+  kernel, which takes up to 2.1 times as long.
+- FlashInfer's experts by CUTLASS under vLLM 0.16 on Hopper (30 points of MiniMax-M2.5): they came first in
+  that release's order (`fused_moe/oracle/fp8.py`; issue 34249). TensorRT-LLM's table has that kernel: with 2
+  or 4 groups of experts, where vLLM's has it, too, both agree within 5 % in the median.
+- 1 us for each token of a prompt in front of every engine, for splitting its text into tokens
+  (`benchmarks/tokenization.py`). It is measured, not learned on these points.
 
 Before errors with them were seen, from the tables alone: attention of several prompts in a step, by the
 batches that were measured; it had been that of one prompt with as many query-key pairs, which leaves out what
-grows with the tokens (windows, bytes, the expansion of a latent cache). From the engines' sources:
-projections down to a latent cache are whole on every rank, which takes from its KV memory. From published
-settings: the buffer of TensorRT-LLM's cache transceiver.
+grows with the tokens (windows, bytes, the expansion of a latent cache). Curves of experts with a knot at
+every doubling: at 65,536 pairs of a token and an expert, 8,192 tokens of most models, they are within 2.5 %
+of their rows in the mean instead of 4.6. From the engines' sources: projections down to a latent cache are
+whole on every rank, which takes from its KV memory. From published settings: the buffer of TensorRT-LLM's
+cache transceiver.
 """
 
 MARGINAL = """\
 Errors of the difference between the mean TTFTs of the longest and the shortest prompts of a configuration, of
-the same output length and version, at the lowest concurrency with both, up to 4. The front end drops out;
-waiting for the prompts of other requests does not, as no point has a single request in flight. Servers that
-let prompts wait by a flag are paired among themselves, and cold servers left out. Runs of one
-point differ, too: by their spread a difference has a standard error, and pairs below twice that (512 and
-1,024 tokens that took the same 174 ms) are in the first line alone. The goal is a median of 15.
+the same output length and version, at the lowest concurrency with both, up to 4. What is the same for both
+lengths drops out; waiting for the prompts of other requests does not, as no point has a single request in
+flight. Servers that let prompts wait by a flag are paired among themselves, and cold servers left out. Runs
+of one point differ, too: by their spread a difference has a standard error, and pairs below twice that (512
+and 1,024 tokens that took the same 174 ms) are in the first line alone. The goal is a median of 15.
 """
 
 MISSED = """\
@@ -97,14 +107,16 @@ MISSED = """\
   DeepGEMM there unless TP was 8 (vLLM's pull request 29346), which users found a quarter slower than another
   kernel in 0.12 to 0.14 (llm-compressor's issue 2292). The tables have Triton's
   kernel, and FlashInfer's by CUTLASS.
-- MiniMax-M2.5 in FP8 under vLLM 0.16 on H200: a marginal prefill 29 % too low. FlashInfer's kernel by CUTLASS
-  was chosen then (vLLM's issue 34249), which the tables have for groups of experts only.
 - Qwen3-32B in 16 bits under SGLang on one H100: TTFT three to twelve times too low. Its weights take three
   quarters of the memory, so the share that SGLang may use decides how many requests run. Its own rule gives
   a `mem_fraction_static` of 0.835 there (`server_args.py`), which is what is priced; with 0.8 TPOT would come
   out within 5 % and TTFT 1 to 31 % too low. The launch was not published.
-- gpt-oss-120b with TP4 on B200: a marginal prefill 18 to 39 % too low under vLLM and TensorRT-LLM alike, with
-  TP1 within 8 %; under TensorRT-LLM on H200 29 to 62 % too high up to TP4. The cause is not known.
+- DeepSeek in FP8 under TensorRT-LLM 1.1: a marginal prefill 60 % too low on B200 and 36 % too high on H200,
+  one pair of runs each; Qwen3.5 in FP4 under SGLang on B200 54 % too low.
+- MiniMax-M2.5 in FP8 under vLLM 0.18 on H100: of two runs of 8,192 tokens with 4 in flight, one took 1.7
+  times as long to its first tokens as the other, which is predicted within 10 %.
+- gpt-oss-120b under TensorRT-LLM with TP8 on H200: a marginal prefill 44 % too low, with TP1 to TP4 within
+  27 %; with TP4 on B200 24 to 31 % too low.
 """
 
 CONTRADICTED = """\

@@ -235,6 +235,8 @@ class Point:
             found["moe_backend"] = "triton"
         elif self._by_marlin:
             found["moe_backend"] = "marlin"
+        elif self._by_cutlass:
+            found["moe_backend"] = "flashinfer_cutlass"
         if re.search(r"allreduce[-_]fusion|fuse_allreduce_rms", other):
             found["fused_norms"] = True
         if self.engine == "vllm" and flags.get("async_scheduling") == "on":
@@ -261,6 +263,16 @@ class Point:
             return False
         switched = "VLLM_MXFP4_USE_MARLIN=1" in self.flags.get("env", "")
         return switched or (bool(self.version) and _number(self.version) < (0, 12))
+
+    @property
+    def _by_cutlass(self) -> bool:
+        """Whether vLLM chose FlashInfer's kernel by CUTLASS for experts with block scales on Hopper: it came
+        first in 0.16 (`fused_moe/oracle/fp8.py`; vLLM's issue 34249), and in later releases for groups of
+        experts alone, for which the tables have it."""
+        if self.engine != "vllm" or load_gpu(self.gpu).fp4_flops or _number(self.version) != (0, 16):
+            return False
+        weights = self.shape().weights
+        return bool(self.shape().moe_layers) and weights.block_scales
 
     def _graphs(self, text: str) -> dict[str, Any]:
         """Batch sizes with CUDA graphs, those of decodes where prompts have others."""

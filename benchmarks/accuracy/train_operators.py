@@ -53,7 +53,7 @@ MIN_OF_A_CURVE = 10
 """Token counts measured for experts of one size; below, the surface of all sizes has to do."""
 MAX_GPUS = 8
 """Of a curve for experts whose matrices are split."""
-CURVE_KNOTS = (-3, 0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 15, 17)
+CURVE_KNOTS = (-3, 0, *range(2, 18))
 """Of the curves of `experts`: logarithms of pairs of a token and an expert on a rank."""
 LARGEST_BATCH, ALIKE = 16384, 0.8
 """Tokens at which the work of a group of experts shows, and its share that cannot be that of two groups."""
@@ -184,8 +184,8 @@ def _experts(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
         own = _as_served_on_hopper(own, others[0])
     rows = pd.concat([own, _not_in(own, pd.concat(others))])
     yield from _of_experts(rows, gpu, "")
-    if tables.engine == "vllm" and not gpu.fp4_flops:
-        yield from _by_marlin(own, gpu)
+    if not gpu.fp4_flops:
+        yield from _on_hopper(tables.engine, own, pd.concat(others), gpu)
     if tables.engine == "sglang":
         formats = own.moe_dtype.isin(("fp8_block", "nvfp4"))
         named = own[formats & own.kernel_source.str.contains("trtllm")]
@@ -201,6 +201,25 @@ def _experts(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
         both = pd.concat(others)
         fast = both[both.kernel_source.str.contains("trtllm") & (both.moe_dtype == "fp8_block")]
         yield from _of_experts(fast, gpu, "@trtllm", curves=True) if len(fast) else ()
+
+
+def _on_hopper(engine: str, own: Rows, others: Rows, gpu: GpuSpec) -> Iterator[Measured]:
+    """Kernels that another engine measured: FlashInfer's with block scales under vLLM, which is
+    TensorRT-LLM's by CUTLASS (with 2 or 4 groups of experts both tables agree within 5 % in the median), and
+    OpenAI's in Triton for 4 bits, which TensorRT-LLM calls as vLLM does.
+    """
+    named: dict[str, Rows] = {}
+    if engine == "vllm":
+        yield from _by_marlin(own, gpu)
+        named["cutlass"] = others[_is(others, "fp8_block", "torch_flow_cutlass")]
+    if engine == "trtllm":
+        named["triton"] = others[_is(others, "w4a16_mxfp4", "oaitriton")]
+    for kernel, rows in named.items():
+        yield from _of_experts(rows, gpu, f"@{kernel}", curves=True) if len(rows) else ()
+
+
+def _is(rows: Rows, form: str, kernel: str) -> pd.Series[bool]:
+    return (rows.moe_dtype == form) & rows.kernel_source.str.contains(kernel)
 
 
 def _as_served_on_hopper(own: Rows, vllm: Rows) -> Rows:

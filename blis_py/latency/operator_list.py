@@ -76,7 +76,7 @@ class OperatorList:
         engine = learned[0].engine if learned else ""
         trtllm = engine == "trtllm"
         if options.moe_backend == "auto" and trtllm:
-            self._kernel = "cutlass" if layout.attention_dp > 1 else "trtllm"
+            self._kernel = self._of_trtllm
         elif options.moe_backend == "auto" and engine == "sglang" and gpu.fp4_flops:
             self._kernel = "trtllm"  # server_args.py: on sm100, without DeepEP
         self._fused = options.fused_norms and layout.attention_tp > 1
@@ -202,6 +202,14 @@ class OperatorList:
     def dispatches(self) -> bool:
         """Whether DeepEP brings tokens to their experts."""
         return self._kernel == "deepep" and self._layout.ep > 1 and self._has_here("all_to_all/deepep")
+
+    @property
+    def _of_trtllm(self) -> str:
+        """Kernel of experts that TensorRT-LLM chooses; for MXFP4 on Hopper `model_config.py`,
+        `resolve_moe_backend`."""
+        if self._expert_form == _HOPPER_MXFP4:
+            return "triton"
+        return "cutlass" if self._layout.attention_dp > 1 else "trtllm"
 
     @property
     def prices_prompts_apart(self) -> bool:

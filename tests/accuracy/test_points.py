@@ -136,6 +136,25 @@ def test_vllm_without_openai_s_kernels_has_marlin_for_mxfp4_on_hopper(tmp_path: 
     assert backends == ["marlin", "marlin", None, None, None]
 
 
+def test_vllm_0_16_multiplies_experts_with_block_scales_by_cutlass_on_hopper(tmp_path: Path) -> None:
+    rows = [
+        ("h200_sxm", "MiniMaxAI/MiniMax-M2.5", "0.16.0"),
+        ("h200_sxm", "MiniMaxAI/MiniMax-M2.5", "0.17.0"),
+        ("b200_sxm", "MiniMaxAI/MiniMax-M2.5", "0.16.0"),
+        ("h200_sxm", "openai/gpt-oss-120b", "0.16.0"),
+    ]
+    engine = {"backend": "vllm", "precision": "fp8", "gemm_quant_mode": "fp8_block"}
+    backends = [
+        point(
+            tmp_path / str(number), {**engine, "backend_version": version, "system": gpu, "model_path": model}
+        )
+        .settings()
+        .get("moe_backend")
+        for number, (gpu, model, version) in enumerate(rows)
+    ]
+    assert backends == ["flashinfer_cutlass", None, None, None]
+
+
 @pytest.mark.parametrize(
     ("text", "sizes"),
     [

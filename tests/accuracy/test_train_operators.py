@@ -85,6 +85,25 @@ def test_experts_of_a_models_sizes_have_a_curve_that_its_rows_lie_on(
     assert entry["error_percent"] < 3
 
 
+@pytest.mark.parametrize(
+    ("engine", "form", "kernel", "name"),
+    [
+        ("vllm", "fp8_block", "moe_torch_flow_cutlass", "cutlass"),
+        ("trtllm", "w4a16_mxfp4", "vllm_oaitriton", "triton"),
+        ("sglang", "fp8_block", "moe_torch_flow_cutlass", ""),
+    ],
+)
+def test_kernels_on_hopper_that_another_engine_measured_have_names(
+    engine: str, form: str, kernel: str, name: str
+) -> None:
+    wanted, other = experts(kernel, ep1=2.0).assign(moe_dtype=form), experts(ep1=9.0).assign(moe_dtype=form)
+    own = experts(ep1=4.0)
+    found = list(learner._on_hopper(engine, own, pd.concat([wanted, other]), load_gpu("h200")))
+    names = {entry[0] for entry in found}
+    assert names == ({f"experts/{form}@{name}/{load}" for load in ("balanced", "steep")} if name else set())
+    assert all((ns == 2e6).all() for _, _, ns in found)
+
+
 def test_nothing_is_learned_on_nothing() -> None:
     none = np.zeros(0)
     with pytest.raises(ValueError, match="no rows"):

@@ -377,6 +377,35 @@ def test_marlin_multiplies_weights_of_4_bits_alone() -> None:
     assert marlin == auto
 
 
+def test_tensorrt_llm_multiplies_mxfp4_on_hopper_by_openai_s_kernels() -> None:
+    """Rows of vLLM's table on H200, a group of 64 of the 128 experts; its own kernel takes half as long again
+    for 8,192 tokens."""
+    shape, gpu, layout = load_model("gpt-oss-120b"), load_gpu("h200"), Layout(2, 1, 2)
+    learned, _ = surfaces_for(gpu, "trtllm")
+    tokens = np.array([1024.0, 8192.0])
+    triton, auto, own = (
+        OperatorList(shape, gpu, layout, learned, KernelOptions(moe_backend=kernel))._experts(tokens, True)
+        for kernel in ("triton", "auto", "cutlass")
+    )
+    assert triton / 1e6 == pytest.approx([25.67 / 36, 79.42 / 36], rel=0.1)
+    assert (auto == triton).all()
+    assert own[1] > 1.5 * triton[1]
+
+
+def test_flashinfer_s_experts_by_cutlass_on_hopper_are_those_that_tensorrt_llm_measured() -> None:
+    """Rows of its table on H200: MiniMax-M2's experts in a quarter, evenly loaded, which vLLM multiplies by
+    Triton unless it is set otherwise."""
+    shape, gpu, layout = load_model("minimax-m2.5"), load_gpu("h200"), Layout(4)
+    learned, _ = surfaces_for(gpu, "vllm")
+    tokens = np.array([1.0, 8192.0])
+    cutlass, triton = (
+        OperatorList(shape, gpu, layout, learned, KernelOptions(moe_backend=kernel))._experts(tokens, True)
+        for kernel in ("flashinfer_cutlass", "auto")
+    )
+    assert cutlass / 1e3 == pytest.approx([101.4, 2470.8], rel=0.1)
+    assert (cutlass > 1.5 * triton).all()
+
+
 def test_deepep_brings_tokens_to_their_experts_by_a_mode_for_prompts_and_one_for_decodes() -> None:
     shape, layout = load_model("deepseek-r1"), Layout(8, 8, 8)
     gpu, tokens = load_gpu("gb200"), np.array([512.0])
