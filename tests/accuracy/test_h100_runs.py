@@ -34,7 +34,7 @@ def test_planning_a_step_ahead_halves_the_error_of_the_first_token_and_leaves_th
 
 def test_a_planted_front_end_is_found_again_in_calm_times_and_pauses_are_reported() -> None:
     """A quiet half and a busy one; a fiftieth of the requests is held up besides."""
-    from h100_runs import Run, front_end_of, served_together, stragglers
+    from h100_runs import TOKEN_MS, Run, front_end_of, served_together, stragglers
 
     random = np.random.default_rng(4)
     gaps_s = np.concatenate((random.exponential(1 / 2, 400), random.exponential(1 / 12, 2400)))
@@ -43,9 +43,10 @@ def test_a_planted_front_end_is_found_again_in_calm_times_and_pauses_are_reporte
     config = SchedulerConfig(num_kv_blocks=20_000, max_model_len=4096)
     latency = build("trained", shape=load_model("llama-3.1-8b"), gpu=load_gpu("h100"))
     record = simulate(table, scheduler=config, latency=latency)
-    late_ms = 6 + 0.05 * served_together(record) + random.normal(0, 0.3, len(table))
+    late_ms = 6 + 0.05 * served_together(record) + TOKEN_MS * table.prompt_tokens
+    late_ms += random.normal(0, 0.3, len(table))
     late_ms[100::50] += 40
     ttft_ms = (record.first_token_ns - table.arrival_ns) / 1e6 + late_ms
     run = Run("planted", {}, table, ttft_ms, ttft_ms)
-    assert tuple(front_end_of([run], [record])) == pytest.approx((6, 0.05), rel=0.05)
+    assert tuple(front_end_of([run], [record])) == pytest.approx((6, 0.05, TOKEN_MS), rel=0.05)
     assert set(stragglers(run, record)) == set(range(100, len(table), 50))
