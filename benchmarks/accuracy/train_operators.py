@@ -346,11 +346,11 @@ def _attention(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
 
 
 def _mla(tables: Tables, gpu: GpuSpec) -> Iterator[Measured]:
-    """SGLang calls the kernels of others for prompts (FlashAttention's, TensorRT-LLM's): the fastest of all
-    engines' measurements. Its own ones on Hopper are of a kernel that takes more than twice as long as the
-    whole module in another of its tables."""
+    """SGLang and vLLM call the kernels of others for prompts (FlashAttention's, TensorRT-LLM's): the fastest
+    of all engines' measurements. SGLang's own ones on Hopper are of a kernel that takes more than twice as
+    long as the whole module in another of its tables; vLLM's hold 0.1 ms and more of launches from Python."""
     for phase, length in (("context", "isl"), ("generation", "step")):
-        shared = phase == "context" and tables.engine == "sglang"
+        shared = phase == "context" and tables.engine in ("sglang", "vllm")
         names = tables.all_engines() if shared else [tables]
         rows = pd.concat([_from_engine(each, f"{phase}_mla_perf") for each in names])
         for form, part in _by(rows, "kv_cache_dtype", "bfloat16") if len(rows) else ():

@@ -54,7 +54,7 @@ measured."""
 _FEW_STEPS = 8
 """Runs up to this length are priced step by step, longer ones in numpy."""
 _TOKENS = np.unique(np.concatenate([np.arange(1, 17), np.round(2 ** np.arange(4, 20, 0.25))])).astype(float)
-_CHUNKS = np.concatenate([[0.0], 2.0 ** np.arange(0, 19)])
+_CHUNKS = np.concatenate([[0.0], 2.0 ** np.arange(0, 6), np.round(2.0 ** np.arange(6, 18.5, 0.5))])
 _PASTS = np.concatenate([[0.0], 2.0 ** np.arange(6, 21)])
 _CONTEXTS = np.concatenate([[0.0], 2.0 ** np.arange(3, 22)])
 
