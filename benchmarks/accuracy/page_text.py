@@ -79,8 +79,10 @@ points had been looked at; none of them refers to a row or a configuration:
   TRITON` (66 points of gpt-oss on H200), by vLLM's table of them; they had been priced by TensorRT-LLM's own
   kernel, which takes up to 2.1 times as long.
 - FlashInfer's experts by CUTLASS under vLLM 0.16 on Hopper (30 points of MiniMax-M2.5): they came first in
-  that release's order (`fused_moe/oracle/fp8.py`; issue 34249). TensorRT-LLM's table has that kernel: with 2
-  or 4 groups of experts, where vLLM's has it, too, both agree within 5 % in the median.
+  the order of 0.15 and 0.16 (`fused_moe/oracle/fp8.py`; issue 34249). TensorRT-LLM's table has that kernel:
+  with 2 or 4 groups of experts, where vLLM's has it, too, both agree within 5 % in the median.
+- Chunks over cached tokens at the efficiency of a prompt with as many query-key pairs, found by reading prices
+  and tested on kernel times of two other cards; attention between the powers of two of a chunk is closer.
 - 1 us for each token of a prompt in front of every engine, for splitting its text into tokens
   (`benchmarks/tokenization.py`). It is measured, not learned on these points.
 

@@ -236,7 +236,7 @@ class Point:
         elif self._by_marlin:
             found["moe_backend"] = "marlin"
         elif self._by_cutlass:
-            found["moe_backend"] = "flashinfer_cutlass"
+            found["moe_backend"] = "flashinfer_cutlass" if self.engine == "vllm" else "cutlass"
         if re.search(r"allreduce[-_]fusion|fuse_allreduce_rms", other):
             found["fused_norms"] = True
         if self.engine == "vllm" and flags.get("async_scheduling") == "on":
@@ -266,13 +266,19 @@ class Point:
 
     @property
     def _by_cutlass(self) -> bool:
-        """Whether vLLM chose FlashInfer's kernel by CUTLASS for experts with block scales on Hopper: it came
-        first in 0.16 (`fused_moe/oracle/fp8.py`; vLLM's issue 34249), and in later releases for groups of
-        experts alone, for which the tables have it."""
-        if self.engine != "vllm" or load_gpu(self.gpu).fp4_flops or _number(self.version) != (0, 16):
+        """Whether experts on Hopper ran by CUTLASS where their engine has another kernel by now.
+
+        With block scales vLLM put FlashInfer's kernel first in 0.15 and 0.16 (`fused_moe/oracle/fp8.py`; its
+        pull request 33490 and issue 34249), and later for groups of experts alone, for which the tables have
+        it. In MXFP4 TensorRT-LLM chose none but its own before 1.3.0rc2 (its pull request 11074).
+        """
+        if load_gpu(self.gpu).fp4_flops or not self.shape().moe_layers:
             return False
-        weights = self.shape().weights
-        return bool(self.shape().moe_layers) and weights.block_scales
+        if self.engine == "vllm":
+            return self.shape().weights.block_scales and _number(self.version) in ((0, 15), (0, 16))
+        candidate = re.search(r"rc(\d+)", self.version)
+        early = _number(self.version) < (1, 3) or bool(candidate and int(candidate[1]) < 2)
+        return self.engine == "trtllm" and "gpt-oss" in self.model and bool(self.version) and early
 
     def _graphs(self, text: str) -> dict[str, Any]:
         """Batch sizes with CUDA graphs, those of decodes where prompts have others."""

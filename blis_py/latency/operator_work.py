@@ -155,8 +155,8 @@ def mla_context(gpu: GpuSpec, seqs: Sizes, length: Sizes, past: Sizes, heads: Si
 def _whole_length(length: Sizes, past: Sizes) -> Any:
     """Length of a prompt with nothing cached that has as many query-key pairs: tables measured those alone.
 
-    By vLLM's attention on two cards (layer profiles of Llama-3.1-8B), chunks of 512 tokens and more are 2 to 20 %
-    off at the efficiency of that length, 3 to 57 % at that of the chunk's own.
+    By vLLM's attention on two cards (layer profiles of Llama-3.1-8B), chunks of 512 tokens and more are 2 to
+    20 % off at the efficiency of that length, 3 to 57 % at that of the chunk's own.
     """
     return np.sqrt(np.asarray(length, dtype=float) * (length + 2.0 * np.asarray(past, dtype=float)))
 

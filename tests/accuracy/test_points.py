@@ -136,9 +136,11 @@ def test_vllm_without_openai_s_kernels_has_marlin_for_mxfp4_on_hopper(tmp_path: 
     assert backends == ["marlin", "marlin", None, None, None]
 
 
-def test_vllm_0_16_multiplies_experts_with_block_scales_by_cutlass_on_hopper(tmp_path: Path) -> None:
+def test_vllm_0_15_and_0_16_multiply_experts_with_block_scales_by_cutlass_on_hopper(tmp_path: Path) -> None:
     rows = [
         ("h200_sxm", "MiniMaxAI/MiniMax-M2.5", "0.16.0"),
+        ("h200_sxm", "MiniMaxAI/MiniMax-M2.5", "0.15.1"),
+        ("h200_sxm", "MiniMaxAI/MiniMax-M2.5", "0.14.0"),
         ("h200_sxm", "MiniMaxAI/MiniMax-M2.5", "0.17.0"),
         ("b200_sxm", "MiniMaxAI/MiniMax-M2.5", "0.16.0"),
         ("h200_sxm", "openai/gpt-oss-120b", "0.16.0"),
@@ -152,7 +154,23 @@ def test_vllm_0_16_multiplies_experts_with_block_scales_by_cutlass_on_hopper(tmp
         .get("moe_backend")
         for number, (gpu, model, version) in enumerate(rows)
     ]
-    assert backends == ["flashinfer_cutlass", None, None, None]
+    assert backends == ["flashinfer_cutlass", "flashinfer_cutlass", None, None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("version", "gpu", "backend"),
+    [("1.3.0rc1", "h100_sxm", "cutlass"), ("1.3.0rc2", "h100_sxm", None), ("1.2.0", "b200_sxm", None)],
+)
+def test_tensorrt_llm_had_its_own_kernel_for_mxfp4_on_hopper_until_it_chose_one(
+    tmp_path: Path, version: str, gpu: str, backend: str | None
+) -> None:
+    row = {
+        "backend": "trtllm",
+        "backend_version": version,
+        "system": gpu,
+        "model_path": "openai/gpt-oss-120b",
+    }
+    assert point(tmp_path, row).settings().get("moe_backend") == backend
 
 
 @pytest.mark.parametrize(
