@@ -81,8 +81,8 @@ points had been looked at; none of them refers to a row or a configuration:
 - FlashInfer's experts by CUTLASS under vLLM 0.16 on Hopper (30 points of MiniMax-M2.5): they came first in
   the order of 0.15 and 0.16 (`fused_moe/oracle/fp8.py`; issue 34249). TensorRT-LLM's table has that kernel:
   with 2 or 4 groups of experts, where vLLM's has it, too, both agree within 5 % in the median.
-- Chunks over cached tokens at the efficiency of a prompt with as many query-key pairs, found by reading prices
-  and tested on kernel times of two other cards; attention between the powers of two of a chunk is closer.
+- Chunks over cached tokens at the efficiency of a prompt with as many query-key pairs, found by reading
+  prices and tested on kernel times of two other cards; attention closer between powers of two of a chunk.
 - 1 us for each token of a prompt in front of every engine, for splitting its text into tokens
   (`benchmarks/tokenization.py`). It is measured, not learned on these points.
 
@@ -113,12 +113,12 @@ MISSED = """\
   quarters of the memory, so the share that SGLang may use decides how many requests run. Its own rule gives
   a `mem_fraction_static` of 0.835 there (`server_args.py`), which is what is priced; with 0.8 TPOT would come
   out within 5 % and TTFT 1 to 31 % too low. The launch was not published.
-- DeepSeek in FP8 under TensorRT-LLM 1.1: a marginal prefill 60 % too low on B200 and 36 % too high on H200,
+- DeepSeek in FP8 under TensorRT-LLM 1.1: a marginal prefill 59 % too low on B200 and 36 % too high on H200,
   one pair of runs each; Qwen3.5 in FP4 under SGLang on B200 54 % too low.
 - MiniMax-M2.5 in FP8 under vLLM 0.18 on H100: of two runs of 8,192 tokens with 4 in flight, one took 1.7
   times as long to its first tokens as the other, which is predicted within 10 %.
-- gpt-oss-120b under TensorRT-LLM with TP8 on H200: a marginal prefill 44 % too low, with TP1 to TP4 within
-  27 %; with TP4 on B200 24 to 31 % too low.
+- gpt-oss-120b under TensorRT-LLM with TP8 on H200: a marginal prefill 48 % too low, with TP1 to TP4 within
+  19 %; with TP4 on B200 27 to 34 % too low.
 """
 
 CONTRADICTED = """\
