@@ -141,11 +141,16 @@ def _requests(server: LaunchedEngine) -> int:
     blocks = server.count("scheduler.num_kv_blocks", pool.blocks * server.replicas) // server.replicas
     longest = server.count("scheduler.max_model_len", shape.max_position_embeddings)
     requests = sglang.running_requests(max(blocks, 1) * pool.block_size, longest)
-    if not pool.states:
+    if pool.sequences is None:
         return requests
-    cached = server["scheduler.prefix_cache"] != "none"
-    copies = (5 if server.since(_GRAPHS_OF_CHUNKS) else 3) if cached else 1
-    return max(min(requests, pool.states // copies), 1)
+    return max(min(requests, pool.sequences // state_copies(server)), 1)
+
+
+def state_copies(server: LaunchedEngine) -> int:
+    """States of linear attention that SGLang needs for a running request."""
+    if server["scheduler.prefix_cache"] == "none":
+        return 1
+    return 5 if server.since(_GRAPHS_OF_CHUNKS) else 3
 
 
 def _pool(server: LaunchedEngine) -> KvCapacity | None:

@@ -19,7 +19,7 @@ from blis_py.hardware.memory_overheads import BLIS_OVERHEADS, MemoryOverheads
 from blis_py.models.model_shape import ModelShape
 
 _TP_DEGREES = (1, 2, 4, 8, 16, 32)
-_FEWER_SEQS = (512, 256, 128, 64, 32)
+_FEWER_SEQS = (1024, 512, 256, 128, 64, 32, 16, 8)
 _USEFUL_TOKENS = 2048
 """Minimum number of tokens for which a suggestion leaves room."""
 
@@ -47,8 +47,8 @@ class KvCapacity(NamedTuple):
     """Keys and values of one block on one rank."""
     blocks: int
     """Zero or negative if the model does not fit."""
-    states: int = 0
-    """Sequences whose states of linear attention fit into the share set aside for them; 0 = no such share."""
+    sequences: int | None = None
+    """Sequences for whose states of linear attention there is memory; None = they have none."""
 
     @property
     def kv_bytes(self) -> int:
@@ -129,7 +129,7 @@ def kv_capacity(
     tokens, seqs = max_num_batched_tokens, max_num_seqs
     plan = _Plan(shape, gpu, tp, block_size, gpu_memory_utilization, tokens, seqs, overheads, layout, states)
     capacity = _budget(plan)
-    if capacity.blocks < 1:
+    if not _holds(capacity, 1):
         raise _does_not_fit(plan, capacity)
     return capacity
 
@@ -263,8 +263,9 @@ def _budget(plan: _Plan) -> KvCapacity:
     if overheads.share_of_free:
         free = memory_bytes - weights - activations.bytes - overhead
         usable, kv_bytes = free * utilization + (memory_bytes - free), free * utilization
-    held_bytes, states = _held(plan, kv_bytes)
-    kv_bytes -= held_bytes
+    held = _held(plan, kv_bytes)
+    kv_bytes -= held.bytes
+    blocks = int(kv_bytes // block_bytes)
     return KvCapacity(
         model=shape.name,
         gpu=gpu.name,
@@ -277,34 +278,71 @@ def _budget(plan: _Plan) -> KvCapacity:
         weight_bytes=int(weights),
         activation_bytes=int(activations.bytes),
         activation_basis=activations.basis,
-        overhead_bytes=int(overhead + held_bytes),
+        overhead_bytes=int(overhead + held.bytes),
         block_bytes=block_bytes,
-        blocks=int(kv_bytes // block_bytes),
-        states=states,
+        blocks=blocks,
+        sequences=held.sequences,
     )
 
 
-def _held(plan: _Plan, kv_bytes: float) -> tuple[float, int]:
-    """Bytes of the pool for windows and states, and the sequences whose states have a share of their own.
+class _Held(NamedTuple):
+    """Part of the pool that is set aside."""
 
-    They are of no more sequences than it has room for: each is assumed to take at least as much of it by its
-    length.
+    bytes: float
+    sequences: int | None
+    """Sequences that it is enough for; None = any number."""
+
+
+def _held(plan: _Plan, kv_bytes: float) -> _Held:
+    """What windows and states take of the pool, none of a running sequence's left out."""
+    room_bytes = max(kv_bytes, 0.0)
+    state_bytes = _state_bytes(plan.shape, plan.layout)
+    states = _held_states(plan, room_bytes, state_bytes) if state_bytes else _Held(0.0, None)
+    windows_bytes = _held_windows(plan, max(room_bytes - states.bytes, 0.0))
+    return states._replace(bytes=states.bytes + windows_bytes)
+
+
+def _held_states(plan: _Plan, room_bytes: float, state_bytes: int) -> _Held:
     """
-    shape, overheads, room_bytes = plan.shape, plan.overheads, max(kv_bytes, 0.0)
-    state_bytes = 0 if shape.linear is None else shape.linear.sequence_bytes // plan.layout.attention_tp
-    if overheads.state_share and state_bytes:
-        states = plan.states or int(room_bytes * overheads.state_share) // state_bytes
-        states = min(states, int(room_bytes / 2) // state_bytes)
-        return float(states * state_bytes), states
-    seqs = min(plan.seqs, plan.tokens)
-    return min(seqs * (_window_bytes(shape, plan.layout, overheads) + state_bytes), room_bytes / 2), 0
+    Where an engine does not reserve them, they are of no more sequences than the pool has room for: each is
+    assumed to take at least as much of it by its length.
+    """
+    if plan.overheads.states_reserved:
+        return _Held(float(plan.seqs * state_bytes), plan.seqs)
+    fitting = int(room_bytes / 2) // state_bytes
+    if plan.overheads.state_share:
+        states = plan.states or int(room_bytes * plan.overheads.state_share) // state_bytes
+        states = min(states, fitting)
+        return _Held(float(states * state_bytes), states)
+    return _Held(min(plan.seqs * state_bytes, room_bytes / 2), min(plan.seqs, fitting))
+
+
+def _held_windows(plan: _Plan, room_bytes: float) -> float:
+    """As many bytes as running sequences can fill: whole windows, or as many tokens as other layers hold."""
+    shape, layout, overheads = plan.shape, plan.layout, plan.overheads
+    window_bytes = _window_bytes(shape, layout, overheads)
+    if not window_bytes:
+        return 0.0
+    share = _windowed(shape, overheads) / shape.cached_layers
+    return min(plan.seqs * window_bytes, room_bytes * share)
+
+
+def _state_bytes(shape: ModelShape, layout: Layout) -> int:
+    """Bytes that a rank keeps for the state of a sequence: it has the heads of its share of attention."""
+    return 0 if shape.linear is None else shape.linear.sequence_bytes // layout.attention_tp
+
+
+def _holds(capacity: KvCapacity, tokens: int) -> bool:
+    """Whether there is room for so many tokens, and for a sequence."""
+    return capacity.tokens >= tokens and capacity.sequences != 0
 
 
 def _does_not_fit(plan: _Plan, capacity: KvCapacity) -> InputError:
     needed = capacity.weight_bytes + capacity.activation_bytes + capacity.overhead_bytes
     problem = (
         f"{capacity.model} does not fit on {capacity.gpu} at TP{capacity.tp}: each GPU needs "
-        f"{needed / GIB:.1f} GiB before any KV, {capacity.usable_bytes / GIB:.1f} GiB are usable"
+        f"{needed / GIB:.1f} GiB before any KV{_of_states(plan)}, "
+        f"{capacity.usable_bytes / GIB:.1f} GiB are usable"
     )
     ways = _ways_to_fit(plan)
     return InputError(
@@ -312,11 +350,19 @@ def _does_not_fit(plan: _Plan, capacity: KvCapacity) -> InputError:
     )
 
 
+def _of_states(plan: _Plan) -> str:
+    """The part of the memory that is reserved for states, in words."""
+    state_bytes = _state_bytes(plan.shape, plan.layout) if plan.overheads.states_reserved else 0
+    if not state_bytes:
+        return ""
+    return f" ({plan.seqs * state_bytes / GIB:.1f} for the states of {plan.seqs:,} sequences)"
+
+
 def _ways_to_fit(plan: _Plan) -> list[str]:
     """Single changes that would leave useful room."""
 
     def fits(changed: _Plan) -> bool:
-        return _budget(changed).tokens >= _USEFUL_TOKENS
+        return _holds(_budget(changed), _USEFUL_TOKENS)
 
     ways, shape = [], plan.shape
     degrees = [tp for tp in _TP_DEGREES if tp > plan.tp and _divides(shape, tp)]

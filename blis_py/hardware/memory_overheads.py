@@ -58,6 +58,8 @@ class MemoryOverheads:
     """Tokens in the pool of windowed layers for each in that of the others; 0 = as many as windows hold."""
     state_share: float = 0.0
     """Share of the pool set aside for states of linear attention; 0 = of as many sequences as may run."""
+    states_reserved: bool = False
+    """Whether states of `max_num_seqs` sequences are allocated at start, or the engine does not start."""
     source: str = ""
     """Source of the figures."""
 
@@ -121,8 +123,9 @@ TRTLLM_OVERHEADS = MemoryOverheads(
     visible_memory=True,
     share_of_free=True,
     windows_apart=True,
+    states_reserved=True,
     source="free_gpu_memory_fraction of what is left (tensorrt_llm/_torch/pyexecutor/_util.py); "
-    "forward pass as vLLM",
+    "forward pass as vLLM; states of max_batch_size sequences (pyexecutor/mamba_cache_manager.py)",
 )
 OVERHEADS = {
     "blis": BLIS_OVERHEADS,

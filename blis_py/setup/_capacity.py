@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from blis_py.config.derived import LaunchedEngine, settings_of, state_copies
+from blis_py.config.engine import load_engine
 from blis_py.config.models import RunConfig
+from blis_py.core.config import SchedulerConfig
 from blis_py.errors import InputError
-from blis_py.hardware.capacity import check_tp, default_max_model_len, kv_capacity
+from blis_py.hardware.capacity import KvCapacity, check_tp, default_max_model_len, kv_capacity
 from blis_py.hardware.gpu import GpuSpec
 from blis_py.hardware.layout import Layout
 from blis_py.hardware.memory_overheads import OVERHEADS
@@ -17,8 +20,11 @@ def layout_of(config: RunConfig) -> Layout:
     return Layout(config.tp, config.attention_dp, config.ep, config.redundant_experts)
 
 
-def capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, int]:
-    """A one-line description of the KV capacity, and the blocks of one instance.
+def capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, int, int | None]:
+    """A one-line description of the KV capacity, the blocks of one instance, and the requests that may run.
+
+    These are of a replica, as its memory for states permits; None = any number, also where the KV blocks are
+    given.
 
     Raises:
         InputError: the model does not fit, or the parallelism does not divide it.
@@ -47,28 +53,37 @@ def capacity(config: RunConfig, shape: ModelShape, gpu: GpuSpec) -> tuple[str, i
     else:
         if given is None:
             replicas = f", on each of {layout.attention_dp} replicas" if layout.attention_dp > 1 else ""
-            return computed.describe() + replicas, computed.blocks * layout.attention_dp
+            blocks = computed.blocks * layout.attention_dp
+            return computed.describe() + replicas, blocks, _running(config, computed)
         fits = f"by its memory {computed.blocks:,}"
     line = (
         f"KV capacity: {given:,} blocks of {settings.block_size} = {given * settings.block_size:,} tokens "
         f"(as given; {fits}: {shape.name} on {gpu.name} TP{config.tp})"
     )
-    return line, given
+    return line, given, None
+
+
+def _running(config: RunConfig, computed: KvCapacity) -> int | None:
+    """Requests that may run on a replica; SGLang keeps copies of their states."""
+    if computed.sequences is None or not OVERHEADS[config.memory].state_share:
+        return computed.sequences
+    server = LaunchedEngine(settings_of(config), load_engine(config.engine).release)
+    return max(computed.sequences // state_copies(server), 1)
 
 
 def kv_type_notes(
-    config: RunConfig, shape: ModelShape, num_kv_blocks: int, requested: Demand, instances: int
+    config: RunConfig, shape: ModelShape, scheduler: SchedulerConfig, requested: Demand, instances: int
 ) -> list[str]:
     """A note where the type of the KV cache decides whether the requests of closed loops run all at once."""
     loops, limit = requested.loops, config.workload.concurrency
     if (loops is None and limit is None) or not len(requested.table):
         return []
-    settings, table = config.scheduler, requested.table
+    table = requested.table
     in_flight = limit or 0 if loops is None else sum(loop.permits or 0 for loop in loops.parts)
     permits = in_flight / instances
     each = table.prompt_tokens.mean() + table.output_tokens.mean() / 2
-    held_tokens = min(permits, settings.max_num_seqs * config.attention_dp) * each
-    room = num_kv_blocks * settings.block_size
+    held_tokens = min(permits, scheduler.max_num_seqs) * each
+    room = scheduler.num_kv_blocks * scheduler.block_size
     narrow = shape.kv_dtype_bytes == 1
     other, name, otherwise = (room / 2, "8", "16") if narrow else (room * 2, "16", "8")
     if (held_tokens <= room) == (held_tokens <= other):

@@ -28,6 +28,25 @@ class Deployment(NamedTuple):
     capacity: str
     num_kv_blocks: int
     """KV blocks of one instance."""
+    sequences: int | None
+    """Sequences for whose states of linear attention a replica has memory; None = any number."""
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Most running requests of a replica."""
+        most = self.config.scheduler.max_num_seqs
+        return most if self.sequences is None else min(most, self.sequences)
+
+    def sequence_notes(self) -> list[str]:
+        """A note where memory limits the running requests."""
+        most = self.config.scheduler.max_num_seqs
+        if self.max_num_seqs == most:
+            return []
+        of = "a replica" if self.config.attention_dp > 1 else "an instance"
+        return [
+            f"at most {self.max_num_seqs:,} requests run at once on {of}, not max_num_seqs {most:,}: there is "
+            "no memory for the states of linear attention of more beside their KV"
+        ]
 
 
 def deployed(config: RunConfig) -> Deployment:
@@ -36,7 +55,7 @@ def deployed(config: RunConfig) -> Deployment:
     Raises:
         InputError: there is no such model or GPU, the model is not priced, or it does not fit.
     """
-    profile, gpu, line, blocks = None, None, "", 0
+    profile, gpu, line, blocks, sequences = None, None, "", 0, None
     if config.latency.model == "fitted":
         from blis_py.setup._measured import measured_run
 
@@ -51,11 +70,11 @@ def deployed(config: RunConfig) -> Deployment:
             gpu = gpu.linked_at(config.link_gbps)
     require_priced(shape)
     if gpu is not None:
-        line, blocks = capacity(config, shape, gpu)
+        line, blocks, sequences = capacity(config, shape, gpu)
     check_count(
         blocks, least=1, most=MAX_KV_BLOCKS, key="KV blocks of an instance", fix="use fewer or larger blocks"
     )
-    return Deployment(config, shape, gpu, profile, line, blocks)
+    return Deployment(config, shape, gpu, profile, line, blocks, sequences)
 
 
 def _model_name(config: RunConfig) -> str:

@@ -72,6 +72,7 @@ class PoolSetup:
         config = served.config
         scheduler = _scheduler(
             config.scheduler,
+            served.max_num_seqs,
             served.num_kv_blocks,
             max_model_len,
             config.attention_dp,
@@ -84,7 +85,7 @@ class PoolSetup:
         host_notes = (*host_notes, *([not_priced] if not_priced else []), *_of_compiling(config, demand))
         by_operators = hasattr(latency, "learned_on")
         shape_notes = model_notes(served.shape, served.gpu, by_operators)
-        hardware_notes = (*shape_notes, *link_notes(served.gpu, config.tp))
+        hardware_notes = (*served.sequence_notes(), *shape_notes, *link_notes(served.gpu, config.tp))
         block_bytes = rank_block_bytes(served.shape, layout_of(config), scheduler.block_size) * config.tp
         kv = block_bytes, served.shape.cached_layers
         return cls(section, config, scheduler, latency, served.capacity, *kv, hardware_notes, host_notes)
@@ -187,18 +188,24 @@ def weight_notes(pools: Sequence[PoolSetup], modelled: bool) -> list[str]:
 
 
 def _scheduler(
-    settings: SchedulerSection, num_kv_blocks: int, max_model_len: int, replicas: int, balance_steps: int
+    settings: SchedulerSection,
+    max_num_seqs: int,
+    num_kv_blocks: int,
+    max_model_len: int,
+    replicas: int,
+    balance_steps: int,
 ) -> SchedulerConfig:
     """
     Args:
+        max_num_seqs: of a replica.
         replicas: of attention, each with the limits of `settings`.
         balance_steps: most steps that prompts wait for one on every replica.
     """
     kind = extended(SchedulerConfig)
     own = {f.name: getattr(settings, f.name) for f in fields(kind) if hasattr(settings, f.name)}
     resolved = {"num_kv_blocks": num_kv_blocks, "max_model_len": max_model_len, "scheduler": settings.policy}
+    resolved["max_num_seqs"] = max_num_seqs * replicas
     if replicas > 1:
-        resolved["max_num_seqs"] = settings.max_num_seqs * replicas
         resolved["max_num_batched_tokens"] = settings.max_num_batched_tokens * replicas
         resolved |= {"ranks": replicas, "rank_balance_steps": balance_steps}
     return kind(**own | resolved)

@@ -334,7 +334,7 @@ def _notes(
     """
     beforehand = [
         (
-            *kv_type_notes(one.config, one.shape, one.num_kv_blocks, requested, pool.section.count),
+            *kv_type_notes(one.config, one.shape, pool.scheduler, requested, pool.section.count),
             *pool.hardware_notes,
             *more,
         )

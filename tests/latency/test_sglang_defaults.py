@@ -141,7 +141,7 @@ def test_states_have_nine_nineteenths_of_the_pool_or_as_many_as_given() -> None:
     assert shape.linear is not None
     found = pool("qwen3.5-35b-a3b", "h200", 1, 0.8)
     room_bytes = found.kv_bytes + found.overhead_bytes
-    assert found.states == int(room_bytes * 0.9 / 1.9) // shape.linear.sequence_bytes
+    assert found.sequences == int(room_bytes * 0.9 / 1.9) // shape.linear.sequence_bytes
     given = pool("qwen3.5-35b-a3b", "h200", 1, 0.8, states=100)
-    assert given.states == 100
+    assert given.sequences == 100
     assert given.kv_bytes == room_bytes - 100 * shape.linear.sequence_bytes
