@@ -294,7 +294,7 @@ class _Held(NamedTuple):
 
 
 def _held(plan: _Plan, kv_bytes: float) -> _Held:
-    """What windows and states take of the pool, none of a running sequence's left out."""
+    """Room for the windows and states of all running sequences."""
     room_bytes = max(kv_bytes, 0.0)
     state_bytes = _state_bytes(plan.shape, plan.layout)
     states = _held_states(plan, room_bytes, state_bytes) if state_bytes else _Held(0.0, None)
@@ -303,10 +303,8 @@ def _held(plan: _Plan, kv_bytes: float) -> _Held:
 
 
 def _held_states(plan: _Plan, room_bytes: float, state_bytes: int) -> _Held:
-    """
-    Where an engine does not reserve them, they are of no more sequences than the pool has room for: each is
-    assumed to take at least as much of it by its length.
-    """
+    """Room for states: of all that may run where an engine reserves it, else of no more sequences than the
+    pool has room for. Each is assumed to take at least as much of it by its length."""
     if plan.overheads.states_reserved:
         return _Held(float(plan.seqs * state_bytes), plan.seqs)
     fitting = int(room_bytes / 2) // state_bytes
@@ -318,7 +316,7 @@ def _held_states(plan: _Plan, room_bytes: float, state_bytes: int) -> _Held:
 
 
 def _held_windows(plan: _Plan, room_bytes: float) -> float:
-    """As many bytes as running sequences can fill: whole windows, or as many tokens as other layers hold."""
+    """Bytes that running sequences can fill at most: whole windows, or as many tokens as other layers hold."""
     shape, layout, overheads = plan.shape, plan.layout, plan.overheads
     window_bytes = _window_bytes(shape, layout, overheads)
     if not window_bytes:

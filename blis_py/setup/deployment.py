@@ -44,8 +44,8 @@ class Deployment(NamedTuple):
             return []
         of = "a replica" if self.config.attention_dp > 1 else "an instance"
         return [
-            f"at most {self.max_num_seqs:,} requests run at once on {of}, not max_num_seqs {most:,}: there is "
-            "no memory for the states of linear attention of more beside their KV"
+            f"at most {self.max_num_seqs:,} requests run at once on {of}, not max_num_seqs {most:,}: "
+            "there is no memory for the states of linear attention of more beside their KV"
         ]
 
 
