@@ -9,9 +9,10 @@ from typing import Any
 from blis_py.config.cluster import AdmissionSection, GatewaySection, RoutingSection
 from blis_py.config.disaggregation import ROLES, WITHOUT_POOLS, DisaggregationSection
 from blis_py.config.effects import refuse_useless
-from blis_py.config.latency import LatencySection
+from blis_py.config.latency import EXPERT_LOADS, LatencySection
 from blis_py.config.layers import Layers, did_you_mean, flatten
 from blis_py.config.models import RunConfig, SchedulerSection
+from blis_py.config.paths import looks_like_load
 from blis_py.config.workload import WorkloadSection
 from blis_py.core.bounds import LAST_NS, MAX_INSTANCES, clock_ns
 from blis_py.core.checks import contradictions
@@ -102,9 +103,16 @@ def _check_latency(config: RunConfig, layers: Layers) -> None:
             "latency.profile",
             fix="give --profile DIR, and no other --latency-model than fitted",
         )
+    _check_expert_load(latency.expert_load, layers)
     if config.link_gbps is not None and latency.model not in PRICES_LINKS:
         fix = f"drop it or use --latency-model {' or '.join(PRICES_LINKS)}"
         raise layers.error(f"has no effect on {latency.model}", "link_gbps", fix=fix)
+
+
+def _check_expert_load(name: str, layers: Layers) -> None:
+    if name not in EXPERT_LOADS and not looks_like_load(name):
+        fix = did_you_mean(name, (*EXPERT_LOADS, "a .csv file"))
+        raise layers.error("unknown value", "latency.expert_load", value=name, fix=fix)
 
 
 def _check_coefficients(latency: LatencySection, layers: Layers) -> None:

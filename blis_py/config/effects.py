@@ -28,12 +28,12 @@ _OF_FORMERS = {
 }
 """Settings of batch formers."""
 _OF_TRAINED = (
-    *("kernels", "moe_backend", "fused_norms"),
+    *("kernels", "moe_backend", "fused_norms", "expert_load"),
     *("cuda_graphs", "cuda_graph_max_size", "cuda_graph_sizes", "cuda_graph_padding"),
 )
 _NOTED = {
     *("routing.scorers", "link_gbps", "memory", "scheduler.gpu_memory_utilization", "drain"),
-    *(f"latency.{name}" for name in _OF_TRAINED if name != "kernels"),
+    *(f"latency.{name}" for name in _OF_TRAINED if name not in ("kernels", "expert_load")),
     *("attention_dp_timeout_iters", "scheduler.rank_choice"),
     *(f"scheduler.{name}" for name in _OF_FORMERS),
 }

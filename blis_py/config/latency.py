@@ -9,6 +9,8 @@ from blis_py.core.flag_texts import numbers, whole_numbers
 from blis_py.core.light_dataclass import dataclass
 from blis_py.core.settings import setting
 
+EXPERT_LOADS = ("auto", "balanced", "skewed", "steep")
+"""Loads of experts that have a name."""
 _HOUR_US, _HOUR_MS = 3.6e9, 3.6e6
 
 
@@ -62,6 +64,15 @@ class LatencySection:
     )
     """Kernels of experts that the server is set to, where several were measured; auto = the engine's
     default."""
+    expert_load: str = setting(
+        "auto",
+        flag="--expert-load",
+        help="Load of experts: auto, balanced, skewed, steep, or a CSV file of a measured one.",
+        metavar="LOAD",
+    )
+    """Distribution of tokens over the experts: auto (by the model's kind of router), balanced, skewed, steep
+    (even load and the power laws of 1.01 and 1.2 of the kernel tables), or a CSV file of a measured load with
+    the columns expert and tokens, and layer if there are several."""
     fused_norms: bool = setting(
         False,
         flag="--fused-norms",
@@ -161,6 +172,7 @@ _OF_ONE_MODEL = {
     "step_scale": "trained",
     "kernels": "trained",
     "moe_backend": "trained",
+    "expert_load": "trained",
     "fused_norms": "trained",
     "cuda_graphs": "trained",
     "cuda_graph_max_size": "trained",

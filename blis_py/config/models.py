@@ -116,7 +116,8 @@ class RunConfig:
         help="Copies of busy experts, with expert parallelism.",
     )
     """Copies of busy experts in each layer, beside the model's own; they take memory, and make numbers of
-    groups possible that do not divide the experts. The load of groups is taken as equal, with or without."""
+    groups possible that do not divide the experts. Which experts are copied, and where copies are, follows
+    from a measured load (`latency.expert_load`); without one their load changes nothing."""
     attention_dp_timeout_iters: int = setting(
         0,
         least=0,

@@ -58,6 +58,7 @@ def with_full_paths(config: RunConfig) -> RunConfig:
             config.latency,
             kernel_profile=full("latency.kernel_profile", config.latency.kernel_profile),
             profile=full("latency.profile", config.latency.profile),
+            expert_load=full("latency.expert_load", config.latency.expert_load) or "auto",
         ),
         workload=replace(
             load,
@@ -144,10 +145,16 @@ def _looks_like_file(name: str) -> bool:
     return name.endswith((".yaml", ".yml", ".json")) or name.startswith(("/", "./", "../", "~"))
 
 
+def looks_like_load(name: str) -> bool:
+    """Whether a load of experts is given as a file rather than by name."""
+    return ".csv" in Path(name).name or name.startswith(("/", "./", "../", "~"))
+
+
 _IS_FILE = {
     "model_config": lambda name: True,
     "latency.kernel_profile": lambda name: True,
     "latency.profile": lambda name: exists(expanded(name)) or not _is_bundled_fit(name),
+    "latency.expert_load": looks_like_load,
     "workload.trace": lambda name: True,
     "workload.trace_header": lambda name: True,
     "workload.tokenizer": lambda name: True,

@@ -16,6 +16,7 @@ from blis_py.latency.trained_physics import TrainedPhysics
 from blis_py.models.model_shape import ModelShape
 
 if TYPE_CHECKING:
+    from blis_py.latency.expert_load import ExpertLoad
     from blis_py.latency.fitted_profile import FittedProfile
     from blis_py.latency.linear import LinearCoefficients
     from blis_py.latency.trained import ServerTerms
@@ -49,14 +50,14 @@ def _trained(
     moe_backend: str = "auto",
     fused_norms: bool = False,
     graphs: GraphSizes | None = None,
+    load: ExpertLoad | None = None,
 ) -> LatencyModel:
     layout = layout or Layout(tp)
     if _needs_operators(shape, gpu, layout, kernels):
-        from blis_py.latency.operator_list import KernelOptions
-        from blis_py.latency.operators import Operators
+        from blis_py.latency import operator_list, operators
 
-        options = KernelOptions(moe_backend, fused_norms, graphs)
-        return Operators(shape, gpu, layout, kernels, server=server, options=options)
+        options = operator_list.KernelOptions(moe_backend, fused_norms, graphs, load)
+        return operators.Operators(shape, gpu, layout, kernels, server=server, options=options)
     from blis_py.latency.trained import Trained
 
     return Trained(shape, gpu, tp, server=server)
@@ -154,6 +155,7 @@ def build(
     moe_backend: str = "auto",
     fused_norms: bool = False,
     graphs: GraphSizes | None = None,
+    load: ExpertLoad | None = None,
     published: bool = False,
 ) -> LatencyModel:
     """A latency model by its name in `--latency-model`.
@@ -172,6 +174,7 @@ def build(
         kernels, moe_backend, fused_norms: engine whose kernels `trained` prices, its kernels of experts, and
             whether its all-reduces normalise.
         graphs: batch sizes for which the engine has CUDA graphs; None = for every one.
+        load: load of the experts of `trained`; None = by the model's routing.
 
     Raises:
         InputError: unknown name, a model that is not priced, a TP degree that does not divide it,
@@ -199,7 +202,7 @@ def build(
             fix = f"drop it or use --latency-model {owner}"
             raise InputError(f"{name} takes no such coefficients", key=_FLAGS[key], fix=fix)
     if name == "trained" and gpu is not None:
-        return _trained(shape, gpu, tp, server, layout, kernels, moe_backend, fused_norms, graphs)
+        return _trained(shape, gpu, tp, server, layout, kernels, moe_backend, fused_norms, graphs, load)
     _check_priced(name, shape, layout)
     if name == "roofline" and published and gpu is not None:
         from blis_py.latency.published_roofline import PublishedRoofline

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from math import ceil
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,9 @@ from blis_py.latency.graph_sizes import GraphSizes
 from blis_py.latency.operator_work import Priced
 from blis_py.latency.surfaces import Surface, Surfaces, sizes_of
 from blis_py.models.model_shape import ModelShape
+
+if TYPE_CHECKING:
+    from blis_py.latency.expert_load import ExpertLoad
 
 Array = NDArray[np.float64]
 _BLACKWELL_MXFP4, _HOPPER_MXFP4 = "w4a8_mxfp4_mxfp8", "w4a16_mxfp4"
@@ -53,6 +57,8 @@ class KernelOptions:
     """Whether all-reduces of few tokens add the residual and normalise, too."""
     graphs: GraphSizes | None = None
     """Batch sizes with CUDA graphs; None = every one."""
+    load: ExpertLoad | None = None
+    """Load of the experts; None = the model's routing."""
 
 
 class OperatorList:
@@ -71,7 +77,10 @@ class OperatorList:
         options: KernelOptions | None = None,
     ) -> None:
         options = options or KernelOptions()
-        self._shape, self._gpu, self._layout, self._routing = shape, gpu, layout, shape.routing
+        self._shape, self._gpu, self._layout = shape, gpu, layout
+        self._routing = options.load.routing if options.load else shape.routing
+        self._chosen = shape.experts_per_token * (options.load.imbalance if options.load else 1)
+        """Experts of a token, by the busiest group of ranks."""
         self._kernel = options.moe_backend.removeprefix("flashinfer_")
         engine = learned[0].engine if learned else ""
         trtllm = engine == "trtllm"
@@ -278,17 +287,17 @@ class OperatorList:
 
     def _experts(self, tokens: Array, prompts: bool) -> Array:
         shape, layout = self._shape, self._layout
-        form, top_k = self._expert_form, shape.experts_per_token
+        form = self._expert_form
         width = shape.moe_intermediate / layout.expert_tp
         local = layout.experts_per_group(shape)
-        sizes = sizes_of(shape.hidden, width, local, shape.experts, top_k)
+        sizes = sizes_of(shape.hidden, width, local, shape.experts, shape.experts_per_token)
         named = f"experts/{form}@{self._of_mode(prompts)}/{self._routing}"
         plain = [f"experts/{other}/{self._routing}" for other in _ALIKE[form]]
         names = [named] if self._has_here(named) else plain
         names = [f"{names[0]}/{sizes}", *names]
         return self._ns(
             names,
-            lambda gpu: work.experts(gpu, form, tokens, shape.hidden, width, top_k, local, layout.ep),
+            lambda gpu: work.experts(gpu, form, tokens, shape.hidden, width, self._chosen, local, layout.ep),
         )
 
     def _by_marlin(self, tokens: Array) -> Array | None:
@@ -299,8 +308,8 @@ class OperatorList:
             return None
         sizes = shape.hidden, shape.moe_intermediate / layout.expert_tp
         hidden, width = (tile * ceil(size / tile) for size, tile in zip(sizes, _MARLIN_TILES, strict=True))
-        top_k, local = shape.experts_per_token, layout.experts_per_group(shape)
-        return self._ns([name], lambda gpu: work.marlin(gpu, tokens, hidden, width, top_k, local, layout.ep))
+        chosen, local = self._chosen, layout.experts_per_group(shape)
+        return self._ns([name], lambda gpu: work.marlin(gpu, tokens, hidden, width, chosen, local, layout.ep))
 
     def _router(self, tokens: Array) -> Array:
         """Scores and the choice of the experts. In FP32, tokens are converted first, and partial sums of a

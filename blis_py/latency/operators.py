@@ -98,7 +98,7 @@ class Operators:
         )
         self.provenance = (
             f"operators learned on kernels of {text}, {shape.name} on {gpu.name} {layout}"
-            f"{self._server.describe()}"
+            f"{self._server.describe()}{_described(options)}"
         )
         self.frontend = FrontendDelays(
             before_enqueue_ns=int(self._terms.first_token_ns), behind_seq_ns=int(self._terms.first_seq_ns)
@@ -315,6 +315,10 @@ class Operators:
 
 
 _CHUNK_LIST = _CHUNKS.tolist()
+
+
+def _described(options: KernelOptions | None) -> str:
+    return f", {options.load.text}" if options and options.load else ""
 
 
 def _ranks_of(f: StepFeatures) -> RankedFeatures | None:

@@ -20,6 +20,7 @@ from blis_py.setup._capacity import layout_of
 from blis_py.setup.deployment import Deployment
 
 if TYPE_CHECKING:
+    from blis_py.latency.expert_load import ExpertLoad
     from blis_py.latency.host_work import MaskPrices
     from blis_py.latency.trained import ServerTerms
 
@@ -32,7 +33,8 @@ def step_times(
     Of requests that are not `autoregressive` BLIS has no prices.
     """
     published = autoregressive and served.config.engine == PLAIN_ENGINE
-    model, profile = _latency_model(served, published), served.profile
+    load = _expert_load(served)
+    model, profile = _latency_model(served, published, load), served.profile
     beyond_notes = (*_beyond(model, table, scheduler.max_model_len), *_graph_notes(served, model))
     masks, mask_notes = _mask_prices(served, table)
     scan_ns, scan_notes = _scan_price(served, scheduler)
@@ -42,7 +44,7 @@ def step_times(
         measured_on_gpu = profile is not None and profile.meta.get("device_kind") == "cuda"
         beside = scheduler.async_scheduling or measured_on_gpu
         model = with_host_work(model, masks, scan_ns, masks_beside=beside)
-    return model, (*beyond_notes, *_of_experts(served), *mask_notes, *scan_notes)
+    return model, (*beyond_notes, *_of_experts(served, load), *mask_notes, *scan_notes)
 
 
 def check_delays(model: LatencyModel, table: RequestTable, max_model_len: int) -> None:
@@ -57,7 +59,7 @@ def check_delays(model: LatencyModel, table: RequestTable, max_model_len: int) -
         raise InputError(problem, key="alpha_coeffs", fix=fix)
 
 
-def _latency_model(served: Deployment, published: bool) -> LatencyModel:
+def _latency_model(served: Deployment, published: bool, load: ExpertLoad | None) -> LatencyModel:
     settings = served.config.latency
     model = latency.build(
         settings.model,
@@ -75,12 +77,23 @@ def _latency_model(served: Deployment, published: bool) -> LatencyModel:
         moe_backend=settings.moe_backend,
         fused_norms=settings.fused_norms,
         graphs=_graphs(served),
+        load=load,
         published=published,
     )
     ms = served.config.frontend_ms
     if ms is not None and not _has_its_own_frontend(served.config, ms):
         model.frontend = frontend_of(ms).plus(model.frontend) if model.name == "trained" else frontend_of(ms)
     return model
+
+
+def _expert_load(served: Deployment) -> ExpertLoad | None:
+    """The load of experts that the configuration names; None = the model's."""
+    settings = served.config.latency
+    if settings.expert_load == "auto" or settings.model != "trained":
+        return None
+    from blis_py.latency.expert_load import expert_load
+
+    return expert_load(settings.expert_load, served.shape, layout_of(served.config))
 
 
 def _graph_notes(served: Deployment, model: LatencyModel) -> Iterator[str]:
@@ -172,11 +185,12 @@ def _beyond(model: LatencyModel, table: RequestTable, max_model_len: int) -> tup
     return (note,) if note else ()
 
 
-def _of_experts(served: Deployment) -> tuple[str, ...]:
-    """A note on kernels of experts for a model that has none."""
-    if served.config.latency.moe_backend == "auto" or served.shape.is_moe:
-        return ()
-    return ("latency.moe_backend has no effect on a model without experts",)
+def _of_experts(served: Deployment, load: ExpertLoad | None) -> Iterator[str]:
+    """The load of experts in use, and a note on kernels of experts for a model that has none."""
+    if load is not None:
+        yield load.text
+    if served.config.latency.moe_backend != "auto" and not served.shape.is_moe:
+        yield "latency.moe_backend has no effect on a model without experts"
 
 
 def _mask_prices(served: Deployment, table: RequestTable) -> tuple[MaskPrices | None, tuple[str, ...]]:

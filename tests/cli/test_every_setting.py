@@ -29,6 +29,7 @@ OTHERS: dict[str, Any] = {
     "latency.model": "roofline",
     "latency.alpha_coeffs": [9000.0, 0.0, 0.0],
     "latency.linear": {"gpu": {"step": 1e6}},
+    "latency.expert_load": "steep",
     "routing.policy": "least-loaded",
     "admission.policy": "token-bucket",
     "gateway.saturation_detector": "utilization",
