@@ -316,7 +316,7 @@ def _held_states(plan: _Plan, room_bytes: float, state_bytes: int) -> _Held:
 
 
 def _held_windows(plan: _Plan, room_bytes: float) -> float:
-    """Bytes that running sequences can fill at most: whole windows, or as many tokens as other layers hold."""
+    """Bytes that running sequences can fill: whole windows, or as many tokens as other layers hold."""
     shape, layout, overheads = plan.shape, plan.layout, plan.overheads
     window_bytes = _window_bytes(shape, layout, overheads)
     if not window_bytes:
