@@ -97,6 +97,22 @@ def test_power_laws_are_quantiles_of_their_density() -> None:
         assert below == pytest.approx((np.arange(9) + 0.5) / 9)
 
 
+@pytest.mark.parametrize(("exponent", "apart_ms", "packed_ms"), [(1.01, 1.197, 0.771), (1.2, 1.276, 0.785)])
+def test_a_power_law_over_eight_groups_is_as_uneven_as_measured(
+    exponent: float, apart_ms: float, packed_ms: float
+) -> None:
+    """Rows of TensorRT-LLM's table on B200 (wideep_moe, experts of DeepSeek, 16,384 tokens): experts where
+    they are, and packed by EPLB, which makes groups even. No expert has more than an eighth of the tokens'
+    choices, as each chooses eight."""
+    draw, loads = random.Random(1), power_law(exponent, 256)
+    tokens, found = [min(load, sum(loads) / 8) for load in loads], []
+    for _ in range(40):
+        draw.shuffle(tokens)
+        found.append(imbalance(tokens, 8))
+        assert max(packed(tokens, 8)) * 8 / sum(tokens) < 1.01
+    assert np.mean(found) == pytest.approx(apart_ms / packed_ms, rel=0.1)
+
+
 def test_the_nearest_routing_has_the_nearest_variation() -> None:
     assert routing_variation("balanced", 128) == 0
     for name in ("balanced", "skewed", "steep"):
