@@ -32,7 +32,7 @@ ALLOWED = {
     "blis_py/serve/_generation.py": "a mailbox, which is no file",
     "blis_py/traces/columns.py": "np.loadtxt on lines that have been read",
     "blis_py/traces/observed.py": "what it has just dumped",
-    "blis_py/traces/steplog.py": "Parquet, which pyarrow opens",
+    "blis_py/traces/_steplog_files.py": "Parquet, which pyarrow opens",
     "blis_py/ui/server.py": "its own page, and bodies of bounded size",
     "blis_py/planning/validated.py": "its own accuracy table",
     "engine/cli/serving/checkpoint.py": "what `read_text` has bounded",
