@@ -89,8 +89,10 @@ fuzz: $(VENV)/.installed-check
 	$(BIN)/python tests/fuzz/long.py $(FUZZ)
 
 # 3,000 random configurations, jumps against single steps, with every invariant; SOAK='--runs 100 --seed 7' for others.
-soak: $(VENV)/.installed-check
+# Then the suite as other processors run it, which takes an hour; PROCESSORS='tests/golden' for a part.
+soak: $(VENV)/.installed-dev
 	$(BIN)/python tests/soak/soak.py $(SOAK)
+	$(BIN)/python tests/soak/processors.py $(PROCESSORS)
 
 # 3,000 outputs of the engine under random settings, beside each request alone; SOAK='--outputs 500 --seed 7' for others.
 soak-engine: $(VENV)/.installed-check

@@ -7,13 +7,24 @@ prints what was before: look at every line.
 from __future__ import annotations
 
 import pytest
-from battery import expected, outcome, runs
+from battery import agrees, expected, outcome, runs
+from tolerance import is_near, with_numbers
 
 
 @pytest.mark.parametrize("name", runs())
 def test_a_tiny_run_comes_out_as_it_always_has(name: str) -> None:
-    assert outcome(name) == expected()[name], runs()[name]
+    lines, pinned = outcome(name), expected()[name]
+    if not agrees(name, lines, pinned):
+        assert lines == pinned, runs()[name]
 
 
 def test_every_run_that_is_pinned_is_there() -> None:
     assert runs().keys() == expected().keys()
+
+
+def test_a_fit_agrees_within_its_tolerance_and_not_beyond() -> None:
+    (line,) = with_numbers("f.yaml", "step: 2000.0\nseqs: 0.5\n")
+    assert is_near(line, line.replace("2000", "2001"))
+    assert not is_near(line, line.replace("2000", "2010"))
+    assert not is_near(line, f"{line} 1")
+    assert not is_near(line, *with_numbers("f.yaml", "step: 2000.0\nrows: 0.5\n"))
