@@ -79,11 +79,9 @@ class Completions:
         self, body: GenerationBody, prompts: Prompts, request: Request, wording: Wording
     ) -> Response:
         generation = self._begin(body, prompts, request, wording.id)
-        headers = {"x-inference-pod": generation.pod} if generation.pod else {}
-        headers["X-Request-Id"] = wording.id.partition("-")[2]
         if body.stream:
             events = self._events(body, generation, wording, len(prompts))
-            return EventStream(events, headers, generation.close)
+            return EventStream(events, _headers(generation, wording), generation.close)
         try:
             choices = await unless_disconnected(request.receive, generation.result())
         except Disconnected:
@@ -91,7 +89,7 @@ class Completions:
         finally:
             generation.close()
         used = Usage(choices, len(prompts)).body(generation.completion_tokens)
-        return JSONResponse(wording.whole(choices, used), headers=headers)
+        return JSONResponse(wording.whole(choices, used), headers=_headers(generation, wording))
 
     def _begin(self, body: GenerationBody, prompts: Prompts, request: Request, name: str) -> Generation:
         """Hand the sequences of a request to the backend."""
@@ -192,3 +190,9 @@ def _id(kind: str, request: Request) -> str:
 def _of_choice(params: Sampling, choice: int) -> Sampling:
     """The parameters of one of several choices: each has a seed of its own."""
     return params if not choice or params.seed is None else replace(params, seed=params.seed + choice)
+
+
+def _headers(generation: Generation, wording: Wording) -> dict[str, str]:
+    """The request's id, and the instance that serves it if that is known by now."""
+    headers = {"X-Request-Id": wording.id.partition("-")[2]}
+    return headers | ({"x-inference-pod": generation.pod} if generation.pod else {})

@@ -98,6 +98,7 @@ class Generation:
             choice.finish_reason, choice.stop_reason = piece.finish_reason, piece.stop_reason
             if piece.timing is not None:
                 choice.cached_tokens = piece.timing.cached_tokens
+                self.pod = self.pod or piece.timing.pod
             choice.metrics.ended(piece.finish_reason, piece.timing, time_s)
             self.unfinished -= 1
         self.completion_tokens += len(piece.token_ids)

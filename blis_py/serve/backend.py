@@ -63,10 +63,12 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Times of one sequence in s on the backend's clock; -1 = did not happen."""
+    """Service of one sequence: times in s on the backend's clock, -1 = did not happen."""
 
     scheduled_s: float = -1.0
     cached_tokens: int = 0
+    pod: str = ""
+    """Name of the instance that served it, if it was not known when the sequence began."""
 
 
 @dataclass(slots=True)

@@ -151,8 +151,8 @@ def test_a_client_that_leaves_during_a_hand_over_leaves_nothing_behind(handoff: 
         gone.cancel()
         while live._handoff._pairs:
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.05)
-        assert not any(scheduler.running or scheduler.queue_depth for scheduler in live.schedulers)
+        while any(scheduler.running or scheduler.queue_depth for scheduler in live.schedulers):
+            await asyncio.sleep(0.01)  # with_fleet ends a test whose requests never leave
 
     cluster = {"prefill_instances": 1, "decode_instances": 1, "handoff": handoff}
     cluster |= {"pd_decider": "always", "pd_transfer_bandwidth": 0.2}
@@ -235,8 +235,9 @@ def test_a_client_that_goes_frees_what_it_held() -> None:
 
 def test_an_instance_leaves_with_its_requests_and_another_comes() -> None:
     async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
-        waits = asyncio.create_task(post(client, "/v1/completions", prompt=PROMPT, max_tokens=5000))
-        await asyncio.sleep(0.05)
+        waits = asyncio.create_task(post(client, "/v1/completions", prompt=PROMPT, max_tokens=20_000))
+        while not fleet.backend.load()[0].running:
+            await asyncio.sleep(0.001)
         assert (await client.post("/sleep", params={"instance": 0, "kill": True})).json()["failed"] == 1
         failed = await waits
         assert failed.status_code == 503
@@ -247,7 +248,17 @@ def test_an_instance_leaves_with_its_requests_and_another_comes() -> None:
         assert served.status_code == 200
         assert served.headers["x-inference-pod"] == "instance-1"
 
-    with_fleet(use)
+    with_fleet(use, speedup=5.0)
+
+
+def test_a_request_that_waited_at_the_gateway_names_the_instance_that_served_it() -> None:
+    async def use(client: httpx.AsyncClient, fleet: ServedFleet) -> None:
+        body = {"prompt": PROMPT, "max_tokens": 40}
+        answers = await asyncio.gather(*(post(client, "/v1/completions", **body) for _ in range(4)))
+        assert [answer.headers["x-inference-pod"] for answer in answers] == ["instance-0"] * 4
+
+    gateway = {"flow_control": True, "saturation_detector": "concurrency", "max_concurrency_per_instance": 1}
+    with_fleet(use, cluster=gateway)
 
 
 def test_a_full_record_is_announced_and_takes_no_more_requests(caplog: pytest.LogCaptureFixture) -> None:

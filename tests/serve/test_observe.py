@@ -184,14 +184,14 @@ def test_conversations_of_a_closed_loop_follow_one_another(tmp_path: Path) -> No
     assert record is not None
     begins, ends = record.table.arrival_ns[2:], record.finish_ns[2:]
     assert len(begins) == 16
-    assert max(((begins <= at) & (ends > at)).sum() for at in begins) == 2
+    assert max(((begins <= at) & (ends > at)).sum() for at in begins) <= 2
     trace = pd.read_csv(tmp_path / "out" / "trace.csv")
     turns = trace.groupby("session_id").size()
     assert (turns.sum(), turns.max()) == (16, 4)
     assert (turns < 4).sum() in (0, 2), (
         "the last request may begin a conversation while another has a turn left"
     )
-    assert (record.cached_tokens[2:] >= 64).sum() == 12
+    assert (record.cached_tokens[2:] >= 64).sum() == 16 - len(turns)
 
 
 def test_errors_are_kept_with_their_requests(tmp_path: Path) -> None:

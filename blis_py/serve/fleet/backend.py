@@ -138,9 +138,13 @@ class FleetBackend:
             self.kv_events.hashes.note(answering.live.request.block_keys, [*prompt, *answer.ids])
         self.live.advance()
         answering.added = True
-        index = self.live.instance_of(answering.live)
         if answering.refused is not None:
             raise answering.refused
+        return self.pod_of(answering.live)
+
+    def pod_of(self, live: LiveRequest) -> str:
+        """Name of the instance that has a request; empty while it waits for one."""
+        index = self.live.instance_of(live)
         return f"{self.settings.pod_prefix}{index}" if index >= 0 else ""
 
     def _check_room(self) -> None:
@@ -296,7 +300,8 @@ class _Answering:
         if refusal is not None:
             return Piece(finish_reason="error", status=refusal[0], error=refusal[1])
         request = live.request
-        timing = Timing(request.scheduled_ns / 1e9, max(request.cached_tokens, 0))
+        pod = self._fleet.pod_of(live)
+        timing = Timing(request.scheduled_ns / 1e9, max(request.cached_tokens, 0), pod)
         short = self._delivered < len(self._answer)
         reason = "length" if short else self._answer.finish_reason
         return Piece(finish_reason=reason, stop_reason=self._answer.stop_reason, timing=timing)
