@@ -26,7 +26,7 @@ NATIVE_SOURCES := $(wildcard $(addsuffix /*.py,$(addprefix blis_py/,native core 
 CHECKED := $(addprefix tests/,core cluster metrics latency workload traces files ledger outputs properties theory \
 	oracles planning extension cli lint)
 
-.PHONY: run ui serve test-ui test-serve native check test fuzz soak soak-engine test-long mutants lint aot bench docs docs-ui \
+.PHONY: run ui serve test-ui test-serve native check test truth fuzz soak soak-engine test-long mutants lint aot bench docs docs-ui \
 	site release gpu gpu-wheels gpu-home gpu-rehearsal clean
 
 run: $(VENV)/.native
@@ -68,6 +68,12 @@ test: export OMP_NUM_THREADS := 1
 test: $(VENV)/.installed-dev $(VENV)/.native
 	$(BIN)/pytest -n auto --dist worksteal --part native
 	$(BIN)/pytest -n auto --dist worksteal --part interpreted
+
+# Whether every recorded run and page of `../shared/data` is predicted as well as at the last commit: what moved, and
+# an error where something is worse. TRUTH='--whole' for what takes hours, too, --only h100, --accept for new figures.
+truth: export OMP_NUM_THREADS := 1
+truth: $(VENV)/.installed-dev $(VENV)/.native
+	$(BIN)/python benchmarks/accuracy/truth.py ../shared/data $(TRUTH)
 
 # The tests that take longest: whole campaigns and compilers.
 test-long: export OMP_NUM_THREADS := 1

@@ -53,7 +53,8 @@ def _trained(
     load: ExpertLoad | None = None,
 ) -> LatencyModel:
     layout = layout or Layout(tp)
-    if _needs_operators(shape, gpu, layout, kernels):
+    set_experts = load is not None or moe_backend not in _OWN_EXPERTS
+    if _needs_operators(shape, gpu, layout, kernels) or (set_experts and shape.moe_layers):
         from blis_py.latency import operator_list, operators
 
         options = operator_list.KernelOptions(moe_backend, fused_norms, graphs, load)
@@ -63,20 +64,36 @@ def _trained(
     return Trained(shape, gpu, tp, server=server)
 
 
+_OWN_EXPERTS = ("auto", "triton")
+"""Kernels of experts in 16 bits that vLLM runs on the GPUs that the formula of `trained` was learned on."""
+
+
 def _needs_operators(shape: ModelShape, gpu: GpuSpec, layout: Layout, kernels: str) -> bool:
-    """Whether `trained` prices operator by operator: everything but dense models without windows under vLLM,
-    on whose servers its formula was learned, in 16 bits, and in 8 before Blackwell, where servers are closer
-    to operators."""
+    """Whether `trained` prices operator by operator: everything except plain models without windows under
+    vLLM, on whose kernels and servers its formula was learned. These are dense models in 16 bits, and in 8
+    before Blackwell, where servers are closer to operators, and experts in 16 bits on the GPUs that they were
+    measured on: the terms of operators were learned on servers of other formats of experts."""
     from blis_py.latency.surfaces import surface_file
 
-    if not shape.is_plain or shape.windowed_layers or shape.moe_layers:
+    if not shape.is_plain or shape.windowed_layers or kernels != "vllm" or layout != Layout(layout.gpus):
         return True
-    if kernels != "vllm" or layout != Layout(layout.gpus):
-        return True
+    if shape.moe_layers:
+        return not _experts_learned(shape, gpu)
     if shape.weights.dense >= 2 or shape.weights.arithmetic == "int8":
         return False
     eight_bits = shape.weights.arithmetic == "fp8"
     return not eight_bits or (gpu.fp4_flops > 0 and surface_file(gpu.name, kernels).is_file())
+
+
+def _experts_learned(shape: ModelShape, gpu: GpuSpec) -> bool:
+    """Whether the formula of `trained` was learned on experts of this format on this GPU."""
+    from blis_py.latency.learned import kind_of
+    from blis_py.latency.trained import bundled_training
+
+    weights = shape.weights
+    if min(weights.experts, weights.dense, weights.attention) < 2:
+        return False
+    return gpu.name in bundled_training().learned.tp.get(kind_of(shape), {})
 
 
 def _kernel_tables(

@@ -50,3 +50,20 @@ def test_a_planted_front_end_is_found_again_in_calm_times_and_pauses_are_reporte
     run = Run("planted", {}, table, ttft_ms, ttft_ms)
     assert tuple(front_end_of([run], [record])) == pytest.approx((6, 0.05, TOKEN_MS), rel=0.05)
     assert set(stragglers(run, record)) == set(range(100, len(table), 50))
+
+
+@pytest.mark.slow
+def test_every_run_is_within_three_percent_of_its_latency_and_six_of_its_first_token(
+    shared_data: Path,
+) -> None:
+    """With the front end that the other runs show. Experts in 16 bits are among them."""
+    from h100_runs import errors, front_ends, names, predict, read
+
+    folder = shared_data / "vllm_h100_runs"
+    runs = [read(folder, name) for name in names(folder)]
+    records = [predict(run) for run in runs]
+    ends = front_ends(runs, records)
+    for run, record, end in zip(runs, records, ends, strict=True):
+        found = errors(run, record, end)
+        assert abs(found["E2E mean"]) < 0.03, run.name
+        assert abs(found["TTFT mean"]) < 0.06, run.name

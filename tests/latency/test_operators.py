@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +19,12 @@ from blis_py.hardware.memory_overheads import OVERHEADS
 from blis_py.latency import build
 from blis_py.latency import operator_work as work
 from blis_py.latency.engine_terms import EngineTerms, terms_of
+from blis_py.latency.expert_load import ExpertLoad
 from blis_py.latency.graph_sizes import default_sizes
 from blis_py.latency.operator_list import KernelOptions, OperatorList
 from blis_py.latency.operators import ENGINES, Operators, surfaces_for
 from blis_py.latency.surfaces import Surface, load_surfaces
-from blis_py.latency.trained import ServerTerms, Trained
+from blis_py.latency.trained import ServerTerms, Trained, bundled_training
 from blis_py.models.model_shape import load_model
 from blis_py.models.weights import Weights
 
@@ -81,6 +83,29 @@ def test_dense_models_under_vllm_are_priced_as_before() -> None:
     for model in ("qwen3-14b", "llama-3.1-70b-fp8"):
         found = build("trained", shape=load_model(model), gpu=load_gpu("h100"), tp=4)
         assert isinstance(found, Trained)
+
+
+def test_experts_in_16_bits_under_vllm_are_priced_by_the_formula_where_it_was_learned_on_them() -> None:
+    """Terms beside operators were learned on servers of FP8 and MXFP4 alone."""
+
+    def kind(gpu: str, model: str = "mixtral-8x7b", **options: Any) -> type:
+        return type(build("trained", shape=load_model(model), gpu=load_gpu(gpu), tp=2, **options))
+
+    for gpu in bundled_training().learned.tp["sparse 16 bits"]:
+        for model in ("mixtral-8x7b", "qwen3-30b-a3b", "qwen3-235b-a22b"):
+            assert kind(gpu, model) is Trained
+        for model in ("llama-4-scout", "qwen3-30b-a3b-fp8", "gpt-oss-120b", "minimax-m2.5-nvfp4"):
+            assert kind(gpu, model) is Operators
+        assert kind(gpu, moe_backend="triton") is Trained
+        for options in (
+            {"moe_backend": "flashinfer_cutlass"},
+            {"load": ExpertLoad("skewed")},
+            {"layout": Layout(2, 1, 2)},
+            {"kernels": "sglang"},
+        ):
+            assert kind(gpu, **options) is Operators
+    for gpu in ("b200", "a100-80", "l40s"):
+        assert kind(gpu) is Operators
 
 
 def test_a_surface_has_its_values_at_the_knots_and_no_others_beyond() -> None:
@@ -488,7 +513,8 @@ def test_experts_are_not_split_within_a_block_of_scales(
     assert f"use fewer GPUs, or --ep {ep}" in str(error.value)
     assert operators(model, "h200", Layout(gpus, 1, ep), engine)
     assert operators(model, "h200", Layout(gpus), "trtllm")
-    assert operators(model.removesuffix("-fp8"), "h200", Layout(gpus // 2), engine)
+    shape, layout = load_model(model.removesuffix("-fp8")), Layout(gpus // 2)
+    assert build("trained", shape=shape, gpu=load_gpu("h200"), tp=gpus // 2, layout=layout, kernels=engine)
 
 
 def test_number_formats_of_as_many_bits_were_not_learned_on_by_one_another() -> None:
