@@ -10,13 +10,16 @@ import traceback
 
 from blis_py.version import __version__
 
+_KEYS = ("BLIS_API_KEY", "OPENAI_API_KEY")
+"""Environment variables with a key."""
+
 
 def report(error: Exception) -> str:
     """The line; writes the file.
 
     Where `BLIS_DEBUG` is set in the environment, the traceback goes to stderr instead.
     """
-    what = f"a bug in blis-py: {traceback.format_exception_only(error)[-1].strip()}"
+    what = _without_keys(f"a bug in blis-py: {traceback.format_exception_only(error)[-1].strip()}")
     if os.environ.get("BLIS_DEBUG"):
         traceback.print_exception(error)
         return f"{what}; please report it"
@@ -32,6 +35,23 @@ def _write(error: Exception) -> str:
         "w", prefix="blis-bug-", suffix=".txt", delete=False, encoding="utf-8", errors="backslashreplace"
     ) as file:
         file.write(f"blis-py {__version__}, Python {platform.python_version()}, {platform.platform()}\n")
-        file.write(f"{sys.argv}\n\n")
-        traceback.print_exception(error, file=file)
+        file.write(_without_keys(f"{sys.argv}\n\n{''.join(traceback.format_exception(error))}"))
     return file.name
+
+
+def _without_keys(text: str) -> str:
+    """The text without API keys, wherever they stand."""
+    for key in sorted(_keys(), key=len, reverse=True):
+        for spelling in (key, repr(key)[1:-1]):
+            text = text.replace(spelling, "***")
+    return text
+
+
+def _keys() -> set[str]:
+    """API keys of the command line and of the environment."""
+    keys = {os.environ.get(name, "") for name in _KEYS}
+    for word, following in zip(sys.argv, [*sys.argv[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") == "--api-key":
+            keys.add(value if equals else following)
+    return keys - {""}

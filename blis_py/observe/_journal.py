@@ -4,14 +4,36 @@ from __future__ import annotations
 
 import json
 from dataclasses import fields
+from hashlib import sha256
 from pathlib import Path
 from typing import IO
 
+import numpy as np
+
 from blis_py.errors import InputError
 from blis_py.observe.driver import MeasuredRequest
+from blis_py.requests.table import RequestTable
 
 NAME = "journal.jsonl"
+_FINISHED = ("run.yaml", "trace.yaml", "trace.csv")
+"""Files of a measurement that has been written."""
+_OF_THE_WORKLOAD = (
+    *("arrival_ns", "prompt_tokens", "output_tokens", "max_tokens", "deadline_ns", "content"),
+    *("session", "think_ns"),
+)
 _COLUMNS = tuple(field.name for field in fields(MeasuredRequest))
+
+
+def digest(table: RequestTable) -> str:
+    """Digest of everything that a workload asks of a server."""
+    columns = [getattr(table, name) for name in _OF_THE_WORKLOAD]
+    found = sha256()
+    for name, column in zip(_OF_THE_WORKLOAD, columns, strict=True):
+        found.update(f"{name} {0 if column is None else len(column)} ".encode())
+        if column is not None:
+            found.update(np.ascontiguousarray(column).tobytes())
+    found.update(repr([list(table.contents[n]) for n in range(len(table.contents))]).encode())
+    return found.hexdigest()[:16]
 
 
 class MeasurementJournal:
@@ -25,17 +47,22 @@ class MeasurementJournal:
         self._path, self._identity = path, identity
         self._file: IO[str] | None = None
 
-    def begin(self, *, resume: bool) -> list[MeasuredRequest]:
+    def begin(self, *, resume: bool, force: bool = False) -> list[MeasuredRequest]:
         """Open the journal; return what it holds already.
 
+        Args:
+            force: drop the journal that is there, and let a finished measurement be replaced.
+
         Raises:
-            InputError: there is one and it is not to be resumed, or it is of something else.
+            InputError: the folder has a finished measurement; or there is a journal and it is not to be
+                resumed, or it is of something else.
         """
+        if force:
+            self._path.unlink(missing_ok=True)
+        else:
+            self._refuse(resume=resume)
         requests: list[MeasuredRequest] = []
         if self._path.exists():
-            if not resume:
-                fix = "add --resume, or choose another --out"
-                raise InputError("an interrupted measurement is there", file=self._path, key="--out", fix=fix)
             requests = self._read()
         else:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,6 +70,18 @@ class MeasurementJournal:
         if not requests and not self._path.stat().st_size:
             self._write(self._identity)
         return requests
+
+    def _refuse(self, *, resume: bool) -> None:
+        if self._path.exists():
+            if not resume:
+                fix = "add --resume, --force to begin anew, or choose another --out"
+                raise InputError("an interrupted measurement is there", file=self._path, key="--out", fix=fix)
+            return
+        for name in _FINISHED:
+            if (file := self._path.with_name(name)).exists():
+                key = "--resume" if resume else "--out"
+                fix = "choose another --out, or replace it with --force"
+                raise InputError("a finished measurement is there", file=file, key=key, fix=fix)
 
     def _read(self) -> list[MeasuredRequest]:
         lines = self._path.read_text(encoding="utf-8").splitlines()
@@ -53,6 +92,8 @@ class MeasurementJournal:
             except ValueError:
                 if number != len(lines) - 1:
                     raise InputError("not JSON", file=self._path, key=f"line {number + 1}") from None
+        if rows and not isinstance(rows[0], dict):
+            raise InputError("is no journal of a measurement", file=self._path, fix="choose another --out")
         if rows and rows[0] != self._identity:
             differing = sorted(key for key in self._identity if rows[0].get(key) != self._identity[key])
             fix = "resume with the same flags, or choose another --out"
@@ -60,7 +101,11 @@ class MeasurementJournal:
         if len(rows) < len(lines):  # drop the broken line
             text = "".join(f"{line}\n" for line in lines[: len(rows)])
             self._path.write_text(text, encoding="utf-8")
-        return [MeasuredRequest(**{**row, "end": tuple(row["end"])}) for row in rows[1:]]
+        try:
+            return [MeasuredRequest(**{**row, "end": tuple(row["end"])}) for row in rows[1:]]
+        except (TypeError, KeyError) as error:
+            fix = "begin anew with --force"
+            raise InputError(f"a damaged line: {error}", file=self._path, fix=fix) from None
 
     def add(self, measured: MeasuredRequest) -> None:
         self._write({name: getattr(measured, name) for name in _COLUMNS})

@@ -6,14 +6,16 @@ import json
 from typing import Any
 
 from blis_py.errors import plain
+from blis_py.observe._delta import output_of
 from blis_py.traces.tracev2_write import End
 
 
 class ObservedAnswer:
     """Receiver of one response, streamed or not.
 
-    Frames end in LF or CR LF; comments are skipped. A first event that only names the role is no token, an
-    event with an empty text is one.
+    Frames end in LF or CR LF; comments are skipped. Content, reasoning, refusals and calls of tools are all
+    tokens, and so is an event with an empty text. A first event that only names the role is none, nor is the
+    last one with the usage alone.
 
     Attributes:
         times_ns: when tokens came, one entry for every event with some.
@@ -30,10 +32,12 @@ class ObservedAnswer:
         self._streams = False
         self._rest = b""
         self._complete = False
+        self._begun: set[int] = set()
+        """Choices of which an event has come."""
 
     def head(self, status: int, headers: dict[str, str]) -> None:
         self.status = status
-        self._streams = headers.get("content-type", "").startswith("text/event-stream")
+        self._streams = headers.get("content-type", "").lower().startswith("text/event-stream")
 
     def data(self, part: bytes, time_ns: int) -> None:
         if not self._streams:
@@ -51,54 +55,62 @@ class ObservedAnswer:
             return
         try:
             event = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             self.error = self.error or "an event is not JSON"
             return
-        if "error" in event:
+        if not isinstance(event, dict):
+            self.error = self.error or "an event is no object"
+            return
+        if event.get("error"):
             self.error = _message(event["error"])
             return
+        before = self.completion_tokens
         self._usage(event.get("usage"))
-        for choice in event.get("choices") or ():
-            self._choice(choice, time_ns)
+        counts = self.completion_tokens != before or not isinstance(event.get("usage"), dict)
+        for choice in _choices(event):
+            self._choice(choice, time_ns, counts)
 
-    def _choice(self, choice: dict[str, Any], time_ns: int) -> None:
+    def _choice(self, choice: dict[str, Any], time_ns: int, counts: bool) -> None:
+        """
+        Args:
+            counts: the event has no usage, or one that has grown.
+        """
         delta = choice.get("delta")
-        if delta is None:
-            text = choice.get("text")
-        else:
-            text = delta.get("content") or delta.get("reasoning_content") or delta.get("reasoning")
-            if text is None and delta.get("content") == "" and "role" not in delta:
-                text = ""
-        finish = choice.get("finish_reason")
-        if text or (text == "" and not finish):
+        delta = delta if isinstance(delta, dict) else choice
+        text, finish, index = output_of(delta), choice.get("finish_reason"), choice.get("index", 0)
+        is_role = "role" in delta and index not in self._begun
+        self._begun.add(index if isinstance(index, int) else 0)
+        if text or (text == "" and counts and not finish and not is_role):
             self.times_ns.append(time_ns)
             self.text.append(text)
         if finish:
-            self.finish_reason = finish
+            self.finish_reason = str(finish)
 
     def _usage(self, usage: Any) -> None:
         if isinstance(usage, dict):
-            self.prompt_tokens = int(usage.get("prompt_tokens", -1))
-            self.completion_tokens = int(usage.get("completion_tokens", -1))
+            self.prompt_tokens = _count(usage.get("prompt_tokens"))
+            self.completion_tokens = _count(usage.get("completion_tokens"))
 
     def ended(self, time_ns: int) -> None:
         """The response is complete."""
         if self._streams:
+            self.data(b"\n", time_ns)  # a last line without its end
             if not self._complete and not self.error:
                 self.error = "the stream ended without [DONE]"
             return
         try:
             body = json.loads(self._rest)
-        except ValueError:
+        except (ValueError, RecursionError):
             body = None
         if not isinstance(body, dict) or self.status != 200:
             text = body.get("error", body) if isinstance(body, dict) else self._rest.decode(errors="replace")
             self.error = f"status {self.status}: {_message(text)}"
             return
         self._usage(body.get("usage"))
-        for choice in body.get("choices") or ():
-            self.text.append(str((choice.get("message") or {}).get("content") or choice.get("text") or ""))
-            self.finish_reason = choice.get("finish_reason") or ""
+        for choice in _choices(body):
+            message = choice.get("message")
+            self.text.append(output_of(message if isinstance(message, dict) else choice) or "")
+            self.finish_reason = str(choice.get("finish_reason") or "")
         self.times_ns.append(time_ns)
 
     @property
@@ -106,6 +118,15 @@ class ObservedAnswer:
         if self.error or self.status != 200:
             return "error", plain(self.error or f"status {self.status}"), ""
         return "ok", "", self.finish_reason
+
+
+def _choices(body: dict[str, Any]) -> list[dict[str, Any]]:
+    choices = body.get("choices")
+    return [one for one in choices if isinstance(one, dict)] if isinstance(choices, list) else []
+
+
+def _count(value: Any) -> int:
+    return value if type(value) is int and value >= 0 else -1
 
 
 def _message(error: Any) -> str:

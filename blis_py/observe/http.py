@@ -47,14 +47,20 @@ class Target:
         Raises:
             InputError: not an http(s) URL.
         """
-        parts = urlsplit(url if "//" in url else f"http://{url}")
+        fix = "write http://127.0.0.1:8000"
         try:
-            port = parts.port
+            parts = urlsplit(url if "//" in url else f"http://{url}")
+            host, port = parts.hostname, parts.port
         except ValueError:
-            port = -1
-        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
-            fix = "write http://127.0.0.1:8000"
+            raise InputError("not the URL of a server", key="--server-url", value=url, fix=fix) from None
+        if parts.scheme not in ("http", "https") or not host or not _plain(f"{host}{parts.path}"):
             raise InputError("not the URL of a server", key="--server-url", value=url, fix=fix)
+        if parts.username is not None or parts.query or parts.fragment or port == 0:
+            problem = "must have no user, query or port 0"
+            raise InputError(problem, key="--server-url", value=parts._replace(netloc=host).geturl(), fix=fix)
+        for name, value in headers.items():
+            if not (value.isascii() and value.isprintable()):
+                raise InputError("must be printable ASCII", key="--api-key", fix=f"see the header {name}")
         tls = None
         if parts.scheme == "https":
             tls = ssl.create_default_context()
@@ -62,16 +68,22 @@ class Target:
                 tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
         default = 443 if tls else 80
         path = parts.path.rstrip("/").removesuffix("/v1")
-        return cls(parts.hostname, port or default, tls, path, tuple(headers.items()))
+        return cls(host, port or default, tls, path, tuple(headers.items()))
 
     def request(self, method: str, path: str, body: bytes = b"", **headers: str) -> bytes:
         """The bytes of a request."""
-        lines = [f"{method} {self.path}{path} HTTP/1.1", f"Host: {self.host}:{self.port}"]
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        lines = [f"{method} {self.path}{path} HTTP/1.1", f"Host: {host}:{self.port}"]
         lines += [f"{name}: {value}" for name, value in self.headers]
         lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
         if body:
             lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
         return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def _plain(text: str) -> bool:
+    """Whether a text can stand in the first line of a request."""
+    return text.isascii() and text.isprintable() and " " not in text
 
 
 class _Connection(asyncio.Protocol):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from blis_py.observe._journal import NAME as JOURNAL
-from blis_py.observe._journal import MeasurementJournal
+from blis_py.observe._journal import MeasurementJournal, digest
 from blis_py.observe._server import counting, model_of, rtt_ms, scrape
 from blis_py.observe.driver import Driver, MeasuredRequest, Style
 from blis_py.observe.findings import late_note, latencies_ms, lateness, summary, write
@@ -56,7 +56,26 @@ class Measurement:
     workload: str | None = None
     server_type: str = "vllm"
     resume: bool = False
+    force: bool = False
+    """Replace the measurement that is in the folder."""
     extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> dict[str, object]:
+        """What a resumed measurement must have in common with the interrupted one."""
+        loops = self.loops.parts if self.loops is not None else []
+        return {
+            "requests": len(self.table),
+            "workload": digest(self.table),
+            "seed": self.seed,
+            "model": self.model,
+            "chat": self.chat,
+            "streams": self.streams,
+            "unconstrained": self.unconstrained,
+            "prompt_ids": None if self.vocab is None else list(self.vocab),
+            "loops": [[one.permits, one.think_ns, one.paced] for one in loops],
+            "max_concurrency": self.max_concurrency,
+        }
 
 
 class Observation:
@@ -76,15 +95,10 @@ class Observation:
             InputError: the server does not answer, or the folder holds another measurement.
         """
         measurement = self._measurement
-        identity: dict[str, object] = {
-            "requests": len(measurement.table),
-            "tokens": int(measurement.table.prompt_tokens.sum() + measurement.table.output_tokens.sum()),
-            "seed": measurement.seed,
-            "chat": measurement.chat,
-            "streams": measurement.streams,
-        }
-        journal = MeasurementJournal(measurement.folder / JOURNAL, identity)
-        self.measured = journal.begin(resume=measurement.resume)
+        journal = MeasurementJournal(measurement.folder / JOURNAL, measurement.identity)
+        self.measured = journal.begin(resume=measurement.resume, force=measurement.force)
+        if not self.measured:
+            (measurement.folder / METRICS_NAME).unlink(missing_ok=True)  # of another measurement
         try:
             with asyncio.Runner(loop_factory=loop_factory()) as runner:
                 runner.run(self._run(journal))

@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -22,15 +23,19 @@ pytest.importorskip("uvicorn")
 from serving import FAST, config
 
 from blis_py import run
+from blis_py.api import configure
 from blis_py.cli import main
+from blis_py.errors import InputError
 from blis_py.observe.answer import ObservedAnswer
 from blis_py.observe.driver import MeasuredRequest
 from blis_py.observe.findings import late_note, lateness
 from blis_py.observe.http import HttpClient, HttpError, Target, Whole
 from blis_py.observe.prompts import Counting
+from blis_py.observe.session import Measurement
 from blis_py.serve.fleet.build import ServedFleet, build_fleet
 from blis_py.serve.server import Service
 from blis_py.serve.settings import ServeSettings
+from blis_py.setup.from_config import requests
 
 
 @contextmanager
@@ -103,14 +108,8 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     out = tmp_path / "out"
     with served() as (service, fleet):
         assert observe(service.url, out, *WORK) == 0
-        rows = json.dumps  # the journal as an interruption after 10 requests leaves it
         before = (out / "run.yaml").read_text()
-        measured = [MeasuredRequest(row, 0, 10, [20], 30, ("ok", "", "length"), 5, 1) for row in range(10)]
-        first = {"requests": 30, "tokens": _tokens(), "seed": 42, "chat": False, "streams": True}
-        from dataclasses import asdict
-
-        lines = [rows(first), *(rows(asdict(one)) for one in measured), '{"row": 11, "du']
-        (out / "journal.jsonl").write_text("\n".join(lines))
+        _interrupted(out, WORKLOAD, 10)
         assert observe(service.url, out, *WORK) == 2
         assert observe(service.url, out, *WORK, "--resume") == 0
     assert before != (out / "run.yaml").read_text()
@@ -119,14 +118,55 @@ def test_it_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     assert len(fleet.backend.record.table) == 30 + 20 + 2 * 2  # and the two prompts that show how it counts
 
 
-def _tokens() -> int:
-    from blis_py.api import configure
-    from blis_py.setup.from_config import requests
+WORKLOAD = {"rate": 200.0, "num_requests": 30, "prompt_tokens": 60, "output_tokens": 9}
 
-    table = requests(
-        configure(rate=200.0, num_requests=30, prompt_tokens=60, output_tokens=9, model="qwen3-14b")
-    )
-    return int(table.prompt_tokens.sum() + table.output_tokens.sum())
+
+def _interrupted(out: Path, workload: dict[str, Any], rows: int) -> None:
+    """The journal as an interruption after some requests leaves it."""
+    table = requests(configure(**workload, model="qwen3-14b"))
+    measurement = Measurement(target=Target("", 0), table=table, folder=out)
+    out.mkdir(exist_ok=True)
+    measured = [MeasuredRequest(row, 0, 10, [20], 30, ("ok", "", "length"), 5, 1) for row in range(rows)]
+    lines = [measurement.identity, *map(asdict, measured)]
+    (out / "journal.jsonl").write_text("\n".join([*map(json.dumps, lines), '{"row": 11, "du']))
+
+
+def test_a_finished_measurement_is_replaced_on_demand_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    with served() as (service, _):
+        assert observe(service.url, out, *WORK) == 0
+        before = {file.name: file.read_bytes() for file in out.iterdir()}
+        for more in ((), ("--resume",)):
+            assert observe(service.url, out, *WORK, *more) == 2
+            assert "a finished measurement is there" in capsys.readouterr().err
+        assert {file.name: file.read_bytes() for file in out.iterdir()} == before
+        assert observe(service.url, out, *WORK, "--force", "--resume") == 2
+        assert observe(service.url, out, *WORK, "--force") == 0
+    assert (out / "run.yaml").read_bytes() != before["run.yaml"]
+    assert sorted(file.name for file in out.iterdir()) == sorted(before)
+
+
+def test_only_the_interrupted_workload_is_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Other lengths with the same sum, other prompts, and another wording are other measurements."""
+    with served() as (service, _):
+        for n, (workload, more) in enumerate(
+            (
+                ({**WORKLOAD, "prompt_tokens": 59, "output_tokens": 10}, ()),
+                ({**WORKLOAD, "rate": 201.0}, ()),
+                (WORKLOAD, ("--prompt-ids", "300:900")),
+                (WORKLOAD, ("--unconstrained-output",)),
+                (WORKLOAD, ("--model", "qwen3-14b")),
+                (WORKLOAD, ("--max-concurrency", "3")),
+            )
+        ):
+            out = tmp_path / str(n)
+            _interrupted(out, workload, 10)
+            before = (out / "journal.jsonl").read_bytes()
+            assert observe(service.url, out, *WORK, *more, "--resume") == 2
+            assert "is of another measurement" in capsys.readouterr().err
+            assert (out / "journal.jsonl").read_bytes() == before
 
 
 def test_a_closed_loop_never_has_more_under_way_than_it_may(tmp_path: Path) -> None:
@@ -220,6 +260,116 @@ def test_frames_of_any_server_are_read() -> None:
     assert answer.times_ns == [1, 2, 2]
     assert "".join(answer.text) == "ab"
     assert (answer.prompt_tokens, answer.completion_tokens, answer.end) == (4, 3, ("ok", "", "stop"))
+
+
+def _streamed(*events: Any) -> ObservedAnswer:
+    """An answer whose events come one per nanosecond."""
+    answer = ObservedAnswer()
+    answer.head(200, {"content-type": "Text/Event-Stream; charset=utf-8"})
+    for time_ns, event in enumerate(events):
+        answer.data(b"data: " + json.dumps(event).encode() + b"\n\n", time_ns)
+    answer.data(b"data:[DONE]", 99)
+    answer.ended(99)
+    return answer
+
+
+def _delta(finish: str | None = None, **delta: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": delta, "finish_reason": finish}]}
+
+
+CALL = {"index": 0, "id": "c", "function": {"name": "look", "arguments": ""}}
+
+
+@pytest.mark.parametrize(
+    ("events", "times_ns", "text"),
+    [
+        (
+            [_delta(role="assistant", content=None), _delta(reasoning_content="a"), _delta(content="b")],
+            [1, 2],
+            "ab",
+        ),
+        ([_delta(role="assistant", content=""), _delta(reasoning="a"), _delta("stop")], [1], "a"),
+        ([_delta(role="assistant", content=""), _delta(content="", reasoning_content="a")], [1], "a"),
+        ([_delta(role="assistant", content="a"), _delta(role="assistant", content="b")], [0, 1], "ab"),
+        ([_delta(role="assistant", content=""), _delta(role="assistant", content="")], [1], ""),
+        (
+            [_delta(role="assistant"), _delta(tool_calls=[CALL]), _delta("tool_calls", tool_calls=[CALL])],
+            [1, 2],
+            "looklook",
+        ),
+        ([_delta(role="assistant"), _delta(tool_calls=[{"index": 0, "id": "c"}])], [1], " "),
+        ([_delta(role="assistant", tool_calls=[]), _delta(function_call={"arguments": "{}"})], [1], "{}"),
+        ([_delta(content=[{"type": "thinking", "thinking": "a"}, {"type": "text", "text": "b"}])], [0], "ab"),
+        ([_delta(refusal="no"), _delta("stop", content="")], [0], "no"),
+        ([_delta(content="a"), {**_delta(content=""), "usage": {"completion_tokens": 1}}], [0, 1], "a"),
+        (
+            [
+                {**_delta(content="a"), "usage": {"completion_tokens": 1}},
+                {**_delta(content=""), "usage": {"completion_tokens": 2}},
+                {**_delta(content=""), "usage": {"completion_tokens": 2}},
+            ],
+            [0, 1],
+            "a",
+        ),
+        (
+            [{**_delta(content="a"), "error": None}, {"choices": None, "usage": None}, {"choices": [7]}],
+            [0],
+            "a",
+        ),
+        (
+            [
+                {"choices": [{"text": "a", "finish_reason": "length"}]},
+                {"choices": [{"text": "", "finish_reason": "stop"}]},
+            ],
+            [0],
+            "a",
+        ),
+    ],
+)
+def test_every_kind_of_delta_is_a_token(events: list[Any], times_ns: list[int], text: str) -> None:
+    answer = _streamed(*events)
+    assert answer.end[0] == "ok"
+    assert (answer.times_ns, "".join(answer.text)) == (times_ns, text)
+
+
+@pytest.mark.parametrize("event", [5, [], "error", None])
+def test_an_event_that_is_no_object_is_an_error(event: Any) -> None:
+    assert _streamed(event).end[0] == "error"
+
+
+@pytest.mark.parametrize(
+    "usage", [{}, {"prompt_tokens": None}, {"completion_tokens": "x"}, 7, {"prompt_tokens": -3}]
+)
+def test_a_usage_without_counts_says_nothing(usage: Any) -> None:
+    assert _streamed({**_delta(content="a"), "usage": usage}).prompt_tokens == -1
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://[::1",
+        "http://a:b",
+        "http://a:99999",
+        "http://a b",
+        "http://a/ b",
+        "ftp://a",
+        "",
+        "http://",
+        "http://é",
+        "http://a:0",
+        "http://u:p@a",
+        "http://a/?q=1",
+        "http://[x]",
+        "//[",
+    ],
+)
+def test_what_is_no_url_of_a_server_is_refused(url: str) -> None:
+    with pytest.raises(InputError, match="--server-url"):
+        Target.of(url, {})
+
+
+def test_an_address_of_ipv6_stands_in_brackets() -> None:
+    assert b"Host: [::1]:8000\r\n" in Target.of("http://[::1]:8000/v1", {}).request("GET", "/health")
 
 
 def test_a_stream_without_its_end_is_an_error() -> None:

@@ -11,7 +11,7 @@ from blis_py.cli.flags import vllm_flags
 from blis_py.cli.flags.configure import configure
 from blis_py.cli.flags.flag import Flag, Flags
 from blis_py.cli.flags.options import TRACE, WORKLOAD
-from blis_py.cli.flags.out import out_folder
+from blis_py.cli.flags.out import FORCE, out_folder
 from blis_py.cli.verbs._execute import say
 from blis_py.cli.verbs.serve import without
 from blis_py.config.workload import WorkloadSection
@@ -51,6 +51,7 @@ OUTPUT = (
     Flag("--trace-data", str, "", "Copy of the trace's data.", metavar="FILE"),
     Flag("--itl-output", str, "", "Copy of the token times.", metavar="FILE"),
     Flag("--record-itl", bool, "", hidden=True),
+    FORCE,
 )
 _OWN = (*SERVER, *HOW, *OUTPUT)
 GROUPS = (
@@ -73,6 +74,8 @@ def observe(flags: Flags) -> None:
     for needed in ("--server-url", "--out"):
         if needed not in flags:
             raise InputError("is needed", key=needed, fix=f"add {needed}")
+    if "--resume" in flags and FORCE.name in flags:
+        raise InputError("excludes --force", key="--resume", fix="drop one of the two")
     observation = _observation(flags)
     with as_exceptions():
         try:
@@ -131,6 +134,7 @@ def _observation(flags: Flags) -> Observation:
             workload=load.spec or load.trace or load.preset,
             server_type=flags.get("--server-type", "vllm"),
             resume="--resume" in flags,
+            force=FORCE.name in flags,
         ),
         say,
     )
