@@ -62,7 +62,7 @@ class Measurement:
 
     @property
     def identity(self) -> dict[str, object]:
-        """What a resumed measurement must have in common with the interrupted one."""
+        """Settings that a resumed measurement shares with the interrupted one."""
         loops = self.loops.parts if self.loops is not None else []
         return {
             "requests": len(self.table),

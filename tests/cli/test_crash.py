@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from blis_py.cli._crash import report
-
 Blis = Callable[..., tuple[int, str, str]]
 
 
@@ -41,15 +39,22 @@ def test_a_bug_is_one_line_and_a_file_with_the_traceback(
 @pytest.mark.parametrize(
     "spelling", [["--api-key", "s3cr\\et"], ["--api-key=s3cr\\et"], ["--api_key", "s3cr\\et"], []]
 )
-def test_a_report_has_no_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spelling: list[str]) -> None:
+def test_a_report_has_no_key(
+    blis: Blis,
+    small: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    spelling: list[str],
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr("sys.argv", ["blis", "serve", *spelling, "--port", "1"])
     monkeypatch.setenv("OPENAI_API_KEY", "other-key")
     if not spelling:
         monkeypatch.setenv("BLIS_API_KEY", "s3cr\\et")
-    line = report(ValueError("no header s3cr\\et or other-key"))
+    broken(monkeypatch, ValueError("no header s3cr\\et or other-key"))
+    _, _, err = blis("run", *small)
     (file,) = tmp_path.iterdir()
-    for text in (line, file.read_text()):
+    for text in (err, file.read_text()):
         assert "no header *** or ***" in text
         assert "s3cr" not in text
         assert "other-key" not in text
