@@ -93,9 +93,9 @@ def _run(name: str, rows: list[dict[str, str]]) -> Run:
     def column(key: str) -> Floats:
         return np.array([float(row[key]) for row in rows])
 
-    times = (column(key) for key in ("ttft_ms", "e2e_ms"))
-    sizes = (column(key).astype(np.int64) for key in ("prompt_tokens", "output_tokens"))
-    return Run(name, SERVERS[name.rpartition("_")[0]], column("arrival_s"), *sizes, *times)
+    prompts, answers = (column(key).astype(np.int64) for key in ("prompt_tokens", "output_tokens"))
+    server, arrival_s = SERVERS[name.rpartition("_")[0]], column("arrival_s")
+    return Run(name, server, arrival_s, prompts, answers, column("ttft_ms"), column("e2e_ms"))
 
 
 def predict(run: Run) -> RunRecord:

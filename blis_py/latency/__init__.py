@@ -73,27 +73,16 @@ def _needs_operators(shape: ModelShape, gpu: GpuSpec, layout: Layout, kernels: s
     vLLM, on whose kernels and servers its formula was learned. These are dense models in 16 bits, and in 8
     before Blackwell, where servers are closer to operators, and experts in 16 bits on the GPUs that they were
     measured on: the terms of operators were learned on servers of other formats of experts."""
-    from blis_py.latency.surfaces import surface_file
+    from blis_py.latency import surfaces, trained
 
     if not shape.is_plain or shape.windowed_layers or kernels != "vllm" or layout != Layout(layout.gpus):
         return True
     if shape.moe_layers:
-        return not _experts_learned(shape, gpu)
+        return not trained.learned_experts(shape, gpu)
     if shape.weights.dense >= 2 or shape.weights.arithmetic == "int8":
         return False
     eight_bits = shape.weights.arithmetic == "fp8"
-    return not eight_bits or (gpu.fp4_flops > 0 and surface_file(gpu.name, kernels).is_file())
-
-
-def _experts_learned(shape: ModelShape, gpu: GpuSpec) -> bool:
-    """Whether the formula of `trained` was learned on experts of this format on this GPU."""
-    from blis_py.latency.learned import kind_of
-    from blis_py.latency.trained import bundled_training
-
-    weights = shape.weights
-    if min(weights.experts, weights.dense, weights.attention) < 2:
-        return False
-    return gpu.name in bundled_training().learned.tp.get(kind_of(shape), {})
+    return not eight_bits or (gpu.fp4_flops > 0 and surfaces.surface_file(gpu.name, kernels).is_file())
 
 
 def _kernel_tables(

@@ -45,7 +45,7 @@ from blis_py.hardware.capacity import check_tp
 from blis_py.hardware.gpu import GpuSpec
 from blis_py.latency import work
 from blis_py.latency.base import FrontendDelays
-from blis_py.latency.learned import NOTHING_KNOWN, Learned, read_learned
+from blis_py.latency.learned import NOTHING_KNOWN, Learned, kind_of, read_learned
 from blis_py.latency.line_model import LineModel
 from blis_py.latency.notes import LargestBatch
 from blis_py.latency.work import AllReduce, Work
@@ -296,6 +296,14 @@ class Basis:
 def bundled_training() -> Training:
     """The coefficients in `profiles/trained`."""
     return read_training(bundled.root("profiles") / "trained" / "coefficients.yaml")
+
+
+def learned_experts(shape: ModelShape, gpu: GpuSpec) -> bool:
+    """Whether the bundled coefficients were learned on experts of this format on this GPU."""
+    weights = shape.weights
+    if min(weights.experts, weights.dense, weights.attention) < 2:
+        return False
+    return gpu.name in bundled_training().learned.tp.get(kind_of(shape), {})
 
 
 def read_training(path: Path) -> Training:
