@@ -108,7 +108,7 @@ class Hindsight:
         if part[0] not in self._known:
             run = ServerRuns([ServerRun.of(part[1], part[2], part[3])])
             numbers = run.runs[0].numbers_of(part[1])
-            scale = np.array([1.0, 0.0, 0.0, 0.0])
+            scale = np.eye(len(NAMES))[NAMES.index("step_scale")]
             self._known[part[0]] = {
                 factor: error_of(run.errors(run.times(numbers + (factor - 1) * scale))) for factor in _FACTORS
             }

@@ -19,6 +19,10 @@ from blis_py.files.yaml_files import load_mapping, mapping_of
 
 _FORMS = ({"value", "source"}, {"rule", "source"})
 """Keys of a setting."""
+LOOPS = ("synchronous", "asynchronous")
+"""Loops of the scheduler, to one of which an entry may be limited with the key `loop`."""
+_HAS_NO_MEANING_ELSEWHERE = {"scheduler.late_length_stops": "asynchronous"}
+"""Settings of one loop by themselves."""
 _RELEASE = re.compile(r"([a-z]+)-(\d+\.\d+(?:\.\d+)?)(?:rc\d+)?(?:\.\w+)*")
 Release = tuple[int, ...]
 
@@ -31,6 +35,7 @@ class EnginePreset(NamedTuple):
         settings: value by configuration key.
         rules: names of the rules by which the engine derives others, by configuration key.
         sources: source of each value.
+        loops: the loop of the scheduler to which a value is limited, by configuration key.
         releases: first and last release that behave alike in everything that is simulated; empty if it does
             not say.
         not_priced: what of a single release the preset leaves out.
@@ -42,6 +47,7 @@ class EnginePreset(NamedTuple):
     settings: dict[str, Any]
     rules: dict[str, str]
     sources: dict[str, str]
+    loops: dict[str, str] = {}  # noqa: RUF012 a NamedTuple's default, never changed
     releases: tuple[str, ...] = ()
     not_priced: str = ""
     release: Release = ()
@@ -52,6 +58,11 @@ class EnginePreset(NamedTuple):
         for key, name in self.rules.items():
             own[key] = RULES[name].value(LaunchedEngine({**own, **settings}, self.release))
         return own
+
+    def applies(self, key: str, asynchronous: bool) -> bool:
+        """Whether a setting applies to that loop of the scheduler."""
+        loop = LOOPS[asynchronous]
+        return ({**_HAS_NO_MEANING_ELSEWHERE, **self.loops}).get(key, loop) == loop
 
 
 def names() -> list[str]:
@@ -90,7 +101,7 @@ def _read(path: Path, text: str, bundled_as: str) -> EnginePreset:
         _check(path, str(key), entry)
     forms: dict[str, dict[str, Any]] = {
         form: {str(key): entry[form] for key, entry in entries.items() if form in entry}
-        for form in ("value", "rule", "source")
+        for form in ("value", "rule", "source", "loop")
     }
     sources = {key: str(source) for key, source in forms["source"].items()}
     named = _RELEASE.fullmatch(bundled_as)
@@ -98,13 +109,18 @@ def _read(path: Path, text: str, bundled_as: str) -> EnginePreset:
     if named:
         title = f"{title.split()[0]} {bundled_as.partition('-')[2]}"
     left_out = not_priced.get(".".join(map(str, release[:2])), "")
-    return EnginePreset(path, title, forms["value"], forms["rule"], sources, releases, left_out, release)
+    return EnginePreset(
+        path, title, forms["value"], forms["rule"], sources, forms["loop"], releases, left_out, release
+    )
 
 
 def _check(path: Path, key: str, entry: Any) -> None:
-    if not isinstance(entry, dict) or entry.keys() not in _FORMS:
+    if not isinstance(entry, dict) or entry.keys() - {"loop"} not in _FORMS:
         fix = "write {value: …, source: …}, or {rule: …, source: …} where the engine derives it"
         raise InputError("does not say a value and where it is from", file=path, key=key, fix=fix)
+    if entry.get("loop", LOOPS[0]) not in LOOPS:
+        problem, fix = "no such loop of the scheduler", f"use {' or '.join(LOOPS)}, or drop it"
+        raise InputError(problem, file=path, key=f"{key}.loop", value=entry["loop"], fix=fix)
     if "rule" in entry and entry["rule"] not in RULES:
         fix = did_you_mean(str(entry["rule"]), RULES)
         raise InputError("no such rule", file=path, key=key, value=entry["rule"], fix=fix)

@@ -10,16 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from blis_py.config.derived import READ, settings_of
-from blis_py.config.engine import load_engine
+from blis_py.config.engine import EnginePreset, load_engine
 from blis_py.config.layers import Layers
 from blis_py.config.models import DEFAULT_ENGINE, PLAIN_ENGINE, RunConfig
 
 _OF_AN_ENGINE = ("latency.profile", "latency.alpha_coeffs", "latency.beta_coeffs", "latency.linear")
-_ASYNCHRONOUS = "scheduler.late_length_stops"
-"""Has a meaning with asynchronous scheduling only; a preset's does not apply where that is switched off."""
-_SYNCHRONOUS = "latency.step_gap_us"
-"""Gap of the synchronous loop; an asynchronous preset's applies where that loop is run only."""
-_DECIDING = ("engine", "gpu", "latency.model", "scheduler.async_scheduling", *_OF_AN_ENGINE)
+_ASYNC = "scheduler.async_scheduling"
+_DECIDING = ("engine", "gpu", "latency.model", _ASYNC, *_OF_AN_ENGINE)
 
 
 def from_preset(config: RunConfig, key: str, value: Any) -> bool:
@@ -103,17 +100,16 @@ def imply_engine(layers: Layers) -> None:
     layers.imply({"engine": PLAIN_ENGINE if own else DEFAULT_ENGINE})
     name = values["engine"]
     if isinstance(name, str):  # other types are refused later
-        own_settings = load_engine(name).on(values)
-        layers.imply(_of_its_loop(own_settings, values.get("scheduler.async_scheduling")))
+        preset = load_engine(name)
+        layers.imply(_of_its_loop(preset, preset.on(values), values.get(_ASYNC)))
 
 
-def _of_its_loop(preset: Mapping[str, Any], asynchronous: Any) -> dict[str, Any]:
-    """A preset's settings without those of the loop that is not run.
+def _of_its_loop(preset: EnginePreset, own: Mapping[str, Any], asynchronous: Any) -> dict[str, Any]:
+    """A preset's settings without those limited to the loop that is not run.
 
     Args:
+        own: the settings.
         asynchronous: as set; None = as the preset has it.
     """
-    useless = {_ASYNCHRONOUS} if asynchronous is False else set()
-    if preset.get("scheduler.async_scheduling") and asynchronous is not False:
-        useless.add(_SYNCHRONOUS)
-    return {key: value for key, value in preset.items() if key not in useless}
+    runs = bool(own.get(_ASYNC) if asynchronous is None else asynchronous)
+    return {key: value for key, value in own.items() if preset.applies(key, runs)}

@@ -162,17 +162,8 @@ def server_terms(config: RunConfig) -> ServerTerms | None:
             return None
     from blis_py.latency.trained import ServerTerms
 
-    if _of_another_loop(config, gap_us):
-        gap_us = ()
     step_us, seq_us, most = (*gap_us, 0.0, 0.0, 0.0)[:3]
     return ServerTerms(scale, step_us * 1e3, seq_us * 1e3, int(most))
-
-
-def _of_another_loop(config: RunConfig, gap_us: tuple[float, ...]) -> bool:
-    """Whether a preset's gap between steps is that of the synchronous loop, and the run's loop is not."""
-    if not config.scheduler.async_scheduling or not from_preset(config, "latency.step_gap_us", gap_us):
-        return False
-    return not from_preset(config, "scheduler.async_scheduling", True)
 
 
 def _beyond(model: LatencyModel, table: RequestTable, max_model_len: int) -> tuple[str, ...]:

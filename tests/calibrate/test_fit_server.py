@@ -10,12 +10,14 @@ import pytest
 
 from blis_py.api import build, run
 from blis_py.calibrate.fit.by_instance import by_instance
-from blis_py.calibrate.fit.server import ServerFit, fit_server
+from blis_py.calibrate.fit.server import FittedServer, ServerFit, fit_server
 from blis_py.calibrate.fit.server_file import engine_file
+from blis_py.calibrate.fit.server_runs import NAMES, ServerRun, frontend_ms
 from blis_py.calibrate.read_times import read_token_times
 from blis_py.calibrate.token_times import TokenTimes, token_times
 from blis_py.cli import main
 from blis_py.config.engine import load_engine
+from blis_py.config.loader import dump, load_config
 from blis_py.errors import InputError
 from blis_py.report.server_fit import server_fit_lines
 from blis_py.requests.table import Labels
@@ -56,9 +58,8 @@ def test_the_fitted_server_predicts_the_run(found: ServerFit) -> None:
 
 
 def test_the_engine_file_simulates_the_fitted_server(found: ServerFit, tmp_path: Path) -> None:
-    engine = load_engine("vllm")
     path = tmp_path / "mine.yaml"
-    path.write_text(engine_file(found, engine.on({"gpu": "h100"}), engine.sources, engine.title))
+    path.write_text(engine_file(found, build(model="llama-3.1-8b").config))
     mine = load_engine(str(path))
     assert mine.title == "vLLM 0.15, fitted to a server"
     assert (
@@ -126,13 +127,12 @@ def test_several_runs_of_a_server_are_fitted_together(found: ServerFit) -> None:
 
 
 def test_the_engine_file_keeps_the_limits_of_the_fit(found: ServerFit, tmp_path: Path) -> None:
-    engine = load_engine("vllm")
-    given = {"scheduler.max_num_seqs": 77, "scheduler.num_kv_blocks": 3000}
     path = tmp_path / "mine.yaml"
-    path.write_text(engine_file(found, engine.on({"gpu": "h100"}), engine.sources, engine.title, given))
+    given = build(model="llama-3.1-8b", max_num_seqs=77, num_kv_blocks=3000)
+    path.write_text(engine_file(found, given.config))
     scheduler = build(model="llama-3.1-8b", engine=str(path), num_requests=1).scheduler
     assert (scheduler.max_num_seqs, scheduler.num_kv_blocks) == (77, 3000)
-    assert load_engine(str(path)).sources["scheduler.max_num_seqs"] == "given when the server was fitted"
+    assert load_engine(str(path)).sources["scheduler.max_num_seqs"] == "of the server that was fitted"
 
 
 def test_a_gap_per_sequence_does_not_grow_beyond_what_was_seen() -> None:
@@ -153,7 +153,7 @@ def test_what_cannot_be_fitted_is_refused(found: ServerFit) -> None:
     unknown = replace(measured, sent_s=np.full(len(measured.sent_s), np.nan))
     with pytest.raises(InputError, match="does not say when requests were sent"):
         fit_server(setup, unknown)
-    with pytest.raises(InputError, match="50 requests are too few"):
+    with pytest.raises(InputError, match="50 requests with two or more tokens are too few"):
         fit_server(setup, measured.take(np.arange(50)))
     with pytest.raises(InputError, match="has no lengths of prompts"):
         fit_server(setup, replace(measured, prompt_tokens=None))
@@ -214,3 +214,142 @@ def test_the_instance_of_each_request_is_read_from_a_table(tmp_path: Path) -> No
     found = read_token_times(path)
     assert found.instance is not None
     assert found.instance.to_list() == ["pod-0", "pod-1", "pod-0", "pod-1"]
+
+
+TERMS: dict[str, dict[str, object]] = {
+    "step_scale": {"latency": {"step_scale": 1.25}},
+    "gap_us": {"latency": {"step_gap_us": [3000.0]}},
+    "gap_seq_us": {"latency": {"step_gap_us": [0.0, 150.0]}},
+    "frontend_ms": {"frontend_ms": [21.0, 0.0, 0.047, 0.001]},
+    "frontend_seq_ms": {"frontend_ms": [5.7, 0.0, 0.5, 0.001]},
+    "frontend_token_ms": {"frontend_ms": [5.7, 0.0, 0.047, 0.02]},
+}
+"""Settings of a server whose number of that name is not the preset's."""
+
+
+def planted(name: str, fit: ServerFit, **server: object) -> tuple[ServerFit, dict[str, object]]:
+    """A fit that found that term, and the settings of its server."""
+    setup = build(model="llama-3.1-8b", **server, **TERMS[name])
+    found = ServerRun.numbers_of(replace(one_run(), setup=setup), setup)
+    numbers = {
+        key: FittedServer.of(value, value, value) for key, value in zip(NAMES, found.tolist(), strict=True)
+    }
+    front = frontend_ms(found, setup.config.frontend_ms)
+    return replace(fit, numbers=numbers, frontend_ms=front, in_flight=10**6), {**server, **TERMS[name]}
+
+
+def one_run() -> ServerRun:
+    return ServerRun.of(build(model="llama-3.1-8b"), served(), 0.0)
+
+
+@pytest.mark.parametrize("server", [{}, {"async_scheduling": False}, {"gpu": "h200", "tp": 2}])
+@pytest.mark.parametrize("name", TERMS)
+def test_the_file_of_a_fit_runs_as_the_fit_says(
+    name: str, server: dict[str, object], found: ServerFit, tmp_path: Path
+) -> None:
+    fit, settings = planted(name, found, **server)
+    path = tmp_path / "mine.yaml"
+    path.write_text(engine_file(fit, build(model="llama-3.1-8b", **server).config))
+    load = {"model": "llama-3.1-8b", "num_requests": 60, "rate": 20.0, "seed": 3}
+    expected = run(**load, **settings).requests
+    for given in ({}, {"async_scheduling": server.get("async_scheduling", True)}):
+        from_file = run(**load, engine=str(path), **given).requests
+        for column in ("ttft_ms", "e2e_ms"):
+            assert from_file[column].to_numpy() == pytest.approx(expected[column].to_numpy(), rel=1e-6)
+
+
+def test_the_file_of_a_fit_survives_the_configuration_of_a_run(found: ServerFit, tmp_path: Path) -> None:
+    """A run that is written and run again, or taken over with other settings, keeps the gap."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(engine_file(planted("gap_us", found)[0], build(model="llama-3.1-8b").config))
+    config = load_config(overrides={"engine": str(path), "model": "llama-3.1-8b"})
+    (tmp_path / "run.yaml").write_text(dump(config))
+    again = load_config(tmp_path / "run.yaml")
+    assert again.latency.step_gap_us == (3000.0, 0.0)
+    other = load_config(overrides={"tp": 2}, base=again)
+    assert other.latency.step_gap_us == (3000.0, 0.0)
+    assert load_config(overrides={"engine": "vllm"}, base=again).latency.step_gap_us == ()
+
+
+def test_a_front_end_learned_with_the_operators_is_not_counted_twice(tmp_path: Path) -> None:
+    server = {"model": "qwen3-30b-a3b", "gpu": "h100"}
+    load = {**server, "num_requests": 120, "rate": 4.0, "seed": 2, "timeout": None}
+    late = [40.0, 0.0, 0.047, 0.001]
+    times = replace(token_times(run(**load, frontend_ms=late).record, "late"), gaps=None)
+    fit = fit_server(build(**server), times)
+    assert fit.numbers["frontend_ms"].value == pytest.approx(40, rel=0.02)
+    path = tmp_path / "mine.yaml"
+    path.write_text(engine_file(fit, build(**server).config))
+    mean_ms = run(**load, engine=str(path)).requests.ttft_ms.mean()
+    assert mean_ms == pytest.approx(float(times.ttft_s.mean()) * 1e3, rel=2e-3)
+
+
+def test_settings_of_the_server_that_were_given_are_in_the_file(found: ServerFit, tmp_path: Path) -> None:
+    given: dict[str, object] = {
+        "memory": "sglang",
+        "kv_cache_dtype": "fp8",
+        "latency": {"cuda_graphs": False},
+        "frontend_ms": [1.0, 7.0],
+        "gpu": "h200",
+    }
+    config = build(model="llama-3.1-8b", **given).config
+    path = tmp_path / "mine.yaml"
+    path.write_text(engine_file(found, config))
+    again = build(model="llama-3.1-8b", engine=str(path)).config
+    assert (again.memory, again.kv_cache_dtype, again.gpu) == ("sglang", "fp8", "h200")
+    assert not again.latency.cuda_graphs
+
+
+def test_a_fit_that_predicts_worse_than_the_preset_writes_nothing(
+    found: ServerFit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    worse = replace(
+        found, held_out={"TTFT": 0.164, "TPOT": 0.06}, held_out_before={"TTFT": 0.083, "TPOT": 0.25}
+    )
+    monkeypatch.setattr("blis_py.cli.verbs.profile.fit_server", lambda *_: worse)
+    log = tmp_path / "log.csv"
+    log.write_text("arrival_s,input_tokens,output_tokens,ttft_ms,e2e_ms\n0,10,5,20,90\n")
+    out = tmp_path / "mine.yaml"
+    assert main(["profile", "fit", str(log), "--model", "llama-3.1-8b", "--out", str(out)]) == 1
+    assert not out.exists()
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(
+        "refused: no numbers are better than the preset's, nothing is written: held-out TTFT"
+    )
+
+
+def degenerate(kind: str) -> TokenTimes:
+    times = served()
+    count = len(times.sent_s)
+    if kind == "one token each":
+        return replace(times, output_tokens=np.ones(count, dtype=np.int64))
+    if kind == "all tokens at once":
+        return replace(times, e2e_s=times.ttft_s)
+    if kind == "no time to the first token":
+        return replace(times, ttft_s=np.zeros(count))
+    assert times.prompt_tokens is not None
+    return times.take(np.arange(1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [
+        ("one token each", "0 requests with two or more tokens are too few"),
+        ("all tokens at once", "the TPOT of 300 of 300 requests is 0"),
+        ("no time to the first token", "the TTFT of 300 of 300 requests is 0"),
+        ("one request", "1 requests with two or more tokens are too few"),
+    ],
+)
+def test_times_that_say_nothing_of_a_server_are_refused(kind: str, problem: str) -> None:
+    with pytest.raises(InputError, match=problem):
+        fit_server(build(model="llama-3.1-8b"), degenerate(kind))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error")
+def test_a_constant_gap_is_found_as_a_gap() -> None:
+    times = served(latency={"step_gap_us": [3000.0]}, frontend_ms=[5.7, 0.0, 0.047, 0.001], rate=12.0)
+    fit = fit_server(build(model="llama-3.1-8b"), times)
+    assert fit.numbers["gap_us"].value == pytest.approx(3000, rel=0.02)
+    assert (fit.numbers["step_scale"].value, fit.numbers["gap_seq_us"].value) == (1.0, 0.0)
+    assert fit.worse == ""

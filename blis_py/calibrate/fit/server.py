@@ -1,22 +1,24 @@
 """Corrections of one server to step times learned on others, from a client's times of one or several runs.
 
-At most four numbers: a delay in front of the engine and, as far as they are needed, a factor on the GPU time
-of every step, a gap between steps, and a gap per sequence. The recorded requests are simulated with the
-current numbers and with each of them changed slightly; the errors are explained by these slopes (robust
-least squares on relative errors, none negative, weakly regularised to the preset), and the process is
-repeated. The factor and the gaps follow from TPOT alone, and each is kept only if it predicts other parts of
-the run, and other loads, better; the front end follows from what is then left of TTFT, where requests do not
-queue. Errors are averaged by slices of time and in each by the length of the prompt (TTFT) and the requests
-in flight (TPOT).
+At most six numbers: a factor on the GPU time of every step, a gap between steps, one per sequence; and a
+delay of the front end, one per sequence it streams to, one per token of the prompt. The recorded requests are
+simulated with the current numbers and with each of them changed slightly; the errors of TTFT and TPOT are
+explained by these slopes (robust least squares on relative errors, none negative, weakly regularised to the
+preset), and the process is repeated, first with all numbers free. At what they lead to, the fewest numbers
+are chosen that predict parts of the run, and loads, from the others as well as more would; these are then
+fitted by themselves. Errors are averaged by slices of time and in each by the length of the prompt (TTFT) and
+the requests in flight (TPOT).
 
 Runs of one server differ from each other by more than the scatter within a run: three of Llama-2-7B by 2 % of
-their TPOT. So a change is shrunk toward the preset by 1 - (scatter/change)^4, and one below the scatter is
-none; of n runs the scatter is a sqrt(n)-th. A number that then differs from the preset by less than the fit
-converges to is the preset's. Several runs count by their information, the inverse of that scatter's
+their TPOT. So a change of less than that scatter is none, and of larger ones all is kept but
+(scatter/change)^8; where the numbers explain a run to within less than servers scatter, the bound is lower in
+proportion. Of n runs the scatter is a sqrt(n)-th. A number that then differs from the preset by less than the
+fit converges to is the preset's. Several runs count by their information, the inverse of that scatter's
 variance and their own. A log that names the instances of its requests is one run of each.
 
 Errors are those of whole simulations before and after. Held-out errors are of four parts of the run in turn,
-predicted with numbers from the other three. Intervals are of fits to resampled slices (90 %).
+predicted with numbers from the other three. Numbers with which either is worse than with the preset are not a
+fit. Intervals are of fits to resampled slices (90 %).
 """
 
 from __future__ import annotations
@@ -27,8 +29,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from blis_py.calibrate.fit.by_instance import by_instance
-from blis_py.calibrate.fit.linearised import FRONT_END, SETTLED, Linearised, Mask, sizes
-from blis_py.calibrate.fit.server_runs import NAMES, SCATTER, Floats, ServerRun, ServerRuns, SimulatedTimes
+from blis_py.calibrate.fit.linearised import sizes
+from blis_py.calibrate.fit.search import explained, rounded
+from blis_py.calibrate.fit.server_runs import NAMES, Floats, ServerRun, ServerRuns, frontend_ms
 from blis_py.calibrate.token_times import TokenTimes
 from blis_py.errors import InputError
 from blis_py.latency.operators import Operators
@@ -37,8 +40,8 @@ from blis_py.setup.setup import Setup
 
 MAX = 20_000
 """Requests of a run: more take too long."""
-_NOTHING = 1e-3
-_ROUNDS = 4
+_SAME = 5e-5
+"""Difference of two errors that does not show."""
 _FACTOR = 1.4
 """Beyond this, a factor compensates for effects it does not describe."""
 
@@ -56,8 +59,8 @@ class FittedServer:
 
     @classmethod
     def of(cls, *values: float) -> FittedServer:
-        """A number with its interval; negligible values become 0."""
-        return cls(*(0.0 if value < _NOTHING else value for value in values))
+        """A number with its interval."""
+        return cls(*values)
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ class ServerFit:
     requests: int
     numbers: Mapping[str, FittedServer]
     """Numbers by name, see `NAMES`."""
+    frontend_ms: tuple[float, ...]
+    """The front end as in the setting of that name."""
     before: Mapping[str, float]
     """Predicted over measured, minus one, of each mean and 99th percentile."""
     after: Mapping[str, float]
@@ -79,6 +84,22 @@ class ServerFit:
     instances: int = 1
     """Instances that the runs are logs of, each fitted as a run of its own."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def worse(self) -> str:
+        """Figure that the fitted numbers predict worse than the preset, in one line; empty = none."""
+        for name, error in self.held_out.items():
+            if error > self.held_out_before[name] + _SAME:
+                return f"held-out {name} is {error:.1%} off, with the preset {self.held_out_before[name]:.1%}"
+        before, after = (mean_error(errors) for errors in (self.before, self.after))
+        if after > before + _SAME:
+            return f"means of TTFT, TPOT and E2E are {after:.1%} off, with the preset {before:.1%}"
+        return ""
+
+
+def mean_error(errors: Mapping[str, float]) -> float:
+    """Mean absolute error of the means of all latencies."""
+    return float(np.mean([abs(error) for name, error in errors.items() if name.endswith("mean")]))
 
 
 def fit_server(
@@ -99,25 +120,28 @@ def fit_server(
         raise InputError("only trained step times can be fitted to a server", key="--latency-model", fix=fix)
     given = [measured] if isinstance(measured, TokenTimes) else measured
     logs, notes = by_instance(given, setup.config.instances)
-    run = ServerRuns([ServerRun.of(setup, _limited(one, notes), skip_first_s) for one in logs])
+    run = ServerRuns.of([ServerRun.of(setup, _limited(one, notes), skip_first_s) for one in logs])
     if setup.scheduler.prefix_cache != "none":
         unsaid = "does not state which prompts share a prefix: all are computed in full"
         notes += [f"{one.source} {unsaid}" for one in given if one.same_prompt is None]
     first = run.times(run.runs[0].numbers_of(setup))
-    found, free = _explained(run, first)
-    numbers = found.shrunk(found.solve(free))
+    found, free, scatter = explained(run, first)
+    numbers = rounded(found.shrunk(found.solve(free), scatter))
     # the last slopes determine the numbers without further simulations
-    low, high = np.percentile(found.drawn(free), (5, 95), axis=0)
+    low, high = np.percentile(found.drawn(free, scatter), (5, 95), axis=0)
     low, high = np.minimum(low, numbers), np.maximum(high, numbers)
     notes += _notes(numbers, run.in_flight)
     values = [FittedServer.of(*map(float, row)) for row in zip(numbers, low, high, strict=True)]
+    held_out = found.held_out(free, scatter=scatter)
+    same = bool((numbers == found.prior).all())
     return ServerFit(
         source=", ".join(one.source for one in given),
         requests=sum(int(one.counted.sum()) for one in run.runs),
         numbers=dict(zip(NAMES, values, strict=True)),
+        frontend_ms=frontend_ms(numbers, setup.config.frontend_ms),
         before=run.errors(first),
-        after=run.errors(run.times(numbers)),
-        held_out=sizes(found.held_out(free), found.weights),
+        after=run.errors(first if same else run.times(numbers)),
+        held_out=sizes(run.misses(first) if same else held_out, found.weights),
         held_out_before=sizes(run.misses(first), found.weights),
         in_flight=run.in_flight,
         instances=max(len(logs) // len(given), 1),
@@ -133,34 +157,11 @@ def _limited(one: TokenTimes, notes: list[str]) -> TokenTimes:
     return one.take(np.argsort(one.sent_s, kind="stable")[:MAX])
 
 
-def _explained(run: ServerRuns, first: Sequence[SimulatedTimes]) -> tuple[Linearised, Mask]:
-    """Errors near the numbers that explain them, and which numbers are free.
-
-    Args:
-        first: the runs with the numbers of the preset.
-    """
-    scatter = SCATTER / len(run.runs) ** 0.5
-    weights, prior = run.weights(first), first[0].numbers
-
-    def near(times: Sequence[SimulatedTimes]) -> Linearised:
-        return Linearised(times[0].numbers, run.misses(times), run.slopes(times), weights, prior, scatter)
-
-    now = near(first)
-    free = now.worth_fitting(FRONT_END)
-    for _ in range(_ROUNDS):
-        numbers = now.solve(free)
-        if (np.abs(numbers - now.numbers) < SETTLED).all():
-            break
-        now = near(run.times(numbers))
-        free = free | now.worth_fitting(free)
-    return now, free
-
-
 def _notes(numbers: Floats, in_flight: int) -> Iterator[str]:
     if not 1 / _FACTOR < numbers[0] < _FACTOR:
         yield (
             f"a factor of {numbers[0]:.2g} on step times compensates for other effects: "
             "the fit holds at the load of this run alone"
         )
-    if numbers[2] > _NOTHING:
+    if numbers[2] > 0:
         yield f"the gap per sequence was seen up to {in_flight:,} requests in flight and stays there"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,21 +14,26 @@ from blis_py.calibrate.client_autopsy import requests_in_flight
 from blis_py.calibrate.token_times import Seconds, TokenTimes, token_times
 from blis_py.cluster.ingress.closed_loop import ClosedLoop
 from blis_py.cluster.simulation import simulate
-from blis_py.cluster.topology import Cluster
+from blis_py.cluster.topology import Cluster, Pool
 from blis_py.errors import InputError
 from blis_py.latency.operators import Operators
 from blis_py.latency.trained import ServerTerms, Trained
 from blis_py.requests.same_prompts import same_prompts
 from blis_py.requests.table import Content, RequestTable
 from blis_py.setup.setup import Setup
+from blis_py.setup.step_times import frontend_of
 
 Floats = NDArray[np.float64]
 
 MIN = 100
 """Requests of a run: fewer say too little."""
-NAMES = ("step_scale", "gap_us", "gap_seq_us", "frontend_ms")
-NUDGE = np.array([0.1, 500.0, 20.0, 3.0])
+NAMES = ("step_scale", "gap_us", "gap_seq_us", "frontend_ms", "frontend_seq_ms", "frontend_token_ms")
+"""Factor on the GPU time of a step; gap of a step and of each of its sequences; delay of the front end, for
+each sequence it streams to, and for each token of the prompt."""
+NUDGE = np.array([0.1, 500.0, 20.0, 3.0, 0.05, 0.003])
 """Large enough that the effect of changed batches averages out."""
+DIGITS = 5
+"""Significant digits of a number, in the engine file as well."""
 SCATTER = 0.03
 """Change of a mean latency below which it is no more than the scatter between runs of one server."""
 SLICES, GROUPS = 16, 4
@@ -56,6 +62,8 @@ class ServerRun:
     """(TTFT and TPOT, request): slice of time and group; -1 where it does not count."""
     weights: Floats
     """(TTFT and TPOT, slice, group): share of the requests."""
+    most: int = 0
+    """Sequences up to which a gap of each was seen, in any run of the server; 0 = no limit."""
 
     @classmethod
     def of(cls, setup: Setup, measured: TokenTimes, skip_first_s: float) -> ServerRun:
@@ -69,11 +77,8 @@ class ServerRun:
             raise InputError("does not say when requests were sent", file=measured.source, fix=fix)
         measured = measured.take(np.argsort(measured.sent_s, kind="stable"))
         since_s = measured.sent_s - measured.sent_s.min()
-        counted = since_s >= skip_first_s
-        if counted.sum() < MIN:
-            problem = f"{int(counted.sum())} requests are too few to fit a server to"
-            raise InputError(problem, file=measured.source, fix=f"give a run of {MIN} or more")
-        counted &= ~np.isnan(measured.tpot_s)
+        counted = (since_s >= skip_first_s) & ~np.isnan(measured.tpot_s)
+        _check_times(measured, counted)
         table = _table(measured)
         slices = _groups(np.arange(len(counted)), counted, SLICES)
         by = (table.prompt_tokens, requests_in_flight(measured))
@@ -86,8 +91,13 @@ class ServerRun:
     def numbers_of(self, setup: Setup) -> Floats:
         """The numbers in the server's current setup."""
         gap = (*setup.config.latency.step_gap_us, 0.0, 0.0)[:2]
-        frontend = setup.latency.frontend.before_enqueue_ns / 1e6
-        return np.array([setup.config.latency.step_scale, *gap, frontend])
+        front = (*(setup.config.frontend_ms or ()), 0.0, 0.0, 0.0, 0.0)[:4]
+        return np.array([setup.config.latency.step_scale, *gap, front[0], *front[2:]])
+
+    @cached_property
+    def most_seqs(self) -> int:
+        """Sequences up to which a gap of each is seen: those that the client has in flight."""
+        return int(np.nanmax(requests_in_flight(self.measured)))
 
     def times(self, numbers: Floats) -> SimulatedTimes:
         """Simulate the run with these numbers, in the order of `NAMES`.
@@ -95,17 +105,18 @@ class ServerRun:
         Raises:
             InputError: not all of its requests can be served as described.
         """
-        scale, gap_us, seq_us, front_ms = numbers.tolist()
-        setup = self.setup
+        setup, limit = self.setup, self.measured.concurrency
         model = setup.latency
         assert isinstance(model, Trained | Operators)
-        priced = model.on_server(ServerTerms(scale, gap_us * 1e3, seq_us * 1e3))
-        priced.frontend = replace(setup.latency.frontend, before_enqueue_ns=round(front_ms * 1e6))
+        scale, gap_us, seq_us, *_ = numbers.tolist()
+        priced = model.on_server(ServerTerms(scale, gap_us * 1e3, seq_us * 1e3, self.most))
+        priced.frontend = frontend_of(frontend_ms(numbers, setup.config.frontend_ms)).plus(priced.frontend)
         demand: RequestTable | ClosedLoop = self.table
-        limit = self.measured.concurrency
         if limit is not None:
-            demand = ClosedLoop(self.table.at_once(), limit)
-        record = simulate(demand, Cluster.of(scheduler=setup.scheduler, latency=priced))
+            think_ns = round((setup.config.workload.think_time_ms or 0.0) * 1e6)
+            demand = ClosedLoop(self.table.at_once(), limit, think_ns)
+        spec = replace(setup.only.as_data().spec, latency=priced)
+        record = simulate(demand, Cluster(pools=(Pool(spec=spec),)))
         served = token_times(record, "simulated")
         if len(served.request_id) < len(self.table):
             problem = f"of {len(self.table):,} requests {len(served.request_id):,} can be served as described"
@@ -116,23 +127,34 @@ class ServerRun:
         """Measured over predicted, minus one: (TTFT and TPOT, slice, group)."""
         return self._means(self.measured) / self._means(times) - 1
 
-    def slopes(self, there: SimulatedTimes) -> Floats:
-        """Relative change of these means with each number, which is the last axis."""
-        columns = []
-        for i, nudge in enumerate(NUDGE):
-            step = np.zeros(len(NAMES))
-            step[i] = nudge
-            moved = self.times(there.numbers + step)
-            columns.append((self._means(moved) / self._means(there) - 1) / nudge)
-        return np.stack(columns, axis=-1)
+    def slopes(self, there: SimulatedTimes, free: NDArray[np.bool_]) -> Floats:
+        """Relative change of these means with each free number, the last axis; 0 for the others."""
+        slopes = np.zeros((2, SLICES, GROUPS, len(NAMES)))
+        for i in np.flatnonzero(free):
+            moved = self._moved(there, i, NUDGE[i])
+            slopes[..., i] = (self._means(moved) / self._means(there) - 1) / NUDGE[i]
+        return slopes
+
+    def _moved(self, there: SimulatedTimes, number: int, nudge: float) -> SimulatedTimes:
+        """The run with one number increased. In open loops a front end delays what clients see and changes no
+        batch, so that needs no simulation."""
+        every = np.ones(len(self.table))
+        by_request = {"frontend_ms": every, "frontend_token_ms": self.table.prompt_tokens * every}
+        if NAMES[number] in by_request and self.measured.concurrency is None:
+            late_s = by_request[NAMES[number]] * nudge / 1e3
+            return replace(there, ttft_s=there.ttft_s + late_s, e2e_s=there.e2e_s + late_s)
+        step = np.zeros(len(NAMES))
+        step[number] = nudge
+        return self.times(there.numbers + step)
 
     def _means(self, times: TokenTimes | SimulatedTimes) -> Floats:
-        """Mean by slice and group; 1 if there is no request."""
-        means = []
-        for cells, values in zip(self.cells, (times.ttft_s, times.tpot_s), strict=True):
-            sums = np.bincount(cells[self.counted], values[self.counted], SLICES * GROUPS)
-            counts = np.bincount(cells[self.counted], minlength=SLICES * GROUPS)
-            means.append(np.where(counts > 0, sums / np.maximum(counts, 1), 1.0))
+        """Mean by slice and group, of TPOT over tokens: a request of few says little. 1 if there is none."""
+        means, kept = [], self.counted
+        tokens = self.measured.output_tokens[kept] - 1
+        sums = times.ttft_s[kept], (times.e2e_s - times.ttft_s)[kept]
+        for cells, values, counts in zip(self.cells, sums, (np.ones_like(tokens), tokens), strict=True):
+            by = [np.bincount(cells[kept], column, SLICES * GROUPS) for column in (values, counts)]
+            means.append(np.where(by[1] > 0, by[0] / np.maximum(by[1], 1), 1.0))
         return np.stack(means).reshape(2, SLICES, GROUPS)
 
     def pairs(self, times: SimulatedTimes, column: str) -> tuple[Seconds, Seconds]:
@@ -150,7 +172,13 @@ class ServerRuns:
 
     @property
     def in_flight(self) -> int:
-        return max(int(np.nanmax(requests_in_flight(one.measured))) for one in self.runs)
+        return max(one.most_seqs for one in self.runs)
+
+    @classmethod
+    def of(cls, runs: Sequence[ServerRun]) -> ServerRuns:
+        """Runs of one server, whose gap per sequence is seen up to the most that any has in flight."""
+        most = max(one.most_seqs for one in runs)
+        return cls([replace(one, most=most) for one in runs])
 
     def times(self, numbers: Floats) -> list[SimulatedTimes]:
         return [one.times(numbers) for one in self.runs]
@@ -158,8 +186,8 @@ class ServerRuns:
     def misses(self, times: Sequence[SimulatedTimes]) -> Floats:
         return np.concatenate([r.misses(t) for r, t in zip(self.runs, times, strict=True)], axis=1)
 
-    def slopes(self, there: Sequence[SimulatedTimes]) -> Floats:
-        return np.concatenate([r.slopes(t) for r, t in zip(self.runs, there, strict=True)], axis=1)
+    def slopes(self, there: Sequence[SimulatedTimes], free: NDArray[np.bool_]) -> Floats:
+        return np.concatenate([r.slopes(t, free) for r, t in zip(self.runs, there, strict=True)], axis=1)
 
     def weights(self, times: Sequence[SimulatedTimes]) -> Floats:
         """Shares of the requests, and of the runs by their information."""
@@ -181,6 +209,31 @@ class ServerRuns:
             errors[f"{name} mean"] = float(sim.mean() / real.mean() - 1)
             errors[f"{name} p99"] = float(np.percentile(sim, 99) / np.percentile(real, 99) - 1)
         return errors
+
+
+def frontend_ms(numbers: Floats, preset_ms: Sequence[float] | None) -> tuple[float, ...]:
+    """The front end as the setting `frontend_ms` has it: what is behind the engine stays the preset's."""
+    behind = (*(preset_ms or ()), 0.0, 0.0)[1]
+    return (float(numbers[3]), behind, float(numbers[4]), float(numbers[5]))
+
+
+def _check_times(measured: TokenTimes, counted: NDArray[np.bool_]) -> None:
+    """Refuse runs whose times say nothing of a server.
+
+    Raises:
+        InputError: too few requests with several tokens, or tokens without time between them.
+    """
+    of_many = int(counted.sum())
+    if of_many < MIN:
+        problem = f"{of_many} requests with two or more tokens are too few to fit a server to"
+        raise InputError(problem, file=measured.source, fix=f"give a run with {MIN} or more")
+    for name, values in (("TTFT", measured.ttft_s), ("TPOT", measured.tpot_s)):
+        at_once = int((values[counted] <= 0).sum())
+        if at_once:
+            problem = (
+                f"the {name} of {at_once:,} of {of_many:,} requests is 0: tokens were not timed one by one"
+            )
+            raise InputError(problem, file=measured.source, fix="measure with a client that streams")
 
 
 def _groups(values: NDArray[Any], counted: NDArray[np.bool_], groups: int) -> NDArray[np.intp]:

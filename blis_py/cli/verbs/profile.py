@@ -24,11 +24,6 @@ from blis_py.cli.flags.out import out_folder, required_out
 from blis_py.cli.program import Program, Verb
 from blis_py.cli.verbs._execute import say
 from blis_py.config.check import duration_ns
-from blis_py.config.derived import settings_of
-from blis_py.config.engine import load_engine
-from blis_py.config.layers import flatten
-from blis_py.config.loader import as_dict
-from blis_py.config.models import RunConfig
 from blis_py.core.bounds import MAX_REDRAWS, MAX_SEED, check_count
 from blis_py.errors import InputError
 from blis_py.files.paths import exists, is_file, is_folder
@@ -113,20 +108,20 @@ _IMPORT = (
 # -- the verbs -----------------------------------------------------------------------------------------
 
 
-def fit(flags: Flags) -> None:
+def fit(flags: Flags) -> int:
     """Fit step times to measured steps, and write profile.yaml; or a server to one run of its clients."""
     for path in flags.get("paths") or []:
         if not exists(path):
             fix = "name a profile's folder, step logs, or what a client measured"
             raise InputError("no such file or folder", file=path, fix=fix)
     if _is_client_run(flags.get("paths") or []):
-        fit_to_client(flags)
-        return
+        return fit_to_client(flags)
     for flag in _SERVER:
         if flag.name != "--model-config" and any(name in flags for name in (flag.name, *flag.aliases)):
             fix = "drop it, or give a benchmark's JSON or a CSV with latencies"
             raise InputError("goes with what a client measured, not with steps", key=flag.name, fix=fix)
     fit_to_steps(flags)
+    return 0
 
 
 def _is_client_run(paths: Sequence[str]) -> bool:
@@ -138,8 +133,12 @@ def _is_client_run(paths: Sequence[str]) -> bool:
     return kinds == {True}
 
 
-def fit_to_client(flags: Flags) -> None:
-    """Front end, gaps and a factor on step times, from a client's run alone."""
+def fit_to_client(flags: Flags) -> int:
+    """Front end, gaps and a factor on step times, from a client's run alone.
+
+    Returns:
+        The exit code: 1 if the preset predicts better than any numbers found.
+    """
 
     style = format_of(flags)
     if "--out" in flags:
@@ -159,20 +158,12 @@ def fit_to_client(flags: Flags) -> None:
     finally:
         for line in setup.basis.removesuffix(" (-v and summary.json say more)").splitlines():
             say(line)
-        if "--out" in flags:
-            engine = load_engine(config.engine)
-            text = engine_file(
-                fitted, engine.on(settings_of(config)), engine.sources, engine.title, _limits_given(config)
-            )
-            write_text(Path(flags["--out"]), text)
+        if not fitted.worse and "--out" in flags:
+            write_text(Path(flags["--out"]), engine_file(fitted, setup.config))
             say(f"wrote {flags['--out']}: simulate this server with --engine {flags['--out']}")
-
-
-def _limits_given(config: RunConfig) -> dict[str, Any]:
-    """Settings of the server's scheduler and memory that were given."""
-    flat = flatten(as_dict(config), RunConfig)
-    kept = ("scheduler.", "gpu_memory_utilization", "kv_cache_dtype")
-    return {key: flat[key] for key in sorted(config.given or ()) if key.startswith(kept)}
+    if fitted.worse:
+        say(f"refused: no numbers are better than the preset's, nothing is written: {fitted.worse}")
+    return 1 if fitted.worse else 0
 
 
 def fit_to_steps(flags: Flags) -> None:
