@@ -100,10 +100,15 @@ many requests were in flight as they say.
 # --- truths ------------------------------------------------------------------------------------------
 
 
+def _learned_runs(data: Path) -> list[h100_runs.Run]:
+    names = json.loads((RESULTS / "trained.json").read_text())["without_run"]
+    return [h100_runs.read(data / "vllm_h100_runs", name) for name in names]
+
+
 def five_runs(data: Path) -> list[Figure]:
-    """Leave one run out: what it and its steps teach of the host, and of the front end."""
-    folder = data / "vllm_h100_runs"
-    runs, found = [h100_runs.read(folder, name) for name in h100_runs.names(folder)], []
+    """Of the runs that were learned on, leave one out: what it and its steps teach of the host, and of the
+    front end."""
+    runs, found = _learned_runs(data), []
     for run in runs:
         training = Training(silicon.without("run", run.name), ("others",))
         records = {other.name: h100_runs.predict(other, training=training) for other in runs}
@@ -254,8 +259,7 @@ def same_answers(data: Path, prompt_tokens: int, step_tokens: int) -> tuple[floa
 
 def pauses(data: Path, name: str) -> tuple[float, float]:
     """Of a run: the share of requests that a pause held up, and the error of the p99 of TTFT without them."""
-    folder = data / "vllm_h100_runs"
-    runs = [h100_runs.read(folder, each) for each in h100_runs.names(folder)]
+    runs = _learned_runs(data)
     training = Training(silicon.without("run", name), ("others",))
     records = [h100_runs.predict(each, training=training) for each in runs]
     (run, record), *_ = (pair for pair in zip(runs, records, strict=True) if pair[0].name == name)

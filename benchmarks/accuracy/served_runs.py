@@ -19,7 +19,7 @@ _LONGER_NS = 300e3
 
 
 def served_runs(data: Path, kernels: Coefficients) -> list[ServedRun]:
-    """The five runs on H100.
+    """The runs on H100.
 
     Args:
         kernels: coefficients that were learned on kernels alone, none of the host.
