@@ -16,10 +16,15 @@ _OWN_FILE = {"gpus": "a path to your own .yaml", "models": "--model-config with 
 _REFUSED = "refused"
 """Folder of known models that cannot be priced."""
 _VARIANT = (
-    r"(?i)^meta[-_](?=llama)|[-_](instruct|chat|base|hf|it|thinking|preview|\d{4})(?=([-_](fp8|nvfp4))?$)"
+    r"(?i)^meta[-_](?=llama)|[-_](instruct|chat|base|hf|it|thinking[-_]2507|\d{4})(?=([-_](fp8|nvfp4))?$)"
 )
-"""Prefixes and suffixes of model names that do not change the architecture: organisation, training variant,
-year and month."""
+"""Prefixes and suffixes of model names that change neither the architecture nor the storage of weights:
+organisation, training variant, year and month. `Thinking` alone does: Kimi-K2-Thinking has 4 bits."""
+_FORMAT = re.compile(
+    r"(?i)(?:^|[-_.])(nvfp4|mxfp4|mxfp8|fp[468]|int[48]|bf16|fp16|[48][-_]?bits?|w\d+a\d+(?:kv\d+)?|awq|gptq|gguf"
+    r"|q\d(?:_\w+)?|bnb|exl[23]|mlx|hqq|aqlm|marlin|autoround|quantized|dynamic|kv)(?=$|[-_.])"
+)
+"""Words of a name that say how its weights are stored."""
 
 
 def find_profile(kind: str, name: str) -> Path:
@@ -34,8 +39,7 @@ def find_profile(kind: str, name: str) -> Path:
     """
     stem = stem_of(kind, name)
     if stem is None:
-        fix = f"use one of {', '.join(known_names(kind))}, or {_OWN_FILE[kind]}"
-        raise InputError(f"unknown {kind[:-1]}", key=_FLAGS[kind], value=name, fix=fix)
+        raise _unknown(kind, name)
     return _files(kind)[stem]
 
 
@@ -97,6 +101,29 @@ def _further_names(kind: str) -> dict[str, str]:
 
 def _folder(kind: str) -> Path:
     return bundled.root("profiles") / kind
+
+
+def _unknown(kind: str, name: str) -> InputError:
+    """Refusal that names the nearest profile, and the format where the name states one."""
+    short, nearest = name.rsplit("/", 1)[-1], nearest_name(kind, name)
+    stored = [found[1] for found in _FORMAT.finditer(short)] if kind == "models" else []
+    if nearest is None:
+        fix = f"use one of {', '.join(known_names(kind))}, or {_OWN_FILE[kind]}"
+    else:
+        fix = f"use {_OWN_FILE[kind]} of {short}; the nearest bundled one is {nearest}"
+    if nearest and stored:
+        fix += f", which may store its weights otherwise than {'-'.join(stored)}"
+    return InputError(f"unknown {kind[:-1]}", key=_FLAGS[kind], value=name, fix=fix)
+
+
+def nearest_name(kind: str, name: str) -> str | None:
+    """The profile that the longest part of the name, up to a dash, is of; None if there is none."""
+    short = name.rsplit("/", 1)[-1]
+    for dash in reversed(list(re.finditer("[-_]", short))):
+        stem = stem_of(kind, short[: dash.start()])
+        if stem in known_names(kind):
+            return stem
+    return None
 
 
 def squeeze(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from blis_py.files.profiles import published_name, stem_of
+from blis_py.files.profiles import listed_as, published_name
 from blis_py.files.yaml_files import dump_yaml
 from blis_py.planning.result import Candidate
 
@@ -16,7 +16,7 @@ _SIMULATED_ONLY = "is simulated, and not what would run"
 
 def published_model(name: str | None) -> str:
     """The model's name on the hub; the name itself if it is not a bundled one."""
-    stem = stem_of("models", name or "")
+    stem = listed_as("models", name or "")
     return published_name("models", stem) if stem else str(name)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,18 @@ from model_configs import config, values_of
 from blis_py.errors import InputError
 from blis_py.files import bundled
 from blis_py.files.profiles import find_profile, known_names, published_name, refused_names
+from blis_py.hardware.capacity import kv_capacity
+from blis_py.hardware.gpu import GIB, load_gpu
+from blis_py.hardware.layout import Layout
+from blis_py.hardware.memory_overheads import VLLM_OVERHEADS
 from blis_py.latency import require_priced
 from blis_py.models.model_shape import config_name, known_models, load_model, same_sizes, shape_from_config
+from blis_py.planning.serving import published_model
 
 PUBLISHED_BILLIONS = {
     "codellama-34b": (33.74, 33.74),
     "gpt-oss-120b": (116.83, 5.71),  # 5.13 active without the embedding, as its card counts
+    "kimi-k2-thinking": (1026.4, 32.9),
     "llada2.0-mini": (16.26, 1.43),
     "llama-2-7b": (6.74, 6.74),
     "llama-2-70b": (68.98, 68.98),
@@ -106,10 +113,42 @@ def test_a_model_is_found_by_its_usual_spellings(spelling: str, layers: int, hid
     assert (shape.layers, shape.hidden, shape.name) == (layers, hidden, spelling)
 
 
-@pytest.mark.parametrize("spelling", ["Qwen3-14B-AWQ", "Qwen3-Coder-480B-A35B-Instruct-FP8", "Qwen3-14B-2"])
-def test_another_precision_or_size_is_no_variant(spelling: str) -> None:
-    with pytest.raises(InputError, match="unknown model"):
+_OTHER_FORMATS = {
+    "Qwen3-14B-AWQ": "qwen3-14b",
+    "Qwen3-14B-2": "qwen3-14b",
+    "Qwen3-14B-Thinking": "qwen3-14b",
+    "Qwen/Qwen3-14B-GGUF": "qwen3-14b",
+    "Qwen3-14B-MLX-4bit": "qwen3-14b",
+    "Qwen3-14B-NVFP4": "qwen3-14b",
+    "RedHatAI/Qwen3-14B-FP8-dynamic": "qwen3-14b",
+    "RedHatAI/Qwen3-14B-quantized.w4a16": "qwen3-14b",
+    "Qwen3-Coder-480B-A35B-Instruct-FP8": "qwen3-coder-480b-a35b",
+    "Meta-Llama-3.1-8B-Instruct-GPTQ-Int4": "llama-3.1-8b",
+    "cognitivecomputations/DeepSeek-V3-AWQ": "deepseek-v3",
+    "deepseek-ai/DeepSeek-R1-Distill-Llama-70B": "deepseek-r1",
+    "unsloth/DeepSeek-V3-bf16": "deepseek-v3",
+    "nvidia/Kimi-K2-Thinking-NVFP4": "kimi-k2-thinking",
+    "unsloth/gpt-oss-120b-BF16": "gpt-oss-120b",
+}
+"""Models in a format of their own, and the nearest bundled one, whose format may differ."""
+
+
+@pytest.mark.parametrize(("spelling", "nearest"), _OTHER_FORMATS.items())
+def test_a_model_in_another_format_is_refused_with_the_nearest_one(spelling: str, nearest: str) -> None:
+    with pytest.raises(InputError, match=f"--model-config .*; the nearest bundled one is {nearest}"):
         load_model(spelling)
+
+
+def test_kimi_k2_thinking_has_experts_in_four_bits_and_fits_eight_h200() -> None:
+    shape = load_model("moonshotai/Kimi-K2-Thinking")
+    assert same_sizes(shape, replace(load_model("kimi-k2.5"), image_encoder=None))
+    capacity = kv_capacity(shape, load_gpu("h200"), 8, overheads=VLLM_OVERHEADS, layout=Layout(8, ep=8))
+    assert 69 < capacity.weight_bytes / GIB < 73
+    assert published_model("moonshotai/Kimi-K2-Thinking") == "moonshotai/Kimi-K2-Thinking"
+
+
+def test_start_commands_name_the_variant_that_was_asked_for() -> None:
+    assert published_model("Qwen/Qwen3-235B-A22B-Instruct-2507") == "Qwen/Qwen3-235B-A22B-Instruct-2507"
 
 
 def test_a_variant_is_priced_as_what_it_was_made_from_and_reports_it() -> None:
