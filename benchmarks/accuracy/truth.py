@@ -4,8 +4,9 @@
 
 Prints what moved against benchmarks/results/truth.json, and ends with status 1 where a figure is further from
 its measurement than its part's noise allows, or beyond its limit. `--accept` writes the new figures, which a
-commit with their reason brings in. Without `--whole` the benchmarks are sampled and one fit is made; the
-whole takes hours, and goes on where it was stopped. Parts and their noise: `truth_parts.py`.
+commit with their reason brings in. Without `--whole` the benchmarks are sampled, one fit is made and the
+engine's runs are left out; the whole takes hours, and goes on where it was stopped (predicted points and
+runs of the engine are kept in `build`). Parts and their noise: `truth_parts.py`.
 """
 
 from __future__ import annotations

@@ -65,3 +65,11 @@ def test_every_run_of_vllm_on_h100_has_limits() -> None:
     limits = {name: PARTS["h100"].limit_of(name) for name in read_known()["h100"]}
     assert sum(limit == 0.03 for limit in limits.values()) == 6
     assert sum(limit == 0.06 for limit in limits.values()) == 6
+
+
+def test_figures_of_the_engine_are_those_of_its_committed_runs() -> None:
+    from truth import RESULTS, read_known
+    from truth_parts import of_engine_runs
+
+    found = of_engine_runs(RESULTS.with_name("engine_runs.json"))
+    assert read_known()["engine"] == pytest.approx(found, abs=1e-5)
