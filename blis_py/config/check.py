@@ -22,7 +22,7 @@ _NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 10**9, "m": 60 
 _DURATION = r"(?P<number>\d+(?:\.\d*)?|\.\d+)\s*(?P<unit>[a-zµ]*)"
 
 TRACE_ONLY = (
-    *("trace_header", "trace_format", "columns", "time_unit", "tokenizer"),
+    *("trace_header", "trace_format", "columns", "time_unit", "hash_block_size", "tokenizer"),
     *("time_scale", "limit", "skip_bad_rows", "as_recorded", "slo_shares", "client_timeout_s"),
 )
 """Settings that apply to recordings only."""

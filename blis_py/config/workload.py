@@ -56,15 +56,25 @@ class WorkloadSection:
         group="Trace",
     )
     """Which column of a table plays which role: arrival, input, output, max_tokens, request_id, slo_class,
-    tenant_id, client_id, model, prefix_group."""
-    time_unit: str = setting(
-        "s",
+    tenant_id, client_id, model, prefix_group, session_id, turn. In JSON lines `a.b` is the
+    key `b` of the object `a`."""
+    time_unit: str | None = setting(
+        None,
         choices=("s", "ms", "us", "ns"),
         flag="--time-unit",
-        help="Of the arrivals in --columns: s, ms, us, ns.",
+        help="Of the trace's arrivals: s, ms, us, ns.",
         group="Trace",
     )
-    """Unit of numbers in the column of arrivals, where `columns` names one."""
+    """Unit of the trace's arrivals, where they are numbers; null = that of its format, s in `columns`."""
+    hash_block_size: int | None = setting(
+        None,
+        least=1,
+        most=MAX_TOKENS,
+        flag="--hash-block-size",
+        help="Tokens per hash id of the trace's prompts.",
+        group="Trace",
+    )
+    """Tokens of a prompt that each of its `hash_ids` stands for; null = as in its format, 512 in Mooncake."""
     tokenizer: str | None = setting(
         None, flag="--trace-tokenizer", help="tokenizer.json, for texts.", metavar="FILE", group="Trace"
     )

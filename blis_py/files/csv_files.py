@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import difflib
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -18,13 +19,17 @@ prompt."""
 def csv_rows(text: Iterable[str], path: Path, *, lines_before: int = 0) -> Iterator[tuple[int, list[str]]]:
     """Cells of every non-empty row, starting with the header, and the line on which the row ends.
 
+    The header decides what separates cells, see `separator_of`.
+
     Args:
         lines_before: lines already read from the file.
 
     Raises:
         InputError: unclosed quotes, or an oversized cell; with the line.
     """
-    rows = csv.reader(text, strict=True)
+    lines = iter(text)
+    header = next(lines, "")
+    rows = csv.reader(itertools.chain([header], lines), delimiter=separator_of(header), strict=True)
     try:
         for row in rows:
             if row:
@@ -32,6 +37,11 @@ def csv_rows(text: Iterable[str], path: Path, *, lines_before: int = 0) -> Itera
     except csv.Error as error:
         place = f"{path}:{lines_before + max(rows.line_num, 1)}"
         raise InputError(f"not CSV: {error}", file=place, fix="correct the quotes") from None
+
+
+def separator_of(header: str) -> str:
+    """What separates the cells of a table: a comma or, in a header without any, a tab or a semicolon."""
+    return next((sign for sign in ",\t;" if sign in header), ",")
 
 
 def header_of(path: Path) -> list[str]:

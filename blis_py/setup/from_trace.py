@@ -13,7 +13,7 @@ from blis_py.config.workload import WorkloadSection
 from blis_py.core.bounds import SECOND_NS
 from blis_py.errors import InputError
 from blis_py.metrics.slo import targets_in_ms
-from blis_py.requests.sessions import later_turns_last, waits
+from blis_py.requests.sessions import as_early_as_can_be, later_turns_last, waits
 from blis_py.requests.streams import stream
 from blis_py.requests.table import RequestTable, deadlines_ns
 from blis_py.setup.demand import TARGETS, Demand
@@ -106,6 +106,12 @@ def _in_flight(
     limit = reading.concurrency
     if limit is None or load.as_recorded or load.concurrency is not None or load.rate is not None:
         return table, None
+    if table.round_index is not None and table.round_index.any():
+        reading.note(
+            f"recorded with {limit:,} in flight: its conversations are played at the recorded times; "
+            "--session-mode closed-loop: each turn after the answer before it"
+        )
+        return table, None
     from blis_py.requests.loops import Loop, Loops
 
     reading.note(
@@ -126,6 +132,7 @@ def reading_of(load: WorkloadSection) -> Reading:
         header=None if load.trace_header is None else Path(load.trace_header),
         columns=load.columns,
         time_unit=load.time_unit,
+        hash_block_size=load.hash_block_size,
         tokenizer=None if load.tokenizer is None else Path(load.tokenizer),
         bad=BadRows(skip=load.skip_bad_rows, fix="leave such rows out with --skip-bad-rows"),
         session_mode=load.session_mode,
@@ -147,10 +154,15 @@ def _think_time(load: WorkloadSection) -> ThinkTime | None:
 
 def _without_times(table: RequestTable, load: WorkloadSection, seed: int, reading: Reading) -> RequestTable:
     """Requests of a recording without arrival times: a Poisson process, or all at once."""
-    if load.rate is not None:
-        reading.note(f"it says nothing of times: requests come as a Poisson process at {load.rate:g}/s")
-        gaps_s = stream(seed, "trace", "arrivals").exponential(1 / load.rate, len(table))
-        return replace(table, arrival_ns=np.rint(np.cumsum(gaps_s) * SECOND_NS).astype(np.int64))
+    limited = load.concurrency is not None or reading.concurrency is not None
+    rate = load.rate if load.rate is not None or limited else reading.rate
+    if rate is not None:
+        whose = "" if rate == load.rate else ", the rate of that benchmark"
+        reading.note(f"it says nothing of times: requests come as a Poisson process at {rate:g}/s{whose}")
+        begins, arrival_ns = ~waits(table), table.arrival_ns.copy()
+        gaps_s = stream(seed, "trace", "arrivals").exponential(1 / rate, int(begins.sum()))
+        arrival_ns[begins] = np.rint(np.cumsum(gaps_s) * SECOND_NS).astype(np.int64)
+        return as_early_as_can_be(replace(table, arrival_ns=arrival_ns))
     if load.concurrency is None and (reading.concurrency is None or load.as_recorded):
         reading.note("it says nothing of times: all requests come at once; give --rate or --concurrency")
     return table

@@ -19,6 +19,7 @@ from blis_py.requests.streams import stream
 from blis_py.requests.table import Labels, RequestTable
 from blis_py.traces import tracev2
 from blis_py.traces._sessions import in_sessions
+from blis_py.traces._units import question_unit, since_the_first
 from blis_py.traces.formats import choose
 from blis_py.traces.reading import Reading
 
@@ -59,7 +60,9 @@ def read_trace(
     probed, chosen = choose(path, format, reading)
     if reading.header is not None and chosen.title != "TraceV2":
         raise InputError(f"{chosen.title} has no header file", file=reading.header, fix="leave it out")
-    table = in_sessions(chosen.read(probed, reading), reading, path, seed)
+    table = since_the_first(chosen.read(probed, reading), reading)
+    table = in_sessions(table, reading, path, seed)
+    question_unit(table, reading)
     table = _without_answerers(table, reading)
     _note_order(table, reading)
     table = table.sorted_by_arrival()

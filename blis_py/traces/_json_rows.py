@@ -45,7 +45,12 @@ def items(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def any_of(value: Any, places: tuple[tuple[str, ...], ...]) -> Any:
+    """The first value present among these paths; None without any."""
+    values = (within(value, *place) for place in places)
+    return next((each for each in values if each is not None), None)
+
+
 def first_of(value: Any, places: tuple[tuple[str, ...], ...]) -> Any:
     """The first value present among these paths; without any, a text that is not a number."""
-    values = (within(value, *place) for place in places)
-    return next((each for each in values if each is not None), "nothing")
+    return "nothing" if (found := any_of(value, places)) is None else found

@@ -1,13 +1,13 @@
-"""Tables with arbitrary names of the columns for arrivals and lengths.
+"""Tables and JSON lines with arbitrary names of the columns for arrivals and lengths.
 
-Any CSV or Parquet file can be read by assigning roles to its columns (`--columns
+Any CSV, JSON lines or Parquet file can be read by assigning roles to its columns (`--columns
 arrival=ts,input=prompt_len,output=gen_len`); formats that differ in nothing else are lines in `DIALECTS`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,33 +15,37 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.core.bounds import LAST_NS, MAX_TOKENS
+from blis_py.core.bounds import MAX_TOKENS
 from blis_py.errors import InputError
+from blis_py.files.csv_files import header_of
 from blis_py.requests.table import Ints, Labels, RequestTable
+from blis_py.traces._conversations import in_conversations
 from blis_py.traces._gathered import FAILED
+from blis_py.traces._json_columns import read_json_columns
+from blis_py.traces._units import FLAG, Clock
 from blis_py.traces.columns import Columns, read_columns
 from blis_py.traces.kinds import BadCells, TraceKind, integers, labels, repeated, texts
 from blis_py.traces.reading import Reading
 
-UNITS_NS = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1.0}
 LABELS = ("slo_class", "tenant_id", "client_id", "model", "prefix_group")
-ROLES = ("arrival", "input", "output", "max_tokens", "request_id", *LABELS)
+SESSION, TURN = "session_id", "turn"
+ROLES = ("arrival", "input", "output", "max_tokens", "request_id", *LABELS, SESSION, TURN)
 """Roles of columns; `input` and `output` are required."""
-_YEAR_NS = 366 * 86_400 * 10**9
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """Columns of a published format, by role, and its time unit."""
+    """Columns of a published format, by role; some releases have the optional ones."""
 
     columns: Mapping[str, str]
-    time_unit: str = "s"
+    optional: Mapping[str, str] = field(default_factory=dict)
 
 
 DIALECTS = {
     # github.com/HPMLL/BurstGPT, CC-BY-4.0; later releases add a session and an elapsed time
     "burstgpt": Dialect(
-        {"arrival": "Timestamp", "input": "Request tokens", "output": "Response tokens", "model": "Model"}
+        {"arrival": "Timestamp", "input": "Request tokens", "output": "Response tokens", "model": "Model"},
+        {SESSION: "Session ID"},
     ),
     # github.com/Mutinifni/splitwise-sim, MIT
     "splitwise": Dialect(
@@ -61,13 +65,23 @@ def read(path: Path, reading: Reading) -> RequestTable:
     Raises:
         InputError: an unknown role, a missing column, or a bad cell; with the line.
     """
-    columns = reading.columns
-    check_roles(columns)
-    kinds: dict[str, TraceKind] = {}
-    for role, name in columns.items():
-        kinds[name] = _kind(role, reading)
-    table = read_columns(path, kinds, bad_rows=reading.bad)
-    return of_columns(table, columns, reading)
+    kinds = _kinds(reading)
+    return of_columns(read_columns(path, kinds, bad_rows=reading.bad), reading.columns, reading)
+
+
+def read_lines(path: Path, reading: Reading) -> RequestTable:
+    """The requests of JSON lines with the keys given by `reading.columns`.
+
+    Raises:
+        InputError: an unknown role, a missing key, or a bad value; with the line.
+    """
+    kinds = _kinds(reading)
+    return of_columns(read_json_columns(path, kinds, reading), reading.columns, reading)
+
+
+def _kinds(reading: Reading) -> dict[str, TraceKind]:
+    check_roles(reading.columns)
+    return {name: _kind(role, reading) for role, name in reading.columns.items()}
 
 
 def check_roles(columns: Mapping[str, str]) -> None:
@@ -104,8 +118,8 @@ def of_columns(table: Columns, columns: Mapping[str, str], reading: Reading) -> 
     def named(role: str) -> Labels | None:
         return table[columns[role]] if role in columns else None
 
-    return RequestTable.build(
-        since_the_first(arrival_ns, reading),
+    requests = RequestTable.build(
+        arrival_ns,
         table[columns["input"]],
         table[columns["output"]],
         max_tokens=table[columns["max_tokens"]] if "max_tokens" in columns else None,
@@ -116,26 +130,20 @@ def of_columns(table: Columns, columns: Mapping[str, str], reading: Reading) -> 
         prefix_group=named("prefix_group"),
         request_id=table[columns["request_id"]].tolist() if "request_id" in columns else None,
     )
-
-
-def since_the_first(arrival_ns: Ints, reading: Reading) -> Ints:
-    """Calendar times relative to the earliest; others unchanged."""
-    earliest = int(arrival_ns.min(initial=LAST_NS))
-    if earliest < _YEAR_NS:
-        return arrival_ns
-    moment = datetime.fromtimestamp(earliest / 1e9, UTC).isoformat(timespec="seconds")
-    reading.note(f"times count from the first request, {moment}")
-    return arrival_ns - earliest
+    if SESSION not in columns:
+        return requests
+    names, turn = table[columns[SESSION]].to_list(), table[columns[TURN]] if TURN in columns else None
+    return in_conversations(requests, names, reading, turn=turn)
 
 
 def _kind(role: str, reading: Reading) -> TraceKind:
     if role == "arrival":
-        return moments(reading.time_unit)
-    if role in LABELS:
+        return moments(reading)
+    if role in (*LABELS, SESSION):
         return labels()
     if role == "request_id":
         return texts()
-    return counts(least=1 if role == "input" else 0)
+    return integers(0) if role == TURN else counts(least=1 if role == "input" else 0)
 
 
 def counts(least: int) -> TraceKind:
@@ -150,16 +158,13 @@ def counts(least: int) -> TraceKind:
     return TraceKind("i8", whole, "not a whole number", integers(least, MAX_TOKENS).finish)
 
 
-def moments(unit: str) -> TraceKind:
-    """Numbers in a unit of time, or dates with or without a time zone (UTC then), to ns.
+def moments(reading: Reading) -> TraceKind:
+    """Numbers in a unit of time, by default s, or dates with or without a time zone (UTC then), to ns.
 
     Raises:
         InputError: an unknown unit.
     """
-    if unit not in UNITS_NS:
-        raise InputError(
-            "unknown unit of time", key="--time-unit", value=unit, fix=f"use {', '.join(UNITS_NS)}"
-        )
+    clock = Clock(reading, "s")
 
     def parse(cell: str) -> str:
         if not _is_number(cell):
@@ -168,17 +173,16 @@ def moments(unit: str) -> TraceKind:
 
     def finish(cells: NDArray[Any]) -> Ints:
         try:
-            numbers = cells.astype(np.float64) * UNITS_NS[unit]
+            numbers = cells.astype(np.float64)
         except ValueError:
             if _is_number(cells[0]):
                 wrong = np.array([not _is_number(cell) for cell in cells], dtype=np.bool_)
                 raise BadCells("not a number, unlike the first row", wrong) from None
+            if reading.time_unit is not None:
+                fix = "drop it"
+                raise InputError("dates have no unit", key=FLAG, value=reading.time_unit, fix=fix) from None
             return _dates_ns(cells)
-        bad = ~((numbers >= 0) & (numbers <= LAST_NS))
-        if bad.any():
-            fix = f"are they in {unit}? say so with --time-unit"
-            raise BadCells("must be a time, not negative and within a century", bad, fix)
-        return np.rint(numbers).astype(np.int64)
+        return clock.ns(numbers)
 
     return TraceKind("O", parse, "neither a number nor a date", finish)
 
@@ -229,5 +233,7 @@ def read_splitwise(path: Path, reading: Reading) -> RequestTable:
 
 
 def _read_dialect(path: Path, reading: Reading, dialect: Dialect) -> RequestTable:
-    reading.columns, reading.time_unit = dialect.columns, dialect.time_unit
+    there = header_of(path)
+    more = {role: name for role, name in dialect.optional.items() if name in there}
+    reading.columns = {**dialect.columns, **more}
     return read(path, reading)

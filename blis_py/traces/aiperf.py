@@ -1,7 +1,8 @@
 """Exports of NVIDIA's AIPerf and its predecessor GenAI-Perf.
 
-AIPerf's `profile_export.jsonl` has a line for every request: `metadata` says when it started (ns), `metrics`
-its lengths. GenAI-Perf's `profile_export.json` has the text of prompts and the chunks of answers, no tokens.
+AIPerf's `profile_export.jsonl` has a line for every request: `metadata` says when it started (ns) and which
+turn of which conversation it is, `metrics` its lengths. First releases have `timestamp_ns` and `credit_phase`.
+GenAI-Perf's `profile_export.json` has the text of prompts and the chunks of answers, no tokens.
 Source: github.com/ai-dynamo/aiperf, github.com/triton-inference-server/perf_analyzer; Apache-2.0.
 """
 
@@ -20,20 +21,45 @@ from blis_py.traces._json_rows import first_of, json_rows, within
 from blis_py.traces.reading import Reading
 from blis_py.traces.tokens import Tokens
 
+_STARTS = (("metadata", "request_start_ns"), ("metadata", "timestamp_ns"))
+_PHASES = (("metadata", "benchmark_phase"), ("metadata", "credit_phase"))
+
+
+class _Conversations:
+    """Names of conversations; one without an identity of its own begins anew where a turn occurs again."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, Any], int] = {}
+
+    def name(self, metadata: Any, turn: Any) -> str:
+        own, conversation = (within(metadata, key) for key in ("x_correlation_id", "conversation_id"))
+        if (name := str(own or conversation or "")) == "":
+            return ""
+        times = self._seen[name, turn] = self._seen.get((name, turn), 0) + 1
+        return f"{name}/{times}" if times > 1 else name
+
 
 def read_aiperf(path: Path, reading: Reading) -> RequestTable:
-    """The answered requests of the profiling phase."""
-    gathered = Gathered(path, reading)
+    """The answered requests of the profiling phase; turns of a conversation are a session."""
+    gathered, conversations = Gathered(path, reading), _Conversations()
     warm_up = failed = 0
     for number, where, row in json_rows(path, reading):
-        if within(row, "metadata", "benchmark_phase") == "warmup":
+        if first_of(row, _PHASES) == "warmup":
             warm_up += 1
         elif row.get("error") is not None or within(row, "metadata", "was_cancelled"):
             failed += 1
         else:
-            start = first_of(row, (("metadata", "request_start_ns"),))
             lengths = (_value(row, f"{side}_sequence_length") for side in ("input", "output"))
-            gathered.add(where, number, start, *lengths)
+            metadata, turn = row.get("metadata"), within(row, "metadata", "turn_index")
+            gathered.add(
+                where,
+                number,
+                first_of(row, _STARTS),
+                *lengths,
+                conversation=conversations.name(metadata, str(turn)),
+                turn=turn,
+                answered_ns=within(metadata, "request_end_ns"),
+            )
     settings = within(_beside(path), "input_config", "loadgen")
     reading.kept_in_flight(within(settings, "concurrency"), paced=bool(within(settings, "request_rate")))
     reading.left_out(warm_up, "sent to warm the server up")

@@ -21,8 +21,9 @@ from blis_py.files.csv_files import header_of
 from blis_py.requests.same_prompts import same_prompts
 from blis_py.requests.table import Ints, RequestTable
 from blis_py.traces._gathered import FAILED
+from blis_py.traces._units import Clock
 from blis_py.traces.columns import read_columns
-from blis_py.traces.kinds import SECONDS, BadCells, TraceKind, integers, labels, repeated, texts
+from blis_py.traces.kinds import BadCells, TraceKind, integers, labels, repeated, texts
 from blis_py.traces.reading import Reading
 
 RELATIVE = ("arrival_s", "input_tokens", "output_tokens")
@@ -50,7 +51,7 @@ def read(path: Path, reading: Reading) -> RequestTable:
     when, prompt, output = WALL_CLOCK if with_clock else RELATIVE
     columns = read_columns(
         path,
-        _kinds(with_clock),
+        _kinds(with_clock, reading),
         optional=(NAME, *LABELS, *SAME),
         ignored=() if with_clock else MEASURED,
         bad_rows=reading.bad,
@@ -81,17 +82,22 @@ def read(path: Path, reading: Reading) -> RequestTable:
     )
 
 
-def _kinds(with_clock: bool) -> dict[str, TraceKind]:
+def _kinds(with_clock: bool, reading: Reading) -> dict[str, TraceKind]:
     """Kinds of the columns, by name."""
     when, prompt, output = WALL_CLOCK if with_clock else RELATIVE
     return {
-        when: TraceKind("O", str, "not text", _Timestamps()) if with_clock else SECONDS,
+        when: TraceKind("O", str, "not text", _Timestamps()) if with_clock else _seconds(reading),
         prompt: integers(1, MAX_TOKENS),
         output: integers(0, MAX_TOKENS),
         NAME: texts(),
         **{name: labels() for name in LABELS},
         **({} if with_clock else {name: integers() for name in SAME}),
     }
+
+
+def _seconds(reading: Reading) -> TraceKind:
+    """Numbers of seconds, or of the unit given."""
+    return TraceKind("f8", float, "not a number of seconds", Clock(reading, "s").ns)
 
 
 class _Timestamps:

@@ -3,7 +3,8 @@
 vLLM's `bench serve --save-result --save-detailed` writes one JSON document per run (a line each with
 `--append-result`), SGLang's `bench_serving
 --output-details` one line per run; both list `input_lens` and `output_lens`. Newer vLLM adds `start_times`;
-without them arrival times are unknown.
+without them arrival times are unknown, and only a rate or a limit on requests in flight is. An answer of no
+tokens is that of a completed request if the run had no failures or states the TTFT of this one.
 """
 
 from __future__ import annotations
@@ -58,12 +59,29 @@ def _requests(path: Path, reading: Reading, run: dict[str, Any], where: str, fix
             "lists of different lengths", file=where, key="input_lens, output_lens", value=lengths
         )
     reading.has_times = starts[:1] != [None]
-    reading.kept_in_flight(run.get("max_concurrency"), paced=_is_number(run.get("request_rate")))
-    model = run.get("model_id", "")
+    rate = run.get("request_rate")
+    reading.kept_in_flight(run.get("max_concurrency"), paced=_is_number(rate))
+    reading.rate = float(rate) if _is_number(rate) and rate > 0 else None
+    model, empty = run.get("model_id", ""), _empty_answers(run, outputs)
+    if empty:
+        reading.note(f"{len(empty):,} answers without tokens count as one token: their requests completed")
     gathered = Gathered(path, reading)
     for number, (start, prompt, output) in enumerate(zip(starts, prompts, outputs, strict=True)):
-        gathered.add(f"{where}: request {number}", number, seconds(start), prompt, output, model=model)
+        tokens = 1 if number in empty else output
+        gathered.add(f"{where}: request {number}", number, seconds(start), prompt, tokens, model=model)
     return gathered.table()
+
+
+def _empty_answers(run: dict[str, Any], outputs: list[Any]) -> set[int]:
+    """Completed requests without output tokens: the prompt was processed, and its first token ended it."""
+    empty = {number for number, tokens in enumerate(outputs) if tokens == 0}
+    if run.get("completed") == len(outputs):
+        return empty
+    ttfts, errors = (items(run.get(key)) for key in ("ttfts", "errors"))
+    if not len(ttfts) == len(outputs):
+        return set()
+    failed = {number for number, error in enumerate(errors) if error}
+    return {number for number in empty - failed if _is_number(ttfts[number]) and ttfts[number] > 0}
 
 
 def _is_number(rate: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
@@ -13,19 +13,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from blis_py.errors import InputError
-from blis_py.files.csv_files import check_header, csv_rows, header_of, stripped
+from blis_py.files.csv_files import check_header, csv_rows, header_of, separator_of, stripped
 from blis_py.files.opening import reading
 from blis_py.requests.table import Ints, Labels
 from blis_py.traces.bad_rows import BadRows
 from blis_py.traces.files import ROWS_AT_ONCE
 from blis_py.traces.kinds import BadCells, Mask, TraceKind
 
+LineOf = Callable[[Path, int], int]
+"""The line on which a row of a file ends, by its index."""
+
 
 class Columns:
     """Selected columns of a CSV file, by name: arrays of equal length, or `Labels`."""
 
-    def __init__(self, path: Path, columns: dict[str, Any], rows: Ints, bad: BadRows) -> None:
+    def __init__(
+        self, path: Path, columns: dict[str, Any], rows: Ints, bad: BadRows, line_of: LineOf
+    ) -> None:
         self.path = path
+        self._line_of = line_of
         self._columns = columns
         self._rows = rows
         """Row index in the file of each row."""
@@ -65,7 +71,8 @@ class Columns:
         first = int(np.argmax(rows))
         value = (self[key] if values is None else values)[first]
         row, fix = int(self._rows[first]), fix or "correct the row"
-        _refuse(self.path, row, key, value, problem, fix, self._bad, int(rows.sum()))
+        line = self._line_of(self.path, row)
+        _refuse(self.path, line, key, value, problem, fix, self._bad, int(rows.sum()))
         self.leave_out(rows)
         return True
 
@@ -125,10 +132,9 @@ def read_columns(
     check_header(header, path, needed=needed, optional=further, others=ignored is None)
     present = {name: kind for name, kind in columns.items() if name in header}
     try:
-        table = _finished(path, _quick_pieces(path, header, present), present, bad)
+        table = finished(path, _quick_pieces(path, header, present), present, bad, line_of_row)
     except _Unclear:
-        table = _finished(path, _careful_pieces(path, header, present, bad), present, bad)
-    table._require_any()
+        table = finished(path, _careful_pieces(path, header, present, bad), present, bad, line_of_row)
     return table
 
 
@@ -136,26 +142,38 @@ Piece = tuple[Ints, dict[str, Any]]
 """Row indices in the file, and cells by column."""
 
 
-def _finished(path: Path, pieces: Iterator[Piece], columns: Mapping[str, TraceKind], bad: BadRows) -> Columns:
+def finished(
+    path: Path, pieces: Iterator[Piece], columns: Mapping[str, TraceKind], bad: BadRows, line_of: LineOf
+) -> Columns:
+    """The columns of all pieces.
+
+    Raises:
+        InputError: a bad cell, or no rows at all.
+    """
     numbers: list[Ints] = []
     finished: dict[str, list[Any]] = {name: [] for name in columns}
     for rows, piece in pieces:
-        rows, done = _finished_piece(path, rows, piece, columns, bad)
+        rows, done = _finished_piece(path, rows, piece, columns, bad, line_of)
         if not len(rows):
             continue
         numbers.append(rows)
         for name, values in done.items():
             finished[name].append(values)
     if not numbers:
-        return Columns(path, {}, np.zeros(0, dtype=np.int64), bad)
+        Columns(path, {}, np.zeros(0, dtype=np.int64), bad, line_of)._require_any()
     whole = {name: columns[name].join(finished.pop(name)) for name in tuple(finished)}
     if bad.count:
         whole = {name: _used(column) for name, column in whole.items()}
-    return Columns(path, whole, np.concatenate(numbers), bad)
+    return Columns(path, whole, np.concatenate(numbers), bad, line_of)
 
 
 def _finished_piece(
-    path: Path, rows: Ints, piece: dict[str, Any], columns: Mapping[str, TraceKind], bad: BadRows
+    path: Path,
+    rows: Ints,
+    piece: dict[str, Any],
+    columns: Mapping[str, TraceKind],
+    bad: BadRows,
+    line_of: LineOf,
 ) -> Piece:
     done: dict[str, Any] = {}
     for name, kind in columns.items():
@@ -165,8 +183,8 @@ def _finished_piece(
             except BadCells as cells:
                 first = int(np.argmax(cells.rows))
                 value = piece[name][first]
-                row, count = int(rows[first]), int(cells.rows.sum())
-                _refuse(path, row, name, value, cells.problem, cells.fix, bad, count)
+                line, count = line_of(path, int(rows[first])), int(cells.rows.sum())
+                _refuse(path, line, name, value, cells.problem, cells.fix, bad, count)
                 rows = rows[~cells.rows]
                 piece = {other: values[~cells.rows] for other, values in piece.items()}
                 done = {other: values[~cells.rows] for other, values in done.items()}
@@ -181,19 +199,23 @@ def _quick_pieces(path: Path, header: list[str], columns: Mapping[str, TraceKind
     """Parse columns by numpy's C parser, which needs plain cells and rows of equal width."""
     places = [header.index(name) for name in columns]
     dtype = [(name, kind.dtype) for name, kind in columns.items()]
-    commas = methodcaller("count", ",")
     done = 0
     with reading(path) as text:
-        if stripped(next(text).split(",")) != header:
+        first = next(text)
+        separator = separator_of(first)
+        if stripped(first.split(separator)) != header:
             raise _Unclear
+        separators = methodcaller("count", separator)
         while lines := list(itertools.islice(text, ROWS_AT_ONCE)):
             together = "".join(lines)
-            if set(map(commas, lines)) != {len(header) - 1} or '"' in together or "\0" in together:
+            if set(map(separators, lines)) != {len(header) - 1} or '"' in together or "\0" in together:
                 raise _Unclear
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("error")  # numpy would read 1.5 as a whole number, with a warning
-                    table = np.loadtxt(lines, dtype, delimiter=",", usecols=places, comments=None, ndmin=1)
+                    table = np.loadtxt(
+                        lines, dtype, delimiter=separator, usecols=places, comments=None, ndmin=1
+                    )
             except (ValueError, OverflowError, Warning):
                 raise _Unclear from None
             if len(table) != len(lines):
@@ -214,8 +236,8 @@ def _careful_pieces(
         while piece := list(itertools.islice(rows, ROWS_AT_ONCE)):
             wrong = dict(_uneven(path, piece, header))
             even = [index for index, (line, _) in enumerate(piece) if line not in wrong]
-            parsed = {
-                name: _parsed(
+            cells_of = {
+                name: parsed(
                     path, name, columns[name], [(piece[i][0], piece[i][1][place]) for i in even], wrong
                 )
                 for name, place in places.items()
@@ -224,7 +246,7 @@ def _careful_pieces(
                 bad.refuse(wrong[line], line)
             good = np.array([piece[index][0] not in wrong for index in even], dtype=np.bool_)
             rows_of_piece = np.array(even, dtype=np.int64)[good] + done
-            yield rows_of_piece, {name: values[good] for name, values in parsed.items()}
+            yield rows_of_piece, {name: values[good] for name, values in cells_of.items()}
             done += len(piece)
 
 
@@ -237,7 +259,7 @@ def _uneven(
             yield line, InputError(problem, file=f"{path}:{line}", fix="complete the row or remove it")
 
 
-def _parsed(
+def parsed(
     path: Path, name: str, kind: TraceKind, cells: list[tuple[int, str]], wrong: dict[int, InputError]
 ) -> NDArray[Any]:
     """Values of a column; lines with invalid cells are added to `wrong`."""
@@ -251,10 +273,9 @@ def _parsed(
 
 
 def _refuse(
-    path: Path, row: int, name: str, value: object, problem: str, fix: str | None, bad: BadRows, rows: int
+    path: Path, line: int, name: str, value: object, problem: str, fix: str | None, bad: BadRows, rows: int
 ) -> None:
-    """Report `rows` bad rows, the first of which is given by its file row."""
-    line = line_of_row(path, row)
+    """Report `rows` bad rows, the first of which ends on this line."""
     value = value.item() if isinstance(value, np.generic) else value
     bad.refuse(InputError(problem, file=f"{path}:{line}", key=name, value=value, fix=fix), line, rows)
 

@@ -26,6 +26,9 @@ class Format:
         alternatives: sets of column or key names, one for each spelling of the format.
         reader: module and function, imported on first use.
         without: names the format lacks, which distinguish another format.
+        units: whether its arrival times may be in several units.
+        hash_ids: whether its prompts have ids of blocks, whose size can be given.
+        only_figures: what to give instead of a file of this format, which has no requests.
     """
 
     title: str
@@ -33,6 +36,9 @@ class Format:
     alternatives: tuple[tuple[str, ...], ...]
     reader: str
     without: tuple[str, ...] = ()
+    units: bool = False
+    hash_ids: bool = False
+    only_figures: str = ""
 
     def misses(self, probe: Probe) -> str | None:
         """The column that a file lacks to be in this format; None if it lacks none."""
@@ -48,6 +54,22 @@ class Format:
         return f"it has {', '.join(names)}" if names else f"it is {probe.looks}"
 
     def read(self, probe: Probe, reading: Reading) -> RequestTable:
+        """
+        Raises:
+            InputError: invalid content, or an option without effect on this format.
+        """
+        if self.only_figures:
+            raise InputError(
+                f"{self.title}: it has no requests, only figures", file=probe.path, fix=self.only_figures
+            )
+        for given, key, takes, why in (
+            (reading.time_unit, "--time-unit", self.units, "the unit of its times is part of the format"),
+            (reading.hash_block_size, "--hash-block-size", self.hash_ids, "its prompts have no hash ids"),
+        ):
+            if given is not None and not takes:
+                raise InputError(
+                    f"{self.title}: {why}", file=probe.path, key=key, value=given, fix="leave it out"
+                )
         module, _, name = self.reader.partition(":")
         function: Callable[..., RequestTable] = getattr(import_module(f"blis_py.traces.{module}"), name)
         if probe.document is not None and self.kind != "jsonl":
@@ -64,21 +86,65 @@ FORMATS: dict[str, Format] = {
         "csv",
         (("TIMESTAMP", "ContextTokens", "GeneratedTokens"), ("arrival_s", "input_tokens", "output_tokens")),
         "azure:read",
+        units=True,
     ),
     "burstgpt": Format(
         "BurstGPT trace",
         "csv",
         (("Timestamp", "Request tokens", "Response tokens"),),
         "_mapped:read_burstgpt",
+        units=True,
     ),
     "splitwise": Format(
         "splitwise-sim trace",
         "csv",
         (("arrival_timestamp", "prompt_size", "token_size"),),
         "_mapped:read_splitwise",
+        units=True,
+    ),
+    "qwen-bailian": Format(
+        "Qwen-Bailian trace",
+        "jsonl",
+        (("chat_id", "parent_chat_id", "timestamp", "input_length", "output_length"),),
+        "mooncake:read_bailian",
+        units=True,
+        hash_ids=True,
     ),
     "mooncake": Format(
-        "Mooncake trace", "jsonl", (("timestamp", "input_length", "output_length"),), "mooncake:read"
+        "Mooncake trace",
+        "jsonl",
+        (("timestamp", "input_length", "output_length"),),
+        "mooncake:read",
+        without=("chat_id", "parent_chat_id"),
+        units=True,
+        hash_ids=True,
+    ),
+    "agentic-mooncake": Format(
+        "Agentic Mooncake trace",
+        "jsonl",
+        (("schema", "block_size", "hash_id_scope"),),
+        "agentic:read_mooncake",
+        hash_ids=True,
+    ),
+    "agentic": Format(
+        "Agentic conversations",
+        "jsonl",
+        (("id", "block_size", "requests"),),
+        "agentic:read_conversations",
+        hash_ids=True,
+    ),
+    "dynamo": Format(
+        "Dynamo request trace",
+        "jsonl",
+        (("event_type", "schema"), ("event_type", "request_id")),
+        "agentic:read_dynamo",
+        hash_ids=True,
+    ),
+    "applied-compute": Format(
+        "Applied Compute agentic workload",
+        "jsonl",
+        (("input_prompt_length", "assistant_response_length", "tool_call_output_length"),),
+        "agentic:read_applied_compute",
     ),
     "llmservingsim": Format(
         "LLMServingSim workload",
@@ -165,11 +231,15 @@ def _instead(probe: Probe) -> str:
     return f"{lacking}; or give {others}" if alike else f"give {others}"
 
 
+_MAPPED = {"csv": "_mapped:read", "parquet": "parquet:read_mapped", "jsonl": "_mapped:read_lines"}
+"""Readers of named columns, by the kind of file."""
+
+
 def _mapped(probe: Probe) -> Format:
-    if probe.kind not in ("csv", "parquet"):
-        fix = "leave it out"
-        raise InputError(
-            "only tables have columns", file=probe.path, key="--columns", value=probe.looks, fix=fix
-        )
-    reader = "_mapped:read" if probe.kind == "csv" else "parquet:read_mapped"
-    return Format("table", probe.kind, ((),), reader)
+    kind = "jsonl" if probe.one_line else probe.kind
+    known = next((format for format in FORMATS.values() if format.misses(probe) is None), None)
+    if kind not in _MAPPED:
+        problem = "only tables and JSON lines have columns"
+        fix = "leave it out" if known is None else f"leave it out: this is {known.title}"
+        raise InputError(problem, file=probe.path, key="--columns", value=probe.looks, fix=fix)
+    return Format("table", kind, ((),), _MAPPED[kind], units=True)

@@ -12,7 +12,7 @@ from typing import Any
 from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
 from blis_py.traces._gathered import Gathered, seconds
-from blis_py.traces._json_rows import first_of, items, within
+from blis_py.traces._json_rows import any_of, first_of, items, within
 from blis_py.traces.reading import Reading
 
 _STARTS = (("request_start_time",), ("start_time",), ("info", "timings", "request_start"))
@@ -20,6 +20,9 @@ _INPUTS = (("prompt_tokens",), ("input_metrics", "total_tokens"), ("input_metric
 _OUTPUTS = (("output_tokens",), ("output_metrics", "total_tokens"), ("output_metrics", "text_tokens"))
 
 
+_ENDS = (("request_end_time",), ("end_time",), ("info", "timings", "request_end"))
+_CONVERSATIONS = (("conversation_id",), ("info", "conversation_id"))
+_TURNS = (("turn_index",), ("info", "turn_index"))
 _STRATEGIES = (("args", "strategy"), ("config", "strategy"), ("scheduler", "strategy"))
 
 
@@ -57,5 +60,14 @@ def read(path: Path, reading: Reading, document: dict[str, Any]) -> RequestTable
     for number, request in enumerate(answered):
         where = f"{path}: requests.successful[{number}]"
         start, prompt, output = (first_of(request, places) for places in (_STARTS, _INPUTS, _OUTPUTS))
-        gathered.add(where, number, seconds(start), prompt, output)
+        gathered.add(
+            where,
+            number,
+            seconds(start),
+            prompt,
+            output,
+            conversation=any_of(request, _CONVERSATIONS),
+            turn=any_of(request, _TURNS),
+            answered_ns=seconds(any_of(request, _ENDS)),
+        )
     return gathered.table()

@@ -11,11 +11,13 @@ from typing import Any
 
 from blis_py.requests.table import RequestTable
 from blis_py.traces._gathered import Gathered, seconds
-from blis_py.traces._json_rows import first_of, within
+from blis_py.traces._json_rows import any_of, first_of, within
 from blis_py.traces.reading import Reading
 
 _INPUTS = (("input_tokens",), ("request_metrics", "text", "input_tokens"))
 _OUTPUTS = (("output_tokens",), ("response_metrics", "output_tokens"))
+_CONVERSATIONS = (("session_id",), ("info", "session_id"), ("info", "conversation_id"))
+_TURNS = (("turn",), ("info", "turn"), ("info", "turn_index"))
 
 
 def read(path: Path, reading: Reading, document: list[Any]) -> RequestTable:
@@ -29,6 +31,15 @@ def read(path: Path, reading: Reading, document: list[Any]) -> RequestTable:
         info = within(request, "info")
         start = seconds(first_of(request, (("start_time",),)))
         prompt, output = (first_of(info, places) for places in (_INPUTS, _OUTPUTS))
-        gathered.add(f"{path}: request {number}", number, start, prompt, output)
+        gathered.add(
+            f"{path}: request {number}",
+            number,
+            start,
+            prompt,
+            output,
+            conversation=any_of(request, _CONVERSATIONS),
+            turn=any_of(request, _TURNS),
+            answered_ns=seconds(within(request, "end_time")),
+        )
     reading.left_out(failed, "not answered")
     return gathered.table()

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from blis_py.core.bounds import LAST_NS, SECOND_NS
 from blis_py.files.cells import meant
 from blis_py.requests.table import Ints, Labels
 
@@ -109,17 +108,6 @@ def _is(kind: type, cell: str) -> bool:
     except (ValueError, OverflowError):
         return False
     return True
-
-
-def _to_ns(numbers: NDArray[np.float64]) -> Ints:
-    bad = ~((numbers >= 0) & (numbers <= LAST_NS / SECOND_NS))
-    if bad.any():
-        raise BadCells("must be a time in seconds, not negative and within a century", bad)
-    return np.rint(numbers * SECOND_NS).astype(np.int64)
-
-
-SECONDS = TraceKind("f8", float, "not a number of seconds", _to_ns)
-"""Seconds with a fraction, to ns."""
 
 
 def labels() -> TraceKind:

@@ -2,16 +2,23 @@
 
 One object per line: `timestamp` (ms), `input_length`, `output_length`, `hash_ids`, one id per 512 tokens of
 prompt (the last block may be shorter). Equal leading ids mean equal leading tokens.
-Sessions: rows with the same `session_id` are turns, in the order of the file, each with its whole prompt; a
-turn after the first may have a `delay` (ms after the previous answer) in place of its `timestamp`.
-Source: github.com/kvcache-ai/Mooncake, Apache-2.0 (Qin et al., FAST 2025).
+Sessions: rows with the same `session_id` are turns, in the order of the file. A turn after the first may
+have a `delay` (ms after the previous answer), with or in place of its `timestamp`. Its prompt is whole if it
+begins with the ids of the turn before or, without ids, is longer than that turn; otherwise it is an addition,
+and the conversation is sent.
+The traces of Qwen-Bailian have the same keys in s, ids of 16 tokens, and turns by `chat_id` and
+`parent_chat_id`.
+Source: github.com/kvcache-ai/Mooncake, Apache-2.0 (Qin et al., FAST 2025);
+github.com/alibaba-edu/qwen-bailian-usagetraces-anon.
 """
 
 from __future__ import annotations
 
 import difflib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +28,36 @@ from blis_py.core.bounds import LAST_NS, MAX_TOKENS
 from blis_py.errors import InputError
 from blis_py.files.json_files import parse_json
 from blis_py.files.opening import reading as opened
-from blis_py.requests.table import Content, Ints, RequestTable
+from blis_py.requests.table import Content, RequestTable
 from blis_py.traces._gathered import FAILED
 from blis_py.traces._gathered_turns import GatheredTurns, check_session
+from blis_py.traces._hash_blocks import check_ids, contents_of, runs_of_ids
+from blis_py.traces._sessions import CLOSED
+from blis_py.traces._units import FLAG as UNIT_FLAG
+from blis_py.traces._units import Clock
 from blis_py.traces.reading import Reading
 
 BLOCK_TOKENS = 512
 MS_NS = 1_000_000
 KEYS = ("timestamp", "input_length", "output_length", "hash_ids", "request_id", "session_id", "delay")
+OF_CHATS = ("chat_id", "parent_chat_id", "turn", "type")
 NOT_YET = ("wait_for", "tool_wait_ms")
 """Keys of format variants with dependencies between arbitrary requests."""
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """Unit of times, tokens per hash id, and further keys."""
+
+    unit: str
+    block_tokens: int
+    more: tuple[str, ...] = ()
+    chats: bool = False
+    """Whether turns name the turn before them."""
+
+
+MOONCAKE = Dialect("ms", BLOCK_TOKENS)
+BAILIAN = Dialect("s", 16, OF_CHATS, chats=True)
 
 
 def read(path: Path, reading: Reading) -> RequestTable:
@@ -42,14 +69,27 @@ def read(path: Path, reading: Reading) -> RequestTable:
     Raises:
         InputError: with file, line, key and value.
     """
-    bad, rows = reading.bad, _Rows()
+    return _read(path, reading, MOONCAKE)
+
+
+def read_bailian(path: Path, reading: Reading) -> RequestTable:
+    """The requests of a Qwen-Bailian trace.
+
+    Raises:
+        InputError: with file, line, key and value.
+    """
+    return _read(path, reading, BAILIAN)
+
+
+def _read(path: Path, reading: Reading, dialect: Dialect) -> RequestTable:
+    bad, rows = reading.bad, _Rows(reading, dialect)
     names: dict[str, int] = {}
     with opened(path) as text:
         for number, line in enumerate(text, 1):
             if not line.strip():
                 continue
             try:
-                row = _row(line, f"{path}:{number}", rows.turns)
+                row = _row(line, f"{path}:{number}", rows)
                 _check_name(row, names, path, number)
             except InputError as error:
                 bad.refuse(error, number)
@@ -64,59 +104,131 @@ def read(path: Path, reading: Reading) -> RequestTable:
         raise InputError(
             "some lines have it and others do not", file=path, key="request_id", fix="give it to all"
         )
-    return rows.turns.of(rows.table(list(names) or None), reading)
+    return rows.table(list(names) or None)
 
 
 class _Rows:
     """Requests gathered line by line."""
 
-    def __init__(self) -> None:
+    def __init__(self, reading: Reading, dialect: Dialect) -> None:
         self.failed = 0
         """Requests without output."""
         self.arrivals = array("q")
         self.turns = GatheredTurns()
+        self.dialect, self.block_tokens = dialect, reading.hash_block_size or dialect.block_tokens
+        self.sure = reading.hash_block_size is not None
+        self._reading, self._clock = reading, Clock(reading, dialect.unit)
+        self._chats: dict[Any, Any] = {}
+        """The first turn of the conversation of each chat."""
         self._prompts, self._outputs = array("q"), array("q")
-        self._blocks, self._ends = array("q"), array("q", [0])
+        self._ids: list[tuple[int, ...]] = []
+        self._delayed: list[bool] = []
+        self._session: list[Any] = []
 
     def add(self, row: dict[str, Any]) -> None:
         """A checked line."""
-        turns, session, sent_ms = self.turns, row.get("session_id"), row.get("timestamp")
-        sent_ns = turns.start_ns(session) if sent_ms is None else round(sent_ms * MS_NS)
+        turns, session, sent = self.turns, self._session_of(row), row.get("timestamp")
+        delayed = "delay" in row and turns.known(session)
+        sent_ns = turns.start_ns(session) if sent is None else self._ns(sent)
         turns.begins(session, sent_ns)
         if row["output_length"] == 0:
             self.failed += 1
             return
-        turns.add(session, round(row.get("delay", 0) * MS_NS), sent_ms is not None)
+        turns.add(session, round(row.get("delay", 0) * MS_NS), sent is not None)
         self.arrivals.append(sent_ns)
         self._prompts.append(row["input_length"])
         self._outputs.append(row["output_length"])
-        self._blocks.extend(row.get("hash_ids", ()))
-        self._ends.append(len(self._blocks))
+        self._ids.append(tuple(row.get("hash_ids", ())))
+        self._delayed.append(delayed)
+        self._session.append(session)
+
+    def _ns(self, sent: float) -> int:
+        return round(sent * int(self._clock.unit_ns(sent)))
+
+    def check_time(self, sent: float, where: str) -> None:
+        """
+        Raises:
+            InputError: beyond a century.
+        """
+        if self._ns(sent) > LAST_NS:
+            fix = f"say its unit with {UNIT_FLAG}"
+            raise InputError("is too large", file=where, key="timestamp", value=sent, fix=fix)
+
+    def _session_of(self, row: dict[str, Any]) -> Any:
+        if not self.dialect.chats:
+            return row.get("session_id")
+        chat, parent = str(row.get("chat_id")), str(row.get("parent_chat_id"))
+        first = self._chats.get(parent, chat)
+        self._chats[chat] = first
+        return first
 
     def table(self, request_id: list[str] | None) -> RequestTable:
-        content, contents = _contents(np.asarray(self._blocks), self._ends, self._prompts)
-        return RequestTable.build(
+        prompts, known = self._accumulated()
+        content, contents = contents_of(self._ids, self._prompts, self.block_tokens, known)
+        table = RequestTable.build(
             np.asarray(self.arrivals),
-            np.asarray(self._prompts),
+            np.asarray(prompts, dtype=np.int64),
             np.asarray(self._outputs),
             content=content,
             contents=contents,
             request_id=request_id,
         )
+        if any(self._delayed) and self._reading.session_mode is None:
+            self._reading.session_mode = CLOSED
+        return self.turns.of(table, self._reading)
+
+    def _accumulated(self) -> tuple[list[int], list[Content | None]]:
+        """Prompts in full, and the runs of those in conversations with additions."""
+        prompts, runs = list(self._prompts), list[Content | None](repeat(None, len(self._prompts)))
+        additions, before = set(self._additions()), dict[Any, int]()
+        joined = {self._session[row] for row in additions}
+        for row, session in enumerate(self._session):
+            if session not in joined:
+                continue
+            own = runs_of_ids(self._ids[row], prompts[row], self.block_tokens)
+            runs[row] = own or ((f"{session}, turn {row}", prompts[row]),)
+            if row in additions:
+                last = before[session]
+                begin = runs[last] or ()
+                runs[row] = (*begin, (f"{session}, answer {last}", self._outputs[last]), *runs[row])
+                prompts[row] += prompts[last] + self._outputs[last]
+            before[session] = row
+        if additions:
+            several = "later turn has" if len(additions) == 1 else "later turns have"
+            self._reading.note(f"{len(additions):,} {several} only an addition: the conversation is sent")
+        return prompts, runs
+
+    def _additions(self) -> Iterator[int]:
+        """Rows of later turns that have only their addition to the conversation."""
+        first, before, unclear, grows = dict[Any, int](), dict[Any, int](), list[int](), True
+        for row, (session, delayed) in enumerate(zip(self._session, self._delayed, strict=True)):
+            if delayed and session in before:
+                last = before[session]
+                if self._ids[row] and self._ids[last]:
+                    if self._ids[row][0] != self._ids[first[session]][0]:
+                        yield row
+                else:
+                    unclear.append(row)
+                    grows &= self._prompts[row] >= self._prompts[last] + self._outputs[last]
+            first.setdefault(session, row)
+            before[session] = row
+        yield from () if grows else unclear
 
 
-def _row(line: str, where: str, turns: GatheredTurns) -> dict[str, Any]:
+def _row(line: str, where: str, rows: _Rows) -> dict[str, Any]:
     row = parse_json(line, where, fix="write one object per line")
     if not isinstance(row, dict):
         raise InputError("not a JSON object", file=where, fix="write one object per line")
-    _check_keys(row, where, turns)
-    for key in ("timestamp", "delay"):
+    _check_keys(row, where, rows)
+    for key, most in (("timestamp", LAST_NS), ("delay", LAST_NS // MS_NS)):
         if key in row:
-            _check_number(row, key, 0, LAST_NS // MS_NS, where, whole=False)
+            _check_number(row, key, 0, most, where, whole=False)
+    if "timestamp" in row:
+        rows.check_time(row["timestamp"], where)
     _check_number(row, "input_length", 1, MAX_TOKENS, where)
     _check_number(row, "output_length", 0, MAX_TOKENS, where)
     if "hash_ids" in row:
-        _check_blocks(row["hash_ids"], row["input_length"], where)
+        check_ids(row["hash_ids"], row["input_length"], rows.block_tokens, where, whole_only=rows.sure)
     return row
 
 
@@ -133,9 +245,13 @@ def _check_name(row: dict[str, Any], names: dict[str, int], path: Path, line: in
     names[str(name)] = line
 
 
-def _check_keys(row: dict[str, Any], where: str, turns: GatheredTurns) -> None:
+def _check_keys(row: dict[str, Any], where: str, rows: _Rows) -> None:
     check_session(row.get("session_id"), where)
-    timed = "delay" not in row or not turns.known(row.get("session_id"))
+    keys = (*KEYS, *rows.dialect.more)
+    if rows.dialect.chats:
+        for key in OF_CHATS[:2]:
+            check_session(row.get(key), where)
+    timed = "delay" not in row or not rows.turns.known(row.get("session_id"))
     for key in KEYS[not timed : 3]:
         if key not in row:
             raise InputError(
@@ -145,9 +261,9 @@ def _check_keys(row: dict[str, Any], where: str, turns: GatheredTurns) -> None:
         if key in NOT_YET:
             problem, fix = "requests that wait for any others are not supported", "remove the key"
             raise InputError(problem, file=where, key=key, fix=fix)
-        if key not in KEYS:
-            near = difflib.get_close_matches(key, KEYS, 1)
-            fix = f"did you mean {near[0]}?" if near else f"the format has {', '.join(KEYS)}"
+        if key not in keys:
+            near = difflib.get_close_matches(key, keys, 1)
+            fix = f"did you mean {near[0]}?" if near else f"the format has {', '.join(keys)}"
             raise InputError("unknown key", file=where, key=key, fix=fix)
 
 
@@ -161,35 +277,3 @@ def _check_number(
     if not low <= value <= high:
         problem = "is too large" if value > low else f"must be at least {low}"
         raise InputError(problem, file=where, key=key, value=value)
-
-
-def _check_blocks(ids: Any, input_length: int, where: str) -> None:
-    if not isinstance(ids, list) or not all(type(block) is int and abs(block) < 2**63 for block in ids):
-        raise InputError("must be a list of whole numbers of 64 bits", file=where, key="hash_ids")
-    blocks = -(-input_length // BLOCK_TOKENS)
-    if len(ids) != blocks:
-        raise InputError(
-            f"{len(ids)} ids for {input_length} tokens",
-            file=where,
-            key="hash_ids",
-            fix=f"give one per {BLOCK_TOKENS} tokens: {blocks}",
-        )
-
-
-def _contents(blocks: Ints, ends: Sequence[int], prompts: Sequence[int]) -> tuple[Ints, list[Content]]:
-    """Block runs up to the last block shared with another request; the rest is unique to the request.
-
-    Args:
-        blocks: of all requests, concatenated; those of a row lie between two `ends`.
-    """
-    in_order = np.sort(blocks)
-    shared = np.isin(blocks, np.unique(in_order[1:][in_order[1:] == in_order[:-1]]))
-    contents: dict[Content, int] = {}
-    content = np.full(len(prompts), -1, dtype=np.int64)
-    for row, (start, end, prompt) in enumerate(zip(ends, ends[1:], prompts, strict=False)):
-        places = np.flatnonzero(shared[start:end])
-        if len(places):
-            ids = blocks[start : start + places[-1] + 1].tolist()
-            runs = tuple((id, min(BLOCK_TOKENS, prompt - at * BLOCK_TOKENS)) for at, id in enumerate(ids))
-            content[row] = contents.setdefault(runs, len(contents))
-    return content, list(contents)

@@ -19,8 +19,10 @@ from blis_py.errors import InputError
 from blis_py.files.parquet_files import open_parquet, pyarrow
 from blis_py.outputs.staging import replacing
 from blis_py.requests.table import Content, Ints, Labels, RequestTable
+from blis_py.traces._conversations import in_conversations
 from blis_py.traces._gathered import FAILED
-from blis_py.traces._mapped import LABELS, UNITS_NS, check_roles, since_the_first
+from blis_py.traces._mapped import LABELS, SESSION, TURN, check_roles
+from blis_py.traces._units import Clock
 from blis_py.traces.files import ROWS_AT_ONCE
 from blis_py.traces.kinds import joined, without_room
 from blis_py.traces.reading import Reading
@@ -196,9 +198,9 @@ def read_mapped(path: Path, reading: Reading) -> RequestTable:
             fix = f"there are {', '.join(there)}"
             raise InputError("missing column", file=path, key=f"--columns {role}={name}", fix=fix)
     pieces: dict[str, list[Any]] = {role: [] for role in columns}
-    done = 0
+    clock, done = Clock(reading, "s"), 0
     for batch in file.iter_batches(ROWS_AT_ONCE, columns=list(columns.values())):
-        for role, values in _good_rows(path, batch, columns, reading, done).items():
+        for role, values in _good_rows(path, batch, columns, reading, clock, done).items():
             pieces[role].append(values)
         done += len(batch)
     if not sum(map(len, pieces["input"])):
@@ -207,13 +209,13 @@ def read_mapped(path: Path, reading: Reading) -> RequestTable:
 
 
 def _good_rows(
-    path: Path, batch: Any, columns: Mapping[str, str], reading: Reading, done: int
+    path: Path, batch: Any, columns: Mapping[str, str], reading: Reading, clock: Clock, done: int
 ) -> dict[str, NDArray[Any]]:
     """The cells of valid rows, by role."""
     values = {}
     good = np.ones(len(batch), dtype=np.bool_)
     for role, name in columns.items():
-        values[role], bad, problem = _cells(role, batch.column(name), reading)
+        values[role], bad, problem = _cells(role, batch.column(name), clock)
         bad &= good
         if bad.any():
             row = int(np.argmax(bad))
@@ -225,10 +227,10 @@ def _good_rows(
     return {role: cells[good] for role, cells in values.items()}
 
 
-def _cells(role: str, column: Any, reading: Reading) -> tuple[NDArray[Any], NDArray[np.bool_], str]:
+def _cells(role: str, column: Any, clock: Clock) -> tuple[NDArray[Any], NDArray[np.bool_], str]:
     """The cells of a column, a mask of the invalid ones, and their problem."""
     pa = pyarrow()
-    if role in LABELS or role == "request_id":
+    if role in (*LABELS, SESSION, "request_id"):
         texts = column.cast(pa.string()).to_pylist()
         cells = np.array([text or "" for text in texts], dtype=object)
         return cells, np.zeros(len(cells), dtype=np.bool_), ""
@@ -236,15 +238,15 @@ def _cells(role: str, column: Any, reading: Reading) -> tuple[NDArray[Any], NDAr
         moments = column.cast(pa.timestamp("ns", column.type.tz), safe=False).cast(pa.int64()).fill_null(-1)
         since_1970 = moments.to_numpy(zero_copy_only=False)
         return since_1970, since_1970 < 0, "not a time since 1970"
-    unit_ns = UNITS_NS[reading.time_unit] if role == "arrival" else 1.0
     try:
-        numbers = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)) * unit_ns
+        numbers = np.asarray(column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return np.zeros(len(column), dtype=np.int64), np.ones(len(column), dtype=np.bool_), "not a number"
     if role == "arrival":
+        numbers = numbers * clock.unit_ns(float(numbers[0]))
         bad, problem = ~((numbers >= 0) & (numbers <= LAST_NS)), "not a time within a century"
     else:
-        least = 1 if role == "input" else 0
+        least = int(role == "input")
         bad = ~((numbers >= least) & (numbers <= MAX_TOKENS) & (np.floor(numbers) == numbers))
         problem = f"not a whole number of at least {least}"
     return np.where(bad, 0, np.rint(np.where(bad, 0, numbers))).astype(np.int64), bad, problem
@@ -257,8 +259,8 @@ def _of_pieces(columns: dict[str, NDArray[Any]], reading: Reading) -> RequestTab
     reading.has_times = "arrival" in columns
     arrival_ns = columns.get("arrival", np.zeros(len(columns["input"]), dtype=np.int64))
     labels = {role: Labels.of(columns[role]) if role in columns else None for role in LABELS}
-    return RequestTable.build(
-        since_the_first(arrival_ns, reading),
+    table = RequestTable.build(
+        arrival_ns,
         columns["input"],
         columns["output"],
         max_tokens=columns.get("max_tokens"),
@@ -269,3 +271,6 @@ def _of_pieces(columns: dict[str, NDArray[Any]], reading: Reading) -> RequestTab
         prefix_group=labels["prefix_group"],
         request_id=columns["request_id"].tolist() if "request_id" in columns else None,
     )
+    if SESSION not in columns:
+        return table
+    return in_conversations(table, columns[SESSION].tolist(), reading, turn=columns.get(TURN))

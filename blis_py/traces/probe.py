@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from blis_py.errors import InputError
-from blis_py.files.csv_files import header_of, stripped
+from blis_py.files.csv_files import header_of, separator_of, stripped
 from blis_py.files.json_files import parse_json
 from blis_py.files.opening import read_text, reading
 from blis_py.files.parquet_files import is_parquet, open_parquet
@@ -96,7 +96,7 @@ def _first_object(line: str, path: Path) -> dict[str, Any] | None:
 
 
 def _of_csv(path: Path, line: str) -> Probe:
-    names = tuple(name for name in stripped(header_of(path))) if "," in line else ()
+    names = tuple(stripped(header_of(path))) if separator_of(line) in line else ()
     return Probe(path, "csv" if names else "text", names)
 
 

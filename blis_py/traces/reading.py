@@ -20,7 +20,8 @@ class Reading:
     Attributes:
         header: the header file of a format that has one.
         columns: role (`arrival`, `input`, ...) -> column, for tables with unknown column names.
-        time_unit: of numeric arrivals.
+        time_unit: of numeric arrivals; None = that of the format.
+        hash_block_size: tokens per hash id of a prompt; None = that of the format.
         tokenizer: a `tokenizer.json`, for text recordings.
         part: index of the run in a file with several, from 0; None = the file has only one.
         bad: policy on bad rows.
@@ -38,11 +39,14 @@ class Reading:
         answered_ns: time of each answer's last token, 0 if unknown.
         concurrency: requests that the recorded benchmark kept in flight; None = it was no closed loop.
         paced: whether that benchmark had a request rate, too.
+        rate: requests/s of the recorded benchmark, for recordings without arrival times.
+        assumed_unit: unit of arrivals that neither the user nor the file states.
     """
 
     header: Path | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
-    time_unit: str = "s"
+    time_unit: str | None = None
+    hash_block_size: int | None = None
     tokenizer: Path | None = None
     part: int | None = None
     bad: BadRows = field(default_factory=BadRows)
@@ -58,6 +62,8 @@ class Reading:
     answered_ns: Ints | None = None
     concurrency: int | None = None
     paced: bool = False
+    rate: float | None = None
+    assumed_unit: str | None = None
 
     def note(self, note: str) -> None:
         self.notes.append(note)

@@ -20,14 +20,17 @@ def read(path: Path, reading: Reading, document: list[Any]) -> RequestTable:
     """One request for every conversation with an answer."""
     reading.has_times = False
     tokens, gathered = Tokens(reading), Gathered(path, reading)
-    unanswered = 0
+    unanswered = longer = 0
     for number, entry in enumerate(document):
         turns = items(within(entry, "conversations")) or items(within(entry, "conversation"))
         texts = [within(turn, "value") or within(turn, "content") for turn in turns[:2]]
         if len(texts) < 2 or not all(isinstance(text, str) and text for text in texts):
             unanswered += 1
             continue
+        longer += len(turns) > 2
         gathered.add(f"{path}: conversation {number}", number, None, *(tokens.count(text) for text in texts))
     reading.left_out(unanswered, "a conversation without question and answer")
+    if longer:
+        reading.note(f"of {longer:,} longer conversations only the first question is sent, as benchmarks do")
     tokens.note()
     return gathered.table()

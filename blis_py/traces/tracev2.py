@@ -42,6 +42,8 @@ from blis_py.traces.tracev2_write import write
 __all__ = ["data_beside", "header_beside", "read", "read_header", "write"]
 
 LAST_US = LAST_NS // 1000
+CALENDAR_US = 366 * 86_400 * 10**6
+"""Times from here on are since 1970."""
 _LONGEST_HEADER = 1 << 16
 TEXT = ("client_id", "tenant_id", "slo_class", "prefix_group", "model", "session_id")
 NUMBERS = {
@@ -241,15 +243,27 @@ def _in_ns(columns: Columns, name: str) -> Ints:
 def _arrival_ns(columns: Columns) -> Ints:
     if "arrival_time_ns" in columns:
         return columns.ints("arrival_time_ns")
-    sent_us = columns.ints("send_time_us")
-    return np.where(sent_us > 0, sent_us, columns.ints("arrival_time_us")) * 1000
+    sent_us, arrival_us = columns.ints("send_time_us"), columns.ints("arrival_time_us")
+    return np.where(sent_us > 0, sent_us, arrival_us + _clocks_apart_us(columns)) * 1000
+
+
+def _clocks_apart_us(columns: Columns) -> int:
+    """How far times of sending since 1970 are ahead of relative arrivals and deadlines; 0 on one clock."""
+    sent_us, arrival_us = columns.ints("send_time_us"), columns.ints("arrival_time_us")
+    sent = sent_us > 0
+    if not sent.any() or sent_us[sent].min() < CALENDAR_US or arrival_us.max() >= CALENDAR_US:
+        return 0
+    return int((sent_us - arrival_us)[sent].min())
 
 
 def _deadline_ns(columns: Columns) -> Ints:
     if "deadline_ns" in columns:
         return columns.ints("deadline_ns")
-    deadline_us = columns.ints("deadline_us")
-    return np.where(deadline_us > 0, deadline_us * 1000, -1)
+    deadline_us, apart_us = columns.ints("deadline_us"), _clocks_apart_us(columns)
+    relative = (deadline_us < CALENDAR_US) & (apart_us > 0)
+    patience_us = np.maximum(deadline_us - columns.ints("arrival_time_us"), 0)
+    own_clock_us = np.where(relative, patience_us + _arrival_ns(columns) // 1000, deadline_us)
+    return np.where(deadline_us > 0, own_clock_us * 1000, -1)
 
 
 def _prefix_tokens(columns: Columns) -> Ints:

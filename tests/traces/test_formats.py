@@ -294,10 +294,10 @@ def test_turns_of_a_mooncake_trace_come_after_their_delay_or_at_their_times(tmp_
     assert table.think_ns.tolist()[2] == 30_000_000
     assert table.arrival_ns.tolist() == [5_000_000, 6_000_000, 35_000_000]
     timed = [row | {"timestamp": 10 * index} for index, row in enumerate(rows)]
-    table, _ = read(write(tmp_path, "timed.jsonl", timed))
+    table, _ = read(write(tmp_path, "timed.jsonl", timed), session_mode="fixed")
     assert table.think_ns is None
     assert table.arrival_ns.tolist() == [0, 10_000_000, 20_000_000]
-    table, _ = read(tmp_path / "timed.jsonl", session_mode="closed-loop")
+    table, _ = read(tmp_path / "timed.jsonl")
     assert table.think_ns is not None
     assert table.think_ns.tolist()[2] == 30_000_000
 
