@@ -29,7 +29,7 @@ TRACE_ONLY = (
 _LENGTHS = tuple(
     f.name
     for f in fields(WorkloadSection)
-    if f.name.startswith(("prompt_", "output_", "prefix_", "arrival", "cv"))
+    if f.name.startswith(("prompt_", "output_", "prefix_", "length_law", "arrival", "cv"))
 )
 
 

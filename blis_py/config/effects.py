@@ -9,6 +9,7 @@ from blis_py.config.cluster import AdmissionSection, GatewaySection
 from blis_py.config.latency import LatencySection
 from blis_py.config.layers import Layers
 from blis_py.config.models import PLAIN_ENGINE, RunConfig, SchedulerSection
+from blis_py.config.workload import WorkloadSection
 
 Useless = Iterator[tuple[str, str, str]]
 """Key, problem, remedy."""
@@ -103,6 +104,11 @@ def _switched_off(config: RunConfig) -> Useless:
     yield from _of_gateway(config.gateway)
     if config.drain and config.workload.spec is None:
         yield "drain", "has no effect without the horizon of a workload spec", "drop it"
+    load = config.workload
+    for name in ("prompt_tokens", "output_tokens", "prompt_tokens_stdev", "output_tokens_stdev"):
+        if load.length_law == "uniform" and getattr(load, name) != getattr(WorkloadSection, name):
+            fix = f"give {name.removesuffix('_stdev')}_min and _max"
+            yield f"workload.{name}", "has no effect on uniform lengths", fix
     if not config.all_pools:
         yield from _of_instances(config)
 

@@ -181,6 +181,14 @@ class WorkloadSection:
         7000, least=1, most=MAX_TOKENS, flag="--output-tokens-max", help="Output length, most."
     )
     """The longest answer."""
+    length_law: str = setting(
+        "normal",
+        choices=("normal", "uniform"),
+        flag="--length-law",
+        help="normal, or uniform between the least and the most.",
+    )
+    """Law of the lengths of prompts and answers: `uniform` takes every length from `prompt_tokens_min` to
+    `prompt_tokens_max` alike, and so for `output_tokens`."""
     eos_share: float = setting(
         0.0,
         least=0,

@@ -40,7 +40,7 @@ def csv_rows(text: Iterable[str], path: Path, *, lines_before: int = 0) -> Itera
 
 
 def separator_of(header: str) -> str:
-    """What separates the cells of a table: a comma or, in a header without any, a tab or a semicolon."""
+    """Separator of the cells of a table: a comma or, in a header without any, a tab or a semicolon."""
     return next((sign for sign in ",\t;" if sign in header), ",")
 
 

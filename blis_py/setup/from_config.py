@@ -124,7 +124,12 @@ def _synthesised(load: WorkloadSection, seed: int, horizon_ns: int | None) -> De
             for part in ("", "_stdev", "_min", "_max")
         }
         keep = load.preset is None
-        table = synthesise(**common, **lengths, prefix_tokens=load.prefix_tokens, keep_mean=keep)
+        uniform = load.length_law == "uniform"
+        table = synthesise(
+            **common, **lengths, prefix_tokens=load.prefix_tokens, keep_mean=keep, uniform=uniform
+        )
+        if uniform:
+            return Demand(table, seed)
         values = list(lengths.values())
         sizes = Sizes(*values[:4]), Sizes(*values[4:])
     notes = (

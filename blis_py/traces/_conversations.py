@@ -39,8 +39,8 @@ def in_conversations(
         [-1 if name in (None, "") else numbers.setdefault(str(name), len(numbers)) for name in names],
         dtype=np.int64,
     )
-    order = table.arrival_ns if turn is None else turn
-    in_turn = np.lexsort((np.arange(len(table)), table.arrival_ns, order, session))
+    turns = () if turn is None else (turn,)
+    in_turn = np.lexsort((np.arange(len(table)), table.arrival_ns, *turns, session))
     rounds = np.zeros(len(table), dtype=np.int64)
     rounds[in_turn] = rounds_of(session[in_turn])
     if not rounds.any():

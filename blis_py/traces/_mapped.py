@@ -22,7 +22,7 @@ from blis_py.requests.table import Ints, Labels, RequestTable
 from blis_py.traces._conversations import in_conversations
 from blis_py.traces._gathered import FAILED
 from blis_py.traces._json_columns import read_json_columns
-from blis_py.traces._units import FLAG, Clock
+from blis_py.traces._units import TraceClock
 from blis_py.traces.columns import Columns, read_columns
 from blis_py.traces.kinds import BadCells, TraceKind, integers, labels, repeated, texts
 from blis_py.traces.reading import Reading
@@ -164,7 +164,7 @@ def moments(reading: Reading) -> TraceKind:
     Raises:
         InputError: an unknown unit.
     """
-    clock = Clock(reading, "s")
+    clock = TraceClock(reading, "s")
 
     def parse(cell: str) -> str:
         if not _is_number(cell):
@@ -178,9 +178,7 @@ def moments(reading: Reading) -> TraceKind:
             if _is_number(cells[0]):
                 wrong = np.array([not _is_number(cell) for cell in cells], dtype=np.bool_)
                 raise BadCells("not a number, unlike the first row", wrong) from None
-            if reading.time_unit is not None:
-                fix = "drop it"
-                raise InputError("dates have no unit", key=FLAG, value=reading.time_unit, fix=fix) from None
+            clock.check_dates()
             return _dates_ns(cells)
         return clock.ns(numbers)
 

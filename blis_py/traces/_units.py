@@ -34,7 +34,7 @@ def unit_ns(unit: str) -> float:
     return UNITS_NS[unit]
 
 
-class Clock:
+class TraceClock:
     """Conversion of a recording's numeric times to ns."""
 
     def __init__(self, reading: Reading, unit: str) -> None:
@@ -53,6 +53,14 @@ class Clock:
                 self._reading.note(f"its times are in {evident} since 1970, as their size shows")
             self._reading.assumed_unit = None if evident else self._unit
         return UNITS_NS[self._unit]
+
+    def check_dates(self) -> None:
+        """
+        Raises:
+            InputError: a unit is given, which dates do not have.
+        """
+        if self._reading.time_unit is not None:
+            raise InputError("dates have no unit", key=FLAG, value=self._reading.time_unit, fix="drop it")
 
     def ns(self, numbers: NDArray[np.float64]) -> Ints:
         """Times in ns.

@@ -81,7 +81,7 @@ def _runs(ids: Any, tokens: Any, size: Any, scope: str, reading: Reading, where:
 
 
 def _plays_closed(reading: Reading) -> None:
-    """Turns wait for the answers before them, unless their times are asked for."""
+    """Play turns after the answers before them, unless a mode of sessions is given."""
     if reading.session_mode is None:
         reading.session_mode = CLOSED
         reading.note("turns come after the answers before them; at their times with --session-mode fixed")
@@ -123,7 +123,7 @@ def _add_conversation(row: dict[str, Any], where: str, number: int, calls: _Call
 
 
 def _pause_ns(pause_s: Any, where: str, key: str, unit_ns: float = 1e9) -> int:
-    if type(pause_s) not in (int, float) or not 0 <= pause_s <= 1e9:
+    if not isinstance(pause_s, int | float) or isinstance(pause_s, bool) or not 0 <= pause_s <= 1e9:
         raise InputError("not a pause", file=where, key=key, value=pause_s)
     return round(pause_s * unit_ns)
 
@@ -176,7 +176,7 @@ def read_mooncake(path: Path, reading: Reading) -> RequestTable:
 
 
 def _only_dependency(row: Mapping[str, Any], before: Any, where: str) -> Mapping[str, Any]:
-    """What a request waits for: the turn before it, if there is one."""
+    """The only dependency of a request, on the turn before it; empty for a first turn."""
     waits_for = items(row.get("dependencies"))
     expected = [] if before is None else [(before, "completion")]
     if [(within(one, "request_id"), within(one, "trigger")) for one in waits_for] != expected:
@@ -212,9 +212,7 @@ def read_applied_compute(path: Path, reading: Reading) -> RequestTable:
 def _turns_of(row: dict[str, Any], where: str) -> list[tuple[int, int, int]]:
     """Tokens added to the prompt, tokens of the answer, and the pause in ns before it, of every turn."""
     keys = ("assistant_response_length", "tool_call_output_length", "tool_call_latency")
-    answers, tools, latencies_s = (row.get(key) for key in keys)
-    if not all(isinstance(each, list) for each in (answers, tools, latencies_s)):
-        raise InputError("must be lists", file=where, key=", ".join(keys))
+    answers, tools, latencies_s = (items(row.get(key)) for key in keys)
     if not len(answers) == len(tools) == len(latencies_s) <= _MAX_TURNS:
         raise InputError("lists of different lengths", file=where, key=", ".join(keys))
     added = [row.get("input_prompt_length"), *tools]

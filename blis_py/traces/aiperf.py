@@ -1,7 +1,7 @@
 """Exports of NVIDIA's AIPerf and its predecessor GenAI-Perf.
 
 AIPerf's `profile_export.jsonl` has a line for every request: `metadata` says when it started (ns) and which
-turn of which conversation it is, `metrics` its lengths. First releases have `timestamp_ns` and `credit_phase`.
+turn of which conversation it is, `metrics` its lengths. First releases: `timestamp_ns` and `credit_phase`.
 GenAI-Perf's `profile_export.json` has the text of prompts and the chunks of answers, no tokens.
 Source: github.com/ai-dynamo/aiperf, github.com/triton-inference-server/perf_analyzer; Apache-2.0.
 """

@@ -21,7 +21,7 @@ from blis_py.files.csv_files import header_of
 from blis_py.requests.same_prompts import same_prompts
 from blis_py.requests.table import Ints, RequestTable
 from blis_py.traces._gathered import FAILED
-from blis_py.traces._units import Clock
+from blis_py.traces._units import TraceClock
 from blis_py.traces.columns import read_columns
 from blis_py.traces.kinds import BadCells, TraceKind, integers, labels, repeated, texts
 from blis_py.traces.reading import Reading
@@ -97,7 +97,7 @@ def _kinds(with_clock: bool, reading: Reading) -> dict[str, TraceKind]:
 
 def _seconds(reading: Reading) -> TraceKind:
     """Numbers of seconds, or of the unit given."""
-    return TraceKind("f8", float, "not a number of seconds", Clock(reading, "s").ns)
+    return TraceKind("f8", float, "not a number of seconds", TraceClock(reading, "s").ns)
 
 
 class _Timestamps:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from blis_py.errors import InputError
 from blis_py.requests.table import RequestTable
@@ -61,7 +61,7 @@ def _requests(path: Path, reading: Reading, run: dict[str, Any], where: str, fix
     reading.has_times = starts[:1] != [None]
     rate = run.get("request_rate")
     reading.kept_in_flight(run.get("max_concurrency"), paced=_is_number(rate))
-    reading.rate = float(rate) if _is_number(rate) and rate > 0 else None
+    reading.rate = float(rate) if _is_number(rate) and rate else None
     model, empty = run.get("model_id", ""), _empty_answers(run, outputs)
     if empty:
         reading.note(f"{len(empty):,} answers without tokens count as one token: their requests completed")
@@ -78,12 +78,12 @@ def _empty_answers(run: dict[str, Any], outputs: list[Any]) -> set[int]:
     if run.get("completed") == len(outputs):
         return empty
     ttfts, errors = (items(run.get(key)) for key in ("ttfts", "errors"))
-    if not len(ttfts) == len(outputs):
+    if len(ttfts) != len(outputs):
         return set()
     failed = {number for number, error in enumerate(errors) if error}
     return {number for number in empty - failed if _is_number(ttfts[number]) and ttfts[number] > 0}
 
 
-def _is_number(rate: Any) -> bool:
+def _is_number(rate: Any) -> TypeGuard[float]:
     """Whether a request rate is finite; both programs write `inf` as text."""
     return isinstance(rate, int | float) and not isinstance(rate, bool) and math.isfinite(rate)

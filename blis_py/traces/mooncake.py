@@ -34,7 +34,7 @@ from blis_py.traces._gathered_turns import GatheredTurns, check_session
 from blis_py.traces._hash_blocks import check_ids, contents_of, runs_of_ids
 from blis_py.traces._sessions import CLOSED
 from blis_py.traces._units import FLAG as UNIT_FLAG
-from blis_py.traces._units import Clock
+from blis_py.traces._units import TraceClock
 from blis_py.traces.reading import Reading
 
 BLOCK_TOKENS = 512
@@ -46,7 +46,7 @@ NOT_YET = ("wait_for", "tool_wait_ms")
 
 
 @dataclass(frozen=True)
-class Dialect:
+class KeySpelling:
     """Unit of times, tokens per hash id, and further keys."""
 
     unit: str
@@ -56,8 +56,8 @@ class Dialect:
     """Whether turns name the turn before them."""
 
 
-MOONCAKE = Dialect("ms", BLOCK_TOKENS)
-BAILIAN = Dialect("s", 16, OF_CHATS, chats=True)
+MOONCAKE = KeySpelling("ms", BLOCK_TOKENS)
+BAILIAN = KeySpelling("s", 16, OF_CHATS, chats=True)
 
 
 def read(path: Path, reading: Reading) -> RequestTable:
@@ -81,8 +81,8 @@ def read_bailian(path: Path, reading: Reading) -> RequestTable:
     return _read(path, reading, BAILIAN)
 
 
-def _read(path: Path, reading: Reading, dialect: Dialect) -> RequestTable:
-    bad, rows = reading.bad, _Rows(reading, dialect)
+def _read(path: Path, reading: Reading, spelling: KeySpelling) -> RequestTable:
+    bad, rows = reading.bad, _Rows(reading, spelling)
     names: dict[str, int] = {}
     with opened(path) as text:
         for number, line in enumerate(text, 1):
@@ -110,14 +110,14 @@ def _read(path: Path, reading: Reading, dialect: Dialect) -> RequestTable:
 class _Rows:
     """Requests gathered line by line."""
 
-    def __init__(self, reading: Reading, dialect: Dialect) -> None:
+    def __init__(self, reading: Reading, spelling: KeySpelling) -> None:
         self.failed = 0
         """Requests without output."""
         self.arrivals = array("q")
         self.turns = GatheredTurns()
-        self.dialect, self.block_tokens = dialect, reading.hash_block_size or dialect.block_tokens
+        self.spelling, self.block_tokens = spelling, reading.hash_block_size or spelling.block_tokens
         self.sure = reading.hash_block_size is not None
-        self._reading, self._clock = reading, Clock(reading, dialect.unit)
+        self._reading, self._clock = reading, TraceClock(reading, spelling.unit)
         self._chats: dict[Any, Any] = {}
         """The first turn of the conversation of each chat."""
         self._prompts, self._outputs = array("q"), array("q")
@@ -155,7 +155,7 @@ class _Rows:
             raise InputError("is too large", file=where, key="timestamp", value=sent, fix=fix)
 
     def _session_of(self, row: dict[str, Any]) -> Any:
-        if not self.dialect.chats:
+        if not self.spelling.chats:
             return row.get("session_id")
         chat, parent = str(row.get("chat_id")), str(row.get("parent_chat_id"))
         first = self._chats.get(parent, chat)
@@ -186,13 +186,12 @@ class _Rows:
             if session not in joined:
                 continue
             own = runs_of_ids(self._ids[row], prompts[row], self.block_tokens)
-            runs[row] = own or ((f"{session}, turn {row}", prompts[row]),)
+            own = own or ((f"{session}, turn {row}", prompts[row]),)
             if row in additions:
                 last = before[session]
-                begin = runs[last] or ()
-                runs[row] = (*begin, (f"{session}, answer {last}", self._outputs[last]), *runs[row])
+                own = (*(runs[last] or ()), (f"{session}, answer {last}", self._outputs[last]), *own)
                 prompts[row] += prompts[last] + self._outputs[last]
-            before[session] = row
+            runs[row], before[session] = own, row
         if additions:
             several = "later turn has" if len(additions) == 1 else "later turns have"
             self._reading.note(f"{len(additions):,} {several} only an addition: the conversation is sent")
@@ -247,8 +246,8 @@ def _check_name(row: dict[str, Any], names: dict[str, int], path: Path, line: in
 
 def _check_keys(row: dict[str, Any], where: str, rows: _Rows) -> None:
     check_session(row.get("session_id"), where)
-    keys = (*KEYS, *rows.dialect.more)
-    if rows.dialect.chats:
+    keys = (*KEYS, *rows.spelling.more)
+    if rows.spelling.chats:
         for key in OF_CHATS[:2]:
             check_session(row.get(key), where)
     timed = "delay" not in row or not rows.turns.known(row.get("session_id"))

@@ -22,7 +22,7 @@ from blis_py.requests.table import Content, Ints, Labels, RequestTable
 from blis_py.traces._conversations import in_conversations
 from blis_py.traces._gathered import FAILED
 from blis_py.traces._mapped import LABELS, SESSION, TURN, check_roles
-from blis_py.traces._units import Clock
+from blis_py.traces._units import TraceClock
 from blis_py.traces.files import ROWS_AT_ONCE
 from blis_py.traces.kinds import joined, without_room
 from blis_py.traces.reading import Reading
@@ -198,7 +198,7 @@ def read_mapped(path: Path, reading: Reading) -> RequestTable:
             fix = f"there are {', '.join(there)}"
             raise InputError("missing column", file=path, key=f"--columns {role}={name}", fix=fix)
     pieces: dict[str, list[Any]] = {role: [] for role in columns}
-    clock, done = Clock(reading, "s"), 0
+    clock, done = TraceClock(reading, "s"), 0
     for batch in file.iter_batches(ROWS_AT_ONCE, columns=list(columns.values())):
         for role, values in _good_rows(path, batch, columns, reading, clock, done).items():
             pieces[role].append(values)
@@ -209,7 +209,7 @@ def read_mapped(path: Path, reading: Reading) -> RequestTable:
 
 
 def _good_rows(
-    path: Path, batch: Any, columns: Mapping[str, str], reading: Reading, clock: Clock, done: int
+    path: Path, batch: Any, columns: Mapping[str, str], reading: Reading, clock: TraceClock, done: int
 ) -> dict[str, NDArray[Any]]:
     """The cells of valid rows, by role."""
     values = {}
@@ -227,7 +227,7 @@ def _good_rows(
     return {role: cells[good] for role, cells in values.items()}
 
 
-def _cells(role: str, column: Any, clock: Clock) -> tuple[NDArray[Any], NDArray[np.bool_], str]:
+def _cells(role: str, column: Any, clock: TraceClock) -> tuple[NDArray[Any], NDArray[np.bool_], str]:
     """The cells of a column, a mask of the invalid ones, and their problem."""
     pa = pyarrow()
     if role in (*LABELS, SESSION, "request_id"):
@@ -235,6 +235,7 @@ def _cells(role: str, column: Any, clock: Clock) -> tuple[NDArray[Any], NDArray[
         cells = np.array([text or "" for text in texts], dtype=object)
         return cells, np.zeros(len(cells), dtype=np.bool_), ""
     if role == "arrival" and pa.types.is_timestamp(column.type):
+        clock.check_dates()
         moments = column.cast(pa.timestamp("ns", column.type.tz), safe=False).cast(pa.int64()).fill_null(-1)
         since_1970 = moments.to_numpy(zero_copy_only=False)
         return since_1970, since_1970 < 0, "not a time since 1970"

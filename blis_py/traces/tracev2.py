@@ -248,7 +248,7 @@ def _arrival_ns(columns: Columns) -> Ints:
 
 
 def _clocks_apart_us(columns: Columns) -> int:
-    """How far times of sending since 1970 are ahead of relative arrivals and deadlines; 0 on one clock."""
+    """Lead of times of sending since 1970 over relative arrivals and deadlines; 0 on one clock."""
     sent_us, arrival_us = columns.ints("send_time_us"), columns.ints("arrival_time_us")
     sent = sent_us > 0
     if not sent.any() or sent_us[sent].min() < CALENDAR_US or arrival_us.max() >= CALENDAR_US:

@@ -26,12 +26,14 @@ class PrefixLevel:
         tokens: length distribution; every text of the pool has a fixed length, equal for all clients.
         pool: number of texts.
         zipf: exponent of their popularity, text k having probability proportional to k**-zipf; 0 = uniform.
+        in_turn: whether requests take the texts one after the other, and not at random.
     """
 
     name: str
     tokens: Lengths
     pool: int = 1
     zipf: float = 0.0
+    in_turn: bool = False
 
 
 def text_tokens(level: PrefixLevel, seed: int) -> Ints:
@@ -43,6 +45,8 @@ def draw(level: PrefixLevel, rng: np.random.Generator, count: int) -> Ints:
     """Text index of each of `count` requests at this level; a longer draw extends a shorter one."""
     if level.pool == 1:
         return np.zeros(count, dtype=np.int64)
+    if level.in_turn:
+        return np.arange(count, dtype=np.int64) % level.pool
     cumulated = np.cumsum(np.arange(1, level.pool + 1, dtype=np.float64) ** -level.zipf)
     drawn = np.searchsorted(cumulated, rng.random(count) * cumulated[-1], side="right")
     return np.asarray(np.minimum(drawn, level.pool - 1), dtype=np.int64)

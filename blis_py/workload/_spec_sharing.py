@@ -35,6 +35,8 @@ class PrefixSpec(Strict):
     """Number of texts under each text of the level before."""
     zipf: Annotated[float, Field(ge=0, le=20, allow_inf_nan=False)] = 0.0
     """Exponent of their popularity; 0: all alike."""
+    in_turn: bool = False
+    """Requests of a client take the texts one after the other, and not at random."""
 
 
 class MultimodalSpec(Strict):
@@ -156,7 +158,7 @@ def prefix_levels(levels: Sequence[PrefixSpec], key: str, path: Path | None) -> 
         return Lengths("constant", {"value": float(level.tokens or 0)})
 
     return tuple(
-        PrefixLevel(level.name, tokens(index, level), level.pool, level.zipf)
+        PrefixLevel(level.name, tokens(index, level), level.pool, level.zipf, level.in_turn)
         for index, level in enumerate(levels)
     )
 

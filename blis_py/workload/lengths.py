@@ -45,6 +45,13 @@ def truncated(params: Params, rng: np.random.Generator, count: int) -> Floats:
     return truncated_law(mean, stdev, int(params["min"]), int(params["max"])).draw(rng, count)
 
 
+def uniform(params: Params, rng: np.random.Generator, count: int) -> Floats:
+    """Every whole number from `min` to `max` alike."""
+    low = np.floor(params["min"] + 0.5)
+    drawn: Floats = low + np.floor(rng.random(count) * (np.floor(params["max"] + 0.5) - low + 1))
+    return drawn
+
+
 def exponential(params: Params, rng: np.random.Generator, count: int) -> Floats:
     """Exponential with the given mean."""
     with np.errstate(over="ignore"):
@@ -81,6 +88,7 @@ def empirical(params: Params, rng: np.random.Generator, count: int) -> Floats:
 SAMPLERS: dict[str, Callable[[Params, np.random.Generator, int], Floats]] = {
     "gaussian": gaussian,
     "truncated": truncated,
+    "uniform": uniform,
     "exponential": exponential,
     "lognormal": lognormal,
     "pareto_lognormal": pareto_lognormal,
@@ -90,6 +98,7 @@ SAMPLERS: dict[str, Callable[[Params, np.random.Generator, int], Floats]] = {
 REQUIRED: dict[str, tuple[str, ...]] = {
     "gaussian": ("mean", "std_dev"),
     "truncated": ("mean", "std_dev", "min", "max"),
+    "uniform": ("min", "max"),
     "exponential": ("mean",),
     "lognormal": ("mu", "sigma"),
     "pareto_lognormal": ("alpha", "xm", "mu", "sigma", "mix_weight"),
@@ -138,7 +147,7 @@ def check(lengths: Lengths, *, key: str, file: str | Path | None = None) -> None
         _check_empirical(lengths.params, refuse, f"{key}.params", file)
         return
     required = REQUIRED[lengths.type]
-    allowed = required + CLAMPS
+    allowed = tuple(dict.fromkeys(required + CLAMPS))
     for param in required:
         if param not in lengths.params:
             raise refuse("missing parameter", param, f"{lengths.type} needs {', '.join(required)}")

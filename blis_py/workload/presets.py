@@ -109,6 +109,7 @@ def synthesise(
     timeout_s: float | None = 300.0,
     client: str = "distribution",
     keep_mean: bool = True,
+    uniform: bool = False,
 ) -> RequestTable:
     """One client with normally distributed lengths: the workload of the flags of the same names.
 
@@ -124,6 +125,7 @@ def synthesise(
         timeout_s: patience of the client; `None` or negative: endless.
         client: name of the client, part of its random streams.
         keep_mean: False = always clamp, as BLIS does.
+        uniform: lengths uniform between their bounds instead.
 
     Raises:
         InputError: naming the flag.
@@ -142,8 +144,8 @@ def synthesise(
     source = Client(
         name=client,
         arrivals=Arrivals(arrival, rate, cv=1.0 if cv is None else cv),
-        input=_lengths(prompt, "--prompt-tokens", keep_mean),
-        output=_lengths(output, "--output-tokens", keep_mean),
+        input=_lengths(prompt, "--prompt-tokens", keep_mean, uniform),
+        output=_lengths(output, "--output-tokens", keep_mean, uniform),
         prefix_group="shared" if prefix_tokens else "",
         prefix_tokens=prefix_tokens,
         timeout_ns=timeout_ns,
@@ -151,12 +153,14 @@ def synthesise(
     return merge([source], seed=seed, num_requests=num_requests, horizon_ns=horizon_ns, rate_key="--rate")
 
 
-def _lengths(sizes: Sizes, flag: str, keep_mean: bool) -> Lengths:
+def _lengths(sizes: Sizes, flag: str, keep_mean: bool, uniform: bool) -> Lengths:
     check_count(sizes.stdev, least=0, most=MAX_TOKENS, key=f"{flag}-stdev")
     check_count(sizes.min, least=1, most=MAX_TOKENS, key=f"{flag}-min")
     check_count(sizes.max, least=1, most=MAX_TOKENS, key=f"{flag}-max")
     if sizes.min > sizes.max:
         raise InputError(f"is above {flag}-max ({sizes.max})", key=f"{flag}-min", value=sizes.min)
+    if uniform:
+        return Lengths("uniform", {"min": sizes.min, "max": sizes.max})
     if not sizes.min <= sizes.tokens <= sizes.max:
         raise InputError(
             f"lies outside [{sizes.min}, {sizes.max}]",

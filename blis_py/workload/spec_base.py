@@ -46,12 +46,14 @@ class Strict(BaseModel):
 class DistributionSpec(Strict):
     """`params` as in `lengths.REQUIRED`; `file` (empirical only) holds `tokens: weight`, YAML or JSON."""
 
-    type: Literal["gaussian", "exponential", "lognormal", "pareto_lognormal", "constant", "empirical"]
+    type: Literal[
+        "gaussian", "uniform", "exponential", "lognormal", "pareto_lognormal", "constant", "empirical"
+    ]
     """The law."""
     params: dict[Text, float] = Field(default_factory=dict)
-    """`mean`, `std_dev`, `min`, `max` of `gaussian`; `mean` of `exponential`; `mu`, `sigma` of `lognormal`;
-    `alpha`, `xm`, `mu`, `sigma`, `mix_weight` of `pareto_lognormal`; `value` of `constant`; a weight for
-    each number of tokens of `empirical`. Most take `min` and `max`."""
+    """`mean`, `std_dev`, `min`, `max` of `gaussian`; `min`, `max` of `uniform`; `mean` of `exponential`;
+    `mu`, `sigma` of `lognormal`; `alpha`, `xm`, `mu`, `sigma`, `mix_weight` of `pareto_lognormal`; `value` of
+    `constant`; a weight for each number of tokens of `empirical`. Most take `min` and `max`."""
     file: str = ""
     """YAML or JSON file with the weights of `empirical`, instead of `params`."""
 

@@ -17,7 +17,7 @@ from blis_py.errors import InputError
 from blis_py.workload._sessions import MAX_ROUNDS
 from blis_py.workload._spec_client import MAX_MEMBERS, ClientSpec
 from blis_py.workload._spec_lifecycle import ArrivalSpec, LifecycleSpec, WindowSpec
-from blis_py.workload._spec_sharing import MultiTurnSpec, ReasoningSpec
+from blis_py.workload._spec_sharing import MultiTurnSpec, PrefixSpec, ReasoningSpec
 from blis_py.workload.spec_base import DistributionSpec, Strict, Tokens, Whole, as_tuple
 
 SHORTEST_S, LONGEST_S = 1e-3, 1e9
@@ -60,7 +60,8 @@ class SharedPrefixSpec(Strict):
 
 class InferencePerfSpec(Strict):
     """Load as inference-perf makes it: one stage after the other, each with exactly rate times duration
-    requests at random times, dealt out to the system prompts in equal shares."""
+    requests at random times, dealt out to the system prompts in equal shares. The questions of their users
+    are sent in turn, again and again."""
 
     stages: Annotated[tuple[StageSpec, ...], BeforeValidator(as_tuple)]
     """One after the other."""
@@ -138,7 +139,7 @@ def _normal(data: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:
 
 
 def inference_perf_clients(spec: InferencePerfSpec, file: Path | None) -> list[ClientSpec]:
-    """A client for each system prompt; in conversations, for each user and stage.
+    """A client for each system prompt, whose questions recur; in conversations, for each user and stage.
 
     Raises:
         InputError: no stages, too many clients, or unbounded conversations.
@@ -157,7 +158,7 @@ def _questions(spec: InferencePerfSpec) -> Iterator[ClientSpec]:
             if (share := _share(count, prompt, prompts))
         )
         if windows:
-            common = _common(spec.shared_prefix, prompt)
+            common = _repeated(spec.shared_prefix, f"prompt-{prompt}")
             yield ClientSpec(id=f"prompt-{prompt}", lifecycle=LifecycleSpec(windows=windows), **common)
 
 
@@ -194,6 +195,26 @@ def _chat(
         reasoning=ReasoningSpec(multi_turn=plan),
         **_common(shared, prompt),
     )
+
+
+def _repeated(shared: SharedPrefixSpec, group: str) -> dict[str, Any]:
+    """The questions of a system prompt's users, sent in turn and again: whole prompts recur.
+
+    The last token is drawn for each request, since no cache has it: it is always computed.
+    """
+    users = shared.num_users_per_system_prompt
+    levels = [(group, shared.system_prompt_len, 1), (f"{group} questions", shared.question_len - 1, users)]
+    return {
+        "tenant_id": group,
+        "slo_class": "standard",
+        "prefixes": tuple(
+            PrefixSpec(name=name, tokens=tokens, pool=pool, in_turn=pool > 1)
+            for name, tokens, pool in levels
+            if tokens
+        ),
+        "input_distribution": _constant(1),
+        "output_distribution": _constant(shared.output_len),
+    }
 
 
 def _common(shared: SharedPrefixSpec, prompt_tokens: int) -> dict[str, Any]:

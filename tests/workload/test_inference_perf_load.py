@@ -63,11 +63,12 @@ def test_every_stage_has_exactly_its_requests_at_random_times(tmp_path: Path) ->
 
 def test_every_system_prompt_has_its_share_and_its_text(tmp_path: Path) -> None:
     table = requests(spec_of(tmp_path))
-    assert sorted(np.bincount(table.prefix_group.codes)) == [48] * 3 + [49] * 4 + [50] * 2
+    assert sorted(np.bincount(table.tenant.codes)) == [48] * 3 + [49] * 4 + [50] * 2
     assert set(table.prompt_tokens.tolist()) == {547}
     assert set(table.output_tokens.tolist()) == {248}
-    assert set(table.prefix_tokens.tolist()) == {100}
-    assert table.tenant.to_list() == table.prefix_group.to_list()
+    begins = [table.contents[number][0] for number in table.content.tolist()]
+    assert [f"{tenant}/0" for tenant in table.tenant.to_list()] == [segment for segment, _ in begins]
+    assert {tokens for _, tokens in begins} == {100}
     assert set(table.slo_class.to_list()) == {"standard"}
 
 

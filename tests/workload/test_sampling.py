@@ -75,6 +75,7 @@ def test_a_longer_horizon_continues_the_same_arrivals(
 DISTRIBUTIONS = {
     "gaussian": Lengths("gaussian", {"mean": 500, "std_dev": 50, "min": 2, "max": 7000}),
     "truncated": Lengths("truncated", {"mean": 200, "std_dev": 256, "min": 2, "max": 7000}),
+    "uniform": Lengths("uniform", {"min": 100, "max": 300}),
     "exponential": Lengths("exponential", {"mean": 300}),
     "lognormal": Lengths("lognormal", {"mu": 6.0, "sigma": 0.5}),
     "pareto_lognormal": Lengths(
@@ -86,6 +87,7 @@ DISTRIBUTIONS = {
 MEANS = {
     "gaussian": 500,
     "truncated": 200,
+    "uniform": 200,
     "exponential": 300,
     "lognormal": math.exp(6 + 0.125),
     "pareto_lognormal": 0.3 * 150 + 0.7 * math.exp(5 + 0.125),

@@ -13,6 +13,7 @@ from blis_py.cli.flags import server_flags as servers
 from blis_py.cli.flags.flag import Flag, Flags, Group
 from blis_py.config.models import PLAIN_ENGINE
 from blis_py.errors import InputError
+from blis_py.files.json_files import parse_json
 
 _UNCHANGING: dict[str, tuple[str, ...]] = {
     "--api-server-count": ("1",),
@@ -35,7 +36,6 @@ _UNCHANGING: dict[str, tuple[str, ...]] = {
     "--pipeline-parallel-size": ("1",),
     "--quantization": (),
     "--ramp-up-strategy": (),
-    "--random-range-ratio": ("0", "0.0"),
     "--speculative-config": (),
     "--swap-space": ("0",),
 }
@@ -53,7 +53,6 @@ _INSTEAD = {
     "--hf-overrides": "give a config.json with --model-config",
     "--kv-cache-memory-bytes": "give the number of blocks with --num-kv-blocks",
     "--quantization": "drop it if the checkpoint is quantised so, else give --model-config of one",
-    "--random-range-ratio": "give --prompt-tokens-stdev and --output-tokens-stdev",
 }
 _SWITCHES = (
     "--disable-custom-all-reduce",
@@ -80,6 +79,7 @@ _IDLE = (
     *("--ignore-eos", "--save-result", "--save-detailed", "--append-result", "--disable-tqdm"),
     *servers.IDLE,
 )
+_RANGE = "--random-range-ratio"
 _STREAM = "--stream-interval"
 _ALL_RANKS = "--enable-expert-parallel"
 _WIDTHS = ("--tp", "--tensor-parallel-size", "--tp-size", "-tp")
@@ -111,6 +111,7 @@ FLAGS: Group = (
         Flag("--random-input-len", int, "", "Prompts of so many tokens each."),
         Flag("--random-output-len", int, "", "Answers of so many tokens each."),
         Flag("--random-prefix-len", int, "", "As --prefix-tokens."),
+        Flag(_RANGE, str, "", "Uniform lengths around those, as --backend has it.", metavar="R"),
     ),
 )
 _REPLICAS = {"--dp-size", "--attention-dp"}
@@ -193,17 +194,50 @@ def _distributed(flags: Flags) -> Iterator[tuple[str, str, Any]]:
 
 
 def _requests(flags: Flags) -> Iterator[tuple[str, str, Any]]:
-    """Those of `--dataset-name random`: all of the same length."""
+    """Those of `--dataset-name random`: all of the same length, or uniform in a range around it."""
     if "--random-prefix-len" in flags:
         yield "--random-prefix-len", "workload.prefix_tokens", flags["--random-prefix-len"]
     for (side, usual), key in zip(_RANDOM.items(), ("prompt", "output"), strict=True):
         name = f"--random-{side}-len"
-        tokens = flags.get(name, usual if "--dataset-name" in flags else None)
+        tokens = flags.get(name, usual if {"--dataset-name", _RANGE} & flags.keys() else None)
         if tokens is not None:
+            if _RANGE in flags:
+                least, most = _range(flags, side, tokens)
+                yield _RANGE, f"workload.{key}_tokens_min", least
+                yield _RANGE, f"workload.{key}_tokens_max", most
+                continue
             yield name, f"workload.{key}_tokens", tokens
             yield name, f"workload.{key}_tokens_stdev", 0
             yield name, f"workload.{key}_tokens_min", min(tokens, 2)
             yield name, f"workload.{key}_tokens_max", max(tokens, 7000)
+    if _RANGE in flags:
+        yield _RANGE, "workload.length_law", "uniform"
+
+
+def _range(flags: Flags, side: str, tokens: int) -> tuple[int, int]:
+    """The least and the most tokens: around the given ones as in vLLM, or up to them as in SGLang.
+
+    Raises:
+        InputError: not a ratio.
+    """
+    sglang = str(flags.get("--backend", "")).startswith("sglang")
+    ratio = _ratio(flags[_RANGE], side)
+    if ratio is None or not 0 <= ratio <= 1 or (ratio == 1 and not sglang):
+        fix = 'write 0.5, or for --backend vllm {"input": 0.3, "output": 0.5}'
+        raise InputError("must be from 0 to 1", key=_RANGE, value=flags[_RANGE], fix=fix)
+    if sglang:
+        return max(int(tokens * ratio), 1), tokens
+    return max(math.floor(tokens * (1 - ratio)), 1), math.ceil(tokens * (1 + ratio))
+
+
+def _ratio(text: str, side: str) -> float | None:
+    """The ratio of a side in vLLM's two spellings; None if it is neither."""
+    try:
+        given = parse_json(text, _RANGE)
+    except InputError:
+        return None
+    value = given.get(side) if isinstance(given, dict) else given
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _arrivals(flags: Flags) -> Iterator[tuple[str, str, Any]]:

@@ -201,9 +201,10 @@ def _cells(rng: Random) -> Iterator[Any]:
 
 def _of_cells(role: str, column: Any, reading: Any) -> Any:
     from blis_py.traces import parquet
+    from blis_py.traces._units import TraceClock
 
     try:
-        cells, bad, problem = parquet._cells(role, column, reading)
+        cells, bad, problem = parquet._cells(role, column, TraceClock(reading, "s"))
     except (InputError, ValueError, TypeError) as error:
         return type(error).__name__
     return [cells, bad, problem]
