@@ -201,10 +201,9 @@ def _cells(rng: Random) -> Iterator[Any]:
 
 def _of_cells(role: str, column: Any, reading: Any) -> Any:
     from blis_py.traces import parquet
-    from blis_py.traces._units import TraceClock
 
     try:
-        cells, bad, problem = parquet._cells(role, column, TraceClock(reading, "s"))
+        cells, bad, problem = parquet._cells(role, column, parquet.TraceClock(reading, "s"))
     except (InputError, ValueError, TypeError) as error:
         return type(error).__name__
     return [cells, bad, problem]
