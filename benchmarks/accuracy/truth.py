@@ -84,6 +84,8 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true", help="parts that take hours, too")
     parser.add_argument("--accept", action="store_true", help="write the figures of now")
     options = parser.parse_args()
+    if not options.data.is_dir():
+        parser.error(f"{options.data}: no such folder; give the one with the recorded runs")
     known, worse = read_known(), 0
     for name in options.only or [name for name, part in PARTS.items() if part.fast or options.whole]:
         began_s = time.monotonic()
