@@ -147,7 +147,7 @@ def test_kimi_k2_thinking_has_experts_in_four_bits_and_fits_eight_h200() -> None
     assert published_model("moonshotai/Kimi-K2-Thinking") == "moonshotai/Kimi-K2-Thinking"
 
 
-def test_start_commands_name_the_variant_that_was_asked_for() -> None:
+def test_start_commands_name_the_given_variant() -> None:
     assert published_model("Qwen/Qwen3-235B-A22B-Instruct-2507") == "Qwen/Qwen3-235B-A22B-Instruct-2507"
 
 
