@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blis_py.calibrate.change import AdvisedChange
 from blis_py.calibrate.token_times import Seconds, TokenTimes
 
 WARM_UP_S = 20.0
@@ -61,6 +62,8 @@ class AutopsyPart:
     found: str
     fix: str
     """A suggested fix; empty if there is none."""
+    change: AdvisedChange | None = None
+    """The same as a change of a number, which can be tried; None if it is none."""
 
     @property
     def title(self) -> str:
@@ -139,7 +142,7 @@ def _autopsy(
     low, high = np.percentile(drawn, (5, 95), axis=0)
     words = _Words(latency, error, columns, warm, queued, _line(error[rest], columns[rest], kept))
     parts = [
-        AutopsyPart(name, float(whole[i]), float(low[i]), float(high[i]), *words.of(name))
+        AutopsyPart(name, float(whole[i]), float(low[i]), float(high[i]), *words.of(name), words.change(name))
         for i, name in enumerate(TITLES)
         if abs(whole[i]) > NEGLIGIBLE * real.mean()
     ]
@@ -249,6 +252,23 @@ class _Words:
             "load": self._load,
         }
         return say[name]() if name in say else ("single requests, and effects that are not modelled", "")
+
+    def change(self, name: str) -> AdvisedChange | None:
+        """The change of a number by which the fix of a part can be tried."""
+        if name not in ("constant", "steps", "load"):
+            return None
+        missing = -float(self.line[("constant", "steps", "load").index(name)])
+        if self.latency == "TPOT":
+            amounts = {"constant": ("gap_us", 1e6), "steps": ("step_scale", 1.0), "load": ("gap_seq_us", 1e6)}
+            if name == "constant" and missing < 0:
+                return None
+            kind, unit = amounts[name]
+            return AdvisedChange(kind, missing * unit)
+        if name == "steps":
+            return AdvisedChange("async_scheduling", float(missing > 0))
+        if name == "load" and missing < 0:
+            return None
+        return AdvisedChange("frontend_ms" if name == "constant" else "frontend_seq_ms", missing * 1e3)
 
     def _warm_up(self) -> tuple[str, str]:
         ms = float(np.mean(self.error[self.warm]) - np.mean(self.error[~self.warm])) * 1e3

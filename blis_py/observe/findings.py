@@ -24,14 +24,16 @@ def latencies_ms(measured: Sequence[MeasuredRequest]) -> dict[str, NDArray[np.fl
     answered = [one for one in measured if one.end[0] == "ok" and one.token_ns]
     ttft = [one.token_ns[0] - one.sent_ns for one in answered]
     e2e = [one.token_ns[-1] - one.sent_ns for one in answered]
-    tpot = [(one.token_ns[-1] - one.token_ns[0]) / (_tokens(one) - 1) for one in answered if _tokens(one) > 1]
+    several = [one for one in answered if tokens_of(one) > 1 and len(one.token_ns) > 1]
+    tpot = [(one.token_ns[-1] - one.token_ns[0]) / (tokens_of(one) - 1) for one in several]
     gaps = [np.diff(one.token_ns) for one in answered if len(one.token_ns) > 1]
     itl = np.concatenate(gaps) if gaps else np.zeros(0)
     latencies = {"ttft": ttft, "tpot": tpot, "itl": itl, "e2e": e2e}
     return {name: np.asarray(values, dtype=np.float64) / 1e6 for name, values in latencies.items()}
 
 
-def _tokens(one: MeasuredRequest) -> int:
+def tokens_of(one: MeasuredRequest) -> int:
+    """Output tokens by the server's count, else those that were seen."""
     return one.completion_tokens if one.completion_tokens > 0 else len(one.token_ns)
 
 
@@ -79,7 +81,7 @@ def summary(measured: Sequence[MeasuredRequest]) -> dict[str, Any]:
     span_ns = max((one.ended_ns for one in measured), default=0) - min(
         (one.sent_ns for one in measured), default=0
     )
-    tokens = sum(_tokens(one) for one in measured if one.end[0] == "ok")
+    tokens = sum(tokens_of(one) for one in measured if one.end[0] == "ok")
     ok = sum(one.end[0] == "ok" for one in measured)
     figures["requests_per_s"] = ok / span_ns * 1e9 if span_ns > 0 else 0.0
     figures["output_tokens_per_s"] = tokens / span_ns * 1e9 if span_ns > 0 else 0.0
@@ -106,8 +108,8 @@ def write(
     inputs = np.zeros(len(own), dtype=np.int64)
     for row, one in enumerate(sent):
         inputs[row] = max(one.prompt_tokens, 0)
-        if one.end[0] == "ok" and _tokens(one) > 0:
-            outputs[row] = _tokens(one)
+        if one.end[0] == "ok" and tokens_of(one) > 0:
+            outputs[row] = tokens_of(one)
     streaming = np.full(len(own), bool(run["client"]["streaming"]))
     own = replace(own, output_tokens=outputs, max_tokens=outputs, due_ns=None, streaming=streaming)
     observer = ObservedColumns(own)

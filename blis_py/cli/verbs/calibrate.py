@@ -20,6 +20,7 @@ from blis_py.outputs.places import check_file
 from blis_py.result import to_json
 
 if TYPE_CHECKING:
+    from blis_py.calibrate.agreement import Agreement
     from blis_py.calibrate.autopsy import Autopsy
     from blis_py.calibrate.client_autopsy import ClientAutopsy
     from blis_py.calibrate.compare import Calibration
@@ -95,15 +96,18 @@ def calibrate(flags: Flags) -> None:
     style = _checked_style(flags)
     if concerns_adapters(flags):
         return print_adapters(flags, style)
+    from blis_py.calibrate.agreement import agreement
+
     result = _compared(flags)
     causes = _causes(flags, result) if "--autopsy" in flags else None
     verdicts = _verdicts(flags, result)
-    figures = _figures(result, verdicts, causes)
+    agreed = agreement(result, flags["--results"], measured_run(flags))
+    figures = _figures(result, verdicts, causes) | {"agreement": agreed.as_dict()}
     try:
         if style == "json":
             sys.stdout.write(to_json(figures))
         else:
-            _print(result, verdicts, causes, flags.get("--num-gpus", 0))
+            _print(result, verdicts, causes, flags.get("--num-gpus", 0), agreed)
         sys.stdout.flush()
     finally:
         _write(flags, result, figures)
@@ -123,7 +127,11 @@ def _figures(result: Calibration, verdicts: list[ToleranceVerdict], causes: Caus
 
 
 def _print(
-    result: Calibration, verdicts: list[ToleranceVerdict], causes: Causes | None, num_gpus: int
+    result: Calibration,
+    verdicts: list[ToleranceVerdict],
+    causes: Causes | None,
+    num_gpus: int,
+    agreed: Agreement,
 ) -> None:
     from blis_py.calibrate.tolerances import lines as tolerance_lines
     from blis_py.report.autopsy import print_autopsy
@@ -131,6 +139,7 @@ def _print(
     from blis_py.report.client_autopsy import print_client_autopsy
 
     print_calibration(result)
+    print(agreed.line)
     for line in tolerance_lines(verdicts, result, num_gpus):
         print(line)
     if causes is None:
@@ -279,19 +288,16 @@ def _skipped_s(flags: Flags) -> float:
     return duration_ns(flags["--skip-first"], "--skip-first") / 1e9 if "--skip-first" in flags else 0.0
 
 
-def _has_step_log(path: str) -> bool:
-    from blis_py.calibrate.autopsy_runs import has_step_log
-
-    return has_step_log(path)
-
-
 def _causes(flags: Flags, result: Calibration) -> Causes:
     """Causes of the errors: from the engine's step log if it is there, else from the clients' times."""
-    from blis_py.calibrate.autopsy_runs import autopsy_of_runs
-    from blis_py.calibrate.client_autopsy import client_autopsies
+    from blis_py.calibrate.autopsy_runs import autopsy_of_runs, has_step_log
+    from blis_py.calibrate.tried_advice import client_causes
 
-    if not _has_step_log(measured_run(flags)):
-        return client_autopsies(result.measured, result.predicted)
+    if not has_step_log(measured_run(flags)):
+        causes, problem = client_causes(result, flags["--results"])
+        if problem:
+            say(f"note: the advice is not tried: {problem}")
+        return causes
     return autopsy_of_runs(
         measured_run(flags),
         flags["--results"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from shutil import copyfile
 from typing import Any
@@ -10,16 +11,19 @@ from typing import Any
 from blis_py.cli.flags import vllm_flags
 from blis_py.cli.flags.configure import configure
 from blis_py.cli.flags.flag import Flag, Flags
+from blis_py.cli.flags.formats import FORMAT, format_of
 from blis_py.cli.flags.options import TRACE, WORKLOAD
 from blis_py.cli.flags.out import FORCE, out_folder
 from blis_py.cli.verbs._execute import say
 from blis_py.cli.verbs.serve import without
 from blis_py.config.workload import WorkloadSection
 from blis_py.errors import InputError
+from blis_py.observe.bench import bench_figures, bench_lines
 from blis_py.observe.http import Target
 from blis_py.observe.session import Measurement, Observation
 from blis_py.outputs.stopping import as_exceptions
 from blis_py.requests.loops import Loop, Loops
+from blis_py.result import to_json
 from blis_py.setup.demand import Demand
 from blis_py.setup.from_config import DEFAULT_SEED, demand
 
@@ -51,6 +55,7 @@ OUTPUT = (
     Flag("--trace-data", str, "", "Copy of the trace's data.", metavar="FILE"),
     Flag("--itl-output", str, "", "Copy of the token times.", metavar="FILE"),
     Flag("--record-itl", bool, "", hidden=True),
+    FORMAT,
     FORCE,
 )
 _OWN = (*SERVER, *HOW, *OUTPUT)
@@ -65,9 +70,10 @@ _NOT_OF_THE_WORKLOAD = {flag.name for flag in _OWN} - {"--seed", "--horizon"}
 _COPIES = {"--trace-header": "trace.yaml", "--trace-data": "trace.csv", "--itl-output": "itl.csv"}
 
 
-def observe(flags: Flags) -> None:
+def observe(flags: Flags) -> int:
     """Drive a server of the OpenAI API with a workload and record every token.
 
+    Prints what clients of benchmarks print; the exit code is 1 if no request was answered.
     The folder is a TraceV2 with an ITL file: `blis replay`, `blis calibrate` and `blis profile fit` take it.
     """
     vllm_flags.refuse(flags)
@@ -76,6 +82,7 @@ def observe(flags: Flags) -> None:
             raise InputError("is needed", key=needed, fix=f"add {needed}")
     if "--resume" in flags and FORCE.name in flags:
         raise InputError("excludes --force", key="--resume", fix="drop one of the two")
+    style = format_of(flags)
     observation = _observation(flags)
     with as_exceptions():
         try:
@@ -85,6 +92,10 @@ def observe(flags: Flags) -> None:
                 observation.finish()
                 _copy(flags)
     say(_summary_line(observation))
+    figures = bench_figures(observation.measured, streams="--no-streaming" not in flags)
+    sys.stdout.write(to_json(figures) if style == "json" else "\n".join(bench_lines(figures)) + "\n")
+    sys.stdout.flush()
+    return 0 if figures["completed"] else 1
 
 
 def _target(flags: Flags) -> Target:
