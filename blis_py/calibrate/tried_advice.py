@@ -14,13 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from blis_py.calibrate.agreement import config_of
 from blis_py.calibrate.change import AdvisedChange
 from blis_py.calibrate.client_autopsy import ClientAutopsy, client_autopsies
 from blis_py.calibrate.compare import Calibration
 from blis_py.calibrate.token_times import token_times
+from blis_py.config.loader import load_config
 from blis_py.config.models import RunConfig
 from blis_py.errors import InputError
+from blis_py.files.paths import is_file, is_folder
 from blis_py.setup.setup import Setup
 
 _AMOUNTS = (1.0, 0.5, 0.25)
@@ -39,6 +40,13 @@ class TriedServer:
 
     config: RunConfig
     means: dict[str, float]
+
+
+def config_of(results: str | Path) -> RunConfig | None:
+    """The configuration in the folder of a simulated run; None if there is none."""
+    path = Path(results)
+    file = (path if is_folder(path) else path.parent) / "config.yaml"
+    return load_config(file) if is_file(file) else None
 
 
 def client_causes(calibration: Calibration, results: str | Path) -> tuple[tuple[ClientAutopsy, ...], str]:

@@ -20,11 +20,11 @@ from blis_py.outputs.places import check_file
 from blis_py.result import to_json
 
 if TYPE_CHECKING:
-    from blis_py.calibrate.agreement import Agreement
     from blis_py.calibrate.autopsy import Autopsy
     from blis_py.calibrate.client_autopsy import ClientAutopsy
     from blis_py.calibrate.compare import Calibration
     from blis_py.calibrate.tolerances import ToleranceVerdict
+    from blis_py.planning.agreement import Agreement
 
     Causes = Autopsy | tuple[ClientAutopsy, ...]
 
@@ -96,7 +96,7 @@ def calibrate(flags: Flags) -> None:
     style = _checked_style(flags)
     if concerns_adapters(flags):
         return print_adapters(flags, style)
-    from blis_py.calibrate.agreement import agreement
+    from blis_py.planning.agreement import agreement
 
     result = _compared(flags)
     causes = _causes(flags, result) if "--autopsy" in flags else None

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from blis_py.calibrate.compare import Calibration
-from blis_py.config.loader import load_config
+from blis_py.calibrate.tried_advice import config_of
 from blis_py.config.models import RunConfig
 from blis_py.files.paths import is_file, is_folder
 from blis_py.files.yaml_files import load_mapping
@@ -99,13 +99,6 @@ def agreement(calibration: Calibration, results: str | Path, measured: str | Pat
     config = config_of(results)
     known, source = ({}, f"{results} has no configuration") if config is None else known_errors(config)
     return Agreement(errors, known, source, client_lateness(measured))
-
-
-def config_of(results: str | Path) -> RunConfig | None:
-    """The configuration in the folder of a simulated run; None if there is none."""
-    path = Path(results)
-    file = (path if is_folder(path) else path.parent) / "config.yaml"
-    return load_config(file) if is_file(file) else None
 
 
 def known_errors(config: RunConfig) -> tuple[dict[str, float], str]:

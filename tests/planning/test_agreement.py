@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from blis_py.api import configure
-from blis_py.calibrate.agreement import Agreement, client_lateness, config_of, known_errors
+from blis_py.calibrate.tried_advice import config_of
 from blis_py.cli import main
+from blis_py.planning.agreement import Agreement, client_lateness, known_errors
 
 RUN = ["run", "--model", "llama-3.1-8b", "--rate", "6", "--num-requests", "60"]
 QUICK = ["--no-cross-check", "--no-plots", "--format", "json"]
