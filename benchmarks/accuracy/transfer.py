@@ -32,6 +32,8 @@ from blis_py.setup.setup import Setup
 
 RESULTS = Path(__file__).resolve().parents[1] / "results" / "transfer.json"
 _METRICS = ("TTFT mean", "TPOT mean", "E2E mean")
+_SMALL = "llama-2-7b"
+"""Model of the three runs of one server."""
 _FACTORS = [round(0.95 + 0.005 * step, 3) for step in range(21)]
 _ERRORS = {
     "error_before": "preset",
@@ -70,7 +72,7 @@ def setup_of(run: Run) -> Setup:
 
 def pairs(folder: Path, count: int) -> Iterator[tuple[str, list[Part], Part]]:
     runs = {name: read(folder, name) for name in names(folder)}
-    small = [run for run in runs.values() if "7b" in run.name]
+    small = [run for run in runs.values() if _SMALL in run.name]
     for one in small:
         for other in small:
             if one is not other:
@@ -79,7 +81,7 @@ def pairs(folder: Path, count: int) -> Iterator[tuple[str, list[Part], Part]]:
         others = [_quarter(other, count) for other in small if other is not one]
         yield "several", others, _quarter(one, count)
     for run in runs.values():
-        if "7b" not in run.name:
+        if _SMALL not in run.name:
             early, late = (_part(run, round(len(run.table) * at), count) for at in (0.2, 0.6))
             yield "slices", [early], late
             yield "slices", [late], early

@@ -73,3 +73,11 @@ def test_figures_of_the_engine_are_those_of_its_committed_runs() -> None:
 
     found = of_engine_runs(RESULTS.with_name("engine_runs.json"))
     assert read_known()["engine"] == pytest.approx(found, abs=1e-5)
+
+
+def test_fits_are_tested_on_runs_of_the_same_model(shared_data: Path) -> None:
+    """The name of Mixtral-8x7B ends like that of Llama-2-7B."""
+    from transfer import pairs
+
+    for _, fitted_to, other in pairs(shared_data / "vllm_h100_runs", 200):
+        assert {part[1].config.model for part in fitted_to} == {other[1].config.model}
