@@ -142,6 +142,9 @@ def load(
     Raises:
         InputError: a damaged model, or one that does not fit.
     """
+    if dtype is torch.float16 and architecture.exceeds_float16:
+        problem = "this model's activations exceed the range of float16, which yields NaN"
+        raise InputError(problem, key="dtype", value="float16", fix="use bfloat16 or float32")
     settled = config.on(device.type, architecture.mask_block)
     check_memory(settled, architecture, dtype, device, weight_bytes(architecture, dtype))
     model = build_model(

@@ -36,6 +36,8 @@ class Emitted:
     tokens: list[int]
     rows: list[int] | None = field(default=None)
     """Which rows of the outcome these are; None = all."""
+    lacks: bool = False
+    """Whether one of the tokens is -1: there is none."""
 
 
 def emit(emitters: Emitters, outcome: StepOutcome, complete: bool = True) -> tuple[Emitted, list[Request]]:
@@ -54,7 +56,9 @@ def emit(emitters: Emitters, outcome: StepOutcome, complete: bool = True) -> tup
     deque(map(list.append, outputs, emitted.tokens), maxlen=0)
     if outcome.logprobs is not None:
         note_logprobs(outcome.logprobs, emitted)
-    if not (emitters.watched or (emitters.stop_ids and not emitters.stop_ids.isdisjoint(tokens))):
+    emitted.lacks = min(emitted.tokens, default=0) < 0
+    stops = bool(emitters.stop_ids) and not emitters.stop_ids.isdisjoint(tokens)
+    if not (stops or emitters.watched or emitted.lacks):
         return emitted, []
     both = zip(emitted.sequences, emitted.tokens, strict=True)
     return emitted, [sequence.request for sequence, token in both if sequence.stops_at(token)]
@@ -76,8 +80,8 @@ def note_logprobs(sampled: SampledLogprobs, emitted: Emitted) -> None:
 
 
 def emissions(emitters: Emitters, emitted: Emitted) -> tuple[Ordered[Sequence], Ordered[int]]:
-    """Sequences that emitted a token, and the tokens; none where a grammar allowed none."""
-    if not emitters.constrained:
+    """Sequences that emitted a token, and the tokens; none where there is none."""
+    if not (emitters.constrained or emitted.lacks):
         return emitted.sequences, emitted.tokens
     return allowed(emitted.sequences, emitted.tokens)
 
@@ -93,6 +97,8 @@ def publish(scheduler: Scheduler, sequence_of: Mapping[Request, Sequence], endin
     for request in ending:
         if request.status in (Status.FINISHED, Status.WAITING):
             continue  # it has left, or has no blocks
+        if sequence_of[request].finish_reason == "error":
+            continue  # its keys and values may be no numbers
         if scheduler.config.async_scheduling:
             scheduler.settle(request)
         else:

@@ -26,6 +26,7 @@ from blis_py.core.token_keys import token_keys
 from engine.emission import Emitted, StepOutput, emissions, publish
 from engine.executor import Batch
 from engine.flight import Flight
+from engine.lost_device import is_lost
 from engine.outcome import StepOutcome, nothing
 from engine.sampler import SamplingPlan
 from engine.sampling_params import SamplingParams
@@ -78,7 +79,7 @@ class LLMEngine(EngineSteps):
     def step(self, now_ns: int | None = None) -> StepOutput:
         """Run one iteration of the engine's loop.
 
-        An error on the way ends the requests of the step, not the engine.
+        An error on the way ends the requests of the step, not the engine, unless the device is lost.
 
         Args:
             now_ns: start of the step, if its caller had work to do first, such as admitting requests that had
@@ -99,7 +100,7 @@ class LLMEngine(EngineSteps):
                 outcome = self.sample(batch, *self.launch(batch))
         except BaseException as error:
             failed = self._fail(step, error)
-            if isinstance(error, Exception):
+            if isinstance(error, Exception) and not is_lost(error):
                 return StepOutput(finished=gone + failed)
             raise
         emitted, finished = self.finish(step, batch, outcome)
@@ -228,6 +229,7 @@ class LLMEngine(EngineSteps):
         failed = self._drop(step, error)
         self.scheduler.finish(Step(StepFeatures()))  # an empty step
         self._record_failure(step, self.timer, failed)
+        self.executor.side.recover()
         return failed
 
     def _crash(self, error: BaseException, output: StepOutput, step: Step | None = None) -> StepOutput:
@@ -250,8 +252,9 @@ class LLMEngine(EngineSteps):
             self.scheduler.resolve(planned)
             self._record_failure(step, timer, failed)
             output.finished += failed
-        if not isinstance(error, Exception):
+        if not isinstance(error, Exception) or is_lost(error):
             raise error
+        self.executor.side.recover()
         return output
 
     def _resolve_flights(self, output: StepOutput) -> None:
@@ -282,7 +285,6 @@ class LLMEngine(EngineSteps):
             with suppress(Exception):
                 flight.ticket.wait()
         self._flights.clear()
-        self.executor.side.recover()
         requests = [request for flight in flights for request in flight.requests]
         failed = self._abort_failed(requests, error, self.clock.now_ns())
         self.scheduler.kv.forget_unused()
@@ -290,6 +292,9 @@ class LLMEngine(EngineSteps):
         for flight in flights:
             self.scheduler.resolve(flight.step)
             self._record_failure(flight.step, flight.timer, failed if flight is flights[0] else [])
+        if is_lost(error):
+            raise error
+        self.executor.side.recover()
         return failed
 
     # -- the end ---------------------------------------------------------------------------------------

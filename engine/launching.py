@@ -74,7 +74,12 @@ class CudaLaunch:
         return CudaTicket(operation())
 
     def recover(self) -> None:
-        """Wait for everything launched before the failure; raises if the device is lost."""
+        """Wait for everything launched before the failure.
+
+        Raises:
+            RuntimeError: it has failed, or the device is lost.
+        """
+        torch.cuda.synchronize()
 
 
 class FutureTicket(Generic[T]):

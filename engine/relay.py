@@ -28,8 +28,11 @@ class RelayBuffer:
         self._block_size, self._check = block_size, check
 
     def keep(self, rows: torch.Tensor, tokens: torch.Tensor) -> None:
-        """Store sampled tokens `[R]` of the sequences in slots `rows` `[R]` as their next inputs."""
-        self._state.tokens.index_copy_(0, rows, tokens)
+        """Store sampled tokens `[R]` of the sequences in slots `rows` `[R]` as their next inputs.
+
+        In place of -1, which ends its sequence on the host, the forward gets token 0.
+        """
+        self._state.tokens.index_copy_(0, rows, tokens.clamp_min(0))
 
     def make_inputs(self, inputs: Inputs, pages: torch.Tensor) -> None:
         """Compute the inputs of a decode-only batch, and the pages `[B, max_pages]` they attend to."""

@@ -130,7 +130,8 @@ class Sampler:
         Args:
             logits: `[R, vocab]` float32.
             positions: int64, of the token each row was computed from; more than `[R]` may be given.
-            bitmask: `[R, ceil(vocab / 32)]` int32, what is allowed; None = all. Where nothing is: -1.
+            bitmask: `[R, ceil(vocab / 32)]` int32, what is allowed; None = all. Where nothing is, or
+            where the logits are not numbers: -1.
         """
         raw = logits
         if plan.held_back is not None:
@@ -143,7 +144,7 @@ class Sampler:
         tokens = sample(logits, tensors)
         if plan.penalised is not None:
             chosen = tokens.index_select(0, plan.penalised.index)
-            self._counts.count(plan.penalised.rows, chosen if bitmask is None else chosen.clamp_min(0))
+            self._counts.count(plan.penalised.rows, chosen.clamp_min(0))
         if plan.logprobs_index is None:
             return StepOutcome(tokens)
         return StepOutcome(tokens, _logprobs(raw, tokens, plan))

@@ -130,9 +130,13 @@ class Sequence:
         """Whether `token`, the latest one, ends the sequence; records the reason.
 
         Updates the text if stop strings are searched for, and advances a grammar by the token. A token that
-        the grammar does not allow fails the sequence and is discarded.
+        the grammar does not allow, or -1, fails the sequence and is discarded.
         """
         grammar = self.grammar
+        if token < 0 and grammar is None:
+            self._discard_latest()
+            self.finish_reason, self.error = "error", "no token: the model's logits are not numbers"
+            return True
         if grammar is None:
             return self._check_stop(token)
         if not grammar.accept(token):

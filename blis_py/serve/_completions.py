@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -15,13 +16,14 @@ from starlette.responses import JSONResponse, Response
 
 from blis_py.errors import plain
 from blis_py.serve._generation import DeliveredPiece, Generation
-from blis_py.serve._params import max_tokens_of, sampling
+from blis_py.serve._params import check_size, check_text, max_tokens_of, refuse_unserved, sampling
 from blis_py.serve._request_checks import RequestChecks
 from blis_py.serve._schema import ChatBody, CompletionBody, GenerationBody
 from blis_py.serve._sse import DONE, Disconnected, Events, EventStream, Write, unless_disconnected
 from blis_py.serve._wording import ChatWording, Usage, Wording
 from blis_py.serve.backend import Backend, Sampling, Submission
-from blis_py.serve.chat import chat_prompt
+from blis_py.serve.body import LARGE_BYTES, body_of
+from blis_py.serve.chat import ChatTemplates
 from blis_py.serve.errors import INTERNAL, ApiError, error_body
 from blis_py.serve.settings import ServeSettings
 
@@ -35,6 +37,7 @@ class Completions:
 
     def __init__(self, backend: Backend, settings: ServeSettings, checks: RequestChecks) -> None:
         self._backend, self._settings, self._checks = backend, settings, checks
+        self._templates = ChatTemplates(backend, settings)
         self._unknown: set[str] = set()
         """Fields without effect that have been named in the log."""
 
@@ -44,33 +47,41 @@ class Completions:
         router.add_api_route("/v1/chat/completions", self.chat, methods=["POST"], response_model=None)
         return router
 
-    async def completions(self, body: CompletionBody, request: Request) -> Response:
+    def close(self) -> None:
+        """End the process of requests' templates."""
+        self._templates.close()
+
+    async def completions(self, request: Request) -> Response:
         """Complete one prompt or several.
 
         Raises:
             ApiError: 400: a parameter is not served, or does not fit.
         """
+        body = await body_of(request, CompletionBody)
         self._checks.check_model(body.model)
+        refuse_unserved(body)
         if body.suffix:
             raise ApiError(400, "is not served", "suffix")
         if body.best_of not in (None, 1, body.n):
             raise ApiError(400, "must equal n", "best_of")
-        prompts = self._prompts(body)
+        prompts = await self._prompts(body)
         echoes = self._texts(body) if body.echo else []
         wording = Wording(_id("cmpl", request), int(time.time()), self._name(body), echoes)
         return await self._respond(body, prompts, request, wording)
 
-    async def chat(self, body: ChatBody, request: Request) -> Response:
+    async def chat(self, request: Request) -> Response:
         """Answer a conversation."""
+        body = await body_of(request, ChatBody)
         self._checks.check_model(body.model)
-        text = chat_prompt(
-            body.chat_template or self._backend.chat_template,
+        refuse_unserved(body)
+        text = await self._templates.prompt(
             body.messages,
+            template=body.chat_template,
             tools=body.tools,
             add_generation_prompt=body.add_generation_prompt is not False and not body.continue_final_message,
-            variables={**self._backend.template_variables, **(body.chat_template_kwargs or {})},
+            variables=body.chat_template_kwargs or {},
         )
-        ids = self._backend.encode(text, bool(body.add_special_tokens))
+        ids = await self._encoded(text, bool(body.add_special_tokens), "messages")
         echoes = [str(body.messages[-1].get("content") or "")] * (body.n or 1) if body.echo else []
         wording = ChatWording(_id("chatcmpl", request), int(time.time()), self._name(body), echoes)
         return await self._respond(body, [ids], request, wording)
@@ -97,9 +108,10 @@ class Completions:
         if len(prompts) * each > self._settings.max_choices:
             problem = f"asks for {len(prompts) * each} sequences, more than {self._settings.max_choices}"
             raise ApiError(400, problem, "n")
+        limit = max_tokens_of(body, self._settings.default_max_tokens)
+        check_size(body, [len(prompt) for prompt in prompts], limit)
         self._checks.check_queue()
         self._name_unknown(body)
-        limit = max_tokens_of(body, self._settings.default_max_tokens)
         headers = {name.lower(): value for name, value in request.headers.items()}
         submissions = []
         for number, prompt in enumerate(prompts):
@@ -158,18 +170,28 @@ class Completions:
     def _name(self, body: GenerationBody) -> str:
         return body.model or self._backend.models[0]
 
-    def _prompts(self, body: CompletionBody) -> Prompts:
-        given = body.prompt
+    async def _prompts(self, body: CompletionBody) -> Prompts:
+        given, special = body.prompt, body.add_special_tokens is not False
         if isinstance(given, str):
-            return [self._encoded(given, body)]
+            return [await self._encoded(given, special, "prompt")]
         if not given:
             raise ApiError(400, "must not be empty", "prompt")
         if isinstance(given[0], int):
-            return [[int(token) for token in given if isinstance(token, int)]]
-        return [one if isinstance(one, list) else self._encoded(str(one), body) for one in given]
+            return [given]
+        if len(given) > self._settings.max_choices:
+            problem = f"has {len(given):,} prompts, more than {self._settings.max_choices}"
+            raise ApiError(400, problem, "prompt")
+        return [
+            one if isinstance(one, list) else await self._encoded(one, special, "prompt") for one in given
+        ]
 
-    def _encoded(self, text: str, body: CompletionBody) -> list[int]:
-        return self._backend.encode(text, body.add_special_tokens is not False)
+    async def _encoded(self, text: str, special: bool, name: str) -> list[int]:
+        """Token ids of a text; other requests get a turn after each."""
+        check_text(text, self._backend, name)
+        ids = self._backend.encode(text, special)
+        if len(text) > LARGE_BYTES:
+            await asyncio.sleep(0)
+        return ids
 
     def _texts(self, body: CompletionBody) -> Sequence[str]:
         """The text of the prompt of each choice."""

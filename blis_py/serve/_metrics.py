@@ -150,13 +150,14 @@ class _State(Collector):
         engines, model = self._backend.load(), self._backend.models[0]
         for name, text, value in _GAUGES:
             gauge = GaugeMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine"))
-            for number, load in enumerate(engines):
-                gauge.add_metric((model, str(number)), value(load))
+            for load in engines:
+                if not load.is_gone:
+                    gauge.add_metric((model, str(load.index)), value(load))
             yield gauge
         for name, text, value in _COUNTERS:
             counter = CounterMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine"))
-            for number, load in enumerate(engines):
-                counter.add_metric((model, str(number)), value(load))
+            for load in engines:
+                counter.add_metric((model, str(load.index)), value(load))
             yield counter
         yield from self._of_requests(model)
         yield from self._cache_config(engines)
@@ -187,8 +188,9 @@ class _State(Collector):
         if engines:
             names = tuple(engines[0].cache_config)
             info = GaugeMetricFamily("vllm:cache_config_info", "KV cache.", labels=("engine", *names))
-            for number, load in enumerate(engines):
-                info.add_metric((str(number), *load.cache_config.values()), 1)
+            for load in engines:
+                if not load.is_gone:
+                    info.add_metric((str(load.index), *load.cache_config.values()), 1)
             yield info
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from blis_py.serve._schema import ChatBody, CompletionBody, GenerationBody, ResponseFormat
@@ -20,8 +20,92 @@ _OPTIONAL = (
     "frequency_penalty",
 )
 """Parameters whose default is the checkpoint's, or the engine's."""
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "logit_bias": ({},),
+    "prompt_logprobs": (0, False),
+    "bad_words": ([],),
+    "allowed_token_ids": (),
+    "logits_processors": ([],),
+    "use_beam_search": (False,),
+    "length_penalty": (1,),
+    "truncate_prompt_tokens": (),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "prompt_embeds": (),
+    "kv_transfer_params": ({},),
+    "vllm_xargs": ({},),
+    "thinking_token_budget": (),
+    "documents": ([],),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "tool_choice": ("none", "auto"),
+    "modalities": (["text"], []),
+    "audio": (),
+    "web_search_options": (),
+    "mm_processor_kwargs": ({},),
+    "media_io_kwargs": ({},),
+    "repetition_detection": (),
+    "regex": (),
+    "ebnf": (),
+    "json_schema": (),
+}
+"""Fields that would change the answer and are not served, with the values under which they do not."""
+MOST_TOKENS = 1 << 22
+"""Most tokens of a request of several sequences, and most log-probabilities of one."""
 COMPLETION_TOKENS = 16
 """OpenAI's default of `max_tokens` for completions."""
+
+
+def refuse_unserved(body: GenerationBody) -> None:
+    """
+    Raises:
+        ApiError: a field asks for what is not served.
+    """
+    extra = body.model_extra or {}
+    for name, neutral in _NEUTRAL.items():
+        value = extra.get(name, getattr(body, name, None))
+        if value is not None and not any(_same(value, one) for one in neutral):
+            raise ApiError(400, "is not served", name)
+    logprobs = getattr(body, "logprobs", None)
+    if getattr(body, "echo", False) and logprobs is not None and logprobs is not False:
+        raise ApiError(400, "is not served with echo: prompts have no log-probabilities", "logprobs")
+
+
+def _same(value: Any, other: Any) -> bool:
+    return isinstance(value, bool) == isinstance(other, bool) and bool(value == other)
+
+
+def check_size(body: GenerationBody, prompt_tokens: Sequence[int], limit: int | None) -> None:
+    """
+    Args:
+        prompt_tokens: lengths of its prompts.
+        limit: of each output; None = unlimited.
+
+    Raises:
+        ApiError: its sequences have more tokens together than a request may have.
+    """
+    each = body.n or 1
+    if len(prompt_tokens) * each > 1:
+        tokens = each * (sum(prompt_tokens) + len(prompt_tokens) * (limit or 0))
+        if tokens > MOST_TOKENS:
+            raise ApiError(400, f"asks for {tokens:,} tokens, more than {MOST_TOKENS:,}", "n")
+    logprobs = _logprobs(body)
+    if logprobs is not None:
+        rows = len(prompt_tokens) * each * (limit or 0) * (1 + logprobs)
+        if rows > MOST_TOKENS:
+            raise ApiError(400, f"asks for {rows:,} log-probabilities, more than {MOST_TOKENS:,}", "logprobs")
+
+
+def check_text(text: str, backend: Backend, name: str) -> None:
+    """
+    Raises:
+        ApiError: a text that has too many tokens even if each of them were the longest of the vocabulary.
+    """
+    if len(text) > backend.longest_token * backend.max_model_len:
+        limit = f"the context length is {backend.max_model_len} tokens"
+        raise ApiError(400, f"{limit}, which {len(text):,} characters exceed", name)
 
 
 def sampling(body: GenerationBody, backend: Backend, prompt_tokens: int, max_tokens: int | None) -> Sampling:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import ip_address
 from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from blis_py.errors import plain
 from blis_py.serve._metrics import ServeMetrics
 from blis_py.serve.backend import Backend
 from blis_py.serve.errors import ApiError, error_body
@@ -17,6 +20,10 @@ from blis_py.serve.settings import ServeSettings
 
 _DISCARDED_BYTES = 64 * 2**20
 """Longest body that is read although it is too large."""
+_ADMIN = ("/admin", "/sleep", "/wake_up", "/reset_prefix_cache")
+"""Paths of routes that change the server."""
+_BODY_S = 60.0
+"""Time within which a body must be complete."""
 OPEN_PATHS = frozenset(("/health", "/health/ready", "/ping", "/metrics", "/version"))
 """Paths that need no API key."""
 
@@ -29,13 +36,19 @@ class RequestChecks:
         self.metrics = ServeMetrics(backend)
         self.draining = False
 
+    @property
+    def ready(self) -> bool:
+        """Whether a request would be answered."""
+        backend = self.backend
+        return backend.ready and not backend.failure and not self.draining
+
     def check_model(self, name: str | None) -> None:
         """
         Raises:
             ApiError: no model of this name.
         """
         if name is not None and name not in self.backend.models:
-            raise ApiError(404, f"the model {name!r} does not exist", "model")
+            raise ApiError(404, f"the model {plain(name)!r} does not exist", "model")
 
     def check_queue(self) -> None:
         """
@@ -53,13 +66,14 @@ class RequestChecks:
 
 
 class LimitsMiddleware:
-    """ASGI middleware: API key, and the size of bodies.
+    """ASGI middleware: origin, API key, routes of the operator, and size and time of bodies.
 
     A body is refused as soon as its declared or received length exceeds the limit.
     """
 
     def __init__(self, app: ASGIApp, settings: ServeSettings) -> None:
-        self._app, self._max_bytes = app, settings.max_body_bytes
+        self._app, self._settings, self._max_bytes = app, settings, settings.max_body_bytes
+        self._opens_admin = settings.admin or (settings.api_key is not None and settings.key_opens_admin)
         self._problem = f"the body is larger than {self._max_bytes:,} bytes"
         self._key = None if settings.api_key is None else f"Bearer {settings.api_key}".encode()
 
@@ -69,8 +83,17 @@ class LimitsMiddleware:
             return
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         headers = dict(scope["headers"])
+        if problem := foreign(headers, self._settings):
+            await _refuse(send, 403, problem, [(b"connection", b"close")])
+            return
         if not self._admits(path, headers.get(b"authorization", b"")):
             await _refuse(send, 401, "the API key is missing or wrong", [(b"www-authenticate", b"Bearer")])
+            return
+        if path.startswith(_ADMIN) and not self._opens_admin:
+            fix = "start the server with --enable-admin" + (
+                " or a key" if self._settings.key_opens_admin else ""
+            )
+            await _refuse(send, 403, f"this changes the server: {fix}", [(b"connection", b"close")])
             return
         declared = headers.get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > self._max_bytes:
@@ -78,11 +101,19 @@ class LimitsMiddleware:
                 await _discard(receive)
             await _refuse(send, 413, self._problem, [(b"connection", b"close")])
             return
-        received = 0
+        received, until_s = 0, asyncio.get_running_loop().time() + _BODY_S
+        whole = False
 
         async def counted() -> Message:
-            nonlocal received
-            message = await receive()
+            nonlocal received, whole
+            if whole:
+                return await receive()
+            try:
+                async with asyncio.timeout_at(until_s):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, f"the body is not complete after {_BODY_S:g} s") from None
+            whole = not message.get("more_body", False)
             received += len(message.get("body", b""))
             if received > self._max_bytes:
                 raise HTTPException(413, self._problem)
@@ -94,6 +125,37 @@ class LimitsMiddleware:
         if self._key is None or path in OPEN_PATHS:
             return True
         return hmac.compare_digest(given, self._key)
+
+
+def foreign(headers: Mapping[bytes, bytes], settings: ServeSettings) -> str:
+    """The reason why a request that a page of another origin may have made is refused; empty = it may not.
+
+    A server on the loopback interface has the names of that, addresses, names without a dot, which no page
+    of the internet can have, and those of `allowed_hosts`.
+    """
+    host, names = headers.get(b"host", b"").decode("latin-1").lower(), settings.allowed_hosts
+    if host and (names or settings.is_loopback) and not _is_local(_name(host), names):
+        return "the header Host names another server: add --allowed-host, if it is this one"
+    origin = headers.get(b"origin")
+    if origin is None:
+        return ""
+    own = origin.decode("latin-1").lower().partition("://")[2]
+    return "" if own and (own == host or _name(own) in names) else "the request comes from another page"
+
+
+def _name(netloc: str) -> str:
+    """The host of `HOST:PORT`."""
+    return netloc[1:].partition("]")[0] if netloc.startswith("[") else netloc.partition(":")[0]
+
+
+def _is_local(name: str, names: Sequence[str]) -> bool:
+    if name in names or name.endswith(".localhost"):
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return "." not in name
+    return True
 
 
 async def _discard(receive: Receive) -> None:

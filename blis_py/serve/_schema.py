@@ -4,10 +4,41 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-Count = Annotated[int, Field(ge=0, le=2**31 - 1)]
-TokenIds = list[Annotated[int, Field(ge=0, le=2**31 - 1)]]
+MOST_STOPS, MOST_CHOICES, MOST_MESSAGES, MOST_TOOLS = 64, 4096, 16_384, 1024
+_LARGEST_ID = 2**31 - 1
+Count = Annotated[int, Field(ge=0, le=_LARGEST_ID)]
+
+
+def _token_ids(value: Any) -> Any:
+    """A list of token ids, checked as a whole: a list of a million wrong ones has one error."""
+    if not isinstance(value, list) or not set(map(type, value)) <= {int}:
+        raise ValueError("must be a list of token ids")
+    if value and not (min(value) >= 0 and max(value) <= _LARGEST_ID):
+        raise ValueError(f"token ids are from 0 to {_LARGEST_ID}")
+    return value
+
+
+def _prompt(value: Any) -> Any:
+    """A text, token ids, or a list of either."""
+    if isinstance(value, str):
+        return value
+    kinds = set(map(type, value)) if isinstance(value, list) else None
+    if kinds is None or not (kinds <= {int} or kinds <= {str, list}):
+        raise ValueError("must be a text, a list of token ids, or a list of these")
+    for ids in value if list in kinds else ():
+        if isinstance(ids, list):
+            _token_ids(ids)
+    return _token_ids(value) if int in kinds else value
+
+
+TokenIds = Annotated[Any, BeforeValidator(_token_ids)]
+Prompt = Annotated[Any, BeforeValidator(_prompt)]
+Stop = Annotated[str, Field(max_length=1024)]
+
+
+Messages = Annotated[list[dict[str, Any]], Field(max_length=MOST_MESSAGES, fail_fast=True)]
 
 
 class _Body(BaseModel):
@@ -46,8 +77,8 @@ class GenerationBody(_Body):
     repetition_penalty: Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: TokenIds | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=MOST_STOPS)] | None = None
+    stop_token_ids: Annotated[list[Count], Field(max_length=MOST_CHOICES, fail_fast=True)] | None = None
     include_stop_str_in_output: bool | None = False
     ignore_eos: bool | None = False
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
@@ -55,26 +86,26 @@ class GenerationBody(_Body):
     structured_outputs: dict[str, Any] | None = None
     guided_json: str | dict[str, Any] | None = None
     guided_regex: str | None = None
-    guided_choice: list[str] | None = None
+    guided_choice: Annotated[list[str], Field(max_length=MOST_CHOICES)] | None = None
     guided_grammar: str | None = None
     user: str | None = None
     add_special_tokens: bool | None = None
 
 
 class CompletionBody(GenerationBody):
-    prompt: str | list[str] | TokenIds | list[TokenIds]
-    logprobs: Annotated[int, Field(ge=0, le=100)] | None = None
+    prompt: Prompt
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = False
     best_of: int | None = None
     suffix: str | None = None
 
 
 class ChatBody(GenerationBody):
-    messages: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    messages: Annotated[Messages, Field(min_length=1)]
     max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
     logprobs: bool | None = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Annotated[list[dict[str, Any]], Field(max_length=MOST_TOOLS)] | None = None
     tool_choice: Any = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -86,7 +117,7 @@ class ChatBody(GenerationBody):
 class TokenizeBody(_Body):
     model: str | None = None
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = True
     return_token_strs: bool | None = False

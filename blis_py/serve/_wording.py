@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import accumulate
 from json.encoder import encode_basestring_ascii as quoted
 from typing import Any
 
@@ -61,6 +62,8 @@ class Wording:
         head = {"id": id, "object": self.chunk_kind, "created": created, "model": model}
         self._head = "data: " + json.dumps(head)[:-1]
         self._begun: set[int] = set()
+        self._offsets: dict[int, int] = {}
+        """Characters of each choice's tokens so far."""
 
     def whole(self, choices: Sequence[SequenceChoice], used: dict[str, Any]) -> dict[str, Any]:
         """The body of a response that is no stream."""
@@ -81,7 +84,9 @@ class Wording:
         """
         begin = "" if choice.index in self._begun else self._beginning(choice, used)
         self._begun.add(choice.index)
-        logprobs = "null" if piece.logprobs is None else json.dumps(self._logprobs(piece.logprobs))
+        logprobs = (
+            "null" if piece.logprobs is None else json.dumps(self._logprobs(choice.index, piece.logprobs))
+        )
         finish = "null" if piece.finish_reason is None else f'"{piece.finish_reason}"'
         stop = "" if piece.finish_reason is None else f',"stop_reason":{json.dumps(piece.stop_reason)}'
         return (
@@ -94,9 +99,8 @@ class Wording:
         return f'{self._head},"choices":[],"usage":{used}}}\n\n'
 
     def _whole(self, choice: SequenceChoice) -> dict[str, Any]:
-        logprobs = (
-            self._logprobs(choice.logprobs) if choice.submission.sampling.logprobs is not None else None
-        )
+        wanted = choice.submission.sampling.logprobs is not None
+        logprobs = self._logprobs(choice.index, choice.logprobs) if wanted else None
         return {
             "index": choice.index,
             "text": self._prefix(choice) + choice.text,
@@ -124,12 +128,14 @@ class Wording:
     def _delta(self, text: str) -> str:
         return f'"text":{quoted(text)}'
 
-    def _logprobs(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def _logprobs(self, index: int, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+        offsets = list(accumulate((len(one.token) for one in tokens), initial=self._offsets.get(index, 0)))
+        self._offsets[index] = offsets.pop()
         return {
             "tokens": [token.token for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
             "top_logprobs": [dict(token.top) for token in tokens],
-            "text_offset": [],
+            "text_offset": offsets,
         }
 
 
@@ -139,9 +145,8 @@ class ChatWording(Wording):
     whole_kind, chunk_kind = "chat.completion", "chat.completion.chunk"
 
     def _whole(self, choice: SequenceChoice) -> dict[str, Any]:
-        logprobs = (
-            self._logprobs(choice.logprobs) if choice.submission.sampling.logprobs is not None else None
-        )
+        wanted = choice.submission.sampling.logprobs is not None
+        logprobs = self._logprobs(choice.index, choice.logprobs) if wanted else None
         text = self._prefix(choice) + choice.text
         return {
             "index": choice.index,
@@ -158,7 +163,7 @@ class ChatWording(Wording):
     def _delta(self, text: str) -> str:
         return f'"delta":{{"content":{quoted(text)}}}'
 
-    def _logprobs(self, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
+    def _logprobs(self, index: int, tokens: Sequence[TokenLogprob]) -> dict[str, Any]:
         return {"content": [self._token(token) for token in tokens]}
 
     def _token(self, token: TokenLogprob) -> dict[str, Any]:

@@ -13,10 +13,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from blis_py.serve._completions import Completions
+from blis_py.serve._params import check_text
 from blis_py.serve._request_checks import LimitsMiddleware, RequestChecks
 from blis_py.serve._schema import DetokenizeBody, TokenizeBody
 from blis_py.serve.backend import Backend
-from blis_py.serve.chat import chat_prompt
+from blis_py.serve.body import body_of
+from blis_py.serve.chat import ChatTemplates
 from blis_py.serve.errors import INTERNAL, ApiError, error_body
 from blis_py.serve.settings import ServeSettings
 from blis_py.version import __version__
@@ -28,13 +30,15 @@ Handler = Callable[[Request, Any], Awaitable[Response]]
 def make_app(backend: Backend, settings: ServeSettings | None = None) -> FastAPI:
     """The app of one backend, which is started and stopped by its owner.
 
-    `app.state.checks` is its `RequestChecks`.
+    `app.state.checks` is its `RequestChecks`, `app.state.close()` ends what it has started.
     """
     settings = settings or ServeSettings()
     checks = RequestChecks(backend, settings)
     app = FastAPI(title="blis", version=__version__, docs_url=None, redoc_url=None)
     app.state.checks = checks
-    app.include_router(Completions(backend, settings, checks).router())
+    completions = Completions(backend, settings, checks)
+    app.state.close = completions.close
+    app.include_router(completions.router())
     _add_models(app, backend)
     _add_tokens(app, backend, checks)
     _add_state(app, backend, checks)
@@ -85,29 +89,33 @@ def _card(name: str, backend: Backend) -> dict[str, Any]:
 
 
 def _add_tokens(app: FastAPI, backend: Backend, checks: RequestChecks) -> None:
+    templates = ChatTemplates(backend, ServeSettings())
+
     @app.post("/tokenize")
-    async def tokenize(body: TokenizeBody) -> dict[str, Any]:
+    async def tokenize(request: Request) -> dict[str, Any]:
         """Token ids of a prompt or of a conversation."""
+        body = await body_of(request, TokenizeBody)
         checks.check_model(body.model)
         if (body.prompt is None) == (body.messages is None):
             raise ApiError(400, "give either prompt or messages", "prompt")
         text, special = body.prompt or "", body.add_special_tokens is not False
         if body.messages is not None:
-            text = chat_prompt(
-                backend.chat_template,
-                body.messages,
-                add_generation_prompt=body.add_generation_prompt is not False,
-                variables=backend.template_variables,
+            text = await templates.prompt(
+                body.messages, add_generation_prompt=body.add_generation_prompt is not False
             )
             special = bool(body.add_special_tokens)
+        check_text(text, backend, "prompt")
         ids = backend.encode(text, special)
         strings = [backend.token_text(token) for token in ids] if body.return_token_strs else None
         answer = {"count": len(ids), "max_model_len": backend.max_model_len, "tokens": ids}
         return {**answer, "token_strs": strings}
 
     @app.post("/detokenize")
-    async def detokenize(body: DetokenizeBody) -> dict[str, Any]:
+    async def detokenize(request: Request) -> dict[str, Any]:
         """The text of token ids."""
+        body = await body_of(request, DetokenizeBody)
+        if len(body.tokens) > backend.max_model_len:
+            raise ApiError(400, f"the context length is {backend.max_model_len} tokens", "tokens")
         checks.check_model(body.model)
         return {"prompt": backend.decode(body.tokens)}
 
@@ -123,8 +131,7 @@ def _add_state(app: FastAPI, backend: Backend, checks: RequestChecks) -> None:
     @app.get("/health/ready", response_model=None)
     async def ready() -> Response:
         """Whether it serves: 503 while it is starting or stopping."""
-        serves = backend.ready and not backend.failure and not checks.draining
-        return Response(status_code=200 if serves else 503)
+        return Response(status_code=200 if checks.ready else 503)
 
     @app.get("/version")
     async def version() -> dict[str, str]:
@@ -134,7 +141,8 @@ def _add_state(app: FastAPI, backend: Backend, checks: RequestChecks) -> None:
     @app.get("/load")
     async def load() -> dict[str, int]:
         """Requests in the server."""
-        return {"server_load": sum(one.running + one.waiting for one in backend.load())}
+        present = [one for one in backend.load() if not one.is_gone]
+        return {"server_load": sum(one.running + one.waiting for one in present)}
 
     @app.get("/metrics", response_model=None)
     async def metrics() -> Response:

@@ -94,6 +94,11 @@ Deliver = Callable[[Piece], None]
 class EngineLoad:
     """State of one instance; counters are totals since its start."""
 
+    index: int = 0
+    """The instance's own for ever, as label of its metrics."""
+    is_gone: bool = False
+    """Whether it has left: only its counters mean something then."""
+
     running: int = 0
     waiting: int = 0
     kv_usage: float = 0.0
@@ -109,6 +114,8 @@ class Backend(Protocol):
     models: Sequence[str]
     """Names under which it is served; the first is its own."""
     max_model_len: int
+    longest_token: int
+    """Most characters that one token can stand for."""
     defaults: Mapping[str, Any]
     """Sampling defaults of the checkpoint's `generation_config`."""
     chat_template: str
@@ -131,6 +138,11 @@ class Backend(Protocol):
     @property
     def failure(self) -> str:
         """The reason why it can serve no more; empty = it can."""
+        ...
+
+    @property
+    def ends_with_failure(self) -> bool:
+        """Whether the process ends with the failure: nothing in it can serve again."""
         ...
 
     def now_s(self) -> float:

@@ -37,6 +37,9 @@ class ApiError(Exception):
         super().__init__(message)
         self.status, self.message, self.param, self.retry_after_s = status, message, param, retry_after_s
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ApiError, (self.status, self.message, self.param, self.retry_after_s)
+
     @property
     def body(self) -> dict[str, Any]:
         return error_body(self.status, self.message, self.param)

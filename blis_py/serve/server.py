@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import signal
+import os
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from threading import Timer
 from typing import Any
 
 import uvicorn
@@ -18,6 +19,8 @@ from starlette.routing import Mount, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from blis_py.errors import InputError
+from blis_py.serve._protocol import protocol_of
+from blis_py.serve._signals import StopSignals
 from blis_py.serve._sse import TRANSPORT
 from blis_py.serve.app import make_app, starting
 from blis_py.serve.backend import Backend
@@ -27,6 +30,10 @@ from blis_py.serve.wallclock import loop_factory
 log = logging.getLogger("blis.serve")
 _BACKLOG = 4096
 _LONGEST_OUTAGE_S = 3600.0
+_FAILED_S = 10.0
+"""Time in which a process that has lost its device ends by itself."""
+_LOOK_S = 0.25
+"""Interval at which a backend's failure is looked for."""
 _FLUSH_S = 0.25
 """Time for the last bytes of responses to leave."""
 
@@ -44,9 +51,16 @@ class Service:
 
     Args:
         backends: by path, as `/instance-0`; an empty path is that of a single one.
+
+    Raises:
+        InputError: an empty host, or an address that is taken or not of this machine.
     """
 
     def __init__(self, backends: Mapping[str, Backend], settings: ServeSettings) -> None:
+        if not settings.host:
+            raise InputError(
+                "must not be empty", key="--host", value="", fix="write 0.0.0.0 for all interfaces"
+            )
         self.backends, self.settings = backends, settings
         self._apps: dict[str, FastAPI] = {}
         self._app: ASGIApp | None = None
@@ -64,6 +78,8 @@ class Service:
     async def start(self) -> None:
         """Start the backends; every response before is 503."""
         log.info("listening on %s", self.url)
+        if not self.settings.is_loopback and self.settings.api_key is None:
+            log.warning("other machines need no key to use this server: set --api-key, or --host 127.0.0.1")
         for path, backend in self.backends.items():
             await backend.start()
             app = self._apps[path] = make_app(backend, self.settings)
@@ -93,7 +109,7 @@ class Service:
     def _config(self) -> uvicorn.Config:
         return uvicorn.Config(
             self,
-            http="h11",  # which limits the size of headers
+            http=protocol_of(self.settings.head_timeout_s, self.settings.max_connections),
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -108,8 +124,14 @@ class Service:
         self._stopping = True
         for app in self._apps.values():
             app.state.checks.draining = True
+            app.state.close()
         if self._server is not None:
             self._server.should_exit = True
+
+    async def broken(self) -> None:
+        """Wait until a backend has failed for good."""
+        while not any(one.failure and one.ends_with_failure for one in self.backends.values()):
+            await asyncio.sleep(_LOOK_S)
 
     async def outage(self, seconds: float = 5.0) -> dict[str, float]:
         """Close the port and every connection, and open it again after a time.
@@ -168,23 +190,32 @@ def run(services: Sequence[Service]) -> None:
 
 
 async def _serve(services: Sequence[Service]) -> None:
-    stopping = asyncio.Event()
-    hard = asyncio.Event()
+    stopping, hard = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
 
     def stop() -> None:
         (hard if stopping.is_set() else stopping).set()
 
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop)
+    grace_s = max(service.settings.grace_s for service in services)
+    signals = StopSignals(lambda: loop.call_soon_threadsafe(stop), grace_s)
+    try:
+        await _until(services, stopping, hard)
+    finally:
+        signals.close()
+
+
+async def _until(services: Sequence[Service], stopping: asyncio.Event, hard: asyncio.Event) -> None:
     tasks = [asyncio.create_task(service.serve()) for service in services]
     failed = await _start(services, stopping)
     gc.collect()
     gc.freeze()  # or collections would walk models and libraries again and again
     if not failed:
         waiting = asyncio.create_task(stopping.wait())
-        await asyncio.wait([waiting, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        failing = [asyncio.create_task(service.broken()) for service in services]
+        await asyncio.wait([waiting, *tasks, *failing], return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
+        for task in failing:
+            task.cancel()
     for service in services:
         service.stop()
     await _drain(tasks, hard, max(service.settings.grace_s for service in services))
@@ -195,6 +226,12 @@ async def _serve(services: Sequence[Service]) -> None:
     for result in [failed, *results]:
         if isinstance(result, BaseException):
             raise result
+    for backend in (one for service in services for one in service.backends.values()):
+        if backend.failure and backend.ends_with_failure:
+            end = Timer(_FAILED_S, os._exit, (1,))  # should the device hold up the end of the interpreter
+            end.daemon = True
+            end.start()
+            raise SystemExit(1)  # its log says why
 
 
 async def _start(services: Sequence[Service], stopping: asyncio.Event) -> BaseException | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from blis_py.cli.flags.flag import Flag, Flags
@@ -25,15 +26,16 @@ def serve(flags: Flags) -> None:
     """
     require_extra()
     from blis_py.serve.server import Service, run
-    from engine.cli.serving.backend import EngineBackend
+    from engine.cli.serving.backend import EngineBackend, set_threads
     from engine.cli.serving.checkpoint import CheckpointWords, checkpoint_words, local_folder
 
-    settings = server_settings(flags)
+    settings = replace(server_settings(flags), key_opens_admin=False)
     flags = dict(flags)
     model = flags.get("--model", "")
     if model:
         flags["--model"] = local_folder(model)
     config, kind = kinds.configured(flags)
+    set_threads(config.device)
     folder = Path(config.tokenizer or config.model)
     words = checkpoint_words(folder if folder.is_dir() else folder.parent, flags.get("--chat-template"))
     if "--no-generation-config" in flags:

@@ -23,6 +23,7 @@ from engine.diffusion.executor import DiffusionExecutor
 from engine.diffusion.loops import run_fdfo, run_sync
 from engine.diffusion.steplog import RoundRecorder, TimedRounds
 from engine.lifecycle import EngineLifecycle, Parts
+from engine.lost_device import is_lost
 from engine.sampling_params import SamplingParams
 from engine.sequence import Sequence
 
@@ -127,7 +128,10 @@ class DiffusionEngine(EngineLifecycle[DiffusionScheduler, RoundRecorder]):
                 outcome = self._run(timed)
                 blocks = running.end(self.scheduler.diffusion.reuse_in_place)
         except Exception as error:
-            return DiffusionOutput(finished=gone + self._fail(batch, error, timed))
+            failed = self._fail(batch, error, timed)
+            if is_lost(error):
+                raise
+            return DiffusionOutput(finished=gone + failed)
         return self._commit(batch, outcome, blocks, gone, timed)
 
     def _run(self, timed: TimedRounds) -> BatchOutcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -30,6 +31,8 @@ class Grammars:
 
     def __init__(self, tokenizer: Tokenizer | None, vocab_size: int) -> None:
         self._tokenizer, self._vocab_size = tokenizer, vocab_size
+        self._learnt: dict[StructuredOutputsParams, Any] = {}
+        """Grammars compiled elsewhere, the least recently used first."""
 
     def begin(self, params: SamplingParams, stop_ids: frozenset[int]) -> Grammar | None:
         """The grammar of a request in its initial state; None without structured outputs.
@@ -69,31 +72,33 @@ class Grammars:
         Raises:
             InputError: a grammar that does not compile.
         """
-        compiler = self._compiler
-        try:
-            match outputs.form:
-                case "json":
-                    assert isinstance(outputs.json, str)
-                    spaces = not outputs.disable_any_whitespace
-                    separators = None if spaces else (",", ":")
-                    return compiler.compile_json_schema(
-                        enforceable(outputs.json), any_whitespace=spaces, separators=separators
-                    )
-                case "json_object":
-                    return compiler.compile_grammar(_JSON_OBJECT)
-                case "regex":
-                    assert outputs.regex is not None
-                    return compiler.compile_regex(as_compiled(outputs.regex))
-                case "choice":
-                    texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in outputs.choice or ())
-                    return compiler.compile_grammar(f"root ::= {texts}")
-                case _:
-                    return compiler.compile_grammar(outputs.grammar)
-        except InputError:
-            raise
-        except (RuntimeError, ValueError) as error:
-            key = f"structured_outputs.{outputs.form}"
-            raise InputError(f"does not compile: {_reason(error)}", key=key, value=_given(outputs)) from None
+        known = self._learnt.get(outputs)
+        return compiled(self._compiler, outputs) if known is None else known
+
+    @property
+    def vocabulary(self) -> tuple[list[bytes], int]:
+        """Arguments of `texts_compiler`, which compiles for this vocabulary in another process.
+
+        Raises:
+            InputError: there is no tokenizer, or xgrammar is not installed.
+        """
+        _xgrammar()
+        return self._bytes, self._vocab_size
+
+    def has(self, outputs: StructuredOutputsParams) -> bool:
+        """Whether the grammar was learnt; it is then the last to be evicted."""
+        if outputs in self._learnt:
+            self._learnt[outputs] = self._learnt.pop(outputs)
+        return outputs in self._learnt
+
+    def learn(self, outputs: StructuredOutputsParams, text: str) -> None:
+        """Take over a grammar that another process has compiled for this vocabulary."""
+        self._learnt[outputs] = _xgrammar().CompiledGrammar.deserialize_json(text, self._info)
+        while len(self._learnt) > 1 and self._learnt_bytes() > _CACHE_BYTES:
+            del self._learnt[next(iter(self._learnt))]
+
+    def _learnt_bytes(self) -> int:
+        return sum(int(one.memory_size_bytes) for one in self._learnt.values())
 
     @cached_property
     def _bytes(self) -> list[bytes]:
@@ -111,12 +116,61 @@ class Grammars:
         return followers(self._bytes)
 
     @cached_property
+    def _info(self) -> Any:
+        return _vocabulary(self._bytes, self._vocab_size)
+
+    @cached_property
     def _compiler(self) -> Any:
-        xgrammar = _xgrammar()
-        info = xgrammar.TokenizerInfo(
-            self._bytes, xgrammar.VocabType.RAW, vocab_size=self._vocab_size, stop_token_ids=[]
-        )
-        return xgrammar.GrammarCompiler(info, cache_limit_bytes=_CACHE_BYTES)
+        return _xgrammar().GrammarCompiler(self._info, cache_limit_bytes=_CACHE_BYTES)
+
+
+def compiled(compiler: Any, outputs: StructuredOutputsParams) -> Any:
+    """The grammar of a form.
+
+    Raises:
+        InputError: a grammar that does not compile.
+    """
+    try:
+        match outputs.form:
+            case "json":
+                assert isinstance(outputs.json, str)
+                spaces = not outputs.disable_any_whitespace
+                separators = None if spaces else (",", ":")
+                return compiler.compile_json_schema(
+                    enforceable(outputs.json), any_whitespace=spaces, separators=separators
+                )
+            case "json_object":
+                return compiler.compile_grammar(_JSON_OBJECT)
+            case "regex":
+                assert outputs.regex is not None
+                return compiler.compile_regex(as_compiled(outputs.regex))
+            case "choice":
+                texts = " | ".join(json.dumps(text, ensure_ascii=False) for text in outputs.choice or ())
+                return compiler.compile_grammar(f"root ::= {texts}")
+            case _:
+                return compiler.compile_grammar(outputs.grammar)
+    except InputError:
+        raise
+    except RecursionError:
+        raise InputError("is nested too deeply", key=f"structured_outputs.{outputs.form}") from None
+    except (RuntimeError, ValueError) as error:
+        key = f"structured_outputs.{outputs.form}"
+        raise InputError(f"does not compile: {_reason(error)}", key=key, value=_given(outputs)) from None
+
+
+def texts_compiler(texts: list[bytes], vocab_size: int) -> Callable[[StructuredOutputsParams], str]:
+    """Compiler of forms to the text of their grammars, for `Grammars.learn`."""
+    compiler = _xgrammar().GrammarCompiler(_vocabulary(texts, vocab_size), cache_enabled=False)
+
+    def text(outputs: StructuredOutputsParams) -> str:
+        return str(compiled(compiler, outputs).serialize_json())
+
+    return text
+
+
+def _vocabulary(texts: list[bytes], vocab_size: int) -> Any:
+    xgrammar = _xgrammar()
+    return xgrammar.TokenizerInfo(texts, xgrammar.VocabType.RAW, vocab_size=vocab_size, stop_token_ids=[])
 
 
 _JSON_OBJECT = r"""

@@ -82,9 +82,9 @@ def candidates(z: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> tuple[
 
 
 def lowest_argmax(z: Tensor) -> Tensor:
-    """Argmax `[B]` of each row of `[B, V]`, the lowest id in a tie, and -1 for a row of nothing but -inf."""
+    """Argmax `[B]` of each row of `[B, V]`, the lowest id in a tie; -1 for one of -inf alone, or with NaN."""
     highest, ids = z.max(dim=-1)
-    return torch.where(highest == -torch.inf, -1, ids)
+    return torch.where(highest > -torch.inf, ids, -1)
 
 
 @op("cuda")
@@ -93,12 +93,12 @@ def sample(logits: Tensor, params: SamplingTensors) -> Tensor:
 
     Temperature 0 takes the highest logit, else the token is the argmax of logit / temperature + Gumbel noise
     (counter-based, see `engine.kernels.random`) among the kept tokens, which samples their softmax. The
-    lowest id wins ties. A row whose bitmask allows nothing yields -1.
+    lowest id wins ties. A row whose bitmask allows nothing, or whose logits are NaN, yields -1.
     """
     if params.bitmask is not None:
         logits = apply_bitmask(logits, params.bitmask)
     if params.all_greedy:
-        return logits.argmax(dim=-1) if params.bitmask is None else lowest_argmax(logits)
+        return lowest_argmax(logits)
     greedy = params.temperature == 0
     z = logits / params.temperature.masked_fill(greedy, 1.0).unsqueeze(1)
     if not params.filtered:
@@ -109,7 +109,7 @@ def sample(logits: Tensor, params: SamplingTensors) -> Tensor:
     noisy = kept + noise.masked_fill_(greedy.unsqueeze(1), 0.0)
     highest = noisy.amax(dim=-1, keepdim=True)
     lowest_id = ids.masked_fill(noisy < highest, logits.shape[1]).amin(dim=-1)
-    return torch.where(highest.squeeze(1) == -torch.inf, -1, lowest_id)
+    return torch.where(highest.squeeze(1) > -torch.inf, lowest_id, -1)
 
 
 def apply_penalties(

@@ -78,6 +78,8 @@ class ModelConfig:
     """The weights of norms in a checkpoint are distances from one."""
     output_norms: bool = False
     """Norms of the outputs of attention and feed-forward, before these go to the residual stream."""
+    exceeds_float16: bool = False
+    """Activations exceed the range of float16."""
     mask_block: int = 1
     """Tokens that see each other whatever their order: 1 = causal, more = answers come in such blocks."""
     fp8: bool = False
@@ -276,6 +278,7 @@ def _gemma3(config: ConfigFile, shape: ModelShape) -> dict[str, Any]:
         "gelu": True,
         "norms_from_one": True,
         "output_norms": True,
+        "exceeds_float16": True,
         "embedding_scale": shape.hidden**0.5,
         "attention_scale": config.number("query_pre_attn_scalar", default=256.0) ** -0.5,
         "window_rope": window_rope,

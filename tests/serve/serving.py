@@ -34,6 +34,7 @@ async def client_of(
     backend: Backend, settings: ServeSettings | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the app in front of a started backend."""
+    settings = settings or ServeSettings(admin=True)
     transport = httpx.ASGITransport(make_app(backend, settings), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://blis") as client:
         yield client
@@ -53,7 +54,7 @@ def with_fleet(use: Use, settings: ServeSettings | None = None, **options: Any) 
             await use(client, fleet)
         await fleet.backend.stop()
 
-    asyncio.run(asyncio.wait_for(run(), 30))
+    asyncio.run(asyncio.wait_for(run(), 300))
     return fleet
 
 

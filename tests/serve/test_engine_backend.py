@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -16,6 +19,7 @@ pytest.importorskip("torch")
 from serving import client_of, events
 
 from blis_py.serve.backend import Piece, Sampling, Submission
+from blis_py.serve.killable import Killable
 from engine.cli.serving.backend import EngineBackend
 from engine.cli.serving.checkpoint import checkpoint_words, local_folder
 from engine.config import EngineConfig
@@ -28,14 +32,19 @@ PROMPT = "one two three"
 Use = Callable[[httpx.AsyncClient, EngineBackend], Awaitable[None]]
 
 
-def with_engine(use: Use, kind: str = "ar") -> None:
+def with_engine(use: Use, kind: str = "ar", **settings: Any) -> None:
     """Use an engine of a tiny model."""
     from engine.build import build_engine
     from engine.diffusion.build import build_diffusion_engine
     from engine.diffusion.settings import dllm_settings
 
     config = EngineConfig(
-        model=str(checkpoint(kind)), device="cpu", num_kv_blocks=256, block_size=32, max_num_seqs=16
+        model=str(checkpoint(kind)),
+        device="cpu",
+        num_kv_blocks=256,
+        block_size=32,
+        max_num_seqs=16,
+        **settings,
     )
     words = checkpoint_words(checkpoint(kind))
 
@@ -51,7 +60,7 @@ def with_engine(use: Use, kind: str = "ar") -> None:
         finally:
             await backend.stop()
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(asyncio.wait_for(run(), 300))
 
 
 def test_it_answers_as_the_offline_engine_does() -> None:
@@ -134,3 +143,85 @@ def test_a_hub_name_is_looked_up_in_the_local_cache(tmp_path: Path, monkeypatch:
     assert local_folder("org/tiny") == str(snapshot)
     with pytest.raises(ValueError, match="not in the local cache"):
         local_folder("org/other")
+
+
+def test_a_failing_engine_is_not_ready_until_a_token_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.cli.serving.backend._PROBE_S", 0.05)
+
+    async def use(client: httpx.AsyncClient, backend: EngineBackend) -> None:
+        assert backend.engine is not None
+        real, fails = backend.engine.launch, [True]
+
+        def launch(batch):  # type: ignore[no-untyped-def]
+            if fails[0]:
+                raise RuntimeError("a kernel failed")
+            return real(batch)
+
+        backend.engine.launch = launch  # type: ignore[method-assign]
+        for _ in range(3):
+            assert (await client.get("/health/ready")).status_code == 200
+            got = await client.post("/v1/completions", json={"prompt": "a", "max_tokens": 2})
+            assert got.status_code == 500
+        assert (await client.get("/health/ready")).status_code == 503
+        assert (await client.get("/health")).status_code == 200
+        fails[0] = False
+        while (await client.get("/health/ready")).status_code != 200:
+            await asyncio.sleep(0.01)
+        got = await client.post("/v1/completions", json={"prompt": "a", "max_tokens": 2, "ignore_eos": True})
+        assert got.status_code == 200
+
+    with_engine(use, async_scheduling=False)
+
+
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_a_lost_device_ends_the_server(overlapped: bool) -> None:
+    async def use(client: httpx.AsyncClient, backend: EngineBackend) -> None:
+        assert backend.engine is not None
+
+        def launch(*given):  # type: ignore[no-untyped-def]
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+        name = "launch_step" if overlapped else "launch"
+        setattr(backend.engine, name, launch)
+        got = await client.post("/v1/completions", json={"prompt": "a", "max_tokens": 2})
+        assert got.status_code == 500
+        while not backend.failure:
+            await asyncio.sleep(0.002)
+        assert backend.ends_with_failure
+        for path in ("/health", "/health/ready"):
+            assert (await client.get(path)).status_code == 503
+        assert (await client.post("/v1/completions", json={"prompt": "a"})).status_code == 503
+
+    with_engine(use, async_scheduling=overlapped)
+
+
+def test_hostile_forms_cost_the_engine_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("xgrammar")
+    monkeypatch.setattr(
+        "engine.cli.serving.backend.Killable", partial(Killable, timeout_s=1.0, memory_mib=256)
+    )
+
+    async def use(client: httpx.AsyncClient, backend: EngineBackend) -> None:
+        array = {"type": "array", "minItems": 1_000_000_000, "items": {"type": "integer"}}
+        for form in ({"json": array}, {"regex": "a{1000000000}"}, {"regex": "((("}, {"grammar": "x"}):
+            for _ in range(2):
+                body = {"prompt": "a", "max_tokens": 2, "structured_outputs": form}
+                got = await client.post("/v1/completions", json=body)
+                assert got.status_code in (200, 400), (form, got.text)
+        body = {"prompt": "a", "structured_outputs": {"choice": ["yes", "no"]}}
+        for _ in range(2):
+            got = await client.post("/v1/completions", json=body)
+            assert got.json()["choices"][0]["text"] in ("yes", "no")
+        assert (await client.get("/health/ready")).status_code == 200
+
+    with_engine(use)
+
+
+def test_threads_wait_less_for_each_other_while_it_serves() -> None:
+    before = sys.getswitchinterval()
+
+    async def use(client: httpx.AsyncClient, backend: EngineBackend) -> None:
+        assert sys.getswitchinterval() == pytest.approx(1e-4)
+
+    with_engine(use)
+    assert sys.getswitchinterval() == before

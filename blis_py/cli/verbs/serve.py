@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from importlib.util import find_spec
+from typing import Any
 
 from blis_py.cli.flags import blis_flags, vllm_flags
 from blis_py.cli.flags.flag import Flag, Flags, Group
@@ -22,6 +23,10 @@ SERVER = (
     Flag("--tls-cert", str, "", "Certificate (PEM), for https.", metavar="FILE"),
     Flag("--tls-key", str, "", "Its key (PEM).", metavar="FILE"),
     Flag("--grace", float, "", "Seconds that a stop waits for open responses. Default 30."),
+    Flag("--enable-admin", bool, "", "Routes that change the server need no key: /reset_prefix_cache, …"),
+    Flag("--allowed-host", list[str], "", "Further name of the server (repeatable).", metavar="HOST"),
+    Flag("--trust-request-chat-template", bool, "", "Render chat templates of requests."),
+    Flag("--max-connections", int, "", "Most connections at a time. Default 8192."),
 )
 FLEET = (
     Flag("--speedup", float, "", "Simulated seconds per second. Default 1.", metavar="N"),
@@ -102,13 +107,46 @@ def server_settings(flags: Flags) -> ServeSettings:
         "grace_s": flags.get("--grace"),
     }
     if "--max-body-mb" in flags:
-        given["max_body_bytes"] = int(flags["--max-body-mb"] * 2**20)
-    if (given["tls_cert"] is None) != (given["tls_key"] is None):
-        raise InputError("needs both a certificate and a key", key="--tls-cert", fix="give --tls-key, too")
-    for name, value in given.items():
-        if isinstance(value, int | float) and value < 0:
-            raise InputError("must not be negative", key=name, value=value)
+        given["max_body_bytes"] = int(_from_zero(flags, "--max-body-mb", 1024.0) * 2**20)
+    for name, most in _MOST.items():
+        if name in flags:
+            _from_zero(flags, name, most)
+    given["admin"] = "--enable-admin" in flags
+    given["allowed_hosts"] = tuple(flags.get("--allowed-host", ()))
+    given["trust_chat_template"] = "--trust-request-chat-template" in flags
+    given["max_connections"] = flags.get("--max-connections")
+    if given["max_connections"] == 0:
+        raise InputError("must be more than 0", key="--max-connections", value=0)
+    if not given["host"] and given["host"] is not None:
+        fix = "write 127.0.0.1, or 0.0.0.0 for all interfaces"
+        raise InputError("must not be empty", key="--host", value=given["host"], fix=fix)
+    key = given["api_key"]
+    if key is not None and not (key and key.isascii() and key.isprintable()):
+        fix = "write printable ASCII, or drop it"
+        raise InputError("must not be empty, and of printable ASCII", key="--api-key", fix=fix)
+    _check_tls(flags)
+    return ServeSettings(**{name: value for name, value in given.items() if value is not None})
+
+
+_MOST = {"--port": 65535, "--max-queue": 10**9, "--grace": 86400.0, "--max-connections": 10**6}
+
+
+def _from_zero(flags: Flags, name: str, most: float) -> Any:
+    """A number from 0 to a limit.
+
+    Raises:
+        InputError: it is not.
+    """
+    value = flags[name]
+    if not 0 <= value <= most:
+        raise InputError(f"must be from 0 to {most:,}", key=name, value=value)
+    return value
+
+
+def _check_tls(flags: Flags) -> None:
+    if ("--tls-cert" in flags) != ("--tls-key" in flags):
+        missing = "--tls-key" if "--tls-cert" in flags else "--tls-cert"
+        raise InputError("needs both a certificate and a key", key="--tls-cert", fix=f"give {missing}, too")
     for name in ("--tls-cert", "--tls-key"):
         if name in flags and not os.path.isfile(flags[name]):
             raise InputError("no such file", key=name, value=flags[name])
-    return ServeSettings(**{name: value for name, value in given.items() if value is not None})

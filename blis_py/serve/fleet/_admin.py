@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict
 
 from blis_py.errors import InputError
+from blis_py.serve.body import body_of
 from blis_py.serve.errors import ApiError
+from blis_py.serve.fleet.live import check_speedup
 
 if TYPE_CHECKING:
     from blis_py.serve.fleet.backend import FleetBackend
@@ -33,12 +35,13 @@ def admin_routes(fleet: FleetBackend) -> APIRouter:
         return _state(fleet)
 
     @router.post("/admin/config")
-    async def configure(body: AdminBody) -> dict[str, Any]:
-        """Change settings."""
+    async def configure(request: Request) -> dict[str, Any]:
+        """Change settings: all that are given, or none if one of them is wrong."""
+        body = await body_of(request, AdminBody)
         with _as_api_error():
             _check(body)
-            if body.failures is not None:
-                fleet.failures.settings = fleet.failures.settings.changed(body.failures)
+            failures = fleet.failures.settings.changed(body.failures or {})
+        fleet.failures.settings = failures
         if body.speedup is not None:
             fleet.live.set_speedup(body.speedup)
         if body.answer_tokens is not None:
@@ -66,8 +69,8 @@ def admin_routes(fleet: FleetBackend) -> APIRouter:
 
 
 def _check(body: AdminBody) -> None:
-    if body.speedup is not None and not 0 < body.speedup <= 1e6:
-        raise InputError("must be more than 0, and at most a million", key="speedup", value=body.speedup)
+    if body.speedup is not None:
+        check_speedup(body.speedup, "speedup")
     if body.answer_tokens is not None and not 1 <= body.answer_tokens <= 2**31:
         raise InputError("must be at least 1", key="answer_tokens", value=body.answer_tokens)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -14,6 +15,7 @@ from blis_py.files.json_files import parse_json
 from blis_py.files.opening import read_text
 from blis_py.serve.backend import Sampling
 from blis_py.serve.errors import ApiError
+from blis_py.serve.fleet._example import smallest
 from blis_py.serve.fleet._tokens import FleetTokenizer
 
 _WORDS = (
@@ -71,7 +73,8 @@ class Answers:
         """
         limit = min(room, sampling.max_tokens or room)
         if sampling.structured_outputs is not None:
-            pieces = self._pieces(_formed(sampling.structured_outputs))
+            text = _formed(sampling.structured_outputs, limit * self._tokenizer.longest)
+            pieces = self._pieces(text)
             return _ended(pieces[:limit], "length" if len(pieces) > limit else "stop", sampling)
         if self._mode == "pattern":
             return self._patterned(prompt_ids, sampling, limit)
@@ -103,23 +106,45 @@ def _ended(tokens: list[tuple[int, str]], finish: str, sampling: Sampling) -> Ma
     ids, pieces = [token for token, _ in tokens], [text for _, text in tokens]
     if not (sampling.stop or sampling.stop_token_ids):
         return MadeUpAnswer(ids, pieces, finish)
-    text = ""
-    for number, (token, piece) in enumerate(tokens, 1):
-        text += piece
-        if number < sampling.min_tokens:
-            continue
-        if token in sampling.stop_token_ids:
-            return MadeUpAnswer(ids[:number], [*pieces[: number - 1], ""], "stop", token)
-        hit = min(((place, stop) for stop in sampling.stop if (place := text.find(stop)) >= 0), default=None)
-        if hit is not None:
-            place, stop = hit
+    hits = [hit for hit in (_stop_token(ids, sampling), _stop_text(pieces, sampling)) if hit is not None]
+    if not hits:
+        return MadeUpAnswer(ids, pieces, finish)
+    number, end, reason = min(hits, key=lambda hit: hit[0])
+    return MadeUpAnswer(ids[:number], _cut(pieces[:number], end), "stop", reason)
+
+
+_Hit = tuple[int, int, int | str]
+"""Tokens up to an end, characters before it, and its reason."""
+
+
+def _stop_token(ids: list[int], sampling: Sampling) -> _Hit | None:
+    stops = frozenset(sampling.stop_token_ids)
+    first = max(sampling.min_tokens - 1, 0)
+    number = next((n for n in range(first, len(ids)) if ids[n] in stops), None) if stops else None
+    return None if number is None else (number + 1, -1, ids[number])
+
+
+def _stop_text(pieces: list[str], sampling: Sampling) -> _Hit | None:
+    """The first stop string that ends in no token before `min_tokens`."""
+    text, ends = "".join(pieces), list(accumulate(map(len, pieces)))
+    spared = ends[sampling.min_tokens - 2] if 2 <= sampling.min_tokens <= len(ends) + 1 else 0
+    hits = []
+    for stop in sampling.stop:
+        place = text.find(stop, max(spared - len(stop) + 1, 0))
+        if place >= 0:
+            number = bisect_left(ends, place + len(stop)) + 1
             end = place + len(stop) * sampling.include_stop_str_in_output
-            return MadeUpAnswer(ids[:number], _cut(pieces[:number], max(end, 0)), "stop", stop)
-    return MadeUpAnswer(ids, pieces, finish)
+            hits.append((number, place, end, stop))
+    if not hits:
+        return None
+    number, _, end, stop = min(hits)
+    return number, end, stop
 
 
 def _cut(pieces: list[str], end: int) -> list[str]:
-    """Pieces whose text ends at a character; the last ones may be empty."""
+    """Pieces whose text ends at a character, or before the last of them (-1); the last ones may be empty."""
+    if end < 0:
+        return [*pieces[:-1], ""]
     kept, at = [], 0
     for piece in pieces:
         kept.append(piece[: max(end - at, 0)])
@@ -136,69 +161,24 @@ def _lines(file: str | None) -> list[str]:
     return lines
 
 
-def _formed(form: Mapping[str, Any]) -> str:
-    """A text of the wanted form."""
+def _formed(form: Mapping[str, Any], most: int) -> str:
+    """A text of the wanted form, made no further than so many characters."""
     if form.get("choice"):
-        return str(form["choice"][0])
+        return _choice(form["choice"])
     if "json" in form:
         schema = form["json"]
         try:
             schema = parse_json(schema) if isinstance(schema, str) else schema
         except InputError as error:
             raise ApiError(400, f"is no JSON schema: {error}", "response_format") from error
-        return json.dumps(example(schema))
+        return smallest(schema, most)
     if form.get("json_object"):
         return '{"answer": "value"}'
     kind = next(iter(form))
     raise ApiError(400, f"a simulated fleet does not make up text for {kind}", "structured_outputs")
 
 
-def example(schema: Any, root: Any = None, depth: int = 0) -> Any:
-    """The smallest value of a JSON schema.
-
-    Raises:
-        ApiError: a schema nested deeper than 64 levels, or one that refers to itself.
-    """
-    root = schema if root is None else root
-    if depth > 64:
-        raise ApiError(400, "is nested too deeply", "response_format")
-    if not isinstance(schema, Mapping):
-        return None
-    if "$ref" in schema:
-        return example(_referred(schema["$ref"], root), root, depth + 1)
-    for key in ("const", "default"):
-        if key in schema:
-            return schema[key]
-    if schema.get("enum"):
-        return schema["enum"][0]
-    for key in ("anyOf", "oneOf", "allOf"):
-        if schema.get(key):
-            return example(schema[key][0], root, depth + 1)
-    kind = schema.get("type", "object" if "properties" in schema else "string")
-    return _of_type(kind[0] if isinstance(kind, list) else kind, schema, root, depth)
-
-
-def _of_type(kind: str, schema: Mapping[str, Any], root: Any, depth: int) -> Any:
-    if kind == "object":
-        members = schema.get("properties", {})
-        required = schema.get("required", list(members))
-        return {name: example(members.get(name, {}), root, depth + 1) for name in required}
-    if kind == "array":
-        return [example(schema.get("items", {}), root, depth + 1)] * max(schema.get("minItems", 1), 0)
-    if kind in ("integer", "number"):
-        least = schema.get("minimum", schema.get("exclusiveMinimum", 0) + ("exclusiveMinimum" in schema))
-        return least
-    if kind == "boolean":
-        return True
-    if kind == "null":
-        return None
-    return "x" * max(schema.get("minLength", 5), 1)
-
-
-def _referred(name: Any, root: Any) -> Any:
-    node = root
-    for part in str(name).removeprefix("#/").split("/"):
-        node = node.get(part) if isinstance(node, Mapping) else None
-    if node is None:
-        raise ApiError(400, f"refers to {name}, which is not there", "response_format")
-    return node
+def _choice(choices: Any) -> str:
+    if not isinstance(choices, list) or not isinstance(choices[0], str) or not choices[0]:
+        raise ApiError(400, "must be a list of texts", "structured_outputs.choice")
+    return choices[0]

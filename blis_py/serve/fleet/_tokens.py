@@ -19,6 +19,9 @@ _VOCABULARY = 1 << 20
 class FleetTokenizer(Protocol):
     """Text to ids and back."""
 
+    longest: int
+    """Most characters of a token."""
+
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]: ...
 
     def decode(self, ids: Sequence[int]) -> str: ...
@@ -31,6 +34,8 @@ class PieceTokenizer:
 
     Every text is restored exactly by `decode`.
     """
+
+    longest = 7
 
     def __init__(self) -> None:
         self._ids: dict[str, int] = {}
@@ -77,6 +82,7 @@ class ModelTokenizer:
         if not file.is_file():
             raise InputError("no such file", key="--tokenizer", value=str(path), fix="give a tokenizer.json")
         self._of = load_tokenizer(file, "--tokenizer")
+        self.longest = max(map(len, self._of.get_vocab()), default=1)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         ids: list[int] = self._of.encode(text, add_special_tokens=add_special_tokens).ids

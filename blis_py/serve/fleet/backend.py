@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("blis.serve")
 _BLOCKS_KEPT = 1 << 18
 """Fewest blocks of texts that are remembered."""
+_LAST_NS = 1 << 62
+"""Simulated time at which a clock of 64 bits is about to overflow: 146 years, or 77 minutes at a speed of a
+million."""
+_LONGEST_START_S = 86_400.0
+_MOST_PRESENT, _MOST_EVER = 256, 4096
+"""Instances that can be added; each has memory for its KV blocks."""
 _REFUSALS = {
     Outcome.REJECTED: (429, "the request was rejected at admission"),
     Outcome.UNSERVABLE: (400, "no instance can serve a request of this length"),
@@ -53,7 +59,7 @@ class FleetBackend:
     ) -> None:
         self.live, self.settings, self.answers = live, settings, answers
         self.models, self.max_model_len = settings.models, settings.max_model_len
-        self.chat_template = settings.chat_template
+        self.chat_template, self.longest_token = settings.chat_template, tokenizer.longest
         self.defaults: Mapping[str, Any] = {}
         self.template_variables: Mapping[str, str] = {"bos_token": "", "eos_token": ""}
         self.encode, self.decode = tokenizer.encode, tokenizer.decode
@@ -90,11 +96,17 @@ class FleetBackend:
 
     @property
     def ready(self) -> bool:
-        return self._ready and self.live.room > 0 and bool(self.live.simulation.fleet.ready)
+        has_time = self.live.now_ns() < _LAST_NS
+        return self._ready and has_time and self.live.room > 0 and bool(self.live.simulation.fleet.ready)
 
     @property
     def failure(self) -> str:
         return "" if self.live.failure is None else str(self.live.failure)
+
+    @property
+    def ends_with_failure(self) -> bool:
+        """The run up to the failure can still be looked at."""
+        return False
 
     def now_s(self) -> float:
         return self.live.now_ns() / 1e9
@@ -137,6 +149,8 @@ class FleetBackend:
         if self.kv_events is not None:
             self.kv_events.hashes.note(answering.live.request.block_keys, [*prompt, *answer.ids])
         self.live.advance()
+        if self.live.failure is not None:
+            raise ApiError(503, "the simulated fleet has failed; the server's log has the details")
         answering.added = True
         if answering.refused is not None:
             raise answering.refused
@@ -152,6 +166,8 @@ class FleetBackend:
         Raises:
             ApiError: the record of the run has room for no more requests.
         """
+        if self.live.now_ns() >= _LAST_NS:
+            raise ApiError(503, "the simulated time has run out: restart the server, with a lower --speedup")
         room = self.live.room
         if room == len(self.live.table) // 10:
             log.warning("room is left for %s more requests; see --max-requests", f"{room:,}")
@@ -176,11 +192,11 @@ class FleetBackend:
         fleet, now_ns = self.live.simulation.fleet, self.live.now_ns()
         loads = []
         for instance, member, life in zip(fleet.instances, fleet.members, self.live.schedulers, strict=True):
-            if member.state == "gone":
-                continue
             scheduler = member.pool.spec.scheduler
             loads.append(
                 EngineLoad(
+                    index=member.index,
+                    is_gone=member.state == "gone",
                     running=instance.batch_size,
                     waiting=instance.queue_depth(now_ns),
                     kv_usage=instance.kv_utilization(now_ns),
@@ -235,11 +251,23 @@ class FleetBackend:
             after_s: start-up time.
 
         Raises:
-            InputError: no such pool, or a negative time.
+            InputError: no such pool, a time that is negative or more than a day, or too many instances.
         """
-        if not after_s >= 0:
-            raise InputError("must not be negative", key="after_s", value=after_s)
+        if not 0 <= after_s <= _LONGEST_START_S:
+            raise InputError(f"must be from 0 to {_LONGEST_START_S:g}", key="after_s", value=after_s)
         simulation = self.live.simulation
+        members = simulation.fleet.members
+        initially = sum(pool.count for pool in simulation.cluster.pools)
+        present = sum(member.state != "gone" for member in members)
+        if present >= max(_MOST_PRESENT, initially):
+            raise InputError(
+                "there are too many instances", key="instances", value=present, fix="take some out"
+            )
+        if len(members) >= max(_MOST_EVER, 2 * initially):
+            fix = "restart the server"
+            raise InputError(
+                "too many instances have come and gone", key="instances", value=len(members), fix=fix
+            )
         index = simulation.fleet.add(pool or simulation.cluster.pools[0].name, int(after_s * 1e9))
         self.live.advance()
         return index

@@ -18,7 +18,7 @@ from blis_py.serve.fleet._tokens import FleetTokenizer, ModelTokenizer, PieceTok
 from blis_py.serve.fleet.backend import FleetBackend, FleetSettings
 from blis_py.serve.fleet.failures import FailureSettings
 from blis_py.serve.fleet.kv_events import BlockHashes, KVEvents
-from blis_py.serve.fleet.live import LiveCluster
+from blis_py.serve.fleet.live import LiveCluster, check_speedup
 from blis_py.serve.fleet.live_source import empty_table
 from blis_py.setup import kinds
 from blis_py.setup.demand import Demand
@@ -76,9 +76,7 @@ def build_fleet(config: RunConfig, options: FleetOptions, pod_prefix: str = "ins
     Raises:
         InputError: something unknown, contradictory, or impossible.
     """
-    if not 0 < options.speedup <= 1e6:
-        fix = "use more than 0, and at most a million"
-        raise InputError("out of range", key="--speedup", value=options.speedup, fix=fix)
+    check_speedup(options.speedup, "--speedup")
     models = _models(config, options)
     table = empty_table(options.max_requests, models if len(models) > 1 else ())
     demand = kinds.described(Demand(table.take(slice(0, 0)), _seed(config)), config)

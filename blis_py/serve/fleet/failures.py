@@ -48,7 +48,10 @@ class FailureSettings:
             if name != "kinds" and not 0 <= value <= 1:
                 raise InputError("must be a share from 0 to 1", key=name, value=value)
         kinds = values.get("kinds", self.kinds)
-        if not isinstance(kinds, list | tuple) or not kinds or not set(kinds) <= set(KINDS):
+        known_kinds = isinstance(kinds, list | tuple) and all(
+            isinstance(kind, str) and kind in KINDS for kind in kinds
+        )
+        if not known_kinds or not kinds:
             fix = f"use some of {', '.join(KINDS)}"
             raise InputError("unknown kinds of failures", key="kinds", value=kinds, fix=fix)
         return replace(self, **{**values, "kinds": tuple(kinds)})

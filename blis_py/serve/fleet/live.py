@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from blis_py.cluster.simulation import ClusterSimulation
 from blis_py.core.request import FINISHED, NEVER_NS, Request
 from blis_py.core.step import Step
+from blis_py.errors import InputError
 from blis_py.requests.table import Content, RequestTable
 from blis_py.serve.fleet.live_source import LiveSource
 from blis_py.serve.wallclock import WallTimer
@@ -33,6 +34,19 @@ _TURN_S = 0.02
 _LATE_S = 0.1
 """Lag that is reported as an overload of the host."""
 _WARN_EVERY_S = 10.0
+
+
+SLOWEST, FASTEST = 1e-3, 1e6
+
+
+def check_speedup(speedup: float, key: str) -> None:
+    """
+    Raises:
+        InputError: a speed at which the clock would overflow.
+    """
+    if not SLOWEST <= speedup <= FASTEST:
+        fix = f"use {SLOWEST:g} to {FASTEST:,.0f} simulated seconds per second"
+        raise InputError("out of range", key=key, value=speedup, fix=fix)
 
 
 class LiveRequest:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,13 +20,19 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from blis_py.errors import InputError
 from blis_py.serve.backend import Deliver, EngineLoad, Piece, Sampling, Submission, Timing, TokenLogprob
 from blis_py.serve.errors import INTERNAL, ApiError
+from blis_py.serve.killable import Killable, LimitExceeded
+from engine.build import pick_device
 from engine.cli.serving.checkpoint import CheckpointWords
 from engine.cli.serving.recorder import ForgetfulLog, ServingRecorder, ServingRounds
 from engine.engine import LLMEngine
+from engine.grammar.compiler import texts_compiler
 from engine.grammar.params import StructuredOutputsParams
+from engine.models.tokenizer import ByteTokenizer, JsonTokenizer, Tokenizer
 from engine.output_stream import OutputDelta
 from engine.sampling_params import SamplingParams
 from engine.sequence import Sequence as Running
@@ -37,6 +45,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("blis.serve")
 _IDLE_S = 0.5
 """Interval at which an idle engine looks whether it is to stop."""
+_SWITCH_S = 1e-4
+"""Python's switch interval while it serves: the longest wait of one thread for another."""
+_FAILURES, _PROBE_S = 3, 2.0
+"""Failed requests one after another from which it is not ready, and the time between probes from then on."""
+_REMEMBERED = 256
+_THREADS = {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}
+"""Environment variables with the number of torch's threads."""
+_UNKNOWN_TOKEN = 256
+"""Most characters of a token of other tokenizers."""
 _SAMPLING = tuple(field.name for field in fields(Sampling) if field.name != "structured_outputs")
 
 
@@ -74,7 +91,7 @@ class EngineBackend:
     ) -> None:
         self.models, self.chat_template = models, words.template
         self.defaults, self.template_variables = words.defaults, words.special
-        self.max_model_len = 0
+        self.max_model_len, self.longest_token = 0, 1
         self.gauges: Mapping[str, Callable[[], float]] = {}
         self.engine: Engine | None = None
         self._build, self._keep_log = build, keep_log
@@ -87,18 +104,26 @@ class EngineBackend:
         self._error: BaseException | None = None
         self._thread = Thread(target=self._run, name="engine", daemon=True)
         self._grammars = ThreadPoolExecutor(1, "grammars")
+        self._compiler: Killable | None = None
+        self._refused: dict[StructuredOutputsParams, str] = {}
+        """Forms whose grammars exceeded the limits, and why."""
+        self._failed, self._switch_s = 0, sys.getswitchinterval()
 
     # -- the life of the server ----------------------------------------------------------------------
 
     async def start(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._started: asyncio.Future[None] = self._loop.create_future()
+        sys.setswitchinterval(_SWITCH_S)
         self._thread.start()
         await self._started
 
     async def stop(self) -> None:
         self._stopping = True
-        self._grammars.shutdown(cancel_futures=True)
+        sys.setswitchinterval(self._switch_s)
+        self._grammars.shutdown(wait=False, cancel_futures=True)
+        if self._compiler is not None:
+            self._compiler.close()
         while self._thread.is_alive():
             await asyncio.sleep(0.01)
         self._flush()
@@ -106,7 +131,11 @@ class EngineBackend:
 
     @property
     def ready(self) -> bool:
-        return self.engine is not None and not self._stopping
+        return self.engine is not None and not self._stopping and self._failed < _FAILURES
+
+    @property
+    def ends_with_failure(self) -> bool:
+        return True
 
     @property
     def failure(self) -> str:
@@ -131,6 +160,7 @@ class EngineBackend:
             return
         self.engine = engine
         self.max_model_len = engine.scheduler.config.max_model_len
+        self.longest_token = _longest_token(engine.tokenizer)
         self._loop.call_soon_threadsafe(self._started.set_result, None)
         try:
             self._serve(engine)
@@ -197,7 +227,24 @@ class EngineBackend:
                 self._forget(entry)
                 if piece.finish_reason == "error":
                     log.error("request %s has failed: %s", entry.submission.id, delta.error)
+                    self._note_failure()
+            if piece.token_ids:
+                self._failed = 0
             entry.deliver(piece)
+
+    def _note_failure(self) -> None:
+        self._failed += 1
+        if self._failed == _FAILURES:
+            self._loop.call_later(_PROBE_S, self._probe)
+
+    def _probe(self) -> None:
+        """Try a token after failures, again and again until it comes: then requests are answered again."""
+        if self._failed < _FAILURES or self._stopping or self._error is not None:
+            return
+        sampling = Sampling(max_tokens=1, temperature=0.0, ignore_eos=True)
+        probe = Submission(id=f"probe-{self._number}", prompt_ids=[0], sampling=sampling)
+        self.add(probe, lambda piece: None)
+        self._loop.call_later(_PROBE_S, self._probe)
 
     def _refuse(self, entry: _EngineRequest, error: InputError) -> None:
         def end() -> None:
@@ -239,12 +286,12 @@ class EngineBackend:
         return ""
 
     def _compile(self, entry: _EngineRequest, params: SamplingParams) -> None:
-        """Compile a grammar beside the engine's loop, then begin."""
+        """Compile a grammar beside the engine's loop, in a process that can be killed, then begin."""
         engine, form = self.engine, params.structured_outputs
         assert isinstance(form, StructuredOutputsParams)
         try:
-            if isinstance(engine, LLMEngine):
-                engine.grammars.compile(form)
+            if isinstance(engine, LLMEngine) and not entry.over and not engine.grammars.has(form):
+                engine.grammars.learn(form, self._compiled(engine, form))
         except InputError as error:
             self._refuse(entry, error)
             return
@@ -253,6 +300,21 @@ class EngineBackend:
             self._refuse(entry, InputError(f"does not compile: {error}", key="response_format"))
             return
         self._commands.put(lambda engine: self._begin(entry, params, engine))
+
+    def _compiled(self, engine: LLMEngine, form: StructuredOutputsParams) -> str:
+        """
+        Raises:
+            InputError: a grammar that does not compile, or not within the limits.
+        """
+        if form not in self._refused:
+            self._compiler = self._compiler or Killable(texts_compiler, engine.grammars.vocabulary)
+            try:
+                return str(self._compiler.run(form))
+            except LimitExceeded as error:
+                if len(self._refused) >= _REMEMBERED:
+                    del self._refused[next(iter(self._refused))]
+                self._refused[form] = str(error)
+        raise InputError(f"compilation {self._refused[form]}", key=f"structured_outputs.{form.form}")
 
     def abort(self, id: str) -> None:
         entry = self._requests.get(id)
@@ -328,6 +390,13 @@ class EngineBackend:
         return None
 
 
+def _longest_token(tokenizer: Tokenizer | None) -> int:
+    """Most characters of a token."""
+    if isinstance(tokenizer, JsonTokenizer):
+        return max(map(len, tokenizer.vocabulary()), default=1)
+    return 1 if isinstance(tokenizer, ByteTokenizer) else _UNKNOWN_TOKEN
+
+
 def _params(sampling: Sampling, autoregressive: bool) -> SamplingParams:
     """Sampling parameters of the engine; what is absent has its default.
 
@@ -366,3 +435,9 @@ def _logprobs(sequence: Running, start: int, end: int, name: Callable[[int], str
         top = [(name(other), value) for other, value in alternatives]
         rows.append(TokenLogprob(name(token), logprobs[token], top))
     return rows
+
+
+def set_threads(device: str) -> None:
+    """One thread for torch on a CPU, unless the environment sets their number: more of them wait busily."""
+    if pick_device(device).type == "cpu" and not _THREADS & os.environ.keys():
+        torch.set_num_threads(1)

@@ -21,7 +21,7 @@ from blis_py.serve.wallclock import loop_factory
 
 ROOT = Path(__file__).resolve().parents[3]
 TINY = ROOT / "engine" / "tiny" / "checkpoints" / "ar"
-FLEET = ("serve", "--model", "qwen3-14b", "--gpu", "h100")
+FLEET = ("serve", "--model", "qwen3-14b", "--gpu", "h100", "--enable-admin")
 ENGINE = ("engine", "serve", "--model", str(TINY), "--device", "cpu")
 _START_S = 120.0
 _T = TypeVar("_T")
